@@ -1,0 +1,12 @@
+# Every verb lives in make.py, which needs only Python. On Windows: py make.py lab
+PYTHON ?= python3
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lab test book record lint workspace
+
+help:
+	@$(PYTHON) make.py
+
+setup lab test book record lint workspace:
+	@$(PYTHON) make.py $@ $(ARGS)

@@ -1,0 +1,208 @@
+"""Lessons: finding them, and what experiments they hold.
+
+`find_lessons` and `find_lesson` turn ``notebooks/NN_slug.ipynb`` into `Lesson` objects, `experiments` names what a
+lesson measures, and `fingerprint` says which code and problem sizes an experiment has. None of them runs a lesson.
+
+``python -m course_utils.lessons --check`` (or ``--write``) keeps the notebooks in one normal form.
+"""
+
+# ruff: noqa: T201 - this module is also a command
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_utils.fingerprints import Fingerprint, experiment_names, fingerprint
+from course_utils.normal_form import check, write
+from course_utils.notebook_files import LessonError, read_notebook
+
+__all__ = [
+    "Fingerprint",
+    "Lesson",
+    "LessonError",
+    "experiments",
+    "find_lesson",
+    "find_lessons",
+    "fingerprint",
+    "main",
+    "notebooks_root",
+]
+
+_FILE_NAME = re.compile(r"(?P<number>\d\d)_(?P<slug>[a-z][a-z0-9_]*)\.ipynb")
+_TITLE = re.compile(r"#\s+(?:\d+\s*·\s*)?(?P<title>.+?)\s*")
+
+
+@dataclass(frozen=True, order=True)
+class Lesson:
+    """One lesson.
+
+    Attributes:
+        number: its place in the course, for example 4.
+        slug: its short name, for example ``pinned_memory``. Experiments are named ``slug/experiment``.
+        title: the title in its first heading, without the number.
+        path: the notebook.
+    """
+
+    number: int
+    slug: str
+    title: str
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The file name without its suffix, for example ``04_pinned_memory``."""
+        return self.path.stem
+
+
+def notebooks_root() -> Path:
+    """Returns the folder that holds the notebooks.
+
+    It is ``notebooks/`` beside the package; the environment variable ``COURSE_NOTEBOOKS`` names another one.
+
+    Raises:
+        LessonError: if there is no such folder.
+    """
+    chosen = os.environ.get("COURSE_NOTEBOOKS")
+    root = Path(chosen) if chosen else Path(__file__).resolve().parent.parent / "notebooks"
+    if not root.is_dir():
+        advice = (
+            "Correct or unset COURSE_NOTEBOOKS."
+            if chosen
+            else "Work in a clone of the repository, or set COURSE_NOTEBOOKS to the folder that holds the lessons."
+        )
+        raise LessonError(f"There is no notebooks folder at {root}. {advice}")
+    return root
+
+
+def find_lessons(root: Path | str | None = None) -> list[Lesson]:
+    """Returns all lessons, in order.
+
+    Args:
+        root: the folder to look in; `notebooks_root` by default. Files not named ``NN_slug.ipynb`` are no lessons.
+
+    Raises:
+        LessonError: if two lessons share a number or a slug, or a notebook cannot be read.
+    """
+    folder = notebooks_root() if root is None else Path(root)
+    lessons: list[Lesson] = []
+    for path in sorted(folder.glob("*.ipynb")):
+        match = _FILE_NAME.fullmatch(path.name)
+        if match is None:
+            continue
+        lesson = Lesson(int(match["number"]), match["slug"], _title_of(path, match["slug"]), path)
+        for other in lessons:
+            if other.number == lesson.number or other.slug == lesson.slug:
+                raise LessonError(f"{other.path.name} and {path.name} share a number or a slug. Rename one of them.")
+        lessons.append(lesson)
+    return sorted(lessons)
+
+
+def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
+    """Returns the one lesson that is meant.
+
+    Args:
+        name: its number (``"04"`` or ``4``), its slug (``"pinned_memory"``) or its file name.
+        root: the folder to look in; `notebooks_root` by default.
+
+    Raises:
+        LessonError: if there is no such lesson; the message lists the lessons there are.
+    """
+    lessons = find_lessons(root)
+    wanted = str(name).strip().removesuffix(".ipynb").rsplit("/", 1)[-1]
+    for lesson in lessons:
+        if wanted in (lesson.slug, lesson.name) or (wanted.isdecimal() and int(wanted) == lesson.number):
+            return lesson
+    if not lessons:
+        raise LessonError(f"There is no lesson {name!r}: the folder holds no lessons at all.")
+    spellings = {spelling: lesson for lesson in lessons for spelling in (lesson.slug, lesson.name)}
+    close = difflib.get_close_matches(wanted, spellings, n=1)
+    hint = f" Did you mean {spellings[close[0]].name}?" if close else ""
+    choices = ", ".join(lesson.name for lesson in lessons)
+    raise LessonError(f"There is no lesson {name!r}.{hint} The lessons are: {choices}.")
+
+
+def experiments(lesson: Lesson) -> list[str]:
+    """Returns the names of a lesson's experiments, ``slug/experiment`` each, in notebook order.
+
+    An experiment is a call with a keyword ``name=`` whose value is a string literal that begins with the slug.
+
+    Raises:
+        LessonError: if a name is used twice, or a cell is not valid Python.
+    """
+    names = [name for name in experiment_names(lesson.path) if name.startswith(f"{lesson.slug}/")]
+    for name in names:
+        if names.count(name) > 1:
+            raise LessonError(f"{lesson.path.name} has two experiments named {name!r}. Give each its own name.")
+    return names
+
+
+def _title_of(path: Path, slug: str) -> str:
+    for cell in read_notebook(path)["cells"]:
+        if cell.get("cell_type") == "markdown":
+            match = _TITLE.fullmatch(cell["source"].split("\n", 1)[0])
+            if match is not None:
+                return match["title"]
+    return slug.replace("_", " ").capitalize()
+
+
+def _notebook_paths(given: Sequence[str]) -> list[Path]:
+    paths: list[Path] = []
+    for path in [Path(text) for text in given] or [notebooks_root()]:
+        if path.is_dir():
+            paths += sorted(path.glob("*.ipynb"))
+        elif path.is_file():
+            paths.append(path)
+        else:
+            raise LessonError(f"There is no notebook or folder {path}.")
+    return paths
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Checks notebooks or puts them into normal form, and returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m course_utils.lessons", description="Keep the notebooks in one normal form."
+    )
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument(
+        "--check", action="store_true", help="say what is not in normal form, and exit 1 if anything is"
+    )
+    action.add_argument("--write", action="store_true", help="run the notebooks and store them in normal form")
+    parser.add_argument(
+        "--no-execute", action="store_true", help="with --write: keep the stored outputs of stable cells"
+    )
+    parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="longest time for one cell (300)")
+    parser.add_argument("paths", nargs="*", help="notebooks or folders; all lessons by default")
+    options = parser.parse_args(arguments)
+    try:
+        paths = _notebook_paths(options.paths)
+    except LessonError as error:
+        print(error, file=sys.stderr)
+        return 1
+    bad = 0
+    for path in paths:
+        try:
+            if options.check:
+                problems = check(path)
+            else:
+                changed = write(path, execute=not options.no_execute, timeout_s=options.timeout)
+                print(f"{path.name}: {'written' if changed else 'unchanged'}")
+                problems = []
+        except LessonError as error:
+            problems = [str(error)]
+        if problems:
+            bad += 1
+            print("\n".join(problems), file=sys.stderr)
+    if options.check and not bad:
+        print(f"{len(paths)} notebook{'' if len(paths) == 1 else 's'} in normal form")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

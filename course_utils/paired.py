@@ -1,0 +1,299 @@
+"""Paired comparison of timings: ratios, the exact interval of a median, and a verdict.
+
+Two medians taken one after the other mislead on any machine that is shared, warms up or changes its clock: the drift
+between them looks like a difference. Here both sides are timed in every round, next to each other, and the statistic is
+the median of the per-round ratios. Its interval comes from order statistics: it assumes that rounds are independent and
+nothing about the shape of the noise, so a few terrible outliers cannot move it.
+
+Everything works on logarithms of ratios, so that swapping case and baseline turns a ratio into exactly its inverse.
+This module is pure Python: no torch, no numpy.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+SHOWN_CONFIDENCE = 0.95
+DECISION_CONFIDENCE = 0.99
+PRACTICAL = 0.01
+# The 99% interval of a median needs 8 values: between the smallest and the largest of n lies 1 - 2 * 0.5**n.
+MIN_ROUNDS = 8
+# One-sided 1% point of a standard normal: how far the lag-1 autocorrelation of n independent rounds may stray, times sqrt(n).
+_AUTOCORRELATION_Z = 2.326
+# Half-width of the order-statistic interval of a median is about z * 1.2533 * sigma / sqrt(n) for bell-shaped noise.
+_MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
+
+
+class Verdict(StrEnum):
+    """What a comparison says about one case, against the baseline."""
+
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    SAME = "SAME"
+    UNCLEAR = "UNCLEAR"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A two-sided interval.
+
+    Attributes:
+        low: lower end, in the unit of the values.
+        high: upper end. ``math.inf`` (and ``low`` 0 or ``-math.inf``) when there are too few values for the confidence.
+        confidence: the confidence asked for, for example 0.99. The exact coverage is at least this.
+    """
+
+    low: float
+    high: float
+    confidence: float
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there were enough values for an interval at all."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def relative_width(self) -> float:
+        """Width over the middle, so 0.03 is an interval of 3%."""
+        return (self.high - self.low) / ((self.high + self.low) / 2) if self.bounded else math.inf
+
+    def inside(self, low: float, high: float) -> bool:
+        """Whether the whole interval lies between ``low`` and ``high``."""
+        return low <= self.low and self.high <= high
+
+    def meets(self, low: float, high: float) -> bool:
+        """Whether the interval and ``[low, high]`` share a point."""
+        return self.low <= high and low <= self.high
+
+    def inverse(self) -> Interval:
+        """The interval of 1/x, for a positive quantity x."""
+        return Interval(1 / self.high if self.high else math.inf, 1 / self.low if self.low else math.inf, self.confidence)
+
+
+@lru_cache(maxsize=4096)
+def interval_rank(n: int, confidence: float) -> int:
+    """Rank k such that the k-th smallest and k-th largest of ``n`` values enclose the median.
+
+    The number of values below the true median is binomial(n, 1/2), whatever the distribution; k is the largest rank for
+    which the two tails together stay within ``1 - confidence``.
+
+    Args:
+        n: number of independent values.
+        confidence: between 0 and 1.
+
+    Returns:
+        The rank, from 1; 0 when ``n`` values cannot give that confidence.
+
+    Source:
+        Conover, Practical Nonparametric Statistics, 3rd ed. (1999), section 3.2.
+
+    Example:
+        >>> interval_rank(8, 0.99), interval_rank(7, 0.99), interval_rank(100, 0.99)
+        (1, 0, 37)
+    """
+    tail = 0
+    for k in range(n // 2 + 1):
+        tail += math.comb(n, k)
+        if tail / 2**n > (1 - confidence) / 2:
+            return k
+    return n // 2
+
+
+def median_interval(values: Sequence[float], confidence: float = DECISION_CONFIDENCE) -> Interval:
+    """Exact (order-statistic) interval of the median.
+
+    Args:
+        values: independent values, any unit.
+        confidence: between 0 and 1.
+
+    Returns:
+        The interval; infinite on both sides when there are too few values.
+
+    Raises:
+        ValueError: if ``confidence`` does not lie strictly between 0 and 1.
+
+    Example:
+        >>> median_interval([1, 2, 3, 4, 5, 6, 7, 8], 0.99)
+        Interval(low=1, high=8, confidence=0.99)
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence!r}")
+    rank = interval_rank(len(values), confidence)
+    if rank == 0:
+        return Interval(-math.inf, math.inf, confidence)
+    ordered = sorted(values)
+    return Interval(ordered[rank - 1], ordered[-rank], confidence)
+
+
+def log_ratios(case: Sequence[float], reference: Sequence[float]) -> list[float]:
+    """Per-round logarithm of the case's time over the reference's time.
+
+    One timing against one timing. Averaging two timings of the baseline in each round would look like a gain, but timing
+    noise is skewed to the right: the average of two draws has a higher median than one draw, and a case identical to the
+    baseline then comes out faster (by 0.1% to 0.5% on a quiet machine, by several percent on a loaded one:
+    ``benchmarks/timer_quality.py`` measures it). With one draw on each side the noise is symmetric, however skewed a
+    single timing is.
+
+    Args:
+        case: seconds, one value a round.
+        reference: seconds, one value a round.
+
+    Returns:
+        One log ratio a round.
+
+    Raises:
+        ValueError: if the series differ in length or hold a time that is not positive.
+
+    Example:
+        >>> [round(math.exp(x), 6) for x in log_ratios([2.0, 6.0], [1.0, 3.0])]
+        [2.0, 2.0]
+    """
+    if len(case) != len(reference):
+        raise ValueError(
+            f"paired series must have one value a round each: one has {len(case)}, the other {len(reference)}"
+        )
+    if any(value <= 0 for series in (case, reference) for value in series):
+        raise ValueError("a timing of zero or less cannot be compared: give each timing more calls")
+    return [math.log(c / r) for c, r in zip(case, reference, strict=True)]
+
+
+def lag1_autocorrelation(values: Sequence[float]) -> float:
+    """Autocorrelation between neighbouring rounds, on ranks so that outliers do not decide it.
+
+    Args:
+        values: one value a round, in the order in which the rounds ran.
+
+    Returns:
+        Between -1 and 1; 0 for fewer than 4 rounds or constant values.
+
+    Example:
+        >>> lag1_autocorrelation([1, 2, 3, 4, 5, 6, 7, 8]) > 0.5
+        True
+    """
+    n = len(values)
+    if n < 4:
+        return 0.0
+    rank_of = {value: rank for rank, value in enumerate(sorted(values))}
+    ranks = [rank_of[value] for value in values]
+    mean = statistics.fmean(ranks)
+    centred = [rank - mean for rank in ranks]
+    total = math.fsum(c * c for c in centred)
+    return math.fsum(a * b for a, b in zip(centred, centred[1:], strict=False)) / total if total else 0.0
+
+
+def block(values: Sequence[float]) -> tuple[list[float], int]:
+    """Merge neighbouring rounds until they no longer follow each other.
+
+    Slow drifts (a clock that steps down, a neighbour that wakes up) make rounds dependent, and an interval that assumes
+    independence is then too narrow. Medians of blocks of 2, 4, 8... rounds are taken until the lag-1 autocorrelation is
+    no longer significantly positive (1%, one-sided), or until too few blocks would be left for an interval.
+
+    Args:
+        values: one value a round, in order.
+
+    Returns:
+        The block medians (the values themselves when no blocking is needed) and the number of rounds in a block.
+
+    Example:
+        >>> block([1.0, -1.0] * 8)[1]
+        1
+    """
+    size = 1
+    blocks = list(values)
+    while len(blocks) // 2 >= MIN_ROUNDS and lag1_autocorrelation(blocks) > _AUTOCORRELATION_Z / math.sqrt(len(blocks)):
+        size *= 2
+        blocks = [statistics.median(values[i : i + size]) for i in range(0, len(values) - size + 1, size)]
+    return blocks, size
+
+
+def ratio_interval(logs: Sequence[float], confidence: float = DECISION_CONFIDENCE) -> Interval:
+    """Interval of the median ratio, from log ratios in the order in which the rounds ran.
+
+    Args:
+        logs: log ratios, one a round.
+        confidence: between 0 and 1.
+
+    Returns:
+        The interval of the ratio; (0, inf) when there are too few rounds, or too few blocks after :func:`block`.
+
+    Example:
+        >>> ratio_interval([0.0] * 8).low
+        1.0
+    """
+    interval = median_interval(block(logs)[0], confidence)
+    if not interval.bounded:
+        return Interval(0.0, math.inf, confidence)
+    return Interval(math.exp(interval.low), math.exp(interval.high), confidence)
+
+
+def decide(ratio: float, interval: Interval, noise: Interval, practical: float = PRACTICAL) -> Verdict:
+    """Turn an interval into a verdict.
+
+    - SAME when the whole interval lies within ``practical`` of 1. It wins over a direction: a difference of 0.3% may be
+      real, and still nobody should change code for it.
+    - SLOWER or FASTER when the ratio is further than ``practical`` from 1 and the whole interval lies beyond what the
+      A/A control (the baseline timed against itself, in the same rounds) reached in either direction.
+    - UNCLEAR otherwise.
+
+    Args:
+        ratio: median of the case's time over the baseline's.
+        interval: interval of that ratio, at the confidence for decisions.
+        noise: interval of the A/A control's ratio, at the same confidence.
+        practical: the relative difference below which nobody cares.
+
+    Returns:
+        The verdict.
+
+    Example:
+        >>> quiet = Interval(0.998, 1.002, 0.99)
+        >>> decide(1.05, Interval(1.04, 1.06, 0.99), quiet)
+        <Verdict.SLOWER: 'SLOWER'>
+        >>> decide(1.05, Interval(1.04, 1.06, 0.99), Interval(0.95, 1.01, 0.99))
+        <Verdict.UNCLEAR: 'UNCLEAR'>
+    """
+    if not (interval.bounded and noise.bounded):
+        return Verdict.UNCLEAR
+    if interval.inside(1 / (1 + practical), 1 + practical):
+        return Verdict.SAME
+    floor = max(noise.high, 1 / noise.low, 1.0)
+    if interval.low > floor and ratio > 1 + practical:
+        return Verdict.SLOWER
+    if interval.high < 1 / floor and ratio < 1 / (1 + practical):
+        return Verdict.FASTER
+    return Verdict.UNCLEAR
+
+
+def rounds_for_precision(
+    pilot: Sequence[Sequence[float]], precision: float, confidence: float = DECISION_CONFIDENCE
+) -> int:
+    """How many rounds make the interval of the ratio as narrow as asked, judged from a pilot.
+
+    The number is fixed before the measurement. Watching the interval and stopping when it looks good would make false
+    verdicts several times more frequent than the confidence promises.
+
+    Args:
+        pilot: log ratios of the pilot's rounds, one series for each case. The noisiest series decides.
+        precision: half-width of the interval that is wanted, relative: 0.005 is ±0.5%.
+        confidence: between 0 and 1.
+
+    Returns:
+        At least :data:`MIN_ROUNDS`.
+
+    Example:
+        >>> rounds_for_precision([[0.0, 0.0, 0.0, 0.0]], 0.005)
+        8
+    """
+    z = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
+    needed = float(MIN_ROUNDS)
+    for logs in pilot:
+        middle = statistics.median(logs)
+        spread = 1.4826 * statistics.median([abs(x - middle) for x in logs])
+        following = min(max(lag1_autocorrelation(logs), 0.0), 0.8)
+        inflation = (1 + following) / (1 - following)
+        needed = max(needed, inflation * (z * _MEDIAN_EFFICIENCY * spread / precision) ** 2)
+    return math.ceil(needed)

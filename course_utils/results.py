@@ -1,0 +1,638 @@
+"""What a measurement returns: raw samples in frozen dataclasses, with statistics as properties.
+
+Nothing here measures, reads a file or draws. Every result shows itself as text in a terminal, as a table in a notebook,
+draws itself with ``.plot()``, and turns into a plain dictionary with ``.to_record()`` and back with ``.from_record()``.
+Times are seconds for one call, memory is bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from course_utils import paired
+from course_utils.paired import Interval, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def _compact(value: Any) -> Any:
+    """Make a value fit for a record: six significant digits are far below any timer's noise and keep files small."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, tuple | list):
+        return [_compact(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _compact(item) for key, item in value.items()}
+    return value
+
+
+class _Result:
+    """What all results share: how they show themselves, and how they become records."""
+
+    kind: ClassVar[str]
+
+    def to_record(self) -> dict[str, Any]:
+        """The result as plain JSON types, raw samples included."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        from course_utils.display import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from course_utils import display
+
+        return display.html(self)
+
+    def plot(self, ax: Any = None) -> Figure:
+        """Draw the result.
+
+        Args:
+            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
+
+        Returns:
+            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+        """
+        from course_utils.display import figure
+
+        return figure(self, ax=ax)
+
+
+@dataclass(frozen=True, repr=False)
+class Environment(_Result):
+    """The machine and the software that a result was measured with. No host name, user or path.
+
+    Attributes:
+        machine: short name used for folders, for example ``amd-epyc-2-cores`` or ``nvidia-h200``.
+        device_kind: ``cpu``, ``cuda`` or ``mps``: what the lessons measure on.
+        device_name: the accelerator's name; the CPU's where there is none.
+        cpu_model: the CPU's name.
+        cpu_cores: cores that this process may use.
+        cpu_flags: instruction sets that matter for the lessons (``avx2``, ``avx512_bf16``, ``amx_bf16``...).
+        memory_bytes: main memory.
+        gpu_count: accelerators that are visible.
+        gpu_memory_bytes: memory of the first accelerator, if any.
+        compute_capability: of the first CUDA device, for example ``9.0``.
+        driver: version of the NVIDIA driver.
+        cuda: CUDA (or ``rocm 6.x``) version that torch was built for.
+        power_limit_w: the accelerator's power limit in watts.
+        sm_clock_mhz: the accelerator's clock when the environment was read, in MHz.
+        os: operating system and processor architecture.
+        python: version.
+        torch: version, with the build's suffix.
+        torch_threads: threads that one CPU operation may use.
+        size: ``smoke`` or ``full``: which problem sizes the lessons use.
+        date: day of the measurement, ISO 8601.
+        commit: commit of the course, if known.
+    """
+
+    kind: ClassVar[str] = "environment"
+
+    machine: str
+    device_kind: str
+    device_name: str
+    cpu_model: str
+    cpu_cores: int
+    memory_bytes: int
+    os: str
+    python: str
+    torch: str
+    size: str
+    date: str
+    cpu_flags: tuple[str, ...] = ()
+    gpu_count: int = 0
+    gpu_memory_bytes: int | None = None
+    compute_capability: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    power_limit_w: float | None = None
+    sm_clock_mhz: int | None = None
+    torch_threads: int = 1
+    commit: str | None = None
+
+    @property
+    def caption(self) -> str:
+        """One line for under a figure: machine, software, date."""
+        cores = f", {self.cpu_cores} cores" if self.device_kind == "cpu" else ""
+        return f"{self.device_name}{cores} · torch {self.torch} · {self.date}"
+
+    def to_record(self) -> dict[str, Any]:
+        """The environment as plain JSON types."""
+        return _compact(dataclasses.asdict(self))
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The environment from :meth:`to_record`'s dictionary. Unknown keys are ignored."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        values = {key: value for key, value in record.items() if key in known}
+        values["cpu_flags"] = tuple(values.get("cpu_flags", ()))
+        return cls(**values)
+
+
+def _tuples(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {key: tuple(value) if key in names else value for key, value in values.items()}
+
+
+@dataclass(frozen=True, repr=False)
+class Measurement(_Result):
+    """Raw times of one piece of code.
+
+    Attributes:
+        label: what was measured.
+        elapsed_s: seconds for one call, one value a round: from before the call until the device is idle (or, with a
+            cold cache on a GPU, between events). The time that is compared.
+        calls: calls in one timing; ``elapsed_s`` is already divided by it.
+        enqueue_s: seconds for one call until Python has it back, without waiting for the device. Empty on a CPU.
+        device_s: seconds for one call between device events on the current stream, gaps included. Empty on a CPU.
+        prequeued_s: device seconds for one call when the work was queued before the device began, so without gaps.
+            None where it was not needed or cannot be had (the code itself waits for the device).
+        first_call_s: the very first call, with compilation, allocation and lazy loading in it.
+        warmup_s: the calls between the first and the measured ones.
+        peak_allocated_bytes: the most memory that one call held at once on top of what was there before it.
+        peak_reserved_bytes: the most that the caching allocator had taken from the device (CUDA).
+        items: items (samples, tokens, images) that one call processes.
+        flops: floating-point operations of one call.
+        bytes: bytes that one call moves.
+        environment: machine and software; None for a part of a Comparison, which has it once for all.
+        name: the record's name, ``lesson/experiment``.
+        parameters: problem sizes and settings.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "measurement"
+
+    label: str
+    elapsed_s: tuple[float, ...]
+    calls: int = 1
+    enqueue_s: tuple[float, ...] = ()
+    device_s: tuple[float, ...] = ()
+    prequeued_s: float | None = None
+    first_call_s: float | None = None
+    warmup_s: tuple[float, ...] = ()
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    items: float | None = None
+    flops: float | None = None
+    bytes: float | None = None
+    environment: Environment | None = None
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rounds(self) -> int:
+        """Number of timings."""
+        return len(self.elapsed_s)
+
+    @property
+    def median_s(self) -> float:
+        """Median of the times of one call, in seconds."""
+        return statistics.median(self.elapsed_s)
+
+    @property
+    def interval_s(self) -> Interval:
+        """95% interval of the median time, in seconds; infinite below 6 rounds."""
+        return paired.median_interval(self.elapsed_s, paired.SHOWN_CONFIDENCE)
+
+    @property
+    def enqueue_median_s(self) -> float | None:
+        """Median time until Python has the call back, in seconds; None on a CPU."""
+        return statistics.median(self.enqueue_s) if self.enqueue_s else None
+
+    @property
+    def device_median_s(self) -> float | None:
+        """Median time between device events, in seconds; None on a CPU."""
+        return statistics.median(self.device_s) if self.device_s else None
+
+    @property
+    def launch_bound(self) -> bool | None:
+        """Whether the device waits for Python: with the work queued ahead, it needs under 80% of its usual time.
+
+        Enqueue time close to event time only raises the suspicion, since event time includes the gaps. None where there
+        is no device, or where the suspicion could not be tested.
+        """
+        if not self.device_s:
+            return None
+        suspicious = self.enqueue_median_s >= 0.8 * self.device_median_s
+        if not suspicious:
+            return False
+        return None if self.prequeued_s is None else self.prequeued_s < 0.8 * self.device_median_s
+
+    def rate(self, of: str) -> float | None:
+        """Work per second at the median time.
+
+        Args:
+            of: ``items``, ``flops`` or ``bytes``.
+
+        Returns:
+            Items, operations or bytes per second; None if the work of a call is not known.
+        """
+        work = getattr(self, of)
+        return None if work is None else work / self.median_s
+
+    def to_record(self) -> dict[str, Any]:
+        """The measurement as plain JSON types; fields that say nothing are left out."""
+        record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "environment"}
+        record = {key: value for key, value in record.items() if value not in (None, (), {})}
+        if self.environment is not None:
+            record["environment"] = self.environment.to_record()
+        return _compact(record)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The measurement from :meth:`to_record`'s dictionary."""
+        values = _tuples(record, ("elapsed_s", "enqueue_s", "device_s", "warmup_s", "notes"))
+        if values.get("environment") is not None:
+            values["environment"] = Environment.from_record(values["environment"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One limit of a machine, from raw samples.
+
+    Attributes:
+        name: for example ``copy`` or ``matmul bfloat16``.
+        unit: ``B/s``, ``FLOP/s`` or ``s``.
+        work: bytes or operations of one sample; 1 for a latency.
+        samples_s: seconds of each sample, for one repetition of the work.
+    """
+
+    name: str
+    unit: str
+    work: float
+    samples_s: tuple[float, ...]
+
+    @property
+    def value(self) -> float:
+        """The limit: the best rate seen, or the median latency in seconds."""
+        return statistics.median(self.samples_s) if self.unit == "s" else self.work / min(self.samples_s)
+
+
+@dataclass(frozen=True, repr=False)
+class Ceilings(_Result):
+    """The limits of one machine: what any program can reach at best.
+
+    Attributes:
+        entries: the ceilings, in the order in which they are shown.
+        environment: machine and software.
+        name: the record's name, ``lesson/experiment``.
+        parameters: problem sizes.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "ceilings"
+
+    entries: tuple[Ceiling, ...]
+    environment: Environment
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Ceiling:
+        for entry in self.entries:
+            if entry.name == name:
+                return entry
+        raise KeyError(f"no ceiling {name!r} on this machine; there are: {', '.join(e.name for e in self.entries)}")
+
+    def __iter__(self) -> Iterator[Ceiling]:
+        return iter(self.entries)
+
+    def to_record(self) -> dict[str, Any]:
+        """The ceilings as plain JSON types."""
+        return _compact(
+            {
+                "entries": [dataclasses.asdict(entry) for entry in self.entries],
+                "environment": self.environment.to_record(),
+                "name": self.name,
+                "parameters": self.parameters,
+                "notes": self.notes,
+            }
+        )
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The ceilings from :meth:`to_record`'s dictionary."""
+        return cls(
+            entries=tuple(Ceiling(**_tuples(entry, ("samples_s",))) for entry in record["entries"]),
+            environment=Environment.from_record(record["environment"]),
+            name=record.get("name"),
+            parameters=record.get("parameters", {}),
+            notes=tuple(record.get("notes", ())),
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case of a comparison, seen against its baseline.
+
+    Attributes:
+        measurement: the case's raw samples.
+        comparison: the comparison that it belongs to.
+    """
+
+    measurement: Measurement
+    comparison: Comparison
+
+    @property
+    def label(self) -> str:
+        """What the case is called."""
+        return self.measurement.label
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether this is the case that the others are compared with."""
+        return self.label == self.comparison.baseline
+
+    @property
+    def log_ratios(self) -> tuple[float, ...]:
+        """Per-round log of time over the baseline's; the baseline's own are those of the A/A control."""
+        timed = self.comparison.control if self.is_baseline else self.measurement
+        return tuple(paired.log_ratios(timed.elapsed_s, self.comparison.cases[0].elapsed_s))
+
+    @property
+    def ratio(self) -> float:
+        """Median of the case's time over the baseline's, round by round: 0.5 takes half the time."""
+        return math.exp(statistics.median(self.log_ratios))
+
+    @property
+    def speedup(self) -> float:
+        """The baseline's time over the case's: 2 is twice as fast."""
+        return 1 / self.ratio
+
+    def interval_at(self, confidence: float) -> Interval:
+        """Interval of :attr:`ratio` at a confidence between 0 and 1."""
+        return paired.ratio_interval(self.log_ratios, confidence)
+
+    @property
+    def interval(self) -> Interval:
+        """The 95% interval of :attr:`ratio`: the one to show."""
+        return self.interval_at(paired.SHOWN_CONFIDENCE)
+
+    @property
+    def decision_interval(self) -> Interval:
+        """The 99% interval of :attr:`ratio`: the one that the verdict rests on."""
+        return self.interval_at(paired.DECISION_CONFIDENCE)
+
+    @property
+    def verdict(self) -> Verdict:
+        """FASTER, SLOWER, SAME or UNCLEAR; see :func:`course_utils.paired.decide`. The baseline is SAME as itself."""
+        if self.is_baseline:
+            return Verdict.SAME
+        return paired.decide(self.ratio, self.decision_interval, self.comparison.noise, self.comparison.practical)
+
+    @property
+    def block_rounds(self) -> int:
+        """Rounds merged into one because neighbours were not independent; 1 is none."""
+        return paired.block(self.log_ratios)[1]
+
+    @property
+    def median_s(self) -> float:
+        """Median time of one call, in seconds."""
+        return self.measurement.median_s
+
+    @property
+    def break_even_calls(self) -> int | None:
+        """Calls after which a dearer first call has paid for itself, against the baseline.
+
+        None if the first call is not dearer, or if the case is not FASTER: then it never pays.
+        """
+        mine, base = self.measurement, self.comparison.cases[0]
+        if self.verdict is not Verdict.FASTER or mine.first_call_s is None or base.first_call_s is None:
+            return None
+        extra = mine.first_call_s - base.first_call_s
+        return math.ceil(extra / (base.median_s * (1 - self.ratio))) + 1 if extra > 0 else None
+
+    @property
+    def words(self) -> str:
+        """The verdict as a sentence, with its interval."""
+        from course_utils.display import verdict_sentence
+
+        return verdict_sentence(self)
+
+    def __repr__(self) -> str:
+        return f"{self.label}: {self.words}"
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(_Result):
+    """Cases timed side by side, round by round.
+
+    Attributes:
+        cases: raw samples of each case; the first is the baseline.
+        control: the baseline's second timing in each round: the A/A control.
+        environment: machine and software.
+        name: the record's name, ``lesson/experiment``.
+        parameters: problem sizes and settings.
+        cache: ``warm`` or ``cold``: what the caches held before a call.
+        clock: how ``elapsed_s`` was read, in words.
+        agreement: how it was checked that the cases compute the same thing, in words.
+        practical: relative difference below which nobody cares.
+        planned_rounds: rounds that the pilot asked for.
+        spent_s: seconds that the whole comparison took.
+        interrupted: whether it was stopped before all planned rounds were done.
+        ceiling: the machine's limit that rates are shown against, if any.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "comparison"
+
+    cases: tuple[Measurement, ...]
+    control: Measurement
+    environment: Environment
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    cache: str = "warm"
+    clock: str = "host clock"
+    agreement: str = "not checked"
+    practical: float = paired.PRACTICAL
+    planned_rounds: int = 0
+    spent_s: float = 0.0
+    interrupted: bool = False
+    ceiling: Ceiling | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def baseline(self) -> str:
+        """Label of the case that the others are compared with."""
+        return self.cases[0].label
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of all cases, the baseline first."""
+        return tuple(case.label for case in self.cases)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were measured."""
+        return self.control.rounds
+
+    @property
+    def noise(self) -> Interval:
+        """99% interval of the A/A control's ratio: differences inside it are noise."""
+        return Case(self.cases[0], self).decision_interval
+
+    def __getitem__(self, label: str) -> Case:
+        for case in self.cases:
+            if case.label == label:
+                return Case(case, self)
+        raise KeyError(f"no case {label!r} in this comparison; there are: {', '.join(self.labels)}")
+
+    def __iter__(self) -> Iterator[Case]:
+        return (Case(case, self) for case in self.cases)
+
+    def to_record(self) -> dict[str, Any]:
+        """The comparison as plain JSON types, raw samples included."""
+        record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        record["cases"] = [case.to_record() for case in self.cases]
+        record["control"] = self.control.to_record()
+        record["environment"] = self.environment.to_record()
+        record["ceiling"] = None if self.ceiling is None else dataclasses.asdict(self.ceiling)
+        return _compact(record)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The comparison from :meth:`to_record`'s dictionary."""
+        values = _tuples(record, ("notes",))
+        values["cases"] = tuple(Measurement.from_record(case) for case in record["cases"])
+        values["control"] = Measurement.from_record(record["control"])
+        values["environment"] = Environment.from_record(record["environment"])
+        if record.get("ceiling") is not None:
+            values["ceiling"] = Ceiling(**_tuples(record["ceiling"], ("samples_s",)))
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One point of a sweep: the value of the parameter that varies, and the comparison there."""
+
+    value: Any
+    comparison: Comparison
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(_Result):
+    """The same comparison over a range of one parameter.
+
+    Attributes:
+        over: name of the parameter that varies.
+        points: a comparison for each value, in order.
+        environment: machine and software.
+        name: the record's name, ``lesson/experiment``.
+        parameters: problem sizes and settings that do not vary.
+        interrupted: whether it was stopped before the last value.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "sweep"
+
+    over: str
+    points: tuple[SweepPoint, ...]
+    environment: Environment
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, value: Any) -> Comparison:
+        for point in self.points:
+            if point.value == value:
+                return point.comparison
+        raise KeyError(f"no point {self.over}={value!r} in this sweep; there are: {', '.join(map(str, self.values))}")
+
+    def __iter__(self) -> Iterator[SweepPoint]:
+        return iter(self.points)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The values of the parameter that was varied."""
+        return tuple(point.value for point in self.points)
+
+    def first(self, label: str, verdict: str) -> Any | None:
+        """The first value at which a case gets a verdict.
+
+        Args:
+            label: the case.
+            verdict: ``FASTER``, ``SLOWER``, ``SAME`` or ``UNCLEAR``.
+
+        Returns:
+            The value; None if no point has that verdict.
+        """
+        return next((p.value for p in self.points if p.comparison[label].verdict == verdict), None)
+
+    def to_record(self) -> dict[str, Any]:
+        """The sweep as plain JSON types, raw samples included."""
+        points = []
+        for point in self.points:
+            record = point.comparison.to_record()
+            del record["environment"]  # the sweep has it once
+            points.append({"value": point.value, "comparison": record})
+        return _compact(
+            {
+                "over": self.over,
+                "points": points,
+                "environment": self.environment.to_record(),
+                "name": self.name,
+                "parameters": self.parameters,
+                "interrupted": self.interrupted,
+                "notes": self.notes,
+            }
+        )
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The sweep from :meth:`to_record`'s dictionary."""
+        values = _tuples(record, ("notes",))
+        values["environment"] = Environment.from_record(record["environment"])
+        values["points"] = tuple(
+            SweepPoint(
+                point["value"],
+                Comparison.from_record({**point["comparison"], "environment": record["environment"]}),
+            )
+            for point in record["points"]
+        )
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Unrecorded:
+    """Stands for an experiment that a notebook has and no machine has recorded yet. It shows itself as that sentence.
+
+    Attributes:
+        name: the experiment, ``lesson/experiment``.
+        needs_cuda: whether only a CUDA GPU can run it.
+    """
+
+    name: str
+    needs_cuda: bool
+
+    @property
+    def words(self) -> str:
+        """What is missing, and how to get it."""
+        lesson = self.name.partition("/")[0]
+        where = "It needs a CUDA GPU. With one, run" if self.needs_cuda else "Run"
+        return f"No run of {self.name} is recorded yet. {where} this notebook, or `course record {lesson}`."
+
+    def __repr__(self) -> str:
+        return self.words
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self.words)}</p>"
+
+    def plot(self, ax: Any = None) -> Self:
+        """There is nothing to draw: returns itself, so that the sentence is shown where the figure would be."""
+        del ax
+        return self
+
+
+RESULT_TYPES: Mapping[str, type[_Result]] = {
+    result.kind: result for result in (Environment, Measurement, Ceilings, Comparison, Sweep)
+}

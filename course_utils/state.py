@@ -1,0 +1,154 @@
+"""State that one case could leave to the next: random numbers and torch's global switches.
+
+A comparison gives each case the switches that it set itself, the same random numbers in the same round, and puts
+everything back at the end.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    owner_path, _, name = path.rpartition(".")
+    owner: Any = torch
+    for part in owner_path.split("."):
+        owner = getattr(owner, part)
+    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+# Every switch with its getter and setter. The precision switches come parent first: setting a parent also changes
+# children that were never set themselves.
+_SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "num_threads": (torch.get_num_threads, torch.set_num_threads),
+    "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "grad_enabled": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "deterministic_algorithms": (
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+    ),
+    "flash_sdp": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    "mem_efficient_sdp": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
+    "math_sdp": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+    "cudnn_sdp": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
+    **{
+        path: _attribute(path)
+        for path in (
+            "backends.cudnn.enabled",
+            "backends.cudnn.benchmark",
+            "backends.cudnn.deterministic",
+            "backends.fp32_precision",
+            "backends.cuda.matmul.fp32_precision",
+            "backends.cudnn.fp32_precision",
+            "backends.cudnn.conv.fp32_precision",
+            "backends.cudnn.rnn.fp32_precision",
+            "backends.mkldnn.fp32_precision",
+            "backends.mkldnn.matmul.fp32_precision",
+            "backends.mkldnn.conv.fp32_precision",
+            "backends.mkldnn.rnn.fp32_precision",
+        )
+    },
+}
+
+
+@dataclass(frozen=True)
+class Switches:
+    """The values of torch's global switches at one moment."""
+
+    values: dict[str, Any]
+
+    @classmethod
+    def now(cls) -> Switches:
+        """Read all switches."""
+        return cls({name: get() for name, (get, _) in _SWITCHES.items()})
+
+    def restore(self) -> None:
+        """Set every switch that differs from what it was."""
+        for name, value in self.values.items():
+            get, put = _SWITCHES[name]
+            if get() != value:
+                put(value)
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """The state of all random number generators at one moment: torch on each device, Python, numpy if loaded."""
+
+    torch_cpu: torch.Tensor
+    torch_cuda: list[torch.Tensor]
+    python: Any
+    numpy: Any
+
+    @classmethod
+    def now(cls) -> RandomState:
+        """Read the generators. A GPU that was never used is not woken up for it."""
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        numpy = sys.modules.get("numpy")
+        return cls(torch.get_rng_state(), cuda, random.getstate(), numpy.random.get_state() if numpy else None)
+
+    def restore(self) -> None:
+        """Put the generators back to where they were."""
+        torch.set_rng_state(self.torch_cpu)
+        if self.torch_cuda:
+            torch.cuda.set_rng_state_all(self.torch_cuda)
+        random.setstate(self.python)
+        if self.numpy is not None:
+            sys.modules["numpy"].random.set_state(self.numpy)
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A case that is built by a factory: see :func:`fresh`."""
+
+    factory: Callable[..., Callable[[], Any]]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def build(self) -> Callable[[], Any]:
+        """Call the factory.
+
+        Raises:
+            TypeError: if it does not return a callable.
+        """
+        built = self.factory(*self.args, **self.kwargs)
+        if not callable(built):
+            name = getattr(self.factory, "__name__", "the factory")
+            raise TypeError(f"{name} must return the function to time, but returned {type(built).__name__}")
+        return built
+
+
+def fresh(factory: Callable[..., Callable[[], Any]], *args: Any, **kwargs: Any) -> Fresh:
+    """Mark a case that has state of its own: a model, an optimizer, a data iterator, global switches.
+
+    The factory runs once for each case, always from the same random state, so that every case begins with the same
+    weights and shares nothing with the others. Switches that it sets (TF32, thread count, deterministic algorithms...)
+    are in force whenever its case runs, and at no other time.
+
+    Args:
+        factory: called with ``args`` and ``kwargs``; returns the function to time, which takes no arguments.
+        *args: for the factory.
+        **kwargs: for the factory.
+
+    Returns:
+        A case for :func:`course_utils.compare` or :func:`course_utils.measure`.
+
+    Example:
+        >>> def training_step(fused):
+        ...     model = torch.nn.Linear(8, 8)
+        ...     optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+        ...     def step():
+        ...         loss = model(torch.ones(4, 8)).square().mean()
+        ...         loss.backward()
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+        ...         return loss
+        ...     return step
+        >>> cases = {"foreach": fresh(training_step, fused=False), "fused": fresh(training_step, fused=True)}
+    """
+    return Fresh(factory, args, kwargs)

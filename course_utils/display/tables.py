@@ -1,0 +1,475 @@
+"""Results as tables: text for terminals, plain HTML for notebooks.
+
+Both are made from one description (:class:`_Sheet`), so they say the same. The HTML has no style, class or id: the
+notebook, the book and GitHub each dress it, and its bytes are the same in every process.
+"""
+
+from __future__ import annotations
+
+import html as html_module
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from course_utils.display.quantities import (
+    format_bytes,
+    format_interval,
+    format_percent,
+    format_rate,
+    format_ratio,
+    format_seconds,
+)
+from course_utils.display.verdicts import noise_floor, verdict_sentence, verdict_words
+from course_utils.paired import Verdict
+from course_utils.results import Case, Ceiling, Ceilings, Comparison, Environment, Measurement, Sweep
+
+MAX_WIDTH = 110
+# From roomy to tight: the width at which row names wrap, and whether headers wrap too.
+_LAYOUTS = ((40, False), (28, False), (28, True), (22, True))
+_TEXT_WIDTH = 44
+_NARROWEST = 12
+_GAP = "  "
+CONTROL_LABEL = "baseline again (A/A control)"
+_WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One column: its header, a cell for each row, and whether the cells are numbers (right-aligned)."""
+
+    header: str
+    cells: tuple[str, ...]
+    numeric: bool = True
+
+    @property
+    def empty(self) -> bool:
+        return not any(self.cells)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table whose first column names the rows."""
+
+    caption: str
+    columns: tuple[_Column, ...]
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """Everything that is shown for a result: tables, then lines under them."""
+
+    tables: tuple[_Table, ...]
+    lines: tuple[str, ...]
+
+
+def _facts(caption: str, facts: Sequence[tuple[str, str | None]]) -> _Table:
+    """A table of names and values; names without a value are left out."""
+    kept = [(name, value) for name, value in facts if value]
+    names, values = zip(*kept, strict=True)
+    return _Table(caption, (_Column("", names, numeric=False), _Column("", values, numeric=False)))
+
+
+def _wrap(cell: str, width: int) -> list[str]:
+    return textwrap.wrap(cell, width) or [""]
+
+
+def _widths(columns: Sequence[_Column], label_width: int, wrap_headers: bool) -> list[int]:
+    widths = []
+    for i, column in enumerate(columns):
+        limit = _TEXT_WIDTH if i else label_width
+        cells = [line for cell in column.cells for line in _wrap(cell, limit)]
+        headers = [part for word in column.header.split() for part in _wrap(word, limit)]
+        widths.append(max(map(len, (*cells, *(headers if wrap_headers else [column.header]), ""))))
+    return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _fitting_widths(columns: Sequence[_Column]) -> list[int] | None:
+    """The widths of the roomiest layout that fits; None if none does."""
+    layouts = (_widths(columns, *layout) for layout in _LAYOUTS)
+    return next((widths for widths in layouts if _total(widths) <= MAX_WIDTH), None)
+
+
+def _table_text(table: _Table) -> list[str]:
+    columns = table.columns
+    widths = _fitting_widths(columns) or _widths(columns, *_LAYOUTS[-1])
+    if len(columns) == 2 and not columns[1].header:  # names and values: the value takes what room there is
+        widths[1] = MAX_WIDTH
+    while (over := _total(widths) - MAX_WIDTH) > 0 and max(widths) > _NARROWEST:
+        widest = widths.index(max(widths))
+        widths[widest] = max(_NARROWEST, widths[widest] - over)
+
+    def row(cells: Sequence[str], bottom: bool = False) -> list[str]:
+        wrapped = [_wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
+        height = max(map(len, wrapped))
+        if bottom:
+            wrapped = [[""] * (height - len(parts)) + parts for parts in wrapped]
+        lines = []
+        for i in range(height):
+            parts = []
+            for column, width, cell in zip(columns, widths, wrapped, strict=True):
+                part = cell[i] if i < len(cell) else ""
+                parts.append(part.rjust(width) if column.numeric else part.ljust(width))
+            lines.append(_GAP.join(parts).rstrip())
+        return lines
+
+    lines = textwrap.wrap(table.caption, MAX_WIDTH)
+    if any(column.header for column in columns):
+        lines += row([column.header for column in columns], bottom=True)
+        lines.append(_GAP.join("-" * width for width in widths))
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        lines += row(cells)
+    return lines
+
+
+def _table_html(table: _Table) -> list[str]:
+    escape = html_module.escape
+    lines = ["<table>", f"<caption>{escape(table.caption)}</caption>"]
+    if any(column.header for column in table.columns):
+        head = "".join(f'<th scope="col">{escape(column.header)}</th>' for column in table.columns)
+        lines.append(f"<thead><tr>{head}</tr></thead>")
+    lines.append("<tbody>")
+    for name, *cells in zip(*(column.cells for column in table.columns), strict=True):
+        row = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        lines.append(f'<tr><th scope="row">{escape(name)}</th>{row}</tr>')
+    return [*lines, "</tbody>", "</table>"]
+
+
+def _split(caption: str, more: str, key: _Column, core: Sequence[_Column], extra: Sequence[_Column]) -> list[_Table]:
+    """One table if everything fits a terminal's width, otherwise one with what matters and others with the rest."""
+    core = [column for column in core if not column.empty]
+    extra = [column for column in extra if not column.empty]
+    if _fitting_widths([key, *core, *extra]):
+        return [_Table(caption, (key, *core, *extra))]
+    tables = [_Table(caption, (key, *core))]
+    rows = [i for i in range(len(key.cells)) if any(column.cells[i] for column in extra)]
+
+    def pick(column: _Column) -> _Column:
+        return _Column(column.header, tuple(column.cells[i] for i in rows), column.numeric)
+
+    group: list[_Column] = []
+    for column in (*map(pick, extra), None):
+        if group and (column is None or not _fitting_widths([pick(key), *group, column])):
+            tables.append(_Table(more, (pick(key), *group)))
+            group = []
+        if column is not None:
+            group.append(column)
+    return tables
+
+
+def _calls(measurements: Sequence[Measurement]) -> str:
+    low, high = min(m.calls for m in measurements), max(m.calls for m in measurements)
+    if low == high:
+        return f"{low} call{'s' if low > 1 else ''}"
+    return f"{low} to {high} calls"
+
+
+def _bytes_or_nothing(count: int | None) -> str:
+    return "" if count is None else format_bytes(count)
+
+
+def _seconds_or_nothing(seconds: float | None) -> str:
+    return "" if seconds is None else format_seconds(seconds)
+
+
+def _rate_or_nothing(measurement: Measurement, of: str) -> str:
+    rate = measurement.rate(of)
+    return "" if rate is None else format_rate(rate, _WORK_UNITS[of])
+
+
+def ceiling_work(ceiling: Ceiling | None) -> str | None:
+    """Which kind of work (``bytes`` or ``flops``) a ceiling limits; None for a latency or for no ceiling."""
+    if ceiling is None:
+        return None
+    return next((of for of, unit in _WORK_UNITS.items() if unit == ceiling.unit), None)
+
+
+def _share_or_nothing(measurement: Measurement, ceiling: Ceiling | None) -> str:
+    of = ceiling_work(ceiling)
+    rate = measurement.rate(of) if of else None
+    return "" if rate is None else format_percent(rate / ceiling.value)
+
+
+def _costs(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> list[_Column]:
+    """What a call costs beside its time; columns that hold nothing are dropped by the caller."""
+
+    def column(header: str, cell: Callable[[Measurement], str]) -> _Column:
+        return _Column(header, tuple(cell(m) for m in measurements))
+
+    share = f"share of {ceiling.name}" if ceiling is not None else ""
+    return [
+        column("first call", lambda m: _seconds_or_nothing(m.first_call_s)),
+        column("extra peak memory", lambda m: _bytes_or_nothing(m.peak_allocated_bytes)),
+        column("peak reserved", lambda m: _bytes_or_nothing(m.peak_reserved_bytes)),
+        column("host time (enqueue)", lambda m: _seconds_or_nothing(m.enqueue_median_s)),
+        column("device time", lambda m: _seconds_or_nothing(m.device_median_s)),
+        column("bandwidth", lambda m: _rate_or_nothing(m, "bytes")),
+        column("compute", lambda m: _rate_or_nothing(m, "flops")),
+        column("throughput", lambda m: _rate_or_nothing(m, "items")),
+        column(share, lambda m: _share_or_nothing(m, ceiling)),
+    ]
+
+
+def _where(environment: Environment) -> str:
+    return f"{environment.caption} · {environment.size} sizes"
+
+
+def _launch_bound_line(measurements: Sequence[Measurement]) -> list[str]:
+    bound = [m.label for m in measurements if m.launch_bound]
+    if not bound:
+        return []
+    verb = "is" if len(bound) == 1 else "are"
+    return [f"{', '.join(bound)} {verb} launch-bound: the device waits for Python to hand it work."]
+
+
+def _environment(environment: Environment) -> _Sheet:
+    e = environment
+    on_gpu = e.device_kind != "cpu"
+    gpu = None
+    if on_gpu:
+        parts = [e.device_name]
+        parts += [format_bytes(e.gpu_memory_bytes)] if e.gpu_memory_bytes else []
+        parts += [f"compute capability {e.compute_capability}"] if e.compute_capability else []
+        parts += [f"{e.gpu_count} visible"] if e.gpu_count > 1 else []
+        gpu = ", ".join(parts)
+    clocks = [f"limit {e.power_limit_w:g} W"] if e.power_limit_w else []
+    clocks += [f"{e.sm_clock_mhz} MHz when read"] if e.sm_clock_mhz else []
+    cores = f"{e.cpu_model}, {e.cpu_cores} core{'s' if e.cpu_cores > 1 else ''}"
+    software = [f"torch {e.torch}", f"Python {e.python}"]
+    software += [f"CUDA {e.cuda}"] if e.cuda else []
+    software += [f"driver {e.driver}"] if e.driver else []
+    live = {
+        "cuda": "everything that one GPU can run; what needs more comes from recorded runs",
+        "mps": "on this Mac's GPU; what needs CUDA comes from recorded runs",
+        "cpu": "what a CPU can show; what needs a GPU comes from recorded runs",
+    }[e.device_kind]
+    facts = [
+        ("runs live", live),
+        ("GPU", gpu or "none"),
+        ("GPU power and clock", ", ".join(clocks)),
+        ("CPU", cores),
+        ("CPU features", ", ".join(e.cpu_flags)),
+        ("memory", format_bytes(e.memory_bytes)),
+        ("software", ", ".join(software)),
+        ("system", e.os),
+        ("threads for one operation", str(e.torch_threads)),
+        ("problem sizes", e.size),
+        ("date", e.date),
+        ("commit", e.commit),
+    ]
+    return _Sheet((_facts(f"This machine: {e.machine}", facts),), ())
+
+
+def _measurement(measurement: Measurement) -> _Sheet:
+    m = measurement
+    interval = m.interval_s
+    median = format_seconds(m.median_s)
+    if interval.bounded:
+        median += f" (95% interval {format_seconds(interval.low)} to {format_seconds(interval.high)})"
+    rates = [_rate_or_nothing(m, of) for of in ("bytes", "flops", "items")]
+    facts = [
+        ("median time per call", median),
+        ("fastest and slowest", f"{format_seconds(min(m.elapsed_s))} and {format_seconds(max(m.elapsed_s))}"),
+        ("first call", _seconds_or_nothing(m.first_call_s)),
+        ("host time (enqueue)", _seconds_or_nothing(m.enqueue_median_s)),
+        ("device time", _seconds_or_nothing(m.device_median_s)),
+        ("rate", ", ".join(filter(None, rates))),
+        ("extra peak memory", _bytes_or_nothing(m.peak_allocated_bytes)),
+        ("peak reserved", _bytes_or_nothing(m.peak_reserved_bytes)),
+    ]
+    rounds = f"{m.rounds} round{'s' if m.rounds > 1 else ''} x {_calls([m])}"
+    warm = f", after {len(m.warmup_s)} warm-up calls" if m.warmup_s else ""
+    where = [_where(m.environment)] if m.environment else []
+    lines = [*_launch_bound_line([m]), rounds + warm, *m.notes, *where]
+    return _Sheet((_facts(f"{m.name}: {m.label}" if m.name else m.label, facts),), tuple(lines))
+
+
+def comparison_how(comparison: Comparison) -> str:
+    """How a comparison was measured, in one line: rounds, calls, cache, clock, agreement."""
+    c = comparison
+    rounds = f"{c.rounds} round{'s' if c.rounds != 1 else ''} x {_calls(c.cases)}"
+    checked = c.agreement if c.agreement.startswith(("not ", "checked")) else f"checked: {c.agreement}"
+    return " · ".join([rounds, f"{c.cache} cache", c.clock, checked])
+
+
+def _comparison_lines(c: Comparison, cases: Sequence[Case]) -> list[str]:
+    """The lines under a comparison's table."""
+    lines = [f"{case.label}: {verdict_sentence(case)}." for case in cases if case.verdict is Verdict.UNCLEAR]
+    if c.interrupted:
+        lines.append(f"Interrupted after {c.rounds} of {c.planned_rounds} rounds.")
+    lines += _launch_bound_line(c.cases)
+    if c.noise.bounded:
+        decided = [f"{case.label} {format_interval(case.decision_interval)}" for case in cases]
+        decided.append(f"A/A control {format_interval(c.noise)}")
+        lines.append(f"Verdicts rest on 99% intervals: {', '.join(decided)}.")
+    blocked = max(case.block_rounds for case in c)
+    if blocked > 1:
+        lines.append(f"Neighbouring rounds were alike, so up to {blocked} were merged into one.")
+    return [*lines, comparison_how(c), *c.notes, _where(c.environment)]
+
+
+def _comparison(comparison: Comparison) -> _Sheet:
+    c = comparison
+    cases = list(c)
+    others = [case for case in cases if not case.is_baseline]
+    control = cases[0]  # the baseline's own ratios are those of the A/A control
+    floor = f"noise floor: ±{format_percent(noise_floor(c) - 1)}" if c.noise.bounded else "noise floor: unknown"
+    rows = [*c.cases, c.control]
+    key = _Column("case", (*c.labels, CONTROL_LABEL), numeric=False)
+    core = [
+        _Column("verdict", (*(verdict_words(case) for case in cases), floor), numeric=False),
+        _Column("time per call", tuple(format_seconds(m.median_s) for m in rows)),
+        _Column("relative time", ("1", *(format_ratio(k.ratio) for k in others), format_ratio(control.ratio))),
+        _Column(
+            "95% interval", ("", *(format_interval(k.interval) for k in others), format_interval(control.interval))
+        ),
+    ]
+    extra = _costs(c.cases, c.ceiling)
+    break_even = tuple(f"{k.break_even_calls} calls" if k.break_even_calls else "" for k in cases)
+    extra.insert(1, _Column("pays off after", break_even))
+    extra = [_Column(column.header, (*column.cells, ""), column.numeric) for column in extra]
+    title = f"{c.name}: " if c.name else ""
+    caption = f"{title}median time per call, relative to {c.baseline}"
+    return _Sheet(
+        tuple(_split(caption, "What else a call costs", key, core, extra)), tuple(_comparison_lines(c, others))
+    )
+
+
+def _sweep(sweep: Sweep) -> _Sheet:
+    title = f"{sweep.name}: " if sweep.name else ""
+    if not sweep.points:
+        nothing = _facts(f"{title}sweep over {sweep.over}", [("points", "none was measured")])
+        return _Sheet((nothing,), (*sweep.notes, _where(sweep.environment)))
+    labels = sweep.points[0].comparison.labels
+    two = len(labels) == 2
+    lines: list[str] = []
+    rows: list[tuple[str, ...]] = []
+    for point in sweep.points:
+        comparison = point.comparison
+        floor = f"±{format_percent(noise_floor(comparison) - 1)}" if comparison.noise.bounded else ""
+        for case in comparison:
+            if case.verdict is Verdict.UNCLEAR:
+                lines.append(f"{sweep.over} {point.value}, {case.label}: {verdict_sentence(case)}.")
+            if two and case.is_baseline:
+                continue
+            rows.append(
+                (
+                    str(point.value),
+                    "" if two else case.label,
+                    verdict_words(case),
+                    format_seconds(comparison.cases[0].median_s) if two else "",
+                    format_seconds(case.median_s),
+                    "1" if case.is_baseline else format_ratio(case.ratio),
+                    "" if case.is_baseline else format_interval(case.interval),
+                    floor if two or case.is_baseline else "",
+                    _rate_or_nothing(case.measurement, "bytes") or _rate_or_nothing(case.measurement, "flops"),
+                    _share_or_nothing(case.measurement, comparison.ceiling),
+                )
+            )
+    headers = (
+        sweep.over,
+        "case",
+        "verdict",
+        labels[0],
+        labels[1] if two else "time per call",
+        "relative time",
+        "95% interval",
+        "noise (A/A)",
+        "rate",
+        "share of ceiling",
+    )
+    columns = [
+        _Column(header, cells, numeric=header not in ("case", "verdict"))
+        for header, cells in zip(headers, zip(*rows, strict=True), strict=True)
+    ]
+    what = f"{labels[1]} relative to {labels[0]}" if two else f"relative to {labels[0]}"
+    caption = f"{title}median time per call over {sweep.over}, {what}"
+    if sweep.interrupted:
+        lines.append(f"Interrupted after {sweep.over} {sweep.values[-1]}.")
+    lines += [comparison_how(sweep.points[0].comparison), *sweep.notes]
+    lines += dict.fromkeys(note for point in sweep.points for note in point.comparison.notes)
+    lines.append(_where(sweep.environment))
+    return _Sheet(tuple(_split(caption, "Rates", columns[0], columns[1:-2], columns[-2:])), tuple(lines))
+
+
+def ceiling_text(entry: Ceiling, value: float | None = None) -> str:
+    """A ceiling's value with its unit, or another value in that unit."""
+    value = entry.value if value is None else value
+    return format_seconds(value) if entry.unit == "s" else format_rate(value, entry.unit)
+
+
+def ceiling_samples(entry: Ceiling) -> list[float]:
+    """Every sample of a ceiling in the unit of its value: seconds, or work per second."""
+    return list(entry.samples_s) if entry.unit == "s" else [entry.work / sample for sample in entry.samples_s]
+
+
+def _ceilings(ceilings: Ceilings) -> _Sheet:
+    entries = ceilings.entries
+    spread = []
+    for entry in entries:
+        samples = ceiling_samples(entry)
+        spread.append(f"{ceiling_text(entry, min(samples))} to {ceiling_text(entry, max(samples))}")
+    table = _Table(
+        f"{ceilings.name + ': ' if ceilings.name else ''}limits of {ceilings.environment.device_name}",
+        (
+            _Column("limit", tuple(entry.name for entry in entries), numeric=False),
+            _Column("value", tuple(ceiling_text(entry) for entry in entries)),
+            _Column("samples from", tuple(spread)),
+            _Column("samples", tuple(str(len(entry.samples_s)) for entry in entries)),
+        ),
+    )
+    lines = ["Rates are the best that was seen, latencies the median.", *ceilings.notes, _where(ceilings.environment)]
+    return _Sheet((table,), tuple(lines))
+
+
+def _sheet(result: Any) -> _Sheet:
+    for kind, make in (
+        (Environment, _environment),
+        (Measurement, _measurement),
+        (Comparison, _comparison),
+        (Sweep, _sweep),
+        (Ceilings, _ceilings),
+    ):
+        if isinstance(result, kind):
+            return make(result)
+    raise TypeError(f"cannot show {type(result).__name__!r} as a table; it is not a result of this course")
+
+
+def text(result: Any) -> str:
+    """A result as a text table of at most 110 columns.
+
+    Args:
+        result: an Environment, Measurement, Comparison, Sweep or Ceilings.
+
+    Returns:
+        The table and the lines under it, without a final line break.
+
+    Raises:
+        TypeError: if it is not a result.
+    """
+    sheet = _sheet(result)
+    blocks = ["\n".join(_table_text(table)) for table in sheet.tables]
+    lines = [textwrap.fill(line, MAX_WIDTH, subsequent_indent="  ") for line in sheet.lines]
+    return "\n\n".join([*blocks, *(["\n".join(lines)] if lines else [])])
+
+
+def html(result: Any) -> str:
+    """A result as plain HTML: tables with captions, and paragraphs under them.
+
+    Args:
+        result: an Environment, Measurement, Comparison, Sweep or Ceilings.
+
+    Returns:
+        HTML without style, class or id; the same result always gives the same bytes.
+
+    Raises:
+        TypeError: if it is not a result.
+    """
+    sheet = _sheet(result)
+    lines = [line for table in sheet.tables for line in _table_html(table)]
+    lines += [f"<p>{html_module.escape(line)}</p>" for line in sheet.lines]
+    return "\n".join(lines)

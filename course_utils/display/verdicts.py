@@ -1,0 +1,89 @@
+"""Verdicts in words: what was found, how sure it is, and for an unclear one why and what to do."""
+
+from __future__ import annotations
+
+from course_utils import paired
+from course_utils.display.quantities import format_interval, format_percent, format_ratio
+from course_utils.paired import Verdict
+from course_utils.results import Case, Comparison
+
+
+def noise_floor(comparison: Comparison) -> float:
+    """How far the A/A control strayed: 1.004 means that differences up to 0.4% could be noise.
+
+    Args:
+        comparison: a comparison with enough rounds for an interval.
+
+    Returns:
+        A ratio of at least 1; infinite when there are too few rounds.
+    """
+    noise = comparison.noise
+    return max(noise.high, 1 / noise.low if noise.low > 0 else float("inf"), 1.0)
+
+
+def verdict_words(case: Case) -> str:
+    """The verdict in a few words, for a table cell.
+
+    Args:
+        case: one case of a comparison.
+
+    Returns:
+        For example ``FASTER: 1.83 times as fast`` or ``SLOWER: 1.05 times as long``.
+    """
+    if case.is_baseline:
+        return "baseline"
+    verdict = case.verdict
+    if verdict is Verdict.FASTER:
+        return f"FASTER: {format_ratio(case.speedup)} times as fast"
+    if verdict is Verdict.SLOWER:
+        return f"SLOWER: {format_ratio(case.ratio)} times as long"
+    if verdict is Verdict.SAME:
+        return f"SAME: within {format_percent(case.comparison.practical)}"
+    return "UNCLEAR: see below"
+
+
+def _unclear(case: Case) -> str:
+    """Why no verdict could be reached, and what would help. Follows the branches of :func:`paired.decide`."""
+    comparison, interval = case.comparison, case.decision_interval
+    if not (interval.bounded and comparison.noise.bounded):
+        rounds = comparison.rounds
+        done = f"UNCLEAR: needs {paired.MIN_ROUNDS} rounds, has {rounds}"
+        return f"{done}: let it run to the end" if comparison.interrupted else f"{done}: raise budget_s"
+    shown = f"99% interval {format_interval(interval)}"
+    if interval.low <= 1 <= interval.high:
+        return (
+            f"UNCLEAR: takes {format_ratio(interval.low)} to {format_ratio(interval.high)} times as long as the "
+            f"baseline (99% interval), so it may be faster or slower: raise budget_s, or stop other programs"
+        )
+    direction = "slower" if interval.low > 1 else "faster"
+    floor = noise_floor(comparison)
+    if interval.low <= floor and interval.high >= 1 / floor:
+        return (
+            f"UNCLEAR: looks {direction} ({shown}), but the baseline timed against itself strayed by "
+            f"{format_percent(floor - 1)}: stop other programs, or raise budget_s"
+        )
+    return (
+        f"UNCLEAR: {direction}, but perhaps by less than the {format_percent(comparison.practical)} that matters "
+        f"({shown}): raise budget_s to narrow it"
+    )
+
+
+def verdict_sentence(case: Case) -> str:
+    """The verdict as a sentence, with its 95% interval; an unclear one says why and what to do.
+
+    Args:
+        case: one case of a comparison.
+
+    Returns:
+        For example ``FASTER: 1.83 times as fast (95% interval 1.80 to 1.86)``.
+    """
+    if case.is_baseline:
+        return "baseline: the others are compared with it"
+    verdict = case.verdict
+    if verdict is Verdict.UNCLEAR:
+        return _unclear(case)
+    if verdict is Verdict.FASTER:
+        return f"{verdict_words(case)} (95% interval {format_interval(case.interval.inverse())})"
+    if verdict is Verdict.SLOWER:
+        return f"SLOWER: takes {format_ratio(case.ratio)} times as long (95% interval {format_interval(case.interval)})"
+    return f"{verdict_words(case)} (takes {format_interval(case.interval)} times as long, 95% interval)"

@@ -33,6 +33,7 @@ __all__ = [
     "fingerprint",
     "main",
     "notebooks_root",
+    "read_notebook",
 ]
 
 _FILE_NAME = re.compile(r"(?P<number>\d\d)_(?P<slug>[a-z][a-z0-9_]*)\.ipynb")

@@ -85,9 +85,12 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
                 clean["outputs"] = [_clean_output(output, code_cells) for output in _merged_streams(cell)]
                 problems += [f"{where}: {reason}" for reason in _refused_outputs(clean["outputs"])]
         cells.append(clean)
+    metadata = {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}}
+    if "course" in notebook["metadata"]:
+        metadata["course"] = notebook["metadata"]["course"]  # what the experiments need, such as a GPU
     result = {
         "cells": cells,
-        "metadata": {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}},
+        "metadata": metadata,
         "nbformat": 4,
         "nbformat_minor": 5,
     }

@@ -1,0 +1,351 @@
+"""The command line: ``course check``, ``course record`` and ``course report``."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TextIO
+
+if TYPE_CHECKING:
+    from course_utils.lessons import Lesson
+    from course_utils.machine_check import MachineCheck
+    from course_utils.recording import Outcome
+
+FAILED = 1
+WRONG_USE = 2
+_SIZES = ("smoke", "full")
+_COLOURS = {
+    "ok": "32",
+    "recorded": "32",
+    "skipped": "36",
+    "missing": "33",
+    "not run": "33",
+    "broken": "31",
+    "failed": "31",
+}
+
+
+class _WrongUse(Exception):  # noqa: N818 - becomes a message, never a traceback
+    """The command line makes no sense. The message is one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _WrongUse(f"{message}. `{self.prog} --help` shows what there is.")
+
+
+def _parser() -> tuple[_Parser, list[str]]:
+    parser = _Parser(prog="course", description="Check this machine, record its results, and report them.")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+
+    check = verbs.add_parser(
+        "check",
+        help="what this machine is, which lessons run live here, what is missing and how to get it",
+        description="Say what this machine is, which lessons run live on it, what is missing and how to get it.",
+    )
+    check.add_argument("--json", action="store_true", help="print JSON instead of text")
+    check.set_defaults(run=_check)
+
+    record = verbs.add_parser(
+        "record",
+        help="run lessons and keep what they measure",
+        description="Run lessons, each in a kernel of its own, and keep what they measure in results/<machine>/. "
+        "Without names: all lessons that are not recorded yet as they are now.",
+    )
+    record.add_argument("lessons", nargs="*", metavar="LESSON", help="number, name or file of a lesson; default: all")
+    record.add_argument(
+        "--reference", action="store_true", help="write the course's reference records (course_utils/records/)"
+    )
+    record.add_argument("--force", action="store_true", help="measure again what is already recorded")
+    record.add_argument("--size", choices=_SIZES, help="problem sizes; default: full with a CUDA GPU, smoke without")
+    record.add_argument(
+        "--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="the longest one cell may take (600)"
+    )
+    record.set_defaults(run=_record)
+
+    report = verbs.add_parser(
+        "report",
+        help="one HTML page: this machine's results beside the recorded machines'",
+        description="Write one HTML page that puts this machine's results beside the recorded machines', lesson by "
+        "lesson. It needs no network.",
+    )
+    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
+    report.add_argument("--open", action="store_true", help="open the page in a browser")
+    report.set_defaults(run=_report)
+    return parser, list(verbs.choices)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+_seconds.__name__ = "number of seconds"  # argparse puts it into its message
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: the arguments; by default those of the process.
+
+    Returns:
+        The exit status: 0, 1 if something failed, 2 if the command makes no sense, 130 after Ctrl-C.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        parser, verbs = _parser()
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
+            raise _WrongUse(
+                f"there is no {arguments[0]!r}{_nearest(arguments[0], verbs)}. There are: {', '.join(verbs)}."
+            )
+        options = parser.parse_args(arguments)
+        _check_size()
+        return options.run(options)
+    except SystemExit as leaving:  # --help
+        return int(leaving.code or 0)
+    except _WrongUse as error:
+        return _complain(str(error), WRONG_USE)
+    except KeyboardInterrupt:
+        return _complain("stopped", 128 + signal.SIGINT)
+    except BrokenPipeError:
+        # The reader of our output has gone (`course check | head`): nothing to say, and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _complain(message: str, status: int) -> int:
+    print("course: " + " ".join(message.split()), file=sys.stderr)
+    return status
+
+
+def _nearest(word: str, choices: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, choices, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _check_size() -> None:
+    size = os.environ.get("COURSE_SIZE", "").strip().lower()
+    if size and size not in _SIZES:
+        raise _WrongUse(f"COURSE_SIZE={size!r} is not a size: set it to 'smoke' or 'full', or unset it")
+
+
+def _painted(text: str, state: str, stream: TextIO) -> str:
+    if not stream.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m"
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size((100, 24)).columns, 110)
+
+
+def _wrapped(start: str, text: str, indent: int) -> str:
+    """Text after ``start``, which is ``indent`` characters wide, wrapped under itself."""
+    room = max(_width() - indent, 30)
+    return start + ("\n" + " " * indent).join(textwrap.wrap(text, room, break_on_hyphens=False) or [""])
+
+
+# course check
+
+
+def _check(options: argparse.Namespace) -> int:
+    from course_utils import machine_check
+
+    found = machine_check.look()
+    if options.json:
+        print(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        _show_check(found)
+    return 0 if found.works else FAILED
+
+
+def _show_check(found: MachineCheck) -> None:
+    here = found.environment
+    if here is not None:
+        from course_utils.display import format_bytes
+
+        memory = format_bytes(here.memory_bytes)
+        facts = {
+            "CPU": f"{here.cpu_model}, {here.cpu_cores} core{'s' * (here.cpu_cores != 1)}, {memory}",
+            "GPU": "none" if here.device_kind == "cpu" else here.device_name,
+            "software": f"torch {here.torch}, Python {here.python}, {here.os}",
+            "sizes": f"{here.size}; COURSE_SIZE={_SIZES[here.size == 'smoke']} chooses the other ones",
+        }
+        if here.gpu_memory_bytes:
+            facts["GPU"] += f", {format_bytes(here.gpu_memory_bytes)}"
+        print(f"This machine: {here.machine}")
+        for name, value in facts.items():
+            print(_wrapped(f"  {name:<10}", value, 12))
+        print()
+    if found.lessons:
+        print("Lessons")
+        width = max(len(status.lesson) for status in found.lessons)
+        for status in found.lessons:
+            print(_wrapped(f"  {status.lesson:<{width}}  ", status.words, width + 4))
+        print()
+    print("What the lessons use")
+    width = max(len(finding.name) for finding in found.findings)
+    for finding in found.findings:
+        state = _painted(f"{finding.state:<7}", finding.state, sys.stdout)
+        about = ". ".join(filter(None, (finding.found, finding.advice)))
+        print(_wrapped(f"  {state}  {finding.name:<{width}}  ", about, width + 13))
+    print()
+    lacking = [finding.name for finding in found.findings if finding.state == "missing"]
+    if not found.works:
+        broken = [finding.name for finding in found.findings if finding.state == "broken"]
+        print(f"Lessons do not run here yet: mend {', '.join(broken)} first.")
+    elif lacking:
+        print("Lessons run here. What is missing only limits what is measured live.")
+    else:
+        print("Lessons run here, and nothing is missing.")
+
+
+# course record
+
+
+class _Progress:
+    """What is running now: one rewritten line in a terminal, elsewhere a line for each cell of over a second."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+        self.rewrite = stream.isatty()
+        self.lesson = ""
+        self.cell = 0
+        self.lesson_start = self.cell_start = 0.0
+
+    def __call__(self, lesson: str, cell: int, cells: int, done: bool) -> None:
+        now = time.perf_counter()
+        if lesson != self.lesson:
+            self.lesson, self.cell, self.lesson_start = lesson, 0, now
+        if cell != self.cell:
+            self.cell, self.cell_start = cell, now
+        if self.rewrite:
+            line = f"{lesson}: cell {cell} of {cells}, {now - self.lesson_start:.0f} s"
+            print(f"\r\x1b[K{line[: _width() - 1]}", end="", file=self.stream, flush=True)
+        elif done and now - self.cell_start >= 1:
+            print(f"{lesson}: cell {cell} of {cells} took {now - self.cell_start:.1f} s", file=self.stream, flush=True)
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        if self.rewrite:
+            print("\r\x1b[K", end="", file=self.stream)
+        print(line, file=self.stream, flush=True)
+
+
+def _record(options: argparse.Namespace) -> int:
+    from course_utils import recording, store
+    from course_utils.lessons import LessonError, find_lesson, find_lessons
+
+    try:
+        chosen = [find_lesson(name) for name in options.lessons] if options.lessons else find_lessons()
+    except LessonError as error:
+        return _complain(str(error), WRONG_USE)
+    if not chosen:
+        return _complain("there are no lessons to record: work in a clone of the repository", FAILED)
+    chosen = list(dict.fromkeys(chosen))
+    root = store.reference_root() if options.reference else store.results_root()
+    progress = _Progress(sys.stderr)
+    outcomes: list[Outcome] = []
+    try:
+        if other := recording.clean_up(root):
+            progress.say(f"Another `course record` (process {other}) is running: each makes the other slower.")
+        here = recording.environment_here(options.size)
+        progress.say(f"Recording {_count(len(chosen), 'lesson')} on {here.machine}, {here.size} size.")
+        for outcome in recording.record_lessons(
+            chosen,
+            root,
+            here,
+            repeat=bool(options.force or options.lessons),
+            reference=options.reference,
+            timeout_s=options.timeout,
+            on_cell=progress,
+        ):
+            outcomes.append(outcome)
+            line = f"{outcome.lesson}: {outcome.state}"
+            progress.say(line + (f" ({outcome.message})" if outcome.state == "skipped" else ""))
+    except (recording.RecordingError, store.RecordError) as error:
+        return _complain(str(error), FAILED)
+    except (KeyboardInterrupt, recording.Stopped) as stopped:
+        progress.say("")
+        _show_stopped(options, chosen, outcomes)
+        return 128 + getattr(stopped, "signum", signal.SIGINT)
+    _show_outcomes(outcomes, root / here.machine)
+    return 0 if all(outcome.state in ("recorded", "skipped") for outcome in outcomes) else FAILED
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _show_outcomes(outcomes: Sequence[Outcome], folder: Path) -> None:
+    width = max(len("lesson"), *(len(outcome.lesson) for outcome in outcomes))
+    print(f"\n{'lesson':<{width}}  seconds  experiments  state")
+    for outcome in outcomes:
+        numbers = f"{outcome.seconds:>7.1f}  {outcome.experiments or '–':>11}"
+        start = f"{outcome.lesson:<{width}}  {numbers}  {_painted(outcome.state, outcome.state, sys.stdout)}"
+        indent = width + 24
+        print(_wrapped(f"{start}: ", outcome.message, indent + len(outcome.state) + 2) if outcome.message else start)
+    failed = [outcome.lesson for outcome in outcomes if outcome.state == "failed"]
+    print()
+    if any(outcome.state in ("recorded", "skipped") for outcome in outcomes):
+        print(f"Records are in {_shown(folder)}. `course report` puts them beside the other machines'.")
+    if failed:
+        print(f"{_count(len(failed), 'lesson')} failed; earlier records of {', '.join(failed)} are as they were.")
+
+
+def _shown(path: Path) -> str:
+    """A path as a person would type it."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _show_stopped(options: argparse.Namespace, chosen: Sequence[Lesson], outcomes: Sequence[Outcome]) -> None:
+    kept = [outcome.lesson for outcome in outcomes if outcome.state in ("recorded", "skipped")]
+    command = ["course", "record"]
+    if options.lessons or options.force:
+        command += [lesson.slug for lesson in chosen if lesson.slug not in kept]
+    command += ["--reference"] if options.reference else []
+    command += ["--size", options.size] if options.size else []
+    command += ["--timeout", f"{options.timeout:g}"] if options.timeout != 600 else []
+    print(f"Stopped. Kept: {', '.join(kept) or 'nothing'}; earlier records of the others are as they were.")
+    print(f"Go on with: {shlex.join(command)}")
+
+
+# course report
+
+
+def _report(options: argparse.Namespace) -> int:
+    from course_utils import report
+
+    try:
+        path = report.write_report(options.output)
+    except report.ReportError as error:
+        return _complain(str(error), FAILED)
+    print(path)
+    if options.open:
+        import webbrowser
+
+        if not webbrowser.open(path.resolve().as_uri()):
+            return _complain(f"no browser could be started: open {path} yourself", FAILED)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -29,7 +29,7 @@ from course_utils.display.tables import (
     ceiling_work,
     comparison_how,
 )
-from course_utils.display.verdicts import noise_floor, verdict_sentence, verdict_words
+from course_utils.display.verdicts import headline, noise_floor, sweep_summary, verdict_sentence, verdict_words
 from course_utils.paired import Interval, Verdict
 from course_utils.results import Case, Ceiling, Ceilings, Comparison, Environment, Measurement, Sweep
 
@@ -75,6 +75,7 @@ _BASELINE = "#444444"
 _NOISE = "#C9C9C9"
 _PRACTICAL = "#F0E442"
 _VERDICT_MARKER = {Verdict.FASTER: "v", Verdict.SLOWER: "^", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
+_LEGEND_X = _MARGIN_IN / WIDTH_IN
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -88,9 +89,16 @@ class ResultFigure(Figure):
     alt: str = "An empty figure."
 
     def _repr_png_(self) -> bytes:
-        buffer = BytesIO()
-        self.savefig(buffer, format="png", metadata={"Software": None})
-        return buffer.getvalue()
+        from PIL import Image
+
+        raw, small = BytesIO(), BytesIO()
+        self.savefig(raw, format="png", dpi=self.dpi)
+        image = Image.open(raw).convert("RGB")
+        # A palette halves the size of notebooks and pages. Few colours are in use, so nobody sees the difference.
+        image.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+            small, format="png", optimize=True
+        )
+        return small.getvalue()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"image/png": self._repr_png_(), "text/plain": repr(self)}, {"image/png": {"alt": self.alt}}
@@ -195,7 +203,23 @@ def _log_ticks(low: float, high: float, count: int) -> list[float]:
     return best
 
 
-def _scale_axis(ax: Axes, which: str, values: Sequence[float], log: bool, count: int = 5, pad: float = 0.06) -> None:
+def _ratio_ticks(low: float, high: float, count: int) -> list[float]:
+    """Tick values for a logarithmic axis of ratios: halves and doubles, with one step between where there is room."""
+    octaves = range(math.floor(math.log2(low)) - 1, math.ceil(math.log2(high)) + 1)
+    steps = (1.0, 1.4) if math.log2(high / low) * 2 <= count + 1 else (1.0,)
+    inside = [step * 2.0**octave for octave in octaves for step in steps if low <= step * 2.0**octave <= high]
+    return inside if 2 <= len(inside) <= count + 2 else _log_ticks(low, high, count)
+
+
+def _scale_axis(
+    ax: Axes,
+    which: str,
+    values: Sequence[float],
+    log: bool,
+    count: int = 5,
+    pad: float = 0.06,
+    log_ticks: Callable[[float, float, int], list[float]] = _log_ticks,
+) -> None:
     """Set limits, scale and ticks of the x or y axis so that all values lie inside."""
     axis = ax.xaxis if which == "x" else ax.yaxis
     set_limits = ax.set_xlim if which == "x" else ax.set_ylim
@@ -205,7 +229,7 @@ def _scale_axis(ax: Axes, which: str, values: Sequence[float], log: bool, count:
         factor = max((high / low) ** pad, 1.02)
         low, high = low / factor, high * factor
         set_limits(low, high)
-        ticks = _log_ticks(low, high, count)
+        ticks = log_ticks(low, high, count)
         if len(ticks) >= 2:
             axis.set_major_locator(FixedLocator(ticks))
         else:
@@ -230,13 +254,17 @@ def _strip(ax: Axes, y: float, values: Sequence[float], colour: str, half: float
 
 
 def _ratio_row(ax: Axes, y: float, case: Case, colour: str) -> None:
-    """The median ratio of one row with its 95% (thick) and 99% (thin) interval."""
-    if case.decision_interval.bounded:
-        ax.plot([case.decision_interval.low, case.decision_interval.high], [y, y], color=colour, lw=1.5, zorder=3)
-    if case.interval.bounded:
-        ax.plot([case.interval.low, case.interval.high], [y, y], color=colour, lw=6, solid_capstyle="butt", zorder=4)
-    face = colour if case.decision_interval.bounded else "white"
-    ax.plot([case.ratio], [y], "o", ms=7, color=colour, mfc=face, mec="white" if face != "white" else colour, zorder=5)
+    """The median ratio of one row as a tick, with its 95% (thick) and 99% (thin) interval.
+
+    A tick rather than a dot: good intervals are narrow, and a dot would hide them.
+    """
+    interval, decides = case.interval, case.decision_interval
+    if decides.bounded:
+        ax.plot([decides.low, decides.high], [y, y], color=colour, lw=1.8, solid_capstyle="butt", zorder=3)
+    if interval.bounded:
+        ax.plot([interval.low, interval.high], [y, y], color=colour, lw=9, alpha=0.75, solid_capstyle="butt", zorder=4)
+    style = "-" if decides.bounded else (0, (1, 1))
+    ax.plot([case.ratio] * 2, [y - 0.3, y + 0.3], color=colour, lw=2.2, ls=style, solid_capstyle="butt", zorder=5)
 
 
 def _ratio_axis(ax: Axes, comparison: Comparison, count: int) -> None:
@@ -253,8 +281,8 @@ def _ratio_axis(ax: Axes, comparison: Comparison, count: int) -> None:
         ax.axvspan(1 / floor, floor, color=_NOISE, lw=0, alpha=0.55, zorder=0)
     practical = comparison.practical
     ax.axvspan(1 / (1 + practical), 1 + practical, color=_PRACTICAL, lw=0, alpha=0.7, zorder=0.5)
-    ax.axvline(1.0, color="#333333", lw=1, zorder=1)
-    _scale_axis(ax, "x", ends, log=_span(ends) > 3, count=count)
+    ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
+    _scale_axis(ax, "x", ends, log=_span(ends) > 3, count=count, log_ticks=_ratio_ticks)
 
 
 def _ratio_legend(comparison: Comparison) -> tuple[list[Any], list[str]]:
@@ -287,9 +315,7 @@ def _short_verdict(case: Case) -> tuple[str, str]:
 def _title(comparison: Comparison) -> str:
     others = [case for case in comparison if not case.is_baseline]
     if len(others) == 1:
-        if others[0].verdict is Verdict.UNCLEAR:
-            return f"{others[0].label} against {comparison.baseline}: UNCLEAR"
-        return f"{others[0].label} against {comparison.baseline}: {verdict_words(others[0])}"
+        return headline(others[0])
     return f"{comparison.name or 'Comparison'}: {len(others)} cases against {comparison.baseline}"
 
 
@@ -307,7 +333,7 @@ def _row_colour(case: Case) -> str:
 
 
 def _ratio_label(ax: Axes) -> None:
-    ax.set_xlabel("time relative to baseline (1 = same)")
+    ax.set_xlabel("relative time (1 = baseline)")
 
 
 def _comparison_into(ax: Axes, comparison: Comparison) -> Figure:
@@ -333,7 +359,8 @@ def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
     scale, unit = seconds_unit(comparison.cases[0].median_s)
 
     label_size, verdict_size = 10.0, 10.0
-    label_lines = [_fit(name, 1.75, label_size) for name in names]
+    label_lines = [_fit(name, 1.75, label_size) for name in comparison.labels]
+    label_lines.append([part.strip() for part in CONTROL_LABEL.replace("(", "\n(").splitlines()])
     label_in = max(_text_width_in(line, label_size) for lines in label_lines for line in lines) + 0.12
     verdicts = [_short_verdict(case) for case in cases]
     verdict_in = max(
@@ -343,7 +370,9 @@ def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
     verdict_in += 0.12
     row_in = max(0.44, 0.17 * max(map(len, label_lines)) + 0.12)
     title_lines = _fit(_title(comparison), WIDTH_IN - 2 * _MARGIN_IN, 12, "bold", max_lines=2)
+    unclear = [f"{c.label}: {verdict_sentence(c)}." for c in cases if c.verdict is Verdict.UNCLEAR]
     footer = _footer_lines(
+        *unclear[:3],
         comparison_how(comparison)
         + (
             f" · interrupted after {comparison.rounds} of {comparison.planned_rounds}" if comparison.interrupted else ""
@@ -369,11 +398,11 @@ def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
         _strip(left, y, [t / scale for t in row], colour)
     left.set_xlabel(f"time per call ({unit}{', log scale' if log else ''})")
 
-    _ratio_axis(right, comparison, count=4)
+    _ratio_axis(right, comparison, count=5)
     for y, case in enumerate(cases):
         if not case.is_baseline:
             _ratio_row(right, y, case, _row_colour(case))
-    right.plot([1], [0], "o", ms=7, color=_BASELINE, mec="white", zorder=5)
+    right.plot([1, 1], [-0.3, 0.3], color=_BASELINE, lw=2.2, solid_capstyle="butt", zorder=5)
     _ratio_row(right, rows - 1, control, _BASELINE)
     _ratio_label(right)
     for panel in (left, right):
@@ -406,7 +435,7 @@ def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
         handles,
         labels,
         loc="lower left",
-        bbox_to_anchor=(0.0, (bottom_in - 0.58 - 0.36) / height),
+        bbox_to_anchor=(_LEGEND_X, (bottom_in - 0.58 - 0.36) / height),
         ncols=len(handles),
         frameon=False,
         handlelength=1.4,
@@ -503,6 +532,8 @@ def _sweep(sweep: Sweep, ax: Axes | None) -> Figure:
         return ax.get_figure(root=True)
 
     title = f"{sweep.name or 'Sweep'}: {what} over {sweep.over}"
+    if len(labels) == 2:
+        title = sweep_summary(sweep, labels[1])
     title_lines = _fit(title, WIDTH_IN - 2 * _MARGIN_IN, 12, "bold", max_lines=2)
     footer = _footer_lines(comparison_how(sweep.points[0].comparison), sweep.environment.caption)
     x_lines = max(
@@ -535,7 +566,7 @@ def _sweep(sweep: Sweep, ax: Axes | None) -> Figure:
         handles,
         names,
         loc="upper left",
-        bbox_to_anchor=(0.0, (height - 0.12 - 0.24 * len(title_lines)) / height),
+        bbox_to_anchor=(_LEGEND_X, (height - 0.12 - 0.24 * len(title_lines)) / height),
         ncols=3,
         frameon=False,
         handlelength=1.6,
@@ -551,7 +582,7 @@ def _sweep(sweep: Sweep, ax: Axes | None) -> Figure:
         marks,
         [*(v.value for v in Verdict), "noise (A/A)", f"±{practical} does not matter"],
         loc="lower left",
-        bbox_to_anchor=(0.0, (_MARGIN_IN + len(footer) * _LINE_IN + 0.02) / height),
+        bbox_to_anchor=(_LEGEND_X, (_MARGIN_IN + len(footer) * _LINE_IN + 0.02) / height),
         ncols=6,
         frameon=False,
         handlelength=1.2,
@@ -588,9 +619,7 @@ def _sweep_top(
     for i, (label, series) in enumerate(samples.items()):
         colour = _case_colour(i)
         for x, point in zip(positions, series, strict=True):
-            ax.plot(
-                [x] * len(point), [v / scale for v in point], "o", ms=3.5, mew=0, color=colour, alpha=0.18, zorder=2
-            )
+            ax.plot([x] * len(point), [v / scale for v in point], "o", ms=4, mew=0, color=colour, alpha=0.35, zorder=2)
         medians = [sorted(point)[len(point) // 2] / scale for point in series]
         bands = [median_interval(point, 0.95) for point in series]
         if all(band.bounded for band in bands):
@@ -620,7 +649,7 @@ def _sweep_ratios(ax: Axes, sweep: Sweep) -> None:
         ax.fill_between(positions, [1 / f for f in floors], floors, color=_NOISE, alpha=0.55, lw=0, zorder=0)
         ends += [*floors, *(1 / f for f in floors)]
     ax.axhspan(1 / (1 + practical), 1 + practical, color=_PRACTICAL, alpha=0.7, lw=0, zorder=0.5)
-    ax.axhline(1.0, color="#333333", lw=1, zorder=1)
+    ax.axhline(1.0, color="#333333", lw=0.8, zorder=1)
     for i, label in enumerate(sweep.points[0].comparison.labels):
         if i == 0:
             continue
@@ -636,8 +665,8 @@ def _sweep_ratios(ax: Axes, sweep: Sweep) -> None:
             face = "white" if case.verdict is Verdict.UNCLEAR else colour
             ax.plot([x], [case.ratio], _VERDICT_MARKER[case.verdict], ms=7, color=colour, mfc=face, zorder=4)
     log = _span(ends) > 3
-    _scale_axis(ax, "y", ends, log=log, count=5, pad=0.1)
-    ax.set_ylabel("time relative to\nbaseline (1 = same)")
+    _scale_axis(ax, "y", ends, log=log, count=6, pad=0.1, log_ticks=_ratio_ticks)
+    ax.set_ylabel("relative time\n(1 = baseline)")
     ax.set_xlabel(sweep.over)
     ax.grid(color="#E6E6E6", lw=0.7)
     ax.set_axisbelow(True)
@@ -753,12 +782,12 @@ def _measurement(measurement: Measurement, ax: Axes | None) -> Figure:
         counts = _axes_in(fig, 6.0, bottom_in, WIDTH_IN - 6.0 - 0.25, 2.3)
     else:
         order = ax
+    if m.first_call_s is not None:
+        order.plot([start], [m.first_call_s / scale], "D", color="#D55E00", ms=8, label="first call", zorder=4)
     if before:
         order.plot(
             range(start, 0), [v / scale for v in before], "o-", color="#E69F00", ms=5, lw=1, label="warm-up", zorder=3
         )
-    if m.first_call_s is not None:
-        order.plot([start], [m.first_call_s / scale], "D", color="#D55E00", ms=8, label="first call", zorder=4)
     measured = [v / scale for v in m.elapsed_s]
     order.plot(range(m.rounds), measured, "o", color="#0072B2", ms=4.5, mew=0, alpha=0.7, label="measured", zorder=3)
     order.axhline(m.median_s / scale, color="#111111", lw=1.2, zorder=2, label="median")
@@ -798,7 +827,7 @@ def _measurement(measurement: Measurement, ax: Axes | None) -> Figure:
         handles,
         names,
         loc="upper left",
-        bbox_to_anchor=(0.0, (height - 0.12 - 0.24 * len(title_lines)) / height),
+        bbox_to_anchor=(_LEGEND_X, (height - 0.12 - 0.24 * len(title_lines)) / height),
         ncols=4,
         frameon=False,
         borderaxespad=0.1,

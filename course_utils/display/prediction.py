@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from course_utils.display.quantities import format_interval, format_ratio
 from course_utils.display.verdicts import verdict_sentence
-from course_utils.paired import Interval
+from course_utils.paired import Interval, Verdict
 from course_utils.results import Case
 
 if TYPE_CHECKING:
@@ -207,7 +207,10 @@ class Prediction:
 
     @staticmethod
     def _verdict_words(case: Case | None) -> str:
-        return "" if case is None or case.is_baseline else f" {case.label} is {verdict_sentence(case)}."
+        if case is None or case.is_baseline:
+            return ""
+        verdict = verdict_sentence(case) if case.verdict is Verdict.UNCLEAR else case.verdict.value
+        return f" Verdict on {case.label}: {verdict}."
 
     def _reveal_choice(self, actual: Any, case: Case | None) -> Reveal:
         found = actual
@@ -377,7 +380,8 @@ def _number_line(reveal: Reveal) -> str:
         parts.append(f'<path d="M{at} 53 l-7 -12 h14 z" fill="#D55E00" />')
         parts.append(label(predicted, 32, f"you said {_number_text(predicted, reveal.unit)}", "#a84300"))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 520 130" width="520" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 520 130" width="520" '
+        f'style="max-width:100%;height:auto" role="img" '
         f'aria-label="{html.escape(reveal.words)}" font-family="sans-serif" font-size="15">'
         f'<rect width="520" height="130" fill="#fff" />{"".join(parts)}</svg>'
     )

@@ -7,6 +7,7 @@ notebook, the book and GitHub each dress it, and its bytes are the same in every
 from __future__ import annotations
 
 import html as html_module
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from course_utils.display.quantities import (
     format_ratio,
     format_seconds,
 )
-from course_utils.display.verdicts import noise_floor, verdict_sentence, verdict_words
+from course_utils.display.verdicts import noise_floor, sweep_summary, verdict_sentence, verdict_words
 from course_utils.paired import Verdict
 from course_utils.results import Case, Ceiling, Ceilings, Comparison, Environment, Measurement, Sweep
 
@@ -30,6 +31,7 @@ _LAYOUTS = ((40, False), (28, False), (28, True), (22, True))
 _TEXT_WIDTH = 44
 _NARROWEST = 12
 _GAP = "  "
+_UNIT_SPACE = re.compile(r"(?<=\d) (?!to )")  # a number and its unit stay on one line
 CONTROL_LABEL = "baseline again (A/A control)"
 _WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
 
@@ -57,10 +59,11 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Sheet:
-    """Everything that is shown for a result: tables, then lines under them."""
+    """Everything that is shown for a result: tables, what a reader must know, and how it was measured."""
 
     tables: tuple[_Table, ...]
-    lines: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+    fine_print: tuple[str, ...] = ()
 
 
 def _facts(caption: str, facts: Sequence[tuple[str, str | None]]) -> _Table:
@@ -126,6 +129,11 @@ def _table_text(table: _Table) -> list[str]:
     return lines
 
 
+def _cell_html(cell: str, numeric: bool) -> str:
+    escaped = html_module.escape(cell)
+    return _UNIT_SPACE.sub("\u00a0", escaped) if numeric else escaped
+
+
 def _table_html(table: _Table) -> list[str]:
     escape = html_module.escape
     lines = ["<table>", f"<caption>{escape(table.caption)}</caption>"]
@@ -133,8 +141,9 @@ def _table_html(table: _Table) -> list[str]:
         head = "".join(f'<th scope="col">{escape(column.header)}</th>' for column in table.columns)
         lines.append(f"<thead><tr>{head}</tr></thead>")
     lines.append("<tbody>")
-    for name, *cells in zip(*(column.cells for column in table.columns), strict=True):
-        row = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    for i, (name, *_) in enumerate(zip(*(column.cells for column in table.columns), strict=True)):
+        cells = (_cell_html(column.cells[i], column.numeric) for column in table.columns[1:])
+        row = "".join(f"<td>{cell}</td>" for cell in cells)
         lines.append(f'<tr><th scope="row">{escape(name)}</th>{row}</tr>')
     return [*lines, "</tbody>", "</table>"]
 
@@ -261,7 +270,7 @@ def _environment(environment: Environment) -> _Sheet:
         ("date", e.date),
         ("commit", e.commit),
     ]
-    return _Sheet((_facts(f"This machine: {e.machine}", facts),), ())
+    return _Sheet((_facts(f"This machine: {e.machine}", facts),))
 
 
 def _measurement(measurement: Measurement) -> _Sheet:
@@ -284,8 +293,8 @@ def _measurement(measurement: Measurement) -> _Sheet:
     rounds = f"{m.rounds} round{'s' if m.rounds > 1 else ''} x {_calls([m])}"
     warm = f", after {len(m.warmup_s)} warm-up calls" if m.warmup_s else ""
     where = [_where(m.environment)] if m.environment else []
-    lines = [*_launch_bound_line([m]), rounds + warm, *m.notes, *where]
-    return _Sheet((_facts(f"{m.name}: {m.label}" if m.name else m.label, facts),), tuple(lines))
+    table = _facts(f"{m.name}: {m.label}" if m.name else m.label, facts)
+    return _Sheet((table,), (*_launch_bound_line([m]), *m.notes), (rounds + warm, *where))
 
 
 def comparison_how(comparison: Comparison) -> str:
@@ -296,12 +305,17 @@ def comparison_how(comparison: Comparison) -> str:
     return " · ".join([rounds, f"{c.cache} cache", c.clock, checked])
 
 
-def _comparison_lines(c: Comparison, cases: Sequence[Case]) -> list[str]:
-    """The lines under a comparison's table."""
+def _comparison_lines(c: Comparison, cases: Sequence[Case]) -> tuple[str, ...]:
+    """What a reader of a comparison must know."""
     lines = [f"{case.label}: {verdict_sentence(case)}." for case in cases if case.verdict is Verdict.UNCLEAR]
     if c.interrupted:
         lines.append(f"Interrupted after {c.rounds} of {c.planned_rounds} rounds.")
-    lines += _launch_bound_line(c.cases)
+    return (*lines, *_launch_bound_line(c.cases), *c.notes)
+
+
+def _comparison_fine_print(c: Comparison, cases: Sequence[Case]) -> tuple[str, ...]:
+    """How a comparison was decided and measured."""
+    lines = []
     if c.noise.bounded:
         decided = [f"{case.label} {format_interval(case.decision_interval)}" for case in cases]
         decided.append(f"A/A control {format_interval(c.noise)}")
@@ -309,7 +323,7 @@ def _comparison_lines(c: Comparison, cases: Sequence[Case]) -> list[str]:
     blocked = max(case.block_rounds for case in c)
     if blocked > 1:
         lines.append(f"Neighbouring rounds were alike, so up to {blocked} were merged into one.")
-    return [*lines, comparison_how(c), *c.notes, _where(c.environment)]
+    return (*lines, comparison_how(c), _where(c.environment))
 
 
 def _comparison(comparison: Comparison) -> _Sheet:
@@ -334,19 +348,18 @@ def _comparison(comparison: Comparison) -> _Sheet:
     extra = [_Column(column.header, (*column.cells, ""), column.numeric) for column in extra]
     title = f"{c.name}: " if c.name else ""
     caption = f"{title}median time per call, relative to {c.baseline}"
-    return _Sheet(
-        tuple(_split(caption, "What else a call costs", key, core, extra)), tuple(_comparison_lines(c, others))
-    )
+    tables = tuple(_split(caption, "What else a call costs", key, core, extra))
+    return _Sheet(tables, _comparison_lines(c, others), _comparison_fine_print(c, others))
 
 
 def _sweep(sweep: Sweep) -> _Sheet:
     title = f"{sweep.name}: " if sweep.name else ""
     if not sweep.points:
         nothing = _facts(f"{title}sweep over {sweep.over}", [("points", "none was measured")])
-        return _Sheet((nothing,), (*sweep.notes, _where(sweep.environment)))
+        return _Sheet((nothing,), sweep.notes, (_where(sweep.environment),))
     labels = sweep.points[0].comparison.labels
     two = len(labels) == 2
-    lines: list[str] = []
+    lines = [f"{sweep_summary(sweep, label)}." for label in labels[1:]]
     rows: list[tuple[str, ...]] = []
     for point in sweep.points:
         comparison = point.comparison
@@ -390,10 +403,10 @@ def _sweep(sweep: Sweep) -> _Sheet:
     caption = f"{title}median time per call over {sweep.over}, {what}"
     if sweep.interrupted:
         lines.append(f"Interrupted after {sweep.over} {sweep.values[-1]}.")
-    lines += [comparison_how(sweep.points[0].comparison), *sweep.notes]
+    lines += sweep.notes
     lines += dict.fromkeys(note for point in sweep.points for note in point.comparison.notes)
-    lines.append(_where(sweep.environment))
-    return _Sheet(tuple(_split(caption, "Rates", columns[0], columns[1:-2], columns[-2:])), tuple(lines))
+    fine_print = (comparison_how(sweep.points[0].comparison), _where(sweep.environment))
+    return _Sheet(tuple(_split(caption, "Rates", columns[0], columns[1:-2], columns[-2:])), tuple(lines), fine_print)
 
 
 def ceiling_text(entry: Ceiling, value: float | None = None) -> str:
@@ -422,8 +435,8 @@ def _ceilings(ceilings: Ceilings) -> _Sheet:
             _Column("samples", tuple(str(len(entry.samples_s)) for entry in entries)),
         ),
     )
-    lines = ["Rates are the best that was seen, latencies the median.", *ceilings.notes, _where(ceilings.environment)]
-    return _Sheet((table,), tuple(lines))
+    how = "Rates are the best that was seen, latencies the median."
+    return _Sheet((table,), ceilings.notes, (how, _where(ceilings.environment)))
 
 
 def _sheet(result: Any) -> _Sheet:
@@ -453,7 +466,7 @@ def text(result: Any) -> str:
     """
     sheet = _sheet(result)
     blocks = ["\n".join(_table_text(table)) for table in sheet.tables]
-    lines = [textwrap.fill(line, MAX_WIDTH, subsequent_indent="  ") for line in sheet.lines]
+    lines = [textwrap.fill(line, MAX_WIDTH, subsequent_indent="  ") for line in (*sheet.lines, *sheet.fine_print)]
     return "\n\n".join([*blocks, *(["\n".join(lines)] if lines else [])])
 
 
@@ -472,4 +485,6 @@ def html(result: Any) -> str:
     sheet = _sheet(result)
     lines = [line for table in sheet.tables for line in _table_html(table)]
     lines += [f"<p>{html_module.escape(line)}</p>" for line in sheet.lines]
+    if sheet.fine_print:
+        lines.append(f"<p>{'<br>'.join(map(html_module.escape, sheet.fine_print))}</p>")
     return "\n".join(lines)

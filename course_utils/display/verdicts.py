@@ -5,7 +5,7 @@ from __future__ import annotations
 from course_utils import paired
 from course_utils.display.quantities import format_interval, format_percent, format_ratio
 from course_utils.paired import Verdict
-from course_utils.results import Case, Comparison
+from course_utils.results import Case, Comparison, Sweep
 
 
 def noise_floor(comparison: Comparison) -> float:
@@ -87,3 +87,45 @@ def verdict_sentence(case: Case) -> str:
     if verdict is Verdict.SLOWER:
         return f"SLOWER: takes {format_ratio(case.ratio)} times as long (95% interval {format_interval(case.interval)})"
     return f"{verdict_words(case)} (takes {format_interval(case.interval)} times as long, 95% interval)"
+
+
+def headline(case: Case) -> str:
+    """The verdict as a title that names both sides.
+
+    Args:
+        case: one case of a comparison, not the baseline.
+
+    Returns:
+        For example ``pinned is FASTER: 1.83 times as fast as pageable``.
+    """
+    verdict, baseline = case.verdict, case.comparison.baseline
+    if verdict is Verdict.FASTER:
+        return f"{case.label} is FASTER: {format_ratio(case.speedup)} times as fast as {baseline}"
+    if verdict is Verdict.SLOWER:
+        return f"{case.label} is SLOWER: takes {format_ratio(case.ratio)} times as long as {baseline}"
+    if verdict is Verdict.SAME:
+        return f"{case.label} takes the SAME time as {baseline}, within {format_percent(case.comparison.practical)}"
+    return f"UNCLEAR whether {case.label} is faster or slower than {baseline}"
+
+
+def sweep_summary(sweep: Sweep, label: str) -> str:
+    """How the verdict on one case changes over a sweep.
+
+    Args:
+        sweep: a sweep with at least one point.
+        label: the case.
+
+    Returns:
+        For example ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``.
+    """
+    runs: list[tuple[Verdict, list[str]]] = []
+    for point in sweep.points:
+        verdict = point.comparison[label].verdict
+        if not runs or runs[-1][0] is not verdict:
+            runs.append((verdict, []))
+        runs[-1][1].append(str(point.value))
+    parts = [
+        f"{verdict} at {'' if i else sweep.over + ' '}{values[0]}{' to ' + values[-1] if len(values) > 1 else ''}"
+        for i, (verdict, values) in enumerate(runs)
+    ]
+    return f"{label}: {', '.join(parts)}"

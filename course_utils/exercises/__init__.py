@@ -1,8 +1,8 @@
 """Exercises: a check for each, that runs without a GPU and answers a wrong turn with a hint of its own.
 
-One module for each lesson, ``course_utils/exercises/<slug>.py``, with one check for each exercise. A check is a function
-with the decorator :func:`exercise`. It looks at what the learner's answer *does* on cases that the learner does not see,
-never at its text::
+One module for each lesson, ``course_utils/exercises/<slug>.py``, with one check for each exercise. A check is a
+function with the decorator :func:`exercise`. It looks at what the learner's answer *does* on cases that the learner
+does not see, never at its text::
 
     @exercise(
         "Double it",
@@ -23,8 +23,8 @@ never at its text::
 The check returns the key of a hint, or None if the answer is right, or raises :class:`NotRight` with a sentence about a
 mistake that nobody foresaw. The notebook's cell ends with ``check_double(double)``, which shows a :class:`Feedback`.
 
-The starting cell defines a function that raises ``NotImplementedError`` or returns None, or a name that is None; the check
-then says "Not answered yet". Starting cells and solutions use nothing of the notebook but its imports.
+The starting cell defines a function that raises ``NotImplementedError`` or returns None, or a name that is None; the
+check then says "Not answered yet". Starting cells and solutions use nothing of the notebook but its imports.
 ``tests/wrong_answers/<slug>.py`` holds one wrong answer for each hint; ``tests/test_exercises.py`` runs them, the
 starting cells and the solutions.
 """

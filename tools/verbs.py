@@ -1,0 +1,197 @@
+"""The verbs of make.py."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tools.environment import SetupError, prepare, variables
+from tools.workspace import refresh
+
+ROOT = Path(__file__).resolve().parents[1]
+FIRST_LESSON = "00_measuring.ipynb"
+CELL_TIMEOUT_S = 240
+
+HELP = """\
+The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
+
+  lab         open the course in JupyterLab, in workspace/, your own copy
+  test        lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone
+  book        build the book: book/_build/html/index.html
+  record      run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them
+  lint        style of code and notebooks; ARGS=--fix mends what can be mended
+  workspace   bring workspace/ up to date without opening JupyterLab
+  setup       only make or update the environment in .venv
+
+What follows in ARGS="..." goes to the program behind the verb: make lab ARGS="--no-browser --port 9999"
+Without make:  python3 make.py lab -- --no-browser --port 9999
+TORCH_INDEX_URL=... make lab  takes torch from another index. Delete .venv to choose anew.
+"""
+
+LAB_SETTINGS = {
+    # The course works offline: no news, no look for updates, no list of extensions from a package index.
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run one verb and return its exit code."""
+    # A kill ends this program as Ctrl-C does: through the clean-up of whatever is under way.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    verb, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
+    if rest[:1] == ["--"]:
+        rest = rest[1:]
+    if verb in ("help", "-h", "--help"):
+        print(HELP, end="")
+        return 0
+    if verb not in VERBS:
+        print(f"There is no verb {verb!r}. The verbs are {', '.join(VERBS)}.", file=sys.stderr)
+        return 2
+    try:
+        return VERBS[verb](rest)
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped. Nothing is broken: run the same command again to go on.", file=sys.stderr)
+        return 130
+
+
+def setup(_arguments: list[str]) -> int:
+    """Make or update the environment, and nothing else."""
+    prepare(ROOT)
+    return 0
+
+
+def workspace(_arguments: list[str]) -> int:
+    """Bring the learner's copy up to date."""
+    for line in refresh(ROOT / "notebooks", ROOT / "workspace"):
+        print(line)
+    return 0
+
+
+def lab(arguments: list[str]) -> int:
+    """Open JupyterLab at the first lesson."""
+    python = prepare(ROOT)
+    workspace([])
+    _write_lab_settings()
+    command = [python, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT / 'workspace'}"]
+    command.append(f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")  # in a container there is often no other user
+    command = [str(part) for part in [*command, *arguments]]
+    if os.name != "nt":
+        # JupyterLab takes the place of this process, so that its signals and its questions are its own.
+        sys.stdout.flush()
+        os.execve(command[0], command, variables(ROOT))
+    return _run(command)
+
+
+def test(arguments: list[str]) -> int:
+    """Run the stages of the test suite, all of them even if one fails, and say how each went."""
+    unknown = sorted(set(arguments) - set(STAGES))
+    if unknown:
+        print(f"There is no stage {', '.join(unknown)}. The stages are {', '.join(STAGES)}.", file=sys.stderr)
+        return 2
+    python = prepare(ROOT)
+    os.environ.setdefault("COURSE_SIZE", "smoke")
+    outcomes = []
+    for name in [stage for stage in STAGES if not arguments or stage in arguments]:
+        print(f"\n=== {name} ===", flush=True)
+        started = time.monotonic()
+        passed = STAGES[name](python)
+        outcomes.append((name, passed, time.monotonic() - started))
+    print()
+    for name, passed, seconds in outcomes:
+        print(f"{name:<10} {'passed' if passed else 'FAILED'} {seconds:7.1f} s")
+    failed = [name for name, passed, _ in outcomes if not passed]
+    total = sum(seconds for *_, seconds in outcomes)
+    print(f"{'all passed' if not failed else 'failed: ' + ', '.join(failed)} in {total:.0f} s")
+    return 1 if failed else 0
+
+
+def book(arguments: list[str]) -> int:
+    """Build the book."""
+    return _run([prepare(ROOT), ROOT / "book" / "build.py", *arguments])
+
+
+def record(arguments: list[str]) -> int:
+    """Run lessons and keep what they measured."""
+    return _run([prepare(ROOT), "-m", "course_utils.cli", "record", *arguments])
+
+
+def lint(arguments: list[str]) -> int:
+    """Check the style of code and notebooks; ``--fix`` mends it, and names choose single checks."""
+    fix = "--fix" in arguments
+    chosen = [argument for argument in arguments if argument != "--fix"]
+    python = prepare(ROOT)
+    checks = {
+        "check": ["-m", "ruff", "check", *(["--fix"] if fix else []), "."],
+        "format": ["-m", "ruff", "format", *([] if fix else ["--check"]), "."],
+        "notebooks": ["-m", "course_utils.lessons", "--write" if fix else "--check"],
+    }
+    unknown = sorted(set(chosen) - set(checks))
+    if unknown:
+        print(f"There is no check {', '.join(unknown)}. The checks are {', '.join(checks)}.", file=sys.stderr)
+        return 2
+    codes = [_run([python, *checks[name]]) for name in checks if not chosen or name in chosen]
+    return max(codes)
+
+
+def _pytest(*arguments: str) -> Callable[[Path], bool]:
+    nothing_collected = 5
+    return lambda python: _run([python, "-m", "pytest", "-q", *arguments]) in (0, nothing_collected)
+
+
+def _test_book(python: Path) -> bool:
+    built = _run([python, ROOT / "book" / "build.py"]) == 0
+    return built and _run([python, "-m", "pytest", "-q", "tests/test_book.py"]) == 0
+
+
+PARALLEL = ("-n", "2", "--dist", "loadscope")
+ELSEWHERE = ("--ignore=tests/test_book.py", "--ignore=tests/test_lab.py")
+STAGES: dict[str, Callable[[Path], bool]] = {
+    "lint": lambda python: lint([]) == 0,
+    "tests": _pytest(*PARALLEL, "-m", "not serial", *ELSEWHERE),
+    "serial": _pytest("-m", "serial", *ELSEWHERE),
+    "notebooks": _pytest(
+        *PARALLEL, "--nbval", f"--nbval-cell-timeout={CELL_TIMEOUT_S}", "--nbval-kernel-name=python3", "notebooks"
+    ),
+    "book": _test_book,
+    "lab": lambda python: _run([python, "-m", "pytest", "-q", "tests/test_lab.py"]) == 0,
+}
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "lab": lab,
+    "test": test,
+    "book": book,
+    "record": record,
+    "lint": lint,
+    "workspace": workspace,
+    "setup": setup,
+}
+
+
+def _run(command: list) -> int:
+    """Run a program of the environment in the project's folder and return its exit code."""
+    process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env=variables(ROOT))
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # it got the same Ctrl-C and tidies up
+        raise
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+
+
+def _write_lab_settings() -> None:
+    folder = Path(variables(ROOT)["JUPYTER_CONFIG_DIR"]) / "labconfig"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "default_setting_overrides.json"
+    path.write_text(json.dumps(LAB_SETTINGS, indent=1), encoding="utf-8")

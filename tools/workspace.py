@@ -1,0 +1,125 @@
+"""The learner's own copy of the lessons: refreshed while it is untouched, kept once it is not."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+MANIFEST = ".course.json"
+IGNORED = {"__pycache__", ".ipynb_checkpoints"}
+
+
+def refresh(originals: Path, workspace: Path) -> list[str]:
+    """Bring the workspace up to date with the course, without losing a learner's work.
+
+    A notebook counts as touched when the source of a cell changed, or when a cell was added, removed or moved.
+    Outputs and empty cells do not count, because JupyterLab adds both when a lesson is merely run. A touched file
+    stays as it is; if its original changed too, the new version is put beside it once, for instance as
+    ``04_pinned_memory.new.ipynb``. A deleted file comes back, which is how to start a lesson over.
+
+    Args:
+        originals: The folder with the course's notebooks.
+        workspace: The learner's folder; made if it is not there.
+
+    Returns:
+        What a learner wants to know, one sentence each; nothing where nothing happened.
+    """
+    workspace.mkdir(parents=True, exist_ok=True)
+    handed_out = _read_manifest(workspace)
+    manifest, fresh, refreshed, told = {}, [], [], []
+
+    for original in _files(originals):
+        name = original.relative_to(originals).as_posix()
+        copy, entry = workspace / name, handed_out.get(name, {})
+        version, content = _version(original), _content(original)
+        if not copy.exists():
+            _copy(original, copy)
+            fresh.append(name)
+        elif _content(copy) == content:
+            # Nothing of the learner's is lost either way; take new outputs and metadata, keep the learner's otherwise.
+            if entry.get("version", version) != version:
+                _copy(original, copy)
+        elif _content(copy) == entry.get("content"):
+            _copy(original, copy)
+            refreshed.append(name)
+        else:
+            # Remembers what the learner was offered, so that it is put beside the touched file only once.
+            if content not in (entry.get("content"), entry.get("offered")):
+                beside = _free_name(copy)
+                _copy(original, beside)
+                told.append(f"You changed {name}, so it stays. The course's new version is beside it: {beside.name}")
+            manifest[name] = {**entry, "offered": content}
+            continue
+        manifest[name] = {"version": version, "content": content}
+
+    for name, entry in handed_out.items():
+        copy = workspace / name
+        if name in manifest or not copy.exists():
+            continue
+        if _content(copy) == entry.get("content"):
+            copy.unlink()
+            told.append(f"{name} is no longer part of the course; you had not changed it, so it is gone here too.")
+        else:
+            told.append(f"{name} is no longer part of the course; you changed it, so it stays.")
+
+    _write_manifest(workspace, manifest)
+    if refreshed:
+        told.insert(0, f"Brought up to date what you had not changed: {', '.join(refreshed)}")
+    if fresh:
+        told.insert(0, f"Copied to {workspace.name}/, your own copy of the course: {', '.join(fresh)}")
+    return told
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if path.is_file() and not any(part in IGNORED or part.startswith(".") for part in parts):
+            yield path
+
+
+def _version(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _content(path: Path) -> str:
+    """Return a hash of what a person writes: a notebook's cell types and sources, or any other file's bytes."""
+    if path.suffix != ".ipynb":
+        return _version(path)
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        sources = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    except (ValueError, KeyError, TypeError):
+        return _version(path)  # not a notebook (cut off, or emptied): any difference counts
+    written = [cell for cell in sources if cell[1].strip()]
+    return hashlib.sha256(json.dumps(written).encode()).hexdigest()
+
+
+def _free_name(path: Path) -> Path:
+    candidate, number = path.with_suffix(f".new{path.suffix}"), 2
+    while candidate.exists():
+        candidate = path.with_suffix(f".new{number}{path.suffix}")
+        number += 1
+    return candidate
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.tmp")
+    shutil.copyfile(source, temporary)
+    os.replace(temporary, target)
+
+
+def _read_manifest(workspace: Path) -> dict[str, dict]:
+    try:
+        files = json.loads((workspace / MANIFEST).read_text(encoding="utf-8"))["files"]
+        return {name: entry for name, entry in files.items() if isinstance(entry, dict)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}  # without it every file that differs counts as touched, so nothing is lost
+
+
+def _write_manifest(workspace: Path, files: dict[str, dict]) -> None:
+    temporary = workspace / f"{MANIFEST}.tmp"
+    temporary.write_text(json.dumps({"files": files}, indent=1), encoding="utf-8")
+    os.replace(temporary, workspace / MANIFEST)

@@ -1,0 +1,626 @@
+"""Set-up: the pinned environment, make.py on good and bad machines, the learner's workspace, CI files."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import zipfile
+from importlib.metadata import distributions
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tools import environment, verbs
+from tools.workspace import MANIFEST, refresh
+
+ROOT = Path(__file__).resolve().parents[1]
+POSIX = pytest.mark.skipif(os.name == "nt", reason="writes POSIX shell scripts")
+
+
+def pins(name):
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(each.name): str(each.specifier) for each in requirements}
+
+
+# --- pins ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "constraints.txt"])
+def test_every_pin_is_exact_and_platform_independent(name):
+    for package, specifier in pins(name).items():
+        assert re.fullmatch(r"==[\w.]+", specifier), f"{package}{specifier}"
+        assert not package.startswith(("nvidia-cu", "triton")), "torch pins these for each of its builds"
+
+
+def test_no_package_is_pinned_twice():
+    assert not pins("requirements.txt").keys() & pins("constraints.txt").keys()
+
+
+def test_conda_environment_equals_the_requirements():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    pip = next(entry["pip"] for entry in conda["dependencies"] if isinstance(entry, dict))
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    assert pip == ["-c constraints.txt", *[line for line in lines if line and not line.startswith("#")], "-e ."]
+    assert "python=3.12" in conda["dependencies"]
+
+
+def test_pins_satisfy_what_the_package_declares():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    exact = pins("requirements.txt")
+    for dependency in map(Requirement, project["dependencies"]):
+        version = exact[canonicalize_name(dependency.name)].removeprefix("==")
+        assert dependency.specifier.contains(version), f"{dependency} against {version}"
+
+
+def test_the_lock_covers_everything_that_the_requirements_bring_along():
+    """Walks the installed packages' own metadata from requirements.txt down."""
+    installed = {canonicalize_name(each.metadata["Name"]): each for each in distributions()}
+    locked = pins("constraints.txt") | pins("requirements.txt")
+    queue, seen = list(pins("requirements.txt")), set()
+    while queue:
+        name = queue.pop()
+        if name in seen or name not in installed:
+            continue
+        seen.add(name)
+        if name.startswith(("nvidia-cu", "triton")):
+            continue
+        assert name in locked, f"{name} is installed but neither in requirements.txt nor in constraints.txt"
+        version = installed[name].version.split("+")[0]
+        assert locked[name] == f"=={version}", f"{name} {version} is installed, {locked[name]} is locked"
+        for line in installed[name].requires or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                queue.append(canonicalize_name(requirement.name))
+    assert len(seen) > 100
+
+
+# --- a wrong Python -----------------------------------------------------------------------------------------------
+
+
+def copy_of_make(folder):
+    folder.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "make.py", folder)
+    shutil.copytree(ROOT / "tools", folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def script(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def old_python():
+    """Return a real Python that is too old, or None."""
+    candidates = [*Path.home().glob(".pyenv/versions/*/bin/python"), *Path("/usr/bin").glob("python3.?")]
+    for candidate in sorted(candidates):
+        asked = subprocess.run(
+            [candidate, "-c", "import sys; print(sys.version_info[:2] < (3, 11))"], capture_output=True, text=True
+        )
+        if asked.stdout.strip() == "True":
+            return candidate
+    return None
+
+
+def with_version(folder, version):
+    """Return a command that runs make.py believing that it is another Python."""
+    runner = folder / "pretend.py"
+    runner.write_text(
+        f"import runpy, sys\nsys.version_info = {version} + ('final', 0)\n"
+        "sys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n",
+        encoding="utf-8",
+    )
+    return [sys.executable, runner, folder / "make.py"]
+
+
+def assert_one_line(done, *words):
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize("version", [(3, 8, 0), (3, 10, 13), (3, 14, 0)])
+def test_wrong_python_says_which_one_to_install(tmp_path, version):
+    folder = copy_of_make(tmp_path / "course")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    command = [*with_version(folder, version), "lab"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": str(empty)})
+    assert_one_line(done, f"Python {version[0]}.{version[1]};", "3.11 to 3.13", "Install Python 3.13")
+
+
+@POSIX
+def test_wrong_python_names_the_right_one_on_the_path(tmp_path):
+    folder = copy_of_make(tmp_path / "course")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    script(programs / "python3.13", "exit 127")  # a version manager's stand-in for a Python that is not there
+    script(programs / "python3.12", "exit 0")
+    command = [*with_version(folder, (3, 10, 0)), "test", "lint"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": str(programs)})
+    assert_one_line(done, "run: python3.12 make.py test lint")
+
+
+@pytest.mark.skipif(old_python() is None, reason="no Python older than 3.11 on this machine")
+def test_a_real_old_python_gets_one_line(tmp_path):
+    folder = copy_of_make(tmp_path / "course")
+    done = subprocess.run([old_python(), folder / "make.py", "lab"], capture_output=True, text=True)
+    assert_one_line(done, "the course needs Python 3.11 to 3.13")
+
+
+# --- an environment from a small index ------------------------------------------------------------------------------
+
+
+def wheel(folder, name, version, text):
+    """Write a wheel with one module into a package index."""
+    package = folder / name
+    package.mkdir(parents=True, exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(package / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}.py", f"origin = {text!r}\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    links = "".join(f'<a href="{each.name}">{each.name}</a>\n' for each in sorted(package.glob("*.whl")))
+    (package / "index.html").write_text(links, encoding="utf-8")
+
+
+BACKEND = """
+import zipfile
+
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    name = "course-0-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as archive:
+        archive.writestr("course_installed.py", "")
+        archive.writestr("course-0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: course\\nVersion: 0\\n")
+        archive.writestr("course-0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\n")
+        archive.writestr("course-0.dist-info/RECORD", "")
+    return name
+"""
+
+
+class SmallCourse:
+    """A course with a torch of one line, installed by the real make.py, venv and pip from folders on disk."""
+
+    def __init__(self, folder):
+        self.root = copy_of_make(folder / "course")
+        self.python = environment.venv_python(self.root)
+        ordinary, other = folder / "ordinary", folder / "other"
+        for name, version in [("torch", "2.13.0"), ("helper", "1.0")]:
+            wheel(ordinary, name, version, "ordinary")
+        wheel(other, "torch", "2.13.0+cpu", "other")
+        wheel(other, "helper", "1.0", "other")
+        self.other = other.as_uri()
+        (self.root / "requirements.txt").write_text("torch==2.13.0\nhelper\n", encoding="utf-8")
+        (self.root / "constraints.txt").write_text("helper==1.0\n", encoding="utf-8")
+        (self.root / "pyproject.toml").write_text(
+            '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+            '[project]\nname = "course"\nversion = "0"\n',
+            encoding="utf-8",
+        )
+        (self.root / "backend.py").write_text(BACKEND, encoding="utf-8")
+        # only these indices, whatever this machine's pip is set up with
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "TORCH_INDEX"))}
+        self.environ = kept | {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": ordinary.as_uri()}
+
+    def setup(self, **variables):
+        command = [sys.executable, self.root / "make.py", "setup"]
+        return subprocess.run(command, capture_output=True, text=True, env=self.environ | variables, timeout=240)
+
+    def origins(self):
+        test = "import torch, helper, course_installed; print(torch.origin, helper.origin)"
+        return subprocess.run([self.python, "-c", test], capture_output=True, text=True, check=True).stdout.split()
+
+    def forbid_pip(self):
+        for folder in (self.root / ".venv").glob("lib/python3*/site-packages/pip"):
+            (folder / "__main__.py").write_text("raise SystemExit('pip was called')\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A small course after its first set-up; tests that change it work on what the earlier ones left."""
+    course = SmallCourse(tmp_path_factory.mktemp("small"))
+    done = course.setup()
+    assert done.returncode == 0, done.stdout + done.stderr
+    course.first_output = done.stdout
+    return course
+
+
+def test_first_setup_installs_from_the_ordinary_index(installed):
+    assert installed.origins() == ["ordinary", "ordinary"]
+    assert "Making an environment" in installed.first_output
+    assert "Ready in" in installed.first_output
+
+
+def test_torch_index_is_used_for_torch_alone_and_is_remembered(installed):
+    done = installed.setup(TORCH_INDEX_URL=installed.other)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert installed.origins() == ["other", "ordinary"]
+    (installed.root / "constraints.txt").write_text("# changed\nhelper==1.0\n", encoding="utf-8")
+    done = installed.setup()
+    assert "Ready in" in done.stdout
+    assert installed.origins() == ["other", "ordinary"], "an unset TORCH_INDEX_URL keeps the build that was chosen"
+
+
+def test_failed_update_says_what_to_do_and_is_tried_again(installed):
+    requirements = installed.root / "requirements.txt"
+    before = requirements.read_text(encoding="utf-8")
+    requirements.write_text(before + "notthere==1.0\n", encoding="utf-8")
+    failed = installed.setup()
+    assert failed.returncode == 1
+    assert "notthere" in failed.stderr
+    assert "run the same command again" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    requirements.write_text(before, encoding="utf-8")
+    assert "Ready in" in installed.setup().stdout, "the failed attempt must leave no valid stamp"
+
+
+@POSIX
+def test_second_run_calls_no_pip_until_an_input_changes(installed):
+    assert installed.setup().returncode == 0
+    installed.forbid_pip()
+    again = installed.setup()
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    for name in environment.INPUTS:
+        path = installed.root / name
+        before = path.read_bytes()
+        path.write_bytes(before + b"\n# changed\n")
+        changed = installed.setup()
+        assert changed.returncode == 1, name
+        assert "pip was called" in changed.stderr
+        path.write_bytes(before)
+
+
+@POSIX
+def test_moved_folder_gets_a_new_environment(installed, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(installed.root, moved, symlinks=True)
+    done = subprocess.run(
+        [sys.executable, moved / "make.py", "setup"], capture_output=True, text=True, env=installed.environ, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "making it anew" in done.stdout
+
+
+@POSIX
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_setup_ends_cleanly_and_the_next_run_goes_on(tmp_path, stop):
+    course = SmallCourse(tmp_path)
+    slow = course.root / "backend.py"
+    waiting = tmp_path / "waiting"
+    slow.write_text(
+        f"import pathlib, time\npathlib.Path({str(waiting)!r}).touch()\ntime.sleep(60)\n" + BACKEND, encoding="utf-8"
+    )
+    command = [sys.executable, course.root / "make.py", "setup"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=course.environ, start_new_session=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not waiting.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if stop == signal.SIGINT:
+            os.killpg(process.pid, stop)  # as a terminal does
+        else:
+            process.send_signal(stop)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + stop
+    assert "Traceback" not in said
+    assert ("run the same command again" in said) == (stop == signal.SIGINT)
+    slow.write_text(BACKEND, encoding="utf-8")
+    done = course.setup()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Making an environment" not in done.stdout
+    assert course.origins() == ["ordinary", "ordinary"]
+
+
+@POSIX
+def test_python_without_venv_gets_the_line_that_installs_it(tmp_path):
+    course = SmallCourse(tmp_path)
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import importlib.machinery as machinery\n"
+        "find = machinery.PathFinder.find_spec\n"
+        "def without(name, path=None, target=None):\n"
+        "    return None if name == 'ensurepip' else find(name, path, target)\n"
+        "machinery.PathFinder.find_spec = without\n",
+        encoding="utf-8",
+    )
+    done = course.setup(PYTHONPATH=str(hidden))
+    assert_one_line(done, f"Python {sys.version_info[0]}.{sys.version_info[1]}", "Install")
+
+
+@pytest.mark.parametrize(
+    ("release", "words"),
+    [
+        ("ID=ubuntu\nID_LIKE=debian\n", "sudo apt install python3.12-venv"),
+        ('NAME="Debian GNU/Linux"\nID=debian\n', "sudo apt install python3.12-venv"),
+        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "sudo apt install python3.12-venv"),
+        ("ID=fedora\n", "Install a full Python 3.12"),
+        ("", "Install a full Python 3.12"),
+    ],
+)
+def test_venv_remedy_fits_the_system(release, words):
+    assert words in environment.venv_remedy((3, 12), release)
+
+
+@pytest.mark.parametrize(
+    ("system", "gpu", "index", "shown"),
+    [
+        ("Linux", False, None, True),
+        ("Linux", True, None, False),
+        ("Linux", False, "https://example.org/cpu", False),
+        ("Darwin", False, None, False),
+        ("Windows", False, None, False),
+    ],
+)
+def test_the_small_build_is_hinted_at_only_where_it_helps(tmp_path, monkeypatch, system, gpu, index, shown):
+    monkeypatch.setattr(environment.platform, "system", lambda: system)
+    monkeypatch.setattr(environment, "has_nvidia_gpu", lambda: gpu)
+    hints = "\n".join(environment.size_hints(tmp_path, index))
+    assert (f"TORCH_INDEX_URL={environment.CPU_INDEX} make lab" in hints) == shown
+    (tmp_path / ".venv/lib/python3.12/site-packages/torch-2.13.0.dist-info").mkdir(parents=True)
+    if os.name != "nt":
+        assert environment.size_hints(tmp_path, index) == [], "torch is there: nothing large will be downloaded"
+
+
+@POSIX
+def test_nvidia_smi_on_the_path_counts_as_a_gpu(tmp_path, monkeypatch):
+    script(tmp_path / "nvidia-smi", "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert environment.has_nvidia_gpu()
+
+
+# --- verbs ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_verb_of_the_makefile_is_one_of_make_py():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE).group(1).split()
+    assert set(targets) == {*verbs.VERBS, "help"}
+    for verb in verbs.VERBS:
+        assert re.search(rf"^  {verb} ", verbs.HELP, flags=re.MULTILINE), f"make.py's help does not name {verb}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["fly"], "no verb 'fly'"), (["test", "moon"], "no stage moon"), (["lint", "moon"], "no check moon")],
+)
+def test_unknown_words_are_named_beside_the_known_ones(arguments, words):
+    done = subprocess.run([sys.executable, ROOT / "make.py", *arguments], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "lint" in done.stderr or "format" in done.stderr
+
+
+def test_test_runs_every_stage_and_names_those_that_failed(monkeypatch, capfd):
+    ran = []
+
+    def stage(name, passes):
+        return lambda _python: ran.append(name) or passes
+
+    monkeypatch.setattr(verbs, "prepare", lambda _root: Path(sys.executable))
+    monkeypatch.setattr(verbs, "STAGES", {name: stage(name, name != "tests") for name in ("lint", "tests", "book")})
+    assert verbs.test([]) == 1
+    assert ran == ["lint", "tests", "book"]
+    assert "failed: tests" in capfd.readouterr().out
+    assert verbs.test(["book"]) == 0
+    assert ran[-1] == "book"
+
+
+@POSIX
+def test_lab_hands_its_arguments_to_jupyterlab_and_keeps_to_the_folder(tmp_path):
+    """Starts the real JupyterLab's own account of its settings, in a copy that shares this environment."""
+    folder = copy_of_make(tmp_path / "course")
+    (folder / "notebooks").mkdir()
+    nbformat.write(nbformat.v4.new_notebook(), folder / "notebooks" / verbs.FIRST_LESSON)
+    program = (
+        "import sys; from tools import verbs; from pathlib import Path\n"
+        "verbs.prepare = lambda root: Path(sys.executable)\n"
+        "sys.exit(verbs.main(['lab', '--', '--no-browser', '--port', '9999', '--show-config-json']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    config = json.loads(done.stdout[done.stdout.index("\n{") :])
+    assert config["LabApp"]["default_url"].endswith(verbs.FIRST_LESSON)
+    assert config["ServerApp"]["root_dir"] == str(folder / "workspace")
+    assert config["ServerApp"]["port"] == 9999
+    assert (folder / "workspace" / verbs.FIRST_LESSON).exists()
+    overrides = folder / ".jupyter" / "config" / "labconfig" / "default_setting_overrides.json"
+    notification = json.loads(overrides.read_text())["@jupyterlab/apputils-extension:notification"]
+    assert notification == {"fetchNews": "false", "checkForUpdates": False}
+
+
+def test_everything_that_jupyter_writes_stays_in_the_folder(tmp_path):
+    settings = environment.variables(tmp_path)
+    folders = {name for name in settings if re.match(r"JUPYTER(LAB)?_\w+_DIR$|IPYTHONDIR$", name)}
+    assert len(folders) == 6
+    for name in folders:
+        assert Path(settings[name]).is_relative_to(tmp_path)
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    assert {".jupyter/", ".venv/", "workspace/", "results/"} <= set(ignored)
+
+
+# --- the learner's workspace ------------------------------------------------------------------------------------------
+
+
+class Lessons:
+    """A folder of real notebooks and the workspace that goes with it."""
+
+    name = "00_measuring.ipynb"
+
+    def __init__(self, folder):
+        self.originals, self.workspace = folder / "notebooks", folder / "workspace"
+        (self.originals / "scripts").mkdir(parents=True)
+        (self.originals / "scripts" / "ranks.py").write_text("print(1)\n", encoding="utf-8")
+        self.publish("a = 1", "a + 1")
+        self.first = self.refresh()
+
+    def publish(self, *sources, stored=None):
+        cells = [nbformat.v4.new_code_cell(source) for source in sources]
+        if stored:
+            cells[-1].outputs = [nbformat.v4.new_output("stream", text=stored)]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), self.originals / self.name)
+
+    def refresh(self):
+        return refresh(self.originals, self.workspace)
+
+    def learner(self, change):
+        notebook = nbformat.read(self.workspace / self.name, as_version=4)
+        change(notebook)
+        nbformat.write(notebook, self.workspace / self.name)
+
+    def run(self):
+        def change(notebook):
+            for number, cell in enumerate(notebook.cells, start=1):
+                cell.execution_count = number
+                cell.outputs = [nbformat.v4.new_output("stream", text="mine")]
+            notebook.cells.append(nbformat.v4.new_code_cell(""))  # as Shift-Enter on the last cell does
+
+        self.learner(change)
+
+    def edit(self):
+        self.learner(lambda notebook: notebook.cells[0].update(source="a = 100"))
+
+    def sources(self, name=None):
+        notebook = nbformat.read(self.workspace / (name or self.name), as_version=4)
+        return [cell.source for cell in notebook.cells]
+
+
+@pytest.fixture
+def lessons(tmp_path):
+    return Lessons(tmp_path)
+
+
+def test_first_refresh_copies_lessons_and_scripts(lessons):
+    assert lessons.sources() == ["a = 1", "a + 1"]
+    assert (lessons.workspace / "scripts" / "ranks.py").read_text() == "print(1)\n"
+    assert len(lessons.first) == 1
+    assert lessons.name in lessons.first[0]
+    assert lessons.refresh() == []
+
+
+def test_a_lesson_that_was_only_run_keeps_its_outputs_until_the_course_changes_it(lessons):
+    lessons.run()
+    assert lessons.refresh() == []
+    assert "mine" in (lessons.workspace / lessons.name).read_text()
+    lessons.publish("a = 2", "a + 1")
+    assert lessons.name in lessons.refresh()[0]
+    assert lessons.sources() == ["a = 2", "a + 1"]
+
+
+def test_a_changed_lesson_stays_and_the_new_version_comes_beside_it_once(lessons):
+    lessons.edit()
+    assert lessons.refresh() == [], "the course did not change, so there is nothing to say"
+    lessons.publish("a = 2", "a + 1")
+    (told,) = lessons.refresh()
+    assert "00_measuring.new.ipynb" in told
+    assert lessons.sources()[0] == "a = 100"
+    assert lessons.sources("00_measuring.new.ipynb") == ["a = 2", "a + 1"]
+    (lessons.workspace / "00_measuring.new.ipynb").unlink()
+    assert lessons.refresh() == []
+    lessons.publish("a = 3", "a + 1")
+    assert len(lessons.refresh()) == 1
+    lessons.publish("a = 4", "a + 1")
+    assert "new2" in lessons.refresh()[0], "a version that was put beside may hold work by now"
+
+
+def test_taking_the_new_version_over_makes_the_lesson_untouched_again(lessons):
+    lessons.edit()
+    lessons.publish("a = 2")
+    lessons.refresh()
+    (lessons.workspace / "00_measuring.new.ipynb").replace(lessons.workspace / lessons.name)
+    assert lessons.refresh() == []
+    lessons.publish("a = 3")
+    lessons.refresh()
+    assert lessons.sources() == ["a = 3"]
+
+
+def test_new_stored_outputs_reach_an_untouched_lesson_and_bother_no_changed_one(lessons):
+    lessons.publish("a = 1", "a + 1", stored="recorded again")
+    assert lessons.refresh() == []
+    assert "recorded again" in (lessons.workspace / lessons.name).read_text()
+    lessons.edit()
+    lessons.publish("a = 1", "a + 1", stored="and again")
+    assert lessons.refresh() == []
+    assert sorted(path.name for path in lessons.workspace.glob("*.ipynb")) == [lessons.name]
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"files": 3}', '{"files": {"00_measuring.ipynb": 1}}'])
+def test_a_lost_manifest_loses_no_work(lessons, damage):
+    lessons.edit()
+    (lessons.workspace / MANIFEST).write_text(damage)
+    lessons.refresh()
+    assert lessons.sources()[0] == "a = 100"
+
+
+def test_a_damaged_notebook_counts_as_changed(lessons):
+    (lessons.workspace / lessons.name).write_text('{"cells": [')
+    lessons.publish("a = 2")
+    assert "it stays" in lessons.refresh()[0]
+    assert (lessons.workspace / lessons.name).read_text() == '{"cells": ['
+
+
+def test_a_deleted_lesson_comes_back(lessons):
+    (lessons.workspace / lessons.name).unlink()
+    lessons.refresh()
+    assert lessons.sources() == ["a = 1", "a + 1"]
+
+
+@pytest.mark.parametrize("edited", [True, False])
+def test_a_lesson_that_left_the_course_goes_unless_it_was_changed(lessons, edited):
+    if edited:
+        lessons.edit()
+    (lessons.originals / lessons.name).unlink()
+    assert "no longer part of the course" in lessons.refresh()[0]
+    assert (lessons.workspace / lessons.name).exists() == edited
+    assert lessons.refresh() == []
+
+
+def test_a_learners_own_notebook_is_left_alone(lessons):
+    own = lessons.workspace / "my_notes.ipynb"
+    own.write_text("{}")
+    assert lessons.refresh() == []
+    assert own.read_text() == "{}"
+
+
+# --- CI -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_ci_script_is_valid_and_executable():
+    path = ROOT / ".ci" / "run"
+    subprocess.run(["bash", "-n", path], check=True)
+    assert os.access(path, os.X_OK)
+    assert path.read_text().rstrip().endswith("make test")
+
+
+def test_workflows_are_valid_and_run_what_ci_runs():
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert workflows
+    for path in workflows:
+        jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+        steps = [step for job in jobs.values() for step in job["steps"]]
+        assert any(step.get("run") == ".ci/run" for step in steps)
+
+
+def test_pre_commit_hooks_need_no_network():
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    for repository in config["repos"]:
+        assert repository["repo"] == "local"
+        for hook in repository["hooks"]:
+            assert hook["language"] == "system"
+            assert hook["entry"].startswith("python3 make.py lint ")

@@ -52,7 +52,8 @@ class Fingerprint:
 def experiment_names(notebook: Path | str) -> list[str]:
     """Returns the names of all experiments in a notebook, in order; a name that is used twice is there twice.
 
-    An experiment is a call with a keyword ``name=`` whose value is a string literal of the form ``slug/experiment``.
+    An experiment is a call with a keyword ``name=`` whose value is a string literal of the form ``slug/experiment``;
+    ``ceilings("slug/experiment")`` is one, too.
 
     Raises:
         LessonError: if the notebook cannot be read or a cell is not valid Python.
@@ -116,10 +117,13 @@ def _names_in(tree: ast.AST) -> list[str]:
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            for keyword in node.keywords:
-                value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-                if keyword.arg == "name" and isinstance(value, str) and re.fullmatch(r"[a-z]\w*/\w+", value):
-                    found.append((keyword.lineno, keyword.col_offset, value))
+            given = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
+            if _called(node) == "ceilings":
+                given += node.args  # the name is all that it takes
+            for value in given:
+                name = value.value if isinstance(value, ast.Constant) else None
+                if isinstance(name, str) and re.fullmatch(r"[a-z]\w*/\w+", name):
+                    found.append((value.lineno, value.col_offset, name))
     return [name for _, _, name in sorted(found)]
 
 

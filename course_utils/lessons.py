@@ -132,7 +132,8 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
 def experiments(lesson: Lesson) -> list[str]:
     """Returns the names of a lesson's experiments, ``slug/experiment`` each, in notebook order.
 
-    An experiment is a call with a keyword ``name=`` whose value is a string literal that begins with the slug.
+    An experiment is a call with a keyword ``name=`` whose value is a string literal that begins with the slug;
+    ``ceilings("slug/experiment")`` is one, too.
 
     Raises:
         LessonError: if a name is used twice, or a cell is not valid Python.

@@ -125,10 +125,10 @@ def test_experiments_are_named_in_order(tmp_path: Path):
         "def again():\n    return [sweep(cases, over={'n': [1]}, name='pinned_memory/sizes'),\n"
         "            measure(f, name='pinned_memory/one')]",
         "# compare(cases, name='pinned_memory/comment')\ncompare(cases, name='other/lesson')\nconfigure(name='plain')",
-        "compare(cases, name=computed)",
+        "compare(cases, name=computed)\nceilings('pinned_memory/limits')",
     )
     found = experiments(find_lesson("pinned_memory", tmp_path))
-    assert found == ["pinned_memory/copy", "pinned_memory/sizes", "pinned_memory/one"]
+    assert found == ["pinned_memory/copy", "pinned_memory/sizes", "pinned_memory/one", "pinned_memory/limits"]
     assert path.exists()
 
 

@@ -105,7 +105,10 @@ def problems_of_form(cells: Sequence[Cell]) -> Iterator[str]:
     """Number and length of cells, and a sentence before each code cell."""
     if len(cells) not in CELLS:
         yield f"it has {len(cells)} cells; a lesson has {CELLS.start} to {CELLS.stop - 1}"
-    lengths = {cell.number: len(cell.source.splitlines()) for cell in cells if cell.kind == "code"}
+    # Blank lines do not count: ruff puts two after each function.
+    lengths = {
+        cell.number: len(re.findall(r"^.*\S", cell.source, re.MULTILINE)) for cell in cells if cell.kind == "code"
+    }
     for number, length in lengths.items():
         if length > LONGEST_CODE_CELL:
             yield f"cell {number} has {length} lines; split it ({LONGEST_CODE_CELL} at most)"
@@ -236,11 +239,22 @@ def problems_of_exercises(cells: Sequence[Cell]) -> Iterator[str]:
         if cell.kind == "code" and "hide-cell" not in cell.tags:
             yield f"cell {cell.number} is a solution without the tag hide-cell"
     for number in numbers:
-        for place, heading in ((asked, "Exercise"), (solutions, "(?:Exercise|Solution)")):
-            own = [c for c in place if c.kind == "code" and re.match(rf"{heading} {number}\b", c.part)]
-            where = "exercise" if place is asked else "solution of exercise"
-            if not any(_uses(cell, checks) for cell in own):
-                yield f"the {where} {number} has no code cell that calls a check from course_utils.exercises"
+        own = [cell for cell in asked if cell.kind == "code" and re.match(rf"Exercise {number}\b", cell.part)]
+        if not any(_uses(cell, checks) for cell in own):
+            yield f"exercise {number} has no code cell that calls a check from course_utils.exercises"
+        if not any(_uses(cell, checks) for cell in _solution(solutions, number)):
+            yield f"exercise {number} has no solution in code that calls its check"
+
+
+def _solution(solutions: Sequence[Cell], number: int) -> Iterator[Cell]:
+    """The code cells after the text that says 'Solution N' or 'Exercise N', up to the next such text."""
+    current = 0
+    for cell in solutions:
+        if cell.kind == "markdown":
+            mentioned = re.search(r"\b(?:Solution|Exercise) (\d+)\b", cell.source)
+            current = int(mentioned[1]) if mentioned else current
+        elif current == number:
+            yield cell
 
 
 def _uses(cell: Cell, names: set[str]) -> bool:
@@ -393,7 +407,7 @@ GOOD = [
     ),
     (MARKDOWN, "## Solutions\n\n### Exercise 1\nLike this."),
     (CODE, "check_first(1)", "hide-cell"),
-    (MARKDOWN, "### Exercise 2\nLike this."),
+    (MARKDOWN, "Solution 2: like this."),
     (CODE, "check_first(2)", "hide-cell"),
 ]
 
@@ -451,8 +465,8 @@ def test_a_good_lesson_has_no_problems(tmp_path: Path):
         ("from course_utils.exercises.things import check_first", "1", "imports no check"),
         ("· Find it · 5 min", "Find it (5 min)", "is not of the form"),
         ("### Exercise 2 · Mend it · 10 min", "### Exercise 3 · Mend it · 10 min", "are numbered [1, 3]"),
-        ("### Exercise 2\nLike", "### More\nLike", "the solution of exercise 2 has no code cell"),
-        ("check_first(2)", "2", "the solution of exercise 2 has no code cell that calls a check"),
+        ("Solution 2: like", "Or like", "exercise 2 has no solution in code"),
+        ("check_first(2)", "2", "exercise 2 has no solution in code"),
     ],
 )
 def test_a_rule_sees_what_is_wrong(tmp_path: Path, old: str, new: str, message: str):

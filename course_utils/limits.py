@@ -1,11 +1,12 @@
 """The limits of this machine: what any program on it can reach at best.
 
-A rate means little by itself. "300 GFLOP/s" is poor on one machine and impossible on another; "80% of what this machine's
-matrix product reaches" can be judged.
+A rate means little by itself. "300 GFLOP/s" is poor on one machine and impossible on another; "80% of what this
+machine's matrix product reaches" can be judged.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -27,8 +28,8 @@ _EXPECTED_S = 4.0
 def ceilings(name: str | None = None) -> Ceilings:
     """Measure this machine's limits: memory copy, matrix product by dtype, launch latency, and transfers to a GPU.
 
-    Each rate is the best of some dozen samples, on normal random data (a matrix product of zeros is faster than any real
-    one, since fewer bits flip). A machine is measured once in a process; asking again returns the same samples.
+    Each rate is the best of some dozen samples, on normal random data: on a GPU a product of zeros draws less power and
+    runs faster than any real one. A machine is measured once in a process; asking again returns the same samples.
 
     Args:
         name: ``lesson/experiment``, to keep the result in a record.
@@ -37,12 +38,14 @@ def ceilings(name: str | None = None) -> Ceilings:
         Ceilings: ``copy`` (bytes read plus written), ``matmul float32`` and other dtypes, ``launch`` (seconds for one
         tiny operation), on a GPU also ``host to device`` and ``device to host`` from pinned memory.
 
+    Source:
+        H. He, "Strangely, Matrix Multiplications on GPUs Run Faster When Given 'Predictable' Data!" (2024),
+        https://www.thonking.ai/p/strangely-matrix-multiplications
+
     Example:
         >>> ceilings()["copy"].value > 1e8
         True
     """
-    import dataclasses
-
     return keep(dataclasses.replace(_measured(), name=name))
 
 
@@ -60,7 +63,11 @@ def _measured() -> Ceilings:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         if where == "cpu" and dtype is torch.float16:
             continue  # most CPUs have no fp16 arithmetic: it is emulated, and no lesson measures against it
-        work[f"matmul {str(dtype).removeprefix('torch.')}"] = ("FLOP/s", 2.0 * n**3, lambda d=dtype: _matmul(n, d, where))
+        work[f"matmul {str(dtype).removeprefix('torch.')}"] = (
+            "FLOP/s",
+            2.0 * n**3,
+            lambda d=dtype: _matmul(n, d, where),
+        )
     if where == "cuda":
         work["matmul tfloat32"] = ("FLOP/s", 2.0 * n**3, lambda: _matmul(n, torch.float32, where, tf32=True))
         work["host to device"] = ("B/s", link_bytes, lambda: _copy(link_bytes, "pinned", where))

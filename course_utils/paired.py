@@ -17,13 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from itertools import pairwise
 
 SHOWN_CONFIDENCE = 0.95
 DECISION_CONFIDENCE = 0.99
 PRACTICAL = 0.01
 # The 99% interval of a median needs 8 values: between the smallest and the largest of n lies 1 - 2 * 0.5**n.
 MIN_ROUNDS = 8
-# One-sided 1% point of a standard normal: how far the lag-1 autocorrelation of n independent rounds may stray, times sqrt(n).
+# One-sided 1% point of a standard normal: how far the lag-1 autocorrelation of n independent rounds strays, x sqrt(n).
 _AUTOCORRELATION_Z = 2.326
 # Half-width of the order-statistic interval of a median is about z * 1.2533 * sigma / sqrt(n) for bell-shaped noise.
 _MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
@@ -72,7 +73,9 @@ class Interval:
 
     def inverse(self) -> Interval:
         """The interval of 1/x, for a positive quantity x."""
-        return Interval(1 / self.high if self.high else math.inf, 1 / self.low if self.low else math.inf, self.confidence)
+        return Interval(
+            1 / self.high if self.high else math.inf, 1 / self.low if self.low else math.inf, self.confidence
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -133,11 +136,10 @@ def median_interval(values: Sequence[float], confidence: float = DECISION_CONFID
 def log_ratios(case: Sequence[float], reference: Sequence[float]) -> list[float]:
     """Per-round logarithm of the case's time over the reference's time.
 
-    One timing against one timing. Averaging two timings of the baseline in each round would look like a gain, but timing
-    noise is skewed to the right: the average of two draws has a higher median than one draw, and a case identical to the
-    baseline then comes out faster (by 0.1% to 0.5% on a quiet machine, by several percent on a loaded one:
-    ``benchmarks/timer_quality.py`` measures it). With one draw on each side the noise is symmetric, however skewed a
-    single timing is.
+    One timing against one timing. Averaging two timings of the baseline in each round would look like a gain, but
+    timing noise is skewed to the right: the average of two draws has a higher median than one draw, and a case
+    identical to the baseline then comes out faster (``benchmarks/timer_quality.py`` shows by how much). With one draw
+    on each side the noise is symmetric, however skewed a single timing is.
 
     Args:
         case: seconds, one value a round.
@@ -183,7 +185,7 @@ def lag1_autocorrelation(values: Sequence[float]) -> float:
     mean = statistics.fmean(ranks)
     centred = [rank - mean for rank in ranks]
     total = math.fsum(c * c for c in centred)
-    return math.fsum(a * b for a, b in zip(centred, centred[1:], strict=False)) / total if total else 0.0
+    return math.fsum(a * b for a, b in pairwise(centred)) / total if total else 0.0
 
 
 def block(values: Sequence[float]) -> tuple[list[float], int]:

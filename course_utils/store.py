@@ -1,8 +1,8 @@
 """Records: results as JSON files, one for each lesson and machine, written so that a crash never harms an older one.
 
-Pure Python: no torch. A record holds raw samples, the environment, the day, and for each experiment a fingerprint of the
-code and of the parameters that made it. The reference records are part of the package (``records/<machine>/``); what a
-learner records goes to ``results/<machine>/`` beside the package, which git ignores.
+Pure Python: no torch. A record holds raw samples, the environment, the day, and for each experiment a fingerprint of
+the code and of the parameters that made it. The reference records are part of the package (``records/<machine>/``);
+what a learner records goes to ``results/<machine>/`` beside the package, which git ignores.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ def _nearest(word: str, choices: list[str]) -> str:
 
 
 def _declared(lesson: str, name: str) -> bool | None:
-    """Whether an experiment that the lesson's notebook holds needs a CUDA GPU; None if the notebook holds no such one."""
+    """Whether an experiment of the lesson's notebook needs a CUDA GPU; None if the notebook has no such experiment."""
     from course_utils.lessons import LessonError, experiments, find_lesson, needs_cuda
 
     try:
@@ -366,8 +366,8 @@ def current_fingerprint(lesson: str, name: str) -> Any | None:
 def keep(result: Any) -> Any:
     """Keep a named result when a lesson is being recorded; otherwise do nothing.
 
-    ``course record`` executes a notebook with ``COURSE_RECORD_TO`` naming a folder. Each named result is written there at
-    once, so that a lesson that fails later still shows what it had.
+    ``course record`` executes a notebook with ``COURSE_RECORD_TO`` naming a folder. Each named result is written there
+    at once, so that a lesson that fails later still shows what it had.
 
     Args:
         result: any result; one without a name is not kept.

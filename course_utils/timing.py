@@ -300,7 +300,9 @@ def _per_case(key: str, value: Any, cases: Mapping[str, Any]) -> dict[str, float
     if not isinstance(value, Mapping):
         return dict.fromkeys(cases, value)
     if set(value) != set(cases):
-        raise ValueError(f"{key}= must be one number or name exactly the cases {', '.join(cases)}; got {', '.join(value)}")
+        raise ValueError(
+            f"{key}= must be one number or name exactly the cases {', '.join(cases)}; got {', '.join(value)}"
+        )
     return dict(value)
 
 

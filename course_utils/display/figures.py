@@ -464,6 +464,7 @@ def _sweep_x(ax: Axes, sweep: Sweep, labels: bool) -> list[float]:
         ax.set_xlim(min(positions) / pad, max(positions) * pad)
     else:
         room = 0.06 * (max(positions) - min(positions)) or 0.5
+        room = room if numeric else 0.5  # a slot of equal width for every name
         ax.set_xlim(min(positions) - room, max(positions) + room)
     shown = list(zip(positions, sweep.values, strict=True))
     if numeric and len(shown) > 9:

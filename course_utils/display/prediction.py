@@ -302,8 +302,6 @@ class Prediction:
                 show_locked()
 
         button.on_click(lock)
-        if self.choices is None:
-            entry.on_submit(lock)
         if self.answered:
             entry.value = self._answer if self.choices is not None else f"{self._answer:g}"
             show_locked()

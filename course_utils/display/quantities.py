@@ -24,7 +24,7 @@ def _scaled(value: float, units: tuple[tuple[float, str], ...], step: float) -> 
     """The number and the unit in which it lies between 1 and ``step`` after rounding, where there is such a unit."""
     for scale, name in units:
         shown = value / scale
-        if abs(shown) < step and abs(float(f"{shown:.3g}")) < step:
+        if max(abs(float(f"{shown:.3g}")), round(abs(shown))) < step:
             return _three_digits(shown), name
     scale, name = units[-1]
     return _three_digits(value / scale), name

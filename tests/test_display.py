@@ -1,0 +1,885 @@
+"""How results show themselves: every kind, from raw samples, as text, as HTML and as a figure."""
+
+from __future__ import annotations
+
+import html as html_module
+import math
+import os
+import random
+import subprocess
+import sys
+from html.parser import HTMLParser
+from io import BytesIO
+
+import pytest
+
+from course_utils.display import (
+    figure,
+    format_bytes,
+    format_rate,
+    format_ratio,
+    format_seconds,
+    html,
+    text,
+    verdict_sentence,
+)
+from course_utils.display import prediction as prediction_module
+from course_utils.display.prediction import predict
+from course_utils.display.progress import progress
+from course_utils.display.quantities import format_interval, format_percent
+from course_utils.display.verdicts import headline, sweep_summary
+from course_utils.paired import Interval, Verdict
+from course_utils.results import Ceiling, Ceilings, Comparison, Environment, Measurement, Sweep, SweepPoint
+
+CPU = Environment(
+    machine="amd-epyc-2-cores",
+    device_kind="cpu",
+    device_name="AMD EPYC 7763",
+    cpu_model="AMD EPYC 7763",
+    cpu_cores=2,
+    memory_bytes=8 * 2**30,
+    os="Linux x86_64",
+    python="3.11.9",
+    torch="2.13.0+cpu",
+    size="smoke",
+    date="2026-08-01",
+    cpu_flags=("avx2",),
+    torch_threads=2,
+)
+GPU = Environment(
+    machine="nvidia-h200",
+    device_kind="cuda",
+    device_name="NVIDIA H200",
+    cpu_model="Intel Xeon Platinum 8468",
+    cpu_cores=16,
+    memory_bytes=128 * 2**30,
+    os="Linux x86_64",
+    python="3.11.9",
+    torch="2.13.0+cu130",
+    size="full",
+    date="2026-08-01",
+    gpu_count=1,
+    gpu_memory_bytes=139 * 2**30,
+    compute_capability="9.0",
+    driver="580.65",
+    cuda="13.0",
+    power_limit_w=700.0,
+    sm_clock_mhz=1980,
+)
+LONG = "pinned, in a staging buffer of the right size that is reused for every batch"
+
+
+def _times(rng: random.Random, scale: float, n: int, noise: float, outliers: float = 0.08) -> tuple[float, ...]:
+    """Lognormal noise with a few calls that take up to nine times as long."""
+    return tuple(
+        scale * rng.lognormvariate(0, noise) * (1 + 8 * rng.random() if rng.random() < outliers else 1)
+        for _ in range(n)
+    )
+
+
+def _comparison(ratios: dict[str, float], rounds: int = 24, noise: float = 0.005, **more: object) -> Comparison:
+    rng = random.Random(7)
+    base = 2e-3
+    cases = tuple(
+        Measurement(label=label, elapsed_s=_times(rng, base * ratio, rounds, noise), calls=8)
+        for label, ratio in ratios.items()
+    )
+    control = Measurement(label=cases[0].label, elapsed_s=_times(rng, base, rounds, noise), calls=8)
+    fields = {"environment": CPU, "planned_rounds": rounds, "agreement": "outputs equal within 1e-6"} | more
+    return Comparison(cases=cases, control=control, **fields)
+
+
+def _cuda_comparison() -> Comparison:
+    rng = random.Random(3)
+    cases = tuple(
+        Measurement(
+            label=label,
+            elapsed_s=_times(rng, 4e-3 * ratio, 24, 0.01),
+            calls=4,
+            first_call_s=first,
+            enqueue_s=(4e-3 * ratio * enqueue,) * 24,
+            device_s=(4e-3 * ratio * 0.98,) * 24,
+            prequeued_s=4e-3 * ratio * 0.5,
+            peak_allocated_bytes=64 * 2**20,
+            peak_reserved_bytes=2 * 2**30,
+            bytes=64 * 2**20,
+        )
+        for label, ratio, first, enqueue in (
+            ("pageable", 1.0, 0.01, 0.1),
+            ("pinned", 0.4, 0.9, 0.1),
+            ("pinned each time", 1.5, 0.02, 0.97),
+        )
+    )
+    return Comparison(
+        cases=cases,
+        control=Measurement(label="pageable", elapsed_s=_times(rng, 4e-3, 24, 0.01), calls=4),
+        environment=GPU,
+        name="pinned_memory/copy",
+        planned_rounds=24,
+        ceiling=Ceiling("copy", "B/s", 64 * 2**20, (1.1e-3, 1.2e-3)),
+        agreement="outputs equal",
+    )
+
+
+def _sweep(labels: tuple[str, ...], values: tuple[object, ...]) -> Sweep:
+    points = []
+    for i, value in enumerate(values):
+        ratios = {label: 1.0 if j == 0 else 2.0 / (1 + i) + 0.2 * j for j, label in enumerate(labels)}
+        points.append(SweepPoint(value, _comparison(ratios)))
+    return Sweep(over="batch", points=tuple(points), environment=CPU, name="batching/size")
+
+
+def _ceilings() -> Ceilings:
+    rng = random.Random(5)
+    entries = (
+        Ceiling("copy", "B/s", 2**29, _times(rng, 0.02, 10, 0.05)),
+        Ceiling("copy from host to device, pinned memory", "B/s", 2**28, _times(rng, 0.01, 10, 0.05)),
+        Ceiling("matmul bfloat16", "FLOP/s", 2 * 1024**3, _times(rng, 0.002, 10, 0.05)),
+        Ceiling("launch", "s", 1, _times(rng, 5e-6, 10, 0.1)),
+    )
+    return Ceilings(entries=entries, environment=CPU, name="measuring/ceilings")
+
+
+def _measurement(**more: object) -> Measurement:
+    fields = {
+        "label": "matmul <512>",
+        "elapsed_s": _times(random.Random(2), 1.2e-3, 40, 0.02),
+        "calls": 16,
+        "first_call_s": 0.4,
+        "warmup_s": (3e-3, 2e-3, 1.3e-3),
+        "flops": 2 * 512**3,
+        "environment": CPU,
+    } | more
+    return Measurement(**fields)
+
+
+TWO = {"pageable": 1.0, "pinned": 0.55}
+EIGHT = {
+    "pageable": 1.0,
+    LONG: 0.55,
+    "a < b & c": 0.3,
+    "costs $5 and $6": 1.6,
+    "same": 1.0,
+    "almost_the_same_without_any_space_to_break_at": 1.015,
+    "short": 4.0,
+    "x": 0.9,
+}
+RESULTS = {
+    "cpu": CPU,
+    "gpu": GPU,
+    "two": _comparison(TWO, name="pinned_memory/copy", notes=("A note with <b>markup</b>.",)),
+    "eight": _comparison(EIGHT),
+    "cuda": _cuda_comparison(),
+    "few rounds": _comparison(TWO, rounds=5, planned_rounds=24, interrupted=True),
+    "one round": _comparison(TWO, rounds=1),
+    "sweep of two": _sweep(("one by one", "batched"), (1, 4, 16, 64, 256, 1024)),
+    "sweep of four": _sweep(("one by one", "batched", LONG, "vmap"), (1, 2, 3)),
+    "sweep of words": _sweep(("float32", "other"), ("contiguous", "channels last", "a long name of a layout")),
+    "sweep of one point": _sweep(("one by one", "batched"), (8,)),
+    "ceilings": _ceilings(),
+    "measurement": _measurement(),
+    "one sample": _measurement(elapsed_s=(1e-3,), first_call_s=None, warmup_s=(), environment=None),
+}
+DRAWN = [name for name, result in RESULTS.items() if not isinstance(result, Environment)]
+
+
+# ---- quantities
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.0, "0 s"),
+        (3.2e-10, "0.320 ns"),
+        (1.234e-8, "12.3 ns"),
+        (9.996e-7, "1.00 µs"),
+        (1.234e-5, "12.3 µs"),
+        (0.5, "500 ms"),
+        (0.99951, "1.00 s"),
+        (75.25, "75.2 s"),
+        (1234.0, "1234 s"),
+        (None, "–"),
+        (math.inf, "–"),
+    ],
+)
+def test_seconds(seconds, shown):
+    assert format_seconds(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1023.9 * 1024, "1.00 MiB"),
+        (1000 * 2**20, "1000 MiB"),
+        (3 * 2**29, "1.50 GiB"),
+        (None, "–"),
+    ],
+)
+def test_bytes_are_binary(count, shown):
+    assert format_bytes(count) == shown
+
+
+def test_rates_are_decimal():
+    assert format_rate(2e9, "B/s") == "2.00 GB/s"
+    assert format_rate(989e12, "FLOP/s") == "989 TFLOP/s"
+    assert format_rate(1.2e6, "items/s") == "1.20 M items/s"
+    assert format_rate(None, "B/s") == "–"
+
+
+def test_ratios_near_one_keep_their_difference():
+    assert format_ratio(1.0042) == "1.004"
+    assert format_ratio(0.998) == "0.998"
+    assert format_ratio(1.83) == "1.83"
+    assert format_interval(Interval(0.996, 1.0312, 0.95)) == "0.996 to 1.031"
+    assert format_interval(Interval(0.0, math.inf, 0.95)) == "–"
+    assert format_percent(0.01) == "1%"
+
+
+# ---- verdicts in words
+
+
+def test_each_verdict_has_its_sentence():
+    comparison = _comparison({"base": 1.0, "half": 0.5, "more": 1.05, "same": 1.0}, noise=0.002, rounds=40)
+    assert verdict_sentence(comparison["half"]).startswith("FASTER: 2.00 times as fast (95% interval ")
+    assert verdict_sentence(comparison["more"]).startswith("SLOWER: takes 1.05 times as long (95% interval ")
+    assert verdict_sentence(comparison["same"]).startswith("SAME: within 1% (")
+    assert headline(comparison["half"]) == "half is FASTER: 2.00 times as fast as base"
+    assert "baseline" in verdict_sentence(comparison["base"])
+
+
+def _scripted(case: list[float], control: list[float]) -> Comparison:
+    """A comparison whose ratios are known exactly: the baseline always takes one second."""
+    rounds = len(case)
+    return Comparison(
+        cases=(
+            Measurement(label="base", elapsed_s=(1.0,) * rounds),
+            Measurement(label="case", elapsed_s=tuple(case)),
+        ),
+        control=Measurement(label="base", elapsed_s=tuple(control)),
+        environment=CPU,
+        planned_rounds=rounds,
+    )
+
+
+def test_unclear_says_why_and_what_to_do():
+    few = verdict_sentence(_comparison(TWO, rounds=5)["pinned"])
+    assert few == "UNCLEAR: needs 8 rounds, has 5: raise budget_s"
+    stopped = verdict_sentence(_comparison(TWO, rounds=5, interrupted=True)["pinned"])
+    assert "needs 8 rounds, has 5" in stopped
+    assert "run to the end" in stopped
+
+    quiet = [1.0] * 10
+    straddles = verdict_sentence(_scripted([0.9, 1.1] * 5, quiet)["case"])
+    assert straddles.startswith("UNCLEAR: takes 0.90")
+    assert "may be faster or slower" in straddles
+
+    noisy = verdict_sentence(_scripted([1.05, 1.06] * 5, [0.8, 1.25] * 5)["case"])
+    assert "baseline timed against itself strayed by" in noisy
+
+    slight = verdict_sentence(_scripted([1.004, 1.03] * 2 + [1.008] * 6, quiet)["case"])
+    assert "less than the 1% that matters" in slight
+    for sentence in (few, straddles, noisy, slight):
+        assert "budget_s" in sentence
+
+
+def test_sweep_summary_names_the_turning_point():
+    assert sweep_summary(RESULTS["sweep of two"], "batched") == "batched: SLOWER at batch 1 to 4, FASTER at 16 to 1024"
+
+
+# ---- tables
+
+
+class _Reader(HTMLParser):
+    """Collects tags, attributes and text, and checks that tags are closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.rows: list[list[str]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag != "br":
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def _read(markup: str) -> _Reader:
+    reader = _Reader()
+    reader.feed(markup)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_html_is_plain_and_complete(name):
+    reader = _read(html(RESULTS[name]))
+    assert set(reader.tags) <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "p", "br"}
+    assert reader.attributes <= {"scope"}
+    assert reader.tags.count("table") == reader.tags.count("caption") >= 1
+    assert "nan" not in reader.text
+    assert "inf " not in reader.text
+    assert "None" not in reader.text
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_text_fits_a_terminal(name):
+    shown = text(RESULTS[name])
+    assert max(map(len, shown.splitlines())) <= 110
+    assert all(line == line.rstrip() for line in shown.splitlines())
+    assert repr(RESULTS[name]) == shown
+
+
+def test_markup_in_labels_and_notes_is_escaped():
+    shown = html(RESULTS["two"])
+    assert "A note with &lt;b&gt;markup&lt;/b&gt;." in shown
+    assert "matmul &lt;512&gt;" in html(RESULTS["measurement"])
+    assert "a < b & c" in _read(html(RESULTS["eight"])).text
+
+
+def test_comparison_shows_the_verdict_before_the_numbers():
+    shown = text(RESULTS["two"])
+    row = next(line for line in shown.splitlines() if line.startswith("pinned "))
+    assert row.index("FASTER") < row.index("ms")
+    assert "baseline again (A/A control)" in shown
+    assert "noise floor: ±" in shown
+    assert "24 rounds x 8 calls" in shown
+    assert "warm cache" in shown
+    assert "checked: outputs equal within 1e-6" in shown
+    assert CPU.caption in shown
+    assert "99% intervals: pinned" in shown
+
+
+def test_columns_appear_with_what_they_hold():
+    plain, full = text(RESULTS["two"]), text(_cuda_comparison())
+    flat = " ".join(full.split())
+    for value in ("64.0 MiB", "2.00 GiB", "900 ms", "GB/s", "calls", "%"):
+        assert value in flat
+    assert "launch-bound" in flat
+    assert "pinned each time is launch-bound" in flat
+    headers = [cell for row in _read(html(_cuda_comparison())).rows for cell in row]
+    extras = ["first call", "pays off after", "extra peak memory", "peak reserved", "host time (enqueue)"]
+    extras += ["device time", "bandwidth", "share of copy"]
+    none = [cell for row in _read(html(RESULTS["two"])).rows for cell in row]
+    for header in extras:
+        assert header in headers
+        assert header not in none
+    assert "launch-bound" not in plain
+
+
+def test_interrupted_comparison_says_so():
+    assert "Interrupted after 5 of 24 rounds." in text(RESULTS["few rounds"])
+    assert "Interrupted" not in text(RESULTS["two"])
+
+
+def test_unchecked_agreement_is_not_called_checked():
+    assert "checked: not" not in text(_comparison(TWO, agreement="not checked"))
+
+
+def test_environment_says_what_runs_live():
+    assert "recorded runs" in text(CPU)
+    assert "139 GiB" in text(GPU)
+    assert "none" in text(CPU)
+
+
+def test_empty_sweep_is_shown():
+    empty = Sweep(over="batch", points=(), environment=CPU)
+    assert "none was measured" in text(empty)
+    assert "none was measured" in html(empty)
+    with pytest.raises(ValueError, match="no point"):
+        figure(empty)
+
+
+def test_only_results_are_shown():
+    for show in (text, html, figure):
+        with pytest.raises(TypeError, match="not a result of this course"):
+            show({"a": 1})
+    with pytest.raises(TypeError, match="environment has nothing to draw"):
+        figure(CPU)
+
+
+_PRINT_ALL = """
+import sys
+sys.path.insert(0, "tests")
+import test_display as t
+for name, result in t.RESULTS.items():
+    sys.stdout.buffer.write((t.html(result) + t.text(result)).encode())
+    if name in t.DRAWN:
+        sys.stdout.buffer.write(t.figure(result)._repr_png_())
+"""
+
+
+def test_identical_in_two_processes(pytestconfig):
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", _PRINT_ALL],
+            cwd=pytestconfig.rootpath,
+            capture_output=True,
+            check=True,
+            timeout=120,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) > 100_000
+
+
+def test_showing_text_and_html_needs_neither_matplotlib_nor_ipywidgets(pytestconfig):
+    code = (
+        "import sys, course_utils.display as d; from course_utils.display.prediction import predict; "
+        "from course_utils.display.progress import progress; d.text, d.html, d.verdict_sentence; "
+        "repr(predict('How many?')); "
+        "loaded = {'matplotlib', 'ipywidgets', 'tqdm', 'numpy.random'} & set(sys.modules); assert not loaded, loaded"
+    )
+    # A bare package, so that torch (which the course itself imports) does not decide the outcome.
+    bare = "import sys, types; p = types.ModuleType('course_utils'); p.__path__ = ['course_utils']; "
+    bare += "sys.modules['course_utils'] = p; "
+    subprocess.run([sys.executable, "-c", bare + code], cwd=pytestconfig.rootpath, check=True, timeout=60)
+
+
+# ---- figures
+
+
+def _texts(fig):
+    """Every visible, non-empty text of a figure with its box in pixels. Tick labels outside the axes do not count."""
+    from matplotlib.text import Text
+
+    fig.canvas.draw()
+    renderer = fig.canvas.get_renderer()
+    found = []
+    for item in fig.findobj(Text):
+        if item.get_visible() and item.get_text().strip():
+            box = item.get_window_extent(renderer)
+            if box.width > 1:
+                found.append((item, box))
+    return found
+
+
+def _drawn_tick_labels(fig):
+    drawn = []
+    for ax in fig.axes:
+        for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
+            low, high = min(low, high), max(low, high)
+            for tick in axis.get_major_ticks():
+                if low <= tick.get_loc() <= high:
+                    drawn += [tick.label1]
+    return set(map(id, drawn))
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_figure_is_a_small_image_with_labelled_axes(name):
+    from PIL import Image
+
+    fig = RESULTS[name].plot()
+    png = fig._repr_png_()
+    assert png.startswith(b"\x89PNG")
+    assert len(png) < 60_000
+    image = Image.open(BytesIO(png)).convert("RGB")
+    assert image.size[0] == 880
+    assert image.getpixel((2, 2)) == (255, 255, 255)
+    labels = [ax.get_xlabel() for ax in fig.axes] + [ax.get_ylabel() for ax in fig.axes]
+    assert any("(" in label and ")" in label for label in labels)
+    environment = getattr(RESULTS[name], "environment", None)
+    shown = {item.get_text() for item, _ in _texts(fig)}
+    if environment is not None:
+        assert environment.caption in shown
+        assert environment.caption in fig.alt
+    assert repr(fig) == f"Figure: {fig.alt}"
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_no_text_is_cut_off_or_overlaps(name):
+    fig = RESULTS[name].plot()
+    texts = _texts(fig)
+    ticks = _drawn_tick_labels(fig)
+    tick_labels = {id(label) for ax in fig.axes for label in (*ax.get_xticklabels(), *ax.get_yticklabels())}
+    texts = [(item, box) for item, box in texts if id(item) not in tick_labels or id(item) in ticks]
+    width, height = fig.get_size_inches() * fig.dpi
+    for item, box in texts:
+        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
+        assert inside, f"{item.get_text()!r} leaves the figure"
+        assert item.get_fontsize() >= 9, f"{item.get_text()!r} is too small"
+    for i, (one, a) in enumerate(texts):
+        for other, b in texts[i + 1 :]:
+            across = min(a.x1, b.x1) - max(a.x0, b.x0)
+            along = min(a.y1, b.y1) - max(a.y0, b.y0)
+            assert across <= 1 or along <= 1, f"{one.get_text()!r} overlaps {other.get_text()!r}"
+
+
+def test_figure_shows_every_sample():
+    comparison = RESULTS["two"]
+    left = comparison.plot().axes[0]
+    drawn = sorted(x for line in left.lines if line.get_marker() == "o" for x in line.get_xdata())
+    expected = sorted(1e3 * t for m in (*comparison.cases, comparison.control) for t in m.elapsed_s)
+    assert drawn == pytest.approx(expected)
+    low, high = left.get_xlim()
+    assert low < drawn[0]
+    assert drawn[-1] < high
+
+
+def test_figure_draws_the_interval_that_decided():
+    comparison = RESULTS["two"]
+    right = comparison.plot().axes[1]
+    spans = [tuple(line.get_xdata()) for line in right.lines]
+    case = comparison["pinned"]
+    assert (case.decision_interval.low, case.decision_interval.high) in spans
+    assert (case.interval.low, case.interval.high) in spans
+
+
+def test_time_axis_is_logarithmic_only_for_wide_ranges():
+    calm = Comparison.from_record(RESULTS["two"].to_record())
+    wide = _comparison({"a": 1.0, "b": 50.0})
+    assert wide.plot().axes[0].get_xscale() == "log"
+    even = tuple(1e-3 + 1e-6 * i for i in range(24))
+    calm = Comparison(
+        cases=(Measurement(label="a", elapsed_s=even), Measurement(label="b", elapsed_s=even)),
+        control=Measurement(label="a", elapsed_s=even),
+        environment=CPU,
+    )
+    assert calm.plot().axes[0].get_xscale() == "linear"
+
+
+def test_sweep_draws_rates_and_the_ceiling_where_there_is_one():
+    comparison = _cuda_comparison()
+    sweep = Sweep(over="streams", points=(SweepPoint(1, comparison), SweepPoint(2, comparison)), environment=GPU)
+    upper = sweep.plot().axes[0]
+    assert upper.get_ylabel() == "rate (GB/s)" or upper.get_ylabel() == "rate (GB/s, log scale)"
+    ceiling = comparison.ceiling.value / 1e9
+    assert any(list(line.get_ydata()) == pytest.approx([ceiling] * 2) for line in upper.lines)
+    assert RESULTS["sweep of two"].plot().axes[0].get_ylabel().startswith("time per call (")
+
+
+def test_drawing_into_given_axes_returns_their_figure():
+    from matplotlib.figure import Figure
+
+    for name in ("two", "sweep of two", "measurement"):
+        host = Figure()
+        ax = host.add_subplot()
+        assert RESULTS[name].plot(ax=ax) is host
+        assert ax.lines
+    with pytest.raises(ValueError, match="several units"):
+        RESULTS["ceilings"].plot(ax=Figure().add_subplot())
+
+
+def test_figures_keep_their_look_and_leave_the_users_style_alone():
+    import matplotlib
+
+    before = matplotlib.rcParams["figure.facecolor"]
+    try:
+        matplotlib.rcParams["figure.facecolor"] = "black"
+        fig = RESULTS["two"].plot()
+        assert matplotlib.rcParams["figure.facecolor"] == "black"
+    finally:
+        matplotlib.rcParams["figure.facecolor"] = before
+    assert fig.get_facecolor() == (1.0, 1.0, 1.0, 1.0)
+
+
+def test_pyplot_is_not_used(pytestconfig):
+    code = _PRINT_ALL.replace("sys.stdout.buffer.write", "len") + "\nassert 'matplotlib.pyplot' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=pytestconfig.rootpath, check=True, timeout=120)
+
+
+# ---- predictions
+
+
+@pytest.fixture(autouse=True)
+def _no_answers():
+    prediction_module._locked.clear()
+    yield
+    prediction_module._locked.clear()
+
+
+def test_prediction_against_a_number():
+    guess = predict("How many times faster?").answer(3)
+    assert repr(guess.reveal(1.0)) == "You said 3x; measured 1x. Your prediction was too high by a factor of 3."
+    assert "too low" in repr(predict("Another?").answer(0.5).reveal(2.0))
+    assert "Close" in repr(predict("A third?").answer(2.1).reveal(2.0))
+    assert "Exactly" in repr(predict("A fourth?").answer(2).reveal(2))
+    assert "by 3" in repr(predict("Change?", unit="%").answer(-1).reveal(2))
+
+
+def test_prediction_against_a_case():
+    case = RESULTS["two"]["pinned"]
+    shown = repr(predict("How many times faster?").answer(3).reveal(case))
+    assert shown.startswith(f"You said 3x; measured {format_ratio(case.speedup)}x (95% interval ")
+    assert "Verdict on pinned: FASTER." in shown
+    ratio = predict("What share of the time?").answer(0.5).reveal(case, use="ratio")
+    assert ratio.measured == case.ratio
+    assert ratio.interval == case.interval
+    inside = predict("Again?").answer(case.speedup).reveal(case)
+    assert "Right: it lies inside the interval." in repr(inside)
+
+
+def test_no_prediction_is_no_error():
+    guess = predict("How many times faster?")
+    assert not guess.answered
+    shown = guess.reveal(RESULTS["two"]["pinned"])
+    assert repr(shown).startswith("You made no prediction. The answer on this machine: ")
+    few = guess.reveal(RESULTS["one round"]["pinned"])
+    assert "UNCLEAR" in repr(few)
+    assert "interval" not in repr(few)
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [("3", 3.0), ("3x", 3.0), (" 2.5 times ", 2.5), ("2,5", 2.5), ("1e2", 100.0), ("4 ×", 4.0), (7, 7.0)],
+)
+def test_answers_that_are_understood(typed, value):
+    assert predict("How many?").answer(typed).value == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("", "Type a number first"),
+        ("x", "Type a number first"),
+        ("many", "'many' is not a number"),
+        ("1,000", "Type 1000 without a comma"),
+        ("nan", "finite"),
+        ("inf", "finite"),
+        (True, "not a number"),
+        (None, "not a number"),
+        ("-1", "out of range. Give a number from 0 to 50."),
+        (51, "out of range"),
+    ],
+)
+def test_answers_that_are_refused(typed, message):
+    guess = predict("How many?", low=0, high=50)
+    with pytest.raises(ValueError, match=message.replace(".", r"\.")):
+        guess.answer(typed)
+    assert not guess.answered
+
+
+def test_choices():
+    guess = predict("Which is faster?", choices=["pageable", "pinned"])
+    with pytest.raises(ValueError, match="not one of the answers"):
+        guess.answer("neither")
+    guess.answer("pageable")
+    assert repr(guess.reveal("pinned")) == "You said pageable; measured: pinned."
+    assert "that is what was measured" in repr(guess.reveal("pageable"))
+    with pytest.raises(ValueError, match="not one of the answers"):
+        guess.reveal("a third thing")
+
+
+def test_a_choice_of_verdicts_is_answered_by_a_case():
+    guess = predict("Faster or slower?", choices=["faster", "same", "slower"]).answer("slower")
+    assert repr(guess.reveal(RESULTS["two"]["pinned"])).startswith("You said slower; measured: faster.")
+    assert "no clear answer" in repr(guess.reveal(RESULTS["few rounds"]["pinned"]))
+
+
+def test_a_locked_answer_stays_when_the_cell_runs_again():
+    predict("How many?").answer(3)
+    again = predict("How many?")
+    assert again.value == 3.0
+    again.answer(3)
+    with pytest.raises(ValueError, match="Locked: you said 3x"):
+        again.answer(4)
+    assert not predict("How many?", unit="ms").answered
+
+
+def test_questions_that_make_no_sense_are_refused():
+    for arguments, message in (
+        ({"question": " "}, "needs a question"),
+        ({"question": "?", "kind": "essay"}, "kind must be"),
+        ({"question": "?", "kind": "choice"}, "at least two"),
+        ({"question": "?", "choices": ["a", "a"]}, "at least two"),
+        ({"question": "?", "low": 2, "high": 1}, "low must be below high"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            predict(**arguments)
+    with pytest.raises(ValueError, match="needs a number or a case"):
+        predict("?").reveal("fast")
+
+
+def test_prediction_without_a_frontend_is_text_and_html():
+    guess = predict("Is 1 < 2?", choices=["yes", "no"])
+    assert "yes / no" in repr(guess)
+    assert "Is 1 &lt; 2?" in guess._repr_html_()
+    bundle = guess._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html"}
+
+
+def test_reveal_draws_a_number_line_that_is_well_formed():
+    from xml.etree import ElementTree
+
+    for said, found in ((3, 1.02), (0.01, 40), (1, 1), (-5, 2)):
+        prediction_module._locked.clear()
+        shown = predict("<b>?", unit="x" if said > 0 else "%").answer(said).reveal(found)._repr_html_()
+        svg = ElementTree.fromstring(shown[shown.index("<svg") :])
+        assert svg.get("role") == "img"
+        assert html_module.unescape(svg.get("aria-label")).startswith("You said")
+        for circle in svg.iter("{http://www.w3.org/2000/svg}circle"):
+            assert 0 <= float(circle.get("cx")) <= 520
+
+
+def _parts(widget):
+    yield widget
+    for child in getattr(widget, "children", ()):
+        yield from _parts(child)
+
+
+def test_form_refuses_bad_input_then_locks():
+    import ipywidgets
+
+    guess = predict("How many <b>times</b>?", low=0)
+    box = guess.widget()
+    assert "course-predict" in box._dom_classes
+    entry = next(w for w in _parts(box) if isinstance(w, ipywidgets.Text))
+    button = next(w for w in _parts(box) if isinstance(w, ipywidgets.Button))
+    message = [w for w in _parts(box) if isinstance(w, ipywidgets.HTML)][-1]
+    assert button.description == "Lock in my answer"
+
+    entry.value = "<lots>"
+    button.click()
+    assert "&lt;lots&gt;" in message.value
+    assert "is not a number" in message.value
+    assert not guess.answered
+    assert not button.disabled
+
+    entry.value = "-2"
+    button.click()
+    assert "at least 0" in message.value
+
+    entry.value = "2.5x"
+    button.click()
+    assert guess.value == 2.5
+    assert "Locked: you said 2.5x" in message.value
+    assert entry.disabled
+    assert button.disabled
+    again = predict("How many <b>times</b>?", low=0).widget()
+    assert next(w for w in _parts(again) if isinstance(w, ipywidgets.Text)).value == "2.5"
+
+
+def test_form_of_a_choice():
+    import ipywidgets
+
+    guess = predict("Which?", choices=["a", "b"])
+    box = guess.widget()
+    entry = next(w for w in _parts(box) if isinstance(w, ipywidgets.RadioButtons))
+    button = next(w for w in _parts(box) if isinstance(w, ipywidgets.Button))
+    message = [w for w in _parts(box) if isinstance(w, ipywidgets.HTML)][-1]
+    button.click()
+    assert "Choose one" in message.value
+    entry.value = "b"
+    button.click()
+    assert guess.value == "b"
+
+
+# ---- progress
+
+
+class _Terminal:
+    """A stream that says it is a terminal and keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written = ""
+
+    def write(self, text: str) -> int:
+        self.written += text
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Call it in the test to replace stderr: pytest puts its own back between a fixture and its test."""
+    monkeypatch.delenv("COURSE_PROGRESS", raising=False)
+
+    def replace() -> _Terminal:
+        stream = _Terminal()
+        monkeypatch.setattr(sys, "stderr", stream)
+        return stream
+
+    return replace
+
+
+def test_progress_of_a_long_wait_is_shown_and_cleared(terminal):
+    stream = terminal()
+    with progress("pinned_memory/copy", expected_s=30.0) as bar:
+        bar.advance(10.0)
+        bar.describe("second half")
+        bar.advance(25.0)  # took longer than expected
+        assert bar.shown
+    assert "pinned_memory/copy" in stream.written
+    assert "of about 30 s" in stream.written
+    assert "second half" in stream.written
+    assert stream.written.endswith("\r")  # the line was wiped
+
+
+def test_progress_of_a_short_wait_is_silent(terminal):
+    stream = terminal()
+    with progress("quick", expected_s=1.0) as bar:
+        bar.advance(0.5)
+        bar.describe("still quick")
+    assert not bar.shown
+    assert stream.written == ""
+
+
+def test_progress_appears_when_a_short_wait_becomes_long(terminal, monkeypatch):
+    stream = terminal()
+    from course_utils.display import progress as module
+
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    with progress("slow", expected_s=1.0) as bar:
+        bar.advance(0.1)
+        assert not bar.shown
+        now[0] += 2.5
+        bar.advance(0.1)
+        assert bar.shown
+    assert "slow" in stream.written
+
+
+def test_progress_can_be_turned_off(terminal, monkeypatch):
+    stream = terminal()
+    monkeypatch.setenv("COURSE_PROGRESS", "0")
+    with progress("long", expected_s=100.0) as bar:
+        bar.advance(50.0)
+    assert not bar.shown
+    assert stream.written == ""
+
+
+def test_progress_writes_nothing_to_a_log_file(monkeypatch, capsys):
+    monkeypatch.delenv("COURSE_PROGRESS", raising=False)
+    with progress("long", expected_s=100.0) as bar:
+        bar.advance(50.0)
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_passes_errors_on(terminal):
+    terminal()
+    with pytest.raises(KeyboardInterrupt), progress("long", expected_s=100.0):
+        raise KeyboardInterrupt
+
+
+def test_verdicts_are_all_covered():
+    """Every verdict has a colour, a marker and a sentence."""
+    from course_utils.display import figures
+
+    for mapping in (figures._VERDICT_COLOUR, figures._VERDICT_INK, figures._VERDICT_MARKER):
+        assert set(mapping) == set(Verdict)

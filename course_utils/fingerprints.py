@@ -49,17 +49,27 @@ class Fingerprint:
     parameters: dict[str, Any] = field(hash=False)
 
 
-def experiment_names(notebook: Path | str) -> list[str]:
+def experiment_names(notebook: Path | str, tag: str | None = None) -> list[str]:
     """Returns the names of all experiments in a notebook, in order; a name that is used twice is there twice.
 
     An experiment is a call with a keyword ``name=`` whose value is a string literal of the form ``slug/experiment``;
     ``ceilings("slug/experiment")`` is one, too.
 
+    Args:
+        notebook: the notebook's file.
+        tag: count only cells with this tag.
+
     Raises:
         LessonError: if the notebook cannot be read or a cell is not valid Python.
     """
     path = Path(notebook)
-    return [name for _, tree in parsed_cells(read_notebook(path), path.name) for name in _names_in(tree)]
+    content = read_notebook(path)
+    return [
+        name
+        for number, tree in parsed_cells(content, path.name)
+        if tag is None or tag in content["cells"][number - 1].get("metadata", {}).get("tags", [])
+        for name in _names_in(tree)
+    ]
 
 
 def fingerprint(notebook: Path | str, name: str) -> Fingerprint:

@@ -32,6 +32,7 @@ __all__ = [
     "find_lessons",
     "fingerprint",
     "main",
+    "needs_cuda",
     "notebooks_root",
     "read_notebook",
 ]
@@ -143,6 +144,19 @@ def experiments(lesson: Lesson) -> list[str]:
         if names.count(name) > 1:
             raise LessonError(f"{lesson.path.name} has two experiments named {name!r}. Give each its own name.")
     return names
+
+
+def needs_cuda(lesson: Lesson, name: str) -> bool:
+    """Returns whether only a CUDA GPU can run an experiment: its cell has the tag ``needs-cuda``.
+
+    Args:
+        lesson: the lesson.
+        name: ``slug/experiment``.
+
+    Raises:
+        LessonError: if the notebook cannot be read or a cell is not valid Python.
+    """
+    return name in experiment_names(lesson.path, tag="needs-cuda")
 
 
 def _title_of(path: Path, slug: str) -> str:

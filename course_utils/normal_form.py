@@ -21,7 +21,7 @@ from typing import Any
 
 from course_utils.notebook_files import LessonError, dumped, read_notebook
 
-TAGS = ("demo", "experiment", "hide-cell", "nbval-ignore-output", "stable")
+TAGS = ("demo", "experiment", "hide-cell", "nbval-ignore-output", "needs-cuda", "stable")
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 _CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -17,7 +17,7 @@ does not see, never at its text::
         if ask(answer, 3) == 9:
             return "squares"
         if ask(answer, 3) != 6:
-            raise NotRight(f"for 3 you return {ask(answer, 3)}, not 6.")
+            raise NotRight(f"For 3 you return {ask(answer, 3)}, not 6.")
         return None
 
 The check returns the key of a hint, or None if the answer is right, or raises :class:`NotRight` with a sentence about a
@@ -141,13 +141,13 @@ def ask(answer: Any, *args: Any, **kwargs: Any) -> Any:
         NotRight: if it is no function, or raises; the message says what.
     """
     if not callable(answer):
-        raise NotRight(f"a function is asked for, and this is {type(answer).__name__}: pass it without calling it.")
+        raise NotRight(f"A function is asked for, and this is {type(answer).__name__}: pass it without calling it.")
     try:
         result = answer(*args, **kwargs)
     except NotImplementedError:
         raise NotAnswered from None
     except Exception as error:
-        raise NotRight(f"your code raised {type(error).__name__}: {error}") from error
+        raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
     if result is None or result is ...:
         raise NotAnswered
     return result

@@ -386,6 +386,9 @@ def build(output: Path, fresh: bool = False) -> Path:
         # Sphinx does not repeat a warning about a page that it has cached: the next build must read all pages again.
         shutil.rmtree(built / ".doctrees", ignore_errors=True)
         raise BookError("the book has errors or warnings, listed above; mend them and run `make book` again")
+    for source_map in html.rglob("*.map"):
+        # Only the authors of the theme debug its scripts, and the maps are 40% of a small book.
+        source_map.unlink()
     return html / "index.html"
 
 

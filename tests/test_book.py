@@ -1,0 +1,511 @@
+"""The book: its lists agree with the notebooks, it builds without a warning, and it works without a network."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+
+from course_utils import store
+from course_utils.results import Comparison, Environment, Measurement
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+OUTSIDE = re.compile(r"^\s*(https?:)?//", re.IGNORECASE)
+
+
+def toc_pages() -> list[str]:
+    toc = yaml.safe_load((ROOT / "book/_toc.yml").read_text(encoding="utf-8"))
+    return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
+
+
+PAGES = toc_pages()
+
+
+@pytest.fixture(scope="module")
+def builder() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("book_build", ROOT / "book/build.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_build(root: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "book/build.py", *arguments],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("book")
+    done = run_build(ROOT, "--output", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert (folder / "_build/html/index.html").as_uri() in done.stdout
+    return folder
+
+
+@pytest.fixture(scope="module")
+def html(output: Path) -> Path:
+    return output / "_build/html"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of what the book is made of, to damage."""
+    for folder in ("book", "notebooks"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("_build", "_generated"))
+    return tmp_path
+
+
+# The lists
+
+
+def test_the_table_of_contents_holds_every_notebook_and_no_other():
+    listed = [page.removeprefix("notebooks/") for page in PAGES if page.startswith("notebooks/")]
+    assert listed == NOTEBOOKS
+
+
+def test_the_table_of_contents_is_what_build_py_writes(builder: ModuleType):
+    assert (ROOT / "book/_toc.yml").read_text(encoding="utf-8") == builder.table_of_contents(builder.load_lessons())
+
+
+def test_readme_has_the_table_of_lessons():
+    table = run_build(ROOT, "--lessons-table").stdout
+    assert table.count("\n| ") >= 25
+    assert table in (ROOT / "README.md").read_text(encoding="utf-8"), (
+        "replace the table in README.md with the output of `python book/build.py --lessons-table`"
+    )
+
+
+def test_the_table_links_built_lessons_and_marks_planned_ones(builder: ModuleType):
+    lessons = builder.load_lessons()
+    rows = builder.lessons_table(lessons).splitlines()
+    for lesson in lessons:
+        row = next(row for row in rows if row.startswith(f"| {lesson.number:02d} "))
+        assert lesson.question in row
+        assert (f"(notebooks/{lesson.stem}.ipynb)" in row) == lesson.built
+        assert ("planned" in row) != lesson.built
+
+
+def test_slugs_and_questions_are_unique(builder: ModuleType):
+    lessons = builder.load_lessons()
+    assert len({lesson.slug for lesson in lessons}) == len({lesson.question for lesson in lessons}) == len(lessons)
+
+
+def test_an_unlisted_notebook_stops_the_build(copied: Path):
+    shutil.copy(next((copied / "notebooks").glob("*.ipynb")), copied / "notebooks/99_surprise.ipynb")
+    done = run_build(copied)
+    assert done.returncode == 1
+    assert "99_surprise" in done.stderr
+    assert "lessons.yml" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_outdated_table_of_contents_stops_the_build_and_can_be_rewritten(copied: Path):
+    next((copied / "notebooks").glob("*.ipynb")).unlink()
+    done = run_build(copied)
+    assert done.returncode == 1
+    assert "--write-toc" in done.stderr
+    assert run_build(copied, "--write-toc").returncode == 0
+    assert (copied / "book/_toc.yml").read_text() != (ROOT / "book/_toc.yml").read_text()
+
+
+# The build
+
+
+@pytest.mark.slow
+def test_a_broken_link_fails_the_build_every_time(copied: Path):
+    page = copied / "book/how_we_measure.md"
+    page.write_text(page.read_text(encoding="utf-8") + "\n[nowhere](no_such_page.md)\n", encoding="utf-8")
+    for _ in range(2):  # Sphinx alone would not repeat the warning for a page that it has cached
+        done = run_build(copied)
+        assert done.returncode == 1
+        assert "no_such_page" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_second_build_renders_nothing_again(output: Path, html: Path):
+    before = {page: (html / f"{page}.html").stat().st_mtime_ns for page in PAGES}
+    assert run_build(ROOT, "--output", str(output)).returncode == 0
+    assert {page: (html / f"{page}.html").stat().st_mtime_ns for page in PAGES} == before
+
+
+def test_a_damaged_record_fails_the_build_with_one_message(tmp_path: Path):
+    (tmp_path / "some-machine").mkdir()
+    (tmp_path / "some-machine/measuring.json").write_text('{"schema_version": 1, "lesson"')
+    done = run_build(ROOT, "--output", str(tmp_path), COURSE_REFERENCE_ROOT=str(tmp_path))
+    assert done.returncode == 1
+    assert "some-machine/measuring.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# The generated pages
+
+
+def comparison(name: str, environment: Environment) -> Comparison:
+    base = Measurement("pageable", tuple(2e-3 + 1e-6 * (i % 7) for i in range(40)))
+    fast = Measurement("pinned", tuple(1e-3 + 1e-6 * (i % 5) for i in range(40)))
+    again = dataclasses.replace(base, label="pageable again", elapsed_s=base.elapsed_s[3:] + base.elapsed_s[:3])
+    return Comparison(cases=(base, fast), control=again, environment=environment, name=name)
+
+
+def save_record(root: Path, name: str, machine: str, device_kind: str, device_name: str) -> None:
+    lesson = name.split("/")[0]
+    environment = Environment(
+        machine=machine,
+        device_kind=device_kind,
+        device_name=device_name,
+        cpu_model="A CPU",
+        cpu_cores=16,
+        memory_bytes=64 * 2**30,
+        os="Linux x86_64",
+        python="3.11.7",
+        torch="2.13.0",
+        size="full",
+        date="2026-01-02",
+        gpu_count=int(device_kind != "cpu"),
+        gpu_memory_bytes=141 * 2**30 if device_kind != "cpu" else None,
+    )
+    now = store.current_fingerprint(lesson, name)
+    hashes = (now.code_hash, now.parameters_hash) if now else ("code", "parameters")
+    result = comparison(name, environment)
+    experiment = store.Experiment(name, result.kind, *hashes, result.to_record())
+    store.save_lesson(
+        store.LessonRecord(lesson, environment, {name: experiment}, "2026-01-02T03:04:05+00:00", 9.0), root
+    )
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "records"))
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "results"))
+    return tmp_path / "records"
+
+
+def test_without_records_the_pages_say_so(builder: ModuleType, records: Path):
+    lessons = builder.load_lessons()
+    page = builder.status_page(lessons)
+    assert "No GPU run is recorded yet" in page
+    assert "Nothing is recorded at all yet" in page
+    example, figure = builder.headline(lessons)
+    assert "Nothing is recorded yet" in example
+    assert figure is None
+
+
+def test_a_cpu_record_alone_still_says_that_no_gpu_run_is_recorded(builder: ModuleType, records: Path):
+    save_record(records, "pinned_memory/copy", "a-cpu-16-cores", "cpu", "A CPU")
+    page = builder.status_page(builder.load_lessons())
+    assert "No GPU run is recorded yet" in page
+    assert "A CPU, 16 cores" in page
+    assert "2026-01-02, full" in page
+
+
+def test_a_gpu_record_takes_the_headline_and_ends_the_notice(builder: ModuleType, records: Path):
+    save_record(records, "pinned_memory/copy", "a-cpu-16-cores", "cpu", "A CPU")
+    save_record(records, "pinned_memory/copy", "a-gpu", "cuda", "A GPU of ours")
+    lessons = builder.load_lessons()
+    page = builder.status_page(lessons)
+    assert "No GPU run is recorded yet" not in page
+    assert "141 GiB" in page
+    assert "`pinned_memory/copy`" in page
+    example, figure = builder.headline(lessons)
+    assert "A GPU of ours" in example
+    assert "FASTER" in example
+    assert figure is not None
+
+
+def test_your_own_runs_are_kept_apart(builder: ModuleType, records: Path):
+    save_record(store.results_root(), "pinned_memory/copy", "my-gpu", "cuda", "My GPU")
+    page = builder.status_page(builder.load_lessons())
+    assert "No GPU run is recorded yet" in page
+    assert "My GPU" in page.split("## Your own runs")[1]
+
+
+def test_the_same_record_gives_the_same_figure(
+    builder: ModuleType, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    save_record(records, "pinned_memory/copy", "a-gpu", "cuda", "A GPU of ours")
+    for name in ("one.svg", "two.svg"):
+        builder._write_figure(tmp_path / name, builder.headline(builder.load_lessons())[1])
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+# The pages, read as files
+
+
+def parse(page: Path) -> BeautifulSoup:
+    return BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser")
+
+
+def html_files(html: Path) -> list[Path]:
+    return [page for page in sorted(html.rglob("*.html")) if "_static" not in page.relative_to(html).parts]
+
+
+def css_references(text: str) -> list[str]:
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    found = re.findall(r"""url\(\s*["']?([^"')]+)""", text)
+    return found + re.findall(r"""@import\s+["']([^"']+)""", text)
+
+
+def loaded_by(soup: BeautifulSoup) -> list[str]:
+    """Everything that a browser fetches for a page by itself: scripts, styles, images, frames, media."""
+    found = [tag["src"] for tag in soup.find_all(src=True)]
+    found += [tag["href"] for tag in soup.find_all("link", href=True) if "canonical" not in tag.get("rel", [])]
+    found += [part.split()[0] for tag in soup.find_all(srcset=True) for part in tag["srcset"].split(",")]
+    found += [tag["data"] for tag in soup.find_all("object", data=True)]
+    found += [reference for tag in soup.find_all("style") for reference in css_references(tag.get_text())]
+    found += [reference for tag in soup.find_all(style=True) for reference in css_references(tag["style"])]
+    return found
+
+
+def test_every_page_of_the_table_of_contents_is_there(html: Path):
+    missing = [page for page in [*PAGES, "index", "search"] if not (html / f"{page}.html").is_file()]
+    assert not missing
+
+
+def test_no_page_loads_anything_from_outside(html: Path):
+    outside = [(page.name, ref) for page in html_files(html) for ref in loaded_by(parse(page)) if OUTSIDE.match(ref)]
+    assert not outside
+    scripted = [
+        (page.name, script.get_text()[:200])
+        for page in html_files(html)
+        for script in parse(page).find_all("script", src=False)
+        if "://" in script.get_text()
+    ]
+    assert not scripted
+
+
+def test_everything_that_pages_and_styles_load_is_there(html: Path):
+    missing = []
+    for page in html_files(html):
+        for reference in loaded_by(parse(page)):
+            path = unquote(urlsplit(reference).path)
+            if path and not reference.startswith("data:") and not (page.parent / path).is_file():
+                missing.append((page.name, reference))
+    for style in html.rglob("*.css"):
+        for reference in css_references(style.read_text(encoding="utf-8")):
+            if reference.startswith(("data:", "#")):
+                continue
+            if OUTSIDE.match(reference) or not (style.parent / unquote(urlsplit(reference).path)).is_file():
+                missing.append((style.name, reference))
+    assert not missing
+
+
+def test_every_internal_link_and_anchor_resolves(html: Path):
+    soups = {page.resolve(): parse(page) for page in html_files(html)}
+    anchors = {page: {tag["id"] for tag in soup.find_all(id=True)} for page, soup in soups.items()}
+    broken, checked = [], 0
+    for page, soup in soups.items():
+        for link in soup.find_all("a", href=True):
+            target = urlsplit(link["href"])
+            if target.scheme or target.netloc:
+                continue
+            checked += 1
+            file = (page.parent / unquote(target.path)).resolve() if target.path else page
+            fragment_is_there = not target.fragment or unquote(target.fragment) in anchors.get(file, [target.fragment])
+            if not (file.is_file() and fragment_is_there):
+                broken.append((page.name, link["href"]))
+    assert not broken
+    assert checked > 100
+
+
+def test_the_first_page_leads_to_the_introduction(html: Path):
+    refresh = parse(html / "index.html").find("meta", attrs={"http-equiv": "Refresh"})
+    assert (html / refresh["content"].split("url=")[1]).resolve() == (html / f"{PAGES[0]}.html").resolve()
+
+
+def test_no_number_on_the_landing_page_is_typed():
+    text = (ROOT / "book/intro.md").read_text(encoding="utf-8")
+    assert not re.findall(r"\d(?:\.\d+)?\s?(?:x\b|×|times|ms|µs|GB|GiB|TFLOP)", text)
+
+
+# The pages, opened in a browser from the disk
+
+
+class Visit:
+    """A browser tab that notes what goes wrong and what is fetched."""
+
+    def __init__(self, page: Any, html: Path) -> None:
+        self.page = page
+        self._html = html
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("requestfailed", lambda request: self.errors.append(f"failed: {request.url}"))
+
+    def open(self, name: str, query: str = "") -> Any:
+        self.page.goto((self._html / f"{name}.html").as_uri() + query, wait_until="load")
+        self.page.wait_for_timeout(200)  # the theme's scripts run after loading
+        return self.page
+
+    def check(self) -> None:
+        assert not self.errors
+        assert not [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    if CHROMIUM is None:
+        message = "Chromium is missing: install it, for example with `apt-get install chromium`"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium: Any, html: Path) -> Iterator[Callable[..., Visit]]:
+    contexts = []
+
+    def start(width: int = 1280, scheme: str = "light") -> Visit:
+        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        return Visit(context.new_page(), html)
+
+    yield start
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", [*PAGES, "index", "search", "genindex"])
+def test_a_page_opens_without_errors_and_without_the_network(visit: Callable[..., Visit], name: str):
+    tab = visit()
+    tab.open(name)
+    assert tab.page.locator("h1:visible").count() == 1
+    tab.check()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_is_wider_than_the_screen(visit: Callable[..., Visit], width: int):
+    tab = visit(width=width)
+    wide = {}
+    for name in PAGES:
+        excess = tab.open(name).evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        if excess > 0:
+            wide[name] = excess
+    assert not wide
+
+
+@pytest.mark.browser
+def test_search_finds_pinned(visit: Callable[..., Visit]):
+    tab = visit()
+    page = tab.open("search", "?q=pinned")
+    for target in ("book/glossary.html", "notebooks/04_pinned_memory.html"):
+        page.locator(f'#search-results li a[href*="{target}"]').first.wait_for(timeout=10_000)
+    page.locator("#search-results li a").first.click()
+    page.locator("h1:visible").wait_for()
+    tab.check()
+
+
+@pytest.mark.browser
+def test_search_opens_from_the_sidebar(visit: Callable[..., Visit]):
+    tab = visit()
+    page = tab.open(PAGES[0])
+    page.locator(".bd-sidebar-primary .search-button__button").click()
+    page.keyboard.type("pinned")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=pinned*")
+    page.locator("#search-results li a").first.wait_for()
+    tab.check()
+
+
+@pytest.mark.browser
+def test_math_is_drawn_with_local_fonts(visit: Callable[..., Visit]):
+    tab = visit()
+    page = tab.open("book/how_we_measure")
+    page.locator("mjx-container").first.wait_for()
+    page.evaluate("MathJax.startup.promise")
+    assert page.locator("span.math, div.math").count() == page.locator("mjx-container").count() >= 4
+    assert page.locator("mjx-merror").count() == 0
+    loaded = page.evaluate(
+        "document.fonts.ready.then(() => [...document.fonts]"
+        ".filter(f => f.family.includes('MJX') && f.status === 'loaded').length)"
+    )
+    assert loaded >= 2
+    tab.check()
+
+
+@pytest.mark.browser
+def test_solutions_are_folded_and_open_with_a_click(visit: Callable[..., Visit]):
+    tab = visit()
+    opened = 0
+    for name in (page for page in PAGES if page.startswith("notebooks/")):
+        page = tab.open(name)
+        for folded in page.locator("details.hide").all():
+            code = folded.locator("pre").first
+            assert not code.is_visible()
+            folded.locator("summary").first.click()
+            assert code.is_visible()
+            opened += 1
+    assert opened
+    tab.check()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_both_modes(visit: Callable[..., Visit], scheme: str, tmp_path: Path):
+    """Contrast of prose, notes, tables and table captions against what is really behind them (WCAG AA: 4.5)."""
+    tab = visit(scheme=scheme)
+    poor = []
+    for name in PAGES:
+        page = tab.open(name)
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+        poor += [(name, *entry) for entry in page.evaluate(CONTRAST)]
+        assert len(page.screenshot(path=tmp_path / "page.png")) > 10_000
+    assert not poor
+
+
+CONTRAST = """() => {
+  const channels = colour => colour.match(/[\\d.]+/g).map(Number);
+  const luminance = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = element => {
+    for (let e = element; e; e = e.parentElement) {
+      const c = channels(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] > 0.5) return c;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [];
+  const kinds = ["p", "td", "th", "caption", "dt", "dd"].map(kind => `article ${kind}`).join(", ");
+  for (const e of document.querySelectorAll(kinds)) {
+    if (!e.textContent.trim() || !e.checkVisibility()) continue;
+    const [a, b] = [luminance(channels(getComputedStyle(e).color)), luminance(behind(e))];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < 4.5) poor.push([e.tagName, e.textContent.trim().slice(0, 40), contrast.toFixed(2)]);
+  }
+  return poor;
+}"""

@@ -169,11 +169,20 @@ class Notebook:
             self.page.wait_for_timeout(300)  # a form is drawn a moment after its cell has run
         form.first.wait_for(timeout=5000)
 
+    def errors(self) -> list[str]:
+        return [
+            f"cell {number}: {output['ename']}: {output['evalue']}"
+            for number, cell in enumerate(self.cells(), start=1)
+            for output in cell.get("outputs", [])
+            if output["output_type"] == "error"
+        ]
+
     def finished(self) -> bool:
-        """Whether every code cell has its number and the kernel has nothing left to do."""
+        """Whether the kernel has nothing left to do: every code cell has its number, or one has failed."""
         code = [cell for cell in self.cells() if cell["cell_type"] == "code" and "".join(cell["source"]).strip()]
         prompts = self.page.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()
-        return all(cell["execution_count"] for cell in code) and "[*]:" not in prompts and self.ready()
+        numbered = all(cell["execution_count"] for cell in code) and "[*]:" not in prompts
+        return self.ready() and (numbered or bool(self.errors()))
 
 
 def is_local(address: str) -> bool:
@@ -236,13 +245,7 @@ def lesson(page: Any, lab: str) -> Notebook:
 
 
 def test_no_cell_of_the_lesson_fails(lesson: Notebook):
-    errors = [
-        (number, output["ename"], output["evalue"])
-        for number, cell in enumerate(lesson.cells(), start=1)
-        for output in cell.get("outputs", [])
-        if output["output_type"] == "error"
-    ]
-    assert errors == []
+    assert lesson.errors() == []
 
 
 def test_the_prediction_is_compared_with_the_measurement(lesson: Notebook):

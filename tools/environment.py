@@ -214,6 +214,9 @@ def _run_pip(root: Path, words: str, command: list) -> None:
     """
     log_path = root / ".venv" / LOG
     settings = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
+    if "PYTHONDONTWRITEBYTECODE" not in os.environ:
+        # Compiling everything takes as long as installing it; Python compiles what is imported when it first is.
+        settings["PIP_NO_COMPILE"] = "1"
     lines: list[str] = []
     with (
         _Progress(words) as progress,

@@ -1,15 +1,16 @@
 """Clocks and meters of the device under test: how long calls take, what they allocate, how caches are emptied.
 
-One class for each kind of device. They hold everything that differs between a CPU and a GPU, so that the comparison itself
-(``timing.py``) is the same code everywhere and can be driven by a scripted device in a test.
+One class for each kind of device. They hold everything that differs between a CPU and a GPU, so that the comparison
+itself (``timing.py``) is the same code everywhere and can be driven by a scripted device in a test.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,23 @@ class Sample:
     device_s: float | None = None
 
 
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Drop what C++ code writes to the standard error stream; torch warns there of memory that the profiler missed."""
+    try:
+        saved = os.dup(2)
+    except OSError:  # there is no such stream
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
 class Device:
     """A CPU, and what is common to all devices.
 
@@ -44,12 +62,18 @@ class Device:
         kind: ``cpu``, ``cuda`` or ``mps``.
         clock: how ``elapsed_s`` is read, in words.
         min_sample_s: a timing shorter than this gets more calls: far above the clock's resolution and its cost.
+        min_cold_sample_s: the same with a cold cache. Each call is timed by itself there, and emptying the cache before
+            it takes far longer than the call, so as few calls as the clock allows.
     """
 
     kind = "cpu"
     clock = "host clock"
+    # Where the buffer that empties the cache lives.
+    _torch_device = "cpu"
     # A thousand times what reading the clock costs, and short enough that most timings escape the scheduler's tick.
     min_sample_s = 5e-4
+    min_cold_sample_s = 5e-6
+    _cache_folder = Path("/sys/devices/system/cpu/cpu0/cache")
 
     def synchronize(self) -> None:
         """Wait until the device is idle. A CPU always is, once the call is back."""
@@ -105,14 +129,16 @@ class Device:
         self._buffer.add_(1)
 
     def _flush_buffer(self, size_bytes: int) -> torch.Tensor:
-        return torch.zeros(size_bytes // 4, dtype=torch.int32)
+        return torch.zeros(size_bytes // 4, dtype=torch.int32, device=self._torch_device)
 
     def cache_bytes(self) -> int:
         """Size of the last-level cache in bytes; 64 MiB where the system does not tell."""
         sizes = [0]
-        for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-            text = file.read_text(encoding="ascii").strip()
-            sizes.append(int(text.rstrip("KM")) * {"K": 2**10, "M": 2**20}.get(text[-1], 1))
+        for file in self._cache_folder.glob("index*/size"):
+            # Virtual machines may show a cache without a size, or not let it be read.
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                text = file.read_text(encoding="ascii").strip()
+                sizes.append(int(text.rstrip("KMG")) * {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1], 1))
         return max(sizes) or 64 * 2**20
 
     def prequeued_s(self, fn: Callable[[], Any], calls: int, enqueue_s: float) -> float | None:
@@ -126,21 +152,24 @@ class Device:
         operations is counted, memory that numpy or Python takes for themselves is not.
 
         Args:
-            fn: the code. It is called once.
+            fn: the code. On a CPU it is called twice, and the second call counts: the profiler knows only the size of
+                memory that was taken while it watched, and so would miss that a training step first drops the
+                gradients of the step before.
 
         Returns:
             Bytes allocated, and bytes reserved (None on a CPU: there is no caching allocator).
 
         Source:
-            torch/csrc/profiler: ``[memory]`` events hold the size of every allocation and, negative, of every release
-            (torch 2.13.0).
+            torch/csrc/profiler: ``[memory]`` events hold the size of every allocation and, negative, of every release;
+            ProfiledCPUMemoryReporter::Delete in c10/core/CPUAllocator.cpp leaves out blocks of unknown size (2.13.0).
         """
         # The profiler below torch.profiler: that one imports torch.compile's machinery when it starts, 1.4 s.
         from torch.autograd.profiler import profile
 
-        with profile(use_cpu=True, profile_memory=True) as profiler:
-            output = fn()
-            del output
+        for _ in range(2):
+            with _quiet_stderr(), profile(use_cpu=True, profile_memory=True) as profiler:
+                output = fn()
+                del output
         events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
         held = peak = 0
         for event in sorted(events, key=lambda event: event.start_ns()):
@@ -161,6 +190,8 @@ class CudaDevice(Device):
     clock = "host clock, until the GPU is idle"
     # Waiting for the GPU costs some 10 µs of host time, once in each timing: 0.5% of this.
     min_sample_s = 2e-3
+    # Events resolve 0.5 µs.
+    min_cold_sample_s = 1e-4
 
     def __init__(self, api: Any = torch.cuda, torch_device: str = "cuda") -> None:
         self._api = api
@@ -190,8 +221,8 @@ class CudaDevice(Device):
         return Sample((end - start) / calls, (enqueued - start) / calls, first.elapsed_time(last) / 1e3 / calls)
 
     def _cold(self, fn: Callable[[], Any], calls: int) -> Sample:
-        # No waiting between the calls: while the GPU writes the buffer, Python queues the call, so that the time between
-        # the events is the work and not the launch.
+        # No waiting between the calls: while the GPU writes the buffer, Python queues the call, so that the time
+        # between the events is the work and not the launch.
         pairs = [tuple(self._api.Event(enable_timing=True) for _ in range(2)) for _ in range(calls)]
         enqueue = 0.0
         self.synchronize()
@@ -206,9 +237,6 @@ class CudaDevice(Device):
         device = sum(first.elapsed_time(last) for first, last in pairs) / 1e3 / calls
         return Sample(device, enqueue / calls, device)
 
-    def _flush_buffer(self, size_bytes: int) -> torch.Tensor:
-        return torch.zeros(size_bytes // 4, dtype=torch.int32, device=self._torch_device)
-
     def cache_bytes(self) -> int:
         """Size of the GPU's L2 cache in bytes."""
         return self._api.get_device_properties(self._api.current_device()).L2_cache_size
@@ -217,7 +245,8 @@ class CudaDevice(Device):
         """Device seconds for one call when all of it was queued before the GPU began.
 
         A kernel that only spins keeps the GPU busy while Python queues the calls behind it; the gaps that a slow host
-        leaves between kernels vanish. Half as many calls are tried when the queue was full or the spinning ended too soon.
+        leaves between kernels vanish. Half as many calls are tried when the queue was full or the spinning ended too
+        soon.
 
         Args:
             fn: the code.
@@ -225,24 +254,30 @@ class CudaDevice(Device):
             enqueue_s: seconds that Python needs for one call.
 
         Returns:
-            Seconds for one call; None when the code waits for the GPU itself, so that nothing can be queued ahead.
+            Seconds for one call; None when nothing could be queued ahead: because the code waits for the GPU itself, or
+            because it puts no work on the current stream.
         """
         while calls >= 1:
-            spin_s = 2 * calls * enqueue_s + 2e-3
-            first, last = (self._api.Event(enable_timing=True) for _ in range(2))
+            begin, spun, first, last = (self._api.Event(enable_timing=True) for _ in range(4))
             self.synchronize()
             # First, so that a rate that is still unknown is not measured while Python queues.
-            cycles = self._spin_cycles(spin_s)
+            cycles = self._spin_cycles(2 * calls * enqueue_s + 2e-3)
             start = time.perf_counter()
+            begin.record()
             self._api._sleep(cycles)
+            spun.record()
             first.record()
             for _ in range(calls):
                 fn()
-            enqueued = time.perf_counter() - start
+            enqueued_s = time.perf_counter() - start
             last.record()
             self.synchronize()
-            if enqueued < 0.9 * spin_s:
-                return first.elapsed_time(last) / 1e3 / calls
+            # The spinning is timed and not only asked for: it counts clock cycles, and the clock may have changed.
+            if enqueued_s < 0.9 * begin.elapsed_time(spun) / 1e3:
+                queued_s = first.elapsed_time(last) / 1e3
+                # What two events cost with nothing between them; the 2 µs are the events' resolution with a margin.
+                nothing_s = 2 * spun.elapsed_time(first) / 1e3 + 2e-6
+                return queued_s / calls if queued_s > nothing_s else None
             calls //= 2
         return None
 
@@ -287,7 +322,8 @@ class MpsDevice(Device):
 
     kind = "mps"
     clock = "host clock, until the GPU is idle"
-    min_sample_s = 2e-3
+    _torch_device = "mps"
+    min_sample_s = min_cold_sample_s = 2e-3
 
     def synchronize(self) -> None:
         """Wait until the GPU is idle."""

@@ -288,10 +288,10 @@ def headline(lessons: Sequence[Lesson]) -> tuple[str, Any | None]:
     """
     result = _headline_result(lessons)
     if result is None:
-        return (
-            "Nothing is recorded yet. `make record` makes the first record, and the next build shows it here.\n",
-            None,
+        missing = (
+            "Nothing is recorded yet. `course record --reference` makes the first record; the next build shows it.\n"
         )
+        return missing, None
     lesson = next(lesson for lesson in lessons if lesson.slug == result.name.split("/")[0])
     text = [
         f"![Recorded result of {result.name}](_generated/headline.svg)",
@@ -300,8 +300,12 @@ def headline(lessons: Sequence[Lesson]) -> tuple[str, Any | None]:
         f"{' '.join(result.notes)}".rstrip(),
         "",
     ]
-    if result.kind == "comparison":
-        text += [f"- **{case.label}**: {case.words}" for case in result if not case.is_baseline] + [""]
+    # A sweep is told at its last value: the figure shows the others.
+    shown = result.points[-1].comparison if result.kind == "sweep" else result
+    if result.kind == "sweep":
+        text += [f"At {result.over} = {result.points[-1].value}, against {shown.baseline}:", ""]
+    if shown.kind == "comparison":
+        text += [f"- **{case.label}**: {case.words}" for case in shown if not case.is_baseline] + [""]
     return "\n".join(text), result.plot()
 
 

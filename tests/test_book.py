@@ -20,7 +20,7 @@ import yaml
 from bs4 import BeautifulSoup
 
 from course_utils import store
-from course_utils.results import Comparison, Environment, Measurement
+from course_utils.results import Comparison, Environment, Measurement, Sweep, SweepPoint
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -172,7 +172,9 @@ def comparison(name: str, environment: Environment) -> Comparison:
     return Comparison(cases=(base, fast), control=again, environment=environment, name=name)
 
 
-def save_record(root: Path, name: str, machine: str, device_kind: str, device_name: str) -> None:
+def save_record(
+    root: Path, name: str, machine: str, device_kind: str, device_name: str, sizes: tuple[int, ...] = ()
+) -> None:
     lesson = name.split("/")[0]
     environment = Environment(
         machine=machine,
@@ -192,6 +194,9 @@ def save_record(root: Path, name: str, machine: str, device_kind: str, device_na
     now = store.current_fingerprint(lesson, name)
     hashes = (now.code_hash, now.parameters_hash) if now else ("code", "parameters")
     result = comparison(name, environment)
+    if sizes:
+        points = tuple(SweepPoint(size, dataclasses.replace(result, name=None)) for size in sizes)
+        result = Sweep(over="KiB", points=points, environment=environment, name=name)
     experiment = store.Experiment(name, result.kind, *hashes, result.to_record())
     store.save_lesson(
         store.LessonRecord(lesson, environment, {name: experiment}, "2026-01-02T03:04:05+00:00", 9.0), root
@@ -234,6 +239,14 @@ def test_a_gpu_record_takes_the_headline_and_ends_the_notice(builder: ModuleType
     example, figure = builder.headline(lessons)
     assert "A GPU of ours" in example
     assert "FASTER" in example
+    assert figure is not None
+
+
+def test_a_sweep_in_the_headline_is_told_at_its_last_value(builder: ModuleType, records: Path):
+    save_record(records, "pinned_memory/copy", "a-gpu", "cuda", "A GPU of ours", sizes=(64, 4096))
+    example, figure = builder.headline(builder.load_lessons())
+    assert "At KiB = 4096, against pageable:" in example
+    assert example.count("FASTER") == 1
     assert figure is not None
 
 

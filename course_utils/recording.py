@@ -499,7 +499,7 @@ def _owner(folder: Path) -> int | None:
         return None
     try:
         # A process that is younger than the folder only has the same number.
-        return int(digits) if psutil.Process(int(digits)).create_time() <= folder.stat().st_ctime + 1 else None
+        return int(digits) if psutil.Process(int(digits)).create_time() <= folder.stat().st_mtime + 1 else None
     except (psutil.Error, OSError):
         return None
 

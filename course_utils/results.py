@@ -627,6 +627,11 @@ class Unrecorded:
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(self.words)}</p>"
 
+    def __getitem__(self, key: Any) -> Self:
+        """A part of what is not recorded is not recorded: returns itself."""
+        del key
+        return self
+
     def plot(self, ax: Any = None) -> Self:
         """There is nothing to draw: returns itself, so that the sentence is shown where the figure would be."""
         del ax

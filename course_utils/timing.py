@@ -402,8 +402,9 @@ class _Run:
             try:
                 estimates = [self._warm_up(case) for case in self.cases]
                 bar.advance(time.perf_counter() - started)
+                enough_s = self.device.min_cold_sample_s if self.cache == "cold" else self.device.min_sample_s
                 for case, call_s in zip(self.cases, estimates, strict=True):
-                    case.calls = max(1, math.ceil(self.device.min_sample_s / max(call_s, 1e-9)))
+                    case.calls = max(1, math.ceil(enough_s / max(call_s, 1e-9)))
                 for extra in order[len(self.cases) :]:
                     extra.calls = self.cases[0].calls
                 self.planned = self._plan(order, started)
@@ -433,7 +434,7 @@ class _Run:
             spent = time.perf_counter() - started
             if (steady and spent >= 0.02) or spent + estimate > allowed_s or len(case.warmup_s) >= 10_000:
                 break
-        if estimate * 20 < self.device.min_sample_s:
+        if self.cache == "warm" and estimate * 20 < self.device.min_sample_s:
             # One short call is mostly clock and synchronisation: estimate it from many.
             estimate = self._timed(case, max(1, int(self.device.min_sample_s / max(estimate, 1e-7)))).elapsed_s
         # A record needs the shape of the warm-up, not ten thousand calls of it.

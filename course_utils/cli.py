@@ -297,9 +297,9 @@ def _show_outcomes(outcomes: Sequence[Outcome], folder: Path) -> None:
     print(f"\n{'lesson':<{width}}  seconds  experiments  state")
     for outcome in outcomes:
         numbers = f"{outcome.seconds:>7.1f}  {outcome.experiments or '–':>11}"
-        start = f"{outcome.lesson:<{width}}  {numbers}  {_painted(outcome.state, outcome.state, sys.stdout)}"
-        indent = width + 24
-        print(_wrapped(f"{start}: ", outcome.message, indent + len(outcome.state) + 2) if outcome.message else start)
+        print(f"{outcome.lesson:<{width}}  {numbers}  {_painted(outcome.state, outcome.state, sys.stdout)}")
+        if outcome.message:
+            print(_wrapped("    ", outcome.message, 4))
     failed = [outcome.lesson for outcome in outcomes if outcome.state == "failed"]
     print()
     if any(outcome.state in ("recorded", "skipped") for outcome in outcomes):

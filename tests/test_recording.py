@@ -439,7 +439,7 @@ def test_force_and_names_measure_again_through_the_command_line(sandbox, course_
     first = sandbox.record_files()
     status, said = course_main("record")
     assert status == 0
-    assert "skipped: already recorded on" in said
+    assert "skipped (already recorded on" in said
     assert sandbox.record_files() == first
     for argument in ("--force", "0"):
         before = sandbox.record_files()

@@ -17,6 +17,7 @@ import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
@@ -28,6 +29,7 @@ from course_utils.display.tables import (
     ceiling_text,
     ceiling_work,
     comparison_how,
+    rounds_and_calls,
 )
 from course_utils.display.verdicts import headline, noise_floor, sweep_summary, verdict_sentence, verdict_words
 from course_utils.paired import Interval, Verdict
@@ -139,12 +141,10 @@ def _text_in(fig: Figure, x: float, y: float, text: str, **kwargs: Any) -> Any:
 @functools.lru_cache(maxsize=512)
 def _text_width_in(text: str, size: float, weight: str = "normal") -> float:
     """Width of a line of text, in inches."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import TextPath
-
-    if not text.strip():
-        return 0.0
-    return TextPath((0, 0), text, size=size, prop=FontProperties(weight=weight)).get_extents().width / 72 + 0.02
+    font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
+    font.set_size(size, 72)
+    font.set_text(text)
+    return font.get_width_height()[0] / 64 / 72 + 0.03
 
 
 def _fit(text: str, width_in: float, size: float, weight: str = "normal", max_lines: int = 3) -> list[str]:
@@ -244,13 +244,13 @@ def _scale_axis(
 
 
 def _strip(ax: Axes, y: float, values: Sequence[float], colour: str, half: float = 0.3) -> None:
-    """Every sample of one row, and a tick at the median."""
+    """Every sample of one row, over a line at the median that sticks out above and below them."""
     ordered = sorted(values)
     n = len(ordered)
     median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     offsets = [y + half * o for o in _jitter(n)]
     ax.plot(values, offsets, "o", ms=4, mew=0, color=colour, alpha=_alpha(n), zorder=2)
-    ax.plot([median, median], [y - 0.38, y + 0.38], color="#111111", lw=2, solid_capstyle="butt", zorder=3)
+    ax.plot([median, median], [y - 0.43, y + 0.43], color="#111111", lw=1.5, solid_capstyle="butt", zorder=1.5)
 
 
 def _ratio_row(ax: Axes, y: float, case: Case, colour: str) -> None:
@@ -415,7 +415,7 @@ def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
         panel.tick_params(axis="y", length=0)
         panel.set_yticks([])
     left.set_yticks(range(rows), ["\n".join(lines) for lines in label_lines], fontsize=label_size)
-    left.set_title("every sample, median as a bar", loc="left", fontsize=10)
+    left.set_title("every sample, line at the median", loc="left", fontsize=10)
     right.set_title("← faster", loc="left", fontsize=10)
     right.set_title("slower →", loc="right", fontsize=10)
 
@@ -768,7 +768,7 @@ def _measurement(measurement: Measurement, ax: Axes | None) -> Figure:
     start = -len(before)
     if ax is None:
         footer = _footer_lines(
-            f"{m.rounds} rounds x {m.calls} calls" if m.calls > 1 else f"{m.rounds} rounds",
+            rounds_and_calls([m]),
             m.environment.caption if m.environment else "",
         )
         bottom_in = _MARGIN_IN + len(footer) * _LINE_IN + 0.62

@@ -170,11 +170,12 @@ def _split(caption: str, more: str, key: _Column, core: Sequence[_Column], extra
     return tables
 
 
-def _calls(measurements: Sequence[Measurement]) -> str:
+def rounds_and_calls(measurements: Sequence[Measurement]) -> str:
+    """How often something was timed, for example ``24 rounds x 8 calls``."""
+    rounds = measurements[0].rounds
     low, high = min(m.calls for m in measurements), max(m.calls for m in measurements)
-    if low == high:
-        return f"{low} call{'s' if low > 1 else ''}"
-    return f"{low} to {high} calls"
+    calls = f"{low} call{'s' if low > 1 else ''}" if low == high else f"{low} to {high} calls"
+    return f"{rounds} round{'s' if rounds != 1 else ''} x {calls}"
 
 
 def _bytes_or_nothing(count: int | None) -> str:
@@ -290,7 +291,7 @@ def _measurement(measurement: Measurement) -> _Sheet:
         ("extra peak memory", _bytes_or_nothing(m.peak_allocated_bytes)),
         ("peak reserved", _bytes_or_nothing(m.peak_reserved_bytes)),
     ]
-    rounds = f"{m.rounds} round{'s' if m.rounds > 1 else ''} x {_calls([m])}"
+    rounds = rounds_and_calls([m])
     warm = f", after {len(m.warmup_s)} warm-up calls" if m.warmup_s else ""
     where = [_where(m.environment)] if m.environment else []
     table = _facts(f"{m.name}: {m.label}" if m.name else m.label, facts)
@@ -300,9 +301,8 @@ def _measurement(measurement: Measurement) -> _Sheet:
 def comparison_how(comparison: Comparison) -> str:
     """How a comparison was measured, in one line: rounds, calls, cache, clock, agreement."""
     c = comparison
-    rounds = f"{c.rounds} round{'s' if c.rounds != 1 else ''} x {_calls(c.cases)}"
     checked = c.agreement if c.agreement.startswith(("not ", "checked")) else f"checked: {c.agreement}"
-    return " · ".join([rounds, f"{c.cache} cache", c.clock, checked])
+    return " · ".join([rounds_and_calls(c.cases), f"{c.cache} cache", c.clock, checked])
 
 
 def _comparison_lines(c: Comparison, cases: Sequence[Case]) -> tuple[str, ...]:

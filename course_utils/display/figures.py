@@ -415,7 +415,7 @@ def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
         panel.tick_params(axis="y", length=0)
         panel.set_yticks([])
     left.set_yticks(range(rows), ["\n".join(lines) for lines in label_lines], fontsize=label_size)
-    left.set_title("every sample, line at the median", loc="left", fontsize=10)
+    left.set_title("every sample; line: median", loc="left", fontsize=10)
     right.set_title("← faster", loc="left", fontsize=10)
     right.set_title("slower →", loc="right", fontsize=10)
 

@@ -650,11 +650,10 @@ def _draw(record: TimerQuality) -> Figure:
 
         lower = panel(0.95, lower_in)
         upper = panel(0.95 + lower_in + between_in, upper_in)
-        words(0.12, height - 0.12, "The same code, timed as two: every trial", va="top", weight="bold", size=13)
-        words(
-            0.12, 0.95 + lower_in + between_in - 0.66, "A twin that does a little more work: how often it is called SLOWER",
-            va="top", weight="bold", size=13,
-        )  # fmt: skip
+        title = {"va": "top", "weight": "bold", "size": 13}
+        words(0.12, height - 0.12, "The same code, timed as two: every trial", **title)
+        middle = 0.95 + lower_in + between_in - 0.66
+        words(0.12, middle, "A twin that does a little more work: how often it is called SLOWER", **title)
         _draw_identical(upper, record, strips, numbers)
         _draw_detection(lower, groups, record.judges, numbers, gap_in / row_in)
         words(0.12, 0.12, record.environment.caption, va="bottom", size=9.5, color="#555555")

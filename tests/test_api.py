@@ -1,0 +1,213 @@
+"""The package as a whole: its names, what it imports, and which module may know which."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import course_utils
+
+ROOT = Path(course_utils.__file__).resolve().parent
+# DESIGN's public names. The lessons still to come add run_ranks, trace_memory, diagnose and the simulators.
+PUBLIC = {"ceilings", "compare", "environment", "fresh", "measure", "predict", "recorded", "scaled", "sweep"}
+
+
+def _python(code: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT.parent
+    )
+    return run.stdout
+
+
+# Public names
+
+
+def test_public_names() -> None:
+    assert set(course_utils.__all__) == PUBLIC
+    assert course_utils.__all__ == sorted(course_utils.__all__)
+    for name in PUBLIC:
+        assert callable(getattr(course_utils, name))
+
+
+def test_no_module_bears_the_name_of_a_public_function() -> None:
+    # `from course_utils import compare` would otherwise give the module or the function, depending on what came first.
+    modules = {path.stem for path in ROOT.rglob("*.py")}
+    assert modules & PUBLIC == set()
+
+
+def test_nothing_public_leaks_in_by_import() -> None:
+    names = {name for name, value in vars(course_utils).items() if not name.startswith("_")}
+    modules = {name for name in names if inspect.ismodule(getattr(course_utils, name))}
+    assert names - modules == PUBLIC
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_public_functions_are_documented(name: str) -> None:
+    function = getattr(course_utils, name)
+    text = inspect.getdoc(function)
+    assert text
+    assert "Args:" in text or not inspect.signature(function).parameters
+    assert all(p.annotation is not inspect.Parameter.empty for p in inspect.signature(function).parameters.values())
+
+
+# Import
+
+
+def test_import_is_light() -> None:
+    loaded = set(
+        json.loads(
+            _python(
+                "import json, sys, torch; before = set(sys.modules)\n"
+                "import course_utils; print(json.dumps(sorted(set(sys.modules) - before)))"
+            )
+        )
+    )
+    assert "course_utils.timing" in loaded
+    roots = {name.partition(".")[0] for name in loaded}
+    heavy = {"matplotlib", "ipywidgets", "IPython", "tqdm", "nbformat", "nbclient", "PIL", "jinja2", "psutil", "pynvml"}
+    assert roots & heavy == set()
+    # torch.compile's machinery alone takes longer than all of the course.
+    assert not any(name.startswith(("torch._dynamo", "torch._inductor")) for name in loaded)
+
+
+def test_import_changes_nothing() -> None:
+    said = _python(
+        "import torch, random\n"
+        "torch.manual_seed(0); random.seed(0)\n"
+        "before = torch.get_rng_state(), random.getstate(), torch.get_num_threads()\n"
+        "import course_utils\n"
+        "assert before[0].equal(torch.get_rng_state()) and before[1:] == (random.getstate(), torch.get_num_threads())\n"
+        "assert not torch.cuda.is_initialized()"
+    )
+    assert said == ""
+
+
+@pytest.mark.serial
+def test_import_adds_little_to_torchs_own() -> None:
+    def seconds(code: str) -> float:
+        started = time.perf_counter()
+        _python(code)
+        return time.perf_counter() - started
+
+    seconds("import torch, course_utils")  # reads the files once, and compiles them
+    pairs = [(seconds("import torch"), seconds("import torch, course_utils")) for _ in range(3)]
+    ratio = statistics.median(both / alone for alone, both in pairs)
+    print("torch, with the course:", [(round(a, 2), round(b, 2)) for a, b in pairs])  # noqa: T201
+    # 1.05 to 1.1 on a quiet machine. Pulling in matplotlib alone would make it more than this.
+    assert ratio < 1.35
+
+
+# Who may know whom
+
+
+def _imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Modules that a file imports, and whether that is at its top: not in a function, not for type checkers only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+
+    def visit(node: ast.AST, top: bool) -> Iterator[tuple[str, bool]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from ((alias.name, top) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path.name}: relative import"
+                # `from course_utils import paired` imports a module, `from course_utils.paired import x` as well.
+                for alias in child.names:
+                    yield (f"{child.module}.{alias.name}" if child.module == "course_utils" else child.module), top
+            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            else:
+                yield from visit(child, top and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    return visit(tree, True)
+
+
+def _ours(file: str, top_only: bool = False) -> set[str]:
+    """Our own modules that a module imports, without the package's name."""
+    return {
+        name.removeprefix("course_utils").removeprefix(".").removesuffix(".py")
+        for name, top in _imports(ROOT / file)
+        if name.partition(".")[0] == "course_utils" and (top or not top_only)
+    }
+
+
+def test_paired_is_pure() -> None:
+    assert _ours("paired.py") == set()
+    assert {name.partition(".")[0] for name, _ in _imports(ROOT / "paired.py")} <= set(sys.stdlib_module_names)
+
+
+def test_results_know_paired_and_show_themselves_lazily() -> None:
+    assert _ours("results.py", top_only=True) == {"paired"}
+    assert {name.partition(".")[0] for name in _ours("results.py")} == {"paired", "display"}
+    others = {name.partition(".")[0] for name, _ in _imports(ROOT / "results.py")} - {"course_utils"}
+    assert others <= set(sys.stdlib_module_names)
+
+
+def test_store_knows_results_and_asks_lessons_lazily() -> None:
+    assert _ours("store.py", top_only=True) == {"results"}
+    assert _ours("store.py") == {"results", "lessons"}
+    others = {name.partition(".")[0] for name, _ in _imports(ROOT / "store.py")} - {"course_utils"}
+    assert others <= set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "display").glob("*.py")), ids=lambda path: path.stem)
+def test_display_knows_results_only(path: Path) -> None:
+    known = {name.partition(".")[0] for name in _ours(f"display/{path.name}")}
+    assert known <= {"display", "paired", "results"}
+
+
+@pytest.mark.parametrize("name", ["__init__", "prediction", "progress", "quantities", "tables", "verdicts"])
+def test_display_without_figures_needs_no_plotting_at_import(name: str) -> None:
+    at_import = {name.partition(".")[0] for name, top in _imports(ROOT / "display" / f"{name}.py") if top}
+    assert at_import - {"course_utils"} <= set(sys.stdlib_module_names)
+
+
+def test_measuring_modules_do_not_know_who_uses_them() -> None:
+    users = {"cli", "recording", "report", "machine_check", "lessons", "exercises"}
+    for file in ("paired.py", "results.py", "machine.py", "devices.py", "state.py", "timing.py", "limits.py"):
+        assert {name.partition(".")[0] for name in _ours(file)} & users == set()
+
+
+def test_imports_between_modules_have_no_cycle() -> None:
+    files = {path.relative_to(ROOT) for path in ROOT.rglob("*.py")} - {Path("__init__.py")}
+    graph = {
+        file.with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): _ours(str(file), top_only=True)
+        for file in files
+    }
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " -> ".join((*trail, module))
+        if module not in done:
+            for name in graph.get(module, ()):
+                # `from course_utils.display.tables import html` and `from course_utils import paired`.
+                visit(name if name in graph else name.rpartition(".")[0], (*trail, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_nothing_imports_notebooks_or_tests() -> None:
+    for path in ROOT.rglob("*.py"):
+        roots = {name.partition(".")[0] for name, _ in _imports(path)}
+        assert roots & {"notebooks", "tests", "benchmarks", "book"} == set(), path.name
+
+
+def test_there_is_no_drawer_for_odds_and_ends() -> None:
+    names = {path.stem for path in ROOT.rglob("*.py")}
+    assert names & {"utils", "helpers", "misc", "common"} == set()
+
+
+def test_environment_of_these_tests_is_the_smoke_size() -> None:
+    # conftest.py sets it for all tests, so that none runs a full-size lesson by accident.
+    assert os.environ["COURSE_SIZE"] in ("smoke", "full")

@@ -1,0 +1,283 @@
+"""Results: statistics as properties, records that hold what was measured, and clear errors for wrong names."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_utils import paired
+from course_utils.results import (
+    RESULT_TYPES,
+    Ceiling,
+    Ceilings,
+    Comparison,
+    Environment,
+    Measurement,
+    Sweep,
+    SweepPoint,
+    Unrecorded,
+)
+
+HERE = Environment(
+    machine="some-cpu-2-cores",
+    device_kind="cpu",
+    device_name="Some CPU",
+    cpu_model="Some CPU",
+    cpu_cores=2,
+    memory_bytes=8 * 2**30,
+    os="Linux x86_64",
+    python="3.11.7",
+    torch="2.13.0+cpu",
+    size="smoke",
+    date="2026-11-01",
+)
+ROUNDS = 20
+
+
+def measurement(label: str = "code", seconds: float = 1e-3, **more: object) -> Measurement:
+    # A little spread, the same in every series, so that ratios are exact.
+    return Measurement(label, tuple(seconds * (1 + i % 5 / 100) for i in range(ROUNDS)), **more)
+
+
+def comparison(*cases: Measurement, control: Measurement | None = None, **more: object) -> Comparison:
+    return Comparison(
+        cases=cases,
+        control=control or dataclasses.replace(cases[0], label=f"{cases[0].label} again"),
+        environment=HERE,
+        **more,
+    )
+
+
+# Measurement
+
+
+def test_median_and_interval_are_of_the_raw_samples() -> None:
+    one = Measurement("code", (3.0, 1.0, 2.0, 10.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0))
+    assert one.rounds == 10
+    assert one.median_s == 5.5
+    assert (one.interval_s.low, one.interval_s.high) == (2.0, 9.0)
+    assert not Measurement("code", (1.0,) * 5).interval_s.bounded
+
+
+def test_rates_are_work_over_the_median() -> None:
+    one = Measurement("code", (0.5, 0.5, 0.5), items=10, flops=4e9)
+    assert one.rate("items") == 20
+    assert one.rate("flops") == 8e9
+    assert one.rate("bytes") is None
+
+
+@pytest.mark.parametrize(
+    ("enqueue", "device", "prequeued", "expected"),
+    [
+        pytest.param(None, None, None, None, id="a CPU"),
+        pytest.param(0.1, 1.0, None, False, id="Python is far ahead"),
+        pytest.param(0.79, 1.0, 0.1, False, id="just no suspicion"),
+        pytest.param(0.95, 1.0, 0.3, True, id="confirmed"),
+        pytest.param(0.95, 1.0, 0.9, False, id="not confirmed: the gaps are small"),
+        pytest.param(0.95, 1.0, None, None, id="could not be tested"),
+    ],
+)
+def test_launch_bound(
+    enqueue: float | None, device: float | None, prequeued: float | None, expected: bool | None
+) -> None:
+    one = Measurement(
+        "code",
+        (1.0,) * 3,
+        enqueue_s=() if enqueue is None else (enqueue,) * 3,
+        device_s=() if device is None else (device,) * 3,
+        prequeued_s=prequeued,
+    )
+    assert one.launch_bound is expected
+    assert (one.enqueue_median_s, one.device_median_s) == (enqueue, device)
+
+
+def test_fields_that_say_nothing_are_not_in_a_record_and_zero_is_kept() -> None:
+    record = measurement(peak_allocated_bytes=0).to_record()
+    assert set(record) == {"label", "elapsed_s", "calls", "peak_allocated_bytes"}
+    assert record["peak_allocated_bytes"] == 0
+
+
+@given(st.floats(min_value=1e-12, max_value=1e12))
+def test_records_keep_six_digits(seconds: float) -> None:
+    kept = Measurement("code", (seconds,)).to_record()["elapsed_s"][0]
+    assert kept == pytest.approx(seconds, rel=5.1e-6)
+    assert len(f"{kept!r}".replace(".", "").replace("-", "").split("e")[0].strip("0")) <= 6
+    assert Measurement.from_record(Measurement("code", (kept,)).to_record()).elapsed_s == (kept,)
+
+
+# Comparison
+
+
+def test_ratio_is_the_median_of_the_ratios_of_each_round() -> None:
+    # Separate medians would say 1; round by round the case takes twice as long in most rounds.
+    base = Measurement("base", (1.0, 1.0, 1.0, 8.0, 8.0))
+    case = Measurement("case", (2.0, 2.0, 2.0, 1.0, 1.0))
+    assert comparison(base, case)["case"].ratio == 2.0
+
+
+def test_ratio_speedup_and_verdict() -> None:
+    result = comparison(measurement("base", 2e-3), measurement("half", 1e-3), measurement("same", 2e-3))
+    half = result["half"]
+    assert half.ratio == pytest.approx(0.5)
+    assert half.speedup == pytest.approx(2)
+    assert half.interval.low == half.interval.high == pytest.approx(0.5)
+    assert (half.interval.confidence, half.decision_interval.confidence) == (0.95, 0.99)
+    assert [case.verdict for case in result] == ["SAME", "FASTER", "SAME"]
+    assert [case.is_baseline for case in result] == [True, False, False]
+    assert result.labels == ("base", "half", "same")
+    assert result.baseline == "base"
+    assert result.rounds == ROUNDS
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), min_size=8, max_size=60))
+def test_swapping_case_and_baseline_inverts_the_ratio(pairs: list[tuple[float, float]]) -> None:
+    one = Measurement("one", tuple(a for a, _ in pairs))
+    other = Measurement("other", tuple(b for _, b in pairs))
+    there, back = comparison(one, other)["other"], comparison(other, one)["one"]
+    assert there.ratio == pytest.approx(1 / back.ratio, rel=1e-9)
+    assert there.ratio == pytest.approx(back.speedup, rel=1e-9)
+    if there.decision_interval.bounded:
+        assert there.decision_interval.low == pytest.approx(1 / back.decision_interval.high, rel=1e-9)
+
+
+def test_control_decides_what_is_noise() -> None:
+    base, case = measurement("base"), measurement("case", 1.05e-3)
+    assert comparison(base, case)["case"].verdict == "SLOWER"
+    # The baseline against itself came out 8% apart in the same rounds: then 5% is nothing.
+    noisy = comparison(base, case, control=measurement("base again", 1.08e-3))
+    assert noisy.noise.high == pytest.approx(1.08)
+    assert noisy["case"].verdict == "UNCLEAR"
+    assert noisy["base"].ratio == pytest.approx(1.08)
+    assert noisy["base"].verdict == "SAME"
+
+
+def test_practical_difference_is_the_readers_choice() -> None:
+    base, case = measurement("base"), measurement("case", 1.02e-3)
+    assert comparison(base, case, practical=0.01)["case"].verdict == "SLOWER"
+    assert comparison(base, case, practical=0.05)["case"].verdict == "SAME"
+
+
+@pytest.mark.parametrize("rounds", [1, 5, paired.MIN_ROUNDS - 1])
+def test_too_few_rounds_are_always_unclear(rounds: int) -> None:
+    def short(label: str, seconds: float) -> Measurement:
+        return Measurement(label, (seconds,) * rounds)
+
+    result = comparison(short("base", 1.0), short("case", 100.0))
+    assert result["case"].verdict == "UNCLEAR"
+    assert math.isinf(result["case"].decision_interval.high)
+    assert repr(result)
+
+
+def test_break_even_counts_the_calls_that_pay_for_a_dear_first_one() -> None:
+    result = comparison(
+        measurement("eager", 2e-3, first_call_s=0.01),
+        measurement("compiled", 1e-3, first_call_s=10.01),
+        measurement("cheap", 1e-3, first_call_s=0.001),
+        measurement("worse", 4e-3, first_call_s=10.0),
+    )
+    calls = result["compiled"].break_even_calls
+    base = result["eager"].median_s
+    # Up to that call the compiled one has taken longer in all, from then on less.
+    assert calls == pytest.approx(10_000 / 1.02, rel=0.01)
+    assert 10.01 + (calls - 1) * base / 2 <= 0.01 + (calls - 1) * base
+    assert 10.01 + (calls - 3) * base / 2 > 0.01 + (calls - 3) * base
+    assert result["cheap"].break_even_calls is None
+    assert result["worse"].break_even_calls is None
+    assert result["eager"].break_even_calls is None
+
+
+def test_wrong_names_are_answered_with_the_right_ones() -> None:
+    result = comparison(measurement("base"), measurement("case"))
+    with pytest.raises(KeyError, match="no case 'cas' in this comparison; there are: base, case"):
+        result["cas"]
+    limits = Ceilings((Ceiling("copy", "B/s", 10.0, (1.0,)),), HERE)
+    with pytest.raises(KeyError, match="no ceiling 'matmul' on this machine; there are: copy"):
+        limits["matmul"]
+    sweep = Sweep("n", (SweepPoint(1, result), SweepPoint(8, result)), HERE)
+    with pytest.raises(KeyError, match="no point n=2 in this sweep; there are: 1, 8"):
+        sweep[2]
+
+
+# Ceilings and sweeps
+
+
+def test_a_rate_is_the_best_sample_and_a_latency_the_middle_one() -> None:
+    assert Ceiling("copy", "B/s", 100.0, (4.0, 1.0, 2.0)).value == 100
+    assert Ceiling("launch", "s", 1, (4.0, 1.0, 2.0)).value == 2
+
+
+def test_sweep_finds_where_a_verdict_begins() -> None:
+    base = measurement("base", 2e-3)
+    same, faster = comparison(base, measurement("case", 2e-3)), comparison(base, measurement("case", 1e-3))
+    sweep = Sweep("n", (SweepPoint(1, same), SweepPoint(8, faster), SweepPoint(64, faster)), HERE)
+    assert sweep.values == (1, 8, 64)
+    assert sweep.first("case", "FASTER") == 8
+    assert sweep.first("case", "SLOWER") is None
+    assert sweep[8] is faster
+    assert [point.value for point in sweep] == [1, 8, 64]
+
+
+def test_a_sweeps_record_holds_the_environment_once() -> None:
+    point = comparison(measurement("base"), measurement("case"))
+    sweep = Sweep("n", (SweepPoint(1, point), SweepPoint(8, point)), HERE, name="tiny/sweep")
+    record = sweep.to_record()
+    assert json.dumps(record).count("cpu_model") == 1
+    again = Sweep.from_record(record)
+    assert again.to_record() == record
+    assert again[8].environment == HERE
+
+
+# All of them
+
+_ALL = [
+    HERE,
+    measurement(environment=HERE),
+    Ceilings((Ceiling("copy", "B/s", 10.0, (1.0,)),), HERE),
+    comparison(measurement("base"), measurement("case")),
+    Sweep("n", (SweepPoint(1, comparison(measurement("base"), measurement("case"))),), HERE),
+]
+
+
+@pytest.mark.parametrize("result", _ALL, ids=lambda r: r.kind)
+def test_results_are_frozen_show_themselves_and_are_plain_data(result: object) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.notes = ()
+    assert repr(result)
+    html = result._repr_html_()
+    assert "<table" in html
+    for banned in ("<style", "<script", " id=", " style="):
+        assert banned not in html
+    assert result._repr_html_() == html
+    record = result.to_record()
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+    assert RESULT_TYPES[result.kind].from_record(record).to_record() == record
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_no_two_results_share_a_kind() -> None:
+    assert {result.kind for result in _ALL} == set(RESULT_TYPES)
+
+
+def test_unknown_keys_of_an_environment_are_ignored() -> None:
+    # A later version may add fields that this one does not know.
+    assert Environment.from_record({**HERE.to_record(), "colour": "red"}) == HERE
+
+
+def test_caption_names_machine_software_and_day() -> None:
+    assert HERE.caption == "Some CPU, 2 cores · torch 2.13.0+cpu · 2026-11-01"
+    gpu = dataclasses.replace(HERE, device_kind="cuda", device_name="NVIDIA H200")
+    assert gpu.caption == "NVIDIA H200 · torch 2.13.0+cpu · 2026-11-01"
+
+
+def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
+    waiting = Unrecorded("tiny/<pair>", needs_cuda=True)
+    assert "No run of tiny/<pair> is recorded yet. It needs a CUDA GPU." in repr(waiting)
+    assert "course record tiny" in waiting.words
+    assert "&lt;pair&gt;" in waiting._repr_html_()
+    assert waiting.plot(ax=object()) is waiting

@@ -1,11 +1,32 @@
-"""Helpers of the course: measure PyTorch code honestly, keep the results, show them."""
+"""Helpers of the course: measure PyTorch code honestly, keep the results, show them.
 
-from course_utils.display.prediction import predict
-from course_utils.limits import ceilings
-from course_utils.machine import environment, scaled
-from course_utils.state import fresh
-from course_utils.store import recorded
-from course_utils.timing import compare, measure, sweep
+Names are loaded on first use: the command line starts without torch, and says what is wrong where torch does not start.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from course_utils.display.prediction import predict
+    from course_utils.limits import ceilings
+    from course_utils.machine import environment, scaled
+    from course_utils.state import fresh
+    from course_utils.store import recorded
+    from course_utils.timing import compare, measure, sweep
+
+_MODULE_OF = {
+    "ceilings": "limits",
+    "compare": "timing",
+    "environment": "machine",
+    "fresh": "state",
+    "measure": "timing",
+    "predict": "display.prediction",
+    "recorded": "store",
+    "scaled": "machine",
+    "sweep": "timing",
+}
 
 __all__ = [
     "ceilings",
@@ -18,3 +39,15 @@ __all__ = [
     "scaled",
     "sweep",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

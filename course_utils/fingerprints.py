@@ -49,15 +49,20 @@ class Fingerprint:
     parameters: dict[str, Any] = field(hash=False)
 
 
-def experiment_names(notebook: Path | str, tag: str | None = None) -> list[str]:
+def experiment_names(notebook: Path | str) -> list[str]:
     """Returns the names of all experiments in a notebook, in order; a name that is used twice is there twice.
 
     An experiment is a call with a keyword ``name=`` whose value is a string literal of the form ``slug/experiment``;
     ``ceilings("slug/experiment")`` is one, too.
 
-    Args:
-        notebook: the notebook's file.
-        tag: count only cells with this tag.
+    Raises:
+        LessonError: if the notebook cannot be read or a cell is not valid Python.
+    """
+    return [name for name, _ in tagged_experiments(notebook)]
+
+
+def tagged_experiments(notebook: Path | str) -> list[tuple[str, tuple[str, ...]]]:
+    """Returns each experiment of `experiment_names` with the tags of its cell.
 
     Raises:
         LessonError: if the notebook cannot be read or a cell is not valid Python.
@@ -65,9 +70,8 @@ def experiment_names(notebook: Path | str, tag: str | None = None) -> list[str]:
     path = Path(notebook)
     content = read_notebook(path)
     return [
-        name
+        (name, tuple(content["cells"][number - 1].get("metadata", {}).get("tags", [])))
         for number, tree in parsed_cells(content, path.name)
-        if tag is None or tag in content["cells"][number - 1].get("metadata", {}).get("tags", [])
         for name in _names_in(tree)
     ]
 

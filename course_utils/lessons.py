@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_utils.fingerprints import Fingerprint, experiment_names, fingerprint
+from course_utils.fingerprints import Fingerprint, experiment_names, fingerprint, tagged_experiments
 from course_utils.normal_form import check, write
-from course_utils.notebook_files import LessonError, read_notebook
+from course_utils.notebook_files import NEEDS, LessonError, read_notebook
 
 __all__ = [
+    "NEEDS",
     "Fingerprint",
     "Lesson",
     "LessonError",
@@ -32,7 +33,7 @@ __all__ = [
     "find_lessons",
     "fingerprint",
     "main",
-    "needs_cuda",
+    "needs",
     "notebooks_root",
     "read_notebook",
 ]
@@ -146,17 +147,25 @@ def experiments(lesson: Lesson) -> list[str]:
     return names
 
 
-def needs_cuda(lesson: Lesson, name: str) -> bool:
-    """Returns whether only a CUDA GPU can run an experiment: its cell has the tag ``needs-cuda``.
+def needs(lesson: Lesson) -> dict[str, tuple[str, ...]]:
+    """Returns what each experiment of a lesson needs to run live: its cell has a tag such as ``needs-cuda``.
 
-    Args:
-        lesson: the lesson.
-        name: ``slug/experiment``.
+    Returns:
+        Keys of `NEEDS` by experiment; an experiment that runs anywhere is left out.
 
     Raises:
-        LessonError: if the notebook cannot be read or a cell is not valid Python.
+        LessonError: if the notebook cannot be read, a cell is not valid Python, or a tag names another need.
     """
-    return name in experiment_names(lesson.path, tag="needs-cuda")
+    found: dict[str, tuple[str, ...]] = {}
+    for name, tags in tagged_experiments(lesson.path):
+        needed = tuple(tag.removeprefix("needs-") for tag in tags if tag.startswith("needs-"))
+        if unknown := sorted(set(needed) - set(NEEDS)):
+            raise LessonError(
+                f"{lesson.path.name} says that {name!r} needs {unknown[0]!r}; a notebook may need: {', '.join(NEEDS)}"
+            )
+        if needed and name.startswith(f"{lesson.slug}/"):
+            found[name] = needed
+    return found
 
 
 def _title_of(path: Path, slug: str) -> str:

@@ -351,7 +351,7 @@ def _lessons(here: Environment | None) -> tuple[LessonStatus, ...]:
             statuses.append(LessonStatus(lesson.name, lesson.title, problem="does not run: torch is broken, see below"))
             continue
         try:
-            names, needed = lessons.experiments(lesson), recording.needs(lesson)
+            names, needed = lessons.experiments(lesson), lessons.needs(lesson)
         except lessons.LessonError as error:
             statuses.append(LessonStatus(lesson.name, lesson.title, problem=f"damaged: {error}"))
             continue
@@ -362,7 +362,7 @@ def _lessons(here: Environment | None) -> tuple[LessonStatus, ...]:
                 lesson.title,
                 live=tuple(name for name in names if not lacking[name]),
                 from_records=tuple(name for name in names if lacking[name]),
-                lacking=tuple(recording.NEEDS[need] for need in sorted(set().union(*lacking.values()))),
+                lacking=tuple(lessons.NEEDS[need] for need in sorted(set().union(*lacking.values()))),
                 recorded_on=recorded_on,
             )
         )

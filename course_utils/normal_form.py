@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_utils.notebook_files import LessonError, dumped, read_notebook
+from course_utils.notebook_files import NEEDS, LessonError, dumped, read_notebook
 
-TAGS = ("demo", "experiment", "hide-cell", "nbval-ignore-output", "needs-cuda", "stable")
+TAGS = ("demo", "experiment", "hide-cell", "nbval-ignore-output", *(f"needs-{need}" for need in NEEDS), "stable")
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 _CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -85,12 +85,9 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
                 clean["outputs"] = [_clean_output(output, code_cells) for output in _merged_streams(cell)]
                 problems += [f"{where}: {reason}" for reason in _refused_outputs(clean["outputs"])]
         cells.append(clean)
-    metadata = {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}}
-    if "course" in notebook["metadata"]:
-        metadata["course"] = notebook["metadata"]["course"]  # what the experiments need, such as a GPU
     result = {
         "cells": cells,
-        "metadata": metadata,
+        "metadata": {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}},
         "nbformat": 4,
         "nbformat_minor": 5,
     }

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+NEEDS = {"cuda": "a CUDA GPU", "two-gpus": "two CUDA GPUs", "compiler": "a C++ compiler"}
+"""What an experiment may need to run live, in words. The tag of its cell is ``needs-`` and the key."""
+
 
 class LessonError(ValueError):
     """A lesson that cannot be found, read, fingerprinted or put into normal form. The message says what to do."""

@@ -35,15 +35,6 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 600.0
 # A record is committed: raw samples of one lesson have to stay small.
 MAX_RECORD_BYTES = 200_000
-NEEDS: Mapping[str, str] = {
-    "cuda": "a CUDA GPU",
-    "two_gpus": "two CUDA GPUs",
-    "compiler": "a C++ compiler",
-}
-"""What an experiment may need to run live, in words. A notebook says so in its metadata:
-
-``"course": {"needs": {"cuda": ["pinned_memory/copy"]}}``
-"""
 _STAGING_PREFIX = "course-record-"
 _SILENT = logging.getLogger("course_utils.recording.silent")
 _SILENT.addHandler(logging.NullHandler())
@@ -69,34 +60,6 @@ class Stopped(Exception):  # noqa: N818 - not a failure: somebody asked for it
 # What a lesson needs, and what there is
 
 
-def needs(lesson: Lesson) -> dict[str, tuple[str, ...]]:
-    """What each experiment of a lesson needs to run live.
-
-    Args:
-        lesson: the lesson.
-
-    Returns:
-        Keys of :data:`NEEDS`, by experiment; an experiment that runs anywhere is left out.
-
-    Raises:
-        LessonError: if the metadata names a need or an experiment that does not exist.
-    """
-    file = lesson.path.name
-    declared = lessons.read_notebook(lesson.path).get("metadata", {}).get("course", {}).get("needs", {})
-    if not isinstance(declared, dict) or not all(isinstance(names, list) for names in declared.values()):
-        raise LessonError(f'{file}: write the metadata as "course": {{"needs": {{"cuda": ["lesson/experiment"]}}}}')
-    known = lessons.experiments(lesson)
-    found: dict[str, tuple[str, ...]] = {}
-    for need, names in declared.items():
-        if need not in NEEDS:
-            raise LessonError(f"{file} needs {need!r}; a notebook may need: {', '.join(NEEDS)}")
-        for name in names:
-            if name not in known:
-                raise LessonError(f"{file} says that {name!r} needs {need}, and has no such experiment")
-            found[name] = (*found.get(name, ()), need)
-    return found
-
-
 def compiler() -> str | None:
     """The C++ compiler that torch.compile would use, if there is one."""
     default = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
@@ -110,11 +73,11 @@ def satisfied(here: Environment) -> set[str]:
         here: the machine.
 
     Returns:
-        Keys of :data:`NEEDS`.
+        Keys of :data:`course_utils.lessons.NEEDS`.
     """
     met = {
         "cuda": here.device_kind == "cuda",
-        "two_gpus": here.device_kind == "cuda" and here.gpu_count >= 2,
+        "two-gpus": here.device_kind == "cuda" and here.gpu_count >= 2,
         "compiler": compiler() is not None,
     }
     return {need for need, there in met.items() if there}
@@ -209,7 +172,7 @@ def is_current(lesson: Lesson, root: Path, here: Environment) -> LessonRecord | 
 
 def _required(lesson: Lesson, here: Environment) -> list[str]:
     """Experiments that must run live on this machine."""
-    met, needed = satisfied(here), needs(lesson)
+    met, needed = satisfied(here), lessons.needs(lesson)
     return [name for name in lessons.experiments(lesson) if met.issuperset(needed.get(name, ()))]
 
 
@@ -606,8 +569,8 @@ def _remark(record: LessonRecord, root: Path, here: Environment) -> str:
     lesson = lessons.find_lesson(record.lesson)
     missing = [name for name in lessons.experiments(lesson) if name not in record.experiments]
     if missing:
-        lacking = {need for name in missing for need in needs(lesson).get(name, ())} - satisfied(here)
-        what = " and ".join(NEEDS[need] for need in sorted(lacking))
+        lacking = {need for name in missing for need in lessons.needs(lesson).get(name, ())} - satisfied(here)
+        what = " and ".join(lessons.NEEDS[need] for need in sorted(lacking))
         remarks.append(f"without {', '.join(missing)}, which needs {what}")
     if stopped := interrupted_experiments(record):
         remarks.append(f"{', '.join(stopped)} was interrupted")

@@ -322,11 +322,11 @@ def _nearest(word: str, choices: list[str]) -> str:
 
 def _declared(lesson: str, name: str) -> bool | None:
     """Whether an experiment of the lesson's notebook needs a CUDA GPU; None if the notebook has no such experiment."""
-    from course_utils.lessons import LessonError, experiments, find_lesson, needs_cuda
+    from course_utils.lessons import LessonError, experiments, find_lesson, needs
 
     try:
         found = find_lesson(lesson)
-        return needs_cuda(found, name) if name in experiments(found) else None
+        return "cuda" in needs(found).get(name, ()) if name in experiments(found) else None
     except LessonError:
         return None
 

@@ -92,8 +92,8 @@ class Sandbox:
             "SANDBOX_HERE": json.dumps(here().to_record()),
         }
 
-    def notebook(self, name: str, *cells: str, needs: dict[str, list[str]] | None = None) -> Path:
-        """Write a notebook."""
+    def notebook(self, name: str, *cells: str, needs: str | None = None) -> Path:
+        """Write a notebook. ``needs`` is what the last cell needs, for example ``cuda``."""
         heading = {"cell_type": "markdown", "id": "c0", "metadata": {}, "source": f"# {name[3:].capitalize()}"}
         content = {
             "cells": [heading]
@@ -110,11 +110,12 @@ class Sandbox:
             ],
             "metadata": {
                 "kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"},
-                **({"course": {"needs": needs}} if needs is not None else {}),
             },
             "nbformat": 4,
             "nbformat_minor": 5,
         }
+        if needs is not None:
+            content["cells"][-1]["metadata"] = {"tags": [f"needs-{needs}"]}
         path = self.notebooks / f"{name}.ipynb"
         path.write_text(json.dumps(content), encoding="utf-8")
         return path

@@ -20,7 +20,7 @@ __all__ = ["sandbox"]
 @pytest.fixture
 def box(sandbox: Sandbox) -> Sandbox:
     sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
-    sandbox.notebook("04_beta", SET_UP, comparing("beta/loops"), comparing("beta/copy"), needs={"cuda": ["beta/copy"]})
+    sandbox.notebook("04_beta", SET_UP, comparing("beta/loops"), comparing("beta/copy"), needs="cuda")
     return sandbox
 
 

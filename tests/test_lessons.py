@@ -465,7 +465,6 @@ def untidy(tmp_path: Path) -> Path:
         kernelspec={"name": "venv", "display_name": "my own", "language": "python"},
         language_info={"name": "python", "version": "3.11.7", "file_extension": ".py"},
         widgets={"application/vnd.jupyter.widget-state+json": {"state": {}}},
-        course={"needs": {"cuda": ["untidy/copy"]}},
     )
 
 
@@ -489,7 +488,6 @@ def test_the_normal_form(untidy: Path):
     assert (intro["id"], live["id"], solution["id"]) == ("intro", "live", "solution")
     assert len({cell["id"] for cell in notebook["cells"]}) == 6
     assert notebook["metadata"] == {
-        "course": {"needs": {"cuda": ["untidy/copy"]}},
         "kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"},
         "language_info": {"name": "python"},
     }

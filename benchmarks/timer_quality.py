@@ -57,7 +57,7 @@ __all__ = ["load", "main", "run", "summary"]
 CONDITIONS = ("idle", "loaded")
 BASE_UNITS = 100
 TWIN_UNITS = {1.03: 103, 1.05: 105, 2.0: 200}
-TRIALS, TWIN_TRIALS, TIMER_TRIALS = 100, 25, 20
+TRIALS, TWIN_TRIALS, KNOWN_TRIALS, TIMER_TRIALS = 100, 25, 10, 10
 
 # A second process, and nothing else: it ends when it is killed, or soon after the benchmark itself is gone.
 _BURNER = """
@@ -147,6 +147,7 @@ class Settings:
 
     trials: int = TRIALS
     twin_trials: int = TWIN_TRIALS
+    known_trials: int = KNOWN_TRIALS
     timer_trials: int = TIMER_TRIALS
     conditions: tuple[str, ...] = CONDITIONS
     functions: tuple[str, ...] = FUNCTIONS
@@ -166,7 +167,7 @@ class Settings:
         """All trials, mixed: each kind is spread evenly over the whole run."""
         cells = []
         for truth in (1.0, *TWIN_UNITS):
-            count = self.trials if truth == 1.0 else self.twin_trials
+            count = {1.0: self.trials, 2.0: self.known_trials}.get(truth, self.twin_trials)
             for index, function, condition in itertools.product(range(count), self.functions, self.conditions):
                 cells.append(((index + 0.5) / count, Cell(function, condition, truth, index)))
         cells.sort(key=lambda pair: pair[0])
@@ -488,9 +489,10 @@ def _positive(text: str) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trials", type=_positive, help=f"on identical code, each function and condition ({TRIALS})")
-    parser.add_argument("--twin-trials", type=_positive, help=f"for each twin likewise ({TWIN_TRIALS})")
+    parser.add_argument("--twin-trials", type=_positive, help=f"on 1.03x and 1.05x, likewise ({TWIN_TRIALS})")
+    parser.add_argument("--known-trials", type=_positive, help=f"on 2.00x, likewise ({KNOWN_TRIALS})")
     parser.add_argument(
-        "--timer-trials", type=_positive, help=f"of these, how many the usual timers get too ({TIMER_TRIALS})"
+        "--timer-trials", type=_positive, help=f"of each kind, how many the usual timers get too ({TIMER_TRIALS})"
     )
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=CONDITIONS)
     parser.add_argument("--functions", nargs="+", choices=FUNCTIONS, default=FUNCTIONS)
@@ -517,14 +519,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     # This program has a bar of its own.
     os.environ["COURSE_PROGRESS"] = "0"
-    counts = (2, 1, 1) if arguments.smoke else (TRIALS, TWIN_TRIALS, TIMER_TRIALS)
+    counts = (2, 1, 1, 1) if arguments.smoke else (TRIALS, TWIN_TRIALS, KNOWN_TRIALS, TIMER_TRIALS)
     settings = Settings(
         trials=arguments.trials or counts[0],
         twin_trials=arguments.twin_trials or counts[1],
-        timer_trials=arguments.timer_trials or counts[2],
+        known_trials=arguments.known_trials or counts[2],
+        timer_trials=arguments.timer_trials or counts[3],
         conditions=tuple(arguments.conditions),
         functions=tuple(arguments.functions),
-        budget_s=0.1 if arguments.smoke else DEFAULT_BUDGET_S,
+        budget_s=0.05 if arguments.smoke else DEFAULT_BUDGET_S,
         threads=arguments.threads,
         burners=arguments.burners,
     )

@@ -466,8 +466,8 @@ def timer_quality(machine: str | None = None, root: Path | None = None) -> Timer
         raise RecordError("no timer was judged yet: run `python benchmarks/timer_quality.py --reference`.")
     if machine is not None:
         return load(root / f"{machine}.json")
-    records = sorted((load(root / f"{name}.json") for name in known), key=lambda record: record.recorded_at)
-    return max(records, key=lambda record: record.environment.device_kind != "cpu")
+    records = [load(root / f"{name}.json") for name in known]
+    return max(records, key=lambda record: (record.environment.device_kind != "cpu", record.recorded_at))
 
 
 def _compact(value: Any) -> Any:

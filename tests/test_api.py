@@ -45,10 +45,23 @@ def test_no_module_bears_the_name_of_a_public_function() -> None:
     assert modules & PUBLIC == set()
 
 
-def test_nothing_public_leaks_in_by_import() -> None:
-    names = {name for name, value in vars(course_utils).items() if not name.startswith("_")}
-    modules = {name for name in names if inspect.ismodule(getattr(course_utils, name))}
-    assert names - modules == PUBLIC
+def test_completion_offers_the_public_names_only() -> None:
+    assert set(dir(course_utils)) == PUBLIC
+    assert not hasattr(course_utils, "benchmark")
+    with pytest.raises(ImportError, match="cannot import name 'benchmark'"):
+        exec("from course_utils import benchmark")
+
+
+def test_editors_see_the_names_where_they_come_from() -> None:
+    # The names load lazily from a table; type checkers and editors read the imports beside it.
+    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    declared = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("course_utils")
+        for alias in node.names
+    }
+    assert declared == {name: getattr(course_utils, name).__module__ for name in PUBLIC}
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
@@ -63,17 +76,28 @@ def test_public_functions_are_documented(name: str) -> None:
 # Import
 
 
-def test_import_is_light() -> None:
-    loaded = set(
-        json.loads(
-            _python(
-                "import json, sys, torch; before = set(sys.modules)\n"
-                "import course_utils; print(json.dumps(sorted(set(sys.modules) - before)))"
-            )
-        )
+_ALL_NAMES = f"from course_utils import {', '.join(sorted(PUBLIC))}"
+
+
+def _loaded_by(code: str) -> set[str]:
+    said = _python(
+        f"import json, sys; before = set(sys.modules)\n{code}\nprint(json.dumps(sorted(set(sys.modules) - before)))"
     )
-    assert "course_utils.timing" in loaded
-    roots = {name.partition(".")[0] for name in loaded}
+    return set(json.loads(said))
+
+
+def test_the_package_alone_loads_nothing() -> None:
+    assert {name.partition(".")[0] for name in _loaded_by("import course_utils")} <= {
+        "course_utils",
+        *sys.stdlib_module_names,
+    }
+
+
+def test_all_names_together_load_torch_and_nothing_that_draws() -> None:
+    loaded = _loaded_by(_ALL_NAMES)
+    assert {"course_utils.timing", "course_utils.limits", "course_utils.store", "torch"} <= loaded
+    by_torch = _loaded_by("import torch")
+    roots = {name.partition(".")[0] for name in loaded - by_torch}
     heavy = {"matplotlib", "ipywidgets", "IPython", "tqdm", "nbformat", "nbclient", "PIL", "jinja2", "psutil", "pynvml"}
     assert roots & heavy == set()
     # torch.compile's machinery alone takes longer than all of the course.
@@ -85,7 +109,7 @@ def test_import_changes_nothing() -> None:
         "import torch, random\n"
         "torch.manual_seed(0); random.seed(0)\n"
         "before = torch.get_rng_state(), random.getstate(), torch.get_num_threads()\n"
-        "import course_utils\n"
+        f"{_ALL_NAMES}\n"
         "assert before[0].equal(torch.get_rng_state()) and before[1:] == (random.getstate(), torch.get_num_threads())\n"
         "assert not torch.cuda.is_initialized()"
     )
@@ -93,14 +117,15 @@ def test_import_changes_nothing() -> None:
 
 
 @pytest.mark.serial
-def test_import_adds_little_to_torchs_own() -> None:
+def test_all_names_together_add_little_to_torchs_own_import() -> None:
     def seconds(code: str) -> float:
         started = time.perf_counter()
         _python(code)
         return time.perf_counter() - started
 
-    seconds("import torch, course_utils")  # reads the files once, and compiles them
-    pairs = [(seconds("import torch"), seconds("import torch, course_utils")) for _ in range(3)]
+    both_imports = f"import torch\n{_ALL_NAMES}"
+    seconds(both_imports)  # reads the files once, and compiles them
+    pairs = [(seconds("import torch"), seconds(both_imports)) for _ in range(3)]
     ratio = statistics.median(both / alone for alone, both in pairs)
     print("torch, with the course:", [(round(a, 2), round(b, 2)) for a, b in pairs])  # noqa: T201
     # 1.05 to 1.1 on a quiet machine. Pulling in matplotlib alone would make it more than this.

@@ -25,6 +25,7 @@ from course_utils import store
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 GENERATED = BOOK / "_generated"
+PICTURE = BOOK / "images" / "headline.png"
 TOC = BOOK / "_toc.yml"
 
 
@@ -346,6 +347,18 @@ def generate(lessons: Sequence[Lesson]) -> None:
         _write_figure(GENERATED / "headline.svg", figure)
 
 
+def write_picture(path: Path) -> None:
+    """Draw README's picture: the trial of the timers, from its newest record.
+
+    Raises:
+        course_utils.store.RecordError: if there is no record of it, or if it is damaged.
+    """
+    from course_utils.timer_quality import timer_quality
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(timer_quality().plot()._repr_png_())
+
+
 def check_toc(lessons: Sequence[Lesson]) -> None:
     """Stop when ``_toc.yml`` and the notebooks part.
 
@@ -409,11 +422,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=BOOK, help="folder that gets _build (default: book)")
     parser.add_argument("--fresh", action="store_true", help="throw an earlier build away first")
     parser.add_argument("--lessons-table", action="store_true", help="print the table of lessons for README.md")
+    parser.add_argument("--write-picture", action="store_true", help="draw README's picture again")
     parser.add_argument("--write-toc", action="store_true", help="rewrite book/_toc.yml")
     options = parser.parse_args(arguments)
     try:
         if options.lessons_table:
             print(lessons_table(load_lessons()), end="")
+            return 0
+        if options.write_picture:
+            write_picture(PICTURE)
             return 0
         if options.write_toc:
             _write(TOC, table_of_contents(load_lessons()))

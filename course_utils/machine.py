@@ -94,7 +94,7 @@ def environment() -> Environment:
             "gpu_memory_bytes": properties.total_memory,
             "compute_capability": f"{properties.major}.{properties.minor}",
             "cuda": f"rocm {torch.version.hip}" if torch.version.hip else torch.version.cuda,
-            **_nvml(),
+            **_nvml(str(getattr(properties, "uuid", ""))),
         }
     elif kind == "mps":
         accelerator = {"device_name": f"{cpu['cpu_model']} GPU", "gpu_count": 1}
@@ -141,8 +141,8 @@ def _cpu() -> dict[str, Any]:
     }
 
 
-def _nvml() -> dict[str, Any]:
-    """Driver, power limit and clock of the first NVIDIA GPU, read only. Empty on AMD or where NVML does not answer."""
+def _nvml(uuid: str) -> dict[str, Any]:
+    """Driver, power limit and clock of one NVIDIA GPU, read only. Empty on AMD or where NVML does not answer."""
     try:
         import pynvml
 
@@ -151,7 +151,11 @@ def _nvml() -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {}
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        try:
+            # NVML counts all GPUs, torch only those that CUDA_VISIBLE_DEVICES names.
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        except pynvml.NVMLError:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         readers = {
             "driver": lambda: str(pynvml.nvmlSystemGetDriverVersion()),
             "power_limit_w": lambda: pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000,
@@ -164,7 +168,8 @@ def _nvml() -> dict[str, Any]:
     except pynvml.NVMLError:
         pass
     finally:
-        pynvml.nvmlShutdown()
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
     return found
 
 

@@ -8,18 +8,23 @@ Times are seconds for one call, memory is bytes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import math
 import statistics
+import types
+import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from course_utils import paired
 from course_utils.paired import Interval, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_T = TypeVar("_T")
 
 
 def _compact(value: Any) -> Any:
@@ -30,7 +35,42 @@ def _compact(value: Any) -> Any:
         return [_compact(item) for item in value]
     if isinstance(value, Mapping):
         return {str(key): _compact(item) for key, item in value.items()}
-    return value
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    # Parameters may be numpy's numbers, or torch's dtypes and devices.
+    return _compact(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value from a file is of the type that a field is declared with."""
+    inner = typing.get_args(hint)
+    if hint is Any:
+        return True
+    if typing.get_origin(hint) is types.UnionType:
+        return any(_fits(value, one) for one in inner)
+    if typing.get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, typing.get_origin(hint) or hint)
+
+
+def _built(cls: type[_T], values: Mapping[str, Any]) -> _T:
+    """Make a result from a record's values.
+
+    Raises:
+        TypeError: if a field is missing, unknown, or of another type than it is declared with.
+    """
+    result = cls(**values)
+    for f in dataclasses.fields(cls):
+        if not _fits(getattr(result, f.name), _hints(cls)[f.name]):
+            raise TypeError(f"{cls.__name__}.{f.name} cannot be {str(values[f.name])[:60]!r}")
+    return result
 
 
 class _Result:
@@ -134,7 +174,10 @@ class Environment(_Result):
         known = {f.name for f in dataclasses.fields(cls)}
         values = {key: value for key, value in record.items() if key in known}
         values["cpu_flags"] = tuple(values.get("cpu_flags", ()))
-        return cls(**values)
+        result = _built(cls, values)
+        if result.device_kind not in ("cpu", "cuda", "mps"):
+            raise ValueError(f"there is no device {result.device_kind!r}")
+        return result
 
 
 def _tuples(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -252,7 +295,12 @@ class Measurement(_Result):
         values = _tuples(record, ("elapsed_s", "enqueue_s", "device_s", "warmup_s", "notes"))
         if values.get("environment") is not None:
             values["environment"] = Environment.from_record(values["environment"])
-        return cls(**values)
+        result = _built(cls, values)
+        if not result.elapsed_s or min(result.elapsed_s) <= 0:
+            raise ValueError(f"{result.label!r} has no times, or times that are not positive")
+        if {len(result.enqueue_s), len(result.device_s)} - {0, result.rounds}:
+            raise ValueError(f"{result.label!r} has other numbers of device times and of rounds")
+        return result
 
 
 @dataclass(frozen=True)
@@ -275,6 +323,14 @@ class Ceiling:
     def value(self) -> float:
         """The limit: the best rate seen, or the median latency in seconds."""
         return statistics.median(self.samples_s) if self.unit == "s" else self.work / min(self.samples_s)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The ceiling from its dictionary."""
+        result = _built(cls, _tuples(record, ("samples_s",)))
+        if not result.samples_s or min(result.samples_s) <= 0:
+            raise ValueError(f"{result.name!r} has no samples, or samples that are not positive")
+        return result
 
 
 @dataclass(frozen=True, repr=False)
@@ -321,13 +377,10 @@ class Ceilings(_Result):
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """The ceilings from :meth:`to_record`'s dictionary."""
-        return cls(
-            entries=tuple(Ceiling(**_tuples(entry, ("samples_s",))) for entry in record["entries"]),
-            environment=Environment.from_record(record["environment"]),
-            name=record.get("name"),
-            parameters=record.get("parameters", {}),
-            notes=tuple(record.get("notes", ())),
-        )
+        values = _tuples(record, ("notes",))
+        values["entries"] = tuple(Ceiling.from_record(entry) for entry in record["entries"])
+        values["environment"] = Environment.from_record(record["environment"])
+        return _built(cls, values)
 
 
 @dataclass(frozen=True)
@@ -506,8 +559,13 @@ class Comparison(_Result):
         values["control"] = Measurement.from_record(record["control"])
         values["environment"] = Environment.from_record(record["environment"])
         if record.get("ceiling") is not None:
-            values["ceiling"] = Ceiling(**_tuples(record["ceiling"], ("samples_s",)))
-        return cls(**values)
+            values["ceiling"] = Ceiling.from_record(record["ceiling"])
+        result = _built(cls, values)
+        if len(set(result.labels)) < max(2, len(result.cases)):
+            raise ValueError("a comparison has two cases or more, of different names")
+        if {case.rounds for case in result.cases} != {result.rounds}:
+            raise ValueError("the cases have different numbers of rounds")
+        return result
 
 
 @dataclass(frozen=True)
@@ -599,7 +657,7 @@ class Sweep(_Result):
             )
             for point in record["points"]
         )
-        return cls(**values)
+        return _built(cls, values)
 
 
 @dataclass(frozen=True)

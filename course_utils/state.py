@@ -23,10 +23,17 @@ def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
+def _default_device() -> torch.device | None:
+    # torch.get_default_device() cannot tell "cpu" from "never set", and a default that is set slows every constructor.
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
+
+
 # Every switch with its getter and setter. The precision switches come parent first: setting a parent also changes
 # children that were never set themselves.
 _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "num_threads": (torch.get_num_threads, torch.set_num_threads),
+    "default_device": (_default_device, torch.set_default_device),
     "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "grad_enabled": (torch.is_grad_enabled, torch.set_grad_enabled),
     "deterministic_algorithms": (
@@ -37,6 +44,7 @@ _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "mem_efficient_sdp": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
     "math_sdp": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
     "cudnn_sdp": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
+    "float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     **{
         path: _attribute(path)
         for path in (
@@ -84,6 +92,15 @@ class RandomState:
     torch_cuda: list[torch.Tensor]
     python: Any
     numpy: Any
+
+    @classmethod
+    def seeded(cls, seed: int) -> RandomState:
+        """Seed all generators and read them."""
+        torch.manual_seed(seed)
+        random.seed(seed)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(seed)
+        return cls.now()
 
     @classmethod
     def now(cls) -> RandomState:

@@ -89,7 +89,7 @@ class LessonRecord:
             return RESULT_TYPES[experiment.kind].from_record(
                 {**experiment.data, "environment": self.environment.to_record()}
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordError(
                 f"experiment {name!r} recorded on {self.environment.machine} is damaged ({error}). "
                 f"Restore the file from git or run `course record {self.lesson}`."
@@ -126,6 +126,8 @@ def write_json(path: Path, data: Any) -> None:
     Raises:
         RecordError: if the disk is full or cannot be written. The old file is untouched.
     """
+    # Compact: indented raw samples would take one line a number. First, so that bad data leaves no file behind.
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, sort_keys=True) + "\n"
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,17 +135,13 @@ def write_json(path: Path, data: Any) -> None:
             "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False
         ) as file:
             temporary = Path(file.name)
-            # Compact: indented raw samples would take one line a number.
-            file.write(json.dumps(data, separators=(",", ":"), allow_nan=False, sort_keys=True) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         # Temporary files are private by default; a record is an ordinary file.
         temporary.chmod(0o644)
         os.replace(temporary, path)
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             advice = "the disk is full: free some space and run the same command again"
         else:
@@ -151,6 +149,11 @@ def write_json(path: Path, data: Any) -> None:
         raise RecordError(
             f"cannot write {path.name} in {path.parent}: {error.strerror}; {advice}. Earlier records are untouched."
         ) from error
+    finally:
+        # Also after Ctrl-C. Once it is renamed there is nothing left to remove.
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 def save_lesson(record: LessonRecord, root: Path) -> Path:
@@ -211,7 +214,7 @@ def load_lesson(path: Path) -> LessonRecord:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RecordError(f"the record {shown} cannot be read: {error}. {advice}") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
-    if not isinstance(version, int):
+    if type(version) is not int:
         raise RecordError(f"{shown} is not a record of this course: it has no schema_version. {advice}")
     if version > SCHEMA_VERSION:
         raise RecordError(
@@ -219,7 +222,7 @@ def load_lesson(path: Path) -> LessonRecord:
             f"Update the course (git pull), or run `course record {path.stem}`."
         )
     try:
-        return LessonRecord(
+        record = LessonRecord(
             lesson=data["lesson"],
             environment=Environment.from_record(data["environment"]),
             experiments={
@@ -230,8 +233,17 @@ def load_lesson(path: Path) -> LessonRecord:
             seconds=data["seconds"],
             schema_version=version,
         )
-    except (KeyError, TypeError, AttributeError) as error:
+        texts = [
+            record.recorded_at,
+            *(h for e in record.experiments.values() for h in (e.code_hash, e.parameters_hash)),
+        ]
+        if not all(isinstance(text, str) for text in texts) or not isinstance(record.seconds, int | float):
+            raise TypeError("a date, a duration or a fingerprint is of another type")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"the record {shown} is damaged: {error!r}. {advice}") from error
+    if record.lesson != path.stem:
+        raise RecordError(f"{shown} holds the record of lesson {record.lesson!r}. {advice}")
+    return record
 
 
 def machines(root: Path) -> list[str]:

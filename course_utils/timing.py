@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from course_utils import paired
 from course_utils.devices import Device, Sample, device_under_test
@@ -38,7 +39,7 @@ _LEAST_ROUNDS, _MOST_ROUNDS = 40, 400
 _WARMUP_SHARE = 0.25
 _WARMUP_WINDOW = 5
 
-Check = Callable[[Any, Any], None]
+Check = Callable[[Any, Any], Any]
 
 
 class CaseError(RuntimeError):
@@ -100,16 +101,18 @@ def measure(
         >>> measure(lambda: a @ a, "matmul", budget_s=0.1).median_s > 0
         True
     """
+    here = environment()
     run = _Run({label: fn}, name or label, budget_s, cache, device)
     with run:
         run.first_calls()
+        run.cases[0].output = None
         run.rounds(order=list(run.cases))
         run.extras(memory)
     return keep(
         run.measurement(
             run.cases[0],
             {"items": items, "flops": flops, "bytes": bytes},
-            environment=environment(),
+            environment=here,
             name=name,
             parameters=dict(parameters or {}),
             notes=tuple(run.notes),
@@ -143,8 +146,8 @@ def compare(
         cases: label to function without arguments, or to :func:`course_utils.fresh` for code with state of its own.
         name: ``lesson/experiment``, to keep it in a record.
         check: True: outputs must agree by ``torch.testing.assert_close``, at the tolerance of the coarser dtype; a
-            function of (baseline's output, case's output) that raises if they do not; False: no check, and the result
-            says so.
+            function of (baseline's output, case's output) that raises or returns False if they do not; False: no
+            check, and the result says so.
         budget_s: seconds for the timings; first calls, parity check and memory pass are not counted.
         practical: relative difference below which nobody cares: 0.01 is 1%.
         cache: ``warm``, or ``cold`` to empty the caches before each call.
@@ -179,6 +182,7 @@ def compare(
     if not 0 < practical < 1:
         raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
     work = {key: _per_case(key, value, cases) for key, value in (("items", items), ("flops", flops), ("bytes", bytes))}
+    here = environment()
     started = time.perf_counter()
     run = _Run(cases, name or " vs ".join(cases), budget_s, cache, device, seed)
     with run:
@@ -195,7 +199,7 @@ def compare(
                 calls=control.calls,
                 elapsed_s=tuple(sample.elapsed_s for sample in control.samples),
             ),
-            environment=environment(),
+            environment=here,
             name=name,
             parameters=dict(parameters or {}),
             cache=cache,
@@ -250,10 +254,12 @@ def sweep(
         >>> sweep(cases, over={"n": [32, 64]}, budget_s=0.1).values
         (32, 64)
     """
-    if len(over) != 1 or not all(len(values) for values in over.values()):
-        raise ValueError(f"sweep() varies one parameter: pass over={{'batch': [1, 8, 64]}}, got {dict(over)!r}")
+    given = list(over.items()) if isinstance(over, Mapping) else []
+    if len(given) != 1 or not isinstance(given[0][1], Sequence) or not given[0][1]:
+        raise ValueError(f"sweep() varies one parameter: pass over={{'batch': [1, 8, 64]}}, got {over!r}")
     _check_budget(budget_s)
-    ((parameter, values),) = over.items()
+    ((parameter, values),) = given
+    here = environment()
     points: list[SweepPoint] = []
     interrupted = False
     with progress(name or f"sweep over {parameter}", expected_s=budget_s * len(values)) as bar:
@@ -263,7 +269,13 @@ def sweep(
                 key: of(value) for key, of in (("items", items), ("flops", flops), ("bytes", bytes)) if of is not None
             }
             try:
-                comparison = compare(make_cases(value), budget_s=budget_s, **work, **options)
+                cases = make_cases(value)
+            except Exception as error:
+                raise CaseError(
+                    f"the cases for {parameter}={value} could not be made: {type(error).__name__}: {error}"
+                ) from error
+            try:
+                comparison = compare(cases, budget_s=budget_s, **work, **options)
             except KeyboardInterrupt:
                 interrupted = True
                 break
@@ -280,7 +292,7 @@ def sweep(
         Sweep(
             over=parameter,
             points=tuple(points),
-            environment=environment(),
+            environment=here,
             name=name,
             parameters=dict(parameters or {}),
             interrupted=interrupted,
@@ -336,6 +348,7 @@ class _Run:
         self.cases: list[_Running] = []
         self.notes: list[str] = []
         self.planned = 0
+        self._rounds_begun = 0
         self.interrupted = False
         self._memory: dict[str, tuple[int | None, int | None]] = {}
         self._prequeued: dict[str, float | None] = {}
@@ -351,19 +364,24 @@ class _Run:
     def first_calls(self) -> None:
         """Build each case from the same random state and time its first call."""
         for label, source in self._sources.items():
-            self._switches.restore()
-            self._random.restore()
             try:
-                fn = source.build() if isinstance(source, Fresh) else source
-                case = _Running(label, fn, Switches.now())
-                self.device.synchronize()
-                start = time.perf_counter()
-                case.output = fn()
-                self.device.synchronize()
-                case.first_call_s = time.perf_counter() - start
+                self.cases.append(self._built(label, source))
             except Exception as error:
                 raise _case_error(label, "its first call", error) from error
-            self.cases.append(case)
+
+    def _built(self, label: str, source: Callable[[], Any] | Fresh) -> _Running:
+        self._switches.restore()
+        self._random.restore()
+        fn = source.build() if isinstance(source, Fresh) else source
+        case = _Running(label, fn, Switches.now())
+        self.device.synchronize()
+        start = time.perf_counter()
+        output = fn()
+        self.device.synchronize()
+        case.first_call_s = time.perf_counter() - start
+        # A copy: cases may write into one buffer, and all would then show what the last one wrote.
+        case.output = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), output)
+        return case
 
     def check(self, check: Check | bool) -> str:
         """Compare each case's first output with the baseline's; say in words what was done."""
@@ -377,7 +395,8 @@ class _Run:
             agree = _assert_agree if check is True else check
             for case in others:
                 try:
-                    agree(baseline.output, case.output)
+                    if agree(baseline.output, case.output) is False:
+                        raise AssertionError("The check says no.")
                 except Exception as error:
                     raise CaseError(
                         f"case {case.label!r} does not compute the same as the baseline {baseline.label!r}, so their "
@@ -390,28 +409,43 @@ class _Run:
         return agreement
 
     def add_control(self) -> _Running:
-        """The baseline once more: the same function, timed as if it were another case."""
+        """The baseline once more, timed as if it were another case.
+
+        A baseline with state of its own is built a second time: where its tensors happen to lie in memory can make it
+        faster or slower by a percent or two, and a control that shares the tensors would not show that.
+        """
         baseline = self.cases[0]
-        return _Running(f"{baseline.label} again", baseline.fn, baseline.switches)
+        label = f"{baseline.label} again"
+        if isinstance(source := self._sources[baseline.label], Fresh):
+            try:
+                control = self._built(label, source)
+                control.output = None
+                return control
+            except torch.OutOfMemoryError:
+                self.notes.append(
+                    "The A/A control shares the baseline's state: there was no memory for a second one, so differences "
+                    "that come from where tensors lie in memory are not in the noise floor."
+                )
+            except Exception as error:
+                raise _case_error(label, "its first call", error) from error
+        return _Running(label, baseline.fn, baseline.switches)
 
     def rounds(self, order: list[_Running]) -> None:
         """Warm up, find the calls for one timing, run the pilot, then the planned rounds."""
-        # The share of the caller's own switches in a round is nil, and a change of them in one case ends with its turn.
         with progress(self.title, expected_s=self.budget_s) as bar:
             started = time.perf_counter()
             try:
-                estimates = [self._warm_up(case) for case in self.cases]
+                estimates = [self._warm_up(case, len(order)) for case in order]
                 bar.advance(time.perf_counter() - started)
                 enough_s = self.device.min_cold_sample_s if self.cache == "cold" else self.device.min_sample_s
-                for case, call_s in zip(self.cases, estimates, strict=True):
-                    case.calls = max(1, math.ceil(enough_s / max(call_s, 1e-9)))
-                for extra in order[len(self.cases) :]:
-                    extra.calls = self.cases[0].calls
+                for case, call_s in zip(order, estimates, strict=True):
+                    # Cases of about the same cost get the same number of calls: a timing has a fixed part, and spread
+                    # over other numbers of calls it would look like a difference.
+                    alike = 0.5 < call_s / estimates[0] < 2
+                    case.calls = max(1, math.ceil(enough_s / max(estimates[0] if alike else call_s, 1e-9)))
                 self.planned = self._plan(order, started)
-                for _ in range(self.planned):
-                    round_started = time.perf_counter()
-                    self._round(order)
-                    bar.advance(time.perf_counter() - round_started)
+                while len(order[0].samples) < self.planned:
+                    bar.advance(self._round(order))
             except KeyboardInterrupt:
                 self.interrupted = True
                 complete = min(len(case.samples) for case in order)
@@ -420,9 +454,9 @@ class _Run:
                 for case in order:
                     del case.samples[complete:]
 
-    def _warm_up(self, case: _Running) -> float:
+    def _warm_up(self, case: _Running, shared_by: int) -> float:
         """Call until the time of a call no longer falls; return an estimate of it."""
-        allowed_s = self.budget_s * _WARMUP_SHARE / len(self.cases)
+        allowed_s = self.budget_s * _WARMUP_SHARE / shared_by
         started = time.perf_counter()
         case.switches.restore()
         self._random.restore()
@@ -435,40 +469,38 @@ class _Run:
             if (steady and spent >= 0.02) or spent + estimate > allowed_s or len(case.warmup_s) >= 10_000:
                 break
         if self.cache == "warm" and estimate * 20 < self.device.min_sample_s:
-            # One short call is mostly clock and synchronisation: estimate it from many.
-            estimate = self._timed(case, max(1, int(self.device.min_sample_s / max(estimate, 1e-7)))).elapsed_s
+            # One short call is mostly clock and synchronisation: estimate it from many, and not from one timing of
+            # them, which another program may have interrupted.
+            many = max(1, int(self.device.min_sample_s / max(estimate, 1e-7)))
+            estimate = min(self._timed(case, many).elapsed_s for _ in range(5))
         # A record needs the shape of the warm-up, not ten thousand calls of it.
         del case.warmup_s[100:]
         return estimate
 
     def _plan(self, order: list[_Running], started: float) -> int:
-        """Run the pilot, whose timings are thrown away, and fix the number of rounds from it."""
-        round_started = time.perf_counter()
-        self._round(order)
-        round_s = max(time.perf_counter() - round_started, 1e-9)
+        """Fix the number of rounds, from a pilot whose timings are thrown away; return it.
+
+        Where a round is so dear that there is no time for a pilot, the rounds that were run to find that out count.
+        """
+        round_s = self._round(order)
+        for _ in range(2):
+            # One round may hold a pause of the machine; the quickest of three tells what a round costs.
+            if round_s < 0.1 * self.budget_s:
+                round_s = min(round_s, self._round(order))
         left_s = self.budget_s - (time.perf_counter() - started)
         pilot = min(_PILOT_ROUNDS, int(_PILOT_SHARE * left_s / round_s))
-        wanted = _LEAST_ROUNDS
-        if pilot >= 6 and len(order) > 1:
-            pilot_started = time.perf_counter()
-            for _ in range(pilot):
-                self._round(order)
-            round_s = (time.perf_counter() - pilot_started) / pilot
-            series = [[sample.elapsed_s for sample in case.samples[1:]] for case in order]
+        wanted, have = _LEAST_ROUNDS, len(order[0].samples)
+        if pilot >= 6:
+            round_s = statistics.median(self._round(order) for _ in range(pilot))
+            series = [[sample.elapsed_s for sample in case.samples[-pilot:]] for case in order]
             logs = [paired.log_ratios(other, series[0]) for other in series[1:]]
-            wanted = max(wanted, paired.rounds_for_precision(logs, PRECISION))
-        elif len(order) == 1:
-            wanted = _MOST_ROUNDS
-        left_s = self.budget_s - (time.perf_counter() - started)
-        affordable = int(left_s / round_s)
-        if pilot >= 6 or affordable >= 1:
+            wanted = max(wanted, paired.rounds_for_precision(logs, PRECISION)) if logs else _MOST_ROUNDS
             for case in order:
                 case.samples.clear()
-            planned = max(1, min(wanted, affordable, _MOST_ROUNDS))
-        else:
-            # One round took the whole budget: it is all there will be.
-            planned = 0
-        if len(order) > 1 and max(planned, 1) < paired.MIN_ROUNDS:
+            have = 0
+        left_s = self.budget_s - (time.perf_counter() - started)
+        planned = max(1, min(wanted, have + max(0, int(left_s / round_s)), _MOST_ROUNDS))
+        if len(order) > 1 and planned < paired.MIN_ROUNDS:
             needed = math.ceil(round_s * paired.MIN_ROUNDS * 1.5)
             self.notes.append(
                 f"The budget of {self.budget_s:g} s allowed fewer than the {paired.MIN_ROUNDS} rounds that a verdict "
@@ -476,15 +508,19 @@ class _Run:
             )
         return planned
 
-    def _round(self, order: list[_Running]) -> None:
+    def _round(self, order: list[_Running]) -> float:
+        """Time each case once, in random order; return the seconds that it took."""
+        started = time.perf_counter()
         turns = list(order)
         self.shuffle(turns)
         # The same random numbers for all cases of a round, other ones in the next round.
-        numbers = RandomState.now()
+        self._rounds_begun += 1
+        numbers = RandomState.seeded(self._rounds_begun)
         for case in turns:
             case.switches.restore()
             numbers.restore()
             case.samples.append(self._timed(case, case.calls))
+        return max(time.perf_counter() - started, 1e-9)
 
     def _timed(self, case: _Running, calls: int) -> Sample:
         try:
@@ -506,6 +542,11 @@ class _Run:
                     self._prequeued[case.label] = self.device.prequeued_s(case.fn, calls, enqueue_s)
                 if memory:
                     self._memory[case.label] = self.device.peak_memory(case.fn)
+            except KeyboardInterrupt:
+                # The rounds are what took the time; what is missing shows as missing.
+                self.interrupted = True
+                self.notes.append("Stopped after the timings: the passes for memory and launches are not complete.")
+                return
             except Exception as error:
                 raise _case_error(case.label, "the memory pass", error) from error
 

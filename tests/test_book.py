@@ -99,6 +99,17 @@ def test_readme_has_the_table_of_lessons():
     )
 
 
+def test_the_picture_of_readme_shows_the_newest_record(builder: ModuleType, tmp_path: Path):
+    from PIL import Image, ImageChops
+
+    assert str(builder.PICTURE.relative_to(ROOT).as_posix()) in (ROOT / "README.md").read_text(encoding="utf-8")
+    builder.write_picture(tmp_path / "now.png")
+    now, committed = (Image.open(path).convert("RGB") for path in (tmp_path / "now.png", builder.PICTURE))
+    advice = "run `python book/build.py --write-picture` and commit it"
+    assert now.size == committed.size, advice
+    assert ImageChops.difference(now, committed).getbbox() is None, advice
+
+
 def test_the_table_links_built_lessons_and_marks_planned_ones(builder: ModuleType):
     lessons = builder.load_lessons()
     rows = builder.lessons_table(lessons).splitlines()

@@ -242,8 +242,8 @@ def test_autocorrelation_with_ties_is_that_of_the_order():
 def test_independent_rounds_are_mostly_left_alone():
     generator = random.Random(11)
     sizes = [paired.block([generator.gauss(0, 1) for _ in range(100)])[1] for _ in range(1000)]
-    # 1% one-sided; three standard errors of 1000 trials on top.
-    assert sum(size > 1 for size in sizes) / 1000 < 0.02
+    # 5% one-sided; three standard errors of 1000 trials on top.
+    assert sum(size > 1 for size in sizes) / 1000 < 0.07
 
 
 @pytest.mark.parametrize("follow", [0.4, 0.7])

@@ -527,7 +527,9 @@ _GONE = object()
         (("lesson",), "another"),
         (("lesson",), 5),
     ],
-    ids=lambda value: ".".join(map(str, value))[-40:] if isinstance(value, tuple) else repr(value)[:30],
+    ids=lambda value: (
+        ".".join(map(str, value))[-40:] if isinstance(value, tuple) else repr(value).split(" at 0x")[0][:30]
+    ),
 )
 def test_damage_deep_inside_is_one_clear_message(reference: Path, where: tuple[Any, ...], value: Any) -> None:
     path = save_lesson(lesson_record(), reference)

@@ -323,8 +323,22 @@ def recorded(name: str, machine: str | None = None) -> Any:
             f"no record holds {name!r}{suggestion}. Lesson {lesson!r} on {record.environment.machine} holds: "
             f"{', '.join(record.experiments) or 'nothing'}."
         )
+    experiment, current = record.experiments[name], current_fingerprint(lesson, name)
+    if current is not None and current.parameters_hash != experiment.parameters_hash:
+        if os.environ.get("COURSE_RECORD_TO"):
+            # This very run makes the record that fits.
+            return Unrecorded(name, needs_cuda=bool(_declared(lesson, name)))
+        raise RecordError(
+            f"{name!r} was recorded on {record.environment.machine} with other parameters than the notebook has now. "
+            f"Run `course record {lesson} --reference` there, or put the old parameters back."
+        )
+    notes = ["A recorded run."]
+    if machine is None and record.environment.device_kind == "cpu":
+        notes.append("No GPU run of this experiment is recorded yet: this is a CPU's result.")
+    if current is not None and current.code_hash != experiment.code_hash:
+        notes.append("The experiment's code has changed since this was recorded.")
     result = record.result(name)
-    return dataclasses.replace(result, notes=(*result.notes, *_provenance(record, name, machine)))
+    return dataclasses.replace(result, notes=(*result.notes, *notes))
 
 
 def _nearest(word: str, choices: list[str]) -> str:
@@ -341,26 +355,6 @@ def _declared(lesson: str, name: str) -> bool | None:
         return "cuda" in needs(found).get(name, ()) if name in experiments(found) else None
     except LessonError:
         return None
-
-
-def _provenance(record: LessonRecord, name: str, machine: str | None) -> list[str]:
-    """What a reader must know about where a recorded result comes from."""
-    environment = record.environment
-    notes = [f"Recorded on {environment.caption}, {environment.size} size."]
-    if machine is None and environment.device_kind == "cpu":
-        notes.append("No GPU run of this experiment is recorded yet: this is a CPU's result.")
-    experiment = record.experiments[name]
-    current = current_fingerprint(record.lesson, name)
-    if current is None:
-        return notes
-    if current.parameters_hash != experiment.parameters_hash:
-        raise RecordError(
-            f"{name!r} was recorded on {environment.machine} with other parameters than the notebook has now. "
-            f"Run `course record {record.lesson} --reference` there, or put the old parameters back."
-        )
-    if current.code_hash != experiment.code_hash:
-        notes.append("The experiment's code has changed since this was recorded.")
-    return notes
 
 
 def current_fingerprint(lesson: str, name: str) -> Any | None:

@@ -298,7 +298,7 @@ def headline(lessons: Sequence[Lesson]) -> tuple[str, Any | None]:
         f"![Recorded result of {result.name}](_generated/headline.svg)",
         "",
         f"From lesson [{lesson.number:02d} · {lesson.title}](../notebooks/{lesson.stem}.ipynb). "
-        f"{' '.join(result.notes)}".rstrip(),
+        f"{' '.join(result.notes)} {result.environment.caption}.",
         "",
     ]
     # A sweep is told at its last value: the figure shows the others.

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 import tomllib
 import zipfile
@@ -64,7 +65,9 @@ def test_pins_satisfy_what_the_package_declares():
 
 def test_the_lock_covers_everything_that_the_requirements_bring_along():
     """Walks the installed packages' own metadata from requirements.txt down."""
-    installed = {canonicalize_name(each.metadata["Name"]): each for each in distributions()}
+    # Only what pip installed: setuptools, once imported, puts copies of its own on the path.
+    here = [sysconfig.get_path("purelib")]
+    installed = {canonicalize_name(each.metadata["Name"]): each for each in distributions(path=here)}
     locked = pins("constraints.txt") | pins("requirements.txt")
     queue, seen = list(pins("requirements.txt")), set()
     while queue:
@@ -451,7 +454,7 @@ def test_everything_that_jupyter_writes_stays_in_the_folder(tmp_path):
     for name in folders:
         assert Path(settings[name]).is_relative_to(tmp_path)
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
-    assert {".jupyter/", ".venv/", "workspace/", "results/"} <= set(ignored)
+    assert {".jupyter/", ".venv/", "/workspace/", "/results/"} <= set(ignored)
 
 
 # --- the learner's workspace ------------------------------------------------------------------------------------------

@@ -871,6 +871,19 @@ def test_progress_writes_nothing_to_a_log_file(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_progress_in_a_notebook_is_gone_at_the_end_even_if_it_was_quicker_than_expected(monkeypatch):
+    import tqdm.auto
+    import tqdm.notebook
+
+    monkeypatch.delenv("COURSE_PROGRESS", raising=False)
+    monkeypatch.setattr(tqdm.auto, "tqdm", tqdm.notebook.tqdm)
+    with progress("quicker", expected_s=30.0) as bar:
+        bar.advance(20.0)
+        widget = bar._bar.container
+        assert widget.comm is not None
+    assert widget.comm is None  # closed: JupyterLab takes it off the page
+
+
 def test_progress_passes_errors_on(terminal):
     terminal()
     with pytest.raises(KeyboardInterrupt), progress("long", expected_s=100.0):

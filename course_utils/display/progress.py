@@ -80,6 +80,8 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
+            # A notebook's bar that is not full is left behind, in red, as if something had failed.
+            self._bar.n = self._bar.total
             self._bar.close()
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from course_utils import store
+from course_utils.lessons import NEEDS, LessonError, experiments, find_lessons, needs
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
@@ -204,6 +205,13 @@ def _experiments_table(records: Sequence[store.LessonRecord]) -> str:
             else:
                 where.append(f"`{record.environment.machine}`")
         rows.append([f"`{name}`", ", ".join(kinds), "<br>".join(where)])
+    recorded = {name for record in records for name in record.experiments}
+    for lesson in find_lessons(ROOT / "notebooks"):
+        for name in experiments(lesson):
+            if name not in recorded:
+                needed = " and ".join(NEEDS[need] for need in needs(lesson).get(name, ()))
+                rows.append([f"`{name}`", "", f"*not recorded yet*{f': needs {needed}' if needed else ''}"])
+    rows.sort()
     return _markdown_table(["Experiment", "Kind", "Recorded on"], rows)
 
 
@@ -340,6 +348,8 @@ def generate(lessons: Sequence[Lesson]) -> None:
         example, figure = headline(lessons)
     except store.RecordError as error:
         raise BookError(f"a record cannot be shown: {error}") from error
+    except LessonError as error:
+        raise BookError(str(error)) from error
     _write(BOOK / "status.md", status)
     _write(GENERATED / "lessons.md", lessons_table(lessons, "../notebooks"))
     _write(GENERATED / "headline.md", example)

@@ -239,6 +239,13 @@ def test_a_cpu_record_alone_still_says_that_no_gpu_run_is_recorded(builder: Modu
     assert "2026-01-02, full" in page
 
 
+def test_the_status_page_names_what_is_not_recorded(builder: ModuleType, records: Path):
+    save_record(records, "pinned_memory/copy", "a-gpu", "cuda", "A GPU of ours")
+    page = builder.status_page(builder.load_lessons())
+    row = next(line for line in page.splitlines() if "pinned_memory/overlap" in line)
+    assert "*not recorded yet*: needs a CUDA GPU" in row
+
+
 def test_a_gpu_record_takes_the_headline_and_ends_the_notice(builder: ModuleType, records: Path):
     save_record(records, "pinned_memory/copy", "a-cpu-16-cores", "cpu", "A CPU")
     save_record(records, "pinned_memory/copy", "a-gpu", "cuda", "A GPU of ours")

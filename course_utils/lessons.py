@@ -118,7 +118,7 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
         LessonError: if there is no such lesson; the message lists the lessons there are.
     """
     lessons = find_lessons(root)
-    wanted = str(name).strip().removesuffix(".ipynb").rsplit("/", 1)[-1]
+    wanted = re.split(r"[\\/]", str(name).strip().removesuffix(".ipynb"))[-1]
     for lesson in lessons:
         if wanted in (lesson.slug, lesson.name) or (wanted.isdecimal() and int(wanted) == lesson.number):
             return lesson

@@ -327,7 +327,7 @@ def _chromium() -> Finding:
 
 def _disk() -> Finding:
     folder = store.results_root()
-    while not folder.exists():
+    while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     found = f"{free / 2**30:.1f} GiB free"

@@ -191,6 +191,10 @@ def lag1_autocorrelation(values: Sequence[float]) -> float:
     return math.fsum(a * b for a, b in pairwise(centred)) / total if total else 0.0
 
 
+def _follow_each_other(values: Sequence[float]) -> bool:
+    return len(values) > 0 and lag1_autocorrelation(values) > _AUTOCORRELATION_Z / math.sqrt(len(values))
+
+
 def block(values: Sequence[float]) -> tuple[list[float], int]:
     """Merge neighbouring rounds until they no longer follow each other.
 
@@ -210,7 +214,7 @@ def block(values: Sequence[float]) -> tuple[list[float], int]:
     """
     size = 1
     blocks = list(values)
-    while len(blocks) // 2 >= MIN_ROUNDS and lag1_autocorrelation(blocks) > _AUTOCORRELATION_Z / math.sqrt(len(blocks)):
+    while len(blocks) // 2 >= MIN_ROUNDS and _follow_each_other(blocks):
         size *= 2
         blocks = [statistics.median(values[i : i + size]) for i in range(0, len(values) - size + 1, size)]
     return blocks, size
@@ -224,14 +228,16 @@ def ratio_interval(logs: Sequence[float], confidence: float = DECISION_CONFIDENC
         confidence: between 0 and 1.
 
     Returns:
-        The interval of the ratio; (0, inf) when there are too few rounds, or too few blocks after :func:`block`.
+        The interval of the ratio; (0, inf) when there are too few rounds, or when they follow each other so much that
+        not even the blocks of :func:`block` are independent.
 
     Example:
         >>> ratio_interval([0.0] * 8).low
         1.0
     """
-    interval = median_interval(block(logs)[0], confidence)
-    if not interval.bounded:
+    blocks = block(logs)[0]
+    interval = median_interval(blocks, confidence)
+    if not interval.bounded or _follow_each_other(blocks):
         return Interval(0.0, math.inf, confidence)
     return Interval(math.exp(interval.low), math.exp(interval.high), confidence)
 

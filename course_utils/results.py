@@ -677,7 +677,7 @@ class Unrecorded:
         """What is missing, and how to get it."""
         lesson = self.name.partition("/")[0]
         where = "It needs a CUDA GPU. With one, run" if self.needs_cuda else "Run"
-        return f"No run of {self.name} is recorded yet. {where} this notebook, or `course record {lesson}`."
+        return f"No run of {self.name} is recorded yet. {where} `course record {lesson} --reference`."
 
     def __repr__(self) -> str:
         return self.words

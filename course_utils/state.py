@@ -23,14 +23,22 @@ def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
+def _matmul_precision() -> str | None:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        # Set through the newer fp32_precision switches: the old name has no answer, and those below carry the truth.
+        return None
+
+
 def _default_device() -> torch.device | None:
     # torch.get_default_device() cannot tell "cpu" from "never set", and a default that is set slows every constructor.
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     return None if context is None else context.device
 
 
-# Every switch with its getter and setter. The precision switches come parent first: setting a parent also changes
-# children that were never set themselves.
+# The switches that the lessons turn, with getter and setter. The precision switches come parent first: setting a parent
+# also changes children that were never set themselves.
 _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "num_threads": (torch.get_num_threads, torch.set_num_threads),
     "default_device": (_default_device, torch.set_default_device),
@@ -44,7 +52,10 @@ _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "mem_efficient_sdp": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
     "math_sdp": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
     "cudnn_sdp": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
-    "float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "float32_matmul_precision": (
+        _matmul_precision,
+        lambda value: None if value is None else torch.set_float32_matmul_precision(value),
+    ),
     **{
         path: _attribute(path)
         for path in (

@@ -7,6 +7,7 @@ run the rounds, then the separate passes (launch-bound, memory).
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -35,9 +36,12 @@ _PILOT_ROUNDS = 24
 _PILOT_SHARE = 0.15
 # More rounds than the interval needs still show the shape of the noise; beyond the upper bound a record only grows.
 _LEAST_ROUNDS, _MOST_ROUNDS = 40, 400
-# The share of the budget that warming up one case may take, shared by all cases.
+# The share of the budget that warming up may take, all cases together.
 _WARMUP_SHARE = 0.25
 _WARMUP_WINDOW = 5
+# A timing of fewer calls than this is preceded by one that is not timed: with a warm cache the code shall find its own
+# data there, and its own threads awake, not what the case before it left behind.
+_CALLS_WARM_BY_THEMSELVES = 10
 
 Check = Callable[[Any, Any], Any]
 
@@ -104,8 +108,7 @@ def measure(
     here = environment()
     run = _Run({label: fn}, name or label, budget_s, cache, device)
     with run:
-        run.first_calls()
-        run.cases[0].output = None
+        run.first_calls(keep_outputs=False)
         run.rounds(order=list(run.cases))
         run.extras(memory)
     return keep(
@@ -135,7 +138,7 @@ def compare(
     bytes: float | Mapping[str, float] | None = None,
     ceiling: Ceiling | None = None,
     device: Device | None = None,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Comparison:
     """Compare two or more ways to do the same thing.
 
@@ -158,7 +161,7 @@ def compare(
         bytes: bytes that one call moves, likewise.
         ceiling: a limit of this machine, from :func:`course_utils.ceilings`, to show rates against.
         device: the device under test; by default this machine's.
-        seed: for the order of the cases inside the rounds.
+        seed: for the order of the cases inside the rounds; by default another order in each comparison.
 
     Returns:
         Raw samples of all cases and of the control, with verdicts.
@@ -184,7 +187,7 @@ def compare(
     work = {key: _per_case(key, value, cases) for key, value in (("items", items), ("flops", flops), ("bytes", bytes))}
     here = environment()
     started = time.perf_counter()
-    run = _Run(cases, name or " vs ".join(cases), budget_s, cache, device, seed)
+    run = _Run(cases, name or " vs ".join(map(str, cases)), budget_s, cache, device, seed)
     with run:
         run.first_calls()
         agreement = run.check(check)
@@ -270,6 +273,9 @@ def sweep(
             }
             try:
                 cases = make_cases(value)
+            except KeyboardInterrupt:
+                interrupted = True
+                break
             except Exception as error:
                 raise CaseError(
                     f"the cases for {parameter}={value} could not be made: {type(error).__name__}: {error}"
@@ -328,12 +334,14 @@ class _Run:
         budget_s: float,
         cache: str,
         device: Device | None,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         _check_budget(budget_s)
         if cache not in ("warm", "cold"):
             raise ValueError(f"cache is 'warm' or 'cold', got {cache!r}")
         for label, case in cases.items():
+            if not isinstance(label, str):
+                raise ValueError(f"a case's label is a text, got {label!r}")
             if not (callable(case) or isinstance(case, Fresh)):
                 raise ValueError(
                     f"case {label!r} is a {type(case).__name__}, not a function: pass the function without calling it, "
@@ -344,7 +352,8 @@ class _Run:
         self.budget_s = budget_s
         self.cache = cache
         self.device = device or device_under_test()
-        self.shuffle = random.Random(seed).shuffle
+        self._dice = random.Random(seed)
+        self._orders: list[tuple[int, ...]] = []
         self.cases: list[_Running] = []
         self.notes: list[str] = []
         self.planned = 0
@@ -361,15 +370,15 @@ class _Run:
         self._switches.restore()
         self._random.restore()
 
-    def first_calls(self) -> None:
+    def first_calls(self, keep_outputs: bool = True) -> None:
         """Build each case from the same random state and time its first call."""
         for label, source in self._sources.items():
             try:
-                self.cases.append(self._built(label, source))
+                self.cases.append(self._built(label, source, keep_outputs))
             except Exception as error:
                 raise _case_error(label, "its first call", error) from error
 
-    def _built(self, label: str, source: Callable[[], Any] | Fresh) -> _Running:
+    def _built(self, label: str, source: Callable[[], Any] | Fresh, keep_output: bool) -> _Running:
         self._switches.restore()
         self._random.restore()
         fn = source.build() if isinstance(source, Fresh) else source
@@ -379,8 +388,9 @@ class _Run:
         output = fn()
         self.device.synchronize()
         case.first_call_s = time.perf_counter() - start
-        # A copy: cases may write into one buffer, and all would then show what the last one wrote.
-        case.output = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), output)
+        if keep_output:
+            # A copy: cases may write into one buffer, and all would then show what the last one wrote.
+            case.output = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), output)
         return case
 
     def check(self, check: Check | bool) -> str:
@@ -395,8 +405,9 @@ class _Run:
             agree = _assert_agree if check is True else check
             for case in others:
                 try:
-                    if agree(baseline.output, case.output) is False:
-                        raise AssertionError("The check says no.")
+                    said = agree(baseline.output, case.output)
+                    if said is not None and not said:
+                        raise AssertionError(f"The check says {said}.")
                 except Exception as error:
                     raise CaseError(
                         f"case {case.label!r} does not compute the same as the baseline {baseline.label!r}, so their "
@@ -418,9 +429,7 @@ class _Run:
         label = f"{baseline.label} again"
         if isinstance(source := self._sources[baseline.label], Fresh):
             try:
-                control = self._built(label, source)
-                control.output = None
-                return control
+                return self._built(label, source, keep_output=False)
             except torch.OutOfMemoryError:
                 self.notes.append(
                     "The A/A control shares the baseline's state: there was no memory for a second one, so differences "
@@ -448,6 +457,7 @@ class _Run:
                     bar.advance(self._round(order))
             except KeyboardInterrupt:
                 self.interrupted = True
+                self.notes.append("Stopped before all rounds were done.")
                 complete = min(len(case.samples) for case in order)
                 if complete == 0:
                     raise
@@ -482,6 +492,7 @@ class _Run:
 
         Where a round is so dear that there is no time for a pilot, the rounds that were run to find that out count.
         """
+        self.planned = _LEAST_ROUNDS  # what an interruption of the pilot is held against
         round_s = self._round(order)
         for _ in range(2):
             # One round may hold a pause of the machine; the quickest of three tells what a round costs.
@@ -511,16 +522,27 @@ class _Run:
     def _round(self, order: list[_Running]) -> float:
         """Time each case once, in random order; return the seconds that it took."""
         started = time.perf_counter()
-        turns = list(order)
-        self.shuffle(turns)
+        turns = [order[index] for index in self._next_order(len(order))]
         # The same random numbers for all cases of a round, other ones in the next round.
         self._rounds_begun += 1
         numbers = RandomState.seeded(self._rounds_begun)
         for case in turns:
             case.switches.restore()
+            if self.cache == "warm" and case.calls < _CALLS_WARM_BY_THEMSELVES:
+                numbers.restore()
+                self._timed(case, 1)
             numbers.restore()
             case.samples.append(self._timed(case, case.calls))
         return max(time.perf_counter() - started, 1e-9)
+
+    def _next_order(self, count: int) -> tuple[int, ...]:
+        """A random order of the cases. All come equally often, so that no case is mostly first, or after another."""
+        if count > 4:  # too many orders to go through
+            return tuple(self._dice.sample(range(count), count))
+        if not self._orders:
+            self._orders = list(itertools.permutations(range(count)))
+            self._dice.shuffle(self._orders)
+        return self._orders.pop()
 
     def _timed(self, case: _Running, calls: int) -> Sample:
         try:
@@ -548,7 +570,10 @@ class _Run:
                 self.notes.append("Stopped after the timings: the passes for memory and launches are not complete.")
                 return
             except Exception as error:
-                raise _case_error(case.label, "the memory pass", error) from error
+                # The rounds stand, whatever these passes meet: an out-of-memory error, a profiler that is already on.
+                self.notes.append(
+                    f"The memory and launch passes of {case.label!r} failed: {type(error).__name__}: {error}"
+                )
 
     def _suspect_launch_bound(self, case: _Running) -> bool:
         if self.cache == "cold" or case.samples[0].device_s is None:

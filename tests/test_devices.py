@@ -331,14 +331,18 @@ def test_cuda_out_of_memory_names_the_case_and_advises(gpu: ScriptedCuda, cuda: 
     assert compare({"a": lambda: gpu.kernel(1e-4), "b": lambda: gpu.kernel(1e-4)}, budget_s=0.2, device=cuda).rounds > 8
 
 
-def test_out_of_memory_in_the_memory_pass_only_is_named_too(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
+def test_out_of_memory_in_the_memory_pass_keeps_the_rounds_and_is_named(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
+    gpu: ScriptedCuda, cuda: CudaDevice
+) -> None:
     def greedy() -> None:
         gpu.kernel(1e-4)
         if "reset_peak_memory_stats" in gpu.calls:
             gpu.allocate(1e12)
 
-    with pytest.raises(CaseError, match=r"'code' failed in the memory pass.*OutOfMemoryError.*smaller"):
-        measure(greedy, budget_s=0.1, device=cuda)
+    result = measure(greedy, budget_s=0.1, device=cuda)
+    assert result.rounds > 0
+    assert result.peak_allocated_bytes is None
+    assert any("passes of 'code' failed: OutOfMemoryError" in note for note in result.notes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

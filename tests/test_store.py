@@ -749,7 +749,7 @@ def test_an_experiment_that_nobody_ran_yet_is_a_sentence(reference: Path, tiny: 
         prepare()
         waiting = recorded("tiny/pair")
         assert waiting == Unrecorded("tiny/pair", needs_cuda=False)
-        assert repr(waiting) == ("No run of tiny/pair is recorded yet. Run this notebook, or `course record tiny`.")
+        assert repr(waiting) == ("No run of tiny/pair is recorded yet. Run `course record tiny --reference`.")
         assert waiting.plot() is waiting
         gpu_only = recorded("tiny/gpu_only")
         assert gpu_only == Unrecorded("tiny/gpu_only", needs_cuda=True)

@@ -228,11 +228,11 @@ def test_dropout_sees_the_same_numbers_in_the_same_round():
     result = compare(cases, device=device, budget_s=AMPLE_S)
     assert result.agreement == "outputs agree"  # the very first calls drew the same, too
     rounds = result.rounds
-    measured = drawn["a"][-2 * rounds :], drawn["b"][-rounds:]
-    # a runs twice in a round: as baseline and as control, with the same numbers each time.
+    # Each timing of so few calls follows an untimed call; and a runs twice in a round, as baseline and as control.
+    a, b = drawn["a"][-4 * rounds :], drawn["b"][-2 * rounds :]
     for i in range(rounds):
-        assert measured[0][2 * i] == measured[0][2 * i + 1] == measured[1][i]
-    assert len({tuple(numbers) for numbers in measured[1]}) == rounds  # other ones in the next round
+        assert all(numbers == b[2 * i] for numbers in [*a[4 * i : 4 * i + 4], b[2 * i + 1]])
+    assert len({tuple(numbers) for numbers in b}) == rounds  # other ones in the next round
 
 
 def test_rounds_see_other_numbers_even_if_one_case_draws_none():
@@ -246,7 +246,7 @@ def test_rounds_see_other_numbers_even_if_one_case_draws_none():
 
     device = ScriptedDevice({draws: 1e-3, draws_not: 1e-3})
     result = compare({"a": draws_not, "b": draws}, check=False, device=device, budget_s=AMPLE_S)
-    assert len(set(drawn[-result.rounds :])) == result.rounds
+    assert len(set(drawn[-2 * result.rounds :])) == result.rounds  # an untimed call draws the same before each timing
 
 
 # --- rounds: order, calls, plan
@@ -267,12 +267,57 @@ def three():
 def test_every_round_times_each_case_once_and_the_baseline_twice_in_random_order():
     device = ScriptedDevice({one: 1e-3, two: 1e-3, three: 1e-3}, noise=0.02)
     result = compare({"one": one, "two": two, "three": three}, check=False, device=device, budget_s=AMPLE_S)
-    timings = [fn for fn, _, _ in device.timings[-4 * result.rounds :]]
+    calls = [fn for fn, _, _ in device.timings[-8 * result.rounds :]]
+    timings = calls[1::2]
+    assert calls[::2] == timings  # what is timed has just run, so that it finds its own data in the cache
     rounds = [tuple(timings[i : i + 4]) for i in range(0, len(timings), 4)]
     assert all(collections.Counter(turn) == {one: 2, two: 1, three: 1} for turn in rounds)
     assert len(set(rounds)) > 6  # there are 12 orders: the baseline's two turns look alike
     first = collections.Counter(turn[0] for turn in rounds)
     assert all(first[fn] > 0 for fn in (one, two, three))
+
+
+def test_a_case_does_not_pay_for_data_that_another_case_pushed_out_of_the_cache():
+    class Cached(ScriptedDevice):
+        """A call takes 30% longer when another function ran before it."""
+
+        last = None
+
+        def sample(self, fn, calls, cache):
+            sample = super().sample(fn, calls, cache)
+            again, self.last = self.last is fn, fn
+            return sample if again else Sample(1.3 * sample.elapsed_s)
+
+    # Baseline and control are one function and often follow each other; the case never does.
+    device = Cached({one: 1e-3, two: 1e-3}, noise=0.01)
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
+    assert result["two"].verdict == "SAME"
+
+
+def test_all_orders_come_equally_often():
+    device = ScriptedDevice({one: 1e-3, two: 1e-3}, noise=0.02)
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
+    timings = [fn for fn, _, _ in device.timings[-6 * result.rounds :]][1::2]
+    place = collections.Counter(timings[i : i + 3].index(two) for i in range(0, len(timings), 3))
+    assert max(place.values()) - min(place.values()) <= 4
+
+
+def test_precision_set_through_either_api_is_put_back():
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+
+    def factory(precision):
+        matmul.fp32_precision = precision
+        return lambda: matmul.fp32_precision
+
+    cases = {"ieee": fresh(factory, "ieee"), "bf16": fresh(factory, "bf16")}
+    compare(cases, check=lambda one, other: (one, other) == ("ieee", "bf16"), **QUICK)
+    assert matmul.fp32_precision == before
+
+
+def test_a_check_may_answer_with_a_tensor():
+    with pytest.raises(CaseError, match="The check says"):
+        compare({"a": lambda: x, "b": lambda: x + 1}, check=lambda a, b: (a - b).abs().max() < 1e-6, **QUICK)
 
 
 def test_the_order_depends_on_the_seed():

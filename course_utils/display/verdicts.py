@@ -47,6 +47,11 @@ def _unclear(case: Case) -> str:
     comparison, interval = case.comparison, case.decision_interval
     if not (interval.bounded and comparison.noise.bounded):
         rounds = comparison.rounds
+        if rounds >= paired.MIN_ROUNDS:
+            return (
+                "UNCLEAR: neighbouring rounds resemble each other, so the machine drifts: stop other programs, or "
+                "raise budget_s"
+            )
         done = f"UNCLEAR: needs {paired.MIN_ROUNDS} rounds, has {rounds}"
         return f"{done}: let it run to the end" if comparison.interrupted else f"{done}: raise budget_s"
     shown = f"99% interval {format_interval(interval)}"

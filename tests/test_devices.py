@@ -332,8 +332,6 @@ def test_cuda_out_of_memory_names_the_case_and_advises(gpu: ScriptedCuda, cuda: 
 
 
 def test_out_of_memory_in_the_memory_pass_keeps_the_rounds_and_is_named(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    gpu: ScriptedCuda, cuda: CudaDevice
-) -> None:
     def greedy() -> None:
         gpu.kernel(1e-4)
         if "reset_peak_memory_stats" in gpu.calls:

@@ -56,7 +56,7 @@ def _measured(threads: int, size: str) -> Ceilings:
     device = device_under_test()
     where = {"cuda": "cuda", "mps": "mps"}.get(device.kind, "cpu")
     # Four times the last-level cache, so that it is memory that is measured.
-    copy_bytes = scaled(cpu=min(4 * device.cache_bytes(), 2**28), cuda=2**31) if where != "mps" else 2**28
+    copy_bytes = scaled(cpu=min(4 * device.cache_bytes(), 2**28), cuda=2**30) if where != "mps" else 2**28
     n = scaled(cpu=1024, cuda=8192)
     link_bytes = 2**28
     work: dict[str, tuple[str, float, Callable[[], Callable[[], Any]]]] = {

@@ -50,7 +50,8 @@ def scaled(*, cpu: Any, cuda: Any) -> Any:
 
     Args:
         cpu: value for a CPU, and for any machine at smoke size. It must run on 2 cores in a second or so.
-        cuda: value for a CUDA GPU at full size. It must fit 8 GiB.
+        cuda: value for a CUDA GPU at full size. It must fit 8 GiB; a GPU with less memory, or older than compute
+            capability 7.5, gets the other value.
 
     Returns:
         One of the two.
@@ -62,7 +63,13 @@ def scaled(*, cpu: Any, cuda: Any) -> Any:
         >>> scaled(cpu=512, cuda=8192) in (512, 8192)
         True
     """
-    return cuda if device_kind() == "cuda" and course_size() == "full" else cpu
+    return cuda if device_kind() == "cuda" and course_size() == "full" and _holds_full_size() else cpu
+
+
+def _holds_full_size() -> bool:
+    """Whether the GPU has what the full sizes assume: 8 GiB, of which drivers keep some, and capability 7.5."""
+    properties = torch.cuda.get_device_properties(0)
+    return properties.total_memory >= 7.5 * 2**30 and (properties.major, properties.minor) >= (7, 5)
 
 
 def slug(text: str) -> str:

@@ -47,6 +47,11 @@ def test_device_kind(on: Callable[..., None], kind: str) -> None:
     assert device_kind() == kind
 
 
+def _gpu(monkeypatch: pytest.MonkeyPatch, gib: float, capability: tuple[int, int]) -> None:
+    properties = types.SimpleNamespace(total_memory=int(gib * 2**30), major=capability[0], minor=capability[1])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+
+
 def test_cuda_comes_before_mps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
@@ -69,10 +74,32 @@ def test_cuda_comes_before_mps(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_size_by_machine_and_wish(
-    on: Callable[..., None], kind: str, size: str | None, expected_size: str, expected: str
+    on: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    size: str | None,
+    expected_size: str,
+    expected: str,
 ) -> None:
     on(kind, size)
+    _gpu(monkeypatch, 139.8, (9, 0))
     assert course_size() == expected_size
+    assert scaled(cpu="small", cuda="large") == expected
+
+
+@pytest.mark.parametrize(
+    ("gib", "capability", "expected"),
+    [(15.6, (7, 5), "large"), (7.6, (8, 9), "large"), (5.8, (8, 6), "small"), (11.9, (6, 1), "small")],
+)
+def test_a_small_or_old_gpu_gets_the_small_size(
+    on: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    gib: float,
+    capability: tuple[int, int],
+    expected: str,
+) -> None:
+    on("cuda", "full")
+    _gpu(monkeypatch, gib, capability)
     assert scaled(cpu="small", cuda="large") == expected
 
 

@@ -23,6 +23,8 @@ The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
   test        lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone
   book        build the book: book/_build/html/index.html
   record      run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them
+  check       what this machine can measure live, and how to get what is missing
+  report      one page: your results beside the recorded machines
   lint        style of code and notebooks; ARGS=--fix mends what can be mended
   workspace   bring workspace/ up to date without opening JupyterLab
   setup       only make or update the environment in .venv
@@ -120,9 +122,8 @@ def book(arguments: list[str]) -> int:
     return _run([prepare(ROOT), ROOT / "book" / "build.py", *arguments])
 
 
-def record(arguments: list[str]) -> int:
-    """Run lessons and keep what they measured."""
-    return _run([prepare(ROOT), "-m", "course_utils.cli", "record", *arguments])
+def _course(verb: str) -> Callable[[list[str]], int]:
+    return lambda arguments: _run([prepare(ROOT), "-m", "course_utils.cli", verb, *arguments])
 
 
 def lint(arguments: list[str]) -> int:
@@ -169,7 +170,9 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "lab": lab,
     "test": test,
     "book": book,
-    "record": record,
+    "record": _course("record"),
+    "check": _course("check"),
+    "report": _course("report"),
     "lint": lint,
     "workspace": workspace,
     "setup": setup,

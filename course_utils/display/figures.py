@@ -489,7 +489,11 @@ def _sweep_work(sweep: Sweep) -> tuple[str | None, Ceiling | None]:
 def _sweep_alt(sweep: Sweep) -> str:
     parts = []
     for point in sweep.points:
-        found = "; ".join(f"{case.label} {verdict_words(case)}" for case in point.comparison if not case.is_baseline)
+        found = "; ".join(
+            f"{case.label} {Verdict.UNCLEAR if case.verdict is Verdict.UNCLEAR else verdict_words(case)}"
+            for case in point.comparison
+            if not case.is_baseline
+        )
         parts.append(f"{sweep.over} {point.value}: {found}")
     return f"Time per call and relative time over {sweep.over}. {'. '.join(parts)}. {sweep.environment.caption}."
 

@@ -399,7 +399,7 @@ def predict(
 
     Args:
         question: what to predict.
-        unit: of the number; ``x`` means "times as fast".
+        unit: of the number; ``x`` means "times": as fast or as long, as the question says.
         low: the smallest number that makes sense, if any.
         high: the largest number that makes sense, if any.
         kind: ``number``, or ``choice`` (the same as giving ``choices``).

@@ -392,7 +392,7 @@ def _sweep(sweep: Sweep) -> _Sheet:
         "relative time",
         "95% interval",
         "noise (A/A)",
-        "rate",
+        f"rate, {labels[1]}" if two else "rate",
         "share of ceiling",
     )
     columns = [

@@ -40,7 +40,7 @@ class _ScriptedDevice:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise NotRight(f"a number is asked for, and your function returns {type(value).__name__}.")
+        raise NotRight(f"A number is asked for, and your function returns {type(value).__name__}.")
     return float(value)
 
 
@@ -68,7 +68,7 @@ def check_missing_wait(answer: Any) -> str | None:
         return "waits_too_early" if device.waits else "no_wait"
     if seconds > truth + device.LEFTOVER_S / 2:
         return "leftovers"
-    raise NotRight(f"one call takes {truth} s on the scripted device, and your function says {seconds:g} s.")
+    raise NotRight(f"One call takes {truth} s on the scripted device, and your function says {seconds:g} s.")
 
 
 class _ScriptedCalls:
@@ -118,7 +118,7 @@ def check_first_call(answer: Any) -> str | None:
     seconds = _number(ask(answer, calls.call, calls.clock))
     made = calls.durations_s
     if len(made) < 3:
-        raise NotRight(f"you called the function {len(made)} times. Even a steady state has to be reached first.")
+        raise NotRight(f"You called the function {len(made)} times. Even a steady state has to be reached first.")
     if math.isclose(seconds, 1.0, rel_tol=0.03):
         return None
 
@@ -133,7 +133,7 @@ def check_first_call(answer: Any) -> str | None:
         return "mean"
     if says(min(made)):
         return "fastest"
-    raise NotRight(f"a usual call takes 1 s on the scripted clock, and your function says {seconds:g} s.")
+    raise NotRight(f"A usual call takes 1 s on the scripted clock, and your function says {seconds:g} s.")
 
 
 class _ScriptedMemory:
@@ -211,7 +211,7 @@ def check_dead_result(answer: Any) -> str | None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     if not callable(answer):
-        raise NotRight(f"a function is asked for, and this is {type(answer).__name__}: pass it without calling it.")
+        raise NotRight(f"A function is asked for, and this is {type(answer).__name__}: pass it without calling it.")
 
     def traced(x: torch.Tensor, w: torch.Tensor) -> Any:
         result = answer(x, w)
@@ -226,12 +226,12 @@ def check_dead_result(answer: Any) -> str | None:
         # A fake tensor has no values: whoever asks for one is reading it.
         if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
             return "reads_value"
-        raise NotRight(f"your code raised {type(error).__name__}: {error}") from error
+        raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
     if any("_local_scalar_dense" in str(node.target) for node in graph.nodes):  # what .item() is called inside
         return "reads_value"
     written = sum("mm" in str(node.target) for node in graph.nodes)
     if written < 2:
-        raise NotRight(f"your function does {written} matrix products. Keep both: the task is to keep them alive.")
+        raise NotRight(f"Your function does {written} matrix products. Keep both: the task is to keep them alive.")
     graph.eliminate_dead_code()
     alive = sum("mm" in str(node.target) for node in graph.nodes)
     return {0: "all_dead", 1: "half_dead"}.get(alive)

@@ -94,11 +94,9 @@ def test_rates_are_measured_on_random_data(unmeasured: None, monkeypatch: pytest
     inputs = [tensors for tensors in device.tensors if tensors and tensors[0].numel() > 1]
     assert len(inputs) == len(result.entries) - 1  # all but the launch of a tiny operation
     for tensors in inputs:
-        random = [tensor for tensor in tensors if tensor.float().std() > 0.5]
-        assert len(random) >= 2, "an input is constant"
-        for tensor in random:
-            assert tensor.float().std() == pytest.approx(1, rel=0.05)
-            assert tensor.float().mean() == pytest.approx(0, abs=0.05)
+        # A product also has a target, whose memory holds whatever was there before.
+        normal = [t for t in map(torch.Tensor.float, tensors) if abs(t.std() - 1) < 0.05 and abs(t.mean()) < 0.05]
+        assert len(normal) >= 2, "an input is not random"
     copied = inputs[0][0]
     assert copied.nbytes == 4 * 2**18 == result.parameters["copy_bytes"]
     assert result["copy"].work == 2 * copied.nbytes  # read and written

@@ -1,0 +1,1 @@
+"""Drawings of mechanisms: what happens, without any measured number. One module for each lesson."""

@@ -1,0 +1,190 @@
+"""The models that lessons share: small, plain, and the same in every lesson."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Block(nn.Module):
+    """One transformer block, normalised before attention and before the MLP.
+
+    Args:
+        width: size of a token's vector.
+        heads: attention heads; ``width`` is a multiple of it.
+
+    Raises:
+        ValueError: if ``width`` is no multiple of ``heads``.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width must be a multiple of heads, got width={width} and heads={heads}")
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend to earlier tokens, then transform each token.
+
+        Args:
+            x: float ``[batch, length, width]``.
+
+        Returns:
+            The same shape and dtype.
+        """
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(attended.transpose(1, 2).reshape(batch, length, width))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class GPT(nn.Module):
+    """A small decoder-only transformer. The embedding's weights serve as the output layer, too.
+
+    Args:
+        vocabulary: number of tokens; 256 for bytes.
+        context: the longest sequence.
+        width: size of a token's vector.
+        layers: number of blocks.
+        heads: attention heads of each block.
+
+    Raises:
+        ValueError: if ``width`` is no multiple of ``heads``.
+
+    Example:
+        >>> GPT(width=32, layers=1, heads=2)(torch.zeros(2, 8, dtype=torch.int64)).shape
+        torch.Size([2, 8, 256])
+    """
+
+    def __init__(
+        self, vocabulary: int = 256, context: int = 256, width: int = 128, layers: int = 4, heads: int = 4
+    ) -> None:
+        super().__init__()
+        self.context = context
+        self.token_embedding = nn.Embedding(vocabulary, width)
+        self.position_embedding = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.token_embedding.weight
+        for embedding in (self.token_embedding, self.position_embedding):
+            # As in GPT-2. The default of 1 makes the first logits, which these weights multiply again, far too large.
+            nn.init.normal_(embedding.weight, std=0.02)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Predict the token after each token.
+
+        Args:
+            tokens: int64 ``[batch, length]``; ``length`` is at most ``context``.
+
+        Returns:
+            Logits, float ``[batch, length, vocabulary]``.
+
+        Raises:
+            ValueError: if the sequence is longer than ``context``.
+        """
+        length = tokens.shape[1]
+        if length > self.context:
+            raise ValueError(f"tokens has length {length}, and this model's context is {self.context}")
+        positions = torch.arange(length, device=tokens.device)
+        x = self.token_embedding(tokens) + self.position_embedding(positions)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class LSTMLanguageModel(nn.Module):
+    """An embedding, an LSTM or a GRU, and an output layer.
+
+    Args:
+        vocabulary: number of tokens; 256 for bytes.
+        width: size of a token's vector and of the hidden state.
+        layers: layers of the RNN.
+        cell: ``lstm`` or ``gru``.
+
+    Raises:
+        ValueError: if ``cell`` is another one.
+
+    Example:
+        >>> LSTMLanguageModel(width=32)(torch.zeros(2, 8, dtype=torch.int64)).shape
+        torch.Size([2, 8, 256])
+    """
+
+    def __init__(self, vocabulary: int = 256, width: int = 256, layers: int = 1, cell: str = "lstm") -> None:
+        super().__init__()
+        if cell not in ("lstm", "gru"):
+            raise ValueError(f"cell is 'lstm' or 'gru', got {cell!r}")
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.rnn = (nn.LSTM if cell == "lstm" else nn.GRU)(width, width, num_layers=layers, batch_first=True)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Predict the token after each token.
+
+        Args:
+            tokens: int64 ``[batch, length]``.
+
+        Returns:
+            Logits, float ``[batch, length, vocabulary]``.
+        """
+        hidden, _ = self.rnn(self.embedding(tokens))
+        return self.head(hidden)
+
+
+class MLP(nn.Sequential):
+    """Linear layers with ReLU between them.
+
+    Args:
+        widths: size of the input, of each hidden layer, and of the output; two numbers or more.
+
+    Raises:
+        ValueError: if there are fewer than two widths.
+
+    Example:
+        >>> MLP((64, 32, 10))(torch.zeros(5, 64)).shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(self, widths: Sequence[int] = (64, 512, 512, 10)) -> None:
+        if len(widths) < 2:
+            raise ValueError(f"widths needs the size of the input and of the output at least, got {list(widths)}")
+        layers: list[nn.Module] = []
+        for inputs, outputs in itertools.pairwise(widths):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        super().__init__(*layers[:-1])
+
+
+class DigitsCNN(nn.Sequential):
+    """Two convolutions with batch normalisation and a linear layer, for images of 8 x 8 points.
+
+    Args:
+        channels: of the first convolution; the second has twice as many.
+
+    Example:
+        >>> DigitsCNN(8)(torch.zeros(5, 1, 8, 8)).shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(self, channels: int = 32) -> None:
+        super().__init__(
+            nn.Conv2d(1, channels, kernel_size=3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(channels, 2 * channels, kernel_size=3, padding=1, bias=False),
+            nn.BatchNorm2d(2 * channels),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(2 * channels * 2 * 2, 10),
+        )

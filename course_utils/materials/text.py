@@ -1,0 +1,117 @@
+"""Real text without a download: the source of Python's own standard library, as bytes."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+# Not part of every installation, or not text that people wrote.
+_LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"})
+
+
+@dataclass(frozen=True)
+class LibraryText:
+    """The beginning of the standard library's source, file after file.
+
+    Attributes:
+        data: the bytes, uint8 ``[size_bytes]``.
+        sha256: of these bytes. Versions of Python differ, so compare losses within one run only.
+        files: how many files the bytes come from; the last one may be cut.
+        python: version of the Python that they belong to.
+    """
+
+    data: torch.Tensor
+    sha256: str
+    files: int
+    python: str
+
+
+@functools.lru_cache(maxsize=4)
+def library_text(size_bytes: int = 2**20) -> LibraryText:
+    """Read the first ``size_bytes`` of the standard library's Python files, folder by folder, sorted by name.
+
+    Args:
+        size_bytes: how much.
+
+    Returns:
+        The bytes and where they come from. The tensor is shared: copy it before you change it.
+
+    Raises:
+        ValueError: if ``size_bytes`` is not positive, or more than the standard library has here.
+
+    Example:
+        >>> text = library_text(4096)
+        >>> text.data.shape, text.data.dtype
+        (torch.Size([4096]), torch.uint8)
+    """
+    if not isinstance(size_bytes, int) or size_bytes < 1:
+        raise ValueError(f"size_bytes is a positive number of bytes, got {size_bytes!r}")
+    root = Path(sysconfig.get_paths()["stdlib"])
+    parts: list[bytes] = []
+    missing = size_bytes
+    for path in _source_files(root):
+        if missing <= 0:
+            break
+        parts.append(path.read_bytes())
+        missing -= len(parts[-1])
+    if missing > 0:
+        raise ValueError(
+            f"size_bytes={size_bytes} is more than the standard library has here: {size_bytes - missing} bytes. "
+            "Ask for less."
+        )
+    joined = bytearray(b"".join(parts)[:size_bytes])
+    digest = hashlib.sha256(joined).hexdigest()
+    return LibraryText(torch.frombuffer(joined, dtype=torch.uint8), digest, len(parts), platform.python_version())
+
+
+def _source_files(folder: Path) -> Iterator[Path]:
+    """The Python files below a folder, in an order that does not depend on the file system."""
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        if path.is_dir():
+            if path.name not in _LEFT_OUT:
+                yield from _source_files(path)
+        elif path.suffix == ".py":
+            yield path
+
+
+def text_batches(
+    data: torch.Tensor, batch: int, length: int, steps: int, seed: int = 0, device: torch.device | str = "cpu"
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Cut random pieces out of a text for next-byte prediction. The same seed gives the same pieces on every device.
+
+    Args:
+        data: the text, uint8 ``[size]``.
+        batch: pieces in a batch.
+        length: bytes in a piece.
+        steps: batches.
+        seed: for the choice of the pieces.
+        device: where the batches go.
+
+    Yields:
+        ``(tokens, targets)``, int64 ``[batch, length]`` each; ``targets`` is one byte further on in the text.
+
+    Raises:
+        ValueError: if ``data`` is no uint8 vector, or shorter than one piece and its target.
+
+    Example:
+        >>> tokens, targets = next(text_batches(library_text(4096).data, batch=2, length=16, steps=1))
+        >>> tokens.shape, bool((tokens[:, 1:] == targets[:, :-1]).all())
+        (torch.Size([2, 16]), True)
+    """
+    if data.dtype != torch.uint8 or data.dim() != 1:
+        raise ValueError(f"data must be a uint8 tensor of one dimension, got {data.dtype} of shape {list(data.shape)}")
+    if len(data) <= length:
+        raise ValueError(f"data has {len(data)} bytes, and a piece with its target needs {length + 1}: use more text")
+    generator = torch.Generator().manual_seed(seed)
+    offsets = torch.arange(length + 1)
+    for _ in range(steps):
+        starts = torch.randint(len(data) - length, (batch, 1), generator=generator)
+        pieces = data[starts + offsets].long().to(device)
+        yield pieces[:, :-1], pieces[:, 1:]

@@ -1,0 +1,94 @@
+"""The shared models and images: shapes, what they do with their input, and that they learn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from course_utils.materials.digits import load_digits_split
+from course_utils.materials.models import GPT, MLP, DigitsCNN, LSTMLanguageModel
+from course_utils.materials.text import library_text, text_batches
+
+
+def small_models() -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    return {
+        "gpt": GPT(context=32, width=32, layers=2, heads=2),
+        "lstm": LSTMLanguageModel(width=32, layers=2),
+        "gru": LSTMLanguageModel(width=32, cell="gru"),
+    }
+
+
+@pytest.mark.parametrize("name", ["gpt", "lstm", "gru"])
+def test_a_language_model_sees_only_earlier_bytes(name: str):
+    model = small_models()[name].eval()
+    tokens = torch.randint(256, (2, 20))
+    later = tokens.clone()
+    later[:, 12:] = (later[:, 12:] + 1) % 256
+    before, after = model(tokens), model(later)
+    assert before.shape == (2, 20, 256)
+    torch.testing.assert_close(before[:, :12], after[:, :12])
+    assert not torch.allclose(before[:, 12:], after[:, 12:])
+
+
+@pytest.mark.parametrize("name", ["gpt", "lstm", "gru"])
+def test_a_language_model_learns_from_the_library(name: str):
+    model = small_models()[name]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for tokens, targets in text_batches(library_text(50_000).data, batch=8, length=32, steps=60):
+        loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    # All bytes alike would be log(256) = 5.5; a model that learnt nothing but how often each occurs stays above 3.
+    assert 4.5 < losses[0] < 6.5
+    assert sum(losses[-5:]) / 5 < 3.6
+
+
+def test_the_gpts_output_layer_is_its_embedding():
+    model = GPT(width=32, layers=1, heads=2)
+    assert model.head.weight is model.token_embedding.weight
+    assert len({id(parameter) for parameter in model.parameters()}) == len(list(model.parameters()))
+
+
+def test_sizes_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match="width=30 and heads=4"):
+        GPT(width=30, heads=4)
+    with pytest.raises(ValueError, match="context"):
+        GPT(context=8, width=32, layers=1, heads=2)(torch.zeros(1, 9, dtype=torch.int64))
+    with pytest.raises(ValueError, match="cell"):
+        LSTMLanguageModel(cell="rnn")
+    with pytest.raises(ValueError, match="widths"):
+        MLP((3,))
+
+
+def test_the_mlp_ends_without_an_activation():
+    assert [type(layer) for layer in MLP((4, 5, 6))] == [nn.Linear, nn.ReLU, nn.Linear]
+
+
+def test_the_digits_are_split_and_learnable():
+    digits = load_digits_split()
+    together = torch.cat([digits.train_images, digits.test_images]).flatten(1)
+    assert together.shape == (1797, 64)
+    assert together.min() == 0
+    assert together.max() == 1
+    assert digits.train_labels.unique().tolist() == list(range(10))
+    torch.manual_seed(0)
+    model = DigitsCNN(8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(3):
+        for images, labels in zip(digits.train_images.split(64), digits.train_labels.split(64), strict=True):
+            functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    right = model.eval()(digits.test_images).argmax(1) == digits.test_labels
+    assert right.float().mean() > 0.85
+
+
+def test_another_seed_is_another_split():
+    assert torch.equal(load_digits_split(0).test_labels, load_digits_split(0).test_labels)
+    assert not torch.equal(load_digits_split(0).test_labels, load_digits_split(1).test_labels)

@@ -614,7 +614,7 @@ def _draw(record: TimerQuality) -> Figure:
     import matplotlib.style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    from course_utils.display.figures import WIDTH_IN, ResultFigure
+    from course_utils.display.canvas import WIDTH_IN, ResultFigure
 
     numbers = record.summary()["judges"]
     by_ratio = [judge for judge in record.judges if not judge.label.endswith("apart")]

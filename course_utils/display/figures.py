@@ -1,27 +1,39 @@
 """Results as figures: every sample visible, ratios with intervals, and the machine and date under each.
 
-Only matplotlib's object interface is used: a figure shows itself once, whether or not a notebook has set up pyplot.
 Everything is laid out in inches from measured text, so that long labels neither overlap nor leave the figure.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import textwrap
-from collections.abc import Callable, Sequence
-from io import BytesIO
+from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.style
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
+from course_utils.display.canvas import (
+    LEGEND_X,
+    LINE_IN,
+    MARGIN_IN,
+    WIDTH_IN,
+    axes_in,
+    case_colour,
+    draw_footer,
+    fit,
+    footer_lines,
+    new_figure,
+    plain_number,
+    ratio_ticks,
+    scale_axis,
+    span,
+    styled,
+    text_in,
+    text_width_in,
+)
 from course_utils.display.quantities import format_percent, format_seconds, seconds_unit
 from course_utils.display.tables import (
     CONTROL_LABEL,
@@ -35,30 +47,6 @@ from course_utils.display.verdicts import headline, noise_floor, sweep_summary, 
 from course_utils.paired import Interval, Verdict
 from course_utils.results import Case, Ceiling, Ceilings, Comparison, Environment, Measurement, Sweep
 
-WIDTH_IN = 8.0
-_MARGIN_IN = 0.12
-_LINE_IN = 0.19
-_STYLE = {
-    "figure.dpi": 110,
-    "savefig.dpi": 110,
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "font.size": 10,
-    "axes.labelsize": 10,
-    "axes.titlesize": 10,
-    "xtick.labelsize": 9.5,
-    "ytick.labelsize": 9.5,
-    "legend.fontsize": 9.5,
-    "axes.edgecolor": "#888888",
-    "xtick.color": "#333333",
-    "ytick.color": "#333333",
-    "text.color": "#222222",
-    "axes.labelcolor": "#222222",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.unicode_minus": False,
-    "text.parse_math": False,  # a label with a dollar sign is a label, not a formula
-}
 # Okabe and Ito's palette, which colour-blind people can tell apart. Words carry the verdict as well.
 _VERDICT_COLOUR = {
     Verdict.FASTER: "#009E73",
@@ -72,103 +60,11 @@ _VERDICT_INK = {  # the same hues, dark enough for text on white
     Verdict.SAME: "#005A8C",
     Verdict.UNCLEAR: "#555555",
 }
-_CASE_COLOURS = ("#444444", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _BASELINE = "#444444"
 _NOISE = "#C9C9C9"
 _PRACTICAL = "#F0E442"
 _VERDICT_MARKER = {Verdict.FASTER: "v", Verdict.SLOWER: "^", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
-_LEGEND_X = _MARGIN_IN / WIDTH_IN
 _GOLDEN = (math.sqrt(5) - 1) / 2
-
-
-class ResultFigure(Figure):
-    """A figure that shows itself in a notebook, and describes itself in words.
-
-    Attributes:
-        alt: what the figure shows, for people who cannot see it.
-    """
-
-    alt: str = "An empty figure."
-
-    def _repr_png_(self) -> bytes:
-        from PIL import Image
-
-        raw, small = BytesIO(), BytesIO()
-        self.savefig(raw, format="png", dpi=self.dpi)
-        image = Image.open(raw).convert("RGB")
-        # A palette halves the size of notebooks and pages. Few colours are in use, so nobody sees the difference.
-        image.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-            small, format="png", optimize=True
-        )
-        return small.getvalue()
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {"image/png": self._repr_png_(), "text/plain": repr(self)}, {"image/png": {"alt": self.alt}}
-
-    def __repr__(self) -> str:
-        return f"Figure: {self.alt}"
-
-
-def _new_figure(height_in: float, width_in: float = WIDTH_IN) -> ResultFigure:
-    fig = ResultFigure(figsize=(width_in, height_in))
-    FigureCanvasAgg(fig)
-    return fig
-
-
-def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Draw with the course's own style, whatever style the notebook has set."""
-
-    @functools.wraps(draw)
-    def wrapper(*args: Any, **kwargs: Any) -> Figure:
-        with matplotlib.style.context(["default", _STYLE]):
-            return draw(*args, **kwargs)
-
-    return wrapper
-
-
-def _axes_in(fig: Figure, left: float, bottom: float, width: float, height: float, **kwargs: Any) -> Axes:
-    """Add axes at a place given in inches from the lower left corner."""
-    w, h = fig.get_size_inches()
-    return fig.add_axes((left / w, bottom / h, width / w, height / h), **kwargs)
-
-
-def _text_in(fig: Figure, x: float, y: float, text: str, **kwargs: Any) -> Any:
-    """Add text at a place given in inches from the lower left corner."""
-    w, h = fig.get_size_inches()
-    return fig.text(x / w, y / h, text, **kwargs)
-
-
-@functools.lru_cache(maxsize=512)
-def _text_width_in(text: str, size: float, weight: str = "normal") -> float:
-    """Width of a line of text, in inches."""
-    font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
-    font.set_size(size, 72)
-    font.set_text(text)
-    return font.get_width_height()[0] / 64 / 72 + 0.03
-
-
-def _fit(text: str, width_in: float, size: float, weight: str = "normal", max_lines: int = 3) -> list[str]:
-    """Wrap text into lines that are no wider than ``width_in``; what does not fit ends in an ellipsis."""
-    limit = max(8, len(text))
-    while limit > 8:
-        lines = textwrap.wrap(text, limit)
-        if all(_text_width_in(line, size, weight) <= width_in for line in lines):
-            break
-        limit -= 1
-    lines = textwrap.wrap(text, limit) or [""]
-    if len(lines) > max_lines:
-        lines = [*lines[: max_lines - 1], lines[max_lines - 1][: limit - 1].rstrip() + "…"]
-    return lines
-
-
-def _footer(fig: Figure, lines: Sequence[str], size: float = 9.0) -> None:
-    """Small lines at the very bottom: how it was measured, on which machine, when."""
-    for i, line in enumerate(reversed(lines)):
-        _text_in(fig, _MARGIN_IN, _MARGIN_IN + i * _LINE_IN, line, fontsize=size, color="#555555", va="bottom")
-
-
-def _footer_lines(*texts: str, size: float = 9.0, width_in: float = WIDTH_IN) -> list[str]:
-    return [line for text in texts if text for line in _fit(text, width_in - 2 * _MARGIN_IN, size, max_lines=2)]
 
 
 def _jitter(n: int) -> list[float]:
@@ -178,69 +74,6 @@ def _jitter(n: int) -> list[float]:
 
 def _alpha(n: int) -> float:
     return min(0.75, max(0.2, 12 / n))
-
-
-def _span(values: Sequence[float]) -> float:
-    return max(values) / min(values)
-
-
-def _plain_number(value: float, _: Any = None) -> str:
-    return f"{value:,.0f}".replace(",", " ") if value >= 1000 else f"{value:.3g}"
-
-
-def _log_ticks(low: float, high: float, count: int) -> list[float]:
-    """Round tick values between two positive ends: powers of ten, with 1-2-5 or finer steps where there is room."""
-    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    best: list[float] = []
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)):
-        ticks = [step * 10.0**decade for decade in decades for step in steps]
-        inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
-        if len(inside) > count:
-            break
-        best = inside
-    while len(best) > count:
-        best = best[::2]
-    return best
-
-
-def _ratio_ticks(low: float, high: float, count: int) -> list[float]:
-    """Tick values for a logarithmic axis of ratios: halves and doubles, with one step between where there is room."""
-    octaves = range(math.floor(math.log2(low)) - 1, math.ceil(math.log2(high)) + 1)
-    steps = (1.0, 1.4) if math.log2(high / low) * 2 <= count + 1 else (1.0,)
-    inside = [step * 2.0**octave for octave in octaves for step in steps if low <= step * 2.0**octave <= high]
-    return inside if 2 <= len(inside) <= count + 2 else _log_ticks(low, high, count)
-
-
-def _scale_axis(
-    ax: Axes,
-    which: str,
-    values: Sequence[float],
-    log: bool,
-    count: int = 5,
-    pad: float = 0.06,
-    log_ticks: Callable[[float, float, int], list[float]] = _log_ticks,
-) -> None:
-    """Set limits, scale and ticks of the x or y axis so that all values lie inside."""
-    axis = ax.xaxis if which == "x" else ax.yaxis
-    set_limits = ax.set_xlim if which == "x" else ax.set_ylim
-    low, high = min(values), max(values)
-    if log:
-        (ax.set_xscale if which == "x" else ax.set_yscale)("log")
-        factor = max((high / low) ** pad, 1.02)
-        low, high = low / factor, high * factor
-        set_limits(low, high)
-        ticks = log_ticks(low, high, count)
-        if len(ticks) >= 2:
-            axis.set_major_locator(FixedLocator(ticks))
-        else:
-            axis.set_major_locator(MaxNLocator(count - 1))
-        axis.set_minor_locator(NullLocator())
-        axis.set_minor_formatter(NullFormatter())
-    else:
-        room = pad * (high - low) or 0.02 * abs(high) or 1.0
-        set_limits(low - room, high + room)
-        axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(_plain_number))
 
 
 def _strip(ax: Axes, y: float, values: Sequence[float], colour: str, half: float = 0.3) -> None:
@@ -282,7 +115,7 @@ def _ratio_axis(ax: Axes, comparison: Comparison, count: int) -> None:
     practical = comparison.practical
     ax.axvspan(1 / (1 + practical), 1 + practical, color=_PRACTICAL, lw=0, alpha=0.7, zorder=0.5)
     ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
-    _scale_axis(ax, "x", ends, log=_span(ends) > 3, count=count, log_ticks=_ratio_ticks)
+    scale_axis(ax, "x", ends, log=span(ends) > 3, count=count, log_ticks=ratio_ticks)
 
 
 def _ratio_legend(comparison: Comparison) -> tuple[list[Any], list[str]]:
@@ -343,12 +176,12 @@ def _comparison_into(ax: Axes, comparison: Comparison) -> Figure:
     for y, case in enumerate(cases):
         _ratio_row(ax, y, case, _row_colour(case))
     ax.set_ylim(len(cases) - 0.5, -0.5)
-    ax.set_yticks(range(len(cases)), ["\n".join(_fit(case.label, 1.6, 9.5)) for case in cases])
+    ax.set_yticks(range(len(cases)), ["\n".join(fit(case.label, 1.6, 9.5)) for case in cases])
     _ratio_label(ax)
     return ax.get_figure(root=True)
 
 
-@_styled
+@styled
 def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
     if ax is not None:
         return _comparison_into(ax, comparison)
@@ -359,19 +192,19 @@ def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
     scale, unit = seconds_unit(comparison.cases[0].median_s)
 
     label_size, verdict_size = 10.0, 10.0
-    label_lines = [_fit(name, 1.75, label_size) for name in comparison.labels]
+    label_lines = [fit(name, 1.75, label_size) for name in comparison.labels]
     label_lines.append([part.strip() for part in CONTROL_LABEL.replace("(", "\n(").splitlines()])
-    label_in = max(_text_width_in(line, label_size) for lines in label_lines for line in lines) + 0.12
+    label_in = max(text_width_in(line, label_size) for lines in label_lines for line in lines) + 0.12
     verdicts = [_short_verdict(case) for case in cases]
     verdict_in = max(
-        [_text_width_in(word, verdict_size, "bold") for word, _ in verdicts]
-        + [_text_width_in(rest, 9.0) for _, rest in verdicts]
+        [text_width_in(word, verdict_size, "bold") for word, _ in verdicts]
+        + [text_width_in(rest, 9.0) for _, rest in verdicts]
     )
     verdict_in += 0.12
     row_in = max(0.44, 0.17 * max(map(len, label_lines)) + 0.12)
-    title_lines = _fit(_title(comparison), WIDTH_IN - 2 * _MARGIN_IN, 12, "bold", max_lines=2)
+    title_lines = fit(_title(comparison), WIDTH_IN - 2 * MARGIN_IN, 12, "bold", max_lines=2)
     unclear = [f"{c.label}: {verdict_sentence(c)}." for c in cases if c.verdict is Verdict.UNCLEAR]
-    footer = _footer_lines(
+    footer = footer_lines(
         *unclear[:3],
         comparison_how(comparison)
         + (
@@ -380,19 +213,19 @@ def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
         comparison.environment.caption,
     )
     rows = len(names)
-    bottom_in = _MARGIN_IN + len(footer) * _LINE_IN + 0.36 + 0.58
+    bottom_in = MARGIN_IN + len(footer) * LINE_IN + 0.36 + 0.58
     top_in = 0.12 + 0.24 * len(title_lines) + 0.28
     height = bottom_in + rows * row_in + top_in
-    fig = _new_figure(height)
+    fig = new_figure(height)
 
-    room = WIDTH_IN - 2 * _MARGIN_IN - label_in - verdict_in - 0.3
+    room = WIDTH_IN - 2 * MARGIN_IN - label_in - verdict_in - 0.3
     left_in, right_in = 0.5 * room, 0.5 * room
-    left = _axes_in(fig, _MARGIN_IN + label_in, bottom_in, left_in, rows * row_in)
-    right = _axes_in(fig, _MARGIN_IN + label_in + left_in + 0.3, bottom_in, right_in, rows * row_in)
+    left = axes_in(fig, MARGIN_IN + label_in, bottom_in, left_in, rows * row_in)
+    right = axes_in(fig, MARGIN_IN + label_in + left_in + 0.3, bottom_in, right_in, rows * row_in)
 
     flat = [t / scale for row in samples for t in row]
-    log = _span(flat) > 10
-    _scale_axis(left, "x", flat, log=log, count=5)
+    log = span(flat) > 10
+    scale_axis(left, "x", flat, log=log, count=5)
     for y, row in enumerate(samples):
         colour = _row_colour(cases[y]) if y < len(cases) else _BASELINE
         _strip(left, y, [t / scale for t in row], colour)
@@ -419,30 +252,30 @@ def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
     right.set_title("← faster", loc="left", fontsize=10)
     right.set_title("slower →", loc="right", fontsize=10)
 
-    x = WIDTH_IN - _MARGIN_IN - verdict_in + 0.12
+    x = WIDTH_IN - MARGIN_IN - verdict_in + 0.12
     for y, ((word, rest), case) in enumerate(zip(verdicts, cases, strict=True)):
         middle = bottom_in + (rows - y - 0.5) * row_in
         ink = _VERDICT_INK[case.verdict]
-        _text_in(
+        text_in(
             fig, x, middle + (0.09 if rest else 0), word, fontsize=verdict_size, weight="bold", color=ink, va="center"
         )
         if rest:
-            _text_in(fig, x, middle - 0.09, rest, fontsize=9, color=ink, va="center")
+            text_in(fig, x, middle - 0.09, rest, fontsize=9, color=ink, va="center")
     for i, line in enumerate(title_lines):
-        _text_in(fig, _MARGIN_IN, height - 0.12 - 0.24 * i, line, fontsize=12, weight="bold", va="top")
+        text_in(fig, MARGIN_IN, height - 0.12 - 0.24 * i, line, fontsize=12, weight="bold", va="top")
     handles, labels = _ratio_legend(comparison)
     fig.legend(
         handles,
         labels,
         loc="lower left",
-        bbox_to_anchor=(_LEGEND_X, (bottom_in - 0.58 - 0.36) / height),
+        bbox_to_anchor=(LEGEND_X, (bottom_in - 0.58 - 0.36) / height),
         ncols=len(handles),
         frameon=False,
         handlelength=1.4,
         columnspacing=1.2,
         borderaxespad=0.1,
     )
-    _footer(fig, footer)
+    draw_footer(fig, footer)
     fig.alt = _comparison_alt(comparison)
     return fig
 
@@ -452,7 +285,7 @@ def _sweep_positions(sweep: Sweep) -> tuple[list[float], bool, bool]:
     values = sweep.values
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         positions = [float(value) for value in values]
-        return positions, True, min(positions) > 0 and _span(positions) >= 8
+        return positions, True, min(positions) > 0 and span(positions) >= 8
     return [float(i) for i in range(len(values))], False, False
 
 
@@ -460,7 +293,7 @@ def _sweep_x(ax: Axes, sweep: Sweep, labels: bool) -> list[float]:
     positions, numeric, log = _sweep_positions(sweep)
     if log:
         ax.set_xscale("log")
-        pad = max(_span(positions) ** 0.04, 1.05)
+        pad = max(span(positions) ** 0.04, 1.05)
         ax.set_xlim(min(positions) / pad, max(positions) * pad)
     else:
         room = 0.06 * (max(positions) - min(positions)) or 0.5
@@ -469,9 +302,9 @@ def _sweep_x(ax: Axes, sweep: Sweep, labels: bool) -> list[float]:
     shown = list(zip(positions, sweep.values, strict=True))
     if numeric and len(shown) > 9:
         shown = shown[:: math.ceil(len(shown) / 9)]
-    names = [_plain_number(p) if numeric and p >= 1 else str(v) for p, v in shown]
+    names = [plain_number(p) if numeric and p >= 1 else str(v) for p, v in shown]
     if not numeric:
-        names = ["\n".join(_fit(name, 6.5 / len(shown), 9.5)) for name in names]
+        names = ["\n".join(fit(name, 6.5 / len(shown), 9.5)) for name in names]
     ax.xaxis.set_major_locator(FixedLocator([p for p, _ in shown]))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xticklabels(names if labels else [])
@@ -506,7 +339,7 @@ def _rate_unit(typical: float, unit: str) -> tuple[float, str]:
     return scale, prefix + unit
 
 
-@_styled
+@styled
 def _sweep(sweep: Sweep, ax: Axes | None) -> Figure:
     if not sweep.points:
         raise ValueError("this sweep holds no point: nothing was measured that could be drawn")
@@ -539,31 +372,31 @@ def _sweep(sweep: Sweep, ax: Axes | None) -> Figure:
     title = f"{sweep.name or 'Sweep'}: {what} over {sweep.over}"
     if len(labels) == 2:
         title = sweep_summary(sweep, labels[1])
-    title_lines = _fit(title, WIDTH_IN - 2 * _MARGIN_IN, 12, "bold", max_lines=2)
-    footer = _footer_lines(comparison_how(sweep.points[0].comparison), sweep.environment.caption)
+    title_lines = fit(title, WIDTH_IN - 2 * MARGIN_IN, 12, "bold", max_lines=2)
+    footer = footer_lines(comparison_how(sweep.points[0].comparison), sweep.environment.caption)
     x_lines = max(
-        (len(_fit(str(v), 6.5 / len(sweep.points), 9.5)) for v in sweep.values if not isinstance(v, int | float)),
+        (len(fit(str(v), 6.5 / len(sweep.points), 9.5)) for v in sweep.values if not isinstance(v, int | float)),
         default=1,
     )
     legend_rows = math.ceil(len(labels) / 3) + 1
-    bottom_in = _MARGIN_IN + len(footer) * _LINE_IN + 0.32 + 0.22 + 0.17 * x_lines + 0.28
+    bottom_in = MARGIN_IN + len(footer) * LINE_IN + 0.32 + 0.22 + 0.17 * x_lines + 0.28
     top_in = 0.12 + 0.24 * len(title_lines) + 0.22 * (legend_rows - 1) + 0.12
     upper_in, lower_in, gap_in = 2.1, 1.7, 0.22
     height = bottom_in + lower_in + gap_in + upper_in + top_in
-    fig = _new_figure(height)
+    fig = new_figure(height)
     left_in = 0.95
     width_in = WIDTH_IN - left_in - 0.25
-    upper = _axes_in(fig, left_in, bottom_in + lower_in + gap_in, width_in, upper_in)
-    lower = _axes_in(fig, left_in, bottom_in, width_in, lower_in)
+    upper = axes_in(fig, left_in, bottom_in + lower_in + gap_in, width_in, upper_in)
+    lower = axes_in(fig, left_in, bottom_in, width_in, lower_in)
 
     _sweep_top(upper, sweep, samples, scale, unit, what, ceiling)
     upper.set_xticklabels([])
     _sweep_ratios(lower, sweep)
 
     for i, line in enumerate(title_lines):
-        _text_in(fig, _MARGIN_IN, height - 0.12 - 0.24 * i, line, fontsize=12, weight="bold", va="top")
-    names = ["\n".join(_fit(label, 2.0, 9.5, max_lines=1)) for label in labels]
-    handles = [Line2D([], [], color=_case_colour(i), lw=2, marker="o" if i else "D", ms=4) for i in range(len(labels))]
+        text_in(fig, MARGIN_IN, height - 0.12 - 0.24 * i, line, fontsize=12, weight="bold", va="top")
+    names = ["\n".join(fit(label, 2.0, 9.5, max_lines=1)) for label in labels]
+    handles = [Line2D([], [], color=case_colour(i), lw=2, marker="o" if i else "D", ms=4) for i in range(len(labels))]
     if ceiling is not None and of:
         handles.append(Line2D([], [], color="#000000", lw=1.2, ls="--"))
         names.append(f"ceiling: {ceiling.name}")
@@ -571,7 +404,7 @@ def _sweep(sweep: Sweep, ax: Axes | None) -> Figure:
         handles,
         names,
         loc="upper left",
-        bbox_to_anchor=(_LEGEND_X, (height - 0.12 - 0.24 * len(title_lines)) / height),
+        bbox_to_anchor=(LEGEND_X, (height - 0.12 - 0.24 * len(title_lines)) / height),
         ncols=3,
         frameon=False,
         handlelength=1.6,
@@ -587,7 +420,7 @@ def _sweep(sweep: Sweep, ax: Axes | None) -> Figure:
         marks,
         [*(v.value for v in Verdict), "noise (A/A)", f"±{practical} does not matter"],
         loc="lower left",
-        bbox_to_anchor=(_LEGEND_X, (_MARGIN_IN + len(footer) * _LINE_IN + 0.02) / height),
+        bbox_to_anchor=(LEGEND_X, (MARGIN_IN + len(footer) * LINE_IN + 0.02) / height),
         ncols=6,
         frameon=False,
         handlelength=1.2,
@@ -595,13 +428,9 @@ def _sweep(sweep: Sweep, ax: Axes | None) -> Figure:
         columnspacing=1.0,
         borderaxespad=0.1,
     )
-    _footer(fig, footer)
+    draw_footer(fig, footer)
     fig.alt = _sweep_alt(sweep)
     return fig
-
-
-def _case_colour(index: int) -> str:
-    return _CASE_COLOURS[index % len(_CASE_COLOURS)]
 
 
 def _sweep_top(
@@ -622,7 +451,7 @@ def _sweep_top(
         values.append(ceiling.value / scale)
         ax.axhline(ceiling.value / scale, color="#000000", lw=1.2, ls="--", zorder=1)
     for i, (label, series) in enumerate(samples.items()):
-        colour = _case_colour(i)
+        colour = case_colour(i)
         for x, point in zip(positions, series, strict=True):
             ax.plot([x] * len(point), [v / scale for v in point], "o", ms=4, mew=0, color=colour, alpha=0.35, zorder=2)
         medians = [sorted(point)[len(point) // 2] / scale for point in series]
@@ -638,8 +467,8 @@ def _sweep_top(
                 zorder=2.5,
             )
         ax.plot(positions, medians, "-", marker="o" if i else "D", ms=4, color=colour, lw=1.8, label=label, zorder=3)
-    log = _span(values) > 10
-    _scale_axis(ax, "y", values, log=log, count=6)
+    log = span(values) > 10
+    scale_axis(ax, "y", values, log=log, count=6)
     ax.set_ylabel(f"{what} ({unit}{', log scale' if log else ''})")
     ax.grid(color="#E6E6E6", lw=0.7)
 
@@ -659,7 +488,7 @@ def _sweep_ratios(ax: Axes, sweep: Sweep) -> None:
         if i == 0:
             continue
         cases = [point.comparison[label] for point in sweep.points]
-        colour = _case_colour(i)
+        colour = case_colour(i)
         ax.plot(positions, [case.ratio for case in cases], "-", color=colour, lw=1.2, alpha=0.7, zorder=2)
         for x, case in zip(positions, cases, strict=True):
             interval: Interval = case.interval
@@ -669,15 +498,15 @@ def _sweep_ratios(ax: Axes, sweep: Sweep) -> None:
                 ends += [interval.low, interval.high]
             face = "white" if case.verdict is Verdict.UNCLEAR else colour
             ax.plot([x], [case.ratio], _VERDICT_MARKER[case.verdict], ms=7, color=colour, mfc=face, zorder=4)
-    log = _span(ends) > 3
-    _scale_axis(ax, "y", ends, log=log, count=6, pad=0.1, log_ticks=_ratio_ticks)
+    log = span(ends) > 3
+    scale_axis(ax, "y", ends, log=log, count=6, pad=0.1, log_ticks=ratio_ticks)
     ax.set_ylabel("relative time\n(1 = baseline)")
     ax.set_xlabel(sweep.over)
     ax.grid(color="#E6E6E6", lw=0.7)
     ax.set_axisbelow(True)
 
 
-@_styled
+@styled
 def _ceilings(ceilings: Ceilings, ax: Axes | None) -> Figure:
     groups: dict[str, list[Ceiling]] = {}
     for entry in ceilings.entries:
@@ -690,27 +519,27 @@ def _ceilings(ceilings: Ceilings, ax: Axes | None) -> Figure:
         _ceiling_group(ax, *next(iter(groups.items())))
         return ax.get_figure(root=True)
     names = [entry.name for entry in ceilings.entries]
-    lines = {name: _fit(name, 2.0, 10) for name in names}
-    label_in = max(_text_width_in(line, 10) for parts in lines.values() for line in parts) + 0.12
-    value_in = max(_text_width_in(ceiling_text(entry), 10, "bold") for entry in ceilings.entries) + 0.15
+    lines = {name: fit(name, 2.0, 10) for name in names}
+    label_in = max(text_width_in(line, 10) for parts in lines.values() for line in parts) + 0.12
+    value_in = max(text_width_in(ceiling_text(entry), 10, "bold") for entry in ceilings.entries) + 0.15
     row_in = max(0.36, 0.17 * max(map(len, lines.values())) + 0.1)
-    footer = _footer_lines(
+    footer = footer_lines(
         "Every sample is a dot; the bar is the limit: the best rate, the median latency.", ceilings.environment.caption
     )
     axis_in = 0.62
-    bottom_in = _MARGIN_IN + len(footer) * _LINE_IN + 0.08
+    bottom_in = MARGIN_IN + len(footer) * LINE_IN + 0.08
     height = bottom_in + sum(len(group) * row_in + axis_in for group in groups.values()) + 0.45
-    fig = _new_figure(height)
+    fig = new_figure(height)
     top = height - 0.45
-    width_in = WIDTH_IN - 2 * _MARGIN_IN - label_in - value_in
+    width_in = WIDTH_IN - 2 * MARGIN_IN - label_in - value_in
     for unit, group in groups.items():
         inches = len(group) * row_in
-        panel = _axes_in(fig, _MARGIN_IN + label_in, top - inches, width_in, inches)
+        panel = axes_in(fig, MARGIN_IN + label_in, top - inches, width_in, inches)
         _ceiling_group(panel, unit, group)
         for y, entry in enumerate(group):
-            _text_in(
+            text_in(
                 fig,
-                WIDTH_IN - _MARGIN_IN,
+                WIDTH_IN - MARGIN_IN,
                 top - (y + 0.5) * row_in,
                 ceiling_text(entry),
                 fontsize=10,
@@ -719,16 +548,16 @@ def _ceilings(ceilings: Ceilings, ax: Axes | None) -> Figure:
                 va="center",
             )
         top -= inches + axis_in
-    _text_in(
+    text_in(
         fig,
-        _MARGIN_IN,
+        MARGIN_IN,
         height - 0.12,
-        _fit(f"What {ceilings.environment.device_name} can do at best", WIDTH_IN - 0.3, 12, "bold", 1)[0],
+        fit(f"What {ceilings.environment.device_name} can do at best", WIDTH_IN - 0.3, 12, "bold", 1)[0],
         fontsize=12,
         weight="bold",
         va="top",
     )
-    _footer(fig, footer)
+    draw_footer(fig, footer)
     fig.alt = (
         f"Limits of {ceilings.environment.device_name}: "
         + "; ".join(f"{entry.name} {ceiling_text(entry)}" for entry in ceilings.entries)
@@ -742,18 +571,18 @@ def _ceiling_group(ax: Axes, unit: str, group: Sequence[Ceiling]) -> None:
     typical = sorted(entry.value for entry in group)[len(group) // 2]
     scale, name = seconds_unit(typical) if unit == "s" else _rate_unit(typical, unit)
     rows = [[value / scale for value in ceiling_samples(entry)] for entry in group]
-    log = _span([value for row in rows for value in row]) > 20
+    log = span([value for row in rows for value in row]) > 20
     for y, (row, entry) in enumerate(zip(rows, group, strict=True)):
         if not log:
             ax.barh(y, entry.value / scale, height=0.62, color="#56B4E9", alpha=0.35, lw=0, zorder=1)
         offsets = [y + 0.22 * o for o in _jitter(len(row))]
         ax.plot(row, offsets, "o", ms=4.5, mew=0, color="#0072B2", alpha=_alpha(len(row)), zorder=2)
         ax.plot([entry.value / scale] * 2, [y - 0.36, y + 0.36], color="#111111", lw=2, zorder=3)
-    _scale_axis(ax, "x", [v for row in rows for v in row], log=log, count=6)
+    scale_axis(ax, "x", [v for row in rows for v in row], log=log, count=6)
     if not log:
         ax.set_xlim(0, max(v for row in rows for v in row) * 1.04)
     ax.set_ylim(len(group) - 0.5, -0.5)
-    ax.set_yticks(range(len(group)), ["\n".join(_fit(entry.name, 2.0, 10)) for entry in group], fontsize=10)
+    ax.set_yticks(range(len(group)), ["\n".join(fit(entry.name, 2.0, 10)) for entry in group], fontsize=10)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     kind = {"B/s": "bandwidth", "FLOP/s": "compute rate", "s": "latency"}.get(unit, "rate")
@@ -762,29 +591,29 @@ def _ceiling_group(ax: Axes, unit: str, group: Sequence[Ceiling]) -> None:
     ax.set_axisbelow(True)
 
 
-@_styled
+@styled
 def _measurement(measurement: Measurement, ax: Axes | None) -> Figure:
     m = measurement
     scale, unit = seconds_unit(m.median_s)
     before = ([m.first_call_s] if m.first_call_s is not None else []) + list(m.warmup_s)
     values = [value / scale for value in (*before, *m.elapsed_s)]
-    log = _span(values) > 10
+    log = span(values) > 10
     start = -len(before)
     if ax is None:
-        footer = _footer_lines(
+        footer = footer_lines(
             rounds_and_calls([m]),
             m.environment.caption if m.environment else "",
         )
-        bottom_in = _MARGIN_IN + len(footer) * _LINE_IN + 0.62
+        bottom_in = MARGIN_IN + len(footer) * LINE_IN + 0.62
         title = f"{m.label}: {format_seconds(m.median_s)} per call"
         if m.interval_s.bounded:
             title += f" (95% interval {format_seconds(m.interval_s.low)} to {format_seconds(m.interval_s.high)})"
-        title_lines = _fit(title, WIDTH_IN - 2 * _MARGIN_IN, 12, "bold", max_lines=2)
+        title_lines = fit(title, WIDTH_IN - 2 * MARGIN_IN, 12, "bold", max_lines=2)
         top_in = 0.2 + 0.24 * len(title_lines) + 0.28
         height = bottom_in + 2.3 + top_in
-        fig = _new_figure(height)
-        order = _axes_in(fig, 0.95, bottom_in, 4.9, 2.3)
-        counts = _axes_in(fig, 6.0, bottom_in, WIDTH_IN - 6.0 - 0.25, 2.3)
+        fig = new_figure(height)
+        order = axes_in(fig, 0.95, bottom_in, 4.9, 2.3)
+        counts = axes_in(fig, 6.0, bottom_in, WIDTH_IN - 6.0 - 0.25, 2.3)
     else:
         order = ax
     if m.first_call_s is not None:
@@ -796,7 +625,7 @@ def _measurement(measurement: Measurement, ax: Axes | None) -> Figure:
     measured = [v / scale for v in m.elapsed_s]
     order.plot(range(m.rounds), measured, "o", color="#0072B2", ms=4.5, mew=0, alpha=0.7, label="measured", zorder=3)
     order.axhline(m.median_s / scale, color="#111111", lw=1.2, zorder=2, label="median")
-    _scale_axis(order, "y", values, log=log, count=6)
+    scale_axis(order, "y", values, log=log, count=6)
     order.set_xlim(start - 1, m.rounds)
     order.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     order.set_xlabel("round (below 0: warm-up)" if before else "round")
@@ -832,14 +661,14 @@ def _measurement(measurement: Measurement, ax: Axes | None) -> Figure:
         handles,
         names,
         loc="upper left",
-        bbox_to_anchor=(_LEGEND_X, (height - 0.12 - 0.24 * len(title_lines)) / height),
+        bbox_to_anchor=(LEGEND_X, (height - 0.12 - 0.24 * len(title_lines)) / height),
         ncols=4,
         frameon=False,
         borderaxespad=0.1,
     )
     for i, line in enumerate(title_lines):
-        _text_in(fig, _MARGIN_IN, height - 0.12 - 0.24 * i, line, fontsize=12, weight="bold", va="top")
-    _footer(fig, footer)
+        text_in(fig, MARGIN_IN, height - 0.12 - 0.24 * i, line, fontsize=12, weight="bold", va="top")
+    draw_footer(fig, footer)
     first = f" The first call took {format_seconds(m.first_call_s)}." if m.first_call_s is not None else ""
     where = f" {m.environment.caption}." if m.environment else ""
     fig.alt = (

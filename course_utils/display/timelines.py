@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from course_utils.display.figures import WIDTH_IN, ResultFigure
+from course_utils.display.canvas import WIDTH_IN, ResultFigure
 
 _INK = "#222222"
 _PYTHON, _DEVICE, _CLOCK, _WAIT = "#56B4E9", "#E69F00", "#D55E00", "#DDDDDD"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from matplotlib.patches import FancyBboxPatch
 
+from course_utils.display.canvas import ResultFigure
 from course_utils.display.diagrams.shapes import (
     BLUE,
     BLUE_INK,
@@ -21,7 +22,6 @@ from course_utils.display.diagrams.shapes import (
     canvas,
     rounded,
 )
-from course_utils.display.figures import ResultFigure
 
 
 def host_to_device_paths() -> ResultFigure:

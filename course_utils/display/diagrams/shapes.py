@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import FancyBboxPatch
 
-from course_utils.display.figures import ResultFigure
+from course_utils.display.canvas import ResultFigure
 
 # Okabe and Ito's palette; the darker inks are for text on white. A word or a line style
 # carries each difference as well.

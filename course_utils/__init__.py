@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from course_utils.display.prediction import predict
     from course_utils.limits import ceilings
     from course_utils.machine import environment, scaled
+    from course_utils.observations import curves, tabulate
     from course_utils.state import fresh
     from course_utils.store import recorded
     from course_utils.timing import compare, measure, sweep
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "ceilings": "limits",
     "compare": "timing",
+    "curves": "observations",
     "environment": "machine",
     "fresh": "state",
     "measure": "timing",
@@ -26,11 +28,13 @@ _MODULE_OF = {
     "recorded": "store",
     "scaled": "machine",
     "sweep": "timing",
+    "tabulate": "observations",
 }
 
 __all__ = [
     "ceilings",
     "compare",
+    "curves",
     "environment",
     "fresh",
     "measure",
@@ -38,6 +42,7 @@ __all__ = [
     "recorded",
     "scaled",
     "sweep",
+    "tabulate",
 ]
 
 

@@ -14,7 +14,7 @@ import math
 import statistics
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _T = TypeVar("_T")
+
+# What the numbers in a table can be: how they are shown follows from it.
+TABLE_UNITS = ("bytes", "s", "B/s", "FLOP/s", "relative", "ratio", "percent", "count")
 
 
 def _compact(value: Any) -> Any:
@@ -39,6 +42,10 @@ def _compact(value: Any) -> Any:
         return value
     # Parameters may be numpy's numbers, or torch's dtypes and devices.
     return _compact(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+def _fields_of(result: Any) -> dict[str, Any]:
+    return {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
 
 
 @functools.cache
@@ -544,7 +551,7 @@ class Comparison(_Result):
 
     def to_record(self) -> dict[str, Any]:
         """The comparison as plain JSON types, raw samples included."""
-        record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        record = _fields_of(self)
         record["cases"] = [case.to_record() for case in self.cases]
         record["control"] = self.control.to_record()
         record["environment"] = self.environment.to_record()
@@ -660,6 +667,178 @@ class Sweep(_Result):
         return _built(cls, values)
 
 
+@dataclass(frozen=True, repr=False)
+class Table(_Result):
+    """What a notebook found out and did not time: one row for each thing that was looked at.
+
+    Attributes:
+        columns: names; the first column names the rows.
+        rows: the values, one tuple a row: texts, numbers, truth values, or None where there is nothing to say.
+        units: of a column's numbers, by the column's name: a key of :data:`TABLE_UNITS`.
+        environment: machine and software.
+        name: the record's name, ``lesson/experiment``.
+        parameters: problem sizes and settings.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "table"
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    environment: Environment
+    units: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """What the rows are called."""
+        return tuple(row[0] for row in self.rows)
+
+    def __getitem__(self, label: Any) -> dict[str, Any]:
+        for row in self.rows:
+            if row[0] == label:
+                return dict(zip(self.columns, row, strict=True))
+        raise KeyError(f"no row {label!r} in this table; there are: {', '.join(map(str, self.labels))}")
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
+
+    def plot(self, columns: str | Sequence[str] | None = None, *, stacked: bool = False, ax: Any = None) -> Figure:
+        """Draw columns as horizontal bars, one group for each row.
+
+        Args:
+            columns: which, of one unit; by default the first with numbers and all others of its unit.
+            stacked: whether the columns are parts of a whole.
+            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
+
+        Returns:
+            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+
+        Raises:
+            ValueError: if a column is unknown, holds no numbers, or has another unit than the first.
+        """
+        from course_utils.display.table_figures import table_figure
+
+        return table_figure(self, columns, stacked=stacked, ax=ax)
+
+    def to_record(self) -> dict[str, Any]:
+        """The table as plain JSON types."""
+        return _compact({**_fields_of(self), "environment": self.environment.to_record()})
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The table from :meth:`to_record`'s dictionary."""
+        values = _tuples(record, ("columns", "notes"))
+        values["rows"] = tuple(tuple(row) for row in record["rows"])
+        values["environment"] = Environment.from_record(record["environment"])
+        result = _built(cls, values)
+        if not result.columns or any(len(row) != len(result.columns) for row in result.rows):
+            raise ValueError("a table has a value for each column in each row")
+        if len(set(result.labels)) < len(result.rows):
+            raise ValueError("each row of a table has a name of its own")
+        return result
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of :class:`Curves`.
+
+    Attributes:
+        label: what it shows.
+        x: where it was read off, ascending.
+        y: what was read off there; None for a value that is not finite.
+    """
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float | None, ...]
+
+    @property
+    def final(self) -> float | None:
+        """The last value; None if it is not finite."""
+        return self.y[-1]
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The curve from its dictionary."""
+        result = _built(cls, _tuples(record, ("x", "y")))
+        if not result.x or len(result.x) != len(result.y):
+            raise ValueError(f"{result.label!r} has no points, or other numbers of x and of y")
+        return result
+
+
+@dataclass(frozen=True, repr=False)
+class Curves(_Result):
+    """Values that change over the course of a run, such as the loss over the steps of a training.
+
+    Attributes:
+        curves: the lines.
+        x_label: what x is.
+        y_label: what y is, with its unit.
+        environment: machine and software.
+        name: the record's name, ``lesson/experiment``.
+        parameters: problem sizes and settings.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "curves"
+
+    curves: tuple[Curve, ...]
+    x_label: str
+    y_label: str
+    environment: Environment
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the lines are called."""
+        return tuple(curve.label for curve in self.curves)
+
+    def __getitem__(self, label: str) -> Curve:
+        for curve in self.curves:
+            if curve.label == label:
+                return curve
+        raise KeyError(f"no curve {label!r}; there are: {', '.join(self.labels)}")
+
+    def __iter__(self) -> Iterator[Curve]:
+        return iter(self.curves)
+
+    def plot(self, *, log_y: bool = False, ax: Any = None) -> Figure:
+        """Draw all lines into one panel.
+
+        Args:
+            log_y: whether y is logarithmic; values that are not positive are left out then.
+            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
+
+        Returns:
+            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+        """
+        from course_utils.display.table_figures import curves_figure
+
+        return curves_figure(self, log_y=log_y, ax=ax)
+
+    def to_record(self) -> dict[str, Any]:
+        """The curves as plain JSON types."""
+        record = {**_fields_of(self), "environment": self.environment.to_record()}
+        record["curves"] = [dataclasses.asdict(curve) for curve in self.curves]
+        return _compact(record)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The curves from :meth:`to_record`'s dictionary."""
+        values = _tuples(record, ("notes",))
+        values["curves"] = tuple(Curve.from_record(curve) for curve in record["curves"])
+        values["environment"] = Environment.from_record(record["environment"])
+        result = _built(cls, values)
+        if not result.curves or len(set(result.labels)) < len(result.curves):
+            raise ValueError("there is at least one curve, and each has a name of its own")
+        return result
+
+
 @dataclass(frozen=True)
 class Unrecorded:
     """Stands for an experiment that a notebook has and no machine has recorded yet. It shows itself as that sentence.
@@ -690,12 +869,12 @@ class Unrecorded:
         del key
         return self
 
-    def plot(self, ax: Any = None) -> Self:
+    def plot(self, *args: Any, **options: Any) -> Self:
         """There is nothing to draw: returns itself, so that the sentence is shown where the figure would be."""
-        del ax
+        del args, options
         return self
 
 
 RESULT_TYPES: Mapping[str, type[_Result]] = {
-    result.kind: result for result in (Environment, Measurement, Ceilings, Comparison, Sweep)
+    result.kind: result for result in (Environment, Measurement, Ceilings, Comparison, Sweep, Table, Curves)
 }

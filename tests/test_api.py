@@ -19,7 +19,19 @@ import course_utils
 
 ROOT = Path(course_utils.__file__).resolve().parent
 # DESIGN's public names. The lessons still to come add run_ranks, trace_memory, diagnose and the simulators.
-PUBLIC = {"ceilings", "compare", "environment", "fresh", "measure", "predict", "recorded", "scaled", "sweep"}
+PUBLIC = {
+    "ceilings",
+    "compare",
+    "curves",
+    "environment",
+    "fresh",
+    "measure",
+    "predict",
+    "recorded",
+    "scaled",
+    "sweep",
+    "tabulate",
+}
 
 
 def _python(code: str) -> str:

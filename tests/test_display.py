@@ -29,7 +29,18 @@ from course_utils.display.progress import progress
 from course_utils.display.quantities import format_interval, format_percent
 from course_utils.display.verdicts import headline, sweep_summary
 from course_utils.paired import Interval, Verdict
-from course_utils.results import Ceiling, Ceilings, Comparison, Environment, Measurement, Sweep, SweepPoint
+from course_utils.results import (
+    Ceiling,
+    Ceilings,
+    Comparison,
+    Curve,
+    Curves,
+    Environment,
+    Measurement,
+    Sweep,
+    SweepPoint,
+    Table,
+)
 
 CPU = Environment(
     machine="amd-epyc-2-cores",
@@ -153,6 +164,28 @@ def _measurement(**more: object) -> Measurement:
     return Measurement(**fields)
 
 
+def _table(values: dict[str, float], unit: str, **more: object) -> Table:
+    rows = [("fp32", 1), (LONG, 0.7), ("none at all", 0)]
+    return Table(
+        columns=("case", *values, *more),
+        rows=tuple((label, *(value * factor for value in values.values()), *more.values()) for label, factor in rows),
+        environment=CPU,
+        units=dict.fromkeys(values, unit),
+        name="mixed_precision/table",
+    )
+
+
+def _curves(count: int) -> Curves:
+    lines = []
+    for i in range(count):
+        y = [2.5 + 3 * math.exp(-x / (20 + 5 * i)) for x in range(60)]
+        # One line breaks off, as a training that diverges does.
+        lines.append(
+            Curve(f"recipe {i}" if i else LONG, tuple(range(60)), tuple(y[:40] + [None] * 20 if i == 3 else y))
+        )
+    return Curves(tuple(lines), "step", "loss (nats per byte)", CPU, name="mixed_precision/loss")
+
+
 TWO = {"pageable": 1.0, "pinned": 0.55}
 EIGHT = {
     "pageable": 1.0,
@@ -179,6 +212,15 @@ RESULTS = {
     "ceilings": _ceilings(),
     "measurement": _measurement(),
     "one sample": _measurement(elapsed_s=(1e-3,), first_call_s=None, warmup_s=(), environment=None),
+    "table of parts": _table(
+        {"weights": 4_000_000, "gradients": 4_000_000, "optimizer": 8_000_000, "activations": 31_000_000}, "bytes"
+    ),
+    "table of errors": _table(
+        {"forward": 2.3e-7, "backward": 4.1e-3}, "relative", ran="math", equal=True, missing=None
+    ),
+    "table of seconds": _table({"first call": 12.5}, "s"),
+    "curves": _curves(5),
+    "one curve": _curves(1),
 }
 DRAWN = [name for name, result in RESULTS.items() if not isinstance(result, Environment)]
 
@@ -524,6 +566,58 @@ def test_no_text_is_cut_off_or_overlaps(name):
             across = min(a.x1, b.x1) - max(a.x0, b.x0)
             along = min(a.y1, b.y1) - max(a.y0, b.y0)
             assert across <= 1 or along <= 1, f"{one.get_text()!r} overlaps {other.get_text()!r}"
+
+
+def test_bars_are_as_long_as_their_values_and_parts_end_where_the_next_begins():
+    table = RESULTS["table of parts"]
+    for stacked in (False, True):
+        (ax,) = table.plot(stacked=stacked).axes
+        bars = [(bar.get_x(), bar.get_width()) for bar in ax.patches]
+        expected = [value / 2**20 for row in table.rows for value in row[1:]]
+        assert [width for _, width in bars] == pytest.approx(expected)
+        starts = [sum(expected[i - i % 4 : i]) if stacked else 0 for i in range(len(expected))]
+        assert [x for x, _ in bars] == pytest.approx(starts)
+
+
+def test_values_of_many_magnitudes_are_dots_on_a_logarithmic_axis():
+    table = RESULTS["table of errors"]
+    (ax,) = table.plot().axes
+    assert ax.get_xscale() == "log"
+    assert not ax.patches
+    drawn = sorted(float(line.get_xdata()[0]) for line in ax.lines)
+    assert drawn == pytest.approx(sorted(value for row in table.rows for value in row[1:3] if value > 0))
+    shown = [item.get_text() for item, _ in _texts(ax.figure)]
+    assert shown.count("0") >= 2  # what has no place on the axis is still named
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [("ran", "ran.*no numbers.*forward, backward"), (["forward", "other"], "'other'"), ("equal", "equal")],
+)
+def test_columns_that_cannot_be_drawn_are_named(columns, message):
+    with pytest.raises(ValueError, match=message):
+        RESULTS["table of errors"].plot(columns)
+
+
+def test_columns_of_two_units_do_not_share_an_axis():
+    table = Table(("case", "time", "memory"), (("a", 1.0, 5),), CPU, {"time": "s", "memory": "bytes"})
+    assert table.plot().axes[0].get_xlabel() == "time (s)"
+    with pytest.raises(ValueError, match="2 units"):
+        table.plot(["time", "memory"])
+    with pytest.raises(ValueError, match="no column of numbers"):
+        Table(("case", "word"), (("a", "b"),), CPU).plot()
+
+
+def test_curves_are_told_apart_by_colour_and_dash_and_break_where_they_are_not_finite():
+    curves = RESULTS["curves"]
+    (ax,) = curves.plot().axes
+    styles = [(line.get_color(), str(line._dash_pattern)) for line in ax.lines]
+    assert len({colour for colour, _ in styles}) == len({dash for _, dash in styles}) == len(styles) == 5
+    for line, curve in zip(ax.lines, curves, strict=True):
+        assert list(line.get_xdata()) == list(curve.x)
+        assert [None if math.isnan(y) else y for y in line.get_ydata()] == list(curve.y)
+    assert curves.plot(log_y=True).axes[0].get_yscale() == "log"
+    assert "recipe 3 are not finite" in text(curves)
 
 
 def test_figure_shows_every_sample():

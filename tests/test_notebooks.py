@@ -53,7 +53,7 @@ HEADINGS = (
 CELLS = range(20, 51)
 LONGEST_CODE_CELL = 25
 LARGEST_MEDIAN = 6
-MEASURING = {"compare", "sweep", "measure", "run_ranks", "trace_memory"}
+MEASURING = {"compare", "sweep", "measure", "tabulate", "curves", "run_ranks", "trace_memory"}
 EXERCISE = re.compile(r"^### Exercise (\d+) · (.+) · (\d+) min$", re.MULTILINE)
 
 

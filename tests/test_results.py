@@ -17,10 +17,13 @@ from course_utils.results import (
     Ceiling,
     Ceilings,
     Comparison,
+    Curve,
+    Curves,
     Environment,
     Measurement,
     Sweep,
     SweepPoint,
+    Table,
     Unrecorded,
 )
 
@@ -241,6 +244,8 @@ _ALL = [
     Ceilings((Ceiling("copy", "B/s", 10.0, (1.0,)),), HERE),
     comparison(measurement("base"), measurement("case")),
     Sweep("n", (SweepPoint(1, comparison(measurement("base"), measurement("case"))),), HERE),
+    Table(("dtype", "error", "kernel"), (("fp32", 1e-7, "math"), ("bf16", None, "flash")), HERE, {"error": "relative"}),
+    Curves((Curve("fp32", (1, 2), (2.5, None)),), "step", "loss", HERE),
 ]
 
 
@@ -281,3 +286,36 @@ def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
     assert "course record tiny" in waiting.words
     assert "&lt;pair&gt;" in waiting._repr_html_()
     assert waiting.plot(ax=object()) is waiting
+    assert waiting.plot("weights", stacked=True) is waiting
+
+
+# Tables and curves
+
+
+def test_a_tables_rows_and_a_curves_end_are_found_by_name() -> None:
+    table, curves = _ALL[-2:]
+    assert table["bf16"] == {"dtype": "bf16", "error": None, "kernel": "flash"}
+    assert [row["dtype"] for row in table] == ["fp32", "bf16"]
+    assert curves["fp32"].final is None
+    assert [curve.label for curve in curves] == ["fp32"]
+    with pytest.raises(KeyError, match="fp32, bf16"):
+        table["fp64"]
+    with pytest.raises(KeyError, match="there are: fp32"):
+        curves["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("result", "change"),
+    [
+        (_ALL[-2], {"rows": [["fp32", 1e-7]]}),
+        (_ALL[-2], {"rows": [["fp32", 1e-7, "math"], ["fp32", 1e-7, "math"]]}),
+        (_ALL[-2], {"columns": []}),
+        (_ALL[-1], {"curves": []}),
+        (_ALL[-1], {"curves": [{"label": "a", "x": [1], "y": [1.0, 2.0]}]}),
+        (_ALL[-1], {"curves": [{"label": "a", "x": [1], "y": ["much"]}]}),
+        (_ALL[-1], {"curves": [{"label": "a", "x": [1], "y": [1.0]}, {"label": "a", "x": [1], "y": [1.0]}]}),
+    ],
+)
+def test_damaged_tables_and_curves_are_refused(result: object, change: dict[str, object]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        type(result).from_record({**result.to_record(), **change})

@@ -26,10 +26,13 @@ from course_utils.results import (
     Ceiling,
     Ceilings,
     Comparison,
+    Curve,
+    Curves,
     Environment,
     Measurement,
     Sweep,
     SweepPoint,
+    Table,
     Unrecorded,
 )
 from course_utils.store import Experiment, LessonRecord, RecordError, load_lesson, recorded, save_lesson
@@ -181,7 +184,42 @@ def _sweeps(draw: st.DrawFn) -> Sweep:
     )
 
 
+@st.composite
+def _tables(draw: st.DrawFn) -> Table:
+    columns = draw(st.lists(_labels, min_size=1, max_size=4, unique=True))
+    names = draw(st.lists(_labels, min_size=1, max_size=4, unique=True))
+    cells = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | _seconds | st.text(max_size=8)
+    return Table(
+        columns=tuple(columns),
+        rows=tuple((name, *(draw(cells) for _ in columns[1:])) for name in names),
+        units={columns[-1]: "bytes"},
+        environment=draw(_environments),
+        name="tiny/table",
+        parameters=draw(_parameters),
+        notes=draw(_notes),
+    )
+
+
+@st.composite
+def _curves(draw: st.DrawFn) -> Curves:
+    def curve(label: str) -> Curve:
+        y = draw(st.lists(st.none() | _seconds, min_size=1, max_size=5))
+        return Curve(label, tuple(range(1, len(y) + 1)), tuple(y))
+
+    return Curves(
+        curves=tuple(map(curve, draw(st.lists(_labels, min_size=1, max_size=3, unique=True)))),
+        x_label=draw(_labels),
+        y_label=draw(_labels),
+        environment=draw(_environments),
+        name="tiny/curves",
+        parameters=draw(_parameters),
+        notes=draw(_notes),
+    )
+
+
 _results = st.one_of(
+    _tables(),
+    _curves(),
     _comparisons(),
     _sweeps(),
     st.builds(
@@ -238,7 +276,7 @@ def test_every_result_comes_back_from_a_record(tmp_path_factory: pytest.TempPath
 
 
 def test_round_trip_covers_every_type_that_can_be_recorded() -> None:
-    assert set(RESULT_TYPES) == {"environment", "measurement", "ceilings", "comparison", "sweep"}
+    assert set(RESULT_TYPES) == {"environment", "measurement", "ceilings", "comparison", "sweep", "table", "curves"}
 
 
 def test_a_record_keeps_what_it_is_about(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from course_utils.display.tables import (
 )
 from course_utils.display.verdicts import headline, noise_floor, sweep_summary, verdict_sentence, verdict_words
 from course_utils.paired import Interval, Verdict
-from course_utils.results import Case, Ceiling, Ceilings, Comparison, Environment, Measurement, Sweep
+from course_utils.results import Case, Ceiling, Ceilings, Comparison, Curves, Environment, Measurement, Sweep, Table
 
 # Okabe and Ito's palette, which colour-blind people can tell apart. Words carry the verdict as well.
 _VERDICT_COLOUR = {
@@ -682,7 +682,7 @@ def figure(result: Any, ax: Axes | None = None) -> Figure:
     """Draw a result.
 
     Args:
-        result: a Measurement, Comparison, Sweep or Ceilings.
+        result: any result of this course but an Environment.
         ax: axes to draw the main panel into; by default a new figure with all panels, machine and date.
 
     Returns:
@@ -701,6 +701,8 @@ def figure(result: Any, ax: Axes | None = None) -> Figure:
     ):
         if isinstance(result, kind):
             return draw(result, ax)
+    if isinstance(result, Table | Curves):
+        return result.plot(ax=ax)
     if isinstance(result, Environment):
         raise TypeError("an environment has nothing to draw: show it as a table instead")
     raise TypeError(f"cannot draw {type(result).__name__!r}; it is not a result of this course")

@@ -23,7 +23,7 @@ from course_utils.display.quantities import (
 )
 from course_utils.display.verdicts import noise_floor, sweep_summary, verdict_sentence, verdict_words
 from course_utils.paired import Verdict
-from course_utils.results import Case, Ceiling, Ceilings, Comparison, Environment, Measurement, Sweep
+from course_utils.results import Case, Ceiling, Ceilings, Comparison, Curves, Environment, Measurement, Sweep, Table
 
 MAX_WIDTH = 110
 # From roomy to tight: the width at which row names wrap, and whether headers wrap too.
@@ -136,7 +136,7 @@ def _cell_html(cell: str, numeric: bool) -> str:
 
 def _table_html(table: _Table) -> list[str]:
     escape = html_module.escape
-    lines = ["<table>", f"<caption>{escape(table.caption)}</caption>"]
+    lines = ["<table>", *([f"<caption>{escape(table.caption)}</caption>"] if table.caption else [])]
     if any(column.header for column in table.columns):
         head = "".join(f'<th scope="col">{escape(column.header)}</th>' for column in table.columns)
         lines.append(f"<thead><tr>{head}</tr></thead>")
@@ -439,6 +439,71 @@ def _ceilings(ceilings: Ceilings) -> _Sheet:
     return _Sheet((table,), ceilings.notes, (how, _where(ceilings.environment)))
 
 
+_VALUE_TEXTS: dict[str, Callable[[Any], str]] = {
+    "bytes": format_bytes,
+    "s": format_seconds,
+    "B/s": lambda value: format_rate(value, "B/s"),
+    "FLOP/s": lambda value: format_rate(value, "FLOP/s"),
+    "relative": lambda value: "0" if value == 0 else f"{value:.1e}",
+    "ratio": format_ratio,
+    "percent": format_percent,
+    "count": lambda value: f"{value:,.0f}".replace(",", " "),
+}
+
+
+def value_text(value: Any, unit: str | None) -> str:
+    """A value of a Table as text: with its unit if it is a number."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if unit is not None:
+        return _VALUE_TEXTS[unit](value)
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a Table is a number; True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _tabulated(table: Table) -> _Sheet:
+    columns = []
+    for column, values in zip(table.columns, zip(*table.rows, strict=True), strict=True):
+        unit = table.units.get(column)
+        numeric = any(map(is_number, values)) and not any(isinstance(value, str | bool) for value in values)
+        texts = tuple(value_text(value, unit) for value in values)
+        columns.append(_Column(column, texts, numeric and bool(columns)))
+    tables = _split(table.name or "", f"{table.name or ''}, more", columns[0], columns[1:2], columns[2:])
+    return _Sheet(tuple(tables), table.notes, (_where(table.environment),))
+
+
+def _curves(curves: Curves) -> _Sheet:
+    def number(value: float | None) -> str:
+        return "not finite" if value is None else f"{value:.4g}"
+
+    lowest = [min((v for v in curve.y if v is not None), default=None) for curve in curves]
+    last_x = sorted({curve.x[-1] for curve in curves})
+    table = _Table(
+        f"{curves.name + ': ' if curves.name else ''}{curves.y_label} by {curves.x_label}",
+        (
+            _Column("", curves.labels, numeric=False),
+            _Column("points", tuple(str(len(curve.x)) for curve in curves)),
+            _Column("first", tuple(number(curve.y[0]) for curve in curves)),
+            _Column("lowest", tuple(map(number, lowest))),
+            _Column(
+                f"last, at {curves.x_label} {last_x[0]:g}" if len(last_x) == 1 else "last",
+                tuple(number(curve.final) for curve in curves),
+            ),
+        ),
+    )
+    gaps = [curve.label for curve in curves if None in curve.y]
+    lines = [f"Some values of {', '.join(gaps)} are not finite: the line has gaps there."] if gaps else []
+    return _Sheet((table,), (*lines, *curves.notes), (_where(curves.environment),))
+
+
 def _sheet(result: Any) -> _Sheet:
     for kind, make in (
         (Environment, _environment),
@@ -446,6 +511,8 @@ def _sheet(result: Any) -> _Sheet:
         (Comparison, _comparison),
         (Sweep, _sweep),
         (Ceilings, _ceilings),
+        (Table, _tabulated),
+        (Curves, _curves),
     ):
         if isinstance(result, kind):
             return make(result)
@@ -456,7 +523,7 @@ def text(result: Any) -> str:
     """A result as a text table of at most 110 columns.
 
     Args:
-        result: an Environment, Measurement, Comparison, Sweep or Ceilings.
+        result: any result of this course.
 
     Returns:
         The table and the lines under it, without a final line break.
@@ -474,7 +541,7 @@ def html(result: Any) -> str:
     """A result as plain HTML: tables with captions, and paragraphs under them.
 
     Args:
-        result: an Environment, Measurement, Comparison, Sweep or Ceilings.
+        result: any result of this course.
 
     Returns:
         HTML without style, class or id; the same result always gives the same bytes.

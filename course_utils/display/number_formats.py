@@ -484,7 +484,7 @@ def _runs(value: float, layout: NumberFormat) -> list[tuple[float, float, int]]:
     """
     size = abs(value)
     low, high = (1 - _REACH) * size, (1 + _REACH) * size
-    if not math.isfinite(high) or size == 0:
+    if not math.isfinite(high) or size < 1e-300:  # zero, or so small that 12.5% of it is no number even in Python
         return []
     scale = _WIDTH / (high - low)
     power = math.ldexp(1.0, math.frexp(high)[1] - 1)  # the only power of two that can lie between low and high

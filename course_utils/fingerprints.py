@@ -80,9 +80,11 @@ def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
     """Returns the fingerprint of one experiment.
 
     It covers the statement that measures, the statements before it in its cell, and whatever these use from earlier
-    cells: definitions, assignments and imports, what changes them in place, and what these in turn use. It leaves out
-    comments, layout, Markdown, docstrings, statements that only show something, and the texts that are shown. Problem
-    sizes count for ``parameters_hash`` alone. All supported versions of Python give the same result.
+    cells: definitions, assignments and imports, what changes them in place, and what these in turn use. What is
+    imported from ``course_utils.materials`` (models, data) counts as if it stood in the notebook, and so does a program
+    that is named as ``scripts/....py`` and lies beside it. It leaves out comments, layout, Markdown, docstrings,
+    statements that only show something, and the texts that are shown. Problem sizes count for ``parameters_hash``
+    alone. All supported versions of Python give the same result.
 
     Args:
         notebook: the notebook's path.
@@ -115,6 +117,7 @@ def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
         _serialise(statement.node, parameters, is_parameter=statement.index in used.parameter_values)
         for statement in sorted(used.statements, key=operator.attrgetter("index"))
     ]
+    code += _code_outside(used.statements, path.parent)
     return Fingerprint(_digest(code), _digest(parameters.serialised), parameters.shown)
 
 
@@ -374,6 +377,73 @@ def _closure(statements: Sequence[_Statement], holder: _Statement) -> _Used:
 
 def _is_import(node: ast.stmt) -> bool:
     return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+# Code that lies outside of the notebook and is part of the experiment all the same
+
+_MATERIALS_PACKAGE = "course_utils.materials"
+_MATERIALS = Path(__file__).resolve().parent / "materials"
+
+
+def _code_outside(statements: Iterable[_Statement], folder: Path) -> list[str]:
+    """The materials that statements import, and the programs that they name, serialised.
+
+    Args:
+        statements: what the experiment uses.
+        folder: where the notebook lies.
+    """
+    wanted: set[tuple[str, str | None]] = set()
+    work = [material for statement in statements for material in _materials_in(statement.node)]
+    code: dict[tuple[str, str | None], list[str]] = {}
+    while work:
+        module, name = material = work.pop()
+        if material in wanted:
+            continue
+        wanted.add(material)
+        used = _used_of_module(_MATERIALS / f"{module}.py", name)
+        code[material] = [_serialise(statement.node) for statement in used]
+        work += [further for statement in used for further in _materials_in(statement.node)]
+    serialised = [f"{module}:{name} {part}" for (module, name) in sorted(code, key=str) for part in code[module, name]]
+    for program in sorted({program for statement in statements for program in _programs_in(statement.node)}):
+        if (folder / program).is_file():
+            serialised.append(f"{program} {_serialise(_parsed(folder / program))}")
+    return serialised
+
+
+def _materials_in(node: ast.stmt) -> Iterator[tuple[str, str | None]]:
+    """What a statement imports from the materials: a module's name, and a name in it, or None for all of it."""
+    if isinstance(node, ast.ImportFrom) and node.module == _MATERIALS_PACKAGE:
+        yield from ((alias.name, None) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{_MATERIALS_PACKAGE}."):
+        yield from ((node.module.removeprefix(f"{_MATERIALS_PACKAGE}."), alias.name) for alias in node.names)
+    elif isinstance(node, ast.Import):
+        prefix = f"{_MATERIALS_PACKAGE}."
+        yield from ((a.name.removeprefix(prefix), None) for a in node.names if a.name.startswith(prefix))
+
+
+def _programs_in(node: ast.AST) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield from re.findall(r"^scripts/\w+\.py$", part.value)
+
+
+def _used_of_module(path: Path, name: str | None) -> list[_Statement]:
+    """The statements of a module that one of its names depends on, in order; all of them without a name."""
+    body = _parsed(path).body
+    statements = [_Statement.of(node, index, cell=1) for index, node in enumerate(_split_imports(body))]
+    if name is None:
+        return statements
+    _note_packages(statements)
+    asking = _Statement.of(ast.parse(name).body[0], index=len(statements), cell=2)
+    used = _closure([*statements, asking], asking).statements
+    return sorted((statement for statement in used if statement is not asking), key=operator.attrgetter("index"))
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError) as error:
+        raise LessonError(f"an experiment uses {path.name}, which cannot be read: {error}") from error
 
 
 # Serialising: what ast.dump gives depends on the version of Python, so this is our own

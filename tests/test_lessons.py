@@ -257,6 +257,64 @@ def test_the_same_size_written_otherwise_is_no_change(tmp_path: Path, old: str, 
     assert changed(tmp_path, old, new) == changed(tmp_path)
 
 
+MATERIALS = {
+    "models.py": (
+        '"""Models."""\nfrom course_utils.materials.layers import Layer\nimport torch\n\nWIDTH = 8\n\n'
+        'class Model:\n    """A model."""\n\n    def make(self):\n        return Layer(WIDTH)\n\n'
+        "def other():\n    return 1\n"
+    ),
+    "layers.py": "class Layer:\n    def __init__(self, width):\n        self.width = width\n\nUNUSED = 3\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "matters"),
+    [
+        ("models.py", "WIDTH = 8", "WIDTH = 9", True),
+        ("models.py", "return Layer(WIDTH)", "return Layer(WIDTH + 1)", True),
+        ("layers.py", "self.width = width", "self.width = 2 * width", True),
+        ("scripts/train.py", "steps = 10", "steps = 20", True),
+        ("models.py", "return 1", "return 2", False),
+        ("models.py", "A model.", "A better model.", False),
+        ("layers.py", "UNUSED = 3", "UNUSED = 4", False),
+        ("scripts/train.py", "# Train", "# Train it", False),
+        ("scripts/other.py", "steps = 10", "steps = 20", False),
+    ],
+)
+def test_an_experiment_changes_with_the_materials_and_programs_that_it_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str, matters: bool
+):
+    materials, notebooks = tmp_path / "materials", tmp_path / "notebooks"
+    (notebooks / "scripts").mkdir(parents=True)
+    materials.mkdir()
+    for name, source in MATERIALS.items():
+        (materials / name).write_text(source)
+    for name in ("train", "other"):
+        (notebooks / "scripts" / f"{name}.py").write_text("# Train.\nsteps = 10\nprint(steps)\n")
+    monkeypatch.setattr("course_utils.fingerprints._MATERIALS", materials)
+    notebook = save(
+        notebooks / "01_a.ipynb",
+        "from course_utils.materials.models import Model, other\nimport subprocess",
+        "model = Model().make()",
+        "subprocess.run(['python', 'scripts/train.py'])\ncompare({'a': model, 'b': model}, name='a/x')",
+        "other()\nmeasure(len, name='a/y')",
+    )
+    before = [fingerprint(notebook, name) for name in ("a/x", "a/y")]
+    changing = (notebooks if file.startswith("scripts/") else materials) / file
+    assert old in changing.read_text()
+    changing.write_text(changing.read_text().replace(old, new))
+    after = [fingerprint(notebook, name) for name in ("a/x", "a/y")]
+    assert (after[0] != before[0]) is matters
+    assert after[0].parameters_hash == before[0].parameters_hash
+
+
+def test_materials_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("course_utils.fingerprints._MATERIALS", tmp_path)
+    source = "from course_utils.materials.gone import Model\nmeasure(Model(), name='a/x')"
+    with pytest.raises(LessonError, match=r"gone\.py"):
+        fingerprint(save(tmp_path / "01_a.ipynb", source), "a/x")
+
+
 def test_the_sizes_are_there_to_be_shown(tmp_path: Path):
     assert changed(tmp_path).parameters == {"rows": {"cpu": 512, "cuda": 8192}, "parameters": "{'rows': rows}"}
     assert changed(tmp_path, name="lesson/sizes").parameters == {"sizes": [64, 128], "over": "{'n': sizes}"}

@@ -19,7 +19,8 @@ from typing import Any
 
 from course_utils import lessons, store
 from course_utils.display import format_rate, format_seconds, verdict_sentence
-from course_utils.results import Case, Ceilings, Comparison, Environment, Measurement, Sweep
+from course_utils.display.tables import value_text
+from course_utils.results import Case, Ceilings, Comparison, Curves, Environment, Measurement, Sweep, Table
 from course_utils.store import LessonRecord, RecordError
 
 _TEMPLATE = "report.html.j2"
@@ -330,6 +331,14 @@ def _cells(result: Any) -> Iterator[tuple[str, Cell]]:
         for entry in result:
             value = format_seconds(entry.value) if entry.unit == "s" else format_rate(entry.value, entry.unit)
             yield entry.name, Cell("", value)
+    elif isinstance(result, Table):
+        for row in result:
+            name, *values = row.items()
+            told = [f"{column} {value_text(value, result.units.get(column))}" for column, value in values]
+            yield value_text(name[1], result.units.get(name[0])), Cell("", "; ".join(told))
+    elif isinstance(result, Curves):
+        for curve in result:
+            yield curve.label, Cell("", f"{value_text(curve.final, None)} at {result.x_label} {curve.x[-1]:g}")
 
 
 def _verdict_cell(case: Case) -> Cell:

@@ -869,6 +869,11 @@ class Unrecorded:
         del key
         return self
 
+    def first(self, label: str, verdict: str) -> Self:
+        """As in a :class:`Sweep`; there is no first value either: returns itself."""
+        del label, verdict
+        return self
+
     def plot(self, *args: Any, **options: Any) -> Self:
         """There is nothing to draw: returns itself, so that the sentence is shown where the figure would be."""
         del args, options

@@ -14,7 +14,18 @@ from pathlib import Path
 import pytest
 
 from course_utils import cli, lessons, machine_check, recording, report, store
-from course_utils.results import Ceiling, Ceilings, Comparison, Environment, Measurement, Sweep, SweepPoint
+from course_utils.results import (
+    Ceiling,
+    Ceilings,
+    Comparison,
+    Curve,
+    Curves,
+    Environment,
+    Measurement,
+    Sweep,
+    SweepPoint,
+    Table,
+)
 from course_utils.store import Experiment, LessonRecord
 from tests.sandbox import Sandbox, sandbox
 from tests.sandbox import here as sandbox_here
@@ -22,7 +33,7 @@ from tests.sandbox import here as sandbox_here
 __all__ = ["sandbox"]
 
 TODAY = datetime.date(2026, 1, 2)
-NAMES = ("alpha/loops", "alpha/over_n", "alpha/one", "alpha/limits")
+NAMES = ("alpha/loops", "alpha/over_n", "alpha/one", "alpha/limits", "alpha/kernels", "alpha/loss")
 
 
 def seconds(n: int) -> float:
@@ -48,6 +59,8 @@ def results(here: Environment) -> list:
         Sweep(over="n", points=points, environment=here, name="alpha/over_n"),
         Measurement("one loop", samples, environment=here, name="alpha/one"),
         Ceilings((Ceiling("additions", "FLOP/s", 50_000, samples),), here, name="alpha/limits"),
+        Table(("case", "kernel", "peak"), (("mask", "math", 2**20),), here, {"peak": "bytes"}, name="alpha/kernels"),
+        Curves((Curve("fp32", (1, 2), (2.5, 1.25)),), "step", "loss", here, name="alpha/loss"),
     ]
 
 
@@ -110,6 +123,8 @@ def test_every_kind_of_result_is_shown(both):
     assert "against short, n 2000" in words
     assert "one loop" in words
     assert "FLOP/s" in words
+    assert "kernel math; peak 1.00 MiB" in words
+    assert "1.25 at step 2" in words
 
 
 def test_the_page_is_the_same_every_time_but_for_the_date(both):

@@ -287,6 +287,7 @@ def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
     assert "&lt;pair&gt;" in waiting._repr_html_()
     assert waiting.plot(ax=object()) is waiting
     assert waiting.plot("weights", stacked=True) is waiting
+    assert waiting["case"].first("case", "FASTER") is waiting
 
 
 # Tables and curves

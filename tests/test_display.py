@@ -41,6 +41,7 @@ from course_utils.results import (
     SweepPoint,
     Table,
 )
+from tests.figure_checks import problems_of_texts, visible_texts
 
 CPU = Environment(
     machine="amd-epyc-2-cores",
@@ -502,32 +503,6 @@ def test_showing_text_and_html_needs_neither_matplotlib_nor_ipywidgets(pytestcon
 # ---- figures
 
 
-def _texts(fig):
-    """Every visible, non-empty text of a figure with its box in pixels. Tick labels outside the axes do not count."""
-    from matplotlib.text import Text
-
-    fig.canvas.draw()
-    renderer = fig.canvas.get_renderer()
-    found = []
-    for item in fig.findobj(Text):
-        if item.get_visible() and item.get_text().strip():
-            box = item.get_window_extent(renderer)
-            if box.width > 1:
-                found.append((item, box))
-    return found
-
-
-def _drawn_tick_labels(fig):
-    drawn = []
-    for ax in fig.axes:
-        for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
-            low, high = min(low, high), max(low, high)
-            for tick in axis.get_major_ticks():
-                if low <= tick.get_loc() <= high:
-                    drawn += [tick.label1]
-    return set(map(id, drawn))
-
-
 @pytest.mark.parametrize("name", DRAWN)
 def test_figure_is_a_small_image_with_labelled_axes(name):
     from PIL import Image
@@ -542,7 +517,7 @@ def test_figure_is_a_small_image_with_labelled_axes(name):
     labels = [ax.get_xlabel() for ax in fig.axes] + [ax.get_ylabel() for ax in fig.axes]
     assert any("(" in label and ")" in label for label in labels)
     environment = getattr(RESULTS[name], "environment", None)
-    shown = {item.get_text() for item, _ in _texts(fig)}
+    shown = {item.get_text() for item, _ in visible_texts(fig)}
     if environment is not None:
         assert environment.caption in shown
         assert environment.caption in fig.alt
@@ -551,21 +526,7 @@ def test_figure_is_a_small_image_with_labelled_axes(name):
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_no_text_is_cut_off_or_overlaps(name):
-    fig = RESULTS[name].plot()
-    texts = _texts(fig)
-    ticks = _drawn_tick_labels(fig)
-    tick_labels = {id(label) for ax in fig.axes for label in (*ax.get_xticklabels(), *ax.get_yticklabels())}
-    texts = [(item, box) for item, box in texts if id(item) not in tick_labels or id(item) in ticks]
-    width, height = fig.get_size_inches() * fig.dpi
-    for item, box in texts:
-        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
-        assert inside, f"{item.get_text()!r} leaves the figure"
-        assert item.get_fontsize() >= 9, f"{item.get_text()!r} is too small"
-    for i, (one, a) in enumerate(texts):
-        for other, b in texts[i + 1 :]:
-            across = min(a.x1, b.x1) - max(a.x0, b.x0)
-            along = min(a.y1, b.y1) - max(a.y0, b.y0)
-            assert across <= 1 or along <= 1, f"{one.get_text()!r} overlaps {other.get_text()!r}"
+    assert problems_of_texts(RESULTS[name].plot()) == []
 
 
 def test_bars_are_as_long_as_their_values_and_parts_end_where_the_next_begins():
@@ -586,7 +547,7 @@ def test_values_of_many_magnitudes_are_dots_on_a_logarithmic_axis():
     assert not ax.patches
     drawn = sorted(float(line.get_xdata()[0]) for line in ax.lines)
     assert drawn == pytest.approx(sorted(value for row in table.rows for value in row[1:3] if value > 0))
-    shown = [item.get_text() for item, _ in _texts(ax.figure)]
+    shown = [item.get_text() for item, _ in visible_texts(ax.figure)]
     assert shown.count("0") >= 2  # what has no place on the axis is still named
 
 

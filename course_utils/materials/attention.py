@@ -1,0 +1,566 @@
+"""Attention by every route that this machine has: each is tried on a small input, and says why not where it fails.
+
+The routes are the kernels of :func:`torch.nn.functional.scaled_dot_product_attention` (SDPA), FlexAttention, and three
+packages that may be installed beside torch. All take ``[batch, heads, length, head_size]`` here, whatever they want
+inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_utils.state import Fresh, Switches, fresh
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Every backend computes the same function and rounds in another order. The norm of the difference from float64 stays
+# below this many machine epsilons of the dtype, forward and backward.
+TOLERANCE_EPSILONS = 8
+# What a trial lets pass: far above any rounding, also of TF32, and far below what a wrong layout or mask does.
+_LARGEST_TRIAL_ERROR = 0.03
+# FlexAttention is compiled anew for another number of heads.
+_TRIAL_HEADS = 3
+_SDPA_SWITCHES = {
+    "math": torch.backends.cuda.enable_math_sdp,
+    "flash": torch.backends.cuda.enable_flash_sdp,
+    "efficient": torch.backends.cuda.enable_mem_efficient_sdp,
+    "cudnn": torch.backends.cuda.enable_cudnn_sdp,
+}
+# How torch introduces the reasons against each kernel (select_sdp_backend in sdp_utils.cpp and sdp_utils_cpp.cpp).
+_HEADINGS = {"flash": "Flash attention", "efficient": "Memory efficient", "cudnn": "cuDNN attention"}
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute attention.
+
+    Attributes:
+        name: what to call it.
+        attend: called with q, k, v of ``[batch, heads, length, head_size]`` and is_causal; returns that shape.
+        sdpa: the one SDPA kernel that is allowed meanwhile; None if the switches of SDPA do not matter.
+        available: whether it ran on a small input and was right.
+        reason: why it is not available, in the words of what refused.
+    """
+
+    name: str
+    attend: Attend
+    sdpa: str | None = None
+    available: bool = True
+    reason: str = ""
+
+    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
+        """Compute attention by this backend and no other.
+
+        Args:
+            q: queries, float ``[batch, heads, length, head_size]``.
+            k: keys, ``[batch, heads, keys, head_size]``.
+            v: values, the shape of ``k``.
+            is_causal: whether a query sees only keys up to its own position; needs as many keys as queries.
+
+        Returns:
+            The shape, dtype and device of ``q``.
+
+        Raises:
+            ValueError: if shapes, dtypes or devices do not fit; the message names the argument.
+            RuntimeError: if this backend is not available; the message says why.
+
+        Example:
+            >>> q = torch.randn(1, 2, 16, 8)
+            >>> attention_backends("cpu", torch.float32, 8)["math"].run(q, q, q).shape
+            torch.Size([1, 2, 16, 8])
+        """
+        self._must_run(q, k, v, is_causal)
+        with _switches_kept():
+            self.select()
+            return self.attend(q, k, v, is_causal)
+
+    def select(self) -> None:
+        """Allow SDPA no other kernel than this one, from now on."""
+        if self.sdpa is not None:
+            for name, enable in _SDPA_SWITCHES.items():
+                enable(name == self.sdpa)
+
+    def case(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False, backward: bool = False
+    ) -> Fresh:
+        """Make a case for :func:`course_utils.compare`. The switches are set once, outside of what is timed.
+
+        Args:
+            q: as for :meth:`run`; likewise ``k``, ``v`` and ``is_causal``.
+            k: see ``q``.
+            v: see ``q``.
+            is_causal: see ``q``.
+            backward: whether to compute the gradients of q, k and v as well, for a gradient of ``v``'s values.
+
+        Returns:
+            A case that returns the output, or the three gradients.
+
+        Raises:
+            ValueError: as for :meth:`run`; likewise ``RuntimeError``.
+        """
+        self._must_run(q, k, v, is_causal)
+        return fresh(self._built, q, k, v, is_causal, backward)
+
+    def _built(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool, backward: bool) -> Any:
+        self.select()
+        if not backward:
+            return lambda: self.attend(q, k, v, is_causal)
+        inputs = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+        upstream = q.detach().roll(1, dims=-1)
+        return lambda: torch.autograd.grad(self.attend(*inputs, is_causal), inputs, upstream)
+
+    def _must_run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> None:
+        if not self.available:
+            raise RuntimeError(f"{self.name} is not available here: {self.reason}")
+        if q.dim() != 4:
+            raise ValueError(f"q is [batch, heads, length, head_size], got {list(q.shape)}")
+        for name, tensor in (("k", k), ("v", v)):
+            if tensor.dim() != 4 or tensor.shape[:2] != q.shape[:2] or tensor.shape[-1] != q.shape[-1]:
+                raise ValueError(
+                    f"{name} has the batch, heads and head_size of q, {list(q.shape)}; got {list(tensor.shape)}"
+                )
+            if tensor.dtype != q.dtype or tensor.device != q.device:
+                raise ValueError(
+                    f"{name} is {tensor.dtype} on {tensor.device}, and q is {q.dtype} on {q.device}: use .to(q)"
+                )
+        if k.shape != v.shape:
+            raise ValueError(f"v has the shape of k, {list(k.shape)}; got {list(v.shape)}")
+        if is_causal and q.shape[2] != k.shape[2]:
+            raise ValueError(
+                f"is_causal needs as many keys as queries, got {k.shape[2]} and {q.shape[2]}: backends differ in which "
+                "corner they align the mask to"
+            )
+
+
+def attention_backends(
+    device: str | torch.device,
+    dtype: torch.dtype,
+    head_size: int = 64,
+    *,
+    training: bool = False,
+    compiled: bool = False,
+) -> dict[str, Backend]:
+    """Try every route to attention on a small input of this kind.
+
+    Args:
+        device: where the tensors will be.
+        dtype: theirs: float16, bfloat16, float32 or float64.
+        head_size: theirs.
+        training: whether gradients are needed as well.
+        compiled: whether to try FlexAttention, too: it has to be compiled first, which takes seconds and needs a
+            compiler.
+
+    Returns:
+        All routes by name, in a fixed order. Those that are not available say why.
+
+    Raises:
+        ValueError: if the device is not there, the dtype is none of the four, or head_size is no positive number.
+
+    Source:
+        The rules behind the answers: aten/src/ATen/native/transformers/sdp_utils_cpp.h, sdp_utils_cpp.cpp (CPU) and
+        cuda/sdp_utils.cpp, torch 2.13.0.
+
+    Example:
+        >>> backends = attention_backends("cpu", torch.float32)
+        >>> backends["flash"].available, backends["cudnn"].available
+        (True, False)
+    """
+    device = _device(device)
+    if dtype not in DTYPES:
+        names = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
+        raise ValueError(f"dtype is one of {names}, got {dtype!r}")
+    if isinstance(head_size, bool) or not isinstance(head_size, int) or head_size < 1:
+        raise ValueError(f"head_size is a positive whole number, got {head_size!r}")
+    found = [_tried(Backend(name, _sdpa, sdpa=name), device, dtype, head_size, training) for name in _SDPA_SWITCHES]
+    if compiled:
+        found.append(_tried(Backend("flex", _flex), device, dtype, head_size, training))
+    else:
+        found.append(Backend("flex", _flex, available=False, reason="not tried: pass compiled=True"))
+    for name, attend in (("xformers", _xformers), ("flash-attn", _flash_attn), ("transformer-engine", _te)):
+        found.append(_tried(Backend(name, attend), device, dtype, head_size, training))
+    return {backend.name: backend for backend in found}
+
+
+def available(backends: dict[str, Backend]) -> dict[str, Backend]:
+    """Those backends that can be used.
+
+    Args:
+        backends: from :func:`attention_backends`.
+
+    Returns:
+        A part of them, in the same order.
+
+    Example:
+        >>> "math" in available(attention_backends("cpu", torch.float32))
+        True
+    """
+    return {name: backend for name, backend in backends.items() if backend.available}
+
+
+def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
+    """Attention in float64 on the CPU, by its definition: what others are held against.
+
+    Args:
+        q: ``[..., length, head_size]``, on any device and of any floating-point dtype.
+        k: likewise, ``[..., keys, head_size]``.
+        v: the shape of ``k``.
+        is_causal: whether a query sees only keys up to its own position.
+
+    Returns:
+        float64 on the CPU, the shape of ``q``. Gradients flow through it.
+
+    Example:
+        >>> q = torch.randn(1, 2, 16, 8)
+        >>> relative_error(functional.scaled_dot_product_attention(q, q, q), reference(q, q, q)) < 1e-5
+        True
+    """
+    q, k, v = (tensor.to("cpu").double() for tensor in (q, k, v))
+    scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+    if is_causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+    return scores.softmax(dim=-1) @ v
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Norm of the difference, relative to the norm of what was expected; both in float64.
+
+    Args:
+        actual: any shape, dtype and device.
+        expected: the same shape.
+
+    Returns:
+        0 if they are equal.
+
+    Raises:
+        ValueError: if the shapes differ.
+
+    Example:
+        >>> relative_error(torch.tensor([1.0, 1.5]), torch.tensor([1.0, 1.0])) == 0.5 / 2**0.5
+        True
+    """
+    if actual.shape != expected.shape:
+        raise ValueError(f"actual has the shape of expected, {list(expected.shape)}; got {list(actual.shape)}")
+    actual, expected = (tensor.detach().to("cpu").double() for tensor in (actual, expected))
+    return ((actual - expected).norm() / expected.norm()).item()
+
+
+def assert_close(expected: Any, actual: Any) -> None:
+    """A check for :func:`course_utils.compare`: tensors, or tuples of them, agree as two backends can.
+
+    Args:
+        expected: the baseline's output.
+        actual: the case's output. None is passed over: a case that computes something else on purpose.
+
+    Raises:
+        AssertionError: if a relative error exceeds twice ``TOLERANCE_EPSILONS`` epsilons of the dtype; twice, because
+            both have an error.
+
+    Example:
+        >>> assert_close(torch.ones(3), torch.ones(3) + 1e-7)
+    """
+    if actual is None:
+        return
+    pairs = zip(expected, actual, strict=True) if isinstance(expected, tuple) else [(expected, actual)]
+    for one, other in pairs:
+        error, allowed = relative_error(other, one), 2 * TOLERANCE_EPSILONS * torch.finfo(one.dtype).eps
+        if not error <= allowed:
+            raise AssertionError(f"the relative error is {error:.1e}, and {allowed:.1e} is allowed for {one.dtype}")
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes the name of every operation that reaches a device, without its namespace's overload."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations.append(str(operation).removesuffix(".default"))
+        return operation(*args, **(kwargs or {}))
+
+
+def kernel_of(call: Callable[[], Any]) -> str:
+    """Find out which attention kernel a call runs, by watching the operations that reach the device.
+
+    Code inside of ``torch.compile`` is not seen.
+
+    Args:
+        call: a function without arguments. It is called once.
+
+    Returns:
+        ``flash``, ``efficient``, ``cudnn`` or another fused kernel of SDPA; ``math`` if it took a softmax apart from
+        its matrix products; the full name of another operation that speaks of attention; ``none`` else.
+
+    Example:
+        >>> q = torch.randn(1, 2, 16, 8)
+        >>> kernel_of(lambda: functional.scaled_dot_product_attention(q, q, q))
+        'flash'
+        >>> kernel_of(lambda: functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1))
+        'math'
+    """
+    with _Recorder() as seen:
+        call()
+    for operation in seen.operations:
+        if fused := re.search(r"_scaled_dot_product_(?!attention)(\w+?)_attention", operation):
+            return fused[1]
+    if any("softmax" in operation or "attention_math" in operation for operation in seen.operations):
+        return "math"
+    return next((name for name in seen.operations if re.search("attn|attention|fmha", name)), "none")
+
+
+def choice_of(call: Callable[[], Any]) -> tuple[str, str]:
+    """Find out which kernel SDPA chooses for a call, and what torch has against flash where flash is refused.
+
+    Args:
+        call: a function without arguments that calls SDPA once.
+
+    Returns:
+        The kernel, as :func:`kernel_of` names it, or ``raises ...``; and the reason against flash in torch's words,
+        empty if flash can be used.
+
+    Example:
+        >>> q = torch.randn(1, 2, 16, 8)
+        >>> choice_of(lambda: functional.scaled_dot_product_attention(q, q, q))
+        ('flash', '')
+        >>> choice_of(lambda: functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1))
+        ('math', 'Both fused kernels do not support non-zero dropout')
+    """
+    try:
+        chosen = kernel_of(call)
+    except Exception as error:  # whatever this device has against the input
+        return f"raises {type(error).__name__}", _first_sentence(str(error))
+    with _switches_kept(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Backend("flash", _sdpa, sdpa="flash").select()
+        try:
+            alone = kernel_of(call)
+        except Exception:  # no kernel is left
+            reason = _why("flash", [str(warning.message) for warning in caught])
+            return chosen, reason or "torch gives no reason"
+    return chosen, "" if alone == "flash" else f"SDPA ran {alone} although only flash was allowed"
+
+
+def choices_of(calls: Mapping[str, Callable[[], Any]]) -> list[dict[str, str]]:
+    """Which kernel SDPA chooses for each of some calls: rows for :func:`course_utils.tabulate`.
+
+    Args:
+        calls: what to call it, to a function without arguments that calls SDPA once.
+
+    Returns:
+        Rows of ``call``, ``kernel`` and ``against flash``: see :func:`choice_of`.
+
+    Example:
+        >>> q = torch.randn(1, 2, 16, 8)
+        >>> choices_of({"plain": lambda: functional.scaled_dot_product_attention(q, q, q)})
+        [{'call': 'plain', 'kernel': 'flash', 'against flash': ''}]
+    """
+    rows = []
+    for name, call in calls.items():
+        kernel, reason = choice_of(call)
+        rows.append({"call": name, "kernel": kernel, "against flash": reason})
+    return rows
+
+
+def errors_of(
+    backend: Backend, device: str | torch.device, dtype: torch.dtype, head_size: int = 64
+) -> dict[str, float | None]:
+    """How far a backend is from float64, on causal attention over 1024 positions.
+
+    Args:
+        backend: what to try.
+        device: where.
+        dtype: of the inputs. Both sides see the same rounded inputs.
+        head_size: of the inputs.
+
+    Returns:
+        ``output`` and ``gradient``, the largest of the three gradients: norm of the error, relative to that of the
+        reference. None where the backend is not available.
+
+    Example:
+        >>> errors_of(attention_backends("cpu", torch.float32)["flash"], "cpu", torch.float32)["output"] < 1e-5
+        True
+    """
+    if not backend.available:
+        return {"output": None, "gradient": None}
+    generator = torch.Generator().manual_seed(0)
+    tensors = list(torch.randn(3, 1, _TRIAL_HEADS, 1024, head_size, generator=generator).to(device, dtype))
+    exact = [tensor.to("cpu").double().requires_grad_() for tensor in tensors]
+    outputs = backend.run(*tensors, is_causal=True), reference(*exact, is_causal=True)
+    wanted = torch.autograd.grad(outputs[1], exact, tensors[0].roll(1, dims=-1).to("cpu").double())
+    with _switches_kept():
+        got = backend.case(*tensors, is_causal=True, backward=True).build()()
+    gradients = [relative_error(one, other) for one, other in zip(got, wanted, strict=True)]
+    return {"output": relative_error(*outputs), "gradient": max(gradients)}
+
+
+# Trying
+
+
+@contextlib.contextmanager
+def _switches_kept() -> Iterator[None]:
+    before = Switches.now()
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except Exception as error:  # each backend refuses in its own way: RuntimeError, AssertionError, NotImplementedError
+        raise ValueError(
+            f"device {str(device)!r} cannot be used by this torch ({_sentence(error)}): pass 'cpu', or what "
+            "torch.accelerator.current_accelerator() returns"
+        ) from error
+    if found.type == "meta":
+        raise ValueError("device 'meta' holds no numbers, so nothing can be tried on it: pass 'cpu'")
+    return found
+
+
+def _tried(backend: Backend, device: torch.device, dtype: torch.dtype, head_size: int, training: bool) -> Backend:
+    """The backend, or the same one marked as unavailable with the reason."""
+    with _switches_kept(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            refusal = _trial(backend, device, dtype, head_size, training)
+        except Exception as error:  # a package may raise what it likes, also when it is imported
+            refusal = _why(backend.sdpa, [str(warning.message) for warning in caught]) or _sentence(error)
+    if refusal is None:
+        return backend
+    return Backend(backend.name, backend.attend, backend.sdpa, available=False, reason=refusal)
+
+
+def _trial(backend: Backend, device: torch.device, dtype: torch.dtype, head_size: int, training: bool) -> str | None:
+    """Why the backend cannot be used, or None; or whatever it raises."""
+    # Three different numbers, so that a backend that takes heads for positions gives other results.
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(2, _TRIAL_HEADS, 128, head_size, generator=generator).to(device, dtype) for _ in range(3)]
+    backend.select()
+    # Without a mask and with it; one compilation is enough.
+    for is_causal in (True,) if backend.attend is _flex else (False, True):
+        if backend.sdpa:
+            ran = kernel_of(lambda: backend.attend(*inputs, is_causal))  # noqa: B023 - called at once
+            if ran != backend.sdpa:
+                return f"SDPA ran {ran} although only {backend.sdpa} was allowed"
+        pairs = [(backend.attend(*inputs, is_causal), reference(*inputs, is_causal))]
+        if training:
+            ours, theirs = ([tensor.detach().clone().requires_grad_() for tensor in inputs] for _ in range(2))
+            upstream = inputs[0].roll(1, dims=-1)
+            got = torch.autograd.grad(backend.attend(*ours, is_causal), ours, upstream)
+            wanted = torch.autograd.grad(reference(*theirs, is_causal), theirs, upstream.to("cpu").double())
+            pairs += zip(got, wanted, strict=True)
+        for got, wanted in pairs:
+            if tuple(got.shape) != tuple(wanted.shape):
+                return f"it returned {list(got.shape)} for inputs of {list(wanted.shape)}"
+            if not (error := relative_error(got, wanted)) <= _LARGEST_TRIAL_ERROR:
+                return f"it ran and was wrong, by a relative error of {error:.2g}"
+    return None
+
+
+def _why(kernel: str | None, messages: Sequence[str]) -> str | None:
+    """The first reason that torch gave against a kernel of SDPA: its warnings come in groups with a heading."""
+    heading = _HEADINGS.get(kernel or "")
+    begun = False
+    for message in messages:
+        if "not used because" in message:
+            begun = heading is not None and message.startswith(heading)
+        elif begun and "runtime disabled" not in message:
+            return _first_sentence(message)
+    return None
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"the package {error.name} is not installed"
+    return f"{type(error).__name__}: {_first_sentence(str(error))}"
+
+
+def _first_sentence(text: str) -> str:
+    lines = text.split("(Triggered internally")[0].strip().splitlines()
+    return re.split(r"(?<=\w)\. ", lines[0] if lines else "no reason given")[0].rstrip(" .:")
+
+
+# One adapter for each route. Packages are imported when they are called: an import may take long, or fail.
+
+
+def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+
+@cache
+def _compiled_flex() -> Callable[..., torch.Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    # One kernel serves all lengths, but not other heads, head sizes, masks, or gradients. After 8 kernels the compiler
+    # would give up and run the function as it is, without a word: with all scores in memory.
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    return torch.compile(flex_attention, dynamic=True)
+
+
+@cache
+def _causal_blocks(queries: int, keys: int, device: torch.device) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return create_block_mask(lambda b, h, query, key: key <= query, None, None, queries, keys, device=str(device))
+
+
+def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    blocks = _causal_blocks(q.shape[2], k.shape[2], q.device) if is_causal else None
+    return _compiled_flex()(q, k, v, block_mask=blocks)
+
+
+def _swapped(tensor: torch.Tensor) -> torch.Tensor:
+    """``[batch, heads, length, head_size]`` from ``[batch, length, heads, head_size]``, and back: a view."""
+    return tensor.transpose(1, 2)
+
+
+def _xformers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """xFormers: [batch, length, heads, head_size]; a mask is an object.
+
+    Source: https://facebookresearch.github.io/xformers/components/ops.html (0.0.31).
+    """
+    ops = importlib.import_module("xformers.ops")
+    bias = ops.LowerTriangularMask() if is_causal else None
+    return _swapped(ops.memory_efficient_attention(*map(_swapped, (q, k, v)), attn_bias=bias))
+
+
+def _flash_attn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """flash-attn: [batch, length, heads, head_size].
+
+    Source: https://github.com/Dao-AILab/flash-attention, flash_attn_interface.py (2.8).
+    """
+    attend = importlib.import_module("flash_attn").flash_attn_func
+    return _swapped(attend(*map(_swapped, (q, k, v)), causal=is_causal))
+
+
+@cache
+def _te_module(heads: int, head_size: int, mask: str) -> Any:
+    te = importlib.import_module("transformer_engine.pytorch")
+    # Its own default is a causal mask, and [length, batch, heads, head_size].
+    return te.DotProductAttention(heads, head_size, qkv_format="bshd", attn_mask_type=mask)
+
+
+def _te(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """Transformer Engine: a module; ``bshd`` goes in, and [batch, length, heads * head_size] comes out.
+
+    Source: transformer_engine/pytorch/attention/dot_product_attention (2.x),
+    https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/api/pytorch.html
+    """
+    batch, heads, length, head_size = q.shape
+    module = _te_module(heads, head_size, "causal" if is_causal else "no_mask")
+    flat = module(*(_swapped(tensor).contiguous() for tensor in (q, k, v)))
+    return _swapped(flat.view(batch, length, heads, head_size))

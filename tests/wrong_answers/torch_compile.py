@@ -1,0 +1,116 @@
+"""Wrong answers to the exercises of lesson 10: one for each hint."""
+
+import math
+
+import torch
+from torch import nn
+
+
+def reads_the_number(x, weight):
+    scores = x @ weight
+    scores = torch.where(scores.abs().max() > 10, scores / 10, scores)
+    return scores.softmax(dim=-1), scores.max().item()
+
+
+def keeps_the_branch(x, weight):
+    scores = x @ weight
+    if scores.abs().max() > 10:
+        scores = scores / 10
+    return scores.softmax(dim=-1), scores.max()
+
+
+def drops_the_condition(x, weight):
+    scores = x @ weight / 10
+    return scores.softmax(dim=-1), scores.max()
+
+
+def breaks_in_a_loop(x, weight):
+    for _ in range(1):
+        scores = x @ weight
+        if scores.abs().max() > 10:
+            scores = scores / 10
+    return scores.softmax(dim=-1), scores.max()
+
+
+def compiles_each_length(fn, batches, backend):
+    compiled = torch.compile(fn, backend=backend, dynamic=False)
+    return [compiled(batch) for batch in batches]
+
+
+def compiles_by_default(fn, batches, backend):
+    compiled = torch.compile(fn, backend=backend)
+    return [compiled(batch) for batch in batches]
+
+
+def calls_the_original(fn, batches, backend):
+    torch.compile(fn, backend=backend)
+    return [fn(batch) for batch in batches]
+
+
+def keeps_the_padding(fn, batches, backend):
+    longest = max(len(batch) for batch in batches)
+    compiled = torch.compile(fn, backend=backend)
+    return [compiled(nn.functional.pad(batch, (0, 0, 0, longest - len(batch)))) for batch in batches]
+
+
+def forgets_that_it_may_lose(eager_s, compiled_s, first_call_s):
+    return math.ceil((first_call_s - compiled_s) / (eager_s - compiled_s) - 1e-9)
+
+
+class CountsInPython(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * min(1.0, self.calls / 10)
+
+
+class NeverCounts(nn.Module):
+    def forward(self, x):
+        return x * 0.1
+
+
+class ReadsTheCounter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * min(1.0, self.calls.item() / 10)
+
+
+class CountsUncompiled(CountsInPython):
+    @torch.compiler.disable
+    def forward(self, x):
+        return super().forward(x)
+
+
+WRONG = {
+    "check_one_graph": {
+        "item": reads_the_number,
+        "branch": keeps_the_branch,
+        "always": drops_the_condition,
+        "not_traced": breaks_in_a_loop,
+    },
+    "check_lengths": {
+        "never_compiled": calls_the_original,
+        "static": compiles_each_length,
+        "length_one": compiles_by_default,
+        "padding_left": keeps_the_padding,
+    },
+    "check_break_even": {
+        "not_divided_by_saving": lambda eager_s, compiled_s, first_call_s: math.ceil(first_call_s / eager_s),
+        "one_off": lambda eager_s, compiled_s, first_call_s: math.ceil(first_call_s / (eager_s - compiled_s)),
+        "never": forgets_that_it_may_lose,
+        "not_whole": lambda eager_s, compiled_s, first_call_s: (first_call_s - compiled_s) / (eager_s - compiled_s),
+    },
+    "check_counter": {
+        "recompiles": CountsInPython,
+        "frozen": NeverCounts,
+        "breaks": ReadsTheCounter,
+        "not_traced": CountsUncompiled,
+    },
+}

@@ -232,7 +232,7 @@ def lesson(page: Any, lab: str) -> Notebook:
     """The lesson, opened, predicted and run from top to bottom."""
     before = digest(notebooks_root())
     page.before = before
-    page.goto(f"{lab}/lab/tree/{find_lesson('00').path.name}?token={TOKEN}")
+    page.goto(f"{lab}/lab/tree/{find_lesson(LESSON).path.name}?token={TOKEN}")
     notebook = Notebook(page)
     notebook.wait(notebook.ready, START_S, "the notebook is open and its kernel is ready")
     notebook.run_cells_until_prediction()

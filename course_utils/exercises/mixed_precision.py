@@ -145,7 +145,6 @@ def _right_weights(steps: int, clip: bool = True) -> tuple[torch.Tensor, list[fl
             "refuses to take the next step. Which call is missing at the end?"
         ),
         "no_clipping": "The steps are longer than they may be: gradients are to be clipped to a norm of 1.",
-        "keeps_gradients": "The gradients of this step are still there in the next one. Set them back at the end.",
     },
 )
 def check_scaled_step(answer: Any) -> str | None:
@@ -153,9 +152,8 @@ def check_scaled_step(answer: Any) -> str | None:
     run, norms = _Run(), []
     try:
         for _ in range(3):
+            run.optimizer.zero_grad()
             norms.append(ask(answer, run.loss(), run.model, run.optimizer, run.scaler))
-            if any(p.grad is not None and p.grad.any() for p in run.model.parameters()):
-                return _order(run) or "keeps_gradients"
     except (NotRight, NotAnswered):
         # The scaler itself complains about what is missing; say that in our words.
         if run.scaler.calls and (key := _order(run)):
@@ -196,6 +194,7 @@ def _overflow(answer: Any, run: _Run) -> str | None:
     before, scale = run.weights(), run.scaler.get_scale()
     if scale != 2048.0:
         raise NotRight(f"After three good steps the scale should have grown from 1024 to 2048; it is {scale:g}.")
+    run.optimizer.zero_grad()
     ask(answer, run.loss(blow_up=1e30), run.model, run.optimizer, run.scaler)
     if not torch.equal(run.weights(), before):
         return "own_step"

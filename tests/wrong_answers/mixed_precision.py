@@ -26,7 +26,6 @@ def no_scaling(loss, model, optimizer, scaler):
     loss.backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    optimizer.zero_grad()
     return norm
 
 
@@ -34,7 +33,6 @@ def own_step(loss, model, optimizer, scaler):
     scaler.scale(loss).backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    optimizer.zero_grad()
     return norm
 
 
@@ -43,7 +41,6 @@ def clips_scaled(loss, model, optimizer, scaler):
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
-    optimizer.zero_grad()
     return norm
 
 
@@ -52,7 +49,6 @@ def no_update(loss, model, optimizer, scaler):
     scaler.unscale_(optimizer)
     norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
-    optimizer.zero_grad()
     return norm
 
 
@@ -60,16 +56,6 @@ def no_clipping(loss, model, optimizer, scaler):
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
     norm = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
-    return norm
-
-
-def keeps_gradients(loss, model, optimizer, scaler):
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
     return norm
@@ -107,7 +93,6 @@ WRONG = {
         "clips_scaled": clips_scaled,
         "no_update": no_update,
         "no_clipping": no_clipping,
-        "keeps_gradients": keeps_gradients,
     },
     "check_largest_scale": {
         "overflows": fits_65536,

@@ -428,13 +428,13 @@ def _range_table() -> str:
     for layout in FORMATS.values():
         cells = (
             f"1 + {layout.exponent_bits} + {layout.mantissa_bits} = {layout.bits}",
-            _number(layout.largest),
+            f"{layout.largest:.5g}",
             f"{layout.smallest_normal:.3g}",
             f"{layout.smallest:.3g}",
             f"{layout.epsilon:.2g}",
         )
         rows.append(f'<tr><th scope="row">{layout.name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>')
-    heads = ("format", "sign + exponent + mantissa bits", "largest", "smallest normal", "smallest", "spacing at 1")
+    heads = ("format", "bits: sign + exponent + mantissa", "largest", "smallest normal", "smallest", "spacing at 1")
     return _table("Number formats: range and precision", heads, rows)
 
 
@@ -467,9 +467,8 @@ def _value_table(value: float, identified: bool = False) -> str:
             for part, colour in (("sign", _SIGN), ("exponent", _EXPONENT), ("mantissa", _MANTISSA))
         )
         cells = "".join(f"<td{marks[part]}>{fields[part]}</td>" for part in _PARTS[3:])
-        rows.append(
-            f'<tr><th scope="row">{name}</th><td><code style="white-space:nowrap">{bits}</code></td>{cells}</tr>'
-        )
+        cells = f'<td style="text-align:left"><code style="white-space:nowrap">{bits}</code></td>{cells}'
+        rows.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
     caption = f"What each format makes of {_number(value)}"
     if identified:
         caption = f'What each format makes of <span id="number-formats-value">{_number(value)}</span>'

@@ -531,7 +531,7 @@ def _swapped(tensor: torch.Tensor) -> torch.Tensor:
 def _xformers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
     """xFormers: [batch, length, heads, head_size]; a mask is an object.
 
-    Source: https://facebookresearch.github.io/xformers/components/ops.html (0.0.31).
+    Source: https://facebookresearch.github.io/xformers/components/ops.html (0.0.28 or later).
     """
     ops = importlib.import_module("xformers.ops")
     bias = ops.LowerTriangularMask() if is_causal else None
@@ -541,7 +541,7 @@ def _xformers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool
 def _flash_attn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
     """flash-attn: [batch, length, heads, head_size].
 
-    Source: https://github.com/Dao-AILab/flash-attention, flash_attn_interface.py (2.8).
+    Source: https://github.com/Dao-AILab/flash-attention, flash_attn_interface.py (2.6 or later).
     """
     attend = importlib.import_module("flash_attn").flash_attn_func
     return _swapped(attend(*map(_swapped, (q, k, v)), causal=is_causal))

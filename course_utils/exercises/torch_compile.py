@@ -68,7 +68,7 @@ def _score(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.T
             "condition has to stay, as part of the graph."
         ),
         "not_traced": (
-            "No graph at all is traced: a break inside of a loop makes Dynamo give up on the whole function, which then "
+            "No graph at all is traced: a break inside of a loop makes Dynamo give up on the whole function, and it "
             "runs eagerly. Do you need the loop? And what in it ends the graph?"
         ),
     },

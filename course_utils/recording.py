@@ -286,6 +286,9 @@ def _run_notebook(
         "COURSE_PROGRESS": "0",
         # Start-up files of the user's IPython are no part of a lesson.
         "IPYTHONDIR": str(staging / "ipython"),
+        # What torch.compile left on this disk earlier would make a first compilation look quick.
+        "TORCHINDUCTOR_CACHE_DIR": str(staging / "torchinductor"),
+        "TRITON_CACHE_DIR": str(staging / "triton"),
     }
     notebook = nbformat.read(path, as_version=4)
     manager = AsyncKernelManager(

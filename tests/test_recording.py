@@ -119,6 +119,24 @@ def test_the_kernel_is_told_where_and_how_large_and_runs_beside_the_notebook(san
     assert store.load_lesson(path).environment.size == "full"
 
 
+def test_a_recording_begins_without_kernels_that_were_compiled_earlier(sandbox, tmp_path, monkeypatch):
+    earlier = tmp_path / "compiled earlier"
+    (earlier / "kernels").mkdir(parents=True)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(earlier))
+    sandbox.notebook(
+        "00_alpha",
+        SET_UP,
+        "import os\ncache = os.environ['TORCHINDUCTOR_CACHE_DIR']\nassert not os.path.exists(cache) or not os.listdir(cache)\n"
+        "open('seen', 'w').write(cache)",
+        comparing("alpha/loops"),
+    )
+    run = sandbox.course("record", "alpha")
+    assert run.returncode == 0, run.stdout + run.stderr
+    used = Path((sandbox.notebooks / "seen").read_text())
+    assert used != earlier
+    assert not used.exists()  # nothing is left behind
+
+
 def test_the_recording_process_itself_runs_no_torch_code_while_a_kernel_measures():
     used = subprocess.run(
         [sys.executable, "-c", "import course_utils.recording, sys; print('nbclient' in sys.modules)"],

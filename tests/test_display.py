@@ -203,6 +203,7 @@ RESULTS = {
     "gpu": GPU,
     "two": _comparison(TWO, name="pinned_memory/copy", notes=("A note with <b>markup</b>.",)),
     "eight": _comparison(EIGHT),
+    "five decades": _comparison({"list": 1.0, "array": 0.2, "tensor": 3e-3, "shared": 1e-4, "view": 1e-5}),
     "cuda": _cuda_comparison(),
     "few rounds": _comparison(TWO, rounds=5, planned_rounds=24, interrupted=True),
     "one round": _comparison(TWO, rounds=1),
@@ -330,6 +331,18 @@ def test_unclear_says_why_and_what_to_do():
 
 def test_sweep_summary_names_the_turning_point():
     assert sweep_summary(RESULTS["sweep of two"], "batched") == "batched: SLOWER at batch 1 to 4, FASTER at 16 to 1024"
+
+
+def test_a_sweep_over_names_has_no_order():
+    sweep = RESULTS["sweep of words"]
+    said = sweep_summary(sweep, "other")
+    assert " to " not in said
+    for name in sweep.values:
+        assert name in said
+    upper, lower = sweep.plot().axes
+    assert all(line.get_linestyle() == "None" for line in upper.lines if len(line.get_xdata()) == len(sweep.values) > 1)
+    joined = [line for line in lower.lines if len(set(line.get_xdata())) == len(sweep.values)]
+    assert joined == []
 
 
 # ---- tables

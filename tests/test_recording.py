@@ -126,7 +126,8 @@ def test_a_recording_begins_without_kernels_that_were_compiled_earlier(sandbox, 
     sandbox.notebook(
         "00_alpha",
         SET_UP,
-        "import os\ncache = os.environ['TORCHINDUCTOR_CACHE_DIR']\nassert not os.path.exists(cache) or not os.listdir(cache)\n"
+        "import os\ncache = os.environ['TORCHINDUCTOR_CACHE_DIR']\n"
+        "assert not os.path.exists(cache) or not os.listdir(cache)\n"
         "open('seen', 'w').write(cache)",
         comparing("alpha/loops"),
     )

@@ -157,7 +157,7 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
     for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)):
         ticks = [step * 10.0**decade for decade in decades for step in steps]
         inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
-        if len(inside) > count:
+        if len(inside) > count and best:
             break
         best = inside
     while len(best) > count:

@@ -115,6 +115,8 @@ def _ratio_axis(ax: Axes, comparison: Comparison, count: int) -> None:
     practical = comparison.practical
     ax.axvspan(1 / (1 + practical), 1 + practical, color=_PRACTICAL, lw=0, alpha=0.7, zorder=0.5)
     ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
+    # Ticks such as 0.0001 are long: fewer of them where there are many decades.
+    count = 3 if span(ends) > 1000 else count
     scale_axis(ax, "x", ends, log=span(ends) > 3, count=count, log_ticks=ratio_ticks)
 
 
@@ -225,7 +227,7 @@ def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
 
     flat = [t / scale for row in samples for t in row]
     log = span(flat) > 10
-    scale_axis(left, "x", flat, log=log, count=5)
+    scale_axis(left, "x", flat, log=log, count=3 if span(flat) > 1000 else 5)
     for y, row in enumerate(samples):
         colour = _row_colour(cases[y]) if y < len(cases) else _BASELINE
         _strip(left, y, [t / scale for t in row], colour)
@@ -287,6 +289,11 @@ def _sweep_positions(sweep: Sweep) -> tuple[list[float], bool, bool]:
         positions = [float(value) for value in values]
         return positions, True, min(positions) > 0 and span(positions) >= 8
     return [float(i) for i in range(len(values))], False, False
+
+
+def _is_ordered(sweep: Sweep) -> bool:
+    """Whether a line from point to point means something: between two names there is nothing."""
+    return _sweep_positions(sweep)[1]
 
 
 def _sweep_x(ax: Axes, sweep: Sweep, labels: bool) -> list[float]:
@@ -378,7 +385,7 @@ def _sweep(sweep: Sweep, ax: Axes | None) -> Figure:
         (len(fit(str(v), 6.5 / len(sweep.points), 9.5)) for v in sweep.values if not isinstance(v, int | float)),
         default=1,
     )
-    legend_rows = math.ceil(len(labels) / 3) + 1
+    legend_rows = math.ceil((len(labels) + (ceiling is not None and of is not None)) / 3) + 1
     bottom_in = MARGIN_IN + len(footer) * LINE_IN + 0.32 + 0.22 + 0.17 * x_lines + 0.28
     top_in = 0.12 + 0.24 * len(title_lines) + 0.22 * (legend_rows - 1) + 0.12
     upper_in, lower_in, gap_in = 2.1, 1.7, 0.22
@@ -456,7 +463,7 @@ def _sweep_top(
             ax.plot([x] * len(point), [v / scale for v in point], "o", ms=4, mew=0, color=colour, alpha=0.35, zorder=2)
         medians = [sorted(point)[len(point) // 2] / scale for point in series]
         bands = [median_interval(point, 0.95) for point in series]
-        if all(band.bounded for band in bands):
+        if all(band.bounded for band in bands) and _is_ordered(sweep):
             ax.fill_between(
                 positions,
                 [band.low / scale for band in bands],
@@ -466,7 +473,8 @@ def _sweep_top(
                 lw=0,
                 zorder=2.5,
             )
-        ax.plot(positions, medians, "-", marker="o" if i else "D", ms=4, color=colour, lw=1.8, label=label, zorder=3)
+        line = "-" if _is_ordered(sweep) else "none"
+        ax.plot(positions, medians, ls=line, marker="o" if i else "D", ms=4, color=colour, lw=1.8, label=label, zorder=3)
     log = span(values) > 10
     scale_axis(ax, "y", values, log=log, count=6)
     ax.set_ylabel(f"{what} ({unit}{', log scale' if log else ''})")
@@ -489,7 +497,8 @@ def _sweep_ratios(ax: Axes, sweep: Sweep) -> None:
             continue
         cases = [point.comparison[label] for point in sweep.points]
         colour = case_colour(i)
-        ax.plot(positions, [case.ratio for case in cases], "-", color=colour, lw=1.2, alpha=0.7, zorder=2)
+        if _is_ordered(sweep):
+            ax.plot(positions, [case.ratio for case in cases], "-", color=colour, lw=1.2, alpha=0.7, zorder=2)
         for x, case in zip(positions, cases, strict=True):
             interval: Interval = case.interval
             ends.append(case.ratio)

@@ -121,8 +121,14 @@ def sweep_summary(sweep: Sweep, label: str) -> str:
         label: the case.
 
     Returns:
-        For example ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``.
+        For example ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``. Values that are names have no order, so
+        each verdict lists its own: ``compiled: FASTER for chain, block; SAME for MLP``.
     """
+    if any(not isinstance(value, int | float) for value in sweep.values):
+        found: dict[Verdict, list[str]] = {}
+        for point in sweep.points:
+            found.setdefault(point.comparison[label].verdict, []).append(str(point.value))
+        return f"{label}: " + "; ".join(f"{verdict} for {', '.join(names)}" for verdict, names in found.items())
     runs: list[tuple[Verdict, list[str]]] = []
     for point in sweep.points:
         verdict = point.comparison[label].verdict

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from course_utils import exercises
-from course_utils.exercises import Exercise, Feedback, NotRight, ask, exercise
+from course_utils.exercises import Exercise, Feedback, NotRight, ask, exercise, listed
 from course_utils.lessons import find_lessons
 from course_utils.notebook_files import parsed_cells, read_notebook
 
@@ -164,6 +164,83 @@ def unfinished(n):
 def test_a_check_answers_anything(answer, outcome: str, words: str):
     feedback = check_double(answer)
     assert (feedback.outcome, feedback.words) == (outcome, words)
+
+
+def endless(*args: Any, **kwargs: Any):
+    while True:
+        yield 1
+
+
+def breaking_off(*args: Any, **kwargs: Any):
+    yield 1
+    raise ValueError("broken off")
+
+
+STRANGE = {
+    "a number": 5,
+    "a text": "text",
+    "a type": int,
+    "no arguments": lambda: 1,
+    "raises": lambda *args, **kwargs: 1 / 0,
+    "a text back": lambda *args, **kwargs: "text",
+    "a number back": lambda *args, **kwargs: 10**400,
+    "not a number back": lambda *args, **kwargs: float("nan"),
+    "nested lists back": lambda *args, **kwargs: [[1], "a", None],
+    "an empty list back": lambda *args, **kwargs: [],
+    "a tensor back": lambda *args, **kwargs: torch.zeros(2, 3, 4),
+    "a function back": lambda *args, **kwargs: lambda *more: None,
+    "the first argument back": lambda *args, **kwargs: args[0] if args else 0,
+    "an endless generator": endless,
+    "a generator that breaks off": breaking_off,
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("strange", STRANGE)
+@pytest.mark.parametrize("slug", MODULES)
+def test_every_check_answers_strange_answers(slug: str, strange: str):
+    for name, check in checks_of(slug).items():
+        feedback = check(STRANGE[strange])
+        assert isinstance(feedback, Feedback), name
+        assert feedback.outcome != "right", name
+
+
+def test_an_error_inside_a_check_is_no_traceback_for_the_learner():
+    @exercise("Anything", right="", hints={})
+    def check(answer):
+        return answer.missing
+
+    feedback = check(5)
+    assert feedback.outcome == "not yet"
+    assert "AttributeError" in feedback.words
+
+
+def test_an_operation_that_pytorch_lacks_is_not_an_untouched_cell():
+    @exercise("Anything", right="", hints={})
+    def check(answer):
+        ask(answer)
+
+    def moves_off_meta():
+        return torch.ones(2, device="meta").to("cpu")
+
+    def untouched():
+        raise NotImplementedError
+
+    assert check(untouched).outcome == "not answered"
+    feedback = check(moves_off_meta)
+    assert feedback.outcome == "not yet"
+    assert "meta" in feedback.words
+
+
+def test_what_a_learner_returns_is_listed_or_refused():
+    assert listed(iter([1, 2])) == [1, 2]
+    for values, words in (
+        (endless(), "no end"),
+        (breaking_off(), "broken off"),
+        (5, "A list is asked for, and you return int"),
+    ):
+        with pytest.raises(NotRight, match=words):
+            listed(values)
 
 
 def test_feedback_shows_itself_and_escapes_what_the_learner_wrote():

@@ -32,7 +32,8 @@ starting cells and the solutions.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -102,6 +103,13 @@ class Exercise:
             return self._not_answered()
         except NotRight as problem:
             return Feedback("not yet", str(problem))
+        except Exception as error:
+            # An answer can be strange in a way that nobody foresaw: a learner never sees the check's own traceback.
+            return Feedback(
+                "not yet",
+                f"The check could not make sense of your answer ({type(error).__name__}: {error}). "
+                "Look at what the task says about what comes in and what goes out.",
+            )
         if key is None:
             return Feedback("right", self.right)
         return Feedback("not yet", self.hints[key], hint=key)
@@ -125,6 +133,40 @@ def exercise(name: str, *, right: str, hints: Mapping[str, str]) -> Callable[[Ca
     return decorate
 
 
+def _unimplemented(error: NotImplementedError) -> NotAnswered | NotRight:
+    """The starting cell raises the bare error; one with a message is PyTorch's, about an operation that it lacks."""
+    return NotRight(f"Your code raised NotImplementedError: {error}") if error.args else NotAnswered()
+
+
+def listed(values: Any, at_most: int = 1000) -> list[Any]:
+    """Take what a learner returned as a list. Generators are run here, where their errors are the learner's.
+
+    Args:
+        values: what the learner returned.
+        at_most: more than this is taken for a loop without an end.
+
+    Returns:
+        The values.
+
+    Raises:
+        NotAnswered: if a generator raises ``NotImplementedError``.
+        NotRight: if it is not iterable, has no end, or raises; the message says what.
+    """
+    try:
+        found = list(itertools.islice(values, at_most + 1))
+    except NotImplementedError as error:
+        raise _unimplemented(error) from None
+    except TypeError as error:
+        if not isinstance(values, Iterable):
+            raise NotRight(f"A list is asked for, and you return {type(values).__name__}.") from None
+        raise NotRight(f"Your code raised TypeError: {error}") from error
+    except Exception as error:
+        raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
+    if len(found) > at_most:
+        raise NotRight(f"What you return has more than {at_most} values, or no end.")
+    return found
+
+
 def ask(answer: Any, *args: Any, **kwargs: Any) -> Any:
     """Call the learner's function on a hidden case.
 
@@ -144,8 +186,8 @@ def ask(answer: Any, *args: Any, **kwargs: Any) -> Any:
         raise NotRight(f"A function is asked for, and this is {type(answer).__name__}: pass it without calling it.")
     try:
         result = answer(*args, **kwargs)
-    except NotImplementedError:
-        raise NotAnswered from None
+    except NotImplementedError as error:
+        raise _unimplemented(error) from None
     except Exception as error:
         raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
     if result is None or result is ...:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
 
-from course_utils.exercises import NotAnswered, NotRight, ask, exercise
+from course_utils.exercises import NotRight, ask, exercise, listed
 
 # (compute, staging, transfer) in seconds: a step bound by its computation, one bound by its copies, one in between.
 _STEPS = ((0.1, 0.002, 0.001), (0.001, 0.006, 0.003), (0.01, 0.02, 0.01))
@@ -89,12 +89,7 @@ def check_upload(answer: Any) -> str | None:
     batches = ask(answer, data, 6, "cuda")
     if not isinstance(batches, list | tuple | Iterator):
         raise NotRight(f"Yield batches, or return a list of them; you return {type(batches).__name__}.")
-    try:
-        batches = list(batches)
-    except NotImplementedError:
-        raise NotAnswered from None
-    except Exception as error:
-        raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
+    batches = listed(batches)
     if not batches or not all(isinstance(batch, torch.Tensor) for batch in batches):
         raise NotRight("There must be at least one batch, and each must be a tensor.")
     if not all(getattr(batch, "place", None) == "cuda" for batch in batches):
@@ -137,11 +132,13 @@ def check_collect(answer: Any) -> str | None:
     expected = [6.0, 15.0, 24.0, 33.0]
     outputs = [gpu.tensor(torch.tensor([n, n + 1.0, n + 2.0]), "cuda") for n in (1.0, 4.0, 7.0, 10.0)]
     given = ask(answer, outputs, gpu)
+    if not isinstance(given, Iterable):
+        raise NotRight(f"Return a list with the sum of each result, as numbers; you return {type(given).__name__}.")
     try:
-        numbers = [float(value) for value in given]
-    except (TypeError, ValueError):
+        numbers = [float(value) for value in listed(given)]
+    except (TypeError, ValueError, OverflowError):
         raise NotRight(
-            f"Return a list with the sum of each result, as numbers; you return {type(given).__name__}."
+            "Return a list with the sum of each result, as numbers; something in yours is no number."
         ) from None
     if len(numbers) != len(expected):
         raise NotRight(f"There are {len(expected)} results, and you return {len(numbers)} numbers.")

@@ -101,6 +101,7 @@ class RandomState:
 
     torch_cpu: torch.Tensor
     torch_cuda: list[torch.Tensor]
+    torch_mps: torch.Tensor | None
     python: Any
     numpy: Any
 
@@ -117,14 +118,17 @@ class RandomState:
     def now(cls) -> RandomState:
         """Read the generators. A GPU that was never used is not woken up for it."""
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
         numpy = sys.modules.get("numpy")
-        return cls(torch.get_rng_state(), cuda, random.getstate(), numpy.random.get_state() if numpy else None)
+        return cls(torch.get_rng_state(), cuda, mps, random.getstate(), numpy.random.get_state() if numpy else None)
 
     def restore(self) -> None:
         """Put the generators back to where they were."""
         torch.set_rng_state(self.torch_cpu)
         if self.torch_cuda:
             torch.cuda.set_rng_state_all(self.torch_cuda)
+        if self.torch_mps is not None:
+            torch.mps.set_rng_state(self.torch_mps)
         random.setstate(self.python)
         if self.numpy is not None:
             sys.modules["numpy"].random.set_state(self.numpy)

@@ -15,7 +15,7 @@ import torch
 from course_utils import paired
 from course_utils.devices import Device, Sample
 from course_utils.machine import environment
-from course_utils.state import fresh
+from course_utils.state import RandomState, fresh
 from course_utils.timing import MAX_BUDGET_S, CaseError, compare, measure, sweep
 
 pytestmark = pytest.mark.serial
@@ -96,6 +96,19 @@ def test_a_training_step_with_its_optimizer():
     assert len(result.control.elapsed_s) == len(result["foreach"].measurement.elapsed_s) == result.rounds
     assert all(case.measurement.peak_allocated_bytes > 0 for case in result)
     assert result["foreach"].interval.bounded
+
+
+def test_the_random_state_of_an_apple_gpu_is_put_back(monkeypatch: pytest.MonkeyPatch):
+    """No Apple GPU runs these tests, so its generator is one of the CPU's."""
+    generator = torch.Generator().manual_seed(3)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "get_rng_state", generator.get_state)
+    monkeypatch.setattr(torch.mps, "set_rng_state", generator.set_state)
+    state = RandomState.now()
+    drawn = torch.rand(3, generator=generator)
+    assert not torch.equal(torch.rand(3, generator=generator), drawn)
+    state.restore()
+    assert torch.equal(torch.rand(3, generator=generator), drawn)
 
 
 def test_an_optimizer_that_does_something_else_is_found():

@@ -20,6 +20,11 @@ def forgets_the_dtype(images, scale):
     return images + scale * torch.randn(images.shape, device=images.device)
 
 
+def fetches_the_images(images, scale):
+    noisy = images.cpu() + scale * torch.randn(images.shape)
+    return noisy.to(images.device)
+
+
 def adds_in_place(images, scale):
     return images.add_(scale * torch.randn_like(images))
 
@@ -63,8 +68,40 @@ def forgets_to_tie(make_model, checkpoint, device):
     return model
 
 
+def moves_it_off_meta(make_model, checkpoint, device):
+    model = on_meta(make_model).to(device)
+    model.load_state_dict(checkpoint)
+    model.tie_weights()
+    model.reset_buffers()
+    return model
+
+
+def names_the_cpu(make_model, checkpoint, device):
+    model = on_meta(make_model).to_empty(device="cpu")
+    model.load_state_dict(checkpoint)
+    model.tie_weights()
+    model.reset_buffers()
+    return model
+
+
+def draws_for_nothing(make_model, checkpoint, device):
+    model = on_meta(make_model).to_empty(device=device)
+    for module in model.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    model.load_state_dict(checkpoint)
+    model.tie_weights()
+    model.reset_buffers()
+    return model
+
+
 def labels_of(labels):
     return torch.from_numpy(labels).long()
+
+
+def scales_the_features(features, labels):
+    features /= features.max()
+    return torch.from_numpy(features), labels_of(labels)
 
 
 WRONG = {
@@ -72,10 +109,13 @@ WRONG = {
         "names_device": names_cuda,
         "stays_here": leaves_noise_on_cpu,
         "moved": moves_the_noise,
+        "fetches": fetches_the_images,
         "other_dtype": forgets_the_dtype,
         "in_place": adds_in_place,
     },
     "check_as_tensors": {
+        "elsewhere": lambda features, labels: (torch.from_numpy(features).to("meta"), labels_of(labels)),
+        "in_place": scales_the_features,
         "float64": lambda features, labels: (torch.from_numpy(np.array(features.tolist())), labels_of(labels)),
         "copies": lambda features, labels: (torch.tensor(features), labels_of(labels)),
         "float_labels": lambda features, labels: (torch.from_numpy(features), torch.from_numpy(labels)),
@@ -84,6 +124,9 @@ WRONG = {
     "check_load_decoder": {
         "built_for_real": builds_it_for_real,
         "on_meta": only_assigns,
+        "moves_meta": moves_it_off_meta,
+        "other_device": names_the_cpu,
+        "draws": draws_for_nothing,
         "never_loaded": forgets_to_load,
         "empty_buffer": forgets_the_buffer,
         "untied": forgets_to_tie,

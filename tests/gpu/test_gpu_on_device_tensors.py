@@ -27,6 +27,7 @@ def _outcomes() -> dict[str, str]:
         "where": lambda: torch.where(cpu > 0, gpu, gpu),
         "index": lambda: torch.ops.aten.index(gpu, [index]),
         "index_put": lambda: torch.ops.aten.index_put(gpu, [index], cpu[:2]),
+        "slice assignment": lambda: torch.ops.aten.copy_(gpu.narrow(0, 0, 2), cpu[:2]),
         "gather": lambda: gpu.gather(0, index),
         "embedding": lambda: nn.functional.embedding(index, gpu.view(4, 1)),
         "copy_": lambda: torch.ops.aten.copy_(gpu, cpu),
@@ -50,7 +51,8 @@ def test_the_pretended_gpu_permits_what_the_real_one_does() -> None:
 
 
 def test_only_scalars_indices_and_copies_are_permitted() -> None:
-    assert {name for name, found in _outcomes().items() if found == "cuda"} == {"CPU scalar", "index", "copy_", "to"}
+    permitted = {name for name, found in _outcomes().items() if found == "cuda"}
+    assert permitted == {"CPU scalar", "index", "slice assignment", "copy_", "to"}
 
 
 def test_python_indexing_is_the_operation_that_the_lesson_calls() -> None:
@@ -58,6 +60,8 @@ def test_python_indexing_is_the_operation_that_the_lesson_calls() -> None:
     assert torch.equal(gpu[index], torch.ops.aten.index(gpu, [index]))
     with pytest.raises(RuntimeError, match="device"):
         gpu[index] = torch.ones(2)
+    gpu[:2] = torch.tensor([7.0, 8.0])
+    assert gpu.tolist() == [7.0, 8.0, 2.0, 3.0]
 
 
 @contextlib.contextmanager
@@ -80,7 +84,12 @@ def test_what_is_made_there_does_not_wait_and_what_is_moved_does() -> None:
         torch.randn_like(gpu)
         gpu * scalar
         pinned.to("cuda", non_blocking=True)
-        for waiting in (lambda: torch.rand(4).to("cuda"), lambda: torch.arange(4).cuda(), lambda: gpu[index]):
+        for waiting in (
+            lambda: torch.rand(4).to("cuda"),
+            lambda: torch.arange(4).cuda(),
+            lambda: gpu[index],
+            lambda: gpu.__setitem__(slice(2), torch.ones(2)),
+        ):
             with pytest.raises(RuntimeError, match="synchroniz"):
                 waiting()
 

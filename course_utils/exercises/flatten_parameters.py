@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+import numbers
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.nn.utils.parametrizations import weight_norm
 
-from course_utils.exercises import NotRight, ask, exercise
+from course_utils.exercises import NotRight, ask, exercise, listed
 
 
 @exercise(
@@ -31,6 +32,10 @@ from course_utils.exercises import NotRight, ask, exercise
             "One RNN shares its storage with the rest of the model, and begins somewhere in the middle of it. Where "
             "does cuDNN expect the first weight?"
         ),
+        "offsets_only": (
+            "An offset counts from the start of a weight's own storage. In one RNN all offsets are as they should be, "
+            "and one weight lies in the storage of another RNN."
+        ),
         "any_order": (
             "In one RNN all weights lie in one storage, from its start, without a gap, but a bias comes between the "
             "matrices. What is the order that cuDNN wants?"
@@ -45,11 +50,12 @@ def check_scattered_rnns(answer: Any) -> str | None:
     """Runs the answer on a model that has an RNN of each kind."""
     model, scattered = _model_to_search()
     found = ask(answer, model)
-    if isinstance(found, str) or not isinstance(found, Iterable):
-        raise NotRight(f"Return the names of the scattered RNNs, as a list; you return {type(found).__name__}.")
-    found = set(found)
-    if not all(isinstance(name, str) for name in found):
-        raise NotRight("Return names, as `model.named_modules()` gives them, and not the modules themselves.")
+    if isinstance(found, str):
+        raise NotRight("Return the names of the scattered RNNs as a list, even if it is only one; you return a text.")
+    names = listed(found)
+    if not all(isinstance(name, str) for name in names):
+        raise NotRight("Return names, as `model.named_modules()` gives them: texts, and nothing else.")
+    found = set(names)
     if found == scattered:
         return None
     if not found:
@@ -61,6 +67,7 @@ def check_scattered_rnns(answer: Any) -> str | None:
         "top_level": {name for name in scattered if "." in name},
         "storages_only": {"shifted", "shuffled"},
         "any_start": {"shifted"},
+        "offsets_only": {"borrower"},
         "any_order": {"shuffled"},
     }.items():
         if missing == overlooked:
@@ -99,7 +106,14 @@ def check_repair(answer: Any) -> str | None:
     """Runs the answer on stand-ins that count, then runs each forward twice."""
     rnns, done, needy = _rnns_to_repair()
     before = {name: rnn.calls for name, rnn in rnns.items()}
-    ask(_returning(answer), rnns, done)
+    given = dict(rnns), dict(done)
+    result = ask(_returning(answer), *given)
+    if isinstance(result, Generator):
+        raise NotRight("Your function has a yield in it, so that nothing of it runs before somebody asks for a value.")
+    if given != (rnns, done):
+        raise NotRight("You change `rnns` or `done`. Leave them as they are, and call flatten_parameters() of RNNs.")
+    if any(rnn.forwards for rnn in rnns.values()):
+        raise NotRight("You run a forward, which may flatten by itself. Decide by `done`, before any forward runs.")
     calls = {name: rnn.calls - before[name] for name, rnn in rnns.items()}
     called = {name for name, count in calls.items() if count}
     if not called:
@@ -120,7 +134,13 @@ def check_repair(answer: Any) -> str | None:
     if any(count > 1 for count in calls.values()):
         raise NotRight("You call flatten_parameters() more than once on one RNN. Each call copies all its weights.")
     for name in needy:
-        rnns[name](torch.zeros(1, 1, 8))
+        try:
+            rnns[name](torch.zeros(1, 1, 8))
+        except Exception as error:
+            raise NotRight(
+                f"{name!r} no longer runs ({type(error).__name__}: {error}). Call flatten_parameters(), and change "
+                "nothing else."
+            ) from error
         if not _in_one_buffer(rnns[name]._flat_weights):
             raise NotRight(f"{name!r} is not flat after your call. Call flatten_parameters() of the RNN itself.")
     return None
@@ -153,9 +173,10 @@ def check_fallback_cost(answer: Any) -> str | None:
     given = []
     for shape in shapes:
         pair = ask(answer, *shape)
-        if not isinstance(pair, Sequence) or len(pair) != 2 or not all(_is_number(value) for value in pair):
+        values = [] if isinstance(pair, numbers.Number) else [_number(value) for value in listed(pair)]
+        if len(values) != 2 or None in values:
             raise NotRight("Return two numbers: bytes of extra memory, and bytes that are read or written.")
-        given.append((float(pair[0]), float(pair[1])))
+        given.append(tuple(values))
     formulas: dict[str | None, dict[str, Any]] = {
         None: {},
         "elements": {"width": 1},
@@ -180,9 +201,10 @@ def check_fallback_cost(answer: Any) -> str | None:
 
 
 class StandInLSTM(nn.LSTM):
-    """An LSTM on a CPU that flattens as one on a GPU does, and counts how often it was asked to."""
+    """An LSTM on a CPU that flattens as one on a GPU does, and counts how often it was asked to, and ran."""
 
     calls = 0
+    forwards = 0
 
     def flatten_parameters(self) -> None:
         """Lay the weights into one buffer, unless two of them share their memory."""
@@ -190,6 +212,11 @@ class StandInLSTM(nn.LSTM):
         weights = self._flat_weights
         if len({weight.data_ptr() for weight in weights}) == len(weights):
             _lay(sorted(weights, key=lambda weight: -weight.dim()))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as any LSTM, and count it."""
+        self.forwards += 1
+        return super().forward(*args, **kwargs)
 
 
 def _lay(weights: Sequence[torch.Tensor], start: int = 0) -> None:
@@ -220,9 +247,15 @@ def _model_to_search() -> tuple[nn.Module, set[str]]:
     one_elsewhere.weight_hh_l0.data = one_elsewhere.weight_hh_l0.data.clone()
     flat_gru = nn.GRU(8, 16)
     _lay(list(flat_gru.parameters()))
+    lender, borrower = StandInLSTM(8, 16), StandInLSTM(8, 16)
+    for rnn in (lender, borrower):
+        rnn.flatten_parameters()
+    borrower.weight_hh_l0.data = lender.weight_hh_l0.data
     model = nn.ModuleDict(
         {
             "flat": flat,
+            "lender": lender,
+            "borrower": borrower,
             "copied": copy.deepcopy(flat),
             "shuffled": shuffled,
             "shifted": shifted,
@@ -230,7 +263,7 @@ def _model_to_search() -> tuple[nn.Module, set[str]]:
             "decoder": nn.ModuleDict({"flat_gru": flat_gru, "one_elsewhere": one_elsewhere, "gru": nn.GRU(8, 16)}),
         }
     )
-    return model, {"copied", "shuffled", "shifted", "decoder.one_elsewhere", "decoder.gru"}
+    return model, {"borrower", "copied", "shuffled", "shifted", "decoder.one_elsewhere", "decoder.gru"}
 
 
 def _rnns_to_repair() -> tuple[dict[str, StandInLSTM], dict[str, str], set[str]]:
@@ -277,19 +310,27 @@ def _rnns_to_repair() -> tuple[dict[str, StandInLSTM], dict[str, str], set[str]]
 
 
 def _returning(answer: Any) -> Any:
-    """A function that works by its effect: returning None is no sign that nobody has begun."""
+    """A function that works by its effect: returning None is no sign that nobody has begun, a generator is an error."""
     if not callable(answer):
         return answer
 
-    def run(rnns: Mapping[str, nn.LSTM], done: Mapping[str, str]) -> bool:
-        answer(rnns, done)
-        return True
+    def run(rnns: Mapping[str, nn.LSTM], done: Mapping[str, str]) -> Any:
+        result = answer(rnns, done)
+        return result if isinstance(result, Generator) else True
 
     return run
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: Any) -> float | None:
+    """A number of Python, NumPy, or a tensor without dimensions, as float; None if it is something else."""
+    if isinstance(value, torch.Tensor) and value.dim() == 0:
+        value = value.item()
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        raise NotRight("You return a number that is too large for any memory. Count bytes.") from None
 
 
 def _fallback_cost(

@@ -130,15 +130,20 @@ def test_autograd_keeps_the_buffer_of_each_call(device: CudaDevice) -> None:
     scattered, steps = copy.deepcopy(flat), 8
     x = torch.randn(steps, 2, 512, device="cuda")
 
-    def backward_through(rnn: nn.LSTM) -> None:
+    def backward_through(rnn: nn.LSTM, flattens: bool = False) -> None:
         outputs, state = [], None
         for step in x.split(1):
+            if flattens:
+                rnn.flatten_parameters()
             output, state = rnn(step, state)
             outputs.append(output)
         torch.autograd.grad(torch.cat(outputs).sum(), list(rnn.parameters()))
 
     peaks = [device.peak_memory(lambda rnn=rnn: backward_through(rnn))[0] for rnn in (flat, scattered)]
-    assert peaks[1] - peaks[0] > (steps - 4) * _weights_bytes(flat)  # the backward pass itself needs up to three
+    least = (steps - 4) * _weights_bytes(flat)  # the backward pass itself needs up to three
+    assert peaks[1] - peaks[0] > least
+    # The habit of flattening first keeps the growth: each call's buffer is another one, and autograd holds it.
+    assert device.peak_memory(lambda: backward_through(flat, flattens=True))[0] - peaks[0] > least
 
 
 def test_flattening_always_copies() -> None:
@@ -168,9 +173,9 @@ def test_autocast_flattens_whatever_it_gets() -> None:
         assert not warns(lambda: scattered(x))
 
 
-def test_compiled_model_still_warns() -> None:
+def test_compiled_model_still_warns(lesson: dict) -> None:
     """The compiler leaves the RNN alone, and so its check of the weights."""
-    model = nn.Sequential(nn.Embedding(16, 64), nn.LSTM(64, 64)).cuda()
+    model = lesson["RNNInMethod"](width=64).cuda()
     scattered, tokens = copy.deepcopy(model), torch.randint(16, (4, 4), device="cuda")
     for given, expected in ((model, False), (scattered, True)):
         torch._dynamo.reset()
@@ -186,6 +191,18 @@ def test_replicas_flatten_themselves(lesson: dict) -> None:
         x = torch.randn(4, 4, 64, device=replica.weight_ih_l0.device)
         assert not warns(lambda replica=replica, x=x: replica(x))
         assert lesson["is_flat"](replica._flat_weights)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_without_gradients_the_first_replica_is_as_the_model_is(lesson: dict) -> None:
+    flat = nn.LSTM(64, 64, num_layers=2, device="cuda")
+    for rnn, expected in ((flat, False), (copy.deepcopy(flat), True)):
+        with torch.no_grad():
+            first, second = nn.parallel.replicate(rnn, [0, 1], detach=True)
+            x = torch.randn(4, 4, 64, device="cuda:0")
+            assert warns(lambda first=first, x=x: first(x)) == expected
+            assert not warns(lambda second=second, x=x: second(x.to("cuda:1")))
+        assert lesson["is_flat"](rnn._flat_weights) != expected
 
 
 @pytest.fixture(autouse=True)

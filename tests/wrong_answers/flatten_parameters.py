@@ -49,6 +49,18 @@ def begins_anywhere(model):
     return found
 
 
+def compares_offsets(model):
+    found = []
+    for name, rnn in _rnns(model).items():
+        place = 0
+        for weight in rnn.parameters():
+            if weight.storage_offset() != place:
+                found.append(name)
+                break
+            place += weight.numel()
+    return found
+
+
 def sorts_by_address(model):
     return [
         name for name, rnn in _rnns(model).items() if not _flat(sorted(rnn.parameters(), key=lambda w: w.data_ptr()))
@@ -94,6 +106,7 @@ WRONG = {
         "top_level": only_children,
         "storages_only": only_storages,
         "any_start": begins_anywhere,
+        "offsets_only": compares_offsets,
         "any_order": sorts_by_address,
         "everything": every_module,
     },

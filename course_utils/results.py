@@ -845,17 +845,17 @@ class Unrecorded:
 
     Attributes:
         name: the experiment, ``lesson/experiment``.
-        needs_cuda: whether only a CUDA GPU can run it.
+        needs: what a machine must have to run it, in words, such as ``a CUDA GPU``; empty if any machine will do.
     """
 
     name: str
-    needs_cuda: bool
+    needs: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
         """What is missing, and how to get it."""
         lesson = self.name.partition("/")[0]
-        where = "It needs a CUDA GPU. With one, run" if self.needs_cuda else "Run"
+        where = f"It needs {' and '.join(self.needs)}. On such a machine, run" if self.needs else "Run"
         return f"No run of {self.name} is recorded yet. {where} `course record {lesson} --reference`."
 
     def __repr__(self) -> str:

@@ -300,9 +300,9 @@ def recorded(name: str, machine: str | None = None) -> Any:
         )
     available = records_of(lesson, root)
     if machine is None and not any(name in record.experiments for record in available):
-        needs_cuda = _declared(lesson, name)
-        if needs_cuda is not None:
-            return Unrecorded(name, needs_cuda)
+        needed = _declared(lesson, name)
+        if needed is not None:
+            return Unrecorded(name, needed)
     if not available:
         lessons = sorted({path.stem for path in root.glob("*/*.json")})
         raise RecordError(
@@ -327,7 +327,7 @@ def recorded(name: str, machine: str | None = None) -> Any:
     if current is not None and current.parameters_hash != experiment.parameters_hash:
         if os.environ.get("COURSE_RECORD_TO"):
             # This very run makes the record that fits.
-            return Unrecorded(name, needs_cuda=bool(_declared(lesson, name)))
+            return Unrecorded(name, _declared(lesson, name) or ())
         raise RecordError(
             f"{name!r} was recorded on {record.environment.machine} with other parameters than the notebook has now. "
             f"Run `course record {lesson} --reference` there, or put the old parameters back."
@@ -346,13 +346,17 @@ def _nearest(word: str, choices: list[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _declared(lesson: str, name: str) -> bool | None:
-    """Whether an experiment of the lesson's notebook needs a CUDA GPU; None if the notebook has no such experiment."""
-    from course_utils.lessons import LessonError, experiments, find_lesson, needs
+def _declared(lesson: str, name: str) -> tuple[str, ...] | None:
+    """What an experiment of the lesson's notebook needs, in words; None if the notebook has no such experiment."""
+    from course_utils.lessons import NEEDS, LessonError, experiments, find_lesson, needs
 
     try:
         found = find_lesson(lesson)
-        return "cuda" in needs(found).get(name, ()) if name in experiments(found) else None
+        if name not in experiments(found):
+            return None
+        needed = needs(found).get(name, ())
+        # Two GPUs are one GPU as well.
+        return tuple(NEEDS[key] for key in needed if not (key == "cuda" and "two-gpus" in needed))
     except LessonError:
         return None
 

@@ -281,9 +281,11 @@ def test_caption_names_machine_software_and_day() -> None:
 
 
 def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
-    waiting = Unrecorded("tiny/<pair>", needs_cuda=True)
+    waiting = Unrecorded("tiny/<pair>", ("a CUDA GPU",))
     assert "No run of tiny/<pair> is recorded yet. It needs a CUDA GPU." in repr(waiting)
     assert "course record tiny" in waiting.words
+    both = Unrecorded("tiny/pair", ("two CUDA GPUs", "a C++ compiler"))
+    assert "It needs two CUDA GPUs and a C++ compiler. On such a machine, run" in both.words
     assert "&lt;pair&gt;" in waiting._repr_html_()
     assert waiting.plot(ax=object()) is waiting
     assert waiting.plot("weights", stacked=True) is waiting

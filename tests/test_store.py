@@ -759,7 +759,7 @@ def test_changed_parameters_do_not_stop_the_run_that_records_them(
     _record_the_notebook(reference)
     tiny(old="cuda=4096", new="cuda=8192")
     monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path))
-    assert recorded("tiny/pair") == Unrecorded("tiny/pair", needs_cuda=False)
+    assert recorded("tiny/pair") == Unrecorded("tiny/pair")
 
 
 def test_changed_parameters_refuse_the_record(reference: Path, tiny: Callable[..., None]) -> None:
@@ -786,11 +786,11 @@ def test_an_experiment_that_nobody_ran_yet_is_a_sentence(reference: Path, tiny: 
     for prepare in (lambda: None, lambda: save_lesson(lesson_record(comparison(name="tiny/other")), reference)):
         prepare()
         waiting = recorded("tiny/pair")
-        assert waiting == Unrecorded("tiny/pair", needs_cuda=False)
+        assert waiting == Unrecorded("tiny/pair")
         assert repr(waiting) == ("No run of tiny/pair is recorded yet. Run `course record tiny --reference`.")
         assert waiting.plot() is waiting
         gpu_only = recorded("tiny/gpu_only")
-        assert gpu_only == Unrecorded("tiny/gpu_only", needs_cuda=True)
+        assert gpu_only == Unrecorded("tiny/gpu_only", ("a CUDA GPU",))
         assert "needs a CUDA GPU" in gpu_only._repr_html_()
     with pytest.raises(RecordError):
         recorded("tiny/never_heard_of")

@@ -255,6 +255,7 @@ def test_without_scripts_the_tables_remain() -> None:
         assert f"1 + {layout.exponent_bits} + {layout.mantissa_bits}" in plain
         assert shown.exponent in plain
     assert plain.count("lost: became 0") == 3
+    assert "The casts of older versions give NaN" in plain
 
 
 def test_the_data_in_the_page_are_those_of_the_tables() -> None:
@@ -308,6 +309,14 @@ def test_the_widget_shows_what_is_typed() -> None:
     entry.value = "0,5"
     assert message.value == ""
     assert shown.value.count("exact") == len(FORMATS)
+    before = shown.value
+    entry.value = "70,000"
+    assert "Type 70000 or 70.000" in message.value
+    assert shown.value == before
+    entry.value = "0,125"
+    assert message.value == ""
+    assert "fp32" in shown.value != before
+    entry.value = "0.5"
     larger.click()
     assert entry.value == "1.0"
     smaller.click()

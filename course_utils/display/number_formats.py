@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -260,6 +261,11 @@ _BLUE, _ORANGE, _NOTE = "#0072B2", "#D55E00", "#555555"
 _REACH = 0.125
 _LEFT, _WIDTH, _ROW, _TOP = 84, 520, 26, 30
 _NOTHING = "no number near the value"
+_FOOTNOTE = (
+    "fp8 e4m3fn ends at 448: larger values become 448 here, as in torch 2.13. The casts of older versions give NaN."
+)
+# A comma before three digits: 70 thousand, or 70? After a leading zero it can only be a decimal comma.
+_TWO_READINGS = re.compile(r"[-+]?[1-9]\d*,\d{3}")
 # More ticks than this are drawn as a bar: they would touch.
 _MOST_TICKS = 80
 
@@ -390,8 +396,13 @@ def number_format_explorer(value: float = 0.1) -> Widget:
     shown, message = ipywidgets.HTML(), ipywidgets.HTML()
 
     def read() -> float | None:
+        typed = entry.value.strip()
+        if _TWO_READINGS.fullmatch(typed):
+            one, other = typed.replace(",", ""), typed.replace(",", ".")
+            message.value = html.escape(f"{typed!r} can be read in two ways. Type {one} or {other}.")
+            return None
         try:
-            number = float(entry.value.strip().replace(",", "."))
+            number = float(typed.replace(",", "."))
         except ValueError:
             message.value = html.escape(f"{entry.value!r} is not a number. Type digits, for example 0.1 or 1e-8.")
             return None
@@ -401,7 +412,7 @@ def number_format_explorer(value: float = 0.1) -> Widget:
     def show(_: Any = None) -> None:
         number = read()
         if number is not None:
-            shown.value = f"{_value_table(number)}\n{_picture(number)}"
+            shown.value = f"{_value_table(number)}\n{_picture(number)}\n{_footnote()}"
 
     def choose(change: Mapping[str, Any]) -> None:
         if change["new"] is not None:
@@ -562,6 +573,10 @@ def _picture(value: float, identified: bool = False) -> str:
     )
 
 
+def _footnote() -> str:
+    return f"<p><small>{_FOOTNOTE}</small></p>"
+
+
 _SCRIPT = """<script>
 (function () {
   var data = DATA;
@@ -623,5 +638,5 @@ def _book_form(value: float) -> str:
     return (
         '<p id="number-formats-form" hidden><label for="number-formats-choice">Another value: </label>'
         f'<select id="number-formats-choice" style="max-width:100%">{"".join(options)}</select></p>\n'
-        f"{_value_table(value, identified=True)}\n{_picture(value, identified=True)}\n{script}"
+        f"{_value_table(value, identified=True)}\n{_picture(value, identified=True)}\n{_footnote()}\n{script}"
     )

@@ -52,10 +52,11 @@ def check_state_bytes(answer: Any) -> str | None:
     counts = (1, 1000, 124_000_000)
     given = {}
     for recipe in _RECIPES:
-        values = [ask(answer, count, recipe) for count in counts]
-        if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
-            raise NotRight(f"A number is asked for, and for {recipe!r} you return {type(values[0]).__name__}.")
-        each = [value / count for value, count in zip(values, counts, strict=True)]
+        each = [_bytes(ask(answer, count, recipe), recipe) / count for count in counts]
+        if each[0] < 0.5:
+            raise NotRight(
+                f"For {recipe!r} and one parameter you return {each[0]:g}. Bytes are asked for, not MiB or GiB."
+            )
         if not all(math.isclose(value, each[0], rel_tol=1e-6) for value in each):
             raise NotRight(f"For {recipe!r}, twice as many parameters do not need twice the bytes in your answer.")
         given[recipe] = each[0]
@@ -64,34 +65,54 @@ def check_state_bytes(answer: Any) -> str | None:
         return None
     if found[1] == found[0] / 2 or found[1] == 8:
         return "halves_all"
-    for key, forgotten in (("no_copies", "copies"), ("one_moment", "one moment"), ("no_gradients", "gradients")):
+    if all(value in both for value, *both in zip(found, _bytes_each(), _bytes_each("copies"), strict=True)):
+        return "no_copies"  # all of them, or only one recipe's
+    for key, forgotten in (("one_moment", "one moment"), ("no_gradients", "gradients")):
         if found == _bytes_each(forgotten):
             return key
     wrong = next(recipe for recipe, value, right in zip(_RECIPES, found, _bytes_each(), strict=True) if value != right)
+    much = "much" if given[wrong] > sum(_PARTS[wrong]) else "little"
     raise NotRight(
-        f"For {wrong!r} you return {given[wrong]:g} bytes for each parameter, and {sum(_PARTS[wrong])} is right. Write "
-        "down weights, gradients, two moments and copies, one after the other."
+        f"For {wrong!r} you return {given[wrong]:g} bytes for each parameter, and that is too {much}. Write down "
+        "weights, gradients, two moments and copies, one after the other."
     )
 
 
+def _bytes(value: Any, recipe: str) -> float:
+    """A learner's number, of whatever type."""
+    try:
+        number = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except OverflowError:
+        number = math.inf
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if math.isnan(number):
+        raise NotRight(f"A number is asked for, and for {recipe!r} you return {type(value).__name__}.")
+    if not 0 < number < math.inf:
+        raise NotRight(f"For {recipe!r} you return {number:g}. Bytes are positive, and there is an end to them.")
+    return number
+
+
 class _Watched(torch.amp.GradScaler):
-    """A gradient scaler on the CPU that notes who calls it."""
+    """A gradient scaler on the CPU that notes which of its methods were called, and came to an end."""
 
     def __init__(self) -> None:
         super().__init__("cpu", init_scale=1024.0, growth_interval=3)
         self.calls: list[str] = []
 
     def scale(self, outputs: Any) -> Any:
+        scaled = super().scale(outputs)
         self.calls.append("scale")
-        return super().scale(outputs)
+        return scaled
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
+        result = super().step(optimizer, *args, **kwargs)
         self.calls.append("step")
-        return super().step(optimizer, *args, **kwargs)
+        return result
 
     def update(self, new_scale: Any = None) -> None:
-        self.calls.append("update")
         super().update(new_scale)
+        self.calls.append("update")
 
 
 class _Run:
@@ -113,12 +134,19 @@ class _Run:
         return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
 
 
-def _right_weights(steps: int, clip: bool = True) -> tuple[torch.Tensor, list[float]]:
-    """Weights after some steps, without any scaling at all, and the norms of their gradients."""
+def _plain_weights(limit: float = 1.0, divisor: float = 1.0) -> tuple[torch.Tensor, list[float]]:
+    """Weights after three steps without a scaler, and the norms of their gradients.
+
+    Args:
+        limit: the norm that gradients are clipped to.
+        divisor: what the clipped gradients are divided by: 1024 is what clipping before unscaling does.
+    """
     run, norms = _Run(), []
-    for _ in range(steps):
+    for _ in range(3):
         run.loss().backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0 if clip else math.inf).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(run.model.parameters(), limit).item())
+        for parameter in run.model.parameters():
+            parameter.grad /= divisor
         run.optimizer.step()
         run.optimizer.zero_grad()
     return run.weights(), norms
@@ -154,30 +182,53 @@ def check_scaled_step(answer: Any) -> str | None:
         for _ in range(3):
             run.optimizer.zero_grad()
             norms.append(ask(answer, run.loss(), run.model, run.optimizer, run.scaler))
-    except (NotRight, NotAnswered):
-        # The scaler itself complains about what is missing; say that in our words.
-        if run.scaler.calls and (key := _order(run)):
-            return key
-        if not run.scaler.calls and any(parameter.grad is not None for parameter in run.model.parameters()):
-            return "no_scaling"
-        raise
+    except (NotRight, NotAnswered) as problem:
+        return _broken_off(run, problem)
     if key := _order(run):
         return key
-    expected, right_norms = _right_weights(3)
-    if not torch.allclose(run.weights(), expected, rtol=1e-4, atol=1e-6):
-        unclipped, _ = _right_weights(3, clip=False)
-        if torch.allclose(run.weights(), unclipped, rtol=1e-4, atol=1e-6):
-            return "no_clipping"
-        return "clips_scaled"
     try:
         given = [float(norm) for norm in norms]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise NotRight(
             f"Return the norm of the gradients before clipping, as a number; you return {type(norms[0]).__name__}."
         ) from None
-    if not all(math.isclose(one, other, rel_tol=1e-4) for one, other in zip(given, right_norms, strict=True)):
+    expected, true = _plain_weights()
+    norm_is_true = all(math.isclose(one, other, rel_tol=1e-4) for one, other in zip(given, true, strict=True))
+    if not _same(run, expected):
+        if _same(run, _plain_weights(limit=math.inf)[0]):
+            return "no_clipping"
+        first_is_true = math.isclose(given[0], true[0], rel_tol=1e-4)
+        if _same(run, _plain_weights(divisor=1024.0)[0]) and not first_is_true:
+            return "clips_scaled"
+        raise NotRight(
+            "The weights after three steps are not those of the true gradients. The gradients are to be divided by the "
+            "scale exactly once, by the scaler, and then all together clipped to a norm of 1."
+        )
+    if not norm_is_true:
         raise NotRight("The steps are right, and the norm that you return is not that of the unscaled gradients.")
     return _overflow(answer, run)
+
+
+def _same(run: _Run, weights: torch.Tensor) -> bool:
+    return torch.allclose(run.weights(), weights, rtol=1e-5, atol=1e-7)
+
+
+def _broken_off(run: _Run, problem: NotRight | NotAnswered) -> str:
+    """What is missing if the learner's step raises or returns nothing; raises what it raised if that is not known."""
+    calls, has_gradients = run.scaler.calls, any(parameter.grad is not None for parameter in run.model.parameters())
+    if not calls:
+        if has_gradients:
+            return "no_scaling"
+        raise problem
+    if not has_gradients and "step" not in calls:
+        raise NotRight("No parameter has a gradient: nobody calls backward() on the scaled loss.") from problem
+    if isinstance(problem, NotAnswered):
+        if key := _order(run):
+            return key
+        raise NotRight("The step is taken, and you return nothing: return the norm before clipping.") from problem
+    if "step" in calls and "update" not in calls:
+        return "no_update"  # the scaler itself complains about the next step; say that in our words
+    raise problem
 
 
 def _order(run: _Run) -> str | None:
@@ -209,7 +260,12 @@ _SCALES = (
     ([[3e-4, -2e-7], [5e-5, 1e-9]], 2.0**27),
     ([[0.02, -7.0], [0.5]], 2.0**13),
     ([[300.0, 1e-3]], 2.0**7),
+    ([[1e-4, -2e-6], [5e-5], [1e-9, 3e-3]], 2.0**24),  # the largest one comes last
+    ([[5.0] * 64, [-5.0] * 64], 2.0**13),  # many are equally large: no sum, and no norm
+    ([[4e-9, -1e-9]], 2.0**43),  # fp16 makes all of them zero
 )
+_NEGATIVE, _LAST, _TINY = 2, 4, 6
+_ALL_TINY = "In this case all gradients are below fp16's smallest number: look for the largest one in fp32."
 
 
 @exercise(
@@ -232,22 +288,35 @@ _SCALES = (
             "One of the hidden gradients is large and negative, and it overflows. Overflow has two ends: what do you "
             "compare?"
         ),
+        "one_tensor": (
+            "With your scale a gradient of a later tensor becomes infinite. The scale is one for all of them: have you "
+            "looked at the whole list?"
+        ),
     },
 )
 def check_largest_scale(answer: Any) -> str | None:
     """Tries the scale on gradients with a wide range, and with the largest one negative."""
     found = []
-    for lists, right in _SCALES:
-        given = ask(answer, [torch.tensor(values) for values in lists])
+    for index, (lists, right) in enumerate(_SCALES):
+        try:
+            given = ask(answer, [torch.tensor(values) for values in lists])
+        except NotRight as problem:
+            if index == _TINY:
+                raise NotRight(f"{problem}. {_ALL_TINY}") from problem
+            raise
         try:
             scale = float(given)
-        except (TypeError, ValueError):
+        except OverflowError:
+            scale = math.inf
+        except (TypeError, ValueError, RuntimeError):
             raise NotRight(f"A number is asked for, and you return {type(given).__name__}.") from None
         if not (math.isfinite(scale) and scale > 0):
-            raise NotRight(f"A scale is a positive number, and you return {scale:g}.")
+            more = f" {_ALL_TINY}" if index == _TINY else ""
+            raise NotRight(f"A scale is a positive, finite number, and you return {scale:g}.{more}")
         found.append(scale / right)
-    if found[2] > 1 and all(ratio == 1 for index, ratio in enumerate(found) if index != 2):
-        return "signs"
+    for key, index in (("signs", _NEGATIVE), ("one_tensor", _LAST)):
+        if found[index] > 1 and all(ratio == 1 for other, ratio in enumerate(found) if other != index):
+            return key
     if any(math.frexp(ratio)[0] != 0.5 for ratio in found):
         return "not_a_power"
     if any(ratio > 1 for ratio in found):

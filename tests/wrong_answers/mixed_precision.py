@@ -80,6 +80,10 @@ def forgets_the_sign(gradients):
     return 2.0 ** math.floor(math.log2(torch.finfo(torch.float16).max / largest))
 
 
+def looks_at_one_tensor(gradients):
+    return 2.0 ** math.floor(math.log2(torch.finfo(torch.float16).max / gradients[0].abs().max().item()))
+
+
 WRONG = {
     "check_state_bytes": {
         "halves_all": halves_all,
@@ -99,5 +103,6 @@ WRONG = {
         "too_small": lifts_the_smallest,
         "not_a_power": any_number,
         "signs": forgets_the_sign,
+        "one_tensor": looks_at_one_tensor,
     },
 }

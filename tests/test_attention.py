@@ -22,6 +22,7 @@ from course_utils.materials.attention import (
     kernel_of,
     reference,
     relative_error,
+    that_run,
 )
 from course_utils.state import Switches
 from course_utils.timing import compare
@@ -65,6 +66,9 @@ def test_backends_agree_with_float64_and_run_the_kernel_they_name(name: str, is_
     errors = errors_of(backend, "cpu", dtype)
     assert 0 < errors["output"] < allowed
     assert 0 < errors["gradient"] < allowed
+    assert errors["ran"] == name
+    more = errors_of(backend, "cpu", dtype, heads=4)
+    assert (more["output"], more["gradient"]) == pytest.approx((errors["output"], errors["gradient"]), rel=0.1)
 
 
 def test_the_reference_is_attention():
@@ -102,6 +106,27 @@ def test_cases_run_their_own_kernel_inside_of_a_comparison():
     assert Switches.now() == before
 
 
+def test_what_does_not_run_at_one_point_is_left_out_of_the_sweep():
+    def refuses_long_inputs(q, k, v, is_causal):
+        if q.shape[2] > 20:
+            raise RuntimeError
+        return functional.scaled_dot_product_attention(q, k, v)
+
+    backends = available(attention_backends("cpu", torch.float32))
+    backends |= {"short alone": Backend("short alone", refuses_long_inputs)}
+
+    def cases(length):
+        tensors = inputs(1, 2, length, 8)
+        return {name: way.case(*tensors) for name, way in backends.items()}
+
+    before = Switches.now()
+    with pytest.warns(UserWarning, match="short alone is left out, since at 32 it raises RuntimeError: no reason"):
+        kept = that_run(cases, [16, 32])
+    assert list(kept(16)) == list(kept(32)) == ["math", "flash"]
+    assert list(that_run(cases, [16])(16)) == ["math", "flash", "short alone"]
+    assert Switches.now() == before
+
+
 def test_a_backward_case_gives_the_gradients():
     q, k, v = inputs(1, 2, 16, 8)
     got = attention_backends("cpu", torch.float32)["flash"].case(q, k, v, True, backward=True).build()()
@@ -118,6 +143,30 @@ def test_flexattention_says_that_it_has_no_backward_pass_on_a_cpu():
     assert not flex.available
     # Without a compiler it fails in the forward pass already, and says that.
     assert "does not support backward on CPU" in flex.reason or "Compiler" in flex.reason
+
+
+def test_flexattention_is_right_and_compiled_once_for_both_masks(monkeypatch: pytest.MonkeyPatch):
+    compiled = []
+
+    def counting(graph, example_inputs):
+        compiled.append(graph)
+        return graph
+
+    compile_it = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda call, dynamic: compile_it(call, dynamic=dynamic, backend=counting))
+    attention._compiled_flex.cache_clear()
+    torch._dynamo.reset()
+    try:
+        flex = attention_backends("cpu", torch.float32, 8, heads=4, compiled=True)["flex"]
+        assert flex.available, flex.reason
+        assert len(compiled) == 1
+        for is_causal, length in ((False, 512), (True, 512), (False, 1024), (True, 384)):
+            q, k, v = inputs(1, 4, length, 8)
+            assert relative_error(flex.run(q, k, v, is_causal), reference(q, k, v, is_causal)) < 1e-5
+        assert len(compiled) == 1
+    finally:
+        attention._compiled_flex.cache_clear()
+        torch._dynamo.reset()
 
 
 # The packages, by stand-ins that keep to their documented interfaces and compute the plain way
@@ -310,17 +359,20 @@ def test_one_query_with_is_causal_sees_the_first_key_alone():
         (("cpu", torch.float32, 0), "head_size is a positive whole number, got 0"),
         (("cpu", torch.float32, 64.0), "head_size is a positive whole number"),
         (("cpu", torch.float32, True), "head_size is a positive whole number"),
+        (("cpu", torch.float32, 64, 0), "heads is a positive whole number, got 0"),
     ],
 )
 def test_bad_arguments_are_named(arguments: tuple, message: str):
     with pytest.raises(ValueError, match=message):
-        attention_backends(*arguments)
+        attention_backends(*arguments[:3], heads=arguments[3] if len(arguments) > 3 else 3)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_named():
     with pytest.raises(ValueError, match="device 'cuda' cannot be used by this torch"):
         attention_backends("cuda", torch.float16)
+    with pytest.raises(ValueError, match="device 'cuda' cannot be used by this torch"):
+        errors_of(Backend("math", attention._sdpa, sdpa="math"), "cuda", torch.float16)
 
 
 Q = torch.zeros(2, 3, 8, 4)
@@ -330,6 +382,8 @@ Q = torch.zeros(2, 3, 8, 4)
     ("tensors", "is_causal", "message"),
     [
         ((Q[0], Q[0], Q[0]), False, r"q is \[batch, heads, length, head_size\], got \[3, 8, 4\]"),
+        (([1], Q, Q), False, r"q is a tensor \[batch, heads, length, head_size\], got list"),
+        ((Q, Q, None), False, r"v is a tensor \[batch, heads, length, head_size\], got NoneType"),
         ((Q, Q[:1], Q[:1]), False, r"k has the batch, heads and head_size of q"),
         ((Q, Q, Q[..., :2]), False, r"v has the batch, heads and head_size of q"),
         ((Q, Q, Q[:, :, :5]), False, r"v has the shape of k"),
@@ -344,6 +398,13 @@ def test_inputs_that_do_not_fit_are_named(tensors: tuple, is_causal: bool, messa
         backend.run(*tensors, is_causal)
     with pytest.raises(ValueError, match=message):
         backend.case(*tensors, is_causal)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's reasons, as warnings
+def test_inputs_that_a_kernel_refuses_are_named_with_the_reason():
+    q, k, v = (tensor.mT for tensor in inputs(1, 2, 8, 16))
+    with pytest.raises(ValueError, match=r"flash does not take these q, k and v, \[1, 2, 16, 8\].*stride 1"):
+        attention_backends("cpu", torch.float32)["flash"].run(q, k, v)
 
 
 def test_closeness_follows_the_dtype():

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from course_utils.exercises import NotRight, ask, exercise
+from course_utils.exercises import NotAnswered, NotRight, ask, exercise
 from course_utils.materials.attention import kernel_of, reference, relative_error
 
 
@@ -51,6 +51,7 @@ def check_join(answer: Any) -> str | None:
             raise NotRight(f"Return the joined output, a tensor; you return {type(given).__name__}.")
         if given.shape != expected.shape:
             raise NotRight(f"The output has the shape of a half, {list(left.shape)}; yours has {list(given.shape)}.")
+        _same_dtype(given, left)
         if scale > 1 and not given.isfinite().all():
             return "overflow"
         if relative_error(given, expected) < 1e-4:
@@ -63,6 +64,11 @@ def check_join(answer: Any) -> str | None:
             "weights), and put the two fractions over one denominator."
         )
     return None
+
+
+def _same_dtype(given: torch.Tensor, wanted: torch.Tensor) -> None:
+    if given.dtype != wanted.dtype:
+        raise NotRight(f"What comes in is {wanted.dtype}, and so is what goes out; yours is {given.dtype}.")
 
 
 def _half(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -111,12 +117,21 @@ def check_evaluate(answer: Any) -> str | None:
     """Runs the answer on 3-D inputs whose last dimension is not contiguous, and watches the kernel."""
     generator = torch.Generator().manual_seed(5)
     q, k, v = torch.randn(3, 4, 16, 40, generator=generator).transpose(-2, -1)
-    given = ask(answer, q, k, v)
+    expected = reference(q, k, v)
+
+    def asked() -> Any:
+        # A clone of a view has its strides, and an answer that overwrites it changes nothing here.
+        return ask(answer, q.clone(), k.clone(), v.clone())
+
+    given = asked()
     if not isinstance(given, torch.Tensor):
         raise NotRight(f"Return the output of the attention, a tensor; you return {type(given).__name__}.")
-    expected = reference(q, k, v)
-    if given.numel() == expected.numel() and not torch.equal(given, ask(answer, q, k, v)):
-        return "drops"
+    if given.numel() == expected.numel():
+        _same_dtype(given, q)
+        if not given.isfinite().all():
+            raise NotRight("The output holds numbers that are not finite. Attention over these inputs has none.")
+        if not torch.equal(given, asked()):
+            return "drops"
     if given.shape != expected.shape and given.squeeze(0).shape == expected.shape:
         return "wrong_shape"
     if given.shape != expected.shape:
@@ -125,7 +140,7 @@ def check_evaluate(answer: Any) -> str | None:
         raise NotRight("The numbers are not those of attention over q, k and v without dropout.")
     watched = _Watched()
     with watched:
-        ran = kernel_of(lambda: ask(answer, q, k, v))
+        ran = kernel_of(asked)
     if ran == "flash":
         return None
     if not watched.shapes:
@@ -167,17 +182,18 @@ def check_packed(answer: Any) -> str | None:
     for sizes in ((3, 1, 5), (2, 6, 1, 3)):
         document = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
         length = len(document)
-        mask_mod = ask(answer, document)
+        mask_mod = ask(answer, document.clone())
         if not callable(mask_mod):
             raise NotRight(f"Return a function of (b, h, query, key); you return {type(mask_mod).__name__}.")
         try:
             mask = create_mask(mask_mod, None, None, length, length, device="cpu")[0, 0]
-        except NotImplementedError:
-            raise
         except Exception as error:
+            if isinstance(error, NotImplementedError) and not error.args:
+                raise NotAnswered from None
             if "data-dependent control flow" in str(error):
                 return "python_and"
-            raise NotRight(f"Your mask function raised {type(error).__name__}: {str(error).splitlines()[0]}") from error
+            words = (str(error).splitlines() or ["no reason given"])[0]
+            raise NotRight(f"Your mask function raised {type(error).__name__}: {words}") from error
         apart = document[:, None] == document[None, :]
         causal = torch.ones(length, length, dtype=torch.bool).tril()
         wrong = {"not_causal": apart, "not_apart": causal, "reversed": (apart & causal).T}

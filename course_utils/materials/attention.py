@@ -28,8 +28,8 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 TOLERANCE_EPSILONS = 8
 # What a trial lets pass: far above any rounding, also of TF32, and far below what a wrong layout or mask does.
 _LARGEST_TRIAL_ERROR = 0.03
-# FlexAttention is compiled anew for another number of heads.
 _TRIAL_HEADS = 3
+_ERROR_LENGTH = 1024
 _SDPA_SWITCHES = {
     "math": torch.backends.cuda.enable_math_sdp,
     "flash": torch.backends.cuda.enable_flash_sdp,
@@ -73,7 +73,8 @@ class Backend:
             The shape, dtype and device of ``q``.
 
         Raises:
-            ValueError: if shapes, dtypes or devices do not fit; the message names the argument.
+            ValueError: if shapes, dtypes or devices do not fit, or SDPA's kernel does not take such inputs; the message
+                names the argument.
             RuntimeError: if this backend is not available; the message says why.
 
         Example:
@@ -84,7 +85,19 @@ class Backend:
         self._must_run(q, k, v, is_causal)
         with _switches_kept():
             self.select()
-            return self.attend(q, k, v, is_causal)
+            try:
+                return self.attend(q, k, v, is_causal)
+            except RuntimeError as error:
+                if self.sdpa is None or "No available kernel" not in str(error):
+                    raise
+                with warnings.catch_warnings(record=True) as caught, contextlib.suppress(RuntimeError):
+                    warnings.simplefilter("always")
+                    self.attend(q, k, v, is_causal)
+                reason = _why(self.sdpa, [str(warning.message) for warning in caught]) or "torch gives no reason"
+                raise ValueError(
+                    f"{self.name} does not take these q, k and v, {list(q.shape)}, {q.dtype} on {q.device} ({reason}): "
+                    "change them, or take another backend"
+                ) from error
 
     def select(self) -> None:
         """Allow SDPA no other kernel than this one, from now on."""
@@ -124,6 +137,9 @@ class Backend:
     def _must_run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> None:
         if not self.available:
             raise RuntimeError(f"{self.name} is not available here: {self.reason}")
+        for name, tensor in (("q", q), ("k", k), ("v", v)):
+            if not isinstance(tensor, torch.Tensor):
+                raise ValueError(f"{name} is a tensor [batch, heads, length, head_size], got {type(tensor).__name__}")
         if q.dim() != 4:
             raise ValueError(f"q is [batch, heads, length, head_size], got {list(q.shape)}")
         for name, tensor in (("k", k), ("v", v)):
@@ -149,6 +165,7 @@ def attention_backends(
     dtype: torch.dtype,
     head_size: int = 64,
     *,
+    heads: int = _TRIAL_HEADS,
     training: bool = False,
     compiled: bool = False,
 ) -> dict[str, Backend]:
@@ -158,6 +175,7 @@ def attention_backends(
         device: where the tensors will be.
         dtype: theirs: float16, bfloat16, float32 or float64.
         head_size: theirs.
+        heads: theirs. It matters to FlexAttention alone, which is compiled anew for another number.
         training: whether gradients are needed as well.
         compiled: whether to try FlexAttention, too: it has to be compiled first, which takes seconds and needs a
             compiler.
@@ -166,7 +184,8 @@ def attention_backends(
         All routes by name, in a fixed order. Those that are not available say why.
 
     Raises:
-        ValueError: if the device is not there, the dtype is none of the four, or head_size is no positive number.
+        ValueError: if the device is not there, the dtype is none of the four, or head_size or heads is no
+            positive number.
 
     Source:
         The rules behind the answers: aten/src/ATen/native/transformers/sdp_utils_cpp.h, sdp_utils_cpp.cpp (CPU) and
@@ -181,15 +200,16 @@ def attention_backends(
     if dtype not in DTYPES:
         names = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
         raise ValueError(f"dtype is one of {names}, got {dtype!r}")
-    if isinstance(head_size, bool) or not isinstance(head_size, int) or head_size < 1:
-        raise ValueError(f"head_size is a positive whole number, got {head_size!r}")
-    found = [_tried(Backend(name, _sdpa, sdpa=name), device, dtype, head_size, training) for name in _SDPA_SWITCHES]
+    _check_counts(head_size=head_size, heads=heads)
+    found = [
+        _tried(Backend(name, _sdpa, sdpa=name), device, dtype, head_size, heads, training) for name in _SDPA_SWITCHES
+    ]
     if compiled:
-        found.append(_tried(Backend("flex", _flex), device, dtype, head_size, training))
+        found.append(_tried(Backend("flex", _flex), device, dtype, head_size, heads, training))
     else:
-        found.append(Backend("flex", _flex, available=False, reason="not tried: pass compiled=True"))
+        found.append(Backend("flex", _flex, available=False, reason="not tried here: it has to be compiled first"))
     for name, attend in (("xformers", _xformers), ("flash-attn", _flash_attn), ("transformer-engine", _te)):
-        found.append(_tried(Backend(name, attend), device, dtype, head_size, training))
+        found.append(_tried(Backend(name, attend), device, dtype, head_size, heads, training))
     return {backend.name: backend for backend in found}
 
 
@@ -207,6 +227,43 @@ def available(backends: dict[str, Backend]) -> dict[str, Backend]:
         True
     """
     return {name: backend for name, backend in backends.items() if backend.available}
+
+
+def that_run(
+    make_cases: Callable[[Any], Mapping[str, Fresh]], values: Sequence[Any]
+) -> Callable[[Any], dict[str, Fresh]]:
+    """Leave out of a sweep what does not run at each of its points: a warning says which, and why.
+
+    A backend that was right on a small input may refuse a longer one, or run out of memory. Each case is called once.
+
+    Args:
+        make_cases: called with each value; returns cases from :meth:`Backend.case`, the baseline first.
+        values: the points of the sweep.
+
+    Returns:
+        A function for :func:`course_utils.sweep`. It gives the cases that ran everywhere, and always the baseline.
+
+    Example:
+        >>> backends = available(attention_backends("cpu", torch.float32))
+        >>> def cases(length):
+        ...     q = torch.randn(1, 2, length, 8)
+        ...     return {name: way.case(q, q, q) for name, way in backends.items()}
+        >>> list(that_run(cases, [16, 32])(16))
+        ['math', 'flash']
+    """
+    refused: dict[str, str] = {}
+    for value in values:
+        for name, case in list(make_cases(value).items())[1:]:
+            if name in refused:
+                continue
+            with _switches_kept():
+                try:
+                    case.build()()
+                except Exception as error:  # a package may raise what it likes
+                    refused[name] = f"{name} is left out, since at {value} it raises {_sentence(error)}"
+    for words in refused.values():
+        warnings.warn(words, stacklevel=2)
+    return lambda value: {name: case for name, case in make_cases(value).items() if name not in refused}
 
 
 def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
@@ -294,7 +351,9 @@ class _Recorder(TorchDispatchMode):
 def kernel_of(call: Callable[[], Any]) -> str:
     """Find out which attention kernel a call runs, by watching the operations that reach the device.
 
-    Code inside of ``torch.compile`` is not seen.
+    It is for one call of attention. Of a whole model it names the first fused kernel alone, and any softmax counts as
+    ``math``: to be sure of a model, forbid math with ``sdpa_kernel`` in a test. Of code inside of ``torch.compile`` it
+    tells nothing.
 
     Args:
         call: a function without arguments. It is called once.
@@ -317,7 +376,7 @@ def kernel_of(call: Callable[[], Any]) -> str:
             return fused[1]
     if any("softmax" in operation or "attention_math" in operation for operation in seen.operations):
         return "math"
-    return next((name for name in seen.operations if re.search("attn|attention|fmha", name)), "none")
+    return next((name for name in seen.operations if re.search("attn|attention|fmha|flash", name)), "none")
 
 
 def choice_of(call: Callable[[], Any]) -> tuple[str, str]:
@@ -374,35 +433,63 @@ def choices_of(calls: Mapping[str, Callable[[], Any]]) -> list[dict[str, str]]:
 
 
 def errors_of(
-    backend: Backend, device: str | torch.device, dtype: torch.dtype, head_size: int = 64
-) -> dict[str, float | None]:
-    """How far a backend is from float64, on causal attention over 1024 positions.
+    backend: Backend, device: str | torch.device, dtype: torch.dtype, head_size: int = 64, heads: int = _TRIAL_HEADS
+) -> dict[str, float | str | None]:
+    """How far a backend is from float64, on causal attention over 1024 positions, and which kernel ran.
 
     Args:
         backend: what to try.
         device: where.
         dtype: of the inputs. Both sides see the same rounded inputs.
         head_size: of the inputs.
+        heads: of the inputs. From the fourth head on, they repeat the first three.
 
     Returns:
         ``output`` and ``gradient``, the largest of the three gradients: norm of the error, relative to that of the
-        reference. None where the backend is not available.
+        reference. ``ran``: what :func:`kernel_of` saw in the forward pass, or ``compiled``. None where the backend is
+        not available.
+
+    Raises:
+        ValueError: if the device is not there, or head_size or heads is no positive number.
 
     Example:
         >>> errors_of(attention_backends("cpu", torch.float32)["flash"], "cpu", torch.float32)["output"] < 1e-5
         True
     """
+    device = _device(device)
+    _check_counts(head_size=head_size, heads=heads)
     if not backend.available:
-        return {"output": None, "gradient": None}
-    generator = torch.Generator().manual_seed(0)
-    tensors = list(torch.randn(3, 1, _TRIAL_HEADS, 1024, head_size, generator=generator).to(device, dtype))
-    exact = [tensor.to("cpu").double().requires_grad_() for tensor in tensors]
-    outputs = backend.run(*tensors, is_causal=True), reference(*exact, is_causal=True)
-    wanted = torch.autograd.grad(outputs[1], exact, tensors[0].roll(1, dims=-1).to("cpu").double())
+        return {"output": None, "gradient": None, "ran": None}
+    tensors, *wanted = _exact(dtype, head_size)
+    # Heads do not touch each other, so the reference need not know of those that repeat.
+    inputs = [each[:, torch.arange(heads) % _TRIAL_HEADS].to(device).requires_grad_() for each in tensors]
+    backend._must_run(*inputs, is_causal=True)
     with _switches_kept():
-        got = backend.case(*tensors, is_causal=True, backward=True).build()()
-    gradients = [relative_error(one, other) for one, other in zip(got, wanted, strict=True)]
-    return {"output": relative_error(*outputs), "gradient": max(gradients)}
+        backend.select()
+        outputs: list[torch.Tensor] = []
+
+        def forward() -> None:
+            outputs.append(backend.attend(*inputs, True))
+
+        ran = "compiled" if backend.attend is _flex else kernel_of(forward)
+        if not outputs:
+            forward()
+        upstream = inputs[0].detach().roll(1, dims=-1)
+        got = [outputs[0], *torch.autograd.grad(outputs[0], inputs, upstream)]
+    kept = slice(0, min(heads, _TRIAL_HEADS))
+    errors = [relative_error(one[:, kept], other[:, kept]) for one, other in zip(got, wanted, strict=True)]
+    return {"output": errors[0], "gradient": max(errors[1:]), "ran": ran}
+
+
+@cache
+def _exact(dtype: torch.dtype, head_size: int) -> tuple[Any, ...]:
+    """Inputs on the CPU, and what causal attention makes of them in float64: output, and three gradients."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = torch.randn(3, 1, _TRIAL_HEADS, _ERROR_LENGTH, head_size, generator=generator).to(dtype)
+    exact = [tensor.double().requires_grad_() for tensor in tensors]
+    output = reference(*exact, is_causal=True)
+    gradients = torch.autograd.grad(output, exact, tensors[0].roll(1, dims=-1).double())
+    return tuple(tensors), output.detach(), *gradients
 
 
 # Trying
@@ -431,12 +518,20 @@ def _device(device: str | torch.device) -> torch.device:
     return found
 
 
-def _tried(backend: Backend, device: torch.device, dtype: torch.dtype, head_size: int, training: bool) -> Backend:
+def _check_counts(**counts: Any) -> None:
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name} is a positive whole number, got {count!r}")
+
+
+def _tried(
+    backend: Backend, device: torch.device, dtype: torch.dtype, head_size: int, heads: int, training: bool
+) -> Backend:
     """The backend, or the same one marked as unavailable with the reason."""
     with _switches_kept(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            refusal = _trial(backend, device, dtype, head_size, training)
+            refusal = _trial(backend, device, dtype, head_size, heads, training)
         except Exception as error:  # a package may raise what it likes, also when it is imported
             refusal = _why(backend.sdpa, [str(warning.message) for warning in caught]) or _sentence(error)
     if refusal is None:
@@ -444,24 +539,27 @@ def _tried(backend: Backend, device: torch.device, dtype: torch.dtype, head_size
     return Backend(backend.name, backend.attend, backend.sdpa, available=False, reason=refusal)
 
 
-def _trial(backend: Backend, device: torch.device, dtype: torch.dtype, head_size: int, training: bool) -> str | None:
+def _trial(
+    backend: Backend, device: torch.device, dtype: torch.dtype, head_size: int, heads: int, training: bool
+) -> str | None:
     """Why the backend cannot be used, or None; or whatever it raises."""
     # Three different numbers, so that a backend that takes heads for positions gives other results.
     generator = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(2, _TRIAL_HEADS, 128, head_size, generator=generator).to(device, dtype) for _ in range(3)]
+    # FlexAttention is compiled anew where a size is 1 or was 1: the batch, or the number of blocks of 128 positions.
+    sizes = (1, heads, 256) if backend.attend is _flex else (2, _TRIAL_HEADS, 128)
+    inputs = [torch.randn(*sizes, head_size, generator=generator).to(device, dtype) for _ in range(3)]
     backend.select()
-    # Without a mask and with it; one compilation is enough.
-    for is_causal in (True,) if backend.attend is _flex else (False, True):
+    for is_causal in (False, True):
         if backend.sdpa:
             ran = kernel_of(lambda: backend.attend(*inputs, is_causal))  # noqa: B023 - called at once
             if ran != backend.sdpa:
                 return f"SDPA ran {ran} although only {backend.sdpa} was allowed"
-        pairs = [(backend.attend(*inputs, is_causal), reference(*inputs, is_causal))]
+        ours, theirs = ([tensor.detach().clone().requires_grad_(training) for tensor in inputs] for _ in range(2))
+        pairs = [(backend.attend(*ours, is_causal), reference(*theirs, is_causal))]
         if training:
-            ours, theirs = ([tensor.detach().clone().requires_grad_() for tensor in inputs] for _ in range(2))
             upstream = inputs[0].roll(1, dims=-1)
-            got = torch.autograd.grad(backend.attend(*ours, is_causal), ours, upstream)
-            wanted = torch.autograd.grad(reference(*theirs, is_causal), theirs, upstream.to("cpu").double())
+            got = torch.autograd.grad(pairs[0][0], ours, upstream)
+            wanted = torch.autograd.grad(pairs[0][1], theirs, upstream.to("cpu").double())
             pairs += zip(got, wanted, strict=True)
         for got, wanted in pairs:
             if tuple(got.shape) != tuple(wanted.shape):
@@ -506,21 +604,26 @@ def _compiled_flex() -> Callable[..., torch.Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
     # One kernel serves all lengths, but not other heads, head sizes, masks, or gradients. After 8 kernels the compiler
-    # would give up and run the function as it is, without a word: with all scores in memory.
+    # would log a warning, give up and run the function as it is: with all scores in memory.
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     return torch.compile(flex_attention, dynamic=True)
 
 
 @cache
-def _causal_blocks(queries: int, keys: int, device: torch.device) -> Any:
+def _blocks(queries: int, keys: int, is_causal: bool, device: torch.device) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
-    return create_block_mask(lambda b, h, query, key: key <= query, None, None, queries, keys, device=str(device))
+    # The bound is a tensor, an input of the kernel: so one kernel serves a causal mask and none.
+    later = torch.tensor(0 if is_causal else keys, device=device)
+
+    def sees(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return key - query <= later
+
+    return create_block_mask(sees, None, None, queries, keys, device=str(device))
 
 
 def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    blocks = _causal_blocks(q.shape[2], k.shape[2], q.device) if is_causal else None
-    return _compiled_flex()(q, k, v, block_mask=blocks)
+    return _compiled_flex()(q, k, v, block_mask=_blocks(q.shape[2], k.shape[2], is_causal, q.device))
 
 
 def _swapped(tensor: torch.Tensor) -> torch.Tensor:
@@ -529,7 +632,7 @@ def _swapped(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _xformers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """xFormers: [batch, length, heads, head_size]; a mask is an object.
+    """xFormers: [batch, length, heads, head_size]; a mask is an object. It chooses a kernel itself.
 
     Source: https://facebookresearch.github.io/xformers/components/ops.html (0.0.28 or later).
     """

@@ -56,7 +56,8 @@ def test_an_available_backend_is_close_to_float64(backends: dict, name: str, dty
     errors = errors_of(backend, "cuda", dtype)
     assert errors["output"] < allowed
     assert errors["gradient"] < allowed
-    q, k, v = _inputs(2, 3, 200, 64, dtype=dtype)
+    # A batch of one, and gradients: FlexAttention need not be compiled anew for these.
+    q, k, v = (tensor.requires_grad_() for tensor in _inputs(1, 3, 200, 64, dtype=dtype))
     assert relative_error(backend.run(q, k, v), reference(q, k, v)) < allowed
 
 
@@ -136,6 +137,27 @@ def test_what_flash_leaves_to_other_kernels() -> None:
         assert reason
     assert _choice(q, k, v)[1] == ""
     assert _choice(q, k, v, dropout_p=0.1)[0] != "math"
+
+
+def test_a_head_size_that_flash_refuses_is_named(backends: dict) -> None:
+    _needs_flash()
+    with pytest.raises(ValueError, match="flash does not take these q, k and v"):
+        backends[torch.float16]["flash"].run(*_inputs(1, 2, 64, 320))
+
+
+def test_flexattention_is_compiled_for_gradients_and_without_alone() -> None:
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    flex = attention_backends("cuda", torch.float16, 64, heads=5, training=True, compiled=True)["flex"]
+    if not flex.available:
+        pytest.skip(f"flex: {flex.reason}")
+    errors_of(flex, "cuda", torch.float16, 64, heads=5)
+    for is_causal in (False, True):
+        for length in (256, 1024):
+            flex.run(*_inputs(1, 5, length, 64), is_causal)
+    assert counters["stats"]["unique_graphs"] <= 2
 
 
 def test_flash_stores_no_matrix_of_scores(backends: dict) -> None:

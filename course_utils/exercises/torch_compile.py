@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import numbers
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from course_utils.exercises import NotRight, ask, exercise
+from course_utils.exercises import NotRight, ask, exercise, listed
 
 # (eager, compiled, first call) in seconds: soon paid back, late, with a cheap first call, and three that never are.
 _TIMES = ((0.010, 0.004, 3.0), (0.020, 0.019, 8.0), (0.5, 0.1, 1.0))
@@ -21,14 +22,22 @@ _CALLS = 20
 
 
 class _Counting:
-    """A backend that compiles nothing: it counts graphs, and runs each as it was traced."""
+    """A backend that compiles nothing: it counts graphs and the rows that go into them, and runs each as traced."""
 
     def __init__(self) -> None:
         self.graphs = 0
+        self.rows = 0
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         self.graphs += 1
-        return graph.forward
+
+        def run(*given: Any) -> Any:
+            self.rows += max(
+                (len(value) for value in given if isinstance(value, torch.Tensor) and value.dim()), default=0
+            )
+            return graph.forward(*given)
+
+        return run
 
 
 @contextlib.contextmanager
@@ -42,6 +51,20 @@ def _quiet() -> Iterator[None]:
     finally:
         logging.disable(before)
         torch.compiler.reset()
+
+
+def _refusal(function: Callable[..., Any], *inputs: torch.Tensor) -> str | None:
+    """What ``fullgraph=True`` says against a function, in a line, or None if it is one graph.
+
+    ``explain`` does not see what ends a graph before its first operation, nor a function that Dynamo was told to skip.
+    """
+    with _quiet():
+        try:
+            torch.compile(function, backend="eager", fullgraph=True)(*inputs)
+        except Exception as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            return next((line for line in lines if line.startswith("Explanation:")), lines[0])
+    return None
 
 
 def _score(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -68,8 +91,9 @@ def _score(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.T
             "condition has to stay, as part of the graph."
         ),
         "not_traced": (
-            "No graph at all is traced: a break inside of a loop makes Dynamo give up on the whole function, and it "
-            "runs eagerly. Do you need the loop? And what in it ends the graph?"
+            "No graph at all is traced, so your function runs eagerly. If you did not ask for that, look for a loop: a "
+            "break inside of one makes Dynamo give up on the whole function. Do you need it? And what in it ends the "
+            "graph?"
         ),
     },
 )
@@ -80,14 +104,14 @@ def check_one_graph(answer: Any) -> str | None:
     inputs = [torch.randn(4, 8, generator=rng) * size for size in (0.1, 50.0)]
     wrong = 0
     for x in inputs:
-        probabilities, largest = _pair(ask(answer, x, weight))
         expected, expected_largest = _score(x, weight)
+        probabilities, largest = _pair(ask(answer, x.clone(), weight.clone()))
         if probabilities.shape != expected.shape:
             raise NotRight(
                 f"The probabilities have shape {tuple(probabilities.shape)}, not {tuple(expected.shape)}. The results "
                 "must stay as they were."
             )
-        same = torch.allclose(probabilities, expected, rtol=1e-4, atol=1e-6)
+        same = torch.allclose(probabilities.to(expected), expected, rtol=1e-4, atol=1e-6)
         wrong += not (same and math.isclose(largest, expected_largest.item(), rel_tol=1e-4))
     if wrong == 1:
         return "always"
@@ -95,7 +119,7 @@ def check_one_graph(answer: Any) -> str | None:
         raise NotRight("The probabilities or the largest score are not what they were before, for any input.")
     with _quiet():
         try:
-            found = torch._dynamo.explain(answer)(inputs[0], weight)
+            found = torch._dynamo.explain(answer)(inputs[0].clone(), weight.clone())
         except Exception as error:
             raise NotRight(f"Dynamo could not trace your function: {type(error).__name__}: {error}") from error
     reasons = " ".join(reason.reason for reason in found.break_reasons)
@@ -105,9 +129,11 @@ def check_one_graph(answer: Any) -> str | None:
         return "branch"
     if reasons:
         first = found.break_reasons[0].reason.splitlines()[0]
-        raise NotRight(f"There are {found.graph_count} graphs, not one. Dynamo says: {first}")
+        raise NotRight(f"The graph ends before your function does. Dynamo says: {first}")
     if found.graph_count == 0:
         return "not_traced"
+    if refusal := _refusal(answer, inputs[0].clone(), weight.clone()):
+        raise NotRight(f"With `fullgraph=True` your function does not compile. Dynamo says: {refusal}")
     return None
 
 
@@ -116,7 +142,7 @@ def _pair(given: Any) -> tuple[torch.Tensor, float]:
     try:
         probabilities, largest = given
         number = float(largest)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise NotRight("Return two things, as before: the probabilities, and the largest score.") from None
     if not isinstance(probabilities, torch.Tensor):
         raise NotRight(f"The probabilities must be a tensor, and are {type(probabilities).__name__}.")
@@ -130,6 +156,10 @@ def _pair(given: Any) -> tuple[torch.Tensor, float]:
         "never_compiled": (
             "The backend was never asked for a graph. Compile `fn` with `backend=backend`, and call what "
             "`torch.compile` returns."
+        ),
+        "partly_compiled": (
+            "Not every batch went through a compiled graph: some ran eagerly. Does each of your calls go to what "
+            "`torch.compile` returned?"
         ),
         "static": (
             "Almost every length has a graph of its own, until the limit is reached; from there on the function runs "
@@ -154,22 +184,41 @@ def check_lengths(answer: Any) -> str | None:
 
     counting = _Counting()
     with _quiet():
-        given = ask(answer, double_positive, batches, counting)
-    if not isinstance(given, list | tuple) or not all(isinstance(result, torch.Tensor) for result in given):
-        raise NotRight(f"Return a list with one tensor for each batch; you return {type(given).__name__}.")
+        given = listed(ask(answer, double_positive, [batch.clone() for batch in batches], counting))
+    if other := [type(result).__name__ for result in given if not isinstance(result, torch.Tensor)]:
+        raise NotRight(f"Return a list with one tensor for each batch; yours holds a value of type {other[0]}.")
     if len(given) != len(batches):
         raise NotRight(f"There are {len(batches)} batches, and you return {len(given)} results.")
     expected = [double_positive(batch) for batch in batches]
+    if any(
+        result.shape[1:] != right.shape[1:] or not result.dim() for result, right in zip(given, expected, strict=True)
+    ):
+        raise NotRight("Each result must have the columns of its batch: return `fn(batch)` for each.")
+    if _in_another_order(given, expected):
+        raise NotRight("The results are right, but in another order than the batches.")
     if any(len(result) > len(right) for result, right in zip(given, expected, strict=True)):
         return "padding_left"
     for result, right in zip(given, expected, strict=True):
-        if result.shape != right.shape or not torch.allclose(result, right):
+        if result.shape != right.shape or not torch.allclose(result.to(right), right):
             raise NotRight(f"For a batch of {len(right)} rows, the result is not `fn(batch)`.")
     if counting.graphs == 0:
         return "never_compiled"
     if counting.graphs >= torch._dynamo.config.recompile_limit:
         return "static"
+    if counting.rows < sum(_LENGTHS):
+        return "partly_compiled"
     return "length_one" if counting.graphs > 2 else None
+
+
+def _in_another_order(given: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    """Whether these are the expected results, each length once, but not as they were asked for."""
+    lengths = [len(result) for result in given]
+    by_length = {len(right): right for right in expected}
+    return (
+        sorted(lengths) == sorted(by_length)
+        and lengths != [len(right) for right in expected]
+        and all(torch.allclose(result.to(by_length[len(result)]), by_length[len(result)]) for result in given)
+    )
 
 
 @exercise(
@@ -223,7 +272,9 @@ def check_break_even(answer: Any) -> str | None:
             value = answer(*times)
         except ZeroDivisionError:
             return "never"
-        if not isinstance(value, int | float) or not math.isinf(value) or value < 0:
+        except Exception as error:
+            raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
+        if not isinstance(value, numbers.Real) or not math.isinf(value) or value < 0:
             return "never"
     return None
 
@@ -234,9 +285,12 @@ def _whole(calls: float) -> int:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise NotRight(f"A number of calls is asked for, and you return {type(value).__name__}.")
-    return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise NotRight("That is more calls than any program makes.") from None
 
 
 @exercise(
@@ -269,7 +323,7 @@ def check_counter(answer: Any) -> str | None:
     with _quiet():
         compiled = torch.compile(module, backend=counting)
         for _ in range(_CALLS):
-            result = ask(compiled, x)
+            result = ask(compiled, x.clone())
             if not isinstance(result, torch.Tensor) or result.shape != x.shape:
                 raise NotRight("The module must return a tensor of the shape of its input.")
             factors.append((result / x).mean().item())
@@ -283,9 +337,13 @@ def check_counter(answer: Any) -> str | None:
         )
     if counting.graphs == 0:
         return "not_traced"
-    if _whole_in_one_graph(ask(answer), x):
-        return "recompiles" if counting.graphs > 2 else None
-    return "breaks"
+    if not _whole_in_one_graph(ask(answer), x):
+        return "breaks"
+    if counting.graphs > 2:
+        return "recompiles"
+    if refusal := _refusal(ask(answer), x):
+        raise NotRight(f"With `fullgraph=True` your module does not compile. Dynamo says: {refusal}")
+    return None
 
 
 def _whole_in_one_graph(module: nn.Module, x: torch.Tensor) -> bool:

@@ -47,6 +47,11 @@ def calls_the_original(fn, batches, backend):
     return [fn(batch) for batch in batches]
 
 
+def compiles_the_first_only(fn, batches, backend):
+    compiled = torch.compile(fn, backend=backend)
+    return [compiled(batches[0]), *(fn(batch) for batch in batches[1:])]
+
+
 def keeps_the_padding(fn, batches, backend):
     longest = max(len(batch) for batch in batches)
     compiled = torch.compile(fn, backend=backend)
@@ -100,6 +105,7 @@ WRONG = {
         "static": compiles_each_length,
         "length_one": compiles_by_default,
         "padding_left": keeps_the_padding,
+        "partly_compiled": compiles_the_first_only,
     },
     "check_break_even": {
         "not_divided_by_saving": lambda eager_s, compiled_s, first_call_s: math.ceil(first_call_s / eager_s),

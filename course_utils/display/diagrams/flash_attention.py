@@ -63,7 +63,7 @@ def tiles_and_running_sums() -> ResultFigure:
             )
             if done:
                 centre = left + (column + 0.5) * tile, low + side - (row + 0.5) * tile
-                ax.text(*centre, "gone", **_middle(8.5, NOTE), style="italic")
+                ax.text(*centre, "gone", **_middle(9, NOTE), style="italic")
     ax.text(left + side / 2, 0.56, "one tile at a time;", **_middle(9, BLUE_INK))
     ax.text(left + side / 2, 0.34, "the matrix is never stored", **_middle(9, BLUE_INK))
 
@@ -81,8 +81,8 @@ def tiles_and_running_sums() -> ResultFigure:
         PLAIN,
         bold=False,
     )
-    ax.text(x + w / 2, 0.79, "a new largest score?", **_middle(8.5, NOTE))
-    ax.text(x + w / 2, 0.59, "rescale sum and result", **_middle(8.5, NOTE))
+    ax.text(x + w / 2, 0.79, "a new largest score?", **_middle(9, NOTE))
+    ax.text(x + w / 2, 0.59, "rescale sum and result", **_middle(9, NOTE))
     now_y = low + side - 1.5 * tile
     arrow(ax, (left + 3 * tile + 0.02, now_y), (x - 0.03, now_y), BLUE, width=2.5)
     fig.alt = (

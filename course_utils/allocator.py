@@ -111,16 +111,17 @@ class AllocatorOptions:
             divisions = (divisions,) * _INTERVALS
         object.__setattr__(self, "roundup_power2_divisions", tuple(divisions))
         least = self.large_segment_bytes
-        if least <= LARGE_REQUEST_BYTES or least % SMALL_SEGMENT_BYTES:
-            raise ValueError(
-                f"large_segment_size_mb must be even and over {LARGE_REQUEST_BYTES // MIB}, got {least / MIB:g}"
-            )
-        for name, value in (
-            ("max_split_size_mb", self.max_split_size_bytes),
-            ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes),
+        if least <= LARGE_REQUEST_BYTES:
+            raise ValueError(f"large_segment_size_mb must be over {LARGE_REQUEST_BYTES // MIB}, got {least / MIB:g}")
+        if self.expandable_segments and least % SMALL_SEGMENT_BYTES:
+            # It is the size of a page then, and the driver's pages are 2 MiB.
+            raise ValueError(f"large_segment_size_mb must be even with expandable_segments, got {least / MIB:g}")
+        for name, value, default in (
+            ("max_split_size_mb", self.max_split_size_bytes, None),
+            ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes, DEFAULT_LARGE_SEGMENT_BYTES),
         ):
-            if value is not None and value < DEFAULT_LARGE_SEGMENT_BYTES:
-                raise ValueError(f"{name} must be at least 20, got {value / MIB:g}")
+            if value != default and value < least:
+                raise ValueError(f"{name} must be at least {least / MIB:g}, got {value / MIB:g}")
         if len(self.roundup_power2_divisions) != _INTERVALS:
             raise ValueError(f"roundup_power2_divisions must be a number or {_INTERVALS} of them")
         for value in self.roundup_power2_divisions:
@@ -131,9 +132,9 @@ class AllocatorOptions:
                 "garbage_collection_threshold must lie between 0 and 1, "
                 f"without the 1, got {self.garbage_collection_threshold!r}"
             )
-        if not 0 < self.per_process_memory_fraction <= 1:
+        if not 0 <= self.per_process_memory_fraction <= 1:
             raise ValueError(
-                f"per_process_memory_fraction must be over 0 and at most 1, got {self.per_process_memory_fraction!r}"
+                f"per_process_memory_fraction must lie between 0 and 1, got {self.per_process_memory_fraction!r}"
             )
 
     @classmethod
@@ -1039,9 +1040,22 @@ class _Allocator:
     def _address(self, action: Action, size: int) -> int:
         """Where the device puts new memory: as recorded, or after all that was handed out so far."""
         placed = None if self._place is None else self._place(action, size)
+        if placed is not None and self._taken(placed, size if action == "segment_alloc" else 1):
+            placed = None  # only where the simulation has left the record already
         address = self._next_address if placed is None else placed
-        self._next_address = max(self._next_address, -(-(address + size) // LARGE_ROUNDING_BYTES) * LARGE_ROUNDING_BYTES)
+        self._next_address = max(
+            self._next_address, -(-(address + size) // LARGE_ROUNDING_BYTES) * LARGE_ROUNDING_BYTES
+        )
         return address
+
+    def _taken(self, address: int, size: int) -> bool:
+        for head in self.heads():
+            end = head
+            while end.next is not None:
+                end = end.next
+            if head.address < address + size and address < end.address + end.size:
+                return True
+        return False
 
     # Keeping and drawing
 
@@ -1249,7 +1263,7 @@ class AllocatorRun:
         allocator.restore(exported)
         for index in range(begin, after):
             current[0] = index
-            _apply_or_fail(allocator, self.events[index])
+            apply_or_fail(allocator, self.events[index])
         return allocator.state(after)
 
     def _checkpoint_before(self, after: int) -> int:
@@ -1303,7 +1317,7 @@ class AllocatorRun:
         return memory_figure(self, ax=ax)
 
 
-def _apply_or_fail(allocator: _Allocator, event: Event) -> bool:
+def apply_or_fail(allocator: _Allocator, event: Event) -> bool:
     """Let an event happen; a request that fails leaves a name behind that holds nothing."""
     try:
         allocator.apply(event)
@@ -1400,7 +1414,7 @@ def run_events(
         if before is not None:
             before(index)
         try:
-            met = _apply_or_fail(allocator, event)
+            met = apply_or_fail(allocator, event)
         except ValueError as error:
             raise ValueError(f"event {index}: {error}") from None
         done.append(event)
@@ -1471,8 +1485,10 @@ def _words(run: AllocatorRun, index: int) -> str:
         return _allocate_words(run, event, how, found, operations)
     given_back = sum(one.bytes for one in operations)
     if isinstance(event, EmptyCache):
-        return f"empty_cache() gives {_short(given_back)} back to the device." if given_back else (
-            "empty_cache() finds nothing that it could give back."
+        return (
+            f"empty_cache() gives {_short(given_back)} back to the device."
+            if given_back
+            else ("empty_cache() finds nothing that it could give back.")
         )
     if isinstance(event, Synchronize):
         return "All streams are done: pending frees are completed."
@@ -1485,9 +1501,7 @@ def _words(run: AllocatorRun, index: int) -> str:
     return f"{event.id} is freed: its block is cached, and merged with free neighbours. The device gets nothing back."
 
 
-def _allocate_words(
-    run: AllocatorRun, event: Allocate, how: int, found: int, operations: Sequence[Operation]
-) -> str:
+def _allocate_words(run: AllocatorRun, event: Allocate, how: int, found: int, operations: Sequence[Operation]) -> str:
     if how == _NOTHING:
         return f"{event.id} asks for nothing and gets nothing."
     size = round_size(event.bytes, run.options)

@@ -436,6 +436,7 @@ class Operation(NamedTuple):
 # What can be drawn
 
 State = Literal["allocated", "awaiting free", "free"]
+Ties = Literal["oldest", "lowest"]
 
 
 @dataclass(frozen=True)
@@ -581,6 +582,7 @@ class _Block:
 
     __slots__ = (
         "address",
+        "age",
         "born",
         "id",
         "mapped",
@@ -595,8 +597,9 @@ class _Block:
         "uses",
     )
 
-    def __init__(self, address: int, size: int, stream: int, pool: _Pool) -> None:
+    def __init__(self, address: int, size: int, stream: int, pool: _Pool, age: int) -> None:
         self.address, self.size, self.stream, self.pool = address, size, stream, pool
+        self.age = age  # the number of its segment; 0 for all where the lowest address wins
         self.id: Hashable = None
         self.state, self.requested, self.born = _FREE, 0, 0
         self.mapped, self.uses = True, False
@@ -606,13 +609,17 @@ class _Block:
 
 
 class _Pool:
-    """Cached blocks, in the order in which best fit looks at them: by stream, size, address. BlockPool."""
+    """Cached blocks, in the order in which best fit looks at them. BlockPool.
+
+    They are ordered by stream, size, the age of their segment, address: BlockComparatorSizeCounterAddress in 2.13. In
+    2.11 the age does not count. https://github.com/pytorch/pytorch/pull/183591, 2026.
+    """
 
     __slots__ = ("by_address", "is_small", "keys", "searches", "unmapped", "unmapped_by_address")
 
     def __init__(self, is_small: bool) -> None:
         self.is_small = is_small
-        self.keys: dict[int, list[tuple[int, int]]] = {}
+        self.keys: dict[int, list[tuple[int, int, int]]] = {}
         self.by_address: dict[int, _Block] = {}
         self.unmapped: dict[int, list[int]] = {}
         self.unmapped_by_address: dict[int, _Block] = {}
@@ -625,13 +632,13 @@ class _Pool:
         keys = self.keys.get(block.stream)
         if keys is None:
             keys = self.keys[block.stream] = []
-        insort(keys, (block.size, block.address))
+        insort(keys, (block.size, block.age, block.address))
 
     def erase(self, block: _Block) -> None:
         """Take a block out, before its size or address changes."""
         del self.by_address[block.address]
         keys = self.keys[block.stream]
-        del keys[bisect_left(keys, (block.size, block.address))]
+        del keys[bisect_left(keys, (block.size, block.age, block.address))]
 
     def insert_unmapped(self, block: _Block) -> None:
         """Keep addresses without memory behind them."""
@@ -644,8 +651,8 @@ class _Pool:
         del addresses[bisect_left(addresses, block.address)]
 
     def in_order(self) -> list[_Block]:
-        """All cached blocks, ordered by stream, size, address."""
-        return [self.by_address[address] for stream in sorted(self.keys) for _, address in self.keys[stream]]
+        """All cached blocks in that order."""
+        return [self.by_address[key[2]] for stream in sorted(self.keys) for key in self.keys[stream]]
 
 
 # The first address that the simulated device hands out; any would do.
@@ -663,8 +670,10 @@ class _Allocator:
         cap_bytes: int | None,
         device_bytes: int | None,
         place: Callable[[Action, int], int | None] | None = None,
+        ties: Ties = "oldest",
     ) -> None:
-        self.options, self.cap, self.device = options, cap_bytes, device_bytes
+        self.options, self.cap, self.device, self.ties = options, cap_bytes, device_bytes, ties
+        self.segments = 0  # how many there have been
         self.pools = (_Pool(False), _Pool(True))
         self.live: dict[Hashable, _Block] = {}
         self.pending: dict[Hashable, _Block] = {}
@@ -795,15 +804,15 @@ class _Allocator:
         keys = pool.keys.get(stream)
         if not keys:
             return None
-        at = bisect_left(keys, (size, 0))
+        at = bisect_left(keys, (size,))
         if at == len(keys):
             return None
-        block = pool.by_address[keys[at][1]]
+        block = pool.by_address[keys[at][2]]
         if block.reservation is not None:
             if self.options.expandable_segments:
                 # The tail of a segment counts with all that it can grow to, so that it is used last.
                 while block.reservation is not None and at + 1 < len(keys):
-                    other = pool.by_address[keys[at + 1][1]]
+                    other = pool.by_address[keys[at + 1][2]]
                     if _growable(other) >= _growable(block):
                         break
                     block, at = other, at + 1
@@ -812,7 +821,7 @@ class _Allocator:
                     at += 1
                     if at == len(keys):
                         return None
-                    block = pool.by_address[keys[at][1]]
+                    block = pool.by_address[keys[at][2]]
         limit = self._split_limit
         if size < limit <= block.size:
             return None
@@ -846,7 +855,7 @@ class _Allocator:
             return self._grow_expandable(pool, stream, size)
         if self.device is not None and self.reserved + amount > self.device:
             return None
-        block = _Block(self._address("segment_alloc", amount), amount, stream, pool)
+        block = _Block(self._address("segment_alloc", amount), amount, stream, pool, self._age())
         self.reserved += amount
         self.device_allocs += 1
         self.operations.append(Operation("segment_alloc", block.address, amount))
@@ -854,7 +863,7 @@ class _Allocator:
 
     def _split(self, block: _Block, size: int) -> _Block:
         """Cut the front off a block; the rest is cached. alloc_found_block, assert in line 2095."""
-        front = _Block(block.address, size, block.stream, block.pool)
+        front = _Block(block.address, size, block.stream, block.pool, block.age)
         front.reservation = block.reservation
         front.prev, front.next = block.prev, block
         if front.prev is not None:
@@ -903,12 +912,12 @@ class _Allocator:
             return False
         wanted = max(size, limit)
         keys = pool.keys.get(stream, [])
-        at = bisect_left(keys, (wanted, 0))
-        if at < len(keys) and pool.by_address[keys[at][1]].reservation is None:
-            self._release(pool.by_address[keys[at][1]])
+        at = bisect_left(keys, (wanted,))
+        if at < len(keys) and pool.by_address[keys[at][2]].reservation is None:
+            self._release(pool.by_address[keys[at][2]])
             return True
         released = 0
-        for _, address in reversed(keys[:at]):
+        for *_, address in reversed(keys[:at]):
             block = pool.by_address[address]
             if released >= wanted or block.size < limit:
                 break
@@ -975,7 +984,7 @@ class _Allocator:
         device = 2**40 if self.device is None else self.device
         pages = -(-(device + device // 8) // page)
         address = self._address("segment_map", pages * page)
-        block = _Block(address, pages * page, stream, pool)
+        block = _Block(address, pages * page, stream, pool, self._age())
         block.mapped, block.reservation = False, _Reservation(address, pages * page, page)
         pool.insert_unmapped(block)
         return block
@@ -990,7 +999,7 @@ class _Allocator:
         pool.erase_unmapped(block)
         block.mapped = True
         if amount < block.size:
-            rest = _Block(address + amount, block.size - amount, block.stream, pool)
+            rest = _Block(address + amount, block.size - amount, block.stream, pool, block.age)
             rest.mapped, rest.reservation = False, block.reservation
             rest.prev, rest.next = block, block.next
             if block.next is not None:
@@ -1016,14 +1025,14 @@ class _Allocator:
             return
         pool.erase(block)
         if first > block.address:
-            before = _Block(block.address, first - block.address, block.stream, pool)
+            before = _Block(block.address, first - block.address, block.stream, pool, block.age)
             before.reservation, before.prev, before.next = reservation, block.prev, block
             if block.prev is not None:
                 block.prev.next = before
             block.prev = before
             pool.insert(before)
         if block.address + block.size > last:
-            after = _Block(last, block.address + block.size - last, block.stream, pool)
+            after = _Block(last, block.address + block.size - last, block.stream, pool, block.age)
             after.reservation, after.prev, after.next = reservation, block, block.next
             if block.next is not None:
                 block.next.prev = after
@@ -1037,6 +1046,11 @@ class _Allocator:
         _merge(block, block.next)
         pool.insert_unmapped(block)
 
+    def _age(self) -> int:
+        """The number of a new segment, if that decides between cached blocks of the same size."""
+        self.segments += 1
+        return self.segments if self.ties == "oldest" else 0
+
     def _address(self, action: Action, size: int) -> int:
         """Where the device puts new memory: as recorded, or after all that was handed out so far."""
         placed = None if self._place is None else self._place(action, size)
@@ -1049,13 +1063,13 @@ class _Allocator:
         return address
 
     def _taken(self, address: int, size: int) -> bool:
-        for head in self.heads():
-            end = head
-            while end.next is not None:
-                end = end.next
-            if head.address < address + size and address < end.address + end.size:
-                return True
-        return False
+        """Whether there is memory of ours at an address already."""
+        known = (*(pool.by_address for pool in self.pools), self.live, self.pending)
+        return any(
+            block.address < address + size and address < block.address + block.size
+            for blocks in known
+            for block in blocks.values()
+        )
 
     # Keeping and drawing
 
@@ -1083,21 +1097,21 @@ class _Allocator:
             reservation = head.reservation
             if reservation is not None:
                 reservation = (reservation.address, reservation.bytes, reservation.page)
-            chains.append((head.stream, head.pool.is_small, reservation, chain))
+            chains.append((head.stream, head.pool.is_small, reservation, chain, head.age))
         searches = tuple(pool.searches for pool in self.pools)
-        return chains, searches, self._next_address, tuple(self.pending), tuple(self.empty)
+        return chains, searches, (self._next_address, self.segments), tuple(self.pending), tuple(self.empty)
 
     def restore(self, exported: tuple[Any, ...]) -> None:
         """Become what :meth:`export` saw."""
-        chains, searches, self._next_address, pending, empty = exported
+        chains, searches, (self._next_address, self.segments), pending, empty = exported
         self.empty = set(empty)
         awaiting = {}
-        for stream, is_small, reservation, chain in chains:
+        for stream, is_small, reservation, chain, age in chains:
             pool = self.pools[is_small]
             reservation = None if reservation is None else _Reservation(*reservation)
             before = None
             for address, size, state, mapped, name, requested, uses, born in chain:
-                block = _Block(address, size, stream, pool)
+                block = _Block(address, size, stream, pool, age if self.ties == "oldest" else 0)
                 block.state, block.mapped, block.id, block.requested, block.uses = state, mapped, name, requested, uses
                 block.reservation, block.prev = reservation, before
                 if before is not None:
@@ -1190,6 +1204,7 @@ class AllocatorRun:
         options: the allocator's options.
         cap_bytes: how much the process may take from the device; None: no limit but the device.
         device_bytes: the device's memory; None: no limit.
+        ties: which of several cached blocks of the same size is used first.
         reserved_bytes: memory taken from the device after each event.
         allocated_bytes: memory in use by tensors after each event.
         device_allocs: calls that take memory from the device (cudaMalloc, or pages mapped), counted up to each event.
@@ -1205,6 +1220,7 @@ class AllocatorRun:
     options: AllocatorOptions
     cap_bytes: int | None
     device_bytes: int | None
+    ties: Ties
     reserved_bytes: Sequence[int]
     allocated_bytes: Sequence[int]
     device_allocs: Sequence[int]
@@ -1259,7 +1275,7 @@ class AllocatorRun:
         def place(action: Action, size: int) -> int | None:
             return None if self._place is None else self._place(current[0])(action, size)
 
-        allocator = _Allocator(self.options, self.cap_bytes, self.device_bytes, place)
+        allocator = _Allocator(self.options, self.cap_bytes, self.device_bytes, place, self.ties)
         allocator.restore(exported)
         for index in range(begin, after):
             current[0] = index
@@ -1334,6 +1350,7 @@ def simulate_allocator(
     cap_bytes: int | None = None,
     device_bytes: int | None = None,
     after_out_of_memory: Literal["stop", "continue"] = "stop",
+    ties: Ties = "oldest",
 ) -> AllocatorRun:
     """Let events happen to PyTorch's caching allocator, without a GPU.
 
@@ -1347,6 +1364,9 @@ def simulate_allocator(
             segment has. By default there is no limit.
         after_out_of_memory: ``stop`` ends the run at a request that cannot be met; ``continue`` goes on as a program
             does that catches the error: the name holds nothing, and freeing it does nothing.
+        ties: which of several cached blocks of the same size is used: ``oldest``, that in the oldest segment, as in
+            PyTorch 2.13; ``lowest``, that with the lowest address, as in 2.11. It only matters where the device gives
+            out addresses again; a simulated device does not, so this is for replays of recorded memory.
 
     Returns:
         The run: curves, counts, and the state after any event.
@@ -1367,8 +1387,14 @@ def simulate_allocator(
     options, cap_bytes = _settings(options, cap_bytes, device_bytes)
     if after_out_of_memory not in ("stop", "continue"):
         raise ValueError(f"after_out_of_memory must be 'stop' or 'continue', got {after_out_of_memory!r}")
-    allocator = _Allocator(options, cap_bytes, device_bytes)
+    _check_ties(ties)
+    allocator = _Allocator(options, cap_bytes, device_bytes, ties=ties)
     return run_events(allocator, events, stops=after_out_of_memory == "stop")
+
+
+def _check_ties(ties: str) -> None:
+    if ties not in ("oldest", "lowest"):
+        raise ValueError(f"ties must be 'oldest' (PyTorch 2.13) or 'lowest' (2.11), got {ties!r}")
 
 
 def _settings(
@@ -1439,6 +1465,7 @@ def run_events(
         allocator.options,
         allocator.cap,
         allocator.device,
+        allocator.ties,
         *curves,
         operations,
         failure,
@@ -1461,7 +1488,7 @@ def _out_of_memory(allocator: _Allocator, index: int, event: Allocate) -> OutOfM
         allocator.device,
         allocator.reserved,
         allocator.allocated,
-        max((size for size, _ in keys), default=0),
+        max((key[0] for key in keys), default=0),
     )
 
 

@@ -30,7 +30,9 @@ from course_utils.allocator import (
     Free,
     FreeCompleted,
     Operation,
+    Ties,
     _Allocator,
+    _check_ties,
     _settings,
     _short,
     apply_or_fail,
@@ -363,7 +365,7 @@ class _Undo:
                 earlier[3].append((end, piece.address - end, 0, False, None, 0, False, 0))
                 earlier[3].extend(chain)
                 continue
-            entry = [piece.stream, piece.pool == "small", None, chain]
+            entry = [piece.stream, piece.pool == "small", None, chain, len(chains) + 1]
             if piece.expandable:
                 last[key] = entry
             chains.append(entry)
@@ -374,7 +376,8 @@ class _Undo:
             entry[2] = (base, size, page)
             entry[3].append((end, base + size - end, 0, False, None, 0, False, 0))
         reserved_end = max((piece.address + piece.bytes for piece in self.pieces.values()), default=0)
-        state = [tuple(entry) for entry in chains], (0, 0), max(reserved_end, self.beyond), tuple(pending), ()
+        beyond = max(reserved_end, self.beyond), len(chains)
+        state = [tuple(entry) for entry in chains], (0, 0), beyond, tuple(pending), ()
         return state, names
 
 
@@ -497,6 +500,7 @@ class Snapshot:
         *,
         cap_bytes: int | None = None,
         device_bytes: int | None = None,
+        ties: Ties = "oldest",
     ) -> Replay:
         """Let the recorded requests happen to the simulated allocator, and compare its memory with the recorded.
 
@@ -504,6 +508,8 @@ class Snapshot:
             options: the options; by default those of the snapshot.
             cap_bytes: how much the process was allowed to take, if it was limited.
             device_bytes: the device's memory, if it was full.
+            ties: ``oldest`` for snapshots of PyTorch 2.13, ``lowest`` for those of 2.11; see
+                :func:`course_utils.simulate_allocator`. It can move blocks, and rarely changes what is reserved.
 
         Returns:
             The comparison.
@@ -525,7 +531,8 @@ class Snapshot:
         if chosen.per_process_memory_fraction < 1 and cap_bytes is None and device_bytes is None:
             chosen = replace(chosen, per_process_memory_fraction=1.0)
         chosen, cap_bytes = _settings(chosen, cap_bytes, device_bytes)
-        return _replay(self, chosen, cap_bytes, device_bytes)
+        _check_ties(ties)
+        return _replay(self, chosen, cap_bytes, device_bytes, ties)
 
 
 @dataclass(frozen=True)
@@ -598,7 +605,7 @@ class Replay:
 
 
 def _replay(
-    snapshot: Snapshot, options: AllocatorOptions, cap_bytes: int | None, device_bytes: int | None
+    snapshot: Snapshot, options: AllocatorOptions, cap_bytes: int | None, device_bytes: int | None, ties: Ties
 ) -> Replay:
     observed: list[tuple[Operation, ...]] = []
     parted: int | None = None
@@ -625,7 +632,7 @@ def _replay(
             parted = index - 1
         current[:] = [index, place(index)]
 
-    allocator = _Allocator(options, cap_bytes, device_bytes, lambda action, size: current[1](action, size))
+    allocator = _Allocator(options, cap_bytes, device_bytes, lambda action, size: current[1](action, size), ties)
     allocator.restore(snapshot._exported)
 
     def events() -> Iterator[Event]:
@@ -674,7 +681,7 @@ def _gives_back(allocator: _Allocator, event: Event) -> bool:
     """Whether the simulation gives memory back at this event by itself. Tried out on a copy."""
     if allocator.cap is None and allocator.device is None:
         return False
-    copy = _Allocator(allocator.options, allocator.cap, allocator.device)
+    copy = _Allocator(allocator.options, allocator.cap, allocator.device, ties=allocator.ties)
     copy.restore(allocator.export())
     apply_or_fail(copy, event)
     return any(one.action in _GIVES_BACK for one in copy.operations)
@@ -773,7 +780,7 @@ def read_snapshot(
     if start.segments:
         notes.append(
             f"The history begins with {_short(start.reserved_bytes)} reserved and {_short(start.allocated_bytes)} "
-            "allocated: reconstructed backwards from the end. How old cached blocks were then is not known."
+            "allocated: reconstructed backwards from the end. How old cached blocks and segments were then is not known."
         )
     steps, more = _steps(entries, names)
     events = tuple(

@@ -260,7 +260,7 @@ def _option(key: str, value: list[str]) -> dict[str, Any]:
         if key == "garbage_collection_threshold" and not 0 < number < 1:
             raise ValueError(f"{key} must lie between 0 and 1, without either, got {word!r}")
         return {key: number}
-    if key == "backend" and word == "native" or key == "throw_on_cudamalloc_oom" and word == "False":
+    if (key == "backend" and word == "native") or (key == "throw_on_cudamalloc_oom" and word == "False"):
         return {}
     if key in ("backend", "throw_on_cudamalloc_oom"):
         raise ValueError(f"{key}:{word} makes another allocator of it, which is not simulated; leave the option out")
@@ -564,7 +564,7 @@ _STATES: tuple[State, ...] = ("free", "allocated", "awaiting free")
 _POOLS = ("large", "small")
 
 
-class _Failed(Exception):
+class _RequestError(Exception):
     """A request could not be met."""
 
 
@@ -697,7 +697,7 @@ class _Allocator:
 
         Raises:
             ValueError: if it makes no sense.
-            _Failed: if there is not enough memory.
+            _RequestError: if there is not enough memory.
         """
         self.operations = []
         self.how = _NOTHING
@@ -843,7 +843,7 @@ class _Allocator:
             block = self._grow(pool, stream, size)
         if block is None:
             self.how = _FAILED
-            raise _Failed
+            raise _RequestError
         return block
 
     def _grow(self, pool: _Pool, stream: int, size: int) -> _Block | None:
@@ -899,7 +899,7 @@ class _Allocator:
                     pool.erase_unmapped(block)
 
     def _release(self, block: _Block) -> None:
-        """cudaFree of one segment. release_block, assert in line 4124."""
+        """CudaFree of one segment. release_block, assert in line 4124."""
         block.pool.erase(block)
         self.reserved -= block.size
         self.device_frees += 1
@@ -1089,10 +1089,8 @@ class _Allocator:
         for head in self.heads():
             chain, block = [], head
             while block is not None:
-                chain.append(
-                    (block.address, block.size, block.state, block.mapped, block.id, block.requested)
-                    + (block.uses, block.born)
-                )
+                words = (block.state, block.mapped, block.id, block.requested, block.uses, block.born)
+                chain.append((block.address, block.size, *words))
                 block = block.next
             reservation = head.reservation
             if reservation is not None:
@@ -1337,7 +1335,7 @@ def apply_or_fail(allocator: _Allocator, event: Event) -> bool:
     """Let an event happen; a request that fails leaves a name behind that holds nothing."""
     try:
         allocator.apply(event)
-    except _Failed:
+    except _RequestError:
         allocator.empty.add(event.id)
         return False
     return True
@@ -1382,7 +1380,7 @@ def simulate_allocator(
     Example:
         >>> run = simulate_allocator([Allocate("a", 30 * 2**20), Free("a"), Allocate("b", 31 * 2**20)])
         >>> [size // 2**20 for size in run.reserved_bytes], [size // 2**20 for size in run.allocated_bytes]
-        ([30, 30, 62], [30, 0, 31])
+        ([30, 30, 62], [30, 0, 32])
     """
     options, cap_bytes = _settings(options, cap_bytes, device_bytes)
     if after_out_of_memory not in ("stop", "continue"):

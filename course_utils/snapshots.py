@@ -143,7 +143,10 @@ def _load(source: Any, limit_bytes: int) -> Any:
     except ValueError as error:
         kind = "pickle" if data[:1] == b"\x80" else "JSON"
         raise ValueError(f"{path.name} is no snapshot that can be read ({kind}): {error}") from None
-    except (pickle.UnpicklingError, EOFError, IndexError, KeyError, TypeError, RecursionError, AttributeError) as error:
+    except (
+        *(pickle.UnpicklingError, EOFError, LookupError, TypeError, AttributeError),
+        *(RecursionError, OverflowError, MemoryError),
+    ) as error:
         raise ValueError(f"{path.name} is damaged: {error}") from None
 
 
@@ -289,9 +292,7 @@ class _Undo:
         piece = self._containing(address, length)
         if piece is None or not self._empty(address, length):
             return "the block that it frees is not free afterwards"
-        end = min(
-            (start for start in self.held if start >= address + length), default=piece.address + piece.bytes
-        )
+        end = min((start for start in self.held if start >= address + length), default=piece.address + piece.bytes)
         rest = min(end, piece.address + piece.bytes) - address - length
         # What was left of the block may have been too small to split off: should_split.
         limit = self.options.max_split_size_bytes
@@ -467,8 +468,9 @@ class Snapshot:
     Attributes:
         device: the index of the device.
         entries: the recorded history.
-        events: the same as events, for :func:`course_utils.simulate_allocator` under any options. Memory that was given
-            back and that no event explains is an :class:`EmptyCache`.
+        events: the requests and frees, for :func:`course_utils.simulate_allocator` under any options. Memory that was
+            given back is an :class:`EmptyCache`, unless new memory was taken right after it: the allocator does that by
+            itself at a limit.
         options: the options that were in force, as the snapshot states them.
         start: the segments when the history begins; empty if nothing was cached then.
         end: the segments at the moment of the snapshot.
@@ -487,7 +489,7 @@ class Snapshot:
 
     def __repr__(self) -> str:
         lines = [
-            f"snapshot of device {self.device}: {len(self.entries)} entries, options: {self.options.text or 'defaults'}",
+            f"device {self.device}: {len(self.entries)} entries, options: {self.options.text or 'defaults'}",
             f"at the beginning {_short(self.start.reserved_bytes)} reserved, "
             f"{_short(self.start.allocated_bytes)} allocated",
             f"at the end {_short(self.end.reserved_bytes)} reserved, {_short(self.end.allocated_bytes)} allocated",
@@ -693,7 +695,13 @@ def _same(recorded: Sequence[Operation], simulated: Sequence[Operation]) -> bool
 
 def _shape(state: AllocatorState) -> list[Any]:
     return [
-        (one.address, one.bytes, one.stream, one.pool, [(block.address, block.bytes, block.state) for block in one.blocks])
+        (
+            one.address,
+            one.bytes,
+            one.stream,
+            one.pool,
+            [(block.address, block.bytes, block.state) for block in one.blocks],
+        )
         for one in state.segments
     ]
 
@@ -780,13 +788,11 @@ def read_snapshot(
     if start.segments:
         notes.append(
             f"The history begins with {_short(start.reserved_bytes)} reserved and {_short(start.allocated_bytes)} "
-            "allocated: reconstructed backwards from the end. How old cached blocks and segments were then is not known."
+            "allocated: reconstructed backwards from the end. How old blocks and segments were then is not known."
         )
     steps, more = _steps(entries, names)
     events = tuple(
-        event
-        for step in steps
-        for event in ((EmptyCache(),) if step.event is None else (step.event,)) + step.late
+        event for step in steps for event in (EmptyCache() if step.event is None else step.event, *step.late)
     )
     return Snapshot(device, entries, events, options, start, end, (*notes, *more), steps, exported)
 

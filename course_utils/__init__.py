@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from course_utils.display.prediction import predict
     from course_utils.limits import ceilings
     from course_utils.machine import environment, scaled
+    from course_utils.memory import trace_memory
     from course_utils.observations import curves, tabulate
     from course_utils.state import fresh
     from course_utils.store import recorded
@@ -29,6 +30,7 @@ _MODULE_OF = {
     "scaled": "machine",
     "sweep": "timing",
     "tabulate": "observations",
+    "trace_memory": "memory",
 }
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "scaled",
     "sweep",
     "tabulate",
+    "trace_memory",
 ]
 
 

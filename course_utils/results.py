@@ -1004,16 +1004,14 @@ class MemoryTrace(_Result):
         while True:
             kept = _highest(totals, many)
             merged = _merged(blocks, kept)
+            if len(merged) > most_blocks and many <= most_moments // 4:
+                merged = _merged([dataclasses.replace(block, op="") for block in blocks], kept)
             if len(merged) <= most_blocks or many <= 8:
                 break
             many //= 2
-        for coarser in (
-            lambda block: dataclasses.replace(block, op=""),
-            lambda block: dataclasses.replace(block, op="", line=""),
-            lambda block: dataclasses.replace(block, op="", line="", module=""),
-        ):
+        for unnamed in ({"op": "", "line": ""}, {"op": "", "line": "", "module": ""}):
             if len(merged) > most_blocks:
-                merged = _merged([coarser(block) for block in blocks], kept)
+                merged = _merged([dataclasses.replace(block, **unnamed) for block in blocks], kept)
         return cls(
             times_us=tuple(times_us[moment] for moment in kept),
             blocks=tuple(merged),

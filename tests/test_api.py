@@ -18,7 +18,7 @@ import pytest
 import course_utils
 
 ROOT = Path(course_utils.__file__).resolve().parent
-# DESIGN's public names. The lessons still to come add run_ranks, trace_memory, diagnose and the simulators.
+# DESIGN's public names. The lessons still to come add run_ranks, diagnose and the simulators.
 PUBLIC = {
     "ceilings",
     "compare",
@@ -31,6 +31,7 @@ PUBLIC = {
     "scaled",
     "sweep",
     "tabulate",
+    "trace_memory",
 }
 
 

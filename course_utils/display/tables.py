@@ -567,7 +567,7 @@ def _memory_trace(trace: MemoryTrace) -> _Sheet:
         blocks = sum(row.count for row in left)
         lines.append(f"And {blocks} smaller blocks of {format_bytes(sum(row.size_bytes for row in left))} in all.")
     when = [phase.name for phase in t.phases if phase.first <= t.peak_moment <= phase.last]
-    where = f", in the {when[-1]}" if when else ""
+    where = f" ({when[-1]})" if when else ""
     lines.append(f"The peak comes {format_seconds(t.times_us[t.peak_moment] / 1e6)} into the call{where}.")
     if t.reserved_bytes:
         counts = [f"the allocator held up to {format_bytes(t.peak_reserved_bytes)} of the device"]

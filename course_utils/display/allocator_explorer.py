@@ -25,7 +25,7 @@ from course_utils.display.quantities import format_bytes
 if TYPE_CHECKING:
     from ipywidgets import Widget
 
-_LEFT, _WIDTH, _ROW, _BOX = 226, 470, 26, 19
+_LEFT, _WIDTH, _ROW, _BOX = 180, 500, 26, 19
 _CURVE_TOP, _CURVE_HEIGHT = 56, 74
 _MOST_ROWS = 12
 _INK, _NOTE, _LINE, _RESERVED = "#222222", "#555555", "#BBBBBB", "#D55E00"

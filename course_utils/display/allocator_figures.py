@@ -40,7 +40,7 @@ WORDS = {
     "free": "cached",
 }
 _EDGE, _RESERVED, _LIMIT = "#444444", "#D55E00", "#000000"
-_ROW_IN, _LABEL_IN, _MOST_ROWS = 0.34, 2.6, 20
+_ROW_IN, _LABEL_IN, _MOST_ROWS = 0.34, 2.1, 20
 
 
 def rows_of(state: AllocatorState, pool: str) -> list[tuple[str, list[tuple[float, SegmentState]]]]:
@@ -60,11 +60,13 @@ def rows_of(state: AllocatorState, pool: str) -> list[tuple[str, list[tuple[floa
             found.setdefault(key, []).append((segment.address - segment.reserved_address, segment))
     rows = []
     for (_, stream), segments in found.items():
-        size = sum(segment.bytes for _, segment in segments)
-        kind = "expandable" if segments[0][1].expandable else format_bytes(size)
-        if segments[0][1].expandable:
-            kind += f", {format_bytes(size)}"
-        rows.append((kind if stream == 0 else f"{kind}, stream {_stream(stream)}", segments))
+        size = format_bytes(sum(segment.bytes for _, segment in segments))
+        expandable = segments[0][1].expandable
+        if stream:
+            label = f"{'expandable' if expandable else size}, stream {_stream(stream)}"
+        else:
+            label = f"expandable, {size}" if expandable else size
+        rows.append((label, segments))
     return rows
 
 
@@ -173,8 +175,8 @@ def _panel(ax: Axes, pool: str, rows: Sequence[Any], left_out: int) -> None:
         ax.spines[side].set_visible(False)
     ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     ax.xaxis.set_major_formatter(plain_number)
-    more = f" ({left_out} more segments are not drawn)" if left_out > 0 else ""
-    ax.set_xlabel(f"{pool} pool: MiB from where the segment begins{more}")
+    words = f", MiB ({left_out} more segments are not drawn)" if left_out > 0 else ": MiB from where the segment begins"
+    ax.set_xlabel(f"{pool} pool{words}")
 
 
 @styled

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from course_utils.allocator import simulate_allocator
     from course_utils.display.prediction import predict
     from course_utils.limits import ceilings
     from course_utils.machine import environment, scaled
@@ -28,6 +29,7 @@ _MODULE_OF = {
     "predict": "display.prediction",
     "recorded": "store",
     "scaled": "machine",
+    "simulate_allocator": "allocator",
     "sweep": "timing",
     "tabulate": "observations",
     "trace_memory": "memory",
@@ -43,6 +45,7 @@ __all__ = [
     "predict",
     "recorded",
     "scaled",
+    "simulate_allocator",
     "sweep",
     "tabulate",
     "trace_memory",

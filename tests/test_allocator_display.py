@@ -333,7 +333,7 @@ def test_the_explorer_has_a_knob_for_every_option() -> None:
     knobs["large_segment_size_mb"].value = 64  # larger than max_split_size_mb
     assert "max_split_size_mb must be at least 64" in message.value
     assert shown.value == before
-    knobs["max_split_size_mb"].value = None
+    knobs["max_split_size_mb"].value = 0  # shown as "none"
     assert "large_segment_size_mb:64" in message.value
 
 

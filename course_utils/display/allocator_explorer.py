@@ -451,11 +451,8 @@ def _moments(count: int) -> range:
     return range(0, count + 1, max(1, count // 300))
 
 
-def _choices(values: Iterable[int | None], given: int | None) -> list[tuple[str, int | None]]:
-    found = list(values)
-    if given not in found:
-        found.append(given)
-    return [("none" if value is None else f"{value}", value) for value in found]
+def _choices(values: Iterable[int], given: int) -> list[tuple[str, int]]:
+    return [("none" if value == 0 else f"{value}", value) for value in dict.fromkeys((*values, given))]
 
 
 def _knobs(ipywidgets: Any, options: AllocatorOptions, cap_bytes: int | None) -> dict[str, Any]:
@@ -465,11 +462,11 @@ def _knobs(ipywidgets: Any, options: AllocatorOptions, cap_bytes: int | None) ->
         return {
             "description": label,
             "style": {"description_width": "initial"},
-            "layout": ipywidgets.Layout(width="auto", max_width="100%"),
+            "layout": ipywidgets.Layout(width="auto", max_width="100%", margin="2px 1.4em 2px 0"),
         }
 
-    def mebibytes(label: str, values: Iterable[int | None], given: int | None) -> Any:
-        given = None if given is None else given // MIB
+    def mebibytes(label: str, values: Iterable[int], given: int | None) -> Any:
+        given = 0 if given is None else given // MIB
         return ipywidgets.Dropdown(options=_choices(values, given), value=given, **laid(label))
 
     divisions = options.roundup_power2_divisions
@@ -481,7 +478,7 @@ def _knobs(ipywidgets: Any, options: AllocatorOptions, cap_bytes: int | None) ->
         "expandable_segments": ipywidgets.Checkbox(
             value=options.expandable_segments, indent=False, **laid("expandable_segments")
         ),
-        "max_split_size_mb": mebibytes("max_split_size_mb", (None, 20, 32, 64, 128), options.max_split_size_bytes),
+        "max_split_size_mb": mebibytes("max_split_size_mb", (0, 20, 32, 64, 128), options.max_split_size_bytes),
         "max_non_split_rounding_mb": mebibytes(
             "max_non_split_rounding_mb", (20, 32, 64), options.max_non_split_rounding_bytes
         ),
@@ -493,7 +490,10 @@ def _knobs(ipywidgets: Any, options: AllocatorOptions, cap_bytes: int | None) ->
             min=0,
             max=0.99,
             step=0.1,
-            **(laid("garbage_collection_threshold") | {"layout": ipywidgets.Layout(width="19em")}),
+            **(
+                laid("garbage_collection_threshold")
+                | {"layout": ipywidgets.Layout(width="19em", margin="2px 1.4em 2px 0")}
+            ),
         ),
         "large_segment_size_mb": mebibytes(
             "large_segment_size_mb", (12, DEFAULT_LARGE_SEGMENT_BYTES // MIB, 32, 64), options.large_segment_bytes
@@ -513,7 +513,7 @@ def _settings_of(knobs: Mapping[str, Any]) -> tuple[AllocatorOptions, int | None
     divisions = knobs["roundup_power2_divisions"].value
     options = AllocatorOptions(
         expandable_segments=knobs["expandable_segments"].value,
-        max_split_size_bytes=None if largest is None else largest * MIB,
+        max_split_size_bytes=largest * MIB or None,
         max_non_split_rounding_bytes=knobs["max_non_split_rounding_mb"].value * MIB,
         roundup_power2_divisions=divisions,
         garbage_collection_threshold=knobs["garbage_collection_threshold"].value,

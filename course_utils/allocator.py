@@ -29,7 +29,7 @@ BLOCK_BYTES = 512  # kMinBlockSize: sizes are rounded up to a multiple of it
 SMALL_REQUEST_BYTES = MIB  # kSmallSize: the largest request that goes to the small pool
 LARGE_REQUEST_BYTES = 10 * MIB  # kMinLargeAlloc: from here on a request gets a segment of its own size
 LARGE_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: ... rounded up to a multiple of it
-DEFAULT_LARGE_SEGMENT_BYTES = 20 * MIB  # large_segment_size_, c10/core/AllocatorConfig.h:349
+DEFAULT_LARGE_SEGMENT_BYTES = 20 * MIB  # large_segment_size_, c10/core/AllocatorConfig.h:339
 
 # NativeCachingAllocator::allocate: no request may be larger.
 _LARGEST_REQUEST_BYTES = 2**60
@@ -64,7 +64,7 @@ _SIMULATED = (
 
 
 def _tokens(text: str) -> list[str]:
-    """Split as ConfigTokenizer does, c10/core/AllocatorConfig.h:36: blanks do not count."""
+    """Split as ConfigTokenizer does, c10/core/AllocatorConfig.h:34: blanks do not count."""
     found, word = [], ""
     for letter in text:
         if letter in ",:[]":
@@ -94,7 +94,7 @@ class AllocatorOptions:
         per_process_memory_fraction: the cap, as a share of the device's memory.
 
     Source:
-        c10/core/AllocatorConfig.h:338-369 and c10/cuda/CUDAAllocatorConfig.h in PyTorch 2.13.0.
+        c10/core/AllocatorConfig.h:336-353 and c10/cuda/CUDAAllocatorConfig.h in PyTorch 2.13.0.
     """
 
     expandable_segments: bool = False
@@ -550,7 +550,7 @@ class OutOfMemory:
 
 
 def _size(count: int) -> str:
-    """As format_size in c10/core/CachingDeviceAllocator.cpp writes it."""
+    """As format_size in c10/core/Allocator.h:431 writes it."""
     for unit, name in ((1, "bytes"), (2**10, "KiB"), (2**20, "MiB")):
         if count <= unit * 1024:
             return f"{count} bytes" if unit == 1 else f"{count / unit:.2f} {name}"

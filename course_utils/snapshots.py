@@ -749,7 +749,7 @@ def read_snapshot(
             is in it. The message says which.
 
     Source:
-        torch/cuda/memory.py:1060 (``_snapshot``, the shape), PyTorch 2.13.0.
+        torch/cuda/memory.py:1027 (``_snapshot``, the shape), PyTorch 2.13.0.
 
     Example:
         >>> read_snapshot({"segments": [], "device_traces": [[]]}).events

@@ -33,6 +33,7 @@ Place = tuple[CodeType | None, int, bool]
 NOWHERE: Place = (None, 0, False)
 
 _TORCH = str(Path(torch.__file__).resolve().parent) + "/"
+_EVAL_FRAME = _TORCH + "_dynamo/eval_frame.py"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _LISTS = (list, tuple)
@@ -64,10 +65,11 @@ class Block:
         place: which code allocated it.
         op: which operation did, by its number; -1 for none.
         address: of its memory.
+        on_graph: whether autograd made a node for the operation that allocated it.
         counted: whether the call used it. What was there before and was never used is not part of the trace.
     """
 
-    __slots__ = ("address", "born", "counted", "died", "kind", "module", "op", "place", "size_bytes")
+    __slots__ = ("address", "born", "counted", "died", "kind", "module", "on_graph", "op", "place", "size_bytes")
 
     def __init__(
         self, size_bytes: int, born: int, address: int, op: int = -1, module: str = "", place: Place = NOWHERE
@@ -77,6 +79,7 @@ class Block:
         self.kind = ""
         self.module, self.place, self.op = module, place, op
         self.counted = born > 0
+        self.on_graph = False
 
 
 class _Watch(weakref.ref):
@@ -146,19 +149,23 @@ class LiveStorages:
         self._released = self._gone  # one bound method for all
         self._mode = _Mode(self)
         self._thread = threading.get_ident()
+        self._compiler = False  # whether torch.compile's machinery is loaded
+        self._codes: set[CodeType] = set()  # user's code that was looked at for torch.compile
         self._listening = False
 
     # Begin and end.
 
     def __enter__(self) -> LiveStorages:
+        gc.collect()
         try:
-            self._find_what_exists()
             for label, model in self._given_models.items():
                 self._know_model(model, label)
+            self._find_what_exists()
             for optimizer in self._given_optimizers:
                 self._know_optimizer(optimizer, used=True)
             self._register_hooks()
             self._watch_resizing()
+            self._hold_compiled_code()
         except BaseException:
             self._remove_hooks()
             raise
@@ -195,6 +202,45 @@ class LiveStorages:
         torch.nn.Module.__call__ = call
         self._removers.append(restore)
 
+    def _hold_compiled_code(self) -> None:
+        """Let compiled code run eagerly for now.
+
+        Under a dispatch mode it does so by itself, and then for good: the code is marked to be skipped
+        (torch/_dynamo/convert_frame.py, ``ConvertFrame.__call__``, 2.13.0). A stance leaves what is compiled alone.
+        """
+        original = torch.compile
+
+        def hold() -> None:
+            if not self._compiler:
+                self._compiler = True
+                stance = torch.compiler.set_stance("force_eager")
+                self._removers.append(lambda: stance.__exit__(None, None, None))
+
+        def hold_and_compile(*args: Any, **kwargs: Any) -> Any:
+            hold()
+            return original(*args, **kwargs)
+
+        def restore() -> None:
+            torch.compile = original
+
+        if "torch._dynamo" in sys.modules:
+            hold()
+        # Otherwise only on demand: it imports torch.compile's machinery, which takes over a second.
+        torch.compile = hold_and_compile
+        self._removers.append(restore)
+
+    def _place(self) -> Place:
+        """The user's code that asks for an operation."""
+        code, line = user_code(4)
+        if self._compiler and code is not None and code not in self._codes:
+            self._codes.add(code)
+            frame = sys._getframe(3)
+            while frame is not None:
+                if frame.f_code.co_filename == _EVAL_FRAME:
+                    self.notes["Code under torch.compile ran as it is written, without being compiled."] = None
+                frame = frame.f_back
+        return code, line, False
+
     def _remove_hooks(self) -> None:
         for remove in reversed(self._removers):
             remove()
@@ -217,9 +263,9 @@ class LiveStorages:
         self._optimizers.clear()
 
     def returned(self) -> None:
-        """The call is back; its result is still held. What autograd recorded and still keeps is an activation."""
+        """The call is back; its result is still held. What a graph may still keep is an activation."""
         self._end_backward()
-        self._keep_pending()
+        self._keep_pending(graph_only=True)
 
     # Storages.
 
@@ -282,10 +328,10 @@ class LiveStorages:
             block.counted = True
             if block.born == 0 and block.kind == "other" and tensor.requires_grad and tensor.is_leaf:
                 self._know_weight(tensor, "")
-        if type(tensor) in _PLAIN and tensor.layout == torch.strided:
+        if type(tensor) in _PLAIN and tensor.layout is _STRIDED:
             self._seen.add(tensor.data_ptr())
 
-    def made(self, tensor: torch.Tensor, op: int, module: str, place: Place, recorded: bool) -> None:
+    def made(self, tensor: torch.Tensor, op: int, module: str, place: Place, recorded: bool, on_graph: bool) -> None:
         """An operation returned this tensor: its memory is new, unless it is a view's or was written in place."""
         for storage in self._storages(tensor):
             size = storage.nbytes()
@@ -299,7 +345,8 @@ class LiveStorages:
             block = Block(size, self._event(), storage.data_ptr(), op, module, place)
             self._seen.add(block.address)
             self._follow(storage, block)
-            if recorded:
+            if recorded or on_graph:
+                block.on_graph = on_graph
                 self._pending.append(block)
 
     def _resized(self, storage: torch.UntypedStorage, size: int, op: int, module: str, place: Place) -> None:
@@ -339,7 +386,6 @@ class LiveStorages:
         """
         kinds: dict[type, type | None] = {}
         gradients, modules = [], {}
-        gc.collect()
         for thing in gc.get_objects():
             kind = type(thing)
             if kind not in kinds:
@@ -381,7 +427,7 @@ class LiveStorages:
     def _know_model(self, model: torch.nn.Module, label: str, used: bool = True) -> None:
         for path, part in model.named_modules():
             name = f"{label}.{path}" if path else label
-            self._names[id(part)] = name
+            self._names.setdefault(id(part), name)
             for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
                 self._know_weight(tensor, name, used)
                 if used:
@@ -413,10 +459,10 @@ class LiveStorages:
                         if block.kind not in ("weights", "gradients"):
                             block.kind, block.module = "optimizer state", owner
 
-    def _keep_pending(self) -> None:
+    def _keep_pending(self, graph_only: bool = False) -> None:
         """What was made while autograd recorded, and is still there now, is kept for the backward pass."""
         for block in self._pending:
-            if block.died is None and not block.kind:
+            if block.died is None and not block.kind and (block.on_graph or not graph_only):
                 block.kind = "activations"
         self._pending.clear()
 
@@ -478,6 +524,7 @@ class LiveStorages:
         recorded = _grad_enabled()
         place: Place | None = None
         accumulating: torch.Tensor | None = None
+        on_graph = False
         module = self._stack[-1] if self._stack else self._stepping[-1][0] if self._stepping else ""
         if _graph_task() != -1:
             if self._backward is None:
@@ -504,12 +551,12 @@ class LiveStorages:
             sequence = _sequence_number()
             if sequence > self._sequence:
                 # Autograd numbers the node of an operation before it runs it.
-                place = (*user_code(3), False)
+                place, on_graph = self._place(), True
                 for number in range(self._sequence, sequence):
                     self._origin[number] = (module, place)
                 self._sequence = sequence
             elif handling is not _VIEW:
-                place = (*user_code(3), False)
+                place = self._place()
         if handling is _VIEW:  # what it looks at is noticed when something works on it
             return func(*args, **kwargs)
 
@@ -520,13 +567,16 @@ class LiveStorages:
         seen = self._seen
         if handling is not _FRESH:
             for value in (*args, *kwargs.values()) if kwargs else args:
-                if type(value) in _PLAIN:
+                if type(value) in _PLAIN and value.layout is _STRIDED:
                     # An address that was seen once is no tensor's from before that nobody has noticed yet.
                     if value.data_ptr() not in seen:
                         self.use(value)
                 elif type(value) in _LISTS:
                     for item in value:
-                        if isinstance(item, torch.Tensor) and (type(item) not in _PLAIN or item.data_ptr() not in seen):
+                        if type(item) in _PLAIN and item.layout is _STRIDED:
+                            if item.data_ptr() not in seen:
+                                self.use(item)
+                        elif isinstance(item, torch.Tensor):
                             self.use(item)
                 elif isinstance(value, torch.Tensor):
                     self.use(value)
@@ -544,7 +594,7 @@ class LiveStorages:
                 storage = output.untyped_storage()
                 key = storage._cdata
                 if key in self._live or not storage.resizable() or storage.device.type != self._device_type:
-                    self.made(output, number, module, place, recorded)
+                    self.made(output, number, module, place, recorded, on_graph)
                 else:
                     times = self.times_ns
                     block = Block(storage.nbytes(), len(times), storage.data_ptr(), number, module, place)
@@ -553,20 +603,21 @@ class LiveStorages:
                     watch = self._live[key] = _Watch(storage, self._released)
                     watch.key, watch.block = key, block
                     self.blocks.append(block)
-                    if recorded:
+                    if recorded or on_graph:
+                        block.on_graph = on_graph
                         self._pending.append(block)
             else:
-                self.made(output, number, module, place, recorded)
+                self.made(output, number, module, place, recorded, on_graph)
             if accumulating is not None:
                 self._is_gradient(output, accumulating)
         elif output is not None:
             for value in output if type(output) in _LISTS else tree_leaves(output):
                 if isinstance(value, torch.Tensor):
-                    self.made(value, number, module, place, recorded)
+                    self.made(value, number, module, place, recorded, on_graph)
                 elif type(value) in _LISTS:
                     for item in tree_leaves(value):
                         if isinstance(item, torch.Tensor):
-                            self.made(item, number, module, place, recorded)
+                            self.made(item, number, module, place, recorded, on_graph)
         return output
 
 

@@ -346,9 +346,9 @@ def trace_memory(
     ``other`` (there before: input data, for example) and ``temporaries`` (all else). Memory that a backward pass
     allocates is named by the line and module of the forward operation that it belongs to.
 
-    On a CPU, memory inside of an operation that is no tensor (scratch memory of kernels) is not seen; the profiler's
-    check says how much that is at the peak. Code under ``torch.compile`` runs without being compiled there, as under
-    any dispatch mode; a note says so. Other threads that the code starts are not followed. Memory of NumPy is not
+    On a CPU, memory that no operation returns (scratch memory inside of kernels, mostly) is not seen; the profiler's
+    check says how much that is at the peak. Code under ``torch.compile`` runs as it is written, without being compiled,
+    and a note says so. Other threads that the code starts are not followed. Memory of NumPy is not
     torch's.
 
     Traces may be nested. The inner one is neither verified nor is its overhead measured.

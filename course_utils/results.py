@@ -1068,7 +1068,7 @@ class MemoryTrace(_Result):
 
     @property
     def scratch_bytes(self) -> int | None:
-        """How far the meter saw the peak above the trace's: scratch memory inside of kernels. None without a meter."""
+        """How far the meter saw the peak above the trace's: memory that no operation returns. None without a meter."""
         if self.meter_bytes is None or self.metered_bytes is None:
             return None
         return self.meter_bytes - self.metered_bytes

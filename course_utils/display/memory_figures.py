@@ -198,7 +198,8 @@ def memory_figure(trace: MemoryTrace, *, by: str = "kind", x: str = "event", ax:
     title = f"{trace.name + ': ' if trace.name else ''}memory of {trace.label} on {trace.device}"
     titles = fit(title, WIDTH_IN - 2 * MARGIN_IN, 12, "bold", max_lines=2)
     names = [*groups, *(["reserved by the allocator"] if trace.reserved_bytes else [])]
-    columns = max(1, min(len(names), int((WIDTH_IN - 0.4) / (max(text_width_in(n, 9.5) for n in names) + 0.5))))
+    widest_in = max((text_width_in(name, 9.5) for name in names), default=0.0)
+    columns = max(1, min(len(names), int((WIDTH_IN - 0.4) / (widest_in + 0.5))))
     rows = math.ceil(len(names) / columns)
     bottom = MARGIN_IN + len(footer) * LINE_IN + 0.58
     height = bottom + _PANEL_IN + _PHASES_IN + 0.28 + 0.24 * len(titles) + 0.24 * rows
@@ -240,7 +241,8 @@ def description(trace: MemoryTrace, by: str = "kind") -> str:
     )
     return (
         f"Memory of {trace.label} over time, stacked by {by}: {format_bytes(trace.start_bytes)} before the call, "
-        f"{format_bytes(trace.peak_bytes)} at the peak ({', '.join(parts)}), {format_bytes(trace.end_bytes)} after it."
+        f"{format_bytes(trace.peak_bytes)} at the peak ({', '.join(parts) or 'nothing'}), "
+        f"{format_bytes(trace.end_bytes)} after it."
         f"{reserved}"
     )
 

@@ -592,9 +592,8 @@ def _memory_checks(t: MemoryTrace) -> str:
         if t.scratch_bytes == 0:
             said.append(f"{seen}, the same as by the trace")
         elif t.scratch_bytes > 0:
-            said.append(
-                f"{seen}, {format_bytes(t.scratch_bytes)} more than by the trace: scratch memory, which no operation returns"
-            )
+            more = f"{format_bytes(t.scratch_bytes)} more than by the trace"
+            said.append(f"{seen}, {more}: scratch memory, which no operation returns")
         else:
             said.append(f"{seen}, {format_bytes(-t.scratch_bytes)} less than by the trace")
     if t.overhead is None:

@@ -16,13 +16,18 @@ Source (torch 2.13.0 and 2.11.0):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_MIN_BLOCK_BYTES = 512
-_SMALL_BYTES = 2**20
-_SMALL_SEGMENT_BYTES = 2 * 2**20
+from course_utils.allocator import (
+    BLOCK_BYTES,
+    SMALL_REQUEST_BYTES,
+    SMALL_SEGMENT_BYTES,
+    AllocatorOptions,
+    round_size,
+)
 
 
 @dataclass
@@ -54,7 +59,7 @@ class History:
         times_us: microseconds from the first entry to each moment; moment 0 is the start.
         allocations: all blocks, those from before first.
         reserved_bytes: what the allocator had taken from the device at each moment.
-        exact: False if an entry did not fit the state, so that sizes are requested ones, rounded to 512 bytes.
+        exact: False if an entry did not fit the state, so that sizes are requested ones, rounded up.
     """
 
     times_us: list[int] = field(default_factory=lambda: [0])
@@ -66,21 +71,17 @@ class History:
 class _Layout:
     """Which parts of the segments are free. Cuts and joins blocks as the allocator does."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: AllocatorOptions) -> None:
+        self._split_limit = options.max_split_size_bytes or math.inf
         self._free: dict[int, int] = {}  # address to size
         self._free_end: dict[int, int] = {}  # end of a free block to its address
-        self._segments: dict[int, int] = {}  # address to size
         self._fences: set[int] = set()  # addresses at which blocks are not joined
         self._small: dict[int, bool] = {}  # of each block's address: is it in the small pool
         self._expandable: dict[int, bool] = {}
 
     def add_segment(self, address: int, size: int, small: bool, expandable: bool, free: bool = True) -> None:
-        if expandable:
-            # Memory that is mapped right behind other memory of the same segment belongs to it.
-            self._fences.add(address) if address not in self._free_end else None
-        else:
+        if not expandable:  # memory that is mapped right behind other memory of an expandable segment belongs to it
             self._fences |= {address, address + size}
-        self._segments[address] = size
         if free:
             self.release(address, size, small, expandable)
 
@@ -106,7 +107,7 @@ class _Layout:
         if rest < 0:
             raise KeyError(address)
         self._forget(address)
-        if rest >= _MIN_BLOCK_BYTES if small or expandable else rest > _SMALL_BYTES:
+        if rest >= BLOCK_BYTES if small or expandable else rest > SMALL_REQUEST_BYTES and rounded < self._split_limit:
             self._put(address + rounded, rest, small, expandable)
             size = rounded
         return size, small, expandable
@@ -132,26 +133,34 @@ class _Layout:
         return size
 
 
-def _rounded(size: int) -> int:
-    return max(_MIN_BLOCK_BYTES, -(-size // _MIN_BLOCK_BYTES) * _MIN_BLOCK_BYTES)
-
-
-def read_history(segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> History:
+def read_history(
+    segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]], options: str = ""
+) -> History:
     """Work out every block of a device from a state and what was recorded after it.
 
     Args:
         segments: of this device, from a snapshot that was taken right before the first entry.
         entries: of this device's trace, the oldest first.
+        options: of the allocator, as the environment variable states them.
 
     Returns:
         The blocks. A block that was there before the state was taken is born at moment 0.
     """
-    exact = _read(segments, entries, exact=True)
-    return exact if exact is not None else _read(segments, entries, exact=False)
+    try:
+        parsed = AllocatorOptions.parse(options)
+    except ValueError:  # an option of a later version
+        parsed = AllocatorOptions()
+    exact = _read(segments, entries, parsed, exact=True)
+    return exact if exact is not None else _read(segments, entries, parsed, exact=False)
 
 
-def _read(segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]], exact: bool) -> History | None:
-    history, layout = History(exact=exact), _Layout()
+def _read(
+    segments: Sequence[Mapping[str, Any]],
+    entries: Sequence[Mapping[str, Any]],
+    options: AllocatorOptions,
+    exact: bool,
+) -> History | None:
+    history, layout = History(exact=exact), _Layout(options)
     live: dict[int, Allocation] = {}
     waiting: dict[int, tuple[int, bool, bool]] = {}
     pools: dict[int, tuple[bool, bool]] = {}
@@ -182,13 +191,13 @@ def _read(segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, 
                 reserved += size
                 expandable = action == "segment_map"
                 if exact:
-                    layout.add_segment(address, size, size <= _SMALL_SEGMENT_BYTES, expandable)
+                    layout.add_segment(address, size, size <= SMALL_SEGMENT_BYTES, expandable)
             elif action in ("segment_free", "segment_unmap"):
                 reserved -= size
                 if exact:
                     layout.remove(address, size)
             elif action == "alloc":
-                taken = _rounded(size)
+                taken = round_size(size, options)
                 if exact:
                     taken, *pool = layout.take(address, taken)
                     pools[address] = (pool[0], pool[1])

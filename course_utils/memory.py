@@ -166,7 +166,8 @@ class _CudaTracer:
                 f"the call made over {_MOST_ENTRIES:,} entries in the history of CUDA memory: trace fewer steps"
             )
         segments = [segment for segment in before["segments"] if segment.get("device", index) == index]
-        history = read_history(segments, entries[past:])
+        settings = before.get("allocator_settings", {})
+        history = read_history(segments, entries[past:], settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
         moments = len(history.times_us)
         index_of = _Index(storages)
         blocks = []
@@ -183,7 +184,7 @@ class _CudaTracer:
         notes = list(storages.notes)
         run = _Run(history.times_us, blocks, index_of.phases(history.allocations, moments), seconds, error, more, notes)
         if not history.exact:
-            notes.append("The allocator's entries did not fit its state: sizes are requests rounded up to 512 bytes.")
+            notes.append("The allocator's entries did not fit its state: sizes are requests, rounded up.")
         if not nested:
             start, peak = "allocated_bytes.all.current", "allocated_bytes.all.peak"
             more |= {"meter_bytes": statistics_after[peak] - statistics[start], "metered_bytes": run.above_start}

@@ -166,6 +166,7 @@ def _mark_peak(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) ->
         fontsize=9.5,
         weight="bold",
         zorder=3,
+        bbox={"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.8},
     )
 
 

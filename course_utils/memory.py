@@ -494,7 +494,8 @@ def _overhead(
     started = time.perf_counter()
     plain(), traced()  # caches of both are warm now
     pair_s = time.perf_counter() - started
-    pairs = max(_LEAST_PAIRS, min(_MOST_PAIRS, int(_OVERHEAD_BUDGET_S / max(pair_s, 1e-9))))
+    least = _LEAST_PAIRS if pair_s < _OVERHEAD_BUDGET_S else 1  # of long calls one pair says enough
+    pairs = max(least, min(_MOST_PAIRS, int(_OVERHEAD_BUDGET_S / max(pair_s, 1e-9))))
     seconds: dict[Callable[[], float], list[float]] = {plain: [], traced: []}
     for i in range(pairs):
         for call in (plain, traced) if i % 2 else (traced, plain):

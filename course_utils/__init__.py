@@ -9,9 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from course_utils.allocator import simulate_allocator
     from course_utils.display.prediction import predict
     from course_utils.limits import ceilings
     from course_utils.machine import environment, scaled
+    from course_utils.memory import trace_memory
     from course_utils.observations import curves, tabulate
     from course_utils.state import fresh
     from course_utils.store import recorded
@@ -27,8 +29,10 @@ _MODULE_OF = {
     "predict": "display.prediction",
     "recorded": "store",
     "scaled": "machine",
+    "simulate_allocator": "allocator",
     "sweep": "timing",
     "tabulate": "observations",
+    "trace_memory": "memory",
 }
 
 __all__ = [
@@ -41,8 +45,10 @@ __all__ = [
     "predict",
     "recorded",
     "scaled",
+    "simulate_allocator",
     "sweep",
     "tabulate",
+    "trace_memory",
 ]
 
 

@@ -18,9 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from course_utils import lessons, store
-from course_utils.display import format_rate, format_seconds, verdict_sentence
+from course_utils.display import format_bytes, format_rate, format_seconds, verdict_sentence
 from course_utils.display.tables import value_text
-from course_utils.results import Case, Ceilings, Comparison, Curves, Environment, Measurement, Sweep, Table
+from course_utils.results import (
+    Case,
+    Ceilings,
+    Comparison,
+    Curves,
+    Environment,
+    Measurement,
+    MemoryTrace,
+    Sweep,
+    Table,
+)
 from course_utils.store import LessonRecord, RecordError
 
 _TEMPLATE = "report.html.j2"
@@ -339,6 +349,11 @@ def _cells(result: Any) -> Iterator[tuple[str, Cell]]:
     elif isinstance(result, Curves):
         for curve in result:
             yield curve.label, Cell("", f"{value_text(curve.final, None)} at {result.x_label} {curve.x[-1]:g}")
+    elif isinstance(result, MemoryTrace):
+        before = f"{format_bytes(result.start_bytes)} before, {format_bytes(result.end_bytes)} after"
+        yield f"peak of {result.label}", Cell("", format_bytes(result.peak_bytes), before)
+        for kind, values in result.by_kind().items():
+            yield f"{kind} at the peak", Cell("", format_bytes(values[result.peak_moment]))
 
 
 def _verdict_cell(case: Case) -> Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html as html_module
 import math
 import os
@@ -37,6 +38,9 @@ from course_utils.results import (
     Curves,
     Environment,
     Measurement,
+    MemoryBlock,
+    MemoryPhase,
+    MemoryTrace,
     Sweep,
     SweepPoint,
     Table,
@@ -187,6 +191,71 @@ def _curves(count: int) -> Curves:
     return Curves(tuple(lines), "step", "loss (nats per byte)", CPU, name="mixed_precision/loss")
 
 
+def _memory_trace(steps: int, environment: Environment = CPU, **more: object) -> MemoryTrace:
+    """Training steps of a network with eight layers, as a trace: up in the forward pass, down in the backward pass."""
+    mib, moment, blocks, phases = 2**20, 0, [], []
+    spans: list[tuple[int, int | None, int, str, str, str, str]] = []
+    for layer in range(8):
+        spans.append((0, None, 3 * mib, "weights", f"Net.layers.{layer}", "", ""))
+        spans.append((0, None, 6 * mib, "optimizer state", f"Net.layers.{layer}", "", ""))
+    spans.append((0, None, 100_000, "other", "", "", ""))
+    for _ in range(steps):
+        first, kept = moment + 1, []
+        for layer in range(8):
+            moment += 1
+            kept.append(len(spans))
+            spans.append(
+                (moment, None, 5 * mib, "activations", f"Net.layers.{layer}", "net.py:12 Net.forward", "addmm")
+            )
+        phases.append(MemoryPhase("forward", first, moment))
+        first, gradients = moment + 1, []
+        for layer in reversed(range(8)):
+            moment += 2
+            line = "net.py:12 Net.forward, backward"
+            spans.append((moment - 1, moment + 2, 4 * mib, "temporaries", f"Net.layers.{layer}", line, "mm"))
+            gradients.append(len(spans))
+            spans.append((moment, None, 3 * mib, "gradients", f"Net.layers.{layer}", line, "mm"))
+            moment += 1
+            spans[kept[layer]] = (spans[kept[layer]][0], moment, *spans[kept[layer]][2:])
+        phases.append(MemoryPhase("backward", first, moment))
+        phases.append(MemoryPhase("optimizer step", moment, moment + 1))
+        for gradient in gradients:
+            moment += 1
+            spans[gradient] = (spans[gradient][0], moment, *spans[gradient][2:])
+    moments = moment + 3
+    for born, died, size, kind, module, line, op in spans:
+        blocks.append(MemoryBlock(size, born, moments if died is None else died, kind, module, line, op))
+    trace = MemoryTrace(
+        label="a training step" if steps == 1 else LONG,
+        device=environment.device_kind,
+        times_us=tuple(37 * i for i in range(moments)),
+        blocks=tuple(blocks),
+        environment=environment,
+        phases=tuple(phases),
+        allocations=24 * steps,
+        name="memory_snapshots/step",
+        plain_s=(0.1, 0.11, 0.1),
+        traced_s=(0.11, 0.12, 0.11),
+    )
+    return dataclasses.replace(trace, **more)
+
+
+def _cuda_trace() -> MemoryTrace:
+    trace = _memory_trace(2, GPU)
+    reserved = tuple(2**24 * math.ceil(max(trace.totals_bytes[: i + 1]) / 2**24) for i in range(trace.moments))
+    return dataclasses.replace(
+        trace,
+        reserved_bytes=reserved,
+        device_allocs=7,
+        alloc_retries=1,
+        meter="max_memory_allocated",
+        meter_bytes=trace.extra_peak_bytes,
+        metered_bytes=trace.extra_peak_bytes,
+        condensed=True,
+        notes=("A note with <b>markup</b>.",),
+    )
+
+
 TWO = {"pageable": 1.0, "pinned": 0.55}
 EIGHT = {
     "pageable": 1.0,
@@ -223,6 +292,10 @@ RESULTS = {
     "table of seconds": _table({"first call": 12.5}, "s"),
     "curves": _curves(5),
     "one curve": _curves(1),
+    "trace": _memory_trace(1, meter="torch's profiler", meter_bytes=70 * 2**20, metered_bytes=60 * 2**20),
+    "trace of steps": _memory_trace(4),
+    "trace on a GPU": _cuda_trace(),
+    "trace of nothing": MemoryTrace("nothing", "cpu", (0, 5), (), CPU),
 }
 DRAWN = [name for name, result in RESULTS.items() if not isinstance(result, Environment)]
 
@@ -479,7 +552,9 @@ sys.path.insert(0, "tests")
 import test_display as t
 for name, result in t.RESULTS.items():
     sys.stdout.buffer.write((t.html(result) + t.text(result)).encode())
-    if name in ("eight", "cuda", "sweep of four", "ceilings", "measurement"):
+    if name.startswith("trace"):
+        sys.stdout.buffer.write(result.explore()._repr_html_().encode())
+    if name in ("eight", "cuda", "sweep of four", "ceilings", "measurement", "trace"):
         sys.stdout.buffer.write(t.figure(result)._repr_png_())
 """
 
@@ -640,7 +715,7 @@ def test_sweep_draws_rates_and_the_ceiling_where_there_is_one():
 def test_drawing_into_given_axes_returns_their_figure():
     from matplotlib.figure import Figure
 
-    for name in ("two", "sweep of two", "measurement"):
+    for name in ("two", "sweep of two", "measurement", "trace"):
         host = Figure()
         ax = host.add_subplot()
         assert RESULTS[name].plot(ax=ax) is host

@@ -21,6 +21,9 @@ from course_utils.results import (
     Curves,
     Environment,
     Measurement,
+    MemoryBlock,
+    MemoryPhase,
+    MemoryTrace,
     Sweep,
     SweepPoint,
     Table,
@@ -236,6 +239,148 @@ def test_a_sweeps_record_holds_the_environment_once() -> None:
     assert again[8].environment == HERE
 
 
+# Traces of memory
+
+BLOCKS = (
+    MemoryBlock(1000, 0, 6, "weights", "MLP.0"),
+    MemoryBlock(300, 1, 4, "activations", "MLP.0", "model.py:3 forward", "addmm"),
+    MemoryBlock(300, 2, 6, "activations", "MLP.0", "model.py:3 forward", "addmm"),
+    MemoryBlock(50, 3, 5, "temporaries", "", "step.py:7 step", "sum"),
+)
+TRACE = MemoryTrace(
+    label="step",
+    device="cpu",
+    times_us=(0, 10, 20, 35, 40, 90),
+    blocks=BLOCKS,
+    environment=HERE,
+    phases=(MemoryPhase("forward", 1, 3), MemoryPhase("backward", 4, 5)),
+    plain_s=(0.1, 0.2, 0.1),
+    traced_s=(0.12, 0.2, 0.11),
+    meter="some meter",
+    meter_bytes=650,
+    metered_bytes=650,
+    allocations=3,
+)
+
+
+def test_a_trace_adds_up_its_blocks() -> None:
+    assert TRACE.totals_bytes == (1000, 1300, 1600, 1650, 1350, 1300)
+    assert (TRACE.start_bytes, TRACE.peak_bytes, TRACE.extra_peak_bytes, TRACE.end_bytes) == (1000, 1650, 650, 1300)
+    assert TRACE.peak_moment == 3
+    assert TRACE.by_kind() == {
+        "weights": (1000,) * 6,
+        "activations": (0, 300, 600, 600, 300, 300),
+        "temporaries": (0, 0, 0, 50, 50, 0),
+    }
+    assert [(row.kind, row.size_bytes, row.count) for row in TRACE.at_peak] == [
+        ("weights", 1000, 1),
+        ("activations", 600, 2),
+        ("temporaries", 50, 1),
+    ]
+    assert TRACE.by_module()["MLP.0"] == (1000, 1300, 1600, 1600, 1300, 1300)
+    assert TRACE.overhead == pytest.approx(1.1)
+    assert TRACE.scratch_bytes == 0
+    assert dataclasses.replace(TRACE, meter_bytes=None).scratch_bytes is None
+    assert dataclasses.replace(TRACE, plain_s=(), traced_s=()).overhead is None
+    with pytest.raises(IndexError, match="moments 0 to 5"):
+        TRACE.at(6)
+
+
+_traces = st.lists(
+    st.tuples(
+        st.integers(0, 10**9),
+        st.integers(0, 59),
+        st.integers(1, 60),
+        st.sampled_from(["weights", "activations", "temporaries"]),
+        st.sampled_from(["GPT.blocks.0.mlp", "GPT.head", ""]),
+        st.sampled_from(["a.py:1 f", "b.py:2 g"]),
+        st.sampled_from(["add", "mm"]),
+    ),
+    max_size=80,
+).map(lambda rows: [MemoryBlock(s, b, min(60, b + d), *rest) for s, b, d, *rest in rows])
+
+
+@given(blocks=_traces, most_blocks=st.integers(6, 90), most_moments=st.integers(6, 70))
+def test_a_condensed_trace_is_small_and_its_sums_are_exact(
+    blocks: list[MemoryBlock], most_blocks: int, most_moments: int
+) -> None:
+    fields = {"label": "step", "device": "cpu", "environment": HERE}
+    times = list(range(0, 600, 10))
+    whole = MemoryTrace(times_us=tuple(times), blocks=tuple(blocks), **fields)
+    small = MemoryTrace.from_blocks(
+        times_us=times,
+        blocks=blocks,
+        phases=[MemoryPhase("forward", 3, 40)],
+        reserved_bytes=whole.totals_bytes,
+        most_blocks=most_blocks,
+        most_moments=most_moments,
+        **fields,
+    )
+    assert small.moments <= max(most_moments, 60 if not small.condensed else 0)
+    assert small.condensed == (len(blocks) > most_blocks or most_moments < 60)
+    assert small.peak_bytes == whole.peak_bytes
+    assert (small.start_bytes, small.end_bytes) == (whole.start_bytes, whole.end_bytes)
+    moment_of = {time: moment for moment, time in enumerate(times)}
+    kept = [moment_of[time] for time in small.times_us]
+    assert {kept[0], kept[-1]} == {0, 59}
+    for kind, values in whole.by_kind().items():
+        assert small.by_kind().get(kind, (0,) * len(kept)) == tuple(values[moment] for moment in kept)
+    assert small.reserved_bytes == small.totals_bytes
+    assert sum(row.size_bytes for row in small.at_peak) == whole.peak_bytes
+    assert small.allocations == sum(block.born > 0 for block in blocks)
+    assert all(0 <= phase.first <= phase.last < small.moments for phase in small.phases)
+    assert MemoryTrace.from_record(json.loads(json.dumps(small.to_record()))) == small
+
+
+def test_a_large_trace_makes_a_small_record() -> None:
+    # Twenty thousand blocks, most of them alive in the middle: as bad as a long recurrent network.
+    count = 20_000
+    blocks = [
+        MemoryBlock(
+            4096 + i, i + 1, 2 * count - i, "activations", f"Net.layers.{i % 64}", f"net.py:{i % 40} forward", "mm"
+        )
+        for i in range(count)
+    ]
+    times = range(2 * count + 1)
+    trace = MemoryTrace.from_blocks(times_us=times, blocks=blocks, label="long", device="cpu", environment=HERE)
+    assert trace.condensed
+    assert trace.peak_bytes == sum(block.size_bytes for block in blocks)
+    assert sum(row.count for row in trace.at_peak) == count
+    assert len(trace.blocks) <= 1000
+    assert len(json.dumps(trace.to_record())) < 60_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"times_us": []},
+        {"times_us": [0, 10, -5, 5, 5, 5]},
+        {"times_us": [0, 10]},
+        {"phases": [["forward", 3, 9]]},
+        {"phases": [["forward"]]},
+        {"reserved_bytes": [1, 2]},
+        {"plain_s": [0.1]},
+        {"blocks": {}},
+        {"label": 3},
+    ],
+)
+def test_damaged_traces_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        MemoryTrace.from_record({**TRACE.to_record(), **change})
+
+
+@pytest.mark.parametrize(("column", "value"), [("died", 0), ("born", 9), ("size_bytes", -1), ("kind", "weight")])
+def test_blocks_that_make_no_sense_are_refused(column: str, value: object) -> None:
+    record = TRACE.to_record()
+    values = record["blocks"][column]
+    if column == "kind":
+        values["texts"][0] = value
+    else:
+        values[0] = value
+    with pytest.raises(ValueError, match="makes no sense"):
+        MemoryTrace.from_record(record)
+
+
 # All of them
 
 _ALL = [
@@ -244,6 +389,7 @@ _ALL = [
     Ceilings((Ceiling("copy", "B/s", 10.0, (1.0,)),), HERE),
     comparison(measurement("base"), measurement("case")),
     Sweep("n", (SweepPoint(1, comparison(measurement("base"), measurement("case"))),), HERE),
+    TRACE,
     Table(("dtype", "error", "kernel"), (("fp32", 1e-7, "math"), ("bf16", None, "flash")), HERE, {"error": "relative"}),
     Curves((Curve("fp32", (1, 2), (2.5, None)),), "step", "loss", HERE),
 ]
@@ -289,6 +435,7 @@ def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
     assert "&lt;pair&gt;" in waiting._repr_html_()
     assert waiting.plot(ax=object()) is waiting
     assert waiting.plot("weights", stacked=True) is waiting
+    assert waiting.explore() is waiting
     assert waiting["case"].first("case", "FASTER") is waiting
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from course_utils import store
 from course_utils.lessons import fingerprint
 from course_utils.results import (
+    MEMORY_KINDS,
     RESULT_TYPES,
     Ceiling,
     Ceilings,
@@ -30,6 +31,9 @@ from course_utils.results import (
     Curves,
     Environment,
     Measurement,
+    MemoryBlock,
+    MemoryPhase,
+    MemoryTrace,
     Sweep,
     SweepPoint,
     Table,
@@ -217,9 +221,43 @@ def _curves(draw: st.DrawFn) -> Curves:
     )
 
 
+@st.composite
+def _memory_traces(draw: st.DrawFn) -> MemoryTrace:
+    times = sorted(draw(st.lists(st.integers(0, 10**9), min_size=2, max_size=6)))
+    moments = len(times)
+    blocks = []
+    for _ in range(draw(st.integers(0, 4))):
+        born = draw(st.integers(0, moments - 1))
+        texts = [draw(st.sampled_from(["", "GPT.blocks.0", "model.py:3 forward"])) for _ in range(3)]
+        kind = draw(st.sampled_from(MEMORY_KINDS))
+        blocks.append(
+            MemoryBlock(draw(st.integers(0, 2**45)), born, draw(st.integers(born + 1, moments)), kind, *texts)
+        )
+    pairs = draw(st.lists(_seconds, max_size=3).map(tuple))
+    return MemoryTrace(
+        label=draw(_labels),
+        device=draw(st.sampled_from(["cpu", "cuda:0"])),
+        times_us=tuple(times),
+        blocks=tuple(blocks),
+        environment=draw(_environments),
+        phases=tuple(MemoryPhase(name, 0, moments - 1) for name in draw(st.lists(_labels, max_size=2))),
+        reserved_bytes=draw(st.sampled_from([(), tuple(range(moments))])),
+        device_allocs=draw(st.none() | st.integers(0, 99)),
+        meter=draw(_labels),
+        meter_bytes=draw(st.none() | st.integers(0, 2**45)),
+        plain_s=pairs,
+        traced_s=pairs,
+        condensed=draw(st.booleans()),
+        name="tiny/trace",
+        parameters=draw(_parameters),
+        notes=draw(_notes),
+    )
+
+
 _results = st.one_of(
     _tables(),
     _curves(),
+    _memory_traces(),
     _comparisons(),
     _sweeps(),
     st.builds(
@@ -276,7 +314,16 @@ def test_every_result_comes_back_from_a_record(tmp_path_factory: pytest.TempPath
 
 
 def test_round_trip_covers_every_type_that_can_be_recorded() -> None:
-    assert set(RESULT_TYPES) == {"environment", "measurement", "ceilings", "comparison", "sweep", "table", "curves"}
+    assert set(RESULT_TYPES) == {
+        "environment",
+        "measurement",
+        "ceilings",
+        "comparison",
+        "sweep",
+        "table",
+        "curves",
+        "memory_trace",
+    }
 
 
 def test_a_record_keeps_what_it_is_about(tmp_path: Path) -> None:

@@ -45,7 +45,18 @@ from course_utils.display.tables import (
 )
 from course_utils.display.verdicts import headline, noise_floor, sweep_summary, verdict_sentence, verdict_words
 from course_utils.paired import Interval, Verdict
-from course_utils.results import Case, Ceiling, Ceilings, Comparison, Curves, Environment, Measurement, Sweep, Table
+from course_utils.results import (
+    Case,
+    Ceiling,
+    Ceilings,
+    Comparison,
+    Curves,
+    Environment,
+    Measurement,
+    MemoryTrace,
+    Sweep,
+    Table,
+)
 
 # Okabe and Ito's palette, which colour-blind people can tell apart. Words carry the verdict as well.
 _VERDICT_COLOUR = {
@@ -710,7 +721,7 @@ def figure(result: Any, ax: Axes | None = None) -> Figure:
     ):
         if isinstance(result, kind):
             return draw(result, ax)
-    if isinstance(result, Table | Curves):
+    if isinstance(result, Table | Curves | MemoryTrace):
         return result.plot(ax=ax)
     if isinstance(result, Environment):
         raise TypeError("an environment has nothing to draw: show it as a table instead")

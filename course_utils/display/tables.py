@@ -23,7 +23,20 @@ from course_utils.display.quantities import (
 )
 from course_utils.display.verdicts import noise_floor, sweep_summary, verdict_sentence, verdict_words
 from course_utils.paired import Verdict
-from course_utils.results import Case, Ceiling, Ceilings, Comparison, Curves, Environment, Measurement, Sweep, Table
+from course_utils.results import (
+    MEMORY_KINDS,
+    Case,
+    Ceiling,
+    Ceilings,
+    Comparison,
+    Curves,
+    Environment,
+    Measurement,
+    MemoryRow,
+    MemoryTrace,
+    Sweep,
+    Table,
+)
 
 MAX_WIDTH = 110
 # From roomy to tight: the width at which row names wrap, and whether headers wrap too.
@@ -504,6 +517,92 @@ def _curves(curves: Curves) -> _Sheet:
     return _Sheet((table,), (*lines, *curves.notes), (_where(curves.environment),))
 
 
+# Rows of the table that names what was there at the peak.
+_MOST_ROWS = 12
+
+
+def memory_row_name(row: MemoryRow) -> str:
+    """What some blocks are, in words: their module and operation, or where they come from."""
+    named = " ".join(filter(None, (row.module, row.op)))
+    if named:
+        return named
+    return "there before the call" if not row.line else "outside of modules"
+
+
+def _memory_trace(trace: MemoryTrace) -> _Sheet:
+    t = trace
+    at_start, at_end = t.at(0), t.at(t.moments - 1)
+    kinds = []
+    for kind in MEMORY_KINDS:
+        sums = [sum(row.size_bytes for row in rows if row.kind == kind) for rows in (at_start, t.at_peak, at_end)]
+        if any(sums):
+            kinds.append((kind, *map(format_bytes, sums), format_percent(sums[1] / t.peak_bytes)))
+    kinds.append(("in all", *map(format_bytes, (t.start_bytes, t.peak_bytes, t.end_bytes)), ""))
+    headers = ("", "before the call", "at the peak", "after it", "share of the peak")
+    by_kind = _Table(
+        f"{t.name + ': ' if t.name else ''}memory of {t.label} on {t.device}",
+        tuple(
+            _Column(header, cells, numeric=bool(i))
+            for i, (header, cells) in enumerate(zip(headers, zip(*kinds, strict=True), strict=True))
+        ),
+    )
+    tables = [by_kind]
+    rows = t.at_peak[:_MOST_ROWS]
+    if rows:
+        tables.append(
+            _Table(
+                "The largest at the peak",
+                (
+                    _Column("what", tuple(map(memory_row_name, rows)), numeric=False),
+                    _Column("kind", tuple(row.kind for row in rows), numeric=False),
+                    _Column("blocks", tuple(str(row.count) for row in rows)),
+                    _Column("size", tuple(format_bytes(row.size_bytes) for row in rows)),
+                    _Column("allocated by", tuple(row.line for row in rows), numeric=False),
+                ),
+            )
+        )
+    left = t.at_peak[_MOST_ROWS:]
+    lines = []
+    if left:
+        blocks = sum(row.count for row in left)
+        lines.append(f"And {blocks} smaller blocks of {format_bytes(sum(row.size_bytes for row in left))} in all.")
+    when = [phase.name for phase in t.phases if phase.first <= t.peak_moment <= phase.last]
+    where = f" ({when[-1]})" if when else ""
+    lines.append(f"The peak comes {format_seconds(t.times_us[t.peak_moment] / 1e6)} into the call{where}.")
+    if t.reserved_bytes:
+        counts = [f"the allocator held up to {format_bytes(t.peak_reserved_bytes)} of the device"]
+        if t.device_allocs is not None:
+            counts.append(f"asked it for memory {t.device_allocs} times")
+        if t.alloc_retries is not None:
+            counts.append(f"and had to give cached memory back first {t.alloc_retries} times")
+        lines.append(f"Reserved: {', '.join(counts)}.")
+    lines += t.notes
+    return _Sheet(tuple(tables), tuple(lines), (_memory_checks(t), _where(t.environment)))
+
+
+def _memory_checks(t: MemoryTrace) -> str:
+    """How far a trace can be trusted, and what it cost."""
+    said = [f"{t.allocations} allocations"]
+    if t.condensed:
+        said.append("condensed: sums at the moments that are kept are exact, the peak among them")
+    if t.scratch_bytes is None:
+        said.append("the peak was not held against another meter")
+    else:
+        seen = f"by {t.meter} the peak lies {format_bytes(t.meter_bytes)} above the start"
+        if t.scratch_bytes == 0:
+            said.append(f"{seen}, the same as by the trace")
+        elif t.scratch_bytes > 0:
+            more = f"{format_bytes(t.scratch_bytes)} more than by the trace"
+            said.append(f"{seen}, {more}: scratch memory, which no operation returns")
+        else:
+            said.append(f"{seen}, {format_bytes(-t.scratch_bytes)} less than by the trace")
+    if t.overhead is None:
+        said.append("the trace's cost was not measured")
+    else:
+        said.append(f"a traced call takes {format_ratio(t.overhead)} times as long")
+    return " · ".join(said)
+
+
 def _sheet(result: Any) -> _Sheet:
     for kind, make in (
         (Environment, _environment),
@@ -513,6 +612,7 @@ def _sheet(result: Any) -> _Sheet:
         (Ceilings, _ceilings),
         (Table, _tabulated),
         (Curves, _curves),
+        (MemoryTrace, _memory_trace),
     ):
         if isinstance(result, kind):
             return make(result)

@@ -1,0 +1,704 @@
+"""Which tensors' memory is alive during a call: what allocated it, for what, in which module, and when it went.
+
+A dispatch mode sees every operation that a tensor goes through, in the backward pass, too: autograd hands the modes of
+the thread that calls ``backward()`` on to the threads in which it works. Memory belongs to storages, not to tensors, so
+views and in-place operations add nothing, and a storage that dies is noticed by a weak reference, whoever held it last.
+
+Source (torch 2.13.0; the same in 2.11.0):
+    torch/utils/_python_dispatch.py, ``TorchDispatchMode``; aten/src/ATen/ThreadLocalState.h,
+    ``torch_dispatch_mode_state_``; torch/csrc/autograd/engine.cpp, ``Engine::evaluate_function`` (the
+    ``ThreadLocalStateGuard``); torch/distributed/_tools/mem_tracker.py, which tracks storages the same way.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import sysconfig
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.optim import optimizer as optimizer_hooks
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
+# Where a block was allocated: the user's code and the line in it; and whether it was allocated by that line's backward.
+Place = tuple[CodeType | None, int, bool]
+NOWHERE: Place = (None, 0, False)
+
+_TORCH = str(Path(torch.__file__).resolve().parent) + "/"
+_EVAL_FRAME = _TORCH + "_dynamo/eval_frame.py"
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_LISTS = (list, tuple)
+_FOUND = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
+# How an operation is handled. A fresh tensor is what `torch.tensor(...)` and `torch.from_numpy(...)` end in: no
+# operation made its memory, and yet it is new.
+_ALLOCATES, _WRITES, _VIEW, _FRESH = "allocates", "writes", "view", "fresh"
+_handling: dict[int, str] = {}  # by an operation's id: to hash one takes longer
+_kept: list[Any] = []  # these operations, so that no other one gets their id
+# Nodes of autograd are numbered; those that add up gradients all have this number, so that they go first.
+_ACCUMULATE = 2**64 - 1
+_grad_enabled = torch.is_grad_enabled
+_graph_task = torch._C._current_graph_task_id
+_autograd_node = torch._C._current_autograd_node
+_STRIDED = torch.strided
+_clock = time.perf_counter_ns
+_sequence_number = torch.autograd._get_sequence_nr
+
+
+class Block:
+    """One storage's memory, while it is traced.
+
+    Attributes:
+        size_bytes: its size.
+        born: the event from which on it is there; 0: it was there before.
+        died: the event from which on it is gone; None: it lives.
+        kind: as in ``results.MEMORY_KINDS``; empty as long as nothing says more than that it was allocated.
+        module: the module's name.
+        place: which code allocated it.
+        op: which operation did, by its number; -1 for none.
+        address: of its memory.
+        on_graph: whether autograd made a node for the operation that allocated it.
+        counted: whether the call used it. What was there before and was never used is not part of the trace.
+    """
+
+    __slots__ = ("address", "born", "counted", "died", "kind", "module", "on_graph", "op", "place", "size_bytes")
+
+    def __init__(
+        self, size_bytes: int, born: int, address: int, op: int = -1, module: str = "", place: Place = NOWHERE
+    ) -> None:
+        self.size_bytes, self.born, self.address = size_bytes, born, address
+        self.died: int | None = None
+        self.kind = ""
+        self.module, self.place, self.op = module, place, op
+        self.counted = born > 0
+        self.on_graph = False
+
+
+class _Watch(weakref.ref):
+    """A weak reference to a storage that knows its key and block."""
+
+    __slots__ = ("block", "key")
+
+
+class Phase:
+    """A part of the call: from one event and operation to others."""
+
+    __slots__ = ("events", "name", "ops")
+
+    def __init__(self, name: str, event: int, op: int) -> None:
+        self.name, self.events, self.ops = name, [event, event], [op, op]
+
+
+class LiveStorages:
+    """Follows all storages of one device while it is entered.
+
+    Args:
+        device: the device's type and, for a GPU, index.
+        models: name to module, for people; modules that are called without being named here are named by their class.
+        optimizers: optimizers whose state counts from the start; those that step are noticed anyway.
+        on_op: called with an operation's number before it runs, and with -1 after it.
+
+    Attributes:
+        blocks: all blocks that were ever seen.
+        times_ns: the clock at each event; event 0 is the start.
+        ops: each operation that may have allocated.
+        phases: what ran when.
+        notes: what a reader must know.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        models: dict[str, torch.nn.Module],
+        optimizers: Iterable[Any] = (),
+        on_op: Callable[[int], None] | None = None,
+    ) -> None:
+        self.device = device
+        self.blocks: list[Block] = []
+        self.times_ns: list[int] = []
+        self.ops: list[Any] = []
+        self.phases: list[Phase] = []
+        self.notes: dict[str, None] = {}
+        self.places: list[Place] = []  # of each operation, where it was asked for
+        self.modules: list[str] = []  # of each operation
+        self._given_models, self._given_optimizers, self._on_op = models, list(optimizers), on_op
+        self._optimizers: dict[int, Any] = {}
+        self._stepped: dict[int, int] = {}  # optimizers that stepped, by id: parameters that had a state then
+        self._live: dict[int, _Watch] = {}
+        self._seen: set[int] = {0}  # addresses of tensors; an empty tensor has none
+        self._on_cpu = device.type == "cpu"
+        self._names: dict[int, str] = {}  # of a module, by id
+        self._owners: dict[int, str] = {}  # of a parameter, by id
+        self._called: dict[int, weakref.ref[torch.nn.Module]] = {}  # modules that were called by no other
+        self._stack: list[str] = []  # modules that are running, the outermost first
+        self._origin: dict[int, tuple[str, Place]] = {}
+        self._sequence = 0
+        self._pending: list[Block] = []
+        self._backward: Phase | None = None
+        self._stepping: list[tuple[str, Phase]] = []  # optimizers that are running
+        self._removers: list[Callable[[], None]] = []
+        self._device_type = device.type
+        self._released = self._gone  # one bound method for all
+        self._mode = _Mode(self)
+        self._thread = threading.get_ident()
+        self._compiler = False  # whether torch.compile's machinery is loaded
+        self._codes: set[CodeType] = set()  # user's code that was looked at for torch.compile
+        self._listening = False
+
+    # Begin and end.
+
+    def __enter__(self) -> LiveStorages:
+        gc.collect()
+        try:
+            for label, model in self._given_models.items():
+                self._know_model(model, label)
+            self._find_what_exists()
+            for optimizer in self._given_optimizers:
+                self._know_optimizer(optimizer, used=True)
+            self._register_hooks()
+            self._watch_resizing()
+            self._hold_compiled_code()
+        except BaseException:
+            self._remove_hooks()
+            raise
+        self._sequence = torch.autograd._get_sequence_nr()
+        self._mode.__enter__()
+        self._listening = True
+        self.times_ns.append(_clock())
+        return self
+
+    def _register_hooks(self) -> None:
+        hooks = (
+            optimizer_hooks.register_optimizer_step_pre_hook(self._before_step),
+            optimizer_hooks.register_optimizer_step_post_hook(self._after_step),
+        )
+        self._removers += [hook.remove for hook in hooks]
+        self._watch_modules()
+
+    def _watch_modules(self) -> None:
+        """Notice which module is running. Global hooks would tell, too, and cost ten times as much."""
+        original = torch.nn.Module.__call__
+
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not self._listening or threading.get_ident() != self._thread:
+                return original(module, *args, **kwargs)
+            self._before_module(module)
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                self._after_module()
+
+        def restore() -> None:
+            torch.nn.Module.__call__ = original
+
+        torch.nn.Module.__call__ = call
+        self._removers.append(restore)
+
+    def _hold_compiled_code(self) -> None:
+        """Let compiled code run eagerly for now.
+
+        Under a dispatch mode it does so by itself, and then for good: the code is marked to be skipped
+        (torch/_dynamo/convert_frame.py, ``ConvertFrame.__call__``, 2.13.0). A stance leaves what is compiled alone.
+        """
+        original = torch.compile
+
+        def hold() -> None:
+            if not self._compiler:
+                self._compiler = True
+                stance = torch.compiler.set_stance("force_eager")
+                self._removers.append(lambda: stance.__exit__(None, None, None))
+
+        def hold_and_compile(*args: Any, **kwargs: Any) -> Any:
+            hold()
+            return original(*args, **kwargs)
+
+        def restore() -> None:
+            torch.compile = original
+
+        if "torch._dynamo" in sys.modules:
+            hold()
+        # Otherwise only on demand: it imports torch.compile's machinery, which takes over a second.
+        torch.compile = hold_and_compile
+        self._removers.append(restore)
+
+    def _place(self) -> Place:
+        """The user's code that asks for an operation."""
+        code, line = user_code(4)
+        if self._compiler and code is not None and code not in self._codes:
+            self._codes.add(code)
+            frame = sys._getframe(3)
+            while frame is not None:
+                if frame.f_code.co_filename == _EVAL_FRAME:
+                    self.notes["Code under torch.compile ran as it is written, without being compiled."] = None
+                frame = frame.f_back
+        return code, line, False
+
+    def _remove_hooks(self) -> None:
+        for remove in reversed(self._removers):
+            remove()
+        self._removers.clear()
+
+    def __exit__(self, *exception: object) -> None:
+        self._mode.__exit__(*exception)
+        self._remove_hooks()
+        self._end_backward()
+        for called in self._called.values():
+            model = called()
+            if model is not None:
+                self._know_model(model, self._names[id(model)])
+        for optimizer in list(self._optimizers.values()):
+            self._know_optimizer(optimizer, used=id(optimizer) in self._stepped)
+        # The last event is the end, so that what happened in the call and what is left after it can be told apart.
+        self._event()
+        self._listening = False
+        self._live.clear()
+        self._optimizers.clear()
+
+    def returned(self) -> None:
+        """The call is back; its result is still held. What a graph may still keep is an activation."""
+        self._end_backward()
+        self._keep_pending(graph_only=True)
+
+    # Storages.
+
+    def _event(self) -> int:
+        self.times_ns.append(_clock())
+        return len(self.times_ns) - 1
+
+    def _follow(self, storage: torch.UntypedStorage, block: Block) -> None:
+        watch = _Watch(storage, self._released)
+        watch.key, watch.block = storage._cdata, block
+        self._live[storage._cdata] = watch
+        self.blocks.append(block)
+
+    def _gone(self, watch: _Watch) -> None:
+        if self._live.get(watch.key) is watch:
+            del self._live[watch.key]
+            if self._listening:
+                block, times = watch.block, self.times_ns
+                block.died, block.counted = len(times), True
+                times.append(_clock())
+
+    def _existing(self, storage: torch.UntypedStorage) -> Block:
+        """A block that was there before, or that nothing saw being made."""
+        block = Block(storage.nbytes(), 0, storage.data_ptr())
+        block.kind = "other"
+        self._follow(storage, block)
+        return block
+
+    def _storages(self, tensor: torch.Tensor) -> list[torch.UntypedStorage]:
+        """A tensor's storages on this device: one, but for sparse tensors and tensors that are made of others."""
+        if type(tensor) not in _PLAIN and is_traceable_wrapper_subclass(tensor):
+            inner, _ = tensor.__tensor_flatten__()
+            return [storage for name in inner for storage in self._storages(getattr(tensor, name))]
+        if not tensor.is_cpu if self._on_cpu else tensor.device != self.device:
+            return []
+        try:
+            storage = tensor.untyped_storage()
+            # A fake tensor says that it is on the device; its storage knows better.
+            return [storage] if storage.device.type == self.device.type else []
+        except (NotImplementedError, RuntimeError):
+            if tensor.layout == torch.sparse_coo:
+                return [tensor._indices().untyped_storage(), tensor._values().untyped_storage()]
+            self.notes[f"Tensors of layout {tensor.layout} are not followed: they have no storage."] = None
+            return []
+
+    def use(self, tensor: torch.Tensor) -> None:
+        """An operation takes this tensor: its memory counts, if that was not known before."""
+        for storage in self._storages(tensor):
+            watch = self._live.get(storage._cdata)
+            if watch is None:
+                if not storage.resizable() and storage.nbytes():
+                    # NumPy's memory, or a file's: nobody asked torch's allocator for it.
+                    self.notes["Memory that torch did not allocate (NumPy's, a file's) is not part of the trace."] = (
+                        None
+                    )
+                    continue
+                block = self._existing(storage)
+            else:
+                block = watch.block
+            block.counted = True
+            if block.born == 0 and block.kind == "other" and tensor.requires_grad and tensor.is_leaf:
+                self._know_weight(tensor, "")
+        if type(tensor) in _PLAIN and tensor.layout is _STRIDED:
+            self._seen.add(tensor.data_ptr())
+
+    def made(self, tensor: torch.Tensor, op: int, module: str, place: Place, recorded: bool, on_graph: bool) -> None:
+        """An operation returned this tensor: its memory is new, unless it is a view's or was written in place."""
+        for storage in self._storages(tensor):
+            size = storage.nbytes()
+            watch = self._live.get(storage._cdata)
+            if watch is not None:
+                if watch.block.size_bytes != size:
+                    self._resized(storage, size, op, module, place)
+                continue
+            if not storage.resizable() and size:
+                continue  # a view of foreign memory
+            block = Block(size, self._event(), storage.data_ptr(), op, module, place)
+            self._seen.add(block.address)
+            self._follow(storage, block)
+            if recorded or on_graph:
+                block.on_graph = on_graph
+                self._pending.append(block)
+
+    def _resized(self, storage: torch.UntypedStorage, size: int, op: int, module: str, place: Place) -> None:
+        old = self._live[storage._cdata].block
+        # As the allocator does: first the new memory, then the old is copied and released.
+        block = Block(size, self._event(), storage.data_ptr(), op, module or old.module, place)
+        block.kind = old.kind
+        self._follow(storage, block)
+        old.died, old.counted = self._event(), True
+
+    def _watch_resizing(self) -> None:
+        """``UntypedStorage.resize_`` is no operation: no dispatch mode sees it."""
+        original = torch.UntypedStorage.resize_
+
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            result = original(storage, size)
+            watch = self._live.get(storage._cdata)
+            if self._listening and watch is not None and watch.block.size_bytes != storage.nbytes():
+                self._resized(storage, storage.nbytes(), -1, "", (*user_code(1), False))
+            return result
+
+        def restore() -> None:
+            if "resize_" in torch.UntypedStorage.__dict__:
+                if inherited:
+                    del torch.UntypedStorage.resize_
+                else:
+                    torch.UntypedStorage.resize_ = original
+
+        inherited = "resize_" not in torch.UntypedStorage.__dict__
+        torch.UntypedStorage.resize_ = resize
+        self._removers.append(restore)
+
+    def _find_what_exists(self) -> None:
+        """Follow every tensor that Python knows of, so that it is noticed when the call drops one.
+
+        It counts only once the call uses or drops it.
+        """
+        kinds: dict[type, type | None] = {}
+        gradients, modules = [], {}
+        for thing in gc.get_objects():
+            kind = type(thing)
+            if kind not in kinds:
+                kinds[kind] = next((base for base in _FOUND if issubclass(kind, base)), None)
+            if kinds[kind] is torch.Tensor:
+                try:
+                    self._watch_existing(thing)
+                    if thing.is_leaf and thing.requires_grad:
+                        self._know_weight(thing, "", used=False)
+                        if thing.grad is not None:
+                            gradients.append((thing, thing.grad))
+                except (NotImplementedError, RuntimeError):  # a fake tensor, an opaque one, one that is being made
+                    continue
+            elif kinds[kind] is torch.nn.Module:
+                modules[id(thing)] = thing
+            elif kinds[kind] is torch.optim.Optimizer:
+                self._optimizers[id(thing)] = thing
+        parts = {id(part) for module in modules.values() for part in module.children()}
+        for number, module in modules.items():
+            if number not in parts:
+                self._know_model(module, type(module).__name__, used=False)
+        for weight, gradient in gradients:
+            self._is_gradient(gradient, weight, used=False)
+        for optimizer in list(self._optimizers.values()):
+            self._know_optimizer(optimizer)
+
+    def _watch_existing(self, tensor: torch.Tensor, used: bool = False) -> list[Block]:
+        """The blocks of a tensor that is known to exist."""
+        found = []
+        for storage in self._storages(tensor):
+            watch = self._live.get(storage._cdata)
+            block = watch.block if watch is not None else self._existing(storage)
+            block.counted |= used
+            found.append(block)
+        return found
+
+    # What memory is for.
+
+    def _know_model(self, model: torch.nn.Module, label: str, used: bool = True) -> None:
+        for path, part in model.named_modules():
+            name = f"{label}.{path}" if path else label
+            self._names.setdefault(id(part), name)
+            for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
+                self._know_weight(tensor, name, used)
+                if used:
+                    self._know_gradient(tensor)
+
+    def _know_weight(self, tensor: torch.Tensor, module: str, used: bool = True) -> None:
+        if not self._owners.get(id(tensor)):
+            self._owners[id(tensor)] = module
+        for block in self._watch_existing(tensor, used):
+            block.kind, block.module = "weights", self._owners[id(tensor)]
+
+    def _know_gradient(self, tensor: torch.Tensor) -> None:
+        if tensor.is_leaf and tensor.grad is not None:
+            self._is_gradient(tensor.grad, tensor)
+
+    def _is_gradient(self, gradient: torch.Tensor, of: torch.Tensor, used: bool = True) -> None:
+        for block in self._watch_existing(gradient, used):
+            block.kind, block.module = "gradients", self._owners.get(id(of), "")
+
+    def _know_optimizer(self, optimizer: Any, used: bool = False) -> None:
+        """Note which blocks are an optimizer's state."""
+        self._optimizers[id(optimizer)] = optimizer
+        for tensor, state in list(optimizer.state.items()):
+            owner = self._owners.get(id(tensor), "")
+            for value in tree_leaves(state):
+                if isinstance(value, torch.Tensor):
+                    for block in self._watch_existing(value, used):
+                        # Some optimizers keep the gradient or the weight itself in their state.
+                        if block.kind not in ("weights", "gradients"):
+                            block.kind, block.module = "optimizer state", owner
+
+    def _keep_pending(self, graph_only: bool = False) -> None:
+        """What was made while autograd recorded, and is still there now, is kept for the backward pass."""
+        for block in self._pending:
+            if block.died is None and not block.kind and (block.on_graph or not graph_only):
+                block.kind = "activations"
+        self._pending.clear()
+
+    # What runs.
+
+    def _before_module(self, module: torch.nn.Module) -> None:
+        if self._backward is not None:
+            self._end_backward()
+        name = self._names.get(id(module))
+        if name is None:
+            if self._stack:  # made on the way, or not registered
+                name = self._names[id(module)] = f"{self._stack[0]}.{type(module).__name__}"
+            else:
+                name = type(module).__name__
+                self._know_model(module, name)
+        if not self._stack:
+            self._called.setdefault(id(module), weakref.ref(module))
+            if _graph_task() == -1:
+                self.phases.append(Phase("forward", len(self.times_ns), len(self.ops)))
+        self._stack.append(name)
+
+    def _after_module(self) -> None:
+        self._stack.pop()
+        if not self._stack and _graph_task() == -1:
+            self._close(self.phases[-1])
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        self._end_backward()
+        if id(optimizer) not in self._optimizers:
+            self._know_optimizer(optimizer)
+        self._stepped.setdefault(id(optimizer), len(optimizer.state))
+        phase = Phase("optimizer step", len(self.times_ns), len(self.ops))
+        self._stepping.append((type(optimizer).__name__, phase))
+        self.phases.append(phase)
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        if len(optimizer.state) != self._stepped[id(optimizer)]:
+            # Now, and not at the end: the optimizer may be gone by then.
+            self._stepped[id(optimizer)] = len(optimizer.state)
+            self._know_optimizer(optimizer)
+        self._close(self._stepping.pop()[1])
+
+    def _close(self, phase: Phase) -> None:
+        phase.events[1], phase.ops[1] = len(self.times_ns) - 1, len(self.ops) - 1
+
+    def _end_backward(self) -> None:
+        if self._backward is not None and not _in_backward():
+            self._close(self._backward)
+            self._backward = None
+
+    def dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation, and note what it allocates. It runs for every operation, so it counts each microsecond."""
+        handling = _handling.get(id(func))
+        if handling is None:
+            handling = _handling[id(func)] = _handling_of(func)
+            _kept.append(func)
+        recorded = _grad_enabled()
+        place: Place | None = None
+        accumulating: torch.Tensor | None = None
+        on_graph = False
+        module = self._stack[-1] if self._stack else self._stepping[-1][0] if self._stepping else ""
+        if _graph_task() != -1:
+            if self._backward is None:
+                self._backward = Phase("backward", len(self.times_ns), len(self.ops))
+                self.phases.append(self._backward)
+            if not recorded:
+                if self._pending:
+                    self._keep_pending()
+                node = _autograd_node()
+                node_number = -1 if node is None else node._sequence_nr()
+                if node_number == _ACCUMULATE:
+                    accumulating = node.variable
+                    if handling is _VIEW:  # it takes the tensor that it was given for the gradient
+                        self._is_gradient(args[0], accumulating)
+                if handling is _VIEW:
+                    return func(*args, **kwargs)
+                origin = self._origin.get(node_number)
+                if origin is not None:
+                    module, (code, line, _) = origin
+                    place = (code, line, True)
+        elif self._backward is not None:
+            self._end_backward()
+        if place is None:
+            sequence = _sequence_number()
+            if sequence > self._sequence:
+                # Autograd numbers the node of an operation before it runs it.
+                place, on_graph = self._place(), True
+                for number in range(self._sequence, sequence):
+                    self._origin[number] = (module, place)
+                self._sequence = sequence
+            elif handling is not _VIEW:
+                place = self._place()
+        if handling is _VIEW:  # what it looks at is noticed when something works on it
+            return func(*args, **kwargs)
+
+        number = len(self.ops)
+        self.ops.append(func)
+        self.places.append(place)
+        self.modules.append(module)
+        seen = self._seen
+        if handling is not _FRESH:
+            for value in (*args, *kwargs.values()) if kwargs else args:
+                if type(value) in _PLAIN and value.layout is _STRIDED:
+                    # An address that was seen once is no tensor's from before that nobody has noticed yet.
+                    if value.data_ptr() not in seen:
+                        self.use(value)
+                elif type(value) in _LISTS:
+                    for item in value:
+                        if type(item) in _PLAIN and item.layout is _STRIDED:
+                            if item.data_ptr() not in seen:
+                                self.use(item)
+                        elif isinstance(item, torch.Tensor):
+                            self.use(item)
+                elif isinstance(value, torch.Tensor):
+                    self.use(value)
+        if self._on_op is None:
+            output = func(*args, **kwargs)
+        else:
+            self._on_op(number)
+            output = func(*args, **kwargs)
+            self._on_op(-1)
+        if handling is _WRITES:
+            return output
+        if type(output) is torch.Tensor:
+            # The same as `made` does, for the tensors that nearly all are.
+            if (output.is_cpu if self._on_cpu else output.device == self.device) and output.layout is _STRIDED:
+                storage = output.untyped_storage()
+                key = storage._cdata
+                if key in self._live or not storage.resizable() or storage.device.type != self._device_type:
+                    self.made(output, number, module, place, recorded, on_graph)
+                else:
+                    times = self.times_ns
+                    block = Block(storage.nbytes(), len(times), storage.data_ptr(), number, module, place)
+                    times.append(_clock())
+                    seen.add(block.address)
+                    watch = self._live[key] = _Watch(storage, self._released)
+                    watch.key, watch.block = key, block
+                    self.blocks.append(block)
+                    if recorded or on_graph:
+                        block.on_graph = on_graph
+                        self._pending.append(block)
+            else:
+                self.made(output, number, module, place, recorded, on_graph)
+            if accumulating is not None:
+                self._is_gradient(output, accumulating)
+        elif output is not None:
+            for value in output if type(output) in _LISTS else tree_leaves(output):
+                if isinstance(value, torch.Tensor):
+                    self.made(value, number, module, place, recorded, on_graph)
+                elif type(value) in _LISTS:
+                    for item in tree_leaves(value):
+                        if isinstance(item, torch.Tensor):
+                            self.made(item, number, module, place, recorded, on_graph)
+        return output
+
+
+class _Mode(TorchDispatchMode):
+    """Hands every operation to `LiveStorages`."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not wrap the method below: the wrapper would import torch.compile's machinery, and cost time each call."""
+        return False
+
+    def __init__(self, storages: LiveStorages) -> None:
+        super().__init__()
+        self._dispatch = storages.dispatch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        return self._dispatch(func, args, kwargs or {})
+
+
+def _handling_of(func: Any) -> str:
+    """What there is to do for an operation, by its schema: an output that is marked as an alias is no new memory."""
+    if func is torch.ops.aten.lift_fresh.default:
+        return _FRESH
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return _ALLOCATES
+    aliases = [value.alias_info for value in schema.returns]
+    if not aliases:
+        return _WRITES
+    if any(alias is None for alias in aliases):
+        return _ALLOCATES
+    if not any(alias.is_write for alias in aliases):
+        return _VIEW
+    # These may give a storage another size, or a tensor another storage.
+    resizes = "out" in schema.overload_name or schema.name.startswith(("aten::resize", "aten::set_"))
+    return _ALLOCATES if resizes else _WRITES
+
+
+def _in_backward() -> bool:
+    return _graph_task() != -1
+
+
+_is_user: dict[str, bool] = {}
+_is_user_code: dict[CodeType, bool] = {}
+
+
+def written_by_the_user(filename: str) -> bool:
+    """Whether code is neither torch's, nor the standard library's, nor of the tracer itself."""
+    known = _is_user.get(filename)
+    if known is None:
+        packages = "site-packages" in filename or "dist-packages" in filename
+        known = _is_user[filename] = not (
+            filename.startswith((_TORCH, "<frozen", "<string>"))
+            or (filename.startswith(_STANDARD_LIBRARY) and not packages)
+            or filename in _TRACER
+        )
+    return known
+
+
+_TRACER = {str(Path(__file__).with_name(name)) for name in ("live_storages.py", "memory.py", "cuda_history.py")}
+
+
+def user_code(skip: int) -> tuple[CodeType | None, int]:
+    """The innermost frame of the user's code: what it runs, and the line.
+
+    Args:
+        skip: frames to leave out, this function's caller being the first.
+
+    Returns:
+        None and 0 if there is no such frame.
+    """
+    frame = sys._getframe(skip)
+    while frame is not None:
+        code = frame.f_code
+        known = _is_user_code.get(code)
+        if known is None:
+            known = _is_user_code[code] = written_by_the_user(code.co_filename)
+        if known:
+            return code, frame.f_lineno
+        frame = frame.f_back
+    return None, 0

@@ -1,0 +1,166 @@
+"""Memory traces on a real GPU: held against the allocator's own statistics."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+import torch
+from torch.nn import functional
+
+from course_utils import trace_memory
+from course_utils.materials.models import GPT, MLP
+from course_utils.memory import TraceError
+from course_utils.results import MemoryTrace
+
+MIB = 2**20
+
+
+def _bytes(count: int) -> torch.Tensor:
+    return torch.empty(count, dtype=torch.uint8, device="cuda")
+
+
+def _known_pattern() -> torch.Tensor:
+    a = _bytes(10 * MIB)
+    b = _bytes(20 * MIB)
+    del a
+    c = _bytes(4 * MIB)
+    del b
+    return c
+
+
+def _step(**options: bool):
+    torch.manual_seed(0)
+    model = GPT().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), **options)
+    x = torch.randint(256, (16, 256), device="cuda")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x).flatten(0, -2), x.flatten()).backward()
+        optimizer.step()
+
+    step.parts = model, optimizer
+    return step
+
+
+def test_bytes_of_a_known_pattern() -> None:
+    trace = trace_memory(_known_pattern, overhead=False)
+    assert trace.device == "cuda:0"
+    assert trace.start_bytes == torch.cuda.memory_allocated()
+    assert trace.extra_peak_bytes == 30 * MIB
+    assert trace.scratch_bytes == 0
+    assert not any("did not fit" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"foreach": False}], ids=str)
+def test_peak_equals_max_memory_allocated(options: dict[str, bool]) -> None:
+    step = _step(**options)
+    for _ in range(2):  # the first step makes the optimizer's state, the second finds it
+        torch.cuda.synchronize()
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        trace = trace_memory(step, overhead=False)
+        assert trace.start_bytes == before
+        assert trace.end_bytes == torch.cuda.memory_allocated()
+        assert trace.peak_bytes == torch.cuda.max_memory_allocated()
+        assert trace.peak_reserved_bytes == torch.cuda.max_memory_reserved()
+        assert trace.scratch_bytes == 0
+        assert trace.device_allocs > 0
+        assert trace.reserved_bytes[-1] == torch.cuda.memory_reserved()
+
+
+def test_kinds_and_modules_follow_into_autograds_threads() -> None:
+    step = _step(fused=True)
+    model, optimizer = step.parts
+    trace = trace_memory(step, overhead=False)
+    rounded = sum(-(-4 * p.numel() // 512) * 512 for p in model.parameters())
+    kinds = trace.by_kind()
+    assert min(kinds["weights"]) == max(kinds["weights"]) >= rounded
+    assert max(kinds["gradients"]) >= rounded
+    assert kinds["optimizer state"][0] == 0
+    assert kinds["optimizer state"][-1] >= 2 * rounded
+    assert [phase.name for phase in trace.phases] == ["forward", "backward", "optimizer step"]
+    back = [block for block in trace.blocks if block.line.endswith(", backward")]
+    assert {f"GPT.blocks.{i}.mlp.1" for i in range(4)} <= {block.module for block in back}
+    assert threading.active_count() >= 1
+    del optimizer
+
+
+def test_a_failing_step_leaves_a_trace_and_no_recording() -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+
+    def greedy() -> None:
+        kept = _bytes(64 * MIB)
+        _bytes(2 * total)
+        del kept
+
+    with pytest.raises(TraceError, match="OutOfMemoryError") as caught:
+        trace_memory(greedy)
+    assert caught.value.trace.extra_peak_bytes >= 64 * MIB
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_a_recording_of_somebody_else_is_not_ended() -> None:
+    torch.cuda.memory._record_memory_history("all", stacks="python")
+    try:
+        with pytest.raises(RuntimeError, match="being recorded already"):
+            trace_memory(_known_pattern)
+        assert torch._C._cuda_isHistoryEnabled()
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+
+
+def test_traces_in_traces() -> None:
+    inner: list[MemoryTrace] = []
+
+    def code() -> None:
+        kept = _bytes(8 * MIB)
+        inner.append(trace_memory(lambda: _bytes(16 * MIB)))
+        del kept
+
+    outer = trace_memory(code, overhead=False)
+    assert outer.extra_peak_bytes == 24 * MIB
+    assert inner[0].extra_peak_bytes == 16 * MIB
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_record_streams_defer_the_reuse_and_not_the_release() -> None:
+    side = torch.cuda.Stream()
+
+    def code() -> None:
+        a = _bytes(32 * MIB)
+        with torch.cuda.stream(side):
+            a.add_(1)
+        a.record_stream(side)
+        del a
+        torch.cuda.synchronize()
+        _bytes(32 * MIB)
+
+    trace = trace_memory(code, overhead=False)
+    assert trace.scratch_bytes == 0
+    assert trace.end_bytes == trace.start_bytes
+
+
+def test_what_it_costs_on_a_step_that_takes_long() -> None:
+    model = MLP((4096, 16384, 16384, 4096)).cuda()
+    x = torch.randn(8192, 4096, device="cuda")
+
+    def step() -> None:
+        model(x).square().mean().backward()
+        for weight in model.parameters():
+            weight.grad = None
+
+    trace = trace_memory(step)
+    assert min(trace.plain_s) > 0.05
+    assert trace.overhead < 1.25
+
+
+def test_a_record_of_a_gpu_trace_is_small() -> None:
+    trace = trace_memory(_step(foreach=False), overhead=False)
+    again = MemoryTrace.from_record(trace.to_record())
+    assert again.peak_bytes == trace.peak_bytes
+    assert again.reserved_bytes == trace.reserved_bytes
+    assert len(str(trace.to_record())) < 100_000

@@ -63,7 +63,7 @@ def _stages(ax: Axes, width: float, height: float) -> None:
         x = left + index * (w + gap)
         ax.add_patch(FancyBboxPatch((x, y), w, h, boxstyle=rounded(0.06), fc=colour, ec=EDGE, lw=1))
         ax.text(x + w / 2, y + h - 0.2, title, fontsize=10, color=INK, weight="bold", ha="center", va="center")
-        ax.text(x + w / 2, y + 0.34, what, fontsize=8.6, color=INK, ha="center", va="center", linespacing=1.25)
+        ax.text(x + w / 2, y + 0.34, what, fontsize=9, color=INK, ha="center", va="center", linespacing=1.25)
         if index:
             arrow(ax, (x - gap, y + h / 2), (x + 0.02, y + h / 2), EDGE, width=1.6)
     start, end, low = left + w / 2, left + 4 * (w + gap) + w / 2, y - 0.32
@@ -89,4 +89,4 @@ def _memory(ax: Axes, y: float, title: str, colour: str, ink: str, kernels: int)
         ):
             arrow(ax, (at, ends[0]), (at, ends[1]), colour, width=2)
             side = -0.06 if word == "read" else 0.06
-            ax.text(at + side, y + 0.46, word, fontsize=8.6, color=ink, va="center", ha="right" if side < 0 else "left")
+            ax.text(at + side, y + 0.46, word, fontsize=9, color=ink, va="center", ha="right" if side < 0 else "left")

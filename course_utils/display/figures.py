@@ -485,7 +485,9 @@ def _sweep_top(
                 zorder=2.5,
             )
         line = "-" if _is_ordered(sweep) else "none"
-        ax.plot(positions, medians, ls=line, marker="o" if i else "D", ms=4, color=colour, lw=1.8, label=label, zorder=3)
+        ax.plot(
+            positions, medians, ls=line, marker="o" if i else "D", ms=4, color=colour, lw=1.8, label=label, zorder=3
+        )
     log = span(values) > 10
     scale_axis(ax, "y", values, log=log, count=6)
     ax.set_ylabel(f"{what} ({unit}{', log scale' if log else ''})")

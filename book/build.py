@@ -398,8 +398,11 @@ def build(output: Path, fresh: bool = False) -> Path:
     built = output / "_build"
     html = built / "html"
     known = {lesson.stem for lesson in lessons if lesson.built}
-    if fresh or any(page.stem not in known for page in (html / "notebooks").glob("*.html")):
-        # Sphinx leaves the page of a notebook that is gone; search would still find it.
+    gone = any(page.stem not in known for page in (html / "notebooks").glob("*.html"))
+    styles = [(page, html / "_static" / page.name) for page in (BOOK / "_static").glob("*.css")]
+    restyled = any(copy.exists() and copy.read_bytes() != page.read_bytes() for page, copy in styles)
+    if fresh or gone or restyled:
+        # Sphinx leaves the page of a notebook that is gone, where search would still find it, and the old style sheet.
         shutil.rmtree(built, ignore_errors=True)
     jupyter_book = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
     command = [*jupyter_book, "build", ".", "--config", "book/_config.yml", "--toc", "book/_toc.yml"]

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from course_utils.display import allocator_explorer as module
 from course_utils.display.allocator_explorer import MOST_FRAMES, allocator_explorer, allocator_frames
 from course_utils.display.allocator_figures import memory_figure, rows_of, state_figure
 from tests.figure_checks import problems_of_texts
+from tests.html_checks import Parsed
 
 MIB = 2**20
 
@@ -129,33 +129,6 @@ def test_nothing_at_all_can_be_drawn() -> None:
 
 
 # The book
-
-
-class Parsed(HTMLParser):
-    """Ids, and whatever would need another file."""
-
-    VOID = frozenset({"rect", "path", "input", "meta"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.ids: list[str] = []
-        self.outside: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-        assert not self.open, self.open
-
-    def handle_starttag(self, tag, attributes):
-        if tag not in self.VOID:
-            self.open.append(tag)
-        for name, value in attributes:
-            if name == "id":
-                self.ids.append(value)
-            if name in ("src", "href"):
-                self.outside.append(value)
-
-    def handle_endtag(self, tag):
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
 
 
 def frames(name: str = "test"):

@@ -10,7 +10,6 @@ import shutil
 import struct
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from course_utils.display.number_formats import (
     number_formats,
     represent,
 )
+from tests.html_checks import Parsed
 
 DTYPES = {name: getattr(torch, layout.dtype) for name, layout in FORMATS.items() if layout.dtype}
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -195,33 +195,6 @@ def test_errors_name_the_argument(call, message: str) -> None:
 
 
 # The forms
-
-
-class Parsed(HTMLParser):
-    """Ids, the texts of cells, and whatever would need another file."""
-
-    VOID = frozenset({"rect", "line", "path", "br", "input", "meta"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.ids: list[str] = []
-        self.outside: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-        assert not self.open, self.open
-
-    def handle_starttag(self, tag, attributes):
-        if tag not in self.VOID:
-            self.open.append(tag)
-        for name, value in attributes:
-            if name == "id":
-                self.ids.append(value)
-            if name in ("src", "href"):
-                self.outside.append(value)
-
-    def handle_endtag(self, tag):
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
 
 
 def test_the_books_form_is_self_contained_and_has_fixed_ids() -> None:

@@ -416,6 +416,10 @@ def test_a_sweep_over_names_has_no_order():
     assert all(line.get_linestyle() == "None" for line in upper.lines if len(line.get_xdata()) == len(sweep.values) > 1)
     joined = [line for line in lower.lines if len(set(line.get_xdata())) == len(sweep.values)]
     assert joined == []
+    # Side by side, so that no case hides another, and the noise of a name ends with the name.
+    medians = [line.get_xdata() for line in upper.lines if line.get_label() in sweep.points[0].comparison.labels]
+    assert len({x for series in medians for x in series}) == len(medians) * len(sweep.values)
+    assert len(lower.patches) >= len(sweep.values)
 
 
 # ---- tables

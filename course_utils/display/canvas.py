@@ -147,7 +147,7 @@ def span(values: Sequence[float]) -> float:
 
 def plain_number(value: float, _: Any = None) -> str:
     """A number for a tick: no exponent, and thousands apart."""
-    return f"{value:,.0f}".replace(",", " ") if value >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}".replace(",", " ") if value >= 1000 else f"{value:.4g}"
 
 
 def log_ticks(low: float, high: float, count: int) -> list[float]:

@@ -307,6 +307,14 @@ def _is_ordered(sweep: Sweep) -> bool:
     return _sweep_positions(sweep)[1]
 
 
+def _beside(sweep: Sweep, positions: list[float], index: int) -> list[float]:
+    """Where a case stands at each position: over names the cases stand side by side, so that none hides another."""
+    if _is_ordered(sweep):
+        return positions
+    cases = len(sweep.points[0].comparison.labels)
+    return [x + 0.12 * (index - (cases - 1) / 2) for x in positions]
+
+
 def _sweep_x(ax: Axes, sweep: Sweep, labels: bool) -> list[float]:
     positions, numeric, log = _sweep_positions(sweep)
     if log:
@@ -469,8 +477,8 @@ def _sweep_top(
         values.append(ceiling.value / scale)
         ax.axhline(ceiling.value / scale, color="#000000", lw=1.2, ls="--", zorder=1)
     for i, (label, series) in enumerate(samples.items()):
-        colour = case_colour(i)
-        for x, point in zip(positions, series, strict=True):
+        colour, beside = case_colour(i), _beside(sweep, positions, i)
+        for x, point in zip(beside, series, strict=True):
             ax.plot([x] * len(point), [v / scale for v in point], "o", ms=4, mew=0, color=colour, alpha=0.35, zorder=2)
         medians = [sorted(point)[len(point) // 2] / scale for point in series]
         bands = [median_interval(point, 0.95) for point in series]
@@ -485,9 +493,7 @@ def _sweep_top(
                 zorder=2.5,
             )
         line = "-" if _is_ordered(sweep) else "none"
-        ax.plot(
-            positions, medians, ls=line, marker="o" if i else "D", ms=4, color=colour, lw=1.8, label=label, zorder=3
-        )
+        ax.plot(beside, medians, ls=line, marker="o" if i else "D", ms=4, color=colour, lw=1.8, label=label, zorder=3)
     log = span(values) > 10
     scale_axis(ax, "y", values, log=log, count=6)
     ax.set_ylabel(f"{what} ({unit}{', log scale' if log else ''})")
@@ -501,7 +507,11 @@ def _sweep_ratios(ax: Axes, sweep: Sweep) -> None:
     floors = [noise_floor(point.comparison) for point in sweep.points]
     practical = sweep.points[0].comparison.practical
     if all(math.isfinite(floor) for floor in floors):
-        ax.fill_between(positions, [1 / f for f in floors], floors, color=_NOISE, alpha=0.55, lw=0, zorder=0)
+        if _is_ordered(sweep):
+            ax.fill_between(positions, [1 / f for f in floors], floors, color=_NOISE, alpha=0.55, lw=0, zorder=0)
+        else:
+            heights = [f - 1 / f for f in floors]
+            ax.bar(positions, heights, 0.8, [1 / f for f in floors], color=_NOISE, alpha=0.55, lw=0, zorder=0)
         ends += [*floors, *(1 / f for f in floors)]
     ax.axhspan(1 / (1 + practical), 1 + practical, color=_PRACTICAL, alpha=0.7, lw=0, zorder=0.5)
     ax.axhline(1.0, color="#333333", lw=0.8, zorder=1)
@@ -512,7 +522,7 @@ def _sweep_ratios(ax: Axes, sweep: Sweep) -> None:
         colour = case_colour(i)
         if _is_ordered(sweep):
             ax.plot(positions, [case.ratio for case in cases], "-", color=colour, lw=1.2, alpha=0.7, zorder=2)
-        for x, case in zip(positions, cases, strict=True):
+        for x, case in zip(_beside(sweep, positions, i), cases, strict=True):
             interval: Interval = case.interval
             ends.append(case.ratio)
             if interval.bounded:

@@ -1,0 +1,95 @@
+"""Wrong answers to the exercises of lesson 12: one for each hint."""
+
+from collections import Counter
+
+import torch.nn.functional as F
+
+
+def lines_at(trace, moment):
+    sizes = Counter()
+    for row in trace.at(moment):
+        sizes[row.line] += row.size_bytes
+    return sizes
+
+
+def alive_until_and_with_death(blocks):
+    moments = range(max(died for *_, died in blocks) + 1)
+
+    def alive(moment):
+        return [block for block in blocks if block[2] <= moment <= block[3]]
+
+    peak = max(moments, key=lambda moment: sum(size for _, size, *_ in alive(moment)))
+    return [name for name, *_ in alive(peak)]
+
+
+def alive_at_the_end(blocks):
+    end = max(died for *_, died in blocks)
+    return [name for name, _, _, died in blocks if died == end]
+
+
+def grew_since_the_start(trace, starts):
+    return (lines_at(trace, trace.moments - 1) - lines_at(trace, 0)).most_common(1)[0][0]
+
+
+def before_backward(model, optimizer, tokens, targets):
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def keeps_zeros(model, optimizer, tokens, targets):
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+
+
+def before_step(model, optimizer, tokens, targets):
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets)
+    loss.backward()
+    optimizer.zero_grad()
+    optimizer.step()
+
+
+def nowhere(model, optimizer, tokens, targets):
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets)
+    loss.backward()
+    optimizer.step()
+
+
+def trained(model):
+    return [weight for weight in model.parameters() if weight.requires_grad]
+
+
+WRONG = {
+    "check_alive": {
+        "largest": lambda blocks: [max(blocks, key=lambda block: block[1])[0]],
+        "ever": lambda blocks: [name for name, *_ in blocks],
+        "end": alive_at_the_end,
+        "died": alive_until_and_with_death,
+    },
+    "check_leak": {
+        "spike": lambda trace, starts: trace.at_peak[0].line,
+        "largest_left": lambda trace, starts: trace.at(trace.moments - 1)[0].line,
+        "grew_once": grew_since_the_start,
+    },
+    "check_step": {
+        "through_forward": before_backward,
+        "zeros": keeps_zeros,
+        "no_update": before_step,
+        "accumulates": nowhere,
+    },
+    "check_state_bytes": {
+        "one_copy": lambda model: sum(weight.nbytes + 4 for weight in trained(model)),
+        "frozen": lambda model: sum(2 * weight.nbytes + 4 for weight in model.parameters()),
+        "four_bytes": lambda model: sum(8 * weight.numel() + 4 for weight in trained(model)),
+        "shared": lambda model: sum(
+            2 * weight.nbytes + 4
+            for layer in model.modules()
+            for weight in layer.parameters(recurse=False)
+            if weight.requires_grad
+        ),
+        "no_counters": lambda model: sum(2 * weight.nbytes for weight in trained(model)),
+    },
+}

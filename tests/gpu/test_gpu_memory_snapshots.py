@@ -84,7 +84,7 @@ except torch.OutOfMemoryError as error:
 
 
 def _train(place: str, set_to_none: bool = True, rows: int = 32, steps_before: int = 1) -> Callable[[], None]:
-    model = GPT(vocabulary=128, width=256, layers=2).cuda()
+    model = GPT(vocabulary=128, width=512, layers=2).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     tokens = torch.randint(128, (rows, 256), device="cuda")
 
@@ -115,20 +115,20 @@ def _warm() -> None:
 
 
 def _gradient_bytes() -> int:
-    return sum(4 * weight.numel() for weight in GPT(vocabulary=128, width=256, layers=2).parameters())
+    return sum(4 * weight.numel() for weight in GPT(vocabulary=128, width=512, layers=2).parameters())
 
 
 def test_kept_gradients_raise_the_peak_of_a_large_batch() -> None:
     after, before_forward, before_backward = (_peak_bytes(place) for place in "CAB")
-    # Which free block is taken differs a little between two runs of the same step.
-    assert abs(after - before_forward) < 0.1 * _gradient_bytes()
+    # A block may be up to 1 MiB larger than what was asked for, depending on which is free.
+    assert abs(after - before_forward) < 0.2 * _gradient_bytes()
     assert before_backward - after > 0.4 * _gradient_bytes()
-    assert _peak_bytes("C", set_to_none=False) >= before_backward
+    assert _peak_bytes("C", set_to_none=False) - after > 0.4 * _gradient_bytes()
 
 
 def test_the_second_step_is_higher_by_adams_state() -> None:
     first, second = (_peak_bytes("C", steps_before=count) for count in (0, 1))
-    assert second - first == pytest.approx(2 * _gradient_bytes(), rel=0.1)
+    assert second - first == pytest.approx(2 * _gradient_bytes(), rel=0.2)
 
 
 def test_a_kept_loss_costs_one_block_after_backward_and_its_graph_without() -> None:

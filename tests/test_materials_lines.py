@@ -60,7 +60,7 @@ def test_too_short_a_length_is_refused():
         pad_lines([b"return x"], length=6)
 
 
-@pytest.mark.parametrize("order", ["as they come", "buckets", "warm-up"])
+@pytest.mark.parametrize("order", ["as they come", "buckets", "warm-up", "late warm-up"])
 def test_the_program_trains_in_every_order(
     order: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -107,6 +107,10 @@ def test_a_training_is_weights_then_steps(model: GPT, kinds: dict[str, Requests]
     assert run.allocated_bytes[ends[1] - 1] == run.allocated_bytes[ends[2] - 1]
     with_warm_up, _ = training_events(kinds, [10, 30, 20], model, order="warm-up")
     assert len(with_warm_up) == len(events) + len(kinds["warm-up"].events(30, "w"))
+    late, late_ends = training_events(kinds, [10, 30, 20], model, order="late warm-up")
+    assert late[: ends[0]] == events[: ends[0]]
+    assert late[ends[0] : -len(events) + ends[0]] == kinds["warm-up"].events(30, "warm-up")
+    assert late[late_ends[1] :] == events[ends[1] :]
     padded, _ = training_events(kinds, [10, 30, 20], model, order="buckets", bucket=16)
     equal, _ = training_events(kinds, [16, 32, 32], model)
     assert padded == equal
@@ -128,8 +132,12 @@ def test_a_summary_counts_whole_steps():
     done = summary(simulate_allocator(events), ends)
     assert (done["steps done"], done["taken"], done["retries"]) == (2, 1, 0)
     assert done["peak allocated"] == done["peak reserved"] == 30 * 2**20
+    assert done["unused"] == 0
+    half = summary(simulate_allocator([Allocate("a", 10 * 2**20), Free("a"), Allocate("b", 30 * 2**20)]), [1, 3])
+    assert half["unused"] == pytest.approx(0.25)
     failed = summary(simulate_allocator(events, cap_bytes=2**20), ends)
     assert failed["steps done"] == 0
+    assert failed["unused"] == 0
     # A training whose last event fails has not completed its last step.
     last = summary(simulate_allocator([Allocate("a", 2**20), Allocate("b", 2**24)], cap_bytes=2**22), [1, 2])
     assert last["steps done"] == 1

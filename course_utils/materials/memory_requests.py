@@ -12,6 +12,8 @@ from course_utils.allocator import Allocate, AllocatorRun, Event, Free
 from course_utils.memory import trace_memory
 from course_utils.results import MemoryBlock
 
+ORDERS = ("as they come", "buckets", "warm-up", "late warm-up")
+
 
 @dataclass(frozen=True)
 class Requests:
@@ -114,8 +116,8 @@ def training_events(
         kinds: the requests of a ``warm-up``, of the ``first step``, and of every other ``step``.
         lengths: tokens in a row, of each batch.
         model: whose weights are asked for first.
-        order: ``as they come``; ``buckets``, each length padded to a multiple of ``bucket``; or ``warm-up``, the
-            longest batch forward and backward before all others.
+        order: ``as they come``; ``buckets``, each length padded to a multiple of ``bucket``; ``warm-up``, the longest
+            batch forward and backward before all others; or ``late warm-up``, the same after the first step.
         bucket: tokens.
         factor: by what all sizes are multiplied.
 
@@ -125,15 +127,16 @@ def training_events(
     Raises:
         ValueError: if ``order`` is another one.
     """
-    if order not in ("as they come", "buckets", "warm-up"):
-        raise ValueError(f"order is 'as they come', 'buckets' or 'warm-up', got {order!r}")
+    if order not in ORDERS:
+        raise ValueError(f"order is one of {', '.join(ORDERS)}; got {order!r}")
     events: list[Event] = [Allocate(name, factor * weight.nbytes) for name, weight in model.named_parameters()]
-    if order == "warm-up":
-        events += kinds["warm-up"].events(max(lengths), "warm-up", factor)
+    warm_up = kinds["warm-up"].events(max(lengths), "warm-up", factor) if order.endswith("warm-up") else []
     if order == "buckets":
         lengths = [-(-length // bucket) * bucket for length in lengths]
     ends = []
     for number, length in enumerate(lengths):
+        if number == (order == "late warm-up"):
+            events += warm_up
         events += kinds["step" if number else "first step"].events(length, number, factor)
         ends.append(len(events))
     return events, ends
@@ -147,14 +150,14 @@ def summary(run: AllocatorRun, ends: Sequence[int]) -> dict[str, Any]:
         ends: after how many events each step ends.
 
     Returns:
-        ``peak allocated`` and ``peak reserved`` in bytes; ``unused``, the share of reserved memory that no tensor
-        held when most was reserved; ``taken`` and ``given back``, calls to the device; ``retries``; ``steps done``.
+        ``peak allocated`` and ``peak reserved`` in bytes; ``unused``, the share of peak reserved memory that tensors
+        did not fill at their peak; ``taken`` and ``given back``, calls to the device; ``retries``; ``steps done``.
     """
     completed = len(run) - (run.out_of_memory is not None)
     return {
         "peak allocated": run.peak_allocated_bytes,
         "peak reserved": run.peak_reserved_bytes,
-        "unused": run.unused_at_peak,
+        "unused": 1 - run.peak_allocated_bytes / run.peak_reserved_bytes if run.peak_reserved_bytes else 0.0,
         "taken": run.device_allocs[-1],
         "given back": run.device_frees[-1],
         "retries": run.retries[-1],

@@ -13,10 +13,11 @@ import torch
 from torch.nn import functional as F
 
 from course_utils.materials.lines import IGNORED, line_batches, pad_lines, padded_length
+from course_utils.materials.memory_requests import ORDERS
 from course_utils.materials.models import GPT
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--order", choices=("as they come", "buckets", "warm-up"), default="as they come")
+parser.add_argument("--order", choices=ORDERS, default="as they come")
 parser.add_argument("--steps", type=int, default=96)
 parser.add_argument("--lines", type=int, default=64, help="lines in a batch")
 parser.add_argument("--width", type=int, default=512)
@@ -37,25 +38,26 @@ def forward_backward(model: torch.nn.Module, tokens: torch.Tensor, targets: torc
 def train(asked: argparse.Namespace, report: dict) -> None:
     """All steps; ``report`` is filled while they run, so that it says how far they came if memory runs out."""
     device = torch.device(asked.device)
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else torch.cpu.synchronize
     batches = line_batches(asked.steps, asked.lines)
     torch.manual_seed(0)
     model = GPT(vocabulary=2048, context=128, width=asked.width, layers=2, heads=asked.width // 32).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    if asked.order == "warm-up":
-        longest = max(batches, key=padded_length)
-        forward_backward(model, *pad_lines(longest, device=device))
-        optimizer.zero_grad()
-    for lines in batches:
+    longest = max(batches, key=padded_length)
+    for number, lines in enumerate(batches):
+        if asked.order.endswith("warm-up") and number == (asked.order == "late warm-up"):
+            forward_backward(model, *pad_lines(longest, device=device))
+            optimizer.zero_grad()
         length = padded_length(lines)
         if asked.order == "buckets":
             length = -(-length // asked.bucket) * asked.bucket
         tokens, targets = pad_lines(lines, length, device=device)
-        torch.accelerator.synchronize() if device.type == "cuda" else None
+        synchronize()
         started = time.perf_counter()
         forward_backward(model, tokens, targets)
         optimizer.step()
         optimizer.zero_grad()
-        torch.accelerator.synchronize() if device.type == "cuda" else None
+        synchronize()
         report["step_s"].append(time.perf_counter() - started)
         if device.type == "cuda":
             report["reserved_bytes"].append(torch.cuda.memory_reserved())
@@ -81,9 +83,11 @@ def main() -> None:
         statistics = torch.cuda.memory_stats()
         if asked.snapshot:
             torch.cuda.memory._dump_snapshot(asked.snapshot)
+        allocated, reserved = (statistics[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved"))
         report["summary"] = {
-            "peak allocated": statistics["allocated_bytes.all.peak"],
-            "peak reserved": statistics["reserved_bytes.all.peak"],
+            "peak allocated": allocated,
+            "peak reserved": reserved,
+            "unused": 1 - allocated / reserved,
             "taken": statistics["num_device_alloc"],
             "given back": statistics["num_device_free"],
             "retries": statistics["num_alloc_retries"],

@@ -56,7 +56,7 @@ def test_an_unknown_option_is_refused() -> None:
     assert "Unrecognized key" in ran.stderr
 
 
-@pytest.mark.parametrize("order", ["as they come", "buckets", "warm-up"])
+@pytest.mark.parametrize("order", ["as they come", "buckets", "warm-up", "late warm-up"])
 def test_the_program_reports_what_the_simulation_finds(tmp_path: Path, order: str) -> None:
     report, snapshot = run(tmp_path, "--order", order)
     found = report["summary"]

@@ -355,9 +355,9 @@ def trace_memory(
     Traces may be nested. The inner one is neither verified nor is its overhead measured.
 
     Tracing costs some ten microseconds for each operation, however long it takes. Where a step consists of large
-    operations that is little. Where 50 ms hold some hundred small ones it is more than a quarter of the step's time on a
-    CPU, and where they hold thousands (a GRU, whose steps in time are operations of their own) more than all of it. About
-    half of it is what any dispatch mode costs, even one that does nothing. The result's ``overhead`` says what it was.
+    operations that is little. Where 50 ms hold some hundred small ones it is more than a quarter of the step's time on
+    a CPU, and where they hold thousands (a GRU, whose steps in time are operations of their own) more than all of it.
+    About half is what any dispatch mode costs, even one that does nothing. The result's ``overhead`` says what it was.
 
     Args:
         fn: a function without arguments, or :func:`course_utils.fresh`.

@@ -478,7 +478,10 @@ class RecordStream(NamedTuple):
 
 
 class FreeCompleted(NamedTuple):
-    """The other streams are done with a storage that was freed before."""
+    """The other streams are done with a storage that was freed before.
+
+    Nothing happens if the allocator has waited for them already, because it had to give memory back.
+    """
 
     id: Hashable
 
@@ -762,6 +765,8 @@ class _Allocator:
         self.pending: dict[Hashable, _Block] = {}
         self.empty: set[Hashable] = set()  # ids of size 0, and of requests that failed: they hold nothing
         self.freed: set[Hashable] = set()
+        self.waited: set[Hashable] = set()  # pending frees that were completed to give memory back
+        self.again = False  # whether the events are known to make sense
         self.reserved = self.allocated = 0
         self.device_allocs = self.device_frees = self.retries = 0
         self.operations: list[Operation] = []
@@ -798,6 +803,9 @@ class _Allocator:
             self.synchronize()
         elif kind is FreeCompleted:
             block = self.pending.pop(event.id, None)
+            if block is None and (self.again or event.id in self.waited):
+                self.waited.discard(event.id)
+                return
             if block is None:
                 raise ValueError(f"no free of {event.id!r} is pending: FreeCompleted follows Free(id, completes=False)")
             self._free_block(block)
@@ -971,6 +979,7 @@ class _Allocator:
 
     def release_cached_blocks(self) -> None:
         """Give back all that is not in use: whole segments, and whole pages of expandable ones. Line 4090."""
+        self.waited.update(self.pending)
         self.synchronize()
         for pool in self.pools:  # the large pool first
             pages = []
@@ -1363,6 +1372,7 @@ class AllocatorRun:
 
         allocator = _Allocator(self.options, self.cap_bytes, self.device_bytes, place, self.ties)
         allocator.restore(exported)
+        allocator.again = True
         for index in range(begin, after):
             current[0] = index
             apply_or_fail(allocator, self.events[index])

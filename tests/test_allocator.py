@@ -327,6 +327,17 @@ def test_memory_used_by_another_stream_waits() -> None:
     assert simulate_allocator([*begin, Allocate("b", 20 * MIB)], cap_bytes=30 * MIB).out_of_memory is None
 
 
+def test_a_free_that_the_allocator_waited_for_may_complete_again() -> None:
+    events = [Allocate("a", 20 * MIB), Free("a", completes=False), Allocate("b", 20 * MIB), FreeCompleted("a")]
+    for cap, retries in ((None, 0), (30 * MIB, 1)):
+        run = simulate_allocator([*events, Allocate("a", 512)], cap_bytes=cap)
+        assert run.retries[-1] == retries
+        assert run.state(4).bytes_in("awaiting free") == 0
+        assert run.words(3) == "The other streams are done with a: its block is cached."
+        with pytest.raises(ValueError, match="event 4: no free of 'a' is pending"):
+            simulate_allocator([*events, FreeCompleted("a")], cap_bytes=cap)
+
+
 def test_growing_requests_reserve_each_time_and_expandable_segments_grow_instead() -> None:
     events: list[Event] = []
     for step in range(5):
@@ -767,6 +778,55 @@ def test_a_history_that_begins_late_is_reconstructed(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize("path", sorted(TRACES.glob("*.json")), ids=lambda path: path.stem)
+def test_a_history_may_begin_anywhere(path: Path) -> None:
+    recorded = json.loads(path.read_text())
+    made, trace = recorded["made_with"], recorded["device_traces"][0]
+    ties = "oldest" if made["torch"].startswith("2.13") else "lowest"
+    unknown = ("garbage_collection", "ties_5-2.13")  # they depend on how old blocks and segments were
+    differs = 0
+    for cut in range(len(trace) + 1):
+        snapshot = read_snapshot({**recorded, "device_traces": [trace[cut:]]})
+        replay = snapshot.replay(cap_bytes=made["cap_bytes"], device_bytes=made["device_bytes"], ties=ties)
+        if path.stem.startswith(unknown):
+            differs += not replay.agrees
+        else:
+            assert replay.agrees, (cut, replay.differences[0])
+            assert replay.same_end, cut
+        # The events stand for themselves, under any options.
+        begin = [
+            event for event in snapshot.events if str(event.id if hasattr(event, "id") else "").startswith("earlier")
+        ]
+        assert len({event.id for event in begin}) == sum(
+            block.state != "free" for segment in snapshot.start.segments for block in segment.blocks
+        )
+        if cut % 7 == 0:
+            for options in (snapshot.options, "expandable_segments:True"):
+                run = simulate_allocator(
+                    snapshot.events,
+                    options=options,
+                    cap_bytes=made["cap_bytes"],
+                    device_bytes=made["device_bytes"],
+                    after_out_of_memory="continue",
+                )
+                assert len(run) == len(snapshot.events)
+    assert differs < 0.1 * len(trace)
+
+
+def test_blocks_in_use_at_the_beginning_are_asked_for_first() -> None:
+    recorded = json.loads((TRACES / "streams-2.13.0.json").read_text())
+    trace = recorded["device_traces"][0]
+    cut = next(n for n in range(len(trace)) if trace[n]["action"] == "free_requested" and n > 60) + 1
+    snapshot = read_snapshot({**recorded, "device_traces": [trace[cut:]]})
+    blocks = [block for segment in snapshot.start.segments for block in segment.blocks if block.state != "free"]
+    waiting = [block.id for block in blocks if block.state == "awaiting free"]
+    assert waiting
+    assert [(one.id, one.bytes) for one in snapshot.events[: len(blocks)]] == [
+        (block.id, block.requested_bytes) for block in blocks
+    ]
+    assert snapshot.events[len(blocks) : len(blocks) + len(waiting)] == tuple(Free(name, False) for name in waiting)
+
+
 def test_wrong_options_are_found_out() -> None:
     path = TRACES / "default-2.13.0.json"
     for options in ("expandable_segments:True", "roundup_power2_divisions:2", "large_segment_size_mb:32"):
@@ -852,9 +912,8 @@ def hostile_pickles() -> dict[str, bytes]:
         )
         + b"."
     )
-    padding = pickle.dumps("x" * 10_000_000, protocol=4)[11:-1]
-    nested = b"\x80\x04]" + padding + b"a)" + b"\x85" * 300_000
-    found["deep tuples as a key"] = nested.replace(b"]", b"}", 1).replace(b"a)", b"Ns)", 1) + b"Ns."
+    padding = b"}X" + (4_000_000).to_bytes(4, "little") + b"x" * 4_000_000 + b"Ns"  # many containers are allowed then
+    found["deep tuples as a key"] = b"\x80\x04" + padding + b")" + b"\x85" * 300_000 + b"Ns."
     found["deep tuples in a set"] = b"\x80\x04\x8f(" + b")" + b"\x85" * 300_000 + b"\x90."
     found["a set"] = pickle.dumps({"segments": {1}}, protocol=4)
     found["many sets"] = b"\x80\x04](" + b"\x8f" * 2_000_000 + b"e."
@@ -903,7 +962,7 @@ def test_a_damaged_pickle_is_said_to_be_damaged(tmp_path: Path, data: bytes) -> 
         read_snapshot(path)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats(allow_nan=False) | st.text(),

@@ -737,7 +737,8 @@ class Replay:
         recorded_reserved_bytes: reserved memory after each of its events, as recorded.
         differences: every event at which the calls to the device or the reserved memory differ.
         blocks: number of requests that were met.
-        moved: how many of them were put at another address than recorded.
+        moved: how many of them were put at another address than recorded. Where an expandable segment began whose
+            first pages the full device refused is not recorded, so blocks after that may count as moved.
         unexplained: how often memory was given back that no request under the given limits explains: calls of
             ``empty_cache()``, or a full device. They are taken over from the record, not predicted.
         same_end: whether the segments and blocks at the end are those of the snapshot.

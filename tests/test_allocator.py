@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import io
 import json
 import os
 import pickle
@@ -952,8 +951,18 @@ def test_pythons_unpickler_is_not_used() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"\x80\x04.", b"\x80\x04(.", b"\x80\x04h\x07.", b"\x80\x04\x86.", b"\x80\x04e.", b"\x80\x04s.", b"\x80\x04]]."]
-    + [b"\x80\x04\x8c\x01\xff.", b"\x80\x04\x94.", b"\x80\x04G\x00."],
+    [
+        b"\x80\x04.",
+        b"\x80\x04(.",
+        b"\x80\x04h\x07.",
+        b"\x80\x04\x86.",
+        b"\x80\x04e.",
+        b"\x80\x04s.",
+        b"\x80\x04]].",
+        b"\x80\x04\x8c\x01\xff.",
+        b"\x80\x04\x94.",
+        b"\x80\x04G\x00.",
+    ],
 )
 def test_a_damaged_pickle_is_said_to_be_damaged(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "snapshot.pickle"

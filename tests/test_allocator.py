@@ -844,6 +844,52 @@ def test_memory_given_back_without_a_reason_is_said() -> None:
     assert "taken over from the record" in repr(replay)
 
 
+@pytest.mark.parametrize("kind", ["empty_cache", "completed"])
+def test_memory_given_back_for_two_reasons_is_told_apart(kind: str) -> None:
+    """Requests that give memory back by themselves, after something that gave them more to give back.
+
+    Recorded from PyTorch 2.13.0 over the stand-in: a cap of 200 MiB, and garbage_collection_threshold:0.4. Alone, the
+    last request would collect the older of two cached segments.
+    """
+    entries: list[tuple[str, int, int]] = []
+
+    def takes(address: int, size: int) -> None:
+        entries.extend((("segment_alloc", address, size), ("alloc", address, size)))
+
+    takes(100, 20)
+    takes(200, 30)
+    entries.append(("free_requested", 100, 20))
+    if kind == "empty_cache":
+        entries.append(("free_completed", 100, 20))
+    takes(300, 40)
+    entries.extend((("free_requested", 200, 30), ("free_completed", 200, 30)))
+    if kind == "completed":  # another stream was done in the meantime, and the last request notices
+        entries.append(("free_completed", 100, 20))
+    entries.extend((("segment_free", 100, 20), ("segment_free", 200, 30)))
+    takes(400, 50)
+    snapshot = {
+        "segments": [
+            {
+                "address": address * MIB,
+                "total_size": size * MIB,
+                "stream": 0,
+                "segment_type": "large",
+                "blocks": [{"size": size * MIB, "requested_size": size * MIB, "state": "active_allocated"}],
+            }
+            for address, size in ((300, 40), (400, 50))
+        ],
+        "device_traces": [
+            [{"action": what, "addr": at * MIB, "size": size * MIB, "stream": 0} for what, at, size in entries]
+        ],
+        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.4"},
+    }
+    replay = read_snapshot(snapshot).replay(cap_bytes=200 * MIB, device_bytes=400 * MIB)
+    assert replay.agrees, replay.differences
+    assert replay.same_end
+    assert replay.moved == 0
+    assert replay.unexplained == (kind == "empty_cache")
+
+
 def test_the_requests_of_a_snapshot_run_under_any_options() -> None:
     snapshot = read_snapshot(TRACES / "default-2.13.0.json")
     replay = snapshot.replay()

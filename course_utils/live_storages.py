@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType, MethodType
 from typing import Any
 
 import torch
@@ -37,26 +37,43 @@ _EVAL_FRAME = _TORCH + "_dynamo/eval_frame.py"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _LISTS = (list, tuple)
+# What a tensor without a storage raises when it is asked for one.
+_NO_STORAGE = (NotImplementedError, RuntimeError)
+_NUMBERS = (torch.IntType, torch.FloatType, torch.BoolType, torch.NumberType)
 _FOUND = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
 # How an operation is handled. A fresh tensor is what `torch.tensor(...)` and `torch.from_numpy(...)` end in: no
-# operation made its memory, and yet it is new.
-_ALLOCATES, _WRITES, _VIEW, _FRESH = "allocates", "writes", "view", "fresh"
-_handling: dict[int, str] = {}  # by an operation's id: to hash one takes longer
-_kept: list[Any] = []  # these operations, so that no other one gets their id
+# operation made its memory, and yet it is new. Writing and reading return no memory that is new.
+_ALLOCATES, _WRITES, _READS, _VIEW, _DETACH, _FRESH = "allocates", "writes", "reads", "view", "detach", "fresh"
+# By an operation's id, because to hash one takes longer: how it is handled, what runs it, what runs it if all
+# arguments are given by position, and itself, so that no other operation gets its id.
+_known_ops: dict[int, tuple[str, Callable[..., Any], Callable[..., Any], Any]] = {}
+# An overload looks up at each call how its arguments are to be converted, which takes several microseconds. Where
+# torch has a method that ends in the very same overload, and arguments are given by position, that one is called.
+# ``item`` ends in ``aten::item``, which does nothing but to call the overload that it stands for here.
+_BY_METHOD = (
+    "view.default t.default detach.default transpose.int permute.default select.int clone.default "
+    "mm.default bmm.default addmm.default add.Tensor sub.Tensor mul.Tensor div.Tensor add_.Tensor mul_.Tensor "
+    "neg.default sqrt.default exp.default relu.default tanh.default tanh_.default sigmoid.default sigmoid_.default "
+    "sum.dim_IntList"
+)
+BINDINGS: dict[str, Callable[..., Any]] = {
+    f"aten.{overload}": getattr(torch._C.TensorBase, overload.partition(".")[0]) for overload in _BY_METHOD.split()
+}
+BINDINGS["aten._local_scalar_dense.default"] = torch._C.TensorBase.item
 # Nodes of autograd are numbered; those that add up gradients all have this number, so that they go first.
 _ACCUMULATE = 2**64 - 1
 _grad_enabled = torch.is_grad_enabled
 _graph_task = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
-_STRIDED = torch.strided
 _clock = time.perf_counter_ns
 _sequence_number = torch.autograd._get_sequence_nr
 
 
-class Block:
-    """One storage's memory, while it is traced.
+class Block(weakref.ref):
+    """One storage's memory, while it is traced: a weak reference to the storage that knows what is known of it.
 
     Attributes:
+        key: of the storage, as long as it lives.
         size_bytes: its size.
         born: the event from which on it is there; 0: it was there before.
         died: the event from which on it is gone; None: it lives.
@@ -69,23 +86,28 @@ class Block:
         counted: whether the call used it. What was there before and was never used is not part of the trace.
     """
 
-    __slots__ = ("address", "born", "counted", "died", "kind", "module", "on_graph", "op", "place", "size_bytes")
+    __slots__ = ("address", "born", "counted", "died", "key", "kind", "module", "on_graph", "op", "place", "size_bytes")
 
-    def __init__(
-        self, size_bytes: int, born: int, address: int, op: int = -1, module: str = "", place: Place = NOWHERE
-    ) -> None:
-        self.size_bytes, self.born, self.address = size_bytes, born, address
+    def describe(
+        self, key: int, size_bytes: int, born: int, address: int, op: int = -1, module: str = "", place: Place = NOWHERE
+    ) -> Block:
+        """Set all attributes."""
+        self.key, self.size_bytes, self.born, self.address = key, size_bytes, born, address
         self.died: int | None = None
         self.kind = ""
         self.module, self.place, self.op = module, place, op
         self.counted = born > 0
         self.on_graph = False
+        return self
+
+    @classmethod
+    def without_storage(cls, size_bytes: int, born: int, address: int, op: int = -1) -> Block:
+        """A block of memory that no storage was seen on."""
+        return cls(_Nothing()).describe(0, size_bytes, born, address, op)
 
 
-class _Watch(weakref.ref):
-    """A weak reference to a storage that knows its key and block."""
-
-    __slots__ = ("block", "key")
+class _Nothing:
+    """What a block refers to where there is no storage."""
 
 
 class Phase:
@@ -132,25 +154,22 @@ class LiveStorages:
         self._given_models, self._given_optimizers, self._on_op = models, list(optimizers), on_op
         self._optimizers: dict[int, Any] = {}
         self._stepped: dict[int, int] = {}  # optimizers that stepped, by id: parameters that had a state then
-        self._live: dict[int, _Watch] = {}
+        self._live: dict[int, Block] = {}
         self._seen: set[int] = {0}  # addresses of tensors; an empty tensor has none
         self._on_cpu = device.type == "cpu"
         self._names: dict[int, str] = {}  # of a module, by id
         self._owners: dict[int, str] = {}  # of a parameter, by id
         self._called: dict[int, weakref.ref[torch.nn.Module]] = {}  # modules that were called by no other
         self._stack: list[str] = []  # modules that are running, the outermost first
-        self._origin: dict[int, tuple[str, Place]] = {}
-        self._sequence = 0
         self._pending: list[Block] = []
         self._backward: Phase | None = None
         self._stepping: list[tuple[str, Phase]] = []  # optimizers that are running
         self._removers: list[Callable[[], None]] = []
-        self._device_type = device.type
         self._released = self._gone  # one bound method for all
-        self._mode = _Mode(self)
+        self._mode = _Mode()
         self._thread = threading.get_ident()
         self._compiler = False  # whether torch.compile's machinery is loaded
-        self._codes: set[CodeType] = set()  # user's code that was looked at for torch.compile
+        self._codes: set[int] = set()  # ids of the user's code that was looked at for torch.compile
         self._listening = False
 
     # Begin and end.
@@ -169,7 +188,8 @@ class LiveStorages:
         except BaseException:
             self._remove_hooks()
             raise
-        self._sequence = torch.autograd._get_sequence_nr()
+        # An attribute of its own, and not a method that calls another: a call less for each operation.
+        self._mode.__torch_dispatch__ = MethodType(self._dispatcher(), self._mode)
         self._mode.__enter__()
         self._listening = True
         self.times_ns.append(_clock())
@@ -186,15 +206,22 @@ class LiveStorages:
     def _watch_modules(self) -> None:
         """Notice which module is running. Global hooks would tell, too, and cost ten times as much."""
         original = torch.nn.Module.__call__
+        names, stack, thread, this_thread = self._names, self._stack, self._thread, threading.get_ident
 
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not self._listening or threading.get_ident() != self._thread:
+            if not self._listening or this_thread() != thread:
                 return original(module, *args, **kwargs)
-            self._before_module(module)
+            name = names.get(id(module))
+            if stack and name is not None and self._backward is None:
+                stack.append(name)
+            else:
+                self._before_module(module)
             try:
                 return original(module, *args, **kwargs)
             finally:
-                self._after_module()
+                stack.pop()
+                if not stack:
+                    self._after_module()
 
         def restore() -> None:
             torch.nn.Module.__call__ = original
@@ -229,17 +256,17 @@ class LiveStorages:
         torch.compile = hold_and_compile
         self._removers.append(restore)
 
-    def _place(self) -> Place:
-        """The user's code that asks for an operation."""
-        code, line = user_code(4)
-        if self._compiler and code is not None and code not in self._codes:
-            self._codes.add(code)
-            frame = sys._getframe(3)
+    def _places(self, frame: FrameType | None) -> tuple[Place, Place]:
+        """The user's code that asks for an operation: the place, and that of its backward."""
+        places = places_of(frame)
+        code = places[0][0]
+        if self._compiler and code is not None and id(code) not in self._codes:
+            self._codes.add(id(code))
             while frame is not None:
                 if frame.f_code.co_filename == _EVAL_FRAME:
                     self.notes["Code under torch.compile ran as it is written, without being compiled."] = None
                 frame = frame.f_back
-        return code, line, False
+        return places
 
     def _remove_hooks(self) -> None:
         for remove in reversed(self._removers):
@@ -261,6 +288,7 @@ class LiveStorages:
         self._listening = False
         self._live.clear()
         self._optimizers.clear()
+        del self._mode.__torch_dispatch__
 
     def returned(self) -> None:
         """The call is back; its result is still held. What a graph may still keep is an activation."""
@@ -273,25 +301,34 @@ class LiveStorages:
         self.times_ns.append(_clock())
         return len(self.times_ns) - 1
 
-    def _follow(self, storage: torch.UntypedStorage, block: Block) -> None:
-        watch = _Watch(storage, self._released)
-        watch.key, watch.block = storage._cdata, block
-        self._live[storage._cdata] = watch
+    def _follow(
+        self,
+        storage: torch.UntypedStorage,
+        size: int,
+        born: int,
+        op: int = -1,
+        module: str = "",
+        place: Place = NOWHERE,
+    ) -> Block:
+        key = storage._cdata
+        block = Block(storage, self._released).describe(key, size, born, storage.data_ptr(), op, module, place)
+        self._live[key] = block
         self.blocks.append(block)
+        return block
 
-    def _gone(self, watch: _Watch) -> None:
-        if self._live.get(watch.key) is watch:
-            del self._live[watch.key]
+    def _gone(self, block: Block) -> None:
+        live, key = self._live, block.key
+        if live.get(key) is block:
+            del live[key]
             if self._listening:
-                block, times = watch.block, self.times_ns
+                times = self.times_ns
                 block.died, block.counted = len(times), True
                 times.append(_clock())
 
     def _existing(self, storage: torch.UntypedStorage) -> Block:
         """A block that was there before, or that nothing saw being made."""
-        block = Block(storage.nbytes(), 0, storage.data_ptr())
+        block = self._follow(storage, storage.nbytes(), 0)
         block.kind = "other"
-        self._follow(storage, block)
         return block
 
     def _storages(self, tensor: torch.Tensor) -> list[torch.UntypedStorage]:
@@ -314,8 +351,8 @@ class LiveStorages:
     def use(self, tensor: torch.Tensor) -> None:
         """An operation takes this tensor: its memory counts, if that was not known before."""
         for storage in self._storages(tensor):
-            watch = self._live.get(storage._cdata)
-            if watch is None:
+            block = self._live.get(storage._cdata)
+            if block is None:
                 if not storage.resizable() and storage.nbytes():
                     # NumPy's memory, or a file's: nobody asked torch's allocator for it.
                     self.notes["Memory that torch did not allocate (NumPy's, a file's) is not part of the trace."] = (
@@ -323,38 +360,34 @@ class LiveStorages:
                     )
                     continue
                 block = self._existing(storage)
-            else:
-                block = watch.block
             block.counted = True
             if block.born == 0 and block.kind == "other" and tensor.requires_grad and tensor.is_leaf:
                 self._know_weight(tensor, "")
-        if type(tensor) in _PLAIN and tensor.layout is _STRIDED:
+        if type(tensor) in _PLAIN and tensor.layout is torch.strided:
             self._seen.add(tensor.data_ptr())
 
     def made(self, tensor: torch.Tensor, op: int, module: str, place: Place, recorded: bool, on_graph: bool) -> None:
         """An operation returned this tensor: its memory is new, unless it is a view's or was written in place."""
         for storage in self._storages(tensor):
             size = storage.nbytes()
-            watch = self._live.get(storage._cdata)
-            if watch is not None:
-                if watch.block.size_bytes != size:
+            block = self._live.get(storage._cdata)
+            if block is not None:
+                if block.size_bytes != size:
                     self._resized(storage, size, op, module, place)
                 continue
             if not storage.resizable() and size:
                 continue  # a view of foreign memory
-            block = Block(size, self._event(), storage.data_ptr(), op, module, place)
+            block = self._follow(storage, size, self._event(), op, module, place)
             self._seen.add(block.address)
-            self._follow(storage, block)
             if recorded or on_graph:
                 block.on_graph = on_graph
                 self._pending.append(block)
 
     def _resized(self, storage: torch.UntypedStorage, size: int, op: int, module: str, place: Place) -> None:
-        old = self._live[storage._cdata].block
+        old = self._live[storage._cdata]
         # As the allocator does: first the new memory, then the old is copied and released.
-        block = Block(size, self._event(), storage.data_ptr(), op, module or old.module, place)
+        block = self._follow(storage, size, self._event(), op, module or old.module, place)
         block.kind = old.kind
-        self._follow(storage, block)
         old.died, old.counted = self._event(), True
 
     def _watch_resizing(self) -> None:
@@ -363,9 +396,9 @@ class LiveStorages:
 
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
             result = original(storage, size)
-            watch = self._live.get(storage._cdata)
-            if self._listening and watch is not None and watch.block.size_bytes != storage.nbytes():
-                self._resized(storage, storage.nbytes(), -1, "", (*user_code(1), False))
+            block = self._live.get(storage._cdata)
+            if self._listening and block is not None and block.size_bytes != storage.nbytes():
+                self._resized(storage, storage.nbytes(), -1, "", places_of(sys._getframe(1))[0])
             return result
 
         def restore() -> None:
@@ -416,8 +449,9 @@ class LiveStorages:
         """The blocks of a tensor that is known to exist."""
         found = []
         for storage in self._storages(tensor):
-            watch = self._live.get(storage._cdata)
-            block = watch.block if watch is not None else self._existing(storage)
+            block = self._live.get(storage._cdata)
+            if block is None:
+                block = self._existing(storage)
             block.counted |= used
             found.append(block)
         return found
@@ -485,8 +519,7 @@ class LiveStorages:
         self._stack.append(name)
 
     def _after_module(self) -> None:
-        self._stack.pop()
-        if not self._stack and _graph_task() == -1:
+        if _graph_task() == -1:
             self._close(self.phases[-1])
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -515,141 +548,191 @@ class LiveStorages:
             self._close(self._backward)
             self._backward = None
 
-    def dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation, and note what it allocates. It runs for every operation, so it counts each microsecond."""
-        handling = _handling.get(id(func))
-        if handling is None:
-            handling = _handling[id(func)] = _handling_of(func)
-            _kept.append(func)
-        recorded = _grad_enabled()
-        place: Place | None = None
-        accumulating: torch.Tensor | None = None
-        on_graph = False
-        module = self._stack[-1] if self._stack else self._stepping[-1][0] if self._stepping else ""
-        if _graph_task() != -1:
-            if self._backward is None:
-                self._backward = Phase("backward", len(self.times_ns), len(self.ops))
-                self.phases.append(self._backward)
-            if not recorded:
-                if self._pending:
-                    self._keep_pending()
-                node = _autograd_node()
-                node_number = -1 if node is None else node._sequence_nr()
-                if node_number == _ACCUMULATE:
-                    accumulating = node.variable
-                    if handling is _VIEW:  # it takes the tensor that it was given for the gradient
-                        self._is_gradient(args[0], accumulating)
-                if handling is _VIEW:
-                    return func(*args, **kwargs)
-                origin = self._origin.get(node_number)
-                if origin is not None:
-                    module, (code, line, _) = origin
-                    place = (code, line, True)
-        elif self._backward is not None:
-            self._end_backward()
-        if place is None:
-            sequence = _sequence_number()
-            if sequence > self._sequence:
-                # Autograd numbers the node of an operation before it runs it.
-                place, on_graph = self._place(), True
-                for number in range(self._sequence, sequence):
-                    self._origin[number] = (module, place)
-                self._sequence = sequence
-            elif handling is not _VIEW:
-                place = self._place()
-        if handling is _VIEW:  # what it looks at is noticed when something works on it
-            return func(*args, **kwargs)
+    def _dispatcher(self) -> Callable[..., Any]:
+        """What the mode calls for every operation: runs it, and notes what it allocates.
 
-        number = len(self.ops)
-        self.ops.append(func)
-        self.places.append(place)
-        self.modules.append(module)
-        seen = self._seen
-        if handling is not _FRESH:
-            for value in (*args, *kwargs.values()) if kwargs else args:
-                if type(value) in _PLAIN and value.layout is _STRIDED:
+        In a training step of small operations it is called some hundred times each 10 ms, between operations that have
+        emptied the caches, so each look-up counts. Hence a closure, and no tuple or object that is not needed later:
+        these would also make Python's garbage collector run more often.
+        """
+        live, seen, blocks, times = self._live, self._seen, self.blocks, self.times_ns
+        ops, op_places, op_modules = self.ops, self.places, self.modules
+        stack, stepping, pending = self._stack, self._stepping, self._pending
+        released, on_op, on_cpu, device = self._released, self._on_op, self._on_cpu, self.device
+        plain, parameter, frame_of, use = torch.Tensor, torch.nn.Parameter, sys._getframe, self.use
+        owners = self._owners
+        # Of each node of autograd, by its number: the module and the places that it was made for.
+        origin_modules: dict[int, str] = {}
+        origin_places: dict[int, tuple[Place, Place]] = {}
+        sequence = _sequence_number()
+
+        def look_at(values: Iterable[Any]) -> None:
+            for value in values:
+                kind = type(value)
+                if kind is plain or kind is parameter:
                     # An address that was seen once is no tensor's from before that nobody has noticed yet.
-                    if value.data_ptr() not in seen:
-                        self.use(value)
-                elif type(value) in _LISTS:
-                    for item in value:
-                        if type(item) in _PLAIN and item.layout is _STRIDED:
-                            if item.data_ptr() not in seen:
-                                self.use(item)
-                        elif isinstance(item, torch.Tensor):
-                            self.use(item)
-                elif isinstance(value, torch.Tensor):
-                    self.use(value)
-        if self._on_op is None:
-            output = func(*args, **kwargs)
-        else:
-            self._on_op(number)
-            output = func(*args, **kwargs)
-            self._on_op(-1)
-        if handling is _WRITES:
-            return output
-        if type(output) is torch.Tensor:
-            # The same as `made` does, for the tensors that nearly all are.
-            if (output.is_cpu if self._on_cpu else output.device == self.device) and output.layout is _STRIDED:
-                storage = output.untyped_storage()
-                key = storage._cdata
-                if key in self._live or not storage.resizable() or storage.device.type != self._device_type:
-                    self.made(output, number, module, place, recorded, on_graph)
+                    try:
+                        address = value.data_ptr()
+                        if address in seen:
+                            continue
+                        block = live.get(value.untyped_storage()._cdata)
+                    except _NO_STORAGE:
+                        block = None
+                    if block is None or (block.born == 0 and block.kind == "other"):
+                        use(value)
+                    else:
+                        block.counted = True
+                        seen.add(address)
+                elif kind is list or kind is tuple:
+                    look_at(value)
+                elif isinstance(value, plain):
+                    use(value)
+
+        def made(tensor: torch.Tensor, op: int, module: str, place: Place, recorded: bool, on_graph: bool) -> None:
+            # The same as the method does, for the tensors that nearly all are.
+            if type(tensor) is plain and (tensor.is_cpu if on_cpu else tensor.device == device):
+                try:
+                    storage = tensor.untyped_storage()
+                except _NO_STORAGE:
+                    pass
                 else:
-                    times = self.times_ns
-                    block = Block(storage.nbytes(), len(times), storage.data_ptr(), number, module, place)
-                    times.append(_clock())
-                    seen.add(block.address)
-                    watch = self._live[key] = _Watch(storage, self._released)
-                    watch.key, watch.block = key, block
-                    self.blocks.append(block)
-                    if recorded or on_graph:
-                        block.on_graph = on_graph
-                        self._pending.append(block)
+                    key = storage._cdata
+                    if key not in live and storage.resizable():
+                        block = Block(storage, released)
+                        block.key, block.size_bytes = key, storage.nbytes()
+                        block.address = address = storage.data_ptr()
+                        block.born, block.died = len(times), None
+                        times.append(_clock())
+                        block.kind, block.module, block.place, block.op = "", module, place, op
+                        block.counted, block.on_graph = True, on_graph
+                        seen.add(address)
+                        live[key] = block
+                        blocks.append(block)
+                        if recorded or on_graph:
+                            pending.append(block)
+                        return
+            self.made(tensor, op, module, place, recorded, on_graph)
+
+        def is_gradient(gradient: torch.Tensor, of: torch.Tensor) -> None:
+            strided = type(gradient) is plain and gradient.layout is torch.strided
+            block = live.get(gradient.untyped_storage()._cdata) if strided else None
+            if block is None:
+                self._is_gradient(gradient, of)
             else:
-                self.made(output, number, module, place, recorded, on_graph)
-            if accumulating is not None:
-                self._is_gradient(output, accumulating)
-        elif output is not None:
-            for value in output if type(output) in _LISTS else tree_leaves(output):
-                if isinstance(value, torch.Tensor):
-                    self.made(value, number, module, place, recorded, on_graph)
-                elif type(value) in _LISTS:
-                    for item in tree_leaves(value):
-                        if isinstance(item, torch.Tensor):
-                            self.made(item, number, module, place, recorded, on_graph)
-        return output
+                block.kind, block.module, block.counted = "gradients", owners.get(id(of), ""), True
+
+        def dispatch(mode: _Mode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal sequence
+            handling, run, run_plain, _ = _known_ops.get(id(func)) or _learned(func)
+            places: tuple[Place, Place] | None = None
+            accumulating: torch.Tensor | None = None
+            backward = on_graph = False
+            if _graph_task() != -1:
+                if self._backward is None:
+                    self._backward = Phase("backward", len(times), len(ops))
+                    self.phases.append(self._backward)
+                if not _grad_enabled():
+                    if pending:
+                        self._keep_pending()
+                    if handling is _VIEW:  # what it looks at is noticed when something works on it
+                        return run(*args, **kwargs) if kwargs else run_plain(*args)
+                    if on_op is None and (handling is _WRITES or handling is _READS):
+                        look_at(args)
+                        if kwargs:
+                            look_at(kwargs.values())
+                        return run(*args, **kwargs) if kwargs else run_plain(*args)
+                    node = _autograd_node()
+                    node_number = -1 if node is None else node._sequence_nr()
+                    if node_number == _ACCUMULATE:
+                        accumulating = node.variable
+                    if handling is _DETACH:
+                        if accumulating is not None:  # it takes the tensor that it was given for the gradient
+                            is_gradient(args[0], accumulating)
+                        return run(*args, **kwargs) if kwargs else run_plain(*args)
+                    places = origin_places.get(node_number)
+                    if places is not None:
+                        module, backward = origin_modules[node_number], True
+            elif self._backward is not None:
+                self._end_backward()
+            if places is None:
+                number = _sequence_number()
+                if number > sequence:
+                    # Autograd numbers the node of an operation before it runs it.
+                    places, on_graph = self._places(frame_of(1)), True
+                    module = stack[-1] if stack else stepping[-1][0] if stepping else ""
+                    for node_number in range(sequence, number):
+                        origin_modules[node_number], origin_places[node_number] = module, places
+                    sequence = number
+            if handling is _VIEW or handling is _DETACH:
+                return run(*args, **kwargs) if kwargs else run_plain(*args)
+
+            if handling is not _FRESH:
+                look_at(args)
+                if kwargs:
+                    look_at(kwargs.values())
+            returns_memory = handling is not _WRITES and handling is not _READS
+            if not returns_memory and on_op is None:
+                return run(*args, **kwargs) if kwargs else run_plain(*args)
+            if places is None:
+                places = self._places(frame_of(1))
+                module = stack[-1] if stack else stepping[-1][0] if stepping else ""
+            op, place = len(ops), places[backward]
+            ops.append(func)
+            op_places.append(place)
+            op_modules.append(module)
+            if on_op is None:
+                output = run(*args, **kwargs) if kwargs else run_plain(*args)
+            else:
+                on_op(op)
+                output = run(*args, **kwargs) if kwargs else run_plain(*args)
+                on_op(-1)
+                if not returns_memory:
+                    return output
+            recorded = _grad_enabled()
+            if isinstance(output, plain):
+                made(output, op, module, place, recorded, on_graph)
+                if accumulating is not None:
+                    is_gradient(output, accumulating)
+            elif output is not None:
+                for value in output if type(output) in _LISTS else tree_leaves(output):
+                    if isinstance(value, plain):
+                        made(value, op, module, place, recorded, on_graph)
+                    elif type(value) in _LISTS:
+                        for item in tree_leaves(value):
+                            if isinstance(item, plain):
+                                made(item, op, module, place, recorded, on_graph)
+            return output
+
+        return dispatch
 
 
 class _Mode(TorchDispatchMode):
-    """Hands every operation to `LiveStorages`."""
+    """Hands every operation to the ``__torch_dispatch__`` that `LiveStorages` sets."""
 
     supports_higher_order_operators = True
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Do not wrap the method below: the wrapper would import torch.compile's machinery, and cost time each call."""
-        return False
 
-    def __init__(self, storages: LiveStorages) -> None:
-        super().__init__()
-        self._dispatch = storages.dispatch
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        return self._dispatch(func, args, kwargs or {})
+def _learned(func: Any) -> tuple[str, Callable[..., Any], Callable[..., Any], Any]:
+    # What an overload's call would call, without a call of Python's in between.
+    run = func._op if type(func) is torch._ops.OpOverload else func
+    known = _known_ops[id(func)] = (_handling_of(func), run, BINDINGS.get(str(func), run), func)
+    return known
 
 
 def _handling_of(func: Any) -> str:
     """What there is to do for an operation, by its schema: an output that is marked as an alias is no new memory."""
     if func is torch.ops.aten.lift_fresh.default:
         return _FRESH
+    if func is torch.ops.aten.detach.default:
+        return _DETACH
     schema = getattr(func, "_schema", None)
     if schema is None:
         return _ALLOCATES
     aliases = [value.alias_info for value in schema.returns]
     if not aliases:
         return _WRITES
+    if all(isinstance(value.type, _NUMBERS) for value in schema.returns):
+        return _READS
     if any(alias is None for alias in aliases):
         return _ALLOCATES
     if not any(alias.is_write for alias in aliases):
@@ -664,7 +747,11 @@ def _in_backward() -> bool:
 
 
 _is_user: dict[str, bool] = {}
-_is_user_code: dict[CodeType, bool] = {}
+_NOBODYS = (NOWHERE, NOWHERE)
+# Of the code of each function, by its id (to hash code means to hash all that is in it): None if it is not the user's,
+# and otherwise its places by the instruction. To look the line up takes longer than to look the instruction up here.
+_known_code: dict[int, dict[int, tuple[Place, Place]] | None] = {}
+_kept: list[CodeType] = []  # so that no other code gets its id
 
 
 def written_by_the_user(filename: str) -> bool:
@@ -683,22 +770,25 @@ def written_by_the_user(filename: str) -> bool:
 _TRACER = {str(Path(__file__).with_name(name)) for name in ("live_storages.py", "memory.py", "cuda_history.py")}
 
 
-def user_code(skip: int) -> tuple[CodeType | None, int]:
-    """The innermost frame of the user's code: what it runs, and the line.
+def places_of(frame: FrameType | None) -> tuple[Place, Place]:
+    """The innermost place in the user's code, and the place of its backward.
 
     Args:
-        skip: frames to leave out, this function's caller being the first.
-
-    Returns:
-        None and 0 if there is no such frame.
+        frame: where to begin.
     """
-    frame = sys._getframe(skip)
     while frame is not None:
         code = frame.f_code
-        known = _is_user_code.get(code)
-        if known is None:
-            known = _is_user_code[code] = written_by_the_user(code.co_filename)
-        if known:
-            return code, frame.f_lineno
+        try:
+            known = _known_code[id(code)]
+        except KeyError:
+            known = _known_code[id(code)] = {} if written_by_the_user(code.co_filename) else None
+            _kept.append(code)
+        if known is not None:
+            instruction = frame.f_lasti
+            places = known.get(instruction)
+            if places is None:
+                line = frame.f_lineno
+                places = known[instruction] = ((code, line, False), (code, line, True))
+            return places
         frame = frame.f_back
-    return None, 0
+    return _NOBODYS

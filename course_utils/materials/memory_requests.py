@@ -1,0 +1,165 @@
+"""What a training step asks of the allocator, at any length: traced at two lengths, and on the line through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from course_utils.allocator import Allocate, AllocatorRun, Event, Free
+from course_utils.memory import trace_memory
+from course_utils.results import MemoryBlock
+
+ORDERS = ("as they come", "buckets", "warm-up", "late warm-up")
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The requests of one kind of work.
+
+    Attributes:
+        blocks: each request, as traced at the shorter of two lengths.
+        bytes_per_token: by how much each of them grows with every further token in a row.
+        length: that shorter length.
+        moments: moments of the trace.
+    """
+
+    blocks: tuple[MemoryBlock, ...]
+    bytes_per_token: tuple[int, ...]
+    length: int
+    moments: int
+
+    def sizes(self, length: int) -> list[int]:
+        """Bytes of each request.
+
+        Args:
+            length: tokens in a row.
+
+        Returns:
+            The sizes, in the order of ``blocks``.
+        """
+        longer = length - self.length
+        pairs = zip(self.blocks, self.bytes_per_token, strict=True)
+        return [block.size_bytes + longer * growth for block, growth in pairs]
+
+    def events(self, length: int, label: Any, factor: int = 1) -> list[Event]:
+        """The requests and releases, in the order of the trace.
+
+        What outlives the traced call is freed at its end, except an optimizer's state.
+
+        Args:
+            length: tokens in a row.
+            label: what the names of the blocks begin with.
+            factor: by what all sizes are multiplied.
+
+        Returns:
+            Events for :func:`course_utils.simulate_allocator`.
+        """
+        at: list[list[Event]] = [[] for _ in range(self.moments + 1)]
+        for number, (block, size) in enumerate(zip(self.blocks, self.sizes(length), strict=True)):
+            name = f"{label}.{number}"
+            at[block.born].append(Allocate(name, factor * size))
+            if block.died < self.moments or block.kind != "optimizer state":
+                at[min(block.died, self.moments)].append(Free(name))
+        return [event for moment in at for event in moment]
+
+
+def trace_requests(work: Callable[[int], Any], model: torch.nn.Module, lengths: tuple[int, int] = (32, 96)) -> Requests:
+    """Trace a step at two lengths, on the CPU.
+
+    Args:
+        work: called with a length; does the step.
+        model: whose weights were there before, and are no request.
+        lengths: two lengths, the shorter one first.
+
+    Returns:
+        The requests.
+
+    Raises:
+        ValueError: if the step does other things at the two lengths, or a size is no straight line over the length.
+
+    Example:
+        >>> double = trace_requests(lambda length: torch.ones(length) * 2, torch.nn.Identity())
+        >>> double.sizes(50)
+        [200, 200]
+    """
+    traces = [
+        trace_memory(lambda at=length: work(at), device="cpu", model=model, verify=False, overhead=False)
+        for length in lengths
+    ]
+    short, long = ([block for block in trace.blocks if block.born] for trace in traces)
+    if any(trace.condensed for trace in traces):
+        raise ValueError("work does too much for one trace: its blocks were condensed. Trace a smaller model.")
+    if [(b.born, b.died, b.kind) for b in short] != [(b.born, b.died, b.kind) for b in long]:
+        raise ValueError(f"work does not ask for the same blocks at lengths {lengths[0]} and {lengths[1]}")
+    step = lengths[1] - lengths[0]
+    growths = [b.size_bytes - a.size_bytes for a, b in zip(short, long, strict=True)]
+    if step < 1 or any(growth % step for growth in growths):
+        raise ValueError(f"sizes are no straight line through lengths {lengths[0]} and {lengths[1]}")
+    return Requests(tuple(short), tuple(growth // step for growth in growths), lengths[0], len(traces[0].times_us))
+
+
+def training_events(
+    kinds: Mapping[str, Requests],
+    lengths: Sequence[int],
+    model: torch.nn.Module,
+    *,
+    order: str = "as they come",
+    bucket: int = 32,
+    factor: int = 1,
+) -> tuple[list[Event], list[int]]:
+    """A whole training: the weights, perhaps a warm-up, a first step that makes the optimizer's state, and all others.
+
+    Args:
+        kinds: the requests of a ``warm-up``, of the ``first step``, and of every other ``step``.
+        lengths: tokens in a row, of each batch.
+        model: whose weights are asked for first.
+        order: ``as they come``; ``buckets``, each length padded to a multiple of ``bucket``; ``warm-up``, the longest
+            batch forward and backward before all others; or ``late warm-up``, the same after the first step.
+        bucket: tokens.
+        factor: by what all sizes are multiplied.
+
+    Returns:
+        The events, and after how many of them each step ends.
+
+    Raises:
+        ValueError: if ``order`` is another one.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order is one of {', '.join(ORDERS)}; got {order!r}")
+    events: list[Event] = [Allocate(name, factor * weight.nbytes) for name, weight in model.named_parameters()]
+    warm_up = kinds["warm-up"].events(max(lengths), "warm-up", factor) if order.endswith("warm-up") else []
+    if order == "buckets":
+        lengths = [-(-length // bucket) * bucket for length in lengths]
+    ends = []
+    for number, length in enumerate(lengths):
+        if number == (order == "late warm-up"):
+            events += warm_up
+        events += kinds["step" if number else "first step"].events(length, number, factor)
+        ends.append(len(events))
+    return events, ends
+
+
+def summary(run: AllocatorRun, ends: Sequence[int]) -> dict[str, Any]:
+    """The numbers of a run that a table shows.
+
+    Args:
+        run: a simulated training.
+        ends: after how many events each step ends.
+
+    Returns:
+        ``peak allocated`` and ``peak reserved`` in bytes; ``unused``, the share of peak reserved memory that tensors
+        did not fill at their peak; ``taken`` and ``given back``, calls to the device; ``retries``; ``steps done``.
+    """
+    completed = len(run) - (run.out_of_memory is not None)
+    return {
+        "peak allocated": run.peak_allocated_bytes,
+        "peak reserved": run.peak_reserved_bytes,
+        "unused": 1 - run.peak_allocated_bytes / run.peak_reserved_bytes if run.peak_reserved_bytes else 0.0,
+        "taken": run.device_allocs[-1],
+        "given back": run.device_frees[-1],
+        "retries": run.retries[-1],
+        "steps done": sum(end <= completed for end in ends),
+    }

@@ -31,6 +31,8 @@ LARGE_REQUEST_BYTES = 10 * MIB  # kMinLargeAlloc: from here on a request gets a 
 LARGE_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: ... rounded up to a multiple of it
 DEFAULT_LARGE_SEGMENT_BYTES = 20 * MIB  # large_segment_size_, c10/core/AllocatorConfig.h:339
 
+# More than any device has, and few enough to be counted in 64 bits.
+_MOST_BYTES = 2**62
 # NativeCachingAllocator::allocate: no request may be larger.
 _LARGEST_REQUEST_BYTES = 2**60
 _INTERVALS = 16  # kRoundUpPowerOfTwoIntervals: 1 MiB, 2 MiB ... 32 GiB and more
@@ -79,6 +81,32 @@ def _power_of_two(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """A value for a message: short whatever it is, also where its text would be endless.
+
+    Args:
+        value: anything.
+
+    Returns:
+        Texts and numbers as they are, cut to 60 letters; of everything else the type.
+
+    Example:
+        >>> shown("x"), shown([1, 2]), shown(2**300)
+        ("'x'", 'a list', 'a number of 301 bits')
+    """
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:60] + "…")
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    if value is None or isinstance(value, int | float):
+        return repr(value)
+    return f"a {type(value).__name__[:60]}"
+
+
 @dataclass(frozen=True)
 class AllocatorOptions:
     """What ``PYTORCH_ALLOC_CONF`` sets, as far as it decides which memory is taken from the device.
@@ -86,20 +114,25 @@ class AllocatorOptions:
     Attributes:
         expandable_segments: one segment for each stream and pool, which grows page by page.
         max_split_size_bytes: blocks of this size or more are not split; None: all may be.
-        max_non_split_rounding_bytes: how much larger than the request a block may be that is not split.
+        max_non_split_rounding_bytes: how much larger than the request a block may be that is not split; None: by
+            large_segment_bytes, as in PyTorch.
         roundup_power2_divisions: into how many steps a power of two is divided when sizes are rounded up; sixteen
             numbers, for requests from 1 MiB, 2 MiB, 4 MiB ... 32 GiB on. 0 or 1: no such rounding.
         garbage_collection_threshold: the share of the cap from which on old cached blocks are given back; 0: never.
         large_segment_bytes: segment for requests between 1 and 10 MiB, and page of a large expandable segment.
         per_process_memory_fraction: the cap, as a share of the device's memory.
 
+    Raises:
+        ValueError: if a value is out of its range. Sizes are whole MiB, as ``PYTORCH_ALLOC_CONF`` takes them.
+
     Source:
-        c10/core/AllocatorConfig.h:336-353 and c10/cuda/CUDAAllocatorConfig.h in PyTorch 2.13.0.
+        c10/core/AllocatorConfig.h:336-353 and c10/cuda/CUDAAllocatorConfig.h in PyTorch 2.13.0. That large_segment_size
+        sets max_non_split_rounding, too, unless that is given: seen on 2.13.0 and 2.11.0 without a GPU.
     """
 
     expandable_segments: bool = False
     max_split_size_bytes: int | None = None
-    max_non_split_rounding_bytes: int = DEFAULT_LARGE_SEGMENT_BYTES
+    max_non_split_rounding_bytes: int | None = None
     roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
     garbage_collection_threshold: float = 0.0
     large_segment_bytes: int = DEFAULT_LARGE_SEGMENT_BYTES
@@ -109,39 +142,54 @@ class AllocatorOptions:
         divisions = self.roundup_power2_divisions
         if isinstance(divisions, int):
             divisions = (divisions,) * _INTERVALS
+        if not isinstance(divisions, list | tuple) or len(divisions) != _INTERVALS:
+            raise ValueError(f"roundup_power2_divisions must be a number or {_INTERVALS} of them")
         object.__setattr__(self, "roundup_power2_divisions", tuple(divisions))
+        sizes = {
+            "large_segment_size_mb": self.large_segment_bytes,
+            "max_split_size_mb": self.max_split_size_bytes,
+            "max_non_split_rounding_mb": self.max_non_split_rounding_bytes,
+        }
+        for name, value in sizes.items():
+            if value is None and name != "large_segment_size_mb":
+                continue
+            if not _is_whole(value) or value % MIB or value >= _MOST_BYTES:
+                raise ValueError(f"{name} must be whole MiB, got {shown(value)} bytes")
         least = self.large_segment_bytes
         if least <= LARGE_REQUEST_BYTES:
-            raise ValueError(f"large_segment_size_mb must be over {LARGE_REQUEST_BYTES // MIB}, got {least / MIB:g}")
+            raise ValueError(f"large_segment_size_mb must be over {LARGE_REQUEST_BYTES // MIB}, got {least // MIB}")
         if self.expandable_segments and least % SMALL_SEGMENT_BYTES:
             # It is the size of a page then, and the driver's pages are 2 MiB.
-            raise ValueError(f"large_segment_size_mb must be even with expandable_segments, got {least / MIB:g}")
-        for name, value, default in (
-            ("max_split_size_mb", self.max_split_size_bytes, None),
-            ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes, DEFAULT_LARGE_SEGMENT_BYTES),
-        ):
-            if value != default and value < least:
-                raise ValueError(f"{name} must be at least {least / MIB:g}, got {value / MIB:g}")
-        if len(self.roundup_power2_divisions) != _INTERVALS:
-            raise ValueError(f"roundup_power2_divisions must be a number or {_INTERVALS} of them")
-        for value in self.roundup_power2_divisions:
-            if isinstance(value, bool) or not isinstance(value, int) or not (value == 0 or _power_of_two(value)):
-                raise ValueError(f"roundup_power2_divisions must be powers of two, or 0 for no rounding, got {value!r}")
+            raise ValueError(f"large_segment_size_mb must be even with expandable_segments, got {least // MIB}")
+        for name, value in sizes.items():
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least // MIB}, got {value // MIB}")
+        for value in divisions:
+            if not _is_whole(value) or not (value == 0 or _power_of_two(value)):
+                raise ValueError(
+                    f"roundup_power2_divisions must be powers of two, or 0 for no rounding, got {shown(value)}"
+                )
+        for name in ("garbage_collection_threshold", "per_process_memory_fraction"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"{name} must be a number such as 0.8, got {shown(value)}")
         if not 0 <= self.garbage_collection_threshold < 1:
             raise ValueError(
                 "garbage_collection_threshold must lie between 0 and 1, "
-                f"without the 1, got {self.garbage_collection_threshold!r}"
+                f"without the 1, got {shown(self.garbage_collection_threshold)}"
             )
         if not 0 <= self.per_process_memory_fraction <= 1:
             raise ValueError(
-                f"per_process_memory_fraction must lie between 0 and 1, got {self.per_process_memory_fraction!r}"
+                f"per_process_memory_fraction must lie between 0 and 1, got {shown(self.per_process_memory_fraction)}"
             )
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read the value of ``PYTORCH_ALLOC_CONF``.
 
-        Options that PyTorch knows and that do not change which memory is taken are accepted and left out.
+        Options that PyTorch knows and that do not change which memory is taken are accepted and left out. Where
+        PyTorch reads the beginning of a value and drops the rest (``30MB`` and ``20.5`` as 30 and 20, ``[256:1,]``),
+        this refuses it.
 
         Args:
             text: for example ``expandable_segments:True,max_split_size_mb:128``.
@@ -209,7 +257,7 @@ class AllocatorOptions:
             parts.append(f"large_segment_size_mb:{self.large_segment_bytes // MIB}")
         if self.max_split_size_bytes is not None:
             parts.append(f"max_split_size_mb:{self.max_split_size_bytes // MIB}")
-        if self.max_non_split_rounding_bytes != DEFAULT_LARGE_SEGMENT_BYTES:
+        if self.max_non_split_rounding_bytes is not None:
             parts.append(f"max_non_split_rounding_mb:{self.max_non_split_rounding_bytes // MIB}")
         divisions = self.roundup_power2_divisions
         if len(set(divisions)) > 1:
@@ -218,9 +266,9 @@ class AllocatorOptions:
         elif divisions[0]:
             parts.append(f"roundup_power2_divisions:{divisions[0]}")
         if self.garbage_collection_threshold:
-            parts.append(f"garbage_collection_threshold:{self.garbage_collection_threshold:g}")
+            parts.append(f"garbage_collection_threshold:{float(self.garbage_collection_threshold)!r}")
         if self.per_process_memory_fraction != 1:
-            parts.append(f"per_process_memory_fraction:{self.per_process_memory_fraction:g}")
+            parts.append(f"per_process_memory_fraction:{float(self.per_process_memory_fraction)!r}")
         return ",".join(parts)
 
 
@@ -228,6 +276,11 @@ def _whole(key: str, text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise ValueError(f"{key} must be a whole number, got {text!r}")
     return int(text)
+
+
+def _mebibytes(key: str, text: str) -> int:
+    """A size in MiB, as bytes. One beyond all memory is the largest, as in PyTorch: there it cannot overflow either."""
+    return min(_whole(key, text) if len(text) < 20 else _MOST_BYTES, _MOST_BYTES // MIB - 2) * MIB
 
 
 def _fraction(key: str, text: str) -> float:
@@ -240,6 +293,33 @@ def _fraction(key: str, text: str) -> float:
     return value
 
 
+def known_options(text: str) -> tuple[str, list[str]]:
+    """Split the value of ``PYTORCH_ALLOC_CONF`` into what is known here and what a later PyTorch may have added.
+
+    Args:
+        text: the value.
+
+    Returns:
+        The known options as such a value, and the names of the others.
+
+    Example:
+        >>> known_options("max_split_size_mb:32,newest:[1,2]")
+        ('max_split_size_mb:32', ['newest'])
+    """
+    known, unknown, part, depth = [], [], [], 0
+    for token in [*_tokens(text), ","]:
+        depth += (token == "[") - (token == "]")
+        if token != "," or depth > 0:
+            part.append(token)
+            continue
+        if part and part[0] not in (*_SIMULATED, *_WITHOUT_EFFECT, "backend", "throw_on_cudamalloc_oom"):
+            unknown.append(part[0])
+        else:
+            known.append("".join(part))
+        part = []
+    return ",".join((*known, "".join(part)) if part else known), unknown
+
+
 def _option(key: str, value: list[str]) -> dict[str, Any]:
     """One option as fields of AllocatorOptions."""
     word = "".join(value)
@@ -248,9 +328,9 @@ def _option(key: str, value: list[str]) -> dict[str, Any]:
     if len(value) > 1:
         raise ValueError(f"{key} takes one value, got {word!r}")
     if key in ("max_split_size_mb", "max_non_split_rounding_mb"):
-        return {key.removesuffix("_mb") + "_bytes": _whole(key, word) * MIB}
+        return {key.removesuffix("_mb") + "_bytes": _mebibytes(key, word)}
     if key == "large_segment_size_mb":
-        return {"large_segment_bytes": _whole(key, word) * MIB}
+        return {"large_segment_bytes": _mebibytes(key, word)}
     if key == "expandable_segments":
         if word not in ("True", "False"):
             raise ValueError(f"expandable_segments must be True or False, got {word!r}")
@@ -281,8 +361,11 @@ def _divisions(value: list[str]) -> tuple[int, ...]:
     """
     key = "roundup_power2_divisions"
     if value[0] != "[":
+        if not _whole(key, value[0]):
+            raise ValueError(f"{key} must be a power of two; PyTorch takes a 0 only in a list such as [256:0]")
         return (_whole(key, value[0]),) * _INTERVALS
-    result, last, first = [0] * _INTERVALS, -1, True
+    # PyTorch lets a > without a boundary before it begin at 2 MiB, too.
+    result, last, first = [0] * _INTERVALS, 0, True
     entries = "".join(value[1:-1]).split(",")
     for entry in entries:
         boundary, colon, number = entry.partition(":")
@@ -395,7 +478,10 @@ class RecordStream(NamedTuple):
 
 
 class FreeCompleted(NamedTuple):
-    """The other streams are done with a storage that was freed before."""
+    """The other streams are done with a storage that was freed before.
+
+    Nothing happens if the allocator has waited for them already, because it had to give memory back.
+    """
 
     id: Hashable
 
@@ -679,13 +765,18 @@ class _Allocator:
         self.pending: dict[Hashable, _Block] = {}
         self.empty: set[Hashable] = set()  # ids of size 0, and of requests that failed: they hold nothing
         self.freed: set[Hashable] = set()
+        self.waited: set[Hashable] = set()  # pending frees that were completed to give memory back
+        self.again = False  # whether the events are known to make sense
         self.reserved = self.allocated = 0
         self.device_allocs = self.device_frees = self.retries = 0
         self.operations: list[Operation] = []
         self.how, self.found = _NOTHING, 0
         self._next_address = _FIRST_ADDRESS
         self._place = place
+        self._most = _MOST_BYTES if device_bytes is None else min(device_bytes, _MOST_BYTES)
         self._split_limit = math.inf if options.max_split_size_bytes is None else options.max_split_size_bytes
+        rounding = options.max_non_split_rounding_bytes
+        self._rounding = options.large_segment_bytes if rounding is None else rounding
         # Ages are counted only then: get_free_block.
         self._collects = cap_bytes is not None and options.garbage_collection_threshold > 0
         self._rounds_up = any(value > 1 for value in options.roundup_power2_divisions)
@@ -712,6 +803,9 @@ class _Allocator:
             self.synchronize()
         elif kind is FreeCompleted:
             block = self.pending.pop(event.id, None)
+            if block is None and (self.again or event.id in self.waited):
+                self.waited.discard(event.id)
+                return
             if block is None:
                 raise ValueError(f"no free of {event.id!r} is pending: FreeCompleted follows Free(id, completes=False)")
             self._free_block(block)
@@ -825,7 +919,7 @@ class _Allocator:
         limit = self._split_limit
         if size < limit <= block.size:
             return None
-        if size >= limit and block.size >= size + self.options.max_non_split_rounding_bytes:
+        if size >= limit and block.size >= size + self._rounding:
             return None
         pool.erase(block)
         return block
@@ -853,7 +947,7 @@ class _Allocator:
             return None
         if self.options.expandable_segments:
             return self._grow_expandable(pool, stream, size)
-        if self.device is not None and self.reserved + amount > self.device:
+        if self.reserved + amount > self._most:
             return None
         block = _Block(self._address("segment_alloc", amount), amount, stream, pool, self._age())
         self.reserved += amount
@@ -885,6 +979,7 @@ class _Allocator:
 
     def release_cached_blocks(self) -> None:
         """Give back all that is not in use: whole segments, and whole pages of expandable ones. Line 4090."""
+        self.waited.update(self.pending)
         self.synchronize()
         for pool in self.pools:  # the large pool first
             pages = []
@@ -982,7 +1077,9 @@ class _Allocator:
         # A new segment has addresses for 1 1/8 of the device's memory: the constructor of ExpandableSegment.
         page = SMALL_SEGMENT_BYTES if pool.is_small else self.options.large_segment_bytes
         device = 2**40 if self.device is None else self.device
-        pages = -(-(device + device // 8) // page)
+        pages = max(-(-(device + device // 8) // page), 1)
+        if self.device is None:
+            pages = max(pages, -(-size // page))
         address = self._address("segment_map", pages * page)
         block = _Block(address, pages * page, stream, pool, self._age())
         block.mapped, block.reservation = False, _Reservation(address, pages * page, page)
@@ -993,7 +1090,7 @@ class _Allocator:
         """Put memory behind the front of an unmapped block, in whole pages. map_block, assert in line 3410."""
         page = block.reservation.page
         amount = -(-size // page) * page
-        if self.device is not None and self.reserved + amount > self.device:
+        if self.reserved + amount > self._most:
             return False
         pool, address = block.pool, block.address
         pool.erase_unmapped(block)
@@ -1275,6 +1372,7 @@ class AllocatorRun:
 
         allocator = _Allocator(self.options, self.cap_bytes, self.device_bytes, place, self.ties)
         allocator.restore(exported)
+        allocator.again = True
         for index in range(begin, after):
             current[0] = index
             apply_or_fail(allocator, self.events[index])
@@ -1395,12 +1493,22 @@ def _check_ties(ties: str) -> None:
         raise ValueError(f"ties must be 'oldest' (PyTorch 2.13) or 'lowest' (2.11), got {ties!r}")
 
 
+def options_of(options: AllocatorOptions | str | None) -> AllocatorOptions:
+    """Options, however they were given; None: PyTorch's defaults."""
+    if isinstance(options, AllocatorOptions):
+        return options
+    if options is not None and not isinstance(options, str):
+        raise ValueError(
+            f"options must be AllocatorOptions, a text as PYTORCH_ALLOC_CONF takes it, or None, got {shown(options)}"
+        )
+    return AllocatorOptions.parse(options or "")
+
+
 def _settings(
     options: AllocatorOptions | str | None, cap_bytes: int | None, device_bytes: int | None
 ) -> tuple[AllocatorOptions, int | None]:
     """The options, and the cap that they and the caller set together."""
-    if not isinstance(options, AllocatorOptions):
-        options = AllocatorOptions.parse(options or "")
+    options = options_of(options)
     for name, value in (("cap_bytes", cap_bytes), ("device_bytes", device_bytes)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             raise ValueError(f"{name} must be a whole number of bytes, 0 or more, got {value!r}")
@@ -1441,6 +1549,10 @@ def run_events(
             met = apply_or_fail(allocator, event)
         except ValueError as error:
             raise ValueError(f"event {index}: {error}") from None
+        except TypeError:
+            if not _hashes(getattr(event, "id", None)):
+                raise ValueError(f"event {index}: an id must be a text or a number, got {shown(event.id)}") from None
+            raise
         done.append(event)
         reserved.append(allocator.reserved)
         allocated.append(allocator.allocated)
@@ -1473,6 +1585,14 @@ def run_events(
         checkpoints,
         place,
     )
+
+
+def _hashes(name: object) -> bool:
+    try:
+        hash(name)
+    except TypeError:
+        return False
+    return True
 
 
 def _out_of_memory(allocator: _Allocator, index: int, event: Allocate) -> OutOfMemory:

@@ -10,11 +10,12 @@ Source:
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
+import struct
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,11 +37,15 @@ from course_utils.allocator import (
     _settings,
     _short,
     apply_or_fail,
+    known_options,
     round_size,
     run_events,
+    shown,
 )
 
 DEFAULT_LIMIT_BYTES = 2**29
+MOST_PARTS = 10_000_000
+"""No more lists, dictionaries and tuples are read, nor entries, nor blocks."""
 _SEGMENT_ACTIONS = ("segment_alloc", "segment_free", "segment_map", "segment_unmap")
 _GIVES_BACK = ("segment_free", "segment_unmap")
 _ACTIONS = ("alloc", "free_requested", "free_completed", *_SEGMENT_ACTIONS, "oom", "snapshot")
@@ -55,98 +60,184 @@ _BLOCK_STATES = {
 # Reading
 
 
-def _arguments() -> dict[int, int | str]:
-    """How many bytes follow each opcode of a pickle that only builds containers, texts and numbers.
-
-    A text says how the number of bytes is written in front of them. Everything that looks up or calls something
-    (GLOBAL, INST, OBJ, REDUCE, BUILD, NEWOBJ, EXT, PERSID and their variants) is missing on purpose.
-    """
-    plain = "(.0]})aelstu2N\x85\x86\x87\x88\x89\x8f\x90\x91\x94"  # marks, containers, None, truth values, memoize
-    numbers = {"J": 4, "K": 1, "M": 2, "G": 8, "h": 1, "q": 1, "j": 4, "r": 4, "\x80": 1, "\x95": 8}
-    counted = {"U": "1", "X": "4", "\x8c": "1", "\x8d": "8", "\x8a": "1", "\x8b": "4", "C": "1", "B": "4", "T": "4"}
-    lines = dict.fromkeys("ILFSVgp", "line")
-    counted["\x8e"] = "8"
-    return {ord(k): v for k, v in {**dict.fromkeys(plain, 0), **numbers, **counted, **lines}.items()}
+def _budget(size: int) -> int:
+    """How many lists, dictionaries and tuples a file of a size may hold: more than any recorded history has."""
+    return min(size // 8 + 1000, MOST_PARTS)
 
 
-_ARGUMENTS = _arguments()
-_PUTS = {ord("p"), ord("q"), ord("r")}
+def _text_keys(keys: Sequence[Any]) -> None:
+    """Texts and small numbers: hashing anything else can take for ever, or more stack than there is."""
+    for key in keys:
+        if key.__class__ is not str and not (key.__class__ is int and -(2**31) <= key < 2**31):
+            raise _RefusedError(f"{shown(key)} is a key of a dictionary")
 
 
-def _check_pickle(data: bytes) -> None:
-    """Look at every opcode before anything is built.
+class _RefusedError(Exception):
+    """The pickle is not one that a snapshot is written as."""
+
+
+def _built(data: bytes) -> Any:
+    """Build what a pickle holds, if that is lists, dictionaries, tuples, texts and numbers.
+
+    The instructions are carried out here and not by Python's unpickler. Those are missing on purpose that look up or
+    call something (GLOBAL, INST, OBJ, REDUCE, BUILD, NEWOBJ, EXT, PERSID and their variants), that build sets, and
+    those that protocols 0 and 1 need. What is built takes memory in proportion to the file.
 
     Raises:
-        ValueError: if the pickle could do more than build containers, or is cut off.
+        ValueError: if the pickle could do more, holds too much, or is cut off or damaged.
     """
-    at, end, count = 0, len(data), 0
-    arguments = _ARGUMENTS
-    while at < end:
-        opcode = data[at]
-        size = arguments.get(opcode)
-        count += 1
-        at += 1
-        if size is None:
-            raise ValueError(
-                f"the pickle is refused: its instruction {bytes([opcode])!r} at byte {at - 1} builds more than lists, "
-                "dictionaries, texts and numbers. A memory snapshot needs no more; do not load this file"
-            )
-        if opcode == 0x2E:  # STOP
-            return
-        if size.__class__ is int:
-            value = data[at : at + size]
-            at += size
-        elif size == "line":
-            found = data.find(b"\n", at)
-            value = data[at:found]
-            at = end + 1 if found < 0 else found + 1
-        else:
-            width = int(size)
-            value = b""
-            at += width + int.from_bytes(data[at : at + width], "little")
-        # The memo is an array: a large index would take gigabytes without a byte of content.
-        if opcode in _PUTS:
-            index = int(value) if opcode == 0x70 and value.isdigit() else int.from_bytes(value, "little")
-            if index > count:
-                raise ValueError(f"the pickle is refused: it numbers its parts out of order (byte {at})")
-    raise ValueError(f"the pickle is cut off after {end} bytes; copy the file again")
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Builds containers only. The check above refuses earlier; this refuses again."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} is refused")
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("a persistent object is refused")
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: list[Any] = []
+    push, keep, number = stack.append, memo.append, int.from_bytes
+    at, left = 0, _budget(len(data))
+    try:
+        while True:
+            code = data[at]
+            at += 1
+            # The most frequent ones first.
+            if code == 0x6A:  # LONG_BINGET
+                push(memo[number(data[at : at + 4], "little")])
+                at += 4
+            elif code == 0x68:  # BINGET
+                push(memo[data[at]])
+                at += 1
+            elif code == 0x94:  # MEMOIZE
+                keep(stack[-1])
+            elif code == 0x4B:  # BININT1
+                push(data[at])
+                at += 1
+            elif code == 0x8A:  # LONG1
+                size = data[at]
+                if size > 32:
+                    raise _RefusedError("a number is too long")
+                push(number(data[at + 1 : at + 1 + size], "little", signed=True))
+                at += 1 + size
+            elif code == 0x4A:  # BININT
+                push(number(data[at : at + 4], "little", signed=True))
+                at += 4
+            elif code == 0x4D:  # BININT2
+                push(number(data[at : at + 2], "little"))
+                at += 2
+            elif code == 0x28:  # MARK
+                marks.append(len(stack))
+                if len(marks) > 100:
+                    raise _RefusedError("it is nested too deeply")
+            elif code in (0x7D, 0x5D, 0x29):  # EMPTY_DICT, EMPTY_LIST, EMPTY_TUPLE
+                left -= 1
+                push({} if code == 0x7D else [] if code == 0x5D else ())
+            elif code in (0x75, 0x65, 0x74):  # SETITEMS, APPENDS, TUPLE
+                begin = marks.pop()
+                items = stack[begin:]
+                del stack[begin:]
+                if code == 0x75:
+                    if stack[-1].__class__ is not dict or len(items) % 2:
+                        raise _RefusedError("it fills something that is no dictionary")
+                    _text_keys(items[::2])
+                    stack[-1].update(zip(items[::2], items[1::2], strict=True))
+                elif code == 0x65:
+                    if stack[-1].__class__ is not list:
+                        raise _RefusedError("it appends to something that is no list")
+                    stack[-1].extend(items)
+                else:
+                    left -= 1
+                    push(tuple(items))
+            elif code in (0x85, 0x86, 0x87):  # TUPLE1, TUPLE2, TUPLE3
+                left -= 1
+                count = code - 0x84
+                items = stack[-count:]
+                if len(items) < count:
+                    raise IndexError
+                del stack[-count:]
+                push(tuple(items))
+            elif code == 0x8C:  # SHORT_BINUNICODE
+                size = data[at]
+                push(data[at + 1 : at + 1 + size].decode("utf-8", "surrogatepass"))
+                at += 1 + size
+            elif code == 0x58:  # BINUNICODE
+                size = number(data[at : at + 4], "little")
+                push(data[at + 4 : at + 4 + size].decode("utf-8", "surrogatepass"))
+                at += 4 + size
+            elif code in (0x43, 0x42):  # SHORT_BINBYTES, BINBYTES
+                width = 1 if code == 0x43 else 4
+                size = number(data[at : at + width], "little")
+                push(data[at + width : at + width + size])
+                at += width + size
+            elif code == 0x61:  # APPEND
+                value = stack.pop()
+                if stack[-1].__class__ is not list:
+                    raise _RefusedError("it appends to something that is no list")
+                stack[-1].append(value)
+            elif code == 0x73:  # SETITEM
+                value, key = stack.pop(), stack.pop()
+                if stack[-1].__class__ is not dict:
+                    raise _RefusedError("it fills something that is no dictionary")
+                _text_keys((key,))
+                stack[-1][key] = value
+            elif code in (0x4E, 0x88, 0x89):  # NONE, NEWTRUE, NEWFALSE
+                push(None if code == 0x4E else code == 0x88)
+            elif code == 0x47:  # BINFLOAT
+                push(struct.unpack(">d", data[at : at + 8])[0])
+                at += 8
+            elif code in (0x71, 0x72):  # BINPUT, LONG_BINPUT
+                width = 1 if code == 0x71 else 4
+                if number(data[at : at + width], "little") != len(memo):
+                    raise _RefusedError("it numbers its parts out of order")
+                keep(stack[-1])
+                at += width
+            elif code == 0x80:  # PROTO
+                at += 1
+            elif code == 0x95:  # FRAME
+                at += 8
+            elif code == 0x2E:  # STOP
+                (result,) = stack
+                return result
+            else:
+                raise _RefusedError(
+                    f"its instruction {bytes([code])!r} builds more than lists, dictionaries, texts and numbers"
+                )
+            if left < 0:
+                raise _RefusedError("it holds more lists, dictionaries and tuples than a snapshot of its size")
+    except _RefusedError as error:
+        raise ValueError(
+            f"the pickle is refused at byte {at - 1}: {error}. A memory snapshot needs no more; do not load this file"
+        ) from None
+    except (IndexError, ValueError, struct.error):
+        if at >= len(data):
+            raise ValueError(f"the pickle is cut off after {len(data)} bytes; copy the file again") from None
+        raise ValueError(f"the pickle is damaged at byte {at - 1}; copy the file again") from None
 
 
 def _load(source: Any, limit_bytes: int) -> Any:
     if isinstance(source, Mapping):
         return source
+    if not isinstance(source, str | Path):
+        raise ValueError(f"a snapshot is a path or what torch.cuda.memory._snapshot() returns, got {shown(source)}")
+    if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, int):
+        raise ValueError(f"limit_bytes must be a whole number of bytes, got {shown(limit_bytes)}")
     path = Path(source)
-    if not path.is_file():
-        raise ValueError(f"there is no file {str(source)!r}: pass the path of a snapshot, or the snapshot itself")
-    size = path.stat().st_size
+    try:
+        size = path.stat().st_size if path.is_file() else None
+    except (OSError, ValueError):  # no name that a file could have
+        size = None
+    if size is None:
+        raise ValueError(f"there is no file {shown(str(source))}: pass the path of a snapshot, or the snapshot itself")
     if size > limit_bytes:
         raise ValueError(
             f"{path.name} has {_short(size)}, more than the {_short(limit_bytes)} that are read; record fewer entries "
             "(max_entries=, context=None), or pass limit_bytes="
         )
     data = path.read_bytes()
+    kind = "pickle" if data[:1] == b"\x80" else "JSON"
     try:
-        if data[:1] == b"\x80":
-            _check_pickle(data)
-            return _PlainUnpickler(io.BytesIO(data)).load()
+        if kind == "pickle":
+            return _built(data)
+        if data.count(b"[") + data.count(b"{") > _budget(len(data)):
+            raise ValueError("it holds more lists and dictionaries than a snapshot of its size")
         return json.loads(data)
     except ValueError as error:
-        kind = "pickle" if data[:1] == b"\x80" else "JSON"
         raise ValueError(f"{path.name} is no snapshot that can be read ({kind}): {error}") from None
-    except (
-        *(pickle.UnpicklingError, EOFError, LookupError, TypeError, AttributeError),
-        *(RecursionError, OverflowError, MemoryError),
-    ) as error:
+    except (RecursionError, MemoryError) as error:
         raise ValueError(f"{path.name} is damaged: {error}") from None
 
 
@@ -169,9 +260,17 @@ class TraceEntry(NamedTuple):
 
 def _number(mapping: Mapping[str, Any], key: str, where: str) -> int:
     value = mapping.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{where} has no usable {key!r}: {str(value)[:60]!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**64:
+        raise ValueError(f"{where} has no usable {key!r}: {shown(value)}")
     return value
+
+
+def _range(mapping: Mapping[str, Any], address: str, size: str, where: str) -> tuple[int, int]:
+    """Where something lies: an address and a size that a device could have."""
+    begin, length = _number(mapping, address, where), _number(mapping, size, where)
+    if begin + length >= 2**63:
+        raise ValueError(f"{where} has no usable {size!r}: it ends at {begin + length:#x}, beyond all memory")
+    return begin, length
 
 
 def _list(value: Any, where: str) -> Sequence[Any]:
@@ -180,28 +279,41 @@ def _list(value: Any, where: str) -> Sequence[Any]:
     return value
 
 
+def _few(count: int, what: str) -> None:
+    if count > MOST_PARTS:
+        raise ValueError(f"there are more than {MOST_PARTS} {what}; record fewer entries (max_entries=)")
+
+
 def _default_pool(pool: Any, where: str) -> None:
-    if pool is not None and tuple(_list(pool, where)) != (0, 0):
+    if pool is None:
+        return
+    numbers = _list(pool, where)
+    if len(numbers) != 2 or not all(isinstance(one, int) for one in numbers):
+        raise ValueError(f"{where} has no usable pool: {shown(pool)}")
+    if any(numbers):
         raise ValueError(
-            f"{where} belongs to a private pool {tuple(pool)} (a CUDA graph, or torch.cuda.MemPool), which is not "
-            "simulated; record a snapshot without it"
+            f"{where} belongs to a private pool ({shown(numbers[0])}, {shown(numbers[1])}) (a CUDA graph, or "
+            "torch.cuda.MemPool), which is not simulated; record a snapshot without it"
         )
 
 
 def _entries(trace: Sequence[Any]) -> tuple[TraceEntry, ...]:
+    _few(len(trace), "entries")
     found = []
     for index, entry in enumerate(trace):
         where = f"trace entry {index}"
-        if not isinstance(entry, Mapping) or entry.get("action") not in _ACTIONS:
-            action = entry.get("action") if isinstance(entry, Mapping) else entry
-            raise ValueError(f"{where} has an unknown action {str(action)[:60]!r}; there are {', '.join(_ACTIONS)}")
-        action = entry["action"]
+        action = entry.get("action") if isinstance(entry, Mapping) else entry
+        if not isinstance(action, str) or action not in _ACTIONS or not isinstance(entry, Mapping):
+            raise ValueError(f"{where} has an unknown action {shown(action)}; there are {', '.join(_ACTIONS)}")
         if action == "snapshot":
             found.append(TraceEntry(action, 0, 0, 0))
             continue
         _default_pool(entry.get("pool_id"), where)
-        address = 0 if action == "oom" else _number(entry, "addr", where)
-        found.append(TraceEntry(action, address, _number(entry, "size", where), _number(entry, "stream", where)))
+        if action == "oom":  # it has no address
+            address, size = 0, _number(entry, "size", where)
+        else:
+            address, size = _range(entry, "addr", "size", where)
+        found.append(TraceEntry(action, address, size, _number(entry, "stream", where)))
     return tuple(found)
 
 
@@ -227,7 +339,8 @@ class _Held(NamedTuple):
 
 def _segments(listed: Sequence[Any], device: int) -> tuple[list[_Piece], dict[int, _Held]]:
     """The segments at the moment of the snapshot, and the blocks in them that are not free."""
-    pieces, held = [], {}
+    _few(len(listed), "segments")
+    found: list[tuple[_Piece, Sequence[Any], str]] = []
     for index, segment in enumerate(listed):
         where = f"segment {index}"
         if not isinstance(segment, Mapping):
@@ -235,45 +348,86 @@ def _segments(listed: Sequence[Any], device: int) -> tuple[list[_Piece], dict[in
         if segment.get("device", 0) != device:
             continue
         _default_pool(segment.get("segment_pool_id"), where)
-        if segment.get("segment_type") not in ("small", "large"):
-            raise ValueError(f"{where} has an unknown segment_type {str(segment.get('segment_type'))[:60]!r}")
-        address, size = _number(segment, "address", where), _number(segment, "total_size", where)
+        kind = segment.get("segment_type")
+        if not isinstance(kind, str) or kind not in ("small", "large"):
+            raise ValueError(f"{where} has an unknown segment_type {shown(kind)}")
+        address, size = _range(segment, "address", "total_size", where)
         stream = _number(segment, "stream", where)
-        pieces.append(_Piece(address, size, stream, segment["segment_type"], bool(segment.get("is_expandable", False))))
-        at = address
-        for block in _list(segment.get("blocks"), where):
-            if not isinstance(block, Mapping) or block.get("state") not in _BLOCK_STATES:
-                raise ValueError(f"{where} has a block in an unknown state")
-            state, length = _BLOCK_STATES[block["state"]], _number(block, "size", where)
-            if state != "free":
-                held[at] = _Held(length, block.get("requested_size") or length, stream, state)
+        piece = _Piece(address, size, stream, kind, bool(segment.get("is_expandable", False)))
+        found.append((piece, _list(segment.get("blocks"), where), where))
+    found.sort(key=lambda one: one[0].address)
+    for (before, _, _), (after, _, where) in pairwise(found):
+        if after.address < before.address + before.bytes:
+            raise ValueError(f"{where} overlaps another at {after.address:#x}")
+    _few(sum(len(blocks) for _, blocks, _ in found), "blocks")
+    held = {}
+    for piece, blocks, where in found:
+        at = piece.address
+        for block in blocks:
+            state = block.get("state") if isinstance(block, Mapping) else None
+            if not isinstance(state, str) or state not in _BLOCK_STATES:
+                raise ValueError(f"{where} has a block in an unknown state: {shown(state)}")
+            length = _number(block, "size", where)
+            if not length:
+                raise ValueError(f"{where} has a block of 0 bytes")
+            if _BLOCK_STATES[state] != "free":
+                requested = length if block.get("requested_size") is None else _number(block, "requested_size", where)
+                if requested > length:
+                    raise ValueError(f"{where} has a block of {length} bytes for which {requested} were asked")
+                held[at] = _Held(length, requested or length, piece.stream, _BLOCK_STATES[state])
             at += length
-        if at != address + size:
-            raise ValueError(f"the blocks of {where} do not fill it: {at - address} of {size} bytes")
-    return sorted(pieces, key=lambda piece: piece.address), held
+        if at != piece.address + piece.bytes:
+            raise ValueError(f"the blocks of {where} do not fill it: {at - piece.address} of {piece.bytes} bytes")
+    return [piece for piece, _, _ in found], held
 
 
 class _Undo:
-    """Goes backwards through the history, from the segments of the snapshot to those at its beginning."""
+    """Goes backwards through the history, from the segments of the snapshot to those at its beginning.
 
-    def __init__(self, pieces: list[_Piece], held: dict[int, _Held], options: AllocatorOptions) -> None:
+    Neither segments nor blocks overlap, so what lies at an address is found in the sorted beginnings.
+    """
+
+    def __init__(
+        self,
+        pieces: list[_Piece],
+        held: dict[int, _Held],
+        options: AllocatorOptions,
+        freed_state: str = "awaiting free",
+    ) -> None:
         self.pieces = {piece.address: piece for piece in pieces}
         self.held, self.options, self.beyond = dict(held), options, 0
+        self.freed_state = freed_state  # of a block before its free was completed
+        self.piece_starts, self.held_starts = sorted(self.pieces), sorted(self.held)
+
+    def _add(self, piece: _Piece) -> None:
+        self.pieces[piece.address] = piece
+        insort(self.piece_starts, piece.address)
+
+    def _remove(self, piece: _Piece) -> None:
+        del self.pieces[piece.address]
+        del self.piece_starts[bisect_left(self.piece_starts, piece.address)]
+
+    def _last_before(self, address: int) -> _Piece | None:
+        """The piece that begins before an address, the nearest of them."""
+        at = bisect_left(self.piece_starts, address)
+        return self.pieces[self.piece_starts[at - 1]] if at else None
 
     def _containing(self, address: int, size: int) -> _Piece | None:
-        starts = [start for start in self.pieces if start <= address]
-        piece = self.pieces[max(starts)] if starts else None
+        piece = self._last_before(address + 1)
         return piece if piece is not None and address + size <= piece.address + piece.bytes else None
 
     def _empty(self, address: int, size: int) -> bool:
-        return not any(start < address + size and address < start + one.bytes for start, one in self.held.items())
+        at = bisect_left(self.held_starts, address + size)
+        return not at or self.held_starts[at - 1] + self.held[self.held_starts[at - 1]].bytes <= address
 
     def entry(self, entry: TraceEntry) -> str | None:
         """Undo one entry. Returns what does not fit, if anything."""
         action, address, size, stream = entry
         if action == "alloc":
-            if self.held.pop(address, None) is None:
-                return "nothing is allocated where it allocates"
+            block = self.held.pop(address, None)
+            if block is None or size > block.bytes:
+                return "nothing is allocated where it allocates, or less"
+            del self.held_starts[bisect_left(self.held_starts, address)]
         elif action == "free_requested":
             block = self.held.get(address)
             if block is None or block.state == "allocated":
@@ -292,7 +446,8 @@ class _Undo:
         piece = self._containing(address, length)
         if piece is None or not self._empty(address, length):
             return "the block that it frees is not free afterwards"
-        end = min((start for start in self.held if start >= address + length), default=piece.address + piece.bytes)
+        at = bisect_left(self.held_starts, address + length)
+        end = self.held_starts[at] if at < len(self.held_starts) else piece.address + piece.bytes
         rest = min(end, piece.address + piece.bytes) - address - length
         # What was left of the block may have been too small to split off: should_split.
         limit = self.options.max_split_size_bytes
@@ -300,31 +455,36 @@ class _Undo:
             rest <= SMALL_REQUEST_BYTES or (limit is not None and length >= limit)
         ):
             length += rest
-        self.held[address] = _Held(length, size, stream, "awaiting free")
+        self.held[address] = _Held(length, size or length, stream, self.freed_state)
+        insort(self.held_starts, address)
         return None
 
     def _undo_growth(self, address: int, size: int) -> str | None:
         piece = self._containing(address, size)
-        if piece is None or not self._empty(address, size):
+        if piece is None or not size or not self._empty(address, size):
             return "the memory that it takes is not there, or is in use"
-        del self.pieces[piece.address]
+        self._remove(piece)
         before, after = address - piece.address, piece.address + piece.bytes - address - size
         if (before or after) and not piece.expandable:
             return "it takes a part of a segment that cannot grow"
         if before:
-            self.pieces[piece.address] = replace(piece, bytes=before)
+            self._add(replace(piece, bytes=before))
         if after:
-            self.pieces[address + size] = replace(piece, address=address + size, bytes=after)
+            self._add(replace(piece, address=address + size, bytes=after))
         return None
 
     def _undo_release(self, entry: TraceEntry) -> str | None:
         _, address, size, stream = entry
-        if any(one.address < address + size and address < one.address + one.bytes for one in self.pieces.values()):
+        nearest = self._last_before(address + size)
+        if not size or (nearest is not None and address < nearest.address + nearest.bytes):
             return "the memory that it gives back is still there"
         expandable = entry.action == "segment_unmap"
-        neighbours = [one for one in self.pieces.values() if one.expandable and one.stream == stream]
-        before = next((one for one in neighbours if one.address + one.bytes == address), None) if expandable else None
-        after = next((one for one in neighbours if one.address == address + size), None) if expandable else None
+        before, after = (
+            one if expandable and one is not None and one.expandable and one.stream == stream else None
+            for one in (nearest, self.pieces.get(address + size))
+        )
+        if before is not None and before.address + before.bytes != address:
+            before = None
         if size == SMALL_SEGMENT_BYTES or (expandable and size % self.options.large_segment_bytes):
             pool = "small"
         else:
@@ -332,29 +492,33 @@ class _Undo:
         piece = _Piece(address, size, stream, pool, expandable)
         if before is not None and before.pool == pool:
             piece.address, piece.bytes = before.address, before.bytes + piece.bytes
+            self._remove(before)
         if after is not None and after.pool == pool:
             piece.bytes += after.bytes
-            del self.pieces[after.address]
-        self.pieces[piece.address] = piece
+            self._remove(after)
+        self._add(piece)
         return None
 
     def exported(self) -> tuple[Any, ...]:
-        """The beginning, as the simulated allocator takes it, and the names of the blocks by address."""
-        names, count = {}, 0
+        """The beginning, as the simulated allocator takes it, and the names of the blocks by address.
+
+        Returns:
+            The state, the names of the allocated blocks, and those of the blocks that await a free.
+        """
+        names, waiting, count = {}, {}, 0
         chains, last = [], {}
-        pending = []
-        for piece in sorted(self.pieces.values(), key=lambda one: one.address):
+        for piece in map(self.pieces.__getitem__, self.piece_starts):
             chain, at = [], piece.address
-            for start in sorted(one for one in self.held if piece.address <= one < piece.address + piece.bytes):
+            first, last_one = (bisect_left(self.held_starts, end) for end in (at, at + piece.bytes))
+            for start in self.held_starts[first:last_one]:
                 block = self.held[start]
                 if start > at:
                     chain.append((at, start - at, 0, True, None, 0, False, 0))
                 count += 1
-                names[start] = f"earlier {count}"
+                name = f"earlier {count}"
                 waits = block.state != "allocated"
-                if waits:
-                    pending.append(names[start])
-                chain.append((start, block.bytes, 2 if waits else 1, True, names[start], block.requested, waits, 0))
+                (waiting if waits else names)[start] = name
+                chain.append((start, block.bytes, 2 if waits else 1, True, name, block.requested, waits, 0))
                 at = start + block.bytes
             if at < piece.address + piece.bytes:
                 chain.append((at, piece.address + piece.bytes - at, 0, True, None, 0, False, 0))
@@ -373,13 +537,13 @@ class _Undo:
         for (_, pool), entry in last.items():
             page = SMALL_SEGMENT_BYTES if pool == "small" else self.options.large_segment_bytes
             base, end = entry[3][0][0], entry[3][-1][0] + entry[3][-1][1]
-            size = -(-(2**40) // page) * page
+            size = -(-(end - base + 2**40) // page) * page
             entry[2] = (base, size, page)
             entry[3].append((end, base + size - end, 0, False, None, 0, False, 0))
         reserved_end = max((piece.address + piece.bytes for piece in self.pieces.values()), default=0)
         beyond = max(reserved_end, self.beyond), len(chains)
-        state = [tuple(entry) for entry in chains], (0, 0), beyond, tuple(pending), ()
-        return state, names
+        state = [tuple(entry) for entry in chains], (0, 0), beyond, tuple(waiting.values()), ()
+        return state, names, waiting
 
 
 class _Step(NamedTuple):
@@ -391,15 +555,22 @@ class _Step(NamedTuple):
     address: int | None  # where the block was put; None if it failed, or if nothing was allocated
 
 
-def _steps(entries: Sequence[TraceEntry], names: dict[int, Any]) -> tuple[list[_Step], list[str]]:
-    """Group the entries: what happens inside of one call to the allocator belongs together."""
+def _steps(
+    entries: Sequence[TraceEntry], names: dict[int, Any], waiting: dict[int, Any]
+) -> tuple[list[_Step], list[str]]:
+    """Group the entries: what happens inside of one call to the allocator belongs together.
+
+    Args:
+        entries: the history.
+        names: what is allocated at the beginning, by address.
+        waiting: what was freed before the beginning, and had not been completed then.
+    """
     actions = {entry.action for entry in entries}
     notes = []
     requests, completions = "free_requested" in actions, "free_completed" in actions
     if requests and not completions:
         notes.append("The trace has no free_completed entries: every free is taken as completed at once.")
-    names, steps, count = dict(names), [], 0
-    waiting: dict[int, Any] = {}
+    names, waiting, steps, count = dict(names), dict(waiting), [], 0
     operations: list[Operation] = []
     completed: list[FreeCompleted] = []
 
@@ -468,9 +639,10 @@ class Snapshot:
     Attributes:
         device: the index of the device.
         entries: the recorded history.
-        events: the requests and frees, for :func:`course_utils.simulate_allocator` under any options. Memory that was
-            given back is an :class:`EmptyCache`, unless new memory was taken right after it: the allocator does that by
-            itself at a limit.
+        events: the requests and frees, for :func:`course_utils.simulate_allocator` under any options. They begin with a
+            request for each block that was in use when the history begins. Memory that was given back is an
+            :class:`EmptyCache`, unless new memory was taken right after it: the allocator does that by itself at a
+            limit.
         options: the options that were in force, as the snapshot states them.
         start: the segments when the history begins; empty if nothing was cached then.
         end: the segments at the moment of the snapshot.
@@ -565,7 +737,8 @@ class Replay:
         recorded_reserved_bytes: reserved memory after each of its events, as recorded.
         differences: every event at which the calls to the device or the reserved memory differ.
         blocks: number of requests that were met.
-        moved: how many of them were put at another address than recorded.
+        moved: how many of them were put at another address than recorded. Where an expandable segment began whose
+            first pages the full device refused is not recorded, so blocks after that may count as moved.
         unexplained: how often memory was given back that no request under the given limits explains: calls of
             ``empty_cache()``, or a full device. They are taken over from the record, not predicted.
         same_end: whether the segments and blocks at the end are those of the snapshot.
@@ -641,7 +814,11 @@ def _replay(
         for step in snapshot._steps:
             recorded = step.operations
             gives_back = any(one.action in _GIVES_BACK for one in recorded)
-            if step.event is None or (gives_back and not _gives_back(allocator, step.event)):
+            early, empties = _explained(allocator, step) if gives_back else ((), False)
+            for late in early:
+                observed.append(())
+                yield late
+            if step.event is None or empties:
                 counts["unexplained"] += 1
                 last = max(
                     (at for at, one in enumerate(recorded) if one.action in _GIVES_BACK), default=len(recorded) - 1
@@ -679,14 +856,38 @@ def _replay(
     return Replay(run, tuple(levels), tuple(differences), **counts, same_end=same_end, notes=snapshot.notes)
 
 
-def _gives_back(allocator: _Allocator, event: Event) -> bool:
-    """Whether the simulation gives memory back at this event by itself. Tried out on a copy."""
-    if allocator.cap is None and allocator.device is None:
-        return False
-    copy = _Allocator(allocator.options, allocator.cap, allocator.device, ties=allocator.ties)
-    copy.restore(allocator.export())
-    apply_or_fail(copy, event)
-    return any(one.action in _GIVES_BACK for one in copy.operations)
+def _explained(allocator: _Allocator, step: _Step) -> tuple[tuple[FreeCompleted, ...], bool]:
+    """What must have happened before an event so that the simulation gives memory back as recorded.
+
+    Tried out on copies: nothing; that frees were completed first; that the cache was emptied first.
+
+    Returns:
+        The completions, and whether the cache is to be emptied.
+    """
+    if step.event is None:
+        return (), True
+    limited = allocator.cap is not None or allocator.device is not None
+    if not limited:
+        return (), True
+    exported = allocator.export()
+
+    def tried(*events: Event) -> list[Operation]:
+        copy = _Allocator(allocator.options, allocator.cap, allocator.device, ties=allocator.ties)
+        copy.restore(exported)
+        done: list[Operation] = []
+        for one in events:
+            apply_or_fail(copy, one)
+            done += copy.operations
+        return done
+
+    alone = tried(step.event)
+    if _same(step.operations, alone):
+        return (), False
+    early = tuple(one for one in step.late if one.id in allocator.pending)
+    if early and _same(step.operations, tried(*early, step.event)):
+        return early, False
+    empties = _same(step.operations, tried(EmptyCache(), step.event))
+    return (), empties or not any(one.action in _GIVES_BACK for one in alone)
 
 
 def _same(recorded: Sequence[Operation], simulated: Sequence[Operation]) -> bool:
@@ -711,7 +912,12 @@ def _options(snapshot: Mapping[str, Any]) -> tuple[AllocatorOptions, list[str]]:
     settings = snapshot.get("allocator_settings")
     if not isinstance(settings, Mapping):
         return AllocatorOptions(), ["The snapshot does not say which options were in force; the defaults are assumed."]
-    options = AllocatorOptions.parse(str(settings.get("PYTORCH_CUDA_ALLOC_CONF") or ""))
+    text = settings.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    if not isinstance(text, str) or len(text) > 10_000:
+        raise ValueError(f"the snapshot's PYTORCH_CUDA_ALLOC_CONF cannot be read: {shown(text)}")
+    known, unknown = known_options(text)
+    options = AllocatorOptions.parse(known)
+    notes = [f"The snapshot's option {shown(one)} is not known here and is left out." for one in unknown]
     changes: dict[str, Any] = {}
     if isinstance(settings.get("expandable_segments"), bool):
         changes["expandable_segments"] = settings["expandable_segments"]
@@ -719,11 +925,11 @@ def _options(snapshot: Mapping[str, Any]) -> tuple[AllocatorOptions, list[str]]:
     if isinstance(largest, int):
         changes["max_split_size_bytes"] = largest if 0 < largest < 2**62 else None
     if isinstance(settings.get("garbage_collection_threshold"), int | float):
-        changes["garbage_collection_threshold"] = float(settings["garbage_collection_threshold"])
+        changes["garbage_collection_threshold"] = settings["garbage_collection_threshold"]
     divisions = settings.get("roundup_power2_divisions")
     if isinstance(divisions, Mapping) and len(divisions) == len(options.roundup_power2_divisions):
         changes["roundup_power2_divisions"] = tuple(divisions[key] for key in sorted(divisions, key=int))
-    return replace(options, **changes), []
+    return replace(options, **changes), notes
 
 
 def read_snapshot(
@@ -762,17 +968,22 @@ def read_snapshot(
             "torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot()"
         )
     traces = _list(snapshot["device_traces"], "device_traces")
+    _few(len(traces), "devices")
     if device is None:
         used = [index for index, trace in enumerate(traces) if len(_list(trace, "device_traces"))]
         if len(used) > 1:
             raise ValueError(f"the snapshot has histories of the devices {used}: choose one with device=")
         device = used[0] if used else 0
+    if isinstance(device, bool) or not isinstance(device, int):
+        raise ValueError(f"device must be a number, got {shown(device)}")
     if traces and not 0 <= device < len(traces):
         raise ValueError(f"the snapshot has no device {device}; it has {len(traces)}")
     entries = _entries(_list(traces[device], f"device_traces[{device}]")) if traces else ()
     options, notes = _options(snapshot)
     pieces, held = _segments(_list(snapshot["segments"], "segments"), device)
-    undo = _Undo(pieces, held, options)
+    # Where requests to free were not recorded, a block is in use until its free is completed.
+    requests = any(entry.action == "free_requested" for entry in entries)
+    undo = _Undo(pieces, held, options, "awaiting free" if requests else "allocated")
     end = _state_of(undo, options)
     # Memory that the record has no place for is put behind all that it has.
     undo.beyond = max((entry.address + entry.bytes for entry in entries), default=0) + SMALL_SEGMENT_BYTES
@@ -783,16 +994,19 @@ def read_snapshot(
                 f"the history and the segments contradict each other at trace entry {index} ({entries[index].action}): "
                 f"{problem}. Was something changed while the snapshot was taken, or left out with skip_actions?"
             )
-    exported, names = undo.exported()
+    exported, names, waiting = undo.exported()
     start = _state_of(undo, options)
     if start.segments:
         notes.append(
             f"The history begins with {_short(start.reserved_bytes)} reserved and {_short(start.allocated_bytes)} "
             "allocated: reconstructed backwards from the end. How old blocks and segments were then is not known."
         )
-    steps, more = _steps(entries, names)
-    events = tuple(
-        event for step in steps for event in (EmptyCache() if step.event is None else step.event, *step.late)
+    steps, more = _steps(entries, names, waiting)
+    earlier = sorted({**names, **waiting}.items())
+    events = (
+        *(Allocate(name, undo.held[at].requested, undo.held[at].stream) for at, name in earlier),
+        *(Free(name, completes=False) for name in waiting.values()),
+        *(event for step in steps for event in (EmptyCache() if step.event is None else step.event, *step.late)),
     )
     return Snapshot(device, entries, events, options, start, end, (*notes, *more), steps, exported)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import io
 import json
 import os
 import pickle
@@ -93,6 +92,7 @@ def test_options_are_read_as_the_variable_is_written() -> None:
         ("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", [1] * 9 + [2, 4] + [8] * 5),
         ("roundup_power2_divisions:[32:8,64:2,>:16]", [8] * 6 + [2] + [16] * 9),
         ("roundup_power2_divisions:[1:2]", [2] + [0] * 15),
+        ("roundup_power2_divisions:[>:8]", [0] + [8] * 15),
     ],
 )
 def test_divisions_of_powers_of_two(text: str, divisions: list[int]) -> None:
@@ -119,6 +119,11 @@ def test_the_recordings_read_their_options_as_pytorch_did() -> None:
         ("max_split_size_mb:19", "max_split_size_mb must be at least 20, got 19"),
         ("large_segment_size_mb:64,max_split_size_mb:32", "max_split_size_mb must be at least 64, got 32"),
         ("max_non_split_rounding_mb:1", "max_non_split_rounding_mb must be at least 20"),
+        (
+            "large_segment_size_mb:40,max_non_split_rounding_mb:20",
+            "max_non_split_rounding_mb must be at least 40, got 20",
+        ),
+        ("roundup_power2_divisions:0", "PyTorch takes a 0 only in a list"),
         ("max_split_size_mb:-5", "max_split_size_mb must be a whole number, got '-5'"),
         ("max_split_size_mb:[1:2]", "max_split_size_mb takes one value"),
         ("large_segment_size_mb:10", "must be over 10, got 10"),
@@ -142,6 +147,52 @@ def test_the_recordings_read_their_options_as_pytorch_did() -> None:
 def test_a_wrong_option_is_named(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AllocatorOptions.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_split_size_bytes": 40 * MIB + 1}, "max_split_size_mb must be whole MiB, got 41943041 bytes"),
+        ({"max_split_size_bytes": 40.0 * MIB}, "max_split_size_mb must be whole MiB"),
+        ({"large_segment_bytes": None}, "large_segment_size_mb must be whole MiB, got None bytes"),
+        ({"large_segment_bytes": 2**70}, "large_segment_size_mb must be whole MiB"),
+        ({"max_non_split_rounding_bytes": "64"}, "max_non_split_rounding_mb must be whole MiB, got '64' bytes"),
+        ({"roundup_power2_divisions": None}, "roundup_power2_divisions must be a number or 16 of them"),
+        ({"roundup_power2_divisions": [[1]] * 16}, "must be powers of two, or 0 for no rounding, got a list"),
+        (
+            {"garbage_collection_threshold": "0.5"},
+            "garbage_collection_threshold must be a number such as 0.8, got '0.5'",
+        ),
+        ({"per_process_memory_fraction": None}, "per_process_memory_fraction must be a number such as 0.8, got None"),
+    ],
+)
+def test_options_out_of_their_range_are_named(values: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AllocatorOptions(**values)
+
+
+@given(
+    st.sampled_from((12, 20, 64)),
+    st.none() | st.integers(64, 500),
+    st.none() | st.integers(64, 500),
+    st.floats(0, 1, exclude_max=True),
+    st.floats(0, 1),
+)
+def test_options_as_text_lose_nothing(large: int, split, rounding, threshold: float, fraction: float) -> None:
+    options = AllocatorOptions(
+        large_segment_bytes=large * MIB,
+        max_split_size_bytes=None if split is None else split * MIB,
+        max_non_split_rounding_bytes=None if rounding is None else rounding * MIB,
+        garbage_collection_threshold=threshold,
+        per_process_memory_fraction=fraction,
+    )
+    assert AllocatorOptions.parse(options.text) == options
+
+
+def test_sizes_beyond_all_memory_are_the_largest() -> None:
+    # As PyTorch, which would overflow otherwise.
+    options = AllocatorOptions.parse("max_split_size_mb:99999999999999999999999")
+    assert 2**61 < options.max_split_size_bytes < 2**62
 
 
 def test_the_environment_is_read_in_pytorchs_order() -> None:
@@ -275,6 +326,17 @@ def test_memory_used_by_another_stream_waits() -> None:
     assert simulate_allocator([*begin, Allocate("b", 20 * MIB)], cap_bytes=30 * MIB).out_of_memory is None
 
 
+def test_a_free_that_the_allocator_waited_for_may_complete_again() -> None:
+    events = [Allocate("a", 20 * MIB), Free("a", completes=False), Allocate("b", 20 * MIB), FreeCompleted("a")]
+    for cap, retries in ((None, 0), (30 * MIB, 1)):
+        run = simulate_allocator([*events, Allocate("a", 512)], cap_bytes=cap)
+        assert run.retries[-1] == retries
+        assert run.state(4).bytes_in("awaiting free") == 0
+        assert run.words(3) == "The other streams are done with a: its block is cached."
+        with pytest.raises(ValueError, match="event 4: no free of 'a' is pending"):
+            simulate_allocator([*events, FreeCompleted("a")], cap_bytes=cap)
+
+
 def test_growing_requests_reserve_each_time_and_expandable_segments_grow_instead() -> None:
     events: list[Event] = []
     for step in range(5):
@@ -321,6 +383,23 @@ def test_oversize_blocks_are_kept_whole() -> None:
     options += ",max_non_split_rounding_mb:24"
     run = simulate_allocator([Allocate("a", 60 * MIB), Free("a"), Allocate("b", 40 * MIB)], options=options)
     assert in_mib(run.reserved_bytes) == [60, 60, 60]
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        # The largest block that a request of 200 MiB gets, by 2 MiB: seen on PyTorch 2.13.0 and 2.11.0.
+        ("max_split_size_mb:64", 218),
+        ("large_segment_size_mb:40,max_split_size_mb:64", 238),
+        ("max_split_size_mb:64,large_segment_size_mb:40", 238),
+        ("large_segment_size_mb:12,max_split_size_mb:64", 210),
+        ("large_segment_size_mb:40,max_non_split_rounding_mb:50,max_split_size_mb:64", 248),
+    ],
+)
+def test_a_larger_segment_lets_larger_blocks_go_unsplit(options: str, most: int) -> None:
+    for extra, segments in ((most, 1), (most + 2, 2)):
+        run = simulate_allocator([Allocate("a", extra * MIB), Free("a"), Allocate("b", 200 * MIB)], options=options)
+        assert run.device_allocs[-1] == segments
 
 
 def test_under_a_cap_oversize_blocks_go_first() -> None:
@@ -413,6 +492,21 @@ def test_the_device_itself_can_be_full() -> None:
         assert run.out_of_memory.cap_bytes is None
 
 
+@pytest.mark.parametrize("device_bytes", [None, 0, 1, 100 * MIB])
+@pytest.mark.parametrize("size", [1, 5 * MIB, 2**41])
+def test_expandable_segments_of_any_device_hold_what_fits(device_bytes: int | None, size: int) -> None:
+    run = simulate_allocator([Allocate("a", size)], options="expandable_segments:True", device_bytes=device_bytes)
+    fits = device_bytes is None or (size <= 5 * MIB <= device_bytes)
+    assert (run.out_of_memory is None) == fits
+
+
+@pytest.mark.parametrize("options", ["", "expandable_segments:True", "large_segment_size_mb:4398046511102"])
+def test_there_is_no_more_memory_than_can_be_counted(options: str) -> None:
+    run = simulate_allocator([Allocate(n, 2**59) for n in range(20)], options=options)
+    assert run.out_of_memory.event == (7 if "expandable" in options else 8)
+    simulate_allocator([*run.events, Allocate("x", 2 * MIB)], options=options, after_out_of_memory="continue")
+
+
 # Bad input
 
 
@@ -432,6 +526,8 @@ def test_the_device_itself_can_be_full() -> None:
         ([RecordStream("a", 1)], "RecordStream of 'a', which is not allocated"),
         ([Allocate("a", 1), FreeCompleted("a")], "no free of 'a' is pending"),
         ([("a", 1)], "is no event; use Allocate, Free"),
+        ([Allocate(["a"], 1)], "event 0: an id must be a text or a number, got a list"),
+        ([Free({})], "event 0: an id must be a text or a number, got a dict"),
     ],
 )
 def test_events_that_make_no_sense_are_named(events: list[Event], message: str) -> None:
@@ -448,6 +544,7 @@ def test_events_that_make_no_sense_are_named(events: list[Event], message: str) 
         ({"after_out_of_memory": "panic"}, "'stop' or 'continue', got 'panic'"),
         ({"ties": "best"}, "'oldest' .* or 'lowest'"),
         ({"options": "bogus:1"}, "no option 'bogus'"),
+        ({"options": 5}, "options must be AllocatorOptions, a text .*, got 5"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(arguments: dict, message: str) -> None:
@@ -619,9 +716,9 @@ def test_states_of_a_long_run_come_from_checkpoints() -> None:
 @pytest.mark.parametrize("options", ["", "expandable_segments:True", "garbage_collection_threshold:0.6"])
 def test_a_hundred_thousand_events_take_two_seconds(options: str) -> None:
     events = many_events(100_000)
-    started = time.perf_counter()
+    started = time.process_time()  # other work on the machine does not count
     run = simulate_allocator(events, options=options, cap_bytes=4 * 2**30)
-    elapsed_s = time.perf_counter() - started
+    elapsed_s = time.process_time() - started
     assert len(run) == 100_000
     # Stated in the requirements. It takes about a quarter of it on a 2-core machine.
     assert elapsed_s < 2
@@ -680,6 +777,55 @@ def test_a_history_that_begins_late_is_reconstructed(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize("path", sorted(TRACES.glob("*.json")), ids=lambda path: path.stem)
+def test_a_history_may_begin_anywhere(path: Path) -> None:
+    recorded = json.loads(path.read_text())
+    made, trace = recorded["made_with"], recorded["device_traces"][0]
+    ties = "oldest" if made["torch"].startswith("2.13") else "lowest"
+    unknown = ("garbage_collection", "ties_5-2.13")  # they depend on how old blocks and segments were
+    differs = 0
+    for cut in range(len(trace) + 1):
+        snapshot = read_snapshot({**recorded, "device_traces": [trace[cut:]]})
+        replay = snapshot.replay(cap_bytes=made["cap_bytes"], device_bytes=made["device_bytes"], ties=ties)
+        if path.stem.startswith(unknown):
+            differs += not replay.agrees
+        else:
+            assert replay.agrees, (cut, replay.differences[0])
+            assert replay.same_end, cut
+        # The events stand for themselves, under any options.
+        begin = [
+            event for event in snapshot.events if str(event.id if hasattr(event, "id") else "").startswith("earlier")
+        ]
+        assert len({event.id for event in begin}) == sum(
+            block.state != "free" for segment in snapshot.start.segments for block in segment.blocks
+        )
+        if cut % 7 == 0:
+            for options in (snapshot.options, "expandable_segments:True"):
+                run = simulate_allocator(
+                    snapshot.events,
+                    options=options,
+                    cap_bytes=made["cap_bytes"],
+                    device_bytes=made["device_bytes"],
+                    after_out_of_memory="continue",
+                )
+                assert len(run) == len(snapshot.events)
+    assert differs < 0.1 * len(trace)
+
+
+def test_blocks_in_use_at_the_beginning_are_asked_for_first() -> None:
+    recorded = json.loads((TRACES / "streams-2.13.0.json").read_text())
+    trace = recorded["device_traces"][0]
+    cut = next(n for n in range(len(trace)) if trace[n]["action"] == "free_requested" and n > 60) + 1
+    snapshot = read_snapshot({**recorded, "device_traces": [trace[cut:]]})
+    blocks = [block for segment in snapshot.start.segments for block in segment.blocks if block.state != "free"]
+    waiting = [block.id for block in blocks if block.state == "awaiting free"]
+    assert waiting
+    assert [(one.id, one.bytes) for one in snapshot.events[: len(blocks)]] == [
+        (block.id, block.requested_bytes) for block in blocks
+    ]
+    assert snapshot.events[len(blocks) : len(blocks) + len(waiting)] == tuple(Free(name, False) for name in waiting)
+
+
 def test_wrong_options_are_found_out() -> None:
     path = TRACES / "default-2.13.0.json"
     for options in ("expandable_segments:True", "roundup_power2_divisions:2", "large_segment_size_mb:32"):
@@ -696,6 +842,52 @@ def test_memory_given_back_without_a_reason_is_said() -> None:
     replay = read_snapshot(recorded).replay()
     assert replay.unexplained > read_snapshot(recorded).replay(cap_bytes=recorded["made_with"]["cap_bytes"]).unexplained
     assert "taken over from the record" in repr(replay)
+
+
+@pytest.mark.parametrize("kind", ["empty_cache", "completed"])
+def test_memory_given_back_for_two_reasons_is_told_apart(kind: str) -> None:
+    """Requests that give memory back by themselves, after something that gave them more to give back.
+
+    Recorded from PyTorch 2.13.0 over the stand-in: a cap of 200 MiB, and garbage_collection_threshold:0.4. Alone, the
+    last request would collect the older of two cached segments.
+    """
+    entries: list[tuple[str, int, int]] = []
+
+    def takes(address: int, size: int) -> None:
+        entries.extend((("segment_alloc", address, size), ("alloc", address, size)))
+
+    takes(100, 20)
+    takes(200, 30)
+    entries.append(("free_requested", 100, 20))
+    if kind == "empty_cache":
+        entries.append(("free_completed", 100, 20))
+    takes(300, 40)
+    entries.extend((("free_requested", 200, 30), ("free_completed", 200, 30)))
+    if kind == "completed":  # another stream was done in the meantime, and the last request notices
+        entries.append(("free_completed", 100, 20))
+    entries.extend((("segment_free", 100, 20), ("segment_free", 200, 30)))
+    takes(400, 50)
+    snapshot = {
+        "segments": [
+            {
+                "address": address * MIB,
+                "total_size": size * MIB,
+                "stream": 0,
+                "segment_type": "large",
+                "blocks": [{"size": size * MIB, "requested_size": size * MIB, "state": "active_allocated"}],
+            }
+            for address, size in ((300, 40), (400, 50))
+        ],
+        "device_traces": [
+            [{"action": what, "addr": at * MIB, "size": size * MIB, "stream": 0} for what, at, size in entries]
+        ],
+        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.4"},
+    }
+    replay = read_snapshot(snapshot).replay(cap_bytes=200 * MIB, device_bytes=400 * MIB)
+    assert replay.agrees, replay.differences
+    assert replay.same_end
+    assert replay.moved == 0
+    assert replay.unexplained == (kind == "empty_cache")
 
 
 def test_the_requests_of_a_snapshot_run_under_any_options() -> None:
@@ -721,8 +913,8 @@ def recorded() -> dict:
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickles_of_every_protocol_are_read(tmp_path: Path, recorded: dict, protocol: int) -> None:
     recorded["device_traces"][0][0]["frames"] = [{"filename": "a\nb.py", "line": 2**70, "name": "é" * 300}]
-    recorded["other"] = (None, True, False, -1, 1.5, 2**31, -(2**40), b"x" * 300, [], (), {}, "", set(), frozenset())
-    if protocol < 4:  # sets and bytes are built by calls there
+    recorded["other"] = (None, True, False, -1, 1.5, 2**31, -(2**40), b"x" * 300, [], (), {}, "")
+    if protocol < 4:  # bytes are built by calls there
         recorded["other"] = (None, True, False, -1, 1.5, 2**31, -(2**40), [], (), {}, "")
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(recorded, protocol=protocol))
@@ -758,7 +950,31 @@ def hostile_pickles() -> dict[str, bytes]:
     found["build"] = b"\x80\x02}}b."
     found["buffer"] = b"\x80\x05\x97."
     found["memo"] = b"\x80\x02}r\xff\xff\xff\x7f."
+    # Hashing these would take for ever, or more stack than there is.
+    found["shared tuples as a key"] = (
+        pickle.dumps({"segments": []}, protocol=4)[:-1].replace(
+            b"}", b"}" + pickle.dumps(shared(60, tuple), protocol=4)[11:-1] + b"Ns", 1
+        )
+        + b"."
+    )
+    padding = b"}X" + (4_000_000).to_bytes(4, "little") + b"x" * 4_000_000 + b"Ns"  # many containers are allowed then
+    found["deep tuples as a key"] = b"\x80\x04" + padding + b")" + b"\x85" * 300_000 + b"Ns."
+    found["deep tuples in a set"] = b"\x80\x04\x8f(" + b")" + b"\x85" * 300_000 + b"\x90."
+    found["a set"] = pickle.dumps({"segments": {1}}, protocol=4)
+    found["many sets"] = b"\x80\x04](" + b"\x8f" * 2_000_000 + b"e."
+    found["many lists"] = b"\x80\x04](" + b"]" * 2_000_000 + b"e."
+    found["marks"] = b"\x80\x04]" + b"(" * 1000 + b"."
+    found["long number"] = pickle.dumps({"segments": 2**2000}, protocol=4)
+    found["numbers of one hash"] = pickle.dumps({n * (2**61 - 1): 0 for n in range(3)}, protocol=4)
     return found
+
+
+def shared(depth: int, kind: type = list, width: int = 2) -> object:
+    """Few objects, and a text of them that is endless."""
+    made: object = kind()
+    for _ in range(depth):
+        made = kind([made] * width)
+    return made
 
 
 @pytest.mark.parametrize("name", hostile_pickles())
@@ -768,22 +984,58 @@ def test_hostile_pickles_are_refused_before_anything_runs(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(hostile_pickles()[name])
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("something was unpickled")
-
-    monkeypatch.setattr("course_utils.snapshots._PlainUnpickler.load", refuse)
-    with pytest.raises(ValueError, match="the pickle is refused"):
+    with pytest.raises(ValueError, match="the pickle is refused") as caught:
         read_snapshot(path)
+    assert len(str(caught.value)) < 400
     assert not (tmp_path / "hostile").exists()
 
 
-def test_the_second_guard_refuses_alone() -> None:
-    from course_utils.snapshots import _PlainUnpickler
+def test_pythons_unpickler_is_not_used() -> None:
+    source = Path(sys.modules["course_utils.snapshots"].__file__).read_text(encoding="utf-8")
+    assert not re.search(r"import (pickle|marshal|shelve)|\beval\(|\bexec\(", source)
 
-    for name in ("reduce 4", "global", "stack global", "persistent", "inst"):
-        with pytest.raises(pickle.UnpicklingError, match="refused"):
-            _PlainUnpickler(io.BytesIO(hostile_pickles()[name])).load()
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x04.",
+        b"\x80\x04(.",
+        b"\x80\x04h\x07.",
+        b"\x80\x04\x86.",
+        b"\x80\x04e.",
+        b"\x80\x04s.",
+        b"\x80\x04]].",
+        b"\x80\x04\x8c\x01\xff.",
+        b"\x80\x04\x94.",
+        b"\x80\x04G\x00.",
+    ],
+)
+def test_a_damaged_pickle_is_said_to_be_damaged(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(data + b"....")
+    with pytest.raises(ValueError, match="the pickle is damaged at byte"):
+        read_snapshot(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats(allow_nan=False) | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(st.text() | st.integers(-(2**31), 2**31 - 1), inner)
+            | st.lists(inner).map(tuple)
+        ),
+    ),
+    st.integers(2, pickle.HIGHEST_PROTOCOL),
+)
+def test_pickles_are_built_as_python_builds_them(value: object, protocol: int) -> None:
+    from course_utils.snapshots import _built
+
+    twice = [value, value]
+    built = _built(pickle.dumps(twice, protocol=protocol))
+    assert built == twice
+    assert built[0] is built[1] or not isinstance(value, list | dict)
 
 
 def test_a_cut_off_file_is_an_error_wherever_it_is_cut(tmp_path: Path, recorded: dict) -> None:
@@ -818,8 +1070,18 @@ def test_a_damaged_file_gives_a_value_error_or_a_snapshot(data) -> None:
 def test_files_that_are_too_large_or_missing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="more than the 1 KiB that are read"):
         read_snapshot(TRACES / "default-2.13.0.json", limit_bytes=1024)
-    with pytest.raises(ValueError, match="there is no file"):
-        read_snapshot(tmp_path / "nothing.pickle")
+    for name in (tmp_path / "nothing.pickle", "x" * 5000, "a\0b", tmp_path):
+        with pytest.raises(ValueError, match="there is no file"):
+            read_snapshot(name)
+    for source in (5, None, [], b"x"):
+        with pytest.raises(ValueError, match="a snapshot is a path or what"):
+            read_snapshot(source)
+    with pytest.raises(ValueError, match="limit_bytes must be a whole number of bytes, got None"):
+        read_snapshot(TRACES / "default-2.13.0.json", limit_bytes=None)
+    path = tmp_path / "wide.json"
+    path.write_bytes(b"[" + b"[]," * 2_000_000 + b"[]]")
+    with pytest.raises(ValueError, match="more lists and dictionaries than a snapshot of its size"):
+        read_snapshot(path)
 
 
 def changed(recorded: dict, what: str) -> dict:
@@ -828,6 +1090,49 @@ def changed(recorded: dict, what: str) -> dict:
         trace[3]["action"] = "teleport"
     elif what == "size":
         trace[3]["size"] = -5
+    elif what == "large":
+        trace[3]["size"] = 2**70
+    elif what == "end":
+        trace[3]["addr"] = 2**63
+    elif what == "wide action":
+        trace[3]["action"] = shared(9, list, 10)
+    elif what == "wide size":
+        trace[3]["size"] = shared(9, list, 10)
+    elif what == "deep size":
+        trace[3]["size"] = shared(100_000, list, 1)
+    elif what == "wide pool":
+        trace[3]["pool_id"] = shared(9, tuple, 10)
+    elif what == "wide pool of two":
+        trace[3]["pool_id"] = shared(60, tuple, 2)
+    elif what == "wide type":
+        segments[0]["segment_type"] = shared(9, list, 10)
+    elif what == "wide state":
+        segments[0]["blocks"][0]["state"] = shared(60, tuple, 2)
+    elif what == "state is a list":
+        segments[0]["blocks"][0]["state"] = []
+    elif what == "wide text":
+        recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = shared(9, list, 10)
+    elif what == "long text":
+        recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "x:[1:1]," * 10**6
+    elif what == "wide divisions":
+        recorded["allocator_settings"]["roundup_power2_divisions"]["1"] = shared(60, tuple, 2)
+    elif what == "overlap":
+        segments.append(segments[0])
+    elif what == "many blocks":  # few objects, and endless to walk
+        blocks = [{"size": 512, "state": "inactive"}] * 10**6
+        segments[:] = [
+            {"address": n * 2**30, "total_size": 512 * 10**6, "stream": 0, "segment_type": "large", "blocks": blocks}
+            for n in range(1000)
+        ]
+    elif what == "many entries":
+        recorded["device_traces"][0] = [trace[0]] * (10**7 + 1)
+    elif what == "no bytes":
+        segments[0]["blocks"].insert(0, {"size": 0, "state": "inactive"})
+    elif what == "asked for more":
+        block = next(one for one in segments[0]["blocks"] if one["state"] == "active_allocated")
+        block["requested_size"] = block["size"] + 1
+    elif what == "grows by nothing":
+        trace[0].update(action="segment_map", size=0)
     elif what == "address":
         del trace[3]["addr"]
     elif what == "pool":
@@ -849,7 +1154,7 @@ def changed(recorded: dict, what: str) -> dict:
     elif what == "left out":
         del trace[len(trace) // 2 :]
     elif what == "option":
-        recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "bogus:1"
+        recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "backend:cudaMallocAsync"
     return recorded
 
 
@@ -857,7 +1162,26 @@ def changed(recorded: dict, what: str) -> dict:
     ("what", "message"),
     [
         ("action", "trace entry 3 has an unknown action 'teleport'"),
-        ("size", "trace entry 3 has no usable 'size': '-5'"),
+        ("size", "trace entry 3 has no usable 'size': -5"),
+        ("large", f"trace entry 3 has no usable 'size': {2**70}"),
+        ("end", "trace entry 3 has no usable 'size': it ends at 0x80000"),
+        ("wide action", "trace entry 3 has an unknown action a list"),
+        ("wide size", "trace entry 3 has no usable 'size': a list"),
+        ("deep size", "trace entry 3 has no usable 'size': a list"),
+        ("wide pool", "trace entry 3 has no usable pool: a tuple"),
+        ("wide pool of two", "trace entry 3 has no usable pool: a tuple"),
+        ("wide type", "segment 0 has an unknown segment_type a list"),
+        ("wide state", "segment 0 has a block in an unknown state: a tuple"),
+        ("state is a list", "segment 0 has a block in an unknown state: a list"),
+        ("wide text", "PYTORCH_CUDA_ALLOC_CONF cannot be read: a list"),
+        ("long text", "PYTORCH_CUDA_ALLOC_CONF cannot be read: 'x:"),
+        ("wide divisions", "must be powers of two, or 0 for no rounding, got a tuple"),
+        ("overlap", "overlaps another at 0x"),
+        ("many blocks", "there are more than 10000000 blocks"),
+        ("many entries", "there are more than 10000000 entries"),
+        ("no bytes", "segment 0 has a block of 0 bytes"),
+        ("asked for more", "segment 0 has a block of .* bytes for which .* were asked"),
+        ("grows by nothing", "contradict each other at trace entry 0"),
         ("address", "trace entry 3 has no usable 'addr'"),
         ("pool", r"trace entry 3 belongs to a private pool \(0, 1\) \(a CUDA graph"),
         ("segment pool", r"segment 0 belongs to a private pool \(1, 0\)"),
@@ -868,12 +1192,19 @@ def changed(recorded: dict, what: str) -> dict:
         ("no list", "with lists under 'segments' and 'device_traces'"),
         ("two devices", r"histories of the devices \[0, 1\]: choose one with device="),
         ("left out", "the history and the segments contradict each other at trace entry"),
-        ("option", "no option 'bogus'"),
+        ("option", "backend:cudaMallocAsync makes another allocator"),
     ],
 )
 def test_what_is_wrong_with_a_snapshot_is_said(recorded: dict, what: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_snapshot(changed(recorded, what))
+
+
+def test_an_option_of_a_later_pytorch_is_left_out_and_said(recorded: dict) -> None:
+    recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "newest:[1:2,3:4],large_segment_size_mb:32"
+    snapshot = read_snapshot(recorded)
+    assert snapshot.options.large_segment_bytes == 32 * MIB
+    assert "option 'newest' is not known here" in snapshot.notes[0]
 
 
 def test_a_device_is_chosen_by_number(recorded: dict) -> None:
@@ -882,6 +1213,9 @@ def test_a_device_is_chosen_by_number(recorded: dict) -> None:
     assert read_snapshot({**recorded, "device_traces": [trace, []], "segments": []}, device=1).entries == ()
     with pytest.raises(ValueError, match="has no device 2; it has 1"):
         read_snapshot(recorded, device=2)
+    for wrong in ("0", True, 0.0):
+        with pytest.raises(ValueError, match="device must be a number"):
+            read_snapshot(recorded, device=wrong)
 
 
 def test_frees_that_were_not_recorded_in_full_still_count(recorded: dict) -> None:

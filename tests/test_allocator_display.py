@@ -317,6 +317,50 @@ def test_the_explorer_begins_with_the_options_that_are_given() -> None:
     assert AllocatorOptions.parse(options).text in message.value
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        ({"options": "roundup_power2_divisions:32"}, "roundup_power2_divisions", 32),
+        ({"options": "roundup_power2_divisions:64"}, "roundup_power2_divisions", 64),
+        ({"options": "garbage_collection_threshold:0.9995"}, "garbage_collection_threshold", 0.9995),
+        ({"options": "large_segment_size_mb:40"}, "max_non_split_rounding_mb", 0),  # shown as "default"
+        ({"options": "max_non_split_rounding_mb:77"}, "max_non_split_rounding_mb", 77),
+        ({"cap_bytes": 1}, "limit in MiB (0: none)", 1),
+        ({"cap_bytes": 0}, "limit in MiB (0: none)", 1),
+        ({"cap_bytes": 25 * MIB + 1}, "limit in MiB (0: none)", 26),
+        ({"cap_bytes": 2**45}, "limit in MiB (0: none)", 2**25),
+        (
+            {"options": "per_process_memory_fraction:0.2", "device_bytes": 200 * MIB},
+            "limit in MiB (0: none)",
+            40,
+        ),
+    ],
+)
+def test_the_explorer_takes_every_option_that_pytorch_takes(arguments: dict, name: str, value: float) -> None:
+    events = [Allocate("a", 30 * MIB), Free("a"), Allocate("b", 31 * MIB)]
+    knobs, message, (*_, at), shown = parts_of(allocator_explorer(events, **arguments))
+    assert knobs[name].value == value
+    if "options" in arguments and "fraction" not in arguments["options"]:
+        assert arguments["options"] in message.value
+    at.value = at.max
+    limit = knobs["limit in MiB (0: none)"].value
+    run = simulate_allocator(
+        events,
+        options=AllocatorOptions.parse(arguments.get("options", "").replace("per_process_memory_fraction:0.2", "")),
+        cap_bytes=limit * MIB or None,
+        device_bytes=arguments.get("device_bytes"),
+    )
+    assert module._numbers(run, len(run)) in shown.value
+
+
+def test_the_explorer_says_what_is_still_shown() -> None:
+    knobs, message, *_ = parts_of(allocator_explorer([Allocate("a", 1)], options="max_split_size_mb:32"))
+    knobs["large_segment_size_mb"].value = 64
+    assert message.value.endswith("Still shown: max_split_size_mb:32.")
+    with pytest.raises(ValueError, match="options must be AllocatorOptions"):
+        allocator_explorer([], options=5)
+
+
 def test_the_explorer_takes_a_long_trace() -> None:
     events: list[Event] = []
     for number in range(3000):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from course_utils.allocator import (
     AllocatorOptions,
     AllocatorRun,
     Event,
+    options_of,
     simulate_allocator,
 )
 from course_utils.display.allocator_figures import LOOKS, MIB, WORDS, rows_of
@@ -39,6 +41,8 @@ _STYLE += ".allocator-now{stroke:#000;stroke-width:2.5}"
 _LETTER = 6.6
 # More frames than this, over all cases together, make a page slow.
 MOST_FRAMES = 240
+# Below 1, which PyTorch refuses.
+MOST_THRESHOLD = math.nextafter(1, 0)
 
 
 @dataclass(frozen=True)
@@ -365,7 +369,8 @@ def allocator_explorer(
     Args:
         events: as for :func:`course_utils.simulate_allocator`.
         options: what the knobs show first.
-        cap_bytes: the first limit; the knob counts in MiB.
+        cap_bytes: the first limit; the knob counts in MiB and rounds up. By default what per_process_memory_fraction
+            allows of the device.
         device_bytes: the device's memory; fixed.
 
     Returns:
@@ -382,10 +387,10 @@ def allocator_explorer(
     import ipywidgets
 
     events = tuple(events)
-    if not isinstance(options, AllocatorOptions):
-        options = AllocatorOptions.parse(options or "")
-    simulate_allocator(events, options=options, cap_bytes=cap_bytes, device_bytes=device_bytes)
-    knobs = _knobs(ipywidgets, options, cap_bytes)
+    options = options_of(options)
+    first = simulate_allocator(events, options=options, cap_bytes=cap_bytes, device_bytes=device_bytes)
+    # The share of the device that the options may set is a limit like any other: its knob says so.
+    knobs = _knobs(ipywidgets, options, first.cap_bytes)
     play = ipywidgets.Play(value=0, min=0, max=len(events), step=1, interval=600)
     at = ipywidgets.IntSlider(
         value=0, min=0, max=len(events), description="event", layout=ipywidgets.Layout(width="32em", max_width="100%")
@@ -413,7 +418,7 @@ def allocator_explorer(
             chosen, cap = _settings_of(knobs)
             run = simulate_allocator(events, options=chosen, cap_bytes=cap, device_bytes=device_bytes)
         except ValueError as error:
-            message.value = html.escape(f"{error}.")
+            message.value = html.escape(f"{error}. Still shown: {now['run'].options.text or '(defaults)'}.")
             return
         scale = _scale(run, _moments(len(run)))
         now.update(run=run, scale=scale, fixed=_legend() + _curves(run, scale))
@@ -451,8 +456,8 @@ def _moments(count: int) -> range:
     return range(0, count + 1, max(1, count // 300))
 
 
-def _choices(values: Iterable[int], given: int) -> list[tuple[str, int]]:
-    return [("none" if value == 0 else f"{value}", value) for value in dict.fromkeys((*values, given))]
+def _choices(values: Iterable[int], given: int, none: str = "none") -> list[tuple[str, int]]:
+    return [(none if value == 0 else f"{value}", value) for value in dict.fromkeys((*values, given))]
 
 
 def _knobs(ipywidgets: Any, options: AllocatorOptions, cap_bytes: int | None) -> dict[str, Any]:
@@ -465,13 +470,13 @@ def _knobs(ipywidgets: Any, options: AllocatorOptions, cap_bytes: int | None) ->
             "layout": ipywidgets.Layout(width="auto", max_width="100%", margin="2px 1.4em 2px 0"),
         }
 
-    def mebibytes(label: str, values: Iterable[int], given: int | None) -> Any:
+    def mebibytes(label: str, values: Iterable[int], given: int | None, none: str = "none") -> Any:
         given = 0 if given is None else given // MIB
-        return ipywidgets.Dropdown(options=_choices(values, given), value=given, **laid(label))
+        return ipywidgets.Dropdown(options=_choices(values, given, none), value=given, **laid(label))
 
     divisions = options.roundup_power2_divisions
     per_size = len(set(divisions)) > 1
-    rounding = [("none", 0), *((str(value), value) for value in (1, 2, 4, 8, 16))]
+    rounding: list[tuple[str, Any]] = _choices((0, 1, 2, 4, 8, 16), 0 if per_size else divisions[0])
     if per_size:
         rounding.append(("as given", divisions))
     return {
@@ -480,7 +485,7 @@ def _knobs(ipywidgets: Any, options: AllocatorOptions, cap_bytes: int | None) ->
         ),
         "max_split_size_mb": mebibytes("max_split_size_mb", (0, 20, 32, 64, 128), options.max_split_size_bytes),
         "max_non_split_rounding_mb": mebibytes(
-            "max_non_split_rounding_mb", (20, 32, 64), options.max_non_split_rounding_bytes
+            "max_non_split_rounding_mb", (0, 20, 32, 64), options.max_non_split_rounding_bytes, "default"
         ),
         "roundup_power2_divisions": ipywidgets.Dropdown(
             options=rounding, value=divisions if per_size else divisions[0], **laid("roundup_power2_divisions")
@@ -488,7 +493,7 @@ def _knobs(ipywidgets: Any, options: AllocatorOptions, cap_bytes: int | None) ->
         "garbage_collection_threshold": ipywidgets.BoundedFloatText(
             value=options.garbage_collection_threshold,
             min=0,
-            max=0.99,
+            max=MOST_THRESHOLD,
             step=0.1,
             **(
                 laid("garbage_collection_threshold")
@@ -499,9 +504,9 @@ def _knobs(ipywidgets: Any, options: AllocatorOptions, cap_bytes: int | None) ->
             "large_segment_size_mb", (12, DEFAULT_LARGE_SEGMENT_BYTES // MIB, 32, 64), options.large_segment_bytes
         ),
         "cap": ipywidgets.BoundedIntText(
-            value=0 if cap_bytes is None else cap_bytes // MIB,
+            value=0 if cap_bytes is None else max(1, -(-cap_bytes // MIB)),
             min=0,
-            max=2**20,
+            max=max(2**20, 0 if cap_bytes is None else -(-cap_bytes // MIB)),
             step=10,
             **(laid("limit in MiB (0: none)") | {"layout": ipywidgets.Layout(width="16em")}),
         ),
@@ -514,7 +519,7 @@ def _settings_of(knobs: Mapping[str, Any]) -> tuple[AllocatorOptions, int | None
     options = AllocatorOptions(
         expandable_segments=knobs["expandable_segments"].value,
         max_split_size_bytes=largest * MIB or None,
-        max_non_split_rounding_bytes=knobs["max_non_split_rounding_mb"].value * MIB,
+        max_non_split_rounding_bytes=knobs["max_non_split_rounding_mb"].value * MIB or None,
         roundup_power2_divisions=divisions,
         garbage_collection_threshold=knobs["garbage_collection_threshold"].value,
         large_segment_bytes=knobs["large_segment_size_mb"].value * MIB,

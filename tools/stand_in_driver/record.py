@@ -48,6 +48,10 @@ CASES = (
     Case("max_split_size", "max_split_size_mb:24", device_mib=500, cap_share=0.5, largest_mib=48),
     Case("garbage_collection", "garbage_collection_threshold:0.5", device_mib=400, cap_share=0.7),
     Case("large_segment_size", "large_segment_size_mb:32"),
+    # The larger segment also sets how much larger than a request a block may be that is not split.
+    Case(
+        "large_segment_split", "large_segment_size_mb:40,max_split_size_mb:48", device_mib=3000, largest_mib=160, live=8
+    ),
     Case("streams", device_mib=220, streams=(0, 16), other_streams=True),
     Case("cap", device_mib=500, cap_share=0.25),
     # Named so that the two versions part.

@@ -22,6 +22,8 @@ from course_utils.results import (
     Curves,
     Environment,
     Measurement,
+    RankReport,
+    RankResults,
     Sweep,
     SweepPoint,
     Table,
@@ -33,16 +35,7 @@ from tests.sandbox import here as sandbox_here
 __all__ = ["sandbox"]
 
 TODAY = datetime.date(2026, 1, 2)
-NAMES = (
-    "alpha/loops",
-    "alpha/over_n",
-    "alpha/one",
-    "alpha/limits",
-    "alpha/kernels",
-    "alpha/loss",
-    "alpha/ranks",
-    "alpha/words",
-)
+NAMES = tuple(f"alpha/{name}" for name in ("loops", "over_n", "one", "limits", "kernels", "loss", "ranks", "words"))
 
 
 def seconds(n: int) -> float:

@@ -361,10 +361,10 @@ def test_a_kernel_that_is_killed_leaves_nothing(
 
 @pytest.fixture
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **options: Any) -> None:
-        raise AssertionError("a process was started")
+    def refuse(run: object) -> None:
+        raise AssertionError("a run was started")
 
-    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(ranks_module._Run, "__enter__", refuse)
 
 
 @pytest.mark.usefixtures("nothing_starts")

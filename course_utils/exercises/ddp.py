@@ -90,8 +90,8 @@ _SHARES = ((96.0, 48, 64, 2), (8.0, 16, 64, 2), (30.0, 10, 100, 4), (21.0, 7, 7,
     right="DDP divides the sum of all gradients by the ranks. Your factor takes that back and divides by all tokens.",
     hints={
         "mean_of_means": (
-            "You take the mean over this rank's tokens. DDP then takes the mean of the ranks' means, and a token counts "
-            "more on a rank that has few. By which number must each rank divide?"
+            "You take the mean over this rank's tokens. DDP then takes the mean of the ranks' means, and a token "
+            "counts more on a rank that has few. By which number must each rank divide?"
         ),
         "forgets_average": (
             "You divide by all tokens: right, if the ranks' gradients were added up. DDP adds them up and then divides "
@@ -132,7 +132,7 @@ def check_local_loss(answer: Any) -> str | None:
 
 @exercise(
     "Send once",
-    right="All forward passes but the last are inside no_sync(), so the gradients travel once, after the last backward.",
+    right="All forward passes but the last are inside no_sync(), so gradients travel once, with the last backward.",
     hints={
         "sends_each": (
             "The gradients are sent after every micro-batch. That is the right answer by a slow way. Which of the "
@@ -152,9 +152,7 @@ def check_local_loss(answer: Any) -> str | None:
         "not_divided": (
             "Sent once, and too large by the number of micro-batches: the gradients add up. You want their mean."
         ),
-        "loses_gradients": (
-            "What the earlier micro-batches left in `.grad` is gone. Who calls zero_grad(), and when?"
-        ),
+        "loses_gradients": ("What the earlier micro-batches left in `.grad` is gone. Who calls zero_grad(), and when?"),
     },
 )
 def check_accumulate(answer: Any) -> str | None:

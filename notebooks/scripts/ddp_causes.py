@@ -51,7 +51,11 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    works = {"small operations": small_operations, "forward pass": make_forward(), "large product": make_large_product()}
+    works = {
+        "small operations": small_operations,
+        "forward pass": make_forward(),
+        "large product": make_large_product(),
+    }
     pool = ThreadPoolExecutor(2)
 
     for name, work in works.items():

@@ -59,21 +59,32 @@ def buckets_of(model: DistributedDataParallel, backward: Callable[[nn.Module], N
     return {"first": first, "later": [buffer.nbytes for buffer in sent], "memory_bytes": kinds}
 
 
-def lanes_of(model: nn.Module, backward: Callable[[nn.Module], None]) -> dict[str, list[list[float]]]:
-    """When the backward pass ran and when each all-reduce did: [start, end] in seconds since the backward pass began."""
+def lanes_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, list[list[float]]]:
+    """When the backward pass ran and when each all-reduce did: [start, end] in seconds from its beginning."""
+    model.zero_grad()
+    loss = loss_of(model, *batch)
+    cuda = loss.is_cuda
     dist.barrier()
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        backward(model)
-    spans: dict[str, list[list[float]]] = {"backward": [], "all-reduce": []}
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as profiler:
+        loss.backward()
+        if cuda:
+            torch.cuda.synchronize()
+    backward, sent = [], []
     for event in profiler.events():
-        span = [event.time_range.start / 1e6, event.time_range.end / 1e6]
-        if event.name.startswith("autograd::engine::evaluate_function"):
-            spans["backward"].append(span)
-        elif event.name.endswith(":all_reduce"):  # gloo:all_reduce, in a thread of gloo
-            spans["all-reduce"].append(span)
-    began = min(start for start, _ in spans["backward"])
-    spans["backward"] = [[began, max(end for _, end in spans["backward"])]]
-    return {lane: sorted([start - began, end - began] for start, end in found) for lane, found in spans.items()}
+        span = (event.time_range.start / 1e6, event.time_range.end / 1e6)
+        if cuda and event.device_type == torch.autograd.DeviceType.CUDA:
+            if event.name.startswith("nccl"):
+                sent += [span] if "Kernel" in event.name else []  # and not NCCL's annotation of the same
+            else:
+                backward.append(span)
+        elif not cuda and event.name.endswith(":all_reduce"):  # gloo:all_reduce, in a thread of gloo
+            sent.append(span)
+        elif not cuda and event.name.startswith("autograd::engine::evaluate_function"):
+            backward.append(span)
+    began = min(start for start, _ in backward)
+    whole = [(began, max(end for _, end in backward))]
+    lanes = {"backward": whole, "all-reduce": sorted(sent)}
+    return {lane: [[start - began, end - began] for start, end in spans] for lane, spans in lanes.items()}
 
 
 def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tensor]], sync_each: bool) -> None:
@@ -89,13 +100,15 @@ def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tenso
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--batch", type=int, default=2, help="pieces of text on each rank")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=16)
     args = parser.parse_args()
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     cuda = torch.cuda.device_count() >= local_ranks
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     ranks = dist.get_world_size()
     text = library_text(2**20).data
@@ -104,7 +117,7 @@ def main() -> None:
     base = GPT(context=64, width=args.width, layers=4, heads=4).to(device)
 
     def distributed(**options: Any) -> DistributedDataParallel:
-        return DistributedDataParallel(copy.deepcopy(base), device_ids=[local_rank] if cuda else None, **options)
+        return DistributedDataParallel(copy.deepcopy(base), **options)
 
     def backward(model: nn.Module) -> None:
         model.zero_grad()
@@ -134,8 +147,7 @@ def main() -> None:
     for name, model in models.items():
         torch.testing.assert_close(gradient(model), gradient(models["default"]), rtol=1e-5, atol=1e-7, msg=name)
     timed_rounds(cases, name="buckets", rounds=args.rounds, agreement="gradients equal to 1e-5")
-    if not cuda:
-        report(lanes={name: lanes_of(models[name], backward) for name in ("default", "bucket_cap_mb=25")})
+    report(lanes={name: lanes_of(models[name], batches[0]) for name in ("default", "bucket_cap_mb=25")})
 
     ways = {"send after each": distributed(), "no_sync": distributed()}
 

@@ -35,6 +35,8 @@ def main() -> None:
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     cuda = torch.cuda.device_count() >= local_ranks
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     counts = sorted({2**n for n in range(ranks.bit_length())} | {ranks})
@@ -71,8 +73,7 @@ def main() -> None:
         items[label] = whole if args.global_batch else count * args.batch
         cases[label] = None
         if rank < count:
-            ids = [local_rank] if cuda else None
-            model = DistributedDataParallel(copy.deepcopy(base), device_ids=ids, process_group=group)
+            model = DistributedDataParallel(copy.deepcopy(base), process_group=group)
             cases[label] = step_of(model, items[label] // count)
     timed_rounds(cases, name="steps", rounds=args.rounds, items=items)
     gradient_bytes = sum(parameter.nbytes for parameter in base.parameters())

@@ -1,8 +1,10 @@
-"""Train a small GPT with DDP, and hold it against one process that sees the whole batch.
+r"""Train a small GPT with DDP, and hold it against one process that sees the whole batch.
 
-One machine:    torchrun --standalone --nproc-per-node=2 scripts/ddp_train.py --steps 20
-Two machines, the same line on both:
-    torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 --rdzv-id=1 scripts/ddp_train.py
+One machine:
+    torchrun --standalone --nproc-per-node=2 scripts/ddp_train.py --steps 20
+Two machines, the same line on both; HOST is one of them:
+    torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 --rdzv-id=run1 \
+        scripts/ddp_train.py --batch 64
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import copy
 import os
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -25,7 +28,20 @@ from course_utils.ranks import memory_by_kind, report
 # Relative, in float32: the order of additions differs between one process and several, nothing else does.
 GRADIENT_TOLERANCE, LOSS_TOLERANCE = 1e-5, 1e-3
 
-Batches = Iterable[tuple[Tensor, Tensor]]
+Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
+
+
+def join_ranks() -> tuple[int, int, torch.device]:
+    """Meet the other processes. torchrun has put into the environment who you are and where they are."""
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if torch.cuda.device_count() >= local_ranks:
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        dist.init_process_group("gloo")
+    return dist.get_rank(), dist.get_world_size(), device
 
 
 def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -61,11 +77,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     args = parser.parse_args()
 
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    cuda = torch.cuda.device_count() >= local_ranks
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks, device = join_ranks()
     if args.batch % ranks:
         parser.error(f"--batch {args.batch} is no multiple of {ranks} ranks: their means would not have equal weight")
 
@@ -77,10 +89,10 @@ def main() -> None:
     torch.manual_seed(rank)  # not the same on purpose: DDP copies rank 0's weights to all ranks
     model = GPT(context=args.length, width=args.width, layers=2, heads=2).to(device)
     references = {"one process": copy.deepcopy(model)}
-    if cuda or not torch.cuda.is_available():
+    if device.type == "cuda" or not torch.cuda.is_available():
         references["DataParallel"] = nn.DataParallel(copy.deepcopy(model))
     exact = copy.deepcopy(model).double()
-    ddp = DistributedDataParallel(model, device_ids=[local_rank] if cuda else None)
+    ddp = DistributedDataParallel(model)
 
     # Gradients of one batch. In float64, rounding is too small to hide a mistake.
     batch = next(iter(batches(1, seed=1)))

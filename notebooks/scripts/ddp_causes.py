@@ -20,7 +20,7 @@ from course_utils.ranks import report, timed_rounds
 def small_operations() -> None:
     """Many calls into PyTorch with next to nothing to compute: Python and the dispatcher are the work."""
     x = torch.ones(16)
-    for _ in range(1000):
+    for _ in range(500):
         x = x * 0.5 + 1
 
 
@@ -36,7 +36,7 @@ def make_forward() -> Callable[[], None]:
 
 def make_large_product() -> Callable[[], None]:
     """One call with much to compute, and no Python in it."""
-    a = torch.randn(768, 768)
+    a = torch.randn(640, 640)
 
     def product() -> None:
         a @ a

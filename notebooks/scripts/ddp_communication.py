@@ -101,8 +101,8 @@ def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tenso
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=2, help="pieces of text on each rank")
-    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=1, help="pieces of text on each rank")
+    parser.add_argument("--rounds", type=int, default=12)
     args = parser.parse_args()
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     cuda = torch.cuda.device_count() >= local_ranks
@@ -137,7 +137,7 @@ def main() -> None:
 
     report(buckets={name: buckets_of(distributed(**options), backward) for name, options in OPTIONS.items()})
 
-    models = {name: distributed(**options) for name, options in OPTIONS.items()}
+    models = {name: distributed(**options) for name, options in OPTIONS.items() if name != "bucket_cap_mb=1"}
     cases = {name: lambda model=model: backward(model) for name, model in models.items()}
     models["sent after backward"] = distributed()
     cases["sent after backward"] = lambda: backward_then_send(models["sent after backward"])

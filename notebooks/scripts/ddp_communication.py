@@ -135,7 +135,7 @@ def main() -> None:
     def gradient(model: nn.Module) -> Tensor:
         return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
-    report(buckets={name: buckets_of(distributed(**options), backward) for name, options in OPTIONS.items()})
+    report(settings={name: buckets_of(distributed(**options), backward) for name, options in OPTIONS.items()})
 
     models = {name: distributed(**options) for name, options in OPTIONS.items() if name != "bucket_cap_mb=1"}
     cases = {name: lambda model=model: backward(model) for name, model in models.items()}

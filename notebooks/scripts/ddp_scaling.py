@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -47,16 +47,17 @@ def main() -> None:
     torch.manual_seed(0)
     base = GPT(context=args.length, width=args.width, layers=args.layers, heads=4).to(device)
 
-    def step_of(model: nn.Module, batch: int) -> Callable[[], None]:
+    def step_of(model: nn.Module, batch: int) -> Callable[[], Tensor]:
         sizes = {"batch": batch, "length": args.length, "steps": 1, "seed": rank}
         tokens, targets = next(text_batches(text, device=str(device), **sizes))
         optimizer = torch.optim.AdamW(model.parameters())
 
-        def step() -> None:
+        def step() -> Tensor:
             loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            return loss.detach()
 
         return step
 
@@ -75,7 +76,10 @@ def main() -> None:
         if rank < count:
             model = DistributedDataParallel(copy.deepcopy(base), process_group=group)
             cases[label] = step_of(model, items[label] // count)
-    timed_rounds(cases, name="steps", rounds=args.rounds, items=items)
+    if rank == 0:  # the same weights and the same batch; several ranks are checked by ddp_train.py
+        torch.testing.assert_close(cases["DDP, 1 rank"](), cases["one process"]())
+    agreement = "same loss in one process and on 1 rank; for more ranks see ddp_train.py"
+    timed_rounds(cases, name="steps", rounds=args.rounds, items=items, agreement=agreement)
     gradient_bytes = sum(parameter.nbytes for parameter in base.parameters())
     report(gradient_bytes=gradient_bytes, device=device.type, threads=torch.get_num_threads())
     dist.destroy_process_group()

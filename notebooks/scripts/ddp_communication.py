@@ -26,7 +26,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "bucket_cap_mb=25": {"bucket_cap_mb": 25},
     "bucket_cap_mb=1": {"bucket_cap_mb": 1},
-    "gradient_as_bucket_view": {"gradient_as_bucket_view": True},
+    "gradients as views": {"gradient_as_bucket_view": True},
 }
 
 

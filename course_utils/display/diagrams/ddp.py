@@ -96,6 +96,8 @@ def overlap_lanes(run: RankResults | Unrecorded | None = None) -> ResultFigure |
     if isinstance(run, Unrecorded):
         return run
     lanes: Mapping[str, Any] = _SKETCH if run is None else run[0]["lanes"]
+    # A record sorts names; the setting with more buckets comes first.
+    lanes = dict(sorted(lanes.items(), key=lambda item: -len(item[1]["all-reduce"])))
     rows = sum(2 + len(_ends(of["all-reduce"])) for of in lanes.values())
     width, left, row = 8.0, 1.72, 0.34
     height = 0.62 + row * rows

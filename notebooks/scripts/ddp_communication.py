@@ -100,7 +100,7 @@ def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tenso
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--batch", type=int, default=1, help="pieces of text on each rank")
     parser.add_argument("--rounds", type=int, default=12)
     args = parser.parse_args()

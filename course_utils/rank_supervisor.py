@@ -41,7 +41,7 @@ _STACK_S = 0.4
 _LEFT_BEHIND_S = 0.3
 _END_S = 10.0
 _FAILED = re.compile(rb"closing signal|failed \(exitcode")
-_SUBREAPER = 36
+_PARENT_DEATH_SIGNAL, _SUBREAPER = 1, 36
 
 
 def outcome_file(folder: Path) -> Path:
@@ -113,7 +113,14 @@ class _Supervisor:
         agent = None
         try:
             with agent_log(self.folder).open("wb") as log:
-                agent = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                agent = subprocess.Popen(
+                    self.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    # Who kills this process as well leaves torchrun to end its ranks.
+                    preexec_fn=_end_with_parent if sys.platform.startswith("linux") else None,
+                )
             self._watch(agent)
         finally:
             self.outcome["last_alive"] = self.last_alive
@@ -230,12 +237,19 @@ class _Supervisor:
 
 def _adopt_orphans() -> bool:
     """Ask Linux to hand all orphaned descendants to this process; whether it does."""
-    if not sys.platform.startswith("linux"):
-        return False
+    return sys.platform.startswith("linux") and _prctl(_SUBREAPER, 1)
+
+
+def _end_with_parent() -> None:
+    """In a child that is about to become another program: get SIGTERM when the parent dies."""
+    _prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def _prctl(option: int, value: int) -> bool:
     import ctypes
 
     try:
-        return ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0) == 0
+        return ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0
     except (OSError, AttributeError):
         return False
 

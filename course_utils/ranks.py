@@ -52,6 +52,7 @@ _SHOWN_LINES, _SHOWN_BYTES, _LINE_CHARACTERS = 100, 16_000, 1_000
 _CHUNK_BYTES = 64_000
 _LAST_LINES = 5
 _USUAL_S = 5.0
+_FOLDER_PREFIX = "course-ranks-"
 # What torchrun and the notebook's kernel put into the environment for themselves, and what would change a launch.
 _NOT_INHERITED = frozenset(
     {
@@ -357,8 +358,9 @@ class _Run:
         self.ranks = ranks
         self.timeout_s = timeout_s
         self.mark = uuid.uuid4().hex
+        _remove_old_folders()
         try:
-            self.folder = Path(tempfile.mkdtemp(prefix=f"course-ranks-{os.getpid()}-"))
+            self.folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-"))
         except OSError as error:
             raise RankError(
                 f"the ranks need a folder for their output, and none can be made: {error.strerror}. Set TMPDIR to a "
@@ -630,6 +632,17 @@ class _Run:
             return [f"Rank {rank} printed nothing."]
         last = _last_lines(max(logs, key=lambda path: path.stat().st_mtime))
         return [f"The last that rank {rank} printed:", *last]
+
+
+def _remove_old_folders() -> None:
+    """Remove what kernels left behind that were killed, and with them what cleans up."""
+    import psutil
+
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_FOLDER_PREFIX).partition("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            # The supervisor of a kernel that has just been killed may still be at it: that does no harm.
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _json(path: Path) -> dict[str, Any] | None:

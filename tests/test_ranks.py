@@ -323,18 +323,33 @@ def test_a_supervisor_that_is_killed_takes_nothing_out_of_sight(tmp_path: Path) 
 
 
 @LINUX
-def test_a_kernel_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("supervised", [True, False], ids=["kernel alone", "supervisor as well"])
+def test_a_kernel_that_is_killed_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supervised: bool
+) -> None:
     pids = tmp_path / "pids"
+    more = ", 'fork'" if supervised else ""
     code = (
         "from course_utils import run_ranks\n"
-        f"run_ranks({str(MISBEHAVE)!r}, ranks=1, args=['close_everything', {str(pids)!r}, 'fork'])"
+        f"run_ranks({str(MISBEHAVE)!r}, ranks=1, args=['close_everything', {str(pids)!r}{more}])"
     )
     variables = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[1]), "TMPDIR": str(tmp_path)}
     # As Jupyter starts its kernels, and kills them: with all of their group.
     kernel = subprocess.Popen([sys.executable, "-c", code], env=variables, start_new_session=True)
-    with once_they_run(pids, 2, lambda: os.killpg(kernel.pid, signal.SIGKILL)):
+
+    def kill() -> None:
+        for child in [] if supervised else psutil.Process(kernel.pid).children():
+            child.kill()
+        os.killpg(kernel.pid, signal.SIGKILL)
+
+    with once_they_run(pids, 2 if supervised else 1, kill):
         assert kernel.wait(timeout=120) == -signal.SIGKILL
-    assert gone(pids, least=2, within_s=20)
+    assert gone(pids, least=1, within_s=20)
+    if not supervised:
+        # Only its folder is left then, and the next run removes it.
+        assert list(tmp_path.glob("course-ranks-*"))
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        ranks_module._remove_old_folders()
     deadline = time.monotonic() + 20
     while list(tmp_path.glob("course-ranks-*")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -346,10 +361,10 @@ def test_a_kernel_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **options: Any) -> None:
-        raise AssertionError("a process was started")
+    def refuse(run: object) -> None:
+        raise AssertionError("a run was started")
 
-    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(ranks_module._Run, "__enter__", refuse)
 
 
 @pytest.mark.usefixtures("nothing_starts")

@@ -90,7 +90,7 @@ def _run(arguments: list[str]) -> None:
     main_module.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main_module
     with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec")
+        code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, main_module.__dict__)
 
 

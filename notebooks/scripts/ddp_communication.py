@@ -1,0 +1,167 @@
+"""What DDP sends and when: buckets, overlap with the backward pass, gradient views, and accumulation without sending.
+
+torchrun --standalone --nproc-per-node=2 scripts/ddp_communication.py
+"""
+
+# No "from __future__ import annotations" here: DDP reads the annotations of a communication hook, and takes no strings.
+import argparse
+import copy
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+
+from course_utils.materials.models import GPT
+from course_utils.materials.text import library_text, text_batches
+from course_utils.ranks import report, timed_rounds
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "bucket_cap_mb=25": {"bucket_cap_mb": 25},
+    "bucket_cap_mb=1": {"bucket_cap_mb": 1},
+    "gradients as views": {"gradient_as_bucket_view": True},
+}
+
+
+def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy, in nats per byte."""
+    return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+
+
+def buckets_of(model: DistributedDataParallel, backward: Callable[[nn.Module], None]) -> dict[str, Any]:
+    """The buckets of the first backward pass and of a later one, in bytes and in the order in which they are sent."""
+    sent: list[Tensor] = []
+
+    def noting(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        sent.append(bucket.buffer())
+        return allreduce_hook(group, bucket)
+
+    model.register_comm_hook(None, noting)
+    backward(model)
+    first = [buffer.nbytes for buffer in sent]
+    backward(model)
+    sent.clear()
+    backward(model)
+    memory = {buffer.untyped_storage().data_ptr(): buffer.untyped_storage().nbytes() for buffer in sent}
+    buckets = sum(memory.values())
+    for parameter in model.parameters():
+        storage = parameter.grad.untyped_storage()
+        memory[storage.data_ptr()] = storage.nbytes()
+    kinds = {"weights": sum(p.nbytes for p in model.parameters()), "buckets": buckets}
+    kinds["gradients beside the buckets"] = sum(memory.values()) - buckets
+    return {"first": first, "later": [buffer.nbytes for buffer in sent], "memory_bytes": kinds}
+
+
+def lanes_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, list[list[float]]]:
+    """When the backward pass ran and when each all-reduce did: [start, end] in seconds from its beginning."""
+    model.zero_grad()
+    loss = loss_of(model, *batch)
+    cuda = loss.is_cuda
+    dist.barrier()
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as profiler:
+        loss.backward()
+        if cuda:
+            torch.cuda.synchronize()
+    backward, sent = [], []
+    for event in profiler.events():
+        span = (event.time_range.start / 1e6, event.time_range.end / 1e6)
+        if cuda and event.device_type == torch.autograd.DeviceType.CUDA:
+            if event.name.startswith("nccl"):
+                sent += [span] if "Kernel" in event.name else []  # and not NCCL's annotation of the same
+            else:
+                backward.append(span)
+        elif not cuda and event.name.endswith(":all_reduce"):  # gloo:all_reduce, in a thread of gloo
+            sent.append(span)
+        elif not cuda and event.name.startswith("autograd::engine::evaluate_function"):
+            backward.append(span)
+    began = min(start for start, _ in backward)
+    whole = [(began, max(end for _, end in backward))]
+    lanes = {"backward": whole, "all-reduce": sorted(sent)}
+    return {lane: [[start - began, end - began] for start, end in spans] for lane, spans in lanes.items()}
+
+
+def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tensor]], sync_each: bool) -> None:
+    """Gradients of several micro-batches, averaged over the ranks after each, or only after the last."""
+    for tokens, targets in batches[:-1]:
+        if sync_each:
+            (loss_of(model, tokens, targets) / len(batches)).backward()
+        else:
+            with model.no_sync():  # the forward pass belongs inside, too
+                (loss_of(model, tokens, targets) / len(batches)).backward()
+    (loss_of(model, *batches[-1]) / len(batches)).backward()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=int, default=96)
+    parser.add_argument("--batch", type=int, default=1, help="pieces of text on each rank")
+    parser.add_argument("--rounds", type=int, default=12)
+    args = parser.parse_args()
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    cuda = torch.cuda.device_count() >= local_ranks
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    ranks = dist.get_world_size()
+    text = library_text(2**20).data
+    batches = list(text_batches(text, args.batch, 64, steps=4, seed=dist.get_rank(), device=str(device)))
+    torch.manual_seed(0)
+    base = GPT(context=64, width=args.width, layers=4, heads=4).to(device)
+
+    def distributed(**options: Any) -> DistributedDataParallel:
+        return DistributedDataParallel(copy.deepcopy(base), **options)
+
+    def backward(model: nn.Module) -> None:
+        model.zero_grad()
+        loss_of(model, *batches[0]).backward()
+
+    def backward_then_send(model: DistributedDataParallel) -> None:
+        with model.no_sync():
+            backward(model)
+        flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        dist.all_reduce(flat)
+        parts = flat.div_(ranks).split([parameter.numel() for parameter in model.parameters()])
+        for parameter, part in zip(model.parameters(), parts, strict=True):
+            parameter.grad.copy_(part.view_as(parameter))
+
+    def gradient(model: nn.Module) -> Tensor:
+        return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+    report(settings={name: buckets_of(distributed(**options), backward) for name, options in OPTIONS.items()})
+
+    models = {name: distributed(**options) for name, options in OPTIONS.items() if name != "bucket_cap_mb=1"}
+    cases = {name: lambda model=model: backward(model) for name, model in models.items()}
+    models["sent after backward"] = distributed()
+    cases["sent after backward"] = lambda: backward_then_send(models["sent after backward"])
+    for _ in range(2):  # the first backward pass still uses one bucket for all
+        for case in cases.values():
+            case()
+    for name, model in models.items():
+        torch.testing.assert_close(gradient(model), gradient(models["default"]), rtol=1e-5, atol=1e-7, msg=name)
+    timed_rounds(cases, name="buckets", rounds=args.rounds, agreement="gradients equal to 1e-5")
+    report(lanes={name: lanes_of(models[name], batches[0]) for name in ("default", "bucket_cap_mb=25")})
+
+    ways = {"send after each": distributed(), "no_sync": distributed()}
+
+    def accumulated(name: str) -> None:
+        ways[name].zero_grad()
+        accumulate(ways[name], batches, sync_each=name == "send after each")
+
+    for name in ways:
+        accumulated(name)
+    torch.testing.assert_close(*map(gradient, ways.values()), rtol=1e-4, atol=1e-7)
+    cases = {name: lambda name=name: accumulated(name) for name in ways}
+    timed_rounds(cases, name="accumulation", rounds=args.rounds, agreement="gradients equal to 1e-4")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

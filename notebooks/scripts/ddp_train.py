@@ -1,0 +1,125 @@
+r"""Train a small GPT with DDP, and hold it against one process that sees the whole batch.
+
+One machine:
+    torchrun --standalone --nproc-per-node=2 scripts/ddp_train.py --steps 20
+Two machines, the same line on both; HOST is one of them:
+    torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 --rdzv-id=run1 \
+        scripts/ddp_train.py --batch 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from course_utils.materials.models import GPT
+from course_utils.materials.text import library_text, text_batches
+from course_utils.ranks import memory_by_kind, report
+
+# Relative, in float32: the order of additions differs between one process and several, nothing else does.
+GRADIENT_TOLERANCE, LOSS_TOLERANCE = 1e-5, 1e-3
+
+Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
+
+
+def join_ranks() -> tuple[int, int, torch.device]:
+    """Meet the other processes. torchrun has put into the environment who you are and where they are."""
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if torch.cuda.device_count() >= local_ranks:
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        dist.init_process_group("gloo")
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy, in nats per byte."""
+    return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+
+
+def train(model: nn.Module, batches: Batches, rank: int, ranks: int) -> tuple[list[Tensor], torch.optim.Optimizer]:
+    """An ordinary training loop. Only the slice knows that there are other ranks."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for tokens, targets in batches:
+        loss = loss_of(model, tokens[rank::ranks], targets[rank::ranks])
+        optimizer.zero_grad()
+        loss.backward()  # with DDP: here gradients are averaged over the ranks
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses, optimizer
+
+
+def gradient(model: nn.Module, batch: tuple[Tensor, Tensor], rank: int, ranks: int) -> Tensor:
+    """All gradients of one batch as one vector."""
+    model.zero_grad()
+    loss_of(model, *(part[rank::ranks] for part in batch)).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).clone()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=24, help="global batch: pieces of text on all ranks together")
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--width", type=int, default=64)
+    args = parser.parse_args()
+
+    rank, ranks, device = join_ranks()
+    if args.batch % ranks:
+        parser.error(f"--batch {args.batch} is no multiple of {ranks} ranks: their means would not have equal weight")
+
+    def batches(steps: int, seed: int = 0) -> Batches:
+        # The same seed on every rank: all draw the same global batch, and each takes its slice.
+        text = library_text(2**20).data
+        return text_batches(text, args.batch, args.length, steps, seed=seed, device=str(device))
+
+    torch.manual_seed(rank)  # not the same on purpose: DDP copies rank 0's weights to all ranks
+    model = GPT(context=args.length, width=args.width, layers=2, heads=2).to(device)
+    references = {"one process": copy.deepcopy(model)}
+    if device.type == "cuda" or not torch.cuda.is_available():
+        references["DataParallel"] = nn.DataParallel(copy.deepcopy(model))
+    exact = copy.deepcopy(model).double()
+    ddp = DistributedDataParallel(model)
+
+    # Gradients of one batch. In float64, rounding is too small to hide a mistake.
+    batch = next(iter(batches(1, seed=1)))
+    errors = {}
+    gradients = {"float32": gradient(ddp, batch, rank, ranks)}
+    gradients["float64"] = gradient(DistributedDataParallel(copy.deepcopy(exact)), batch, rank, ranks)
+    if rank == 0:
+        for kind, one in (("float32", copy.deepcopy(references["one process"])), ("float64", exact)):
+            expected = gradient(one, batch, 0, 1)
+            errors[kind] = ((gradients[kind] - expected).norm() / expected.norm()).item()
+
+    # Loss curves. A rank knows the loss of its own slice; the mean of equal slices is the global batch's.
+    losses, optimizer = train(ddp, batches(args.steps), rank, ranks)
+    curve = torch.stack(losses)
+    dist.all_reduce(curve)
+    curves = {"DDP": (curve / ranks).tolist()}
+    report(device=device.type, memory_bytes=memory_by_kind(ddp, optimizer))
+    if rank == 0:
+        for label, reference in references.items():
+            curves[label] = torch.stack(train(reference, batches(args.steps), 0, 1)[0]).tolist()
+        apart = max(abs(one / ddp - 1) for one, ddp in zip(curves["one process"], curves["DDP"], strict=True))
+        report(gradient_error=errors, loss_error=apart, loss_curves=curves)
+        assert errors["float32"] < GRADIENT_TOLERANCE, f"gradients differ by {errors['float32']:.1e}"
+        assert apart < LOSS_TOLERANCE, f"loss curves differ by {apart:.1e}"
+    dist.barrier()  # nobody leaves while rank 0 still checks
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

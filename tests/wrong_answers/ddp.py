@@ -1,0 +1,102 @@
+"""Wrong answers to the exercises of lesson 17: one for each hint."""
+
+import torch
+
+
+def _order(size, seed):
+    return torch.randperm(size, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def reads_everything(size, ranks, rank, epoch):
+    return _order(size, epoch)
+
+
+def own_order(size, ranks, rank, epoch):
+    order = _order(size, 100 * epoch + rank)
+    length = -(-size // ranks)
+    return (order + order)[rank * length : (rank + 1) * length]
+
+
+def uneven(size, ranks, rank, epoch):
+    return _order(size, epoch)[rank::ranks]
+
+
+def dropped(size, ranks, rank, epoch):
+    return _order(size, epoch)[: size // ranks * ranks][rank::ranks]
+
+
+def same_order(size, ranks, rank, epoch):
+    order = list(range(size))
+    return (order + order[: -size % ranks])[rank::ranks]
+
+
+def sends_each(model, batches, loss_of):
+    for batch in batches:
+        (loss_of(model, batch) / len(batches)).backward()
+    return 1.0
+
+
+def never_sends(model, batches, loss_of):
+    with model.no_sync():
+        for batch in batches:
+            (loss_of(model, batch) / len(batches)).backward()
+    return 1.0
+
+
+def forward_outside(model, batches, loss_of):
+    for batch in batches[:-1]:
+        loss = loss_of(model, batch) / len(batches)
+        with model.no_sync():
+            loss.backward()
+    (loss_of(model, batches[-1]) / len(batches)).backward()
+    return 1.0
+
+
+def sends_early(model, batches, loss_of):
+    (loss_of(model, batches[0]) / len(batches)).backward()
+    with model.no_sync():
+        for batch in batches[1:]:
+            (loss_of(model, batch) / len(batches)).backward()
+    return 1.0
+
+
+def not_divided(model, batches, loss_of):
+    with model.no_sync():
+        for batch in batches[:-1]:
+            loss_of(model, batch).backward()
+    loss_of(model, batches[-1]).backward()
+    return 1.0
+
+
+def loses_gradients(model, batches, loss_of):
+    with model.no_sync():
+        for batch in batches[:-1]:
+            (loss_of(model, batch) / len(batches)).backward()
+    model.zero_grad()
+    (loss_of(model, batches[-1]) / len(batches)).backward()
+    return 1.0
+
+
+WRONG = {
+    "check_share": {
+        "everything": reads_everything,
+        "own_order": own_order,
+        "uneven": uneven,
+        "dropped": dropped,
+        "same_order": same_order,
+    },
+    "check_local_loss": {
+        "mean_of_means": lambda loss_sum, own, total, ranks: loss_sum / own,
+        "forgets_average": lambda loss_sum, own, total, ranks: loss_sum / total,
+        "sum": lambda loss_sum, own, total, ranks: loss_sum,
+        "local_count": lambda loss_sum, own, total, ranks: loss_sum * ranks / own,
+    },
+    "check_accumulate": {
+        "sends_each": sends_each,
+        "never_sends": never_sends,
+        "forward_outside": forward_outside,
+        "sends_early": sends_early,
+        "not_divided": not_divided,
+        "loses_gradients": loses_gradients,
+    },
+}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from course_utils.machine import environment, scaled
     from course_utils.memory import trace_memory
     from course_utils.observations import curves, tabulate
+    from course_utils.ranks import run_ranks
     from course_utils.state import fresh
     from course_utils.store import recorded
     from course_utils.timing import compare, measure, sweep
@@ -28,6 +29,7 @@ _MODULE_OF = {
     "measure": "timing",
     "predict": "display.prediction",
     "recorded": "store",
+    "run_ranks": "ranks",
     "scaled": "machine",
     "simulate_allocator": "allocator",
     "sweep": "timing",
@@ -44,6 +46,7 @@ __all__ = [
     "measure",
     "predict",
     "recorded",
+    "run_ranks",
     "scaled",
     "simulate_allocator",
     "sweep",

@@ -29,7 +29,7 @@ SHOWING = frozenset({"print", "display", "predict", "Markdown", "HTML"})
 SHOWING_METHODS = frozenset({"plot", "reveal", "show", "set_title", "set_xlabel", "set_ylabel", "suptitle"})
 INERT = SHOWING | MEASURING | {"environment", "recorded", "scaled", "help", "repr", "len"}
 # Keywords of a measuring call whose values are the sizes of the problem, not the code that is measured.
-PARAMETER_KEYWORDS = frozenset({"over", "parameters"})
+PARAMETER_KEYWORDS = frozenset({"args", "over", "parameters", "ranks"})
 
 _FINGERPRINT_FORMAT = "fingerprint-1"
 
@@ -40,7 +40,8 @@ class Fingerprint:
 
     Attributes:
         code_hash: changes when the experiment, or anything in the notebook that it uses, is other code.
-        parameters_hash: changes when a problem size does: an argument of ``scaled``, or ``over=`` or ``parameters=``.
+        parameters_hash: changes when a problem size does: an argument of ``scaled``, or ``over=``, ``parameters=``, or
+            ``ranks=`` and ``args=`` of ``run_ranks``.
         parameters: these sizes by name, for people to read.
     """
 
@@ -82,9 +83,9 @@ def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
     It covers the statement that measures, the statements before it in its cell, and whatever these use from earlier
     cells: definitions, assignments and imports, what changes them in place, and what these in turn use. What is
     imported from ``course_utils.materials`` (models, data) counts as if it stood in the notebook, and so does a program
-    that is named as ``scripts/....py`` and lies beside it. It leaves out comments, layout, Markdown, docstrings,
-    statements that only show something, and the texts that are shown. Problem sizes count for ``parameters_hash``
-    alone. All supported versions of Python give the same result.
+    that is named as ``scripts/....py`` and lies beside it, with the materials that it imports. It leaves out comments,
+    layout, Markdown, docstrings, statements that only show something, and the texts that are shown. Problem sizes count
+    for ``parameters_hash`` alone. All supported versions of Python give the same result.
 
     Args:
         notebook: the notebook's path.
@@ -393,7 +394,11 @@ def _code_outside(statements: Iterable[_Statement], folder: Path) -> list[str]:
         folder: where the notebook lies.
     """
     wanted: set[tuple[str, str | None]] = set()
+    named = sorted({program for statement in statements for program in _programs_in(statement.node)})
+    programs = {program: _parsed(folder / program) for program in named if (folder / program).is_file()}
     work = [material for statement in statements for material in _materials_in(statement.node)]
+    for tree in programs.values():
+        work += [found for node in ast.walk(tree) if isinstance(node, ast.stmt) for found in _materials_in(node)]
     code: dict[tuple[str, str | None], list[str]] = {}
     while work:
         module, name = material = work.pop()
@@ -404,10 +409,7 @@ def _code_outside(statements: Iterable[_Statement], folder: Path) -> list[str]:
         code[material] = [_serialise(statement.node) for statement in used]
         work += [further for statement in used for further in _materials_in(statement.node)]
     serialised = [f"{module}:{name} {part}" for (module, name) in sorted(code, key=str) for part in code[module, name]]
-    for program in sorted({program for statement in statements for program in _programs_in(statement.node)}):
-        if (folder / program).is_file():
-            serialised.append(f"{program} {_serialise(_parsed(folder / program))}")
-    return serialised
+    return serialised + [f"{program} {_serialise(tree)}" for program, tree in programs.items()]
 
 
 def _materials_in(node: ast.stmt) -> Iterator[tuple[str, str | None]]:

@@ -28,6 +28,7 @@ from course_utils.results import (
     Environment,
     Measurement,
     MemoryTrace,
+    RankResults,
     Sweep,
     Table,
 )
@@ -341,11 +342,13 @@ def _cells(result: Any) -> Iterator[tuple[str, Cell]]:
         for entry in result:
             value = format_seconds(entry.value) if entry.unit == "s" else format_rate(entry.value, entry.unit)
             yield entry.name, Cell("", value)
-    elif isinstance(result, Table):
-        for row in result:
+    elif isinstance(result, Table | RankResults):
+        table = result if isinstance(result, Table) else result.table
+        for row in table:
             name, *values = row.items()
-            told = [f"{column} {value_text(value, result.units.get(column))}" for column, value in values]
-            yield value_text(name[1], result.units.get(name[0])), Cell("", "; ".join(told))
+            told = [f"{column} {value_text(value, table.units.get(column))}" for column, value in values]
+            of_rank = "rank " if isinstance(result, RankResults) else ""
+            yield of_rank + value_text(name[1], table.units.get(name[0])), Cell("", "; ".join(told))
     elif isinstance(result, Curves):
         for curve in result:
             yield curve.label, Cell("", f"{value_text(curve.final, None)} at {result.x_label} {curve.x[-1]:g}")

@@ -54,6 +54,7 @@ from course_utils.results import (
     Environment,
     Measurement,
     MemoryTrace,
+    RankResults,
     Sweep,
     Table,
 )
@@ -733,7 +734,7 @@ def figure(result: Any, ax: Axes | None = None) -> Figure:
     ):
         if isinstance(result, kind):
             return draw(result, ax)
-    if isinstance(result, Table | Curves | MemoryTrace):
+    if isinstance(result, Table | Curves | MemoryTrace | RankResults):
         return result.plot(ax=ax)
     if isinstance(result, Environment):
         raise TypeError("an environment has nothing to draw: show it as a table instead")

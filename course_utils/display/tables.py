@@ -34,6 +34,7 @@ from course_utils.results import (
     Measurement,
     MemoryRow,
     MemoryTrace,
+    RankResults,
     Sweep,
     Table,
 )
@@ -603,6 +604,14 @@ def _memory_checks(t: MemoryTrace) -> str:
     return " · ".join(said)
 
 
+def _rank_results(run: RankResults) -> _Sheet:
+    shown = _tabulated(run.table)
+    ranks = f"{run.ranks} rank{'s' if run.ranks > 1 else ''} on {run.backend}"
+    threads = f"{run.threads_per_rank} thread{'s' if run.threads_per_rank > 1 else ''} each"
+    how = f"{ranks} · {threads} · {format_seconds(run.seconds)} from start to end · {run.command}"
+    return _Sheet(shown.tables, shown.lines, (how, *shown.fine_print))
+
+
 def _sheet(result: Any) -> _Sheet:
     for kind, make in (
         (Environment, _environment),
@@ -613,6 +622,7 @@ def _sheet(result: Any) -> _Sheet:
         (Table, _tabulated),
         (Curves, _curves),
         (MemoryTrace, _memory_trace),
+        (RankResults, _rank_results),
     ):
         if isinstance(result, kind):
             return make(result)

@@ -1,0 +1,116 @@
+"""All that can go wrong in a rank. Without torch, so that a launch takes as long as torchrun itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from course_utils.ranks import report
+
+RANK = int(os.environ["RANK"])
+
+
+def remember(pid: int) -> None:
+    """Tell the test which processes there were."""
+    with open(sys.argv[2], "a", encoding="utf-8") as file:
+        file.write(f"{pid}\n")
+
+
+def fork_away() -> None:
+    """Leave a grandchild behind: in a session of its own, without any variable, and without parents."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={})
+        remember(grandchild.pid)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def wait_for_others() -> None:
+    """What a collective call looks like when another rank does not come."""
+    time.sleep(600)
+
+
+def raise_in_rank_1() -> None:
+    """The other rank waits, and does not listen when torchrun tells it to end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if RANK == 1:
+        time.sleep(0.5)
+        try:
+            int("no number")
+        except ValueError as error:
+            raise RuntimeError("the shapes do not fit") from error
+    wait_for_others()
+
+
+def die_in_rank_1() -> None:
+    """By a signal; the other notices it at once, and complains as gloo does."""
+    pipe = Path(sys.argv[2]).with_suffix(".pipe")
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(pipe)
+    with pipe.open("w" if RANK == 1 else "r", encoding="utf-8") as file:
+        if RANK == 1:
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        file.read()
+    raise RuntimeError("Connection closed by peer")
+
+
+def close_everything() -> None:
+    """Nothing can be heard of it any more, but where it is can be found out."""
+    for descriptor in (0, 1, 2):
+        os.close(descriptor)
+    wait_for_others()
+
+
+def print_megabytes() -> None:
+    """A line that is far too long, then far too many lines."""
+    print("x" * 100_000)
+    for number in range(50_000):
+        print(f"line {number} of rank {RANK} {'.' * 60}")
+    report(printed=50_000)
+
+
+def print_for_ever() -> None:
+    """Until the disk is full."""
+    while True:
+        sys.stdout.write("y" * 2**20)
+
+
+def leave_behind() -> None:
+    """End well, but leave processes that would run on."""
+    fork_away()
+    print(*sys.argv[1:2], *sys.argv[3:])
+    report(argv=len(sys.argv), path=sys.path[0], omp=os.environ["OMP_NUM_THREADS"], port=os.environ["MASTER_PORT"])
+
+
+def exit_with_status_3() -> None:
+    """No exception, no traceback."""
+    if RANK == 0:
+        print("cannot go on")
+        sys.exit(3)
+    wait_for_others()
+
+
+def write_where_nobody_may() -> None:
+    """In a folder that takes no files."""
+    Path("/proc/nobody").write_text("x", encoding="utf-8")
+
+
+def report_too_much() -> None:
+    """More than a record holds."""
+    report(loss=[0.123456] * 10_000)
+
+
+if __name__ == "__main__":
+    remember(os.getpid())
+    if "fork" in sys.argv[3:]:
+        fork_away()
+    print("ready", flush=True)
+    globals()[sys.argv[1]]()

@@ -1,0 +1,56 @@
+"""A small data-parallel program, as a lesson would have it: it runs under plain torchrun, too.
+
+Without DistributedDataParallel, which takes longer to import than all the rest takes to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+
+from course_utils.ranks import memory_by_kind, report, timed_rounds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=8)
+    args = parser.parse_args()
+    local_rank = int(os.environ["LOCAL_RANK"])
+    cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(64, 64).to(device)
+    batch = torch.randn(32, 64, generator=torch.Generator().manual_seed(rank)).to(device)
+
+    def step(together: bool) -> float:
+        model.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        for parameter in model.parameters():
+            if together:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= ranks
+            parameter.data -= 0.1 * parameter.grad
+        return loss.item()
+
+    print(f"{rank} of {ranks} on {device}, {torch.get_num_threads()} threads")
+    report(loss=[step(True) for _ in range(args.steps)], memory_bytes=memory_by_kind(model))
+    report(threads=torch.get_num_threads(), weight=model.weight[0, 0].detach(), pid=os.getpid())
+    timed_rounds(
+        {"1 rank": (lambda: step(False)) if rank == 0 else None, "all ranks": lambda: step(True)},
+        name="scaling",
+        rounds=args.rounds,
+        items={"1 rank": 32, "all ranks": 32 * ranks},
+    )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Train one GPT with DDP, ZeRO-1 and FSDP: what each rank keeps, what it sends, and how long a step takes.
+
+By hand, on one machine: torchrun --standalone --nproc-per-node=2 scripts/fsdp_train.py --steps 10
+On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400
+--rdzv-id=1 scripts/fsdp_train.py
+"""
+
+import argparse
+import gc
+import os
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_utils.materials.models import GPT
+from course_utils.materials.text import library_text, text_batches
+from course_utils.ranks import memory_by_kind, report, timed_rounds
+
+STRATEGIES = ("DDP", "ZeRO-1", "FSDP no reshard", "FSDP", "FSDP root only")
+
+
+# begin: strategies
+def spread(strategy: str, model: nn.Module, mesh: DeviceMesh) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Wrap the model first, then build the optimizer from the wrapped model's parameters."""
+    adamw = {"lr": 1e-3, "fused": True}
+    if strategy in ("DDP", "ZeRO-1"):
+        model = DistributedDataParallel(model, process_group=mesh.get_group(), gradient_as_bucket_view=True)
+        if strategy == "ZeRO-1":
+            return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, mesh.get_group(), **adamw)
+        return model, torch.optim.AdamW(model.parameters(), **adamw)
+
+    reshard = (
+        strategy != "FSDP no reshard"
+    )  # False: weights stay gathered from the forward pass until the backward pass
+    if strategy != "FSDP root only":
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)  # what is not in a block: embeddings, last norm
+    return model, torch.optim.AdamW(model.parameters(), **adamw)
+
+
+# end: strategies
+
+
+# begin: step
+def training_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The same for all strategies."""
+    tokens, targets = batch
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+# end: step
+
+
+# begin: traffic
+class Traffic(TorchDispatchMode):
+    """Counts collectives, the bytes of the whole tensor that each is about, and which of these bytes are weights."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.weights = {weight.data_ptr() for weight in model.parameters()}
+        self.found: dict[str, dict[str, int]] = {}
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation.namespace == "c10d":
+            groups = [value if isinstance(value, list | tuple) else [value] for value in args[:2]]
+            groups = [[t for t in group if isinstance(t, torch.Tensor)] for group in groups]
+            whole = max(groups, key=lambda tensors: sum(t.nbytes for t in tensors))
+            name = operation.__name__.split(".")[0].strip("_").removesuffix("_base")
+            entry = self.found.setdefault(name, {"calls": 0, "bytes": 0, "of them weights": 0})
+            entry["calls"] += 1
+            entry["bytes"] += sum(t.nbytes for t in whole)
+            entry["of them weights"] += sum(t.nbytes for t in whole if t.data_ptr() in self.weights)
+        return operation(*args, **(kwargs or {}))
+
+
+# end: traffic
+
+
+# begin: peak
+def at_peak(model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], object]) -> dict[str, int]:
+    """Bytes by part at the highest moment of a step, by the trackers that PyTorch has for this."""
+    if isinstance(model, DistributedDataParallel):
+        tracker = MemTracker()
+        tracker.track_external(model, getattr(optimizer, "optim", optimizer))
+    else:
+        tracker = FSDPMemTracker(model, optimizer)
+    with tracker:
+        step()
+        tracker.reset_mod_stats()  # the first tracked step counts optimizer states that are only announced
+        step()
+    parts = dict.fromkeys(dict.fromkeys(PARTS.values()), 0)
+    for place in tracker.get_tracker_snapshot("peak").values():
+        for kind, size_bytes in place.items():
+            if kind != "Total":
+                parts[PARTS.get(kind.name, "the rest")] += size_bytes
+    return parts
+
+
+PARTS = {
+    "PARAM": "weights",
+    "SHARDED_PARAM": "weights",
+    "GRAD": "gradients",
+    "SHARDED_GRAD": "gradients",
+    "OPT": "optimizer state",
+    "UNSHARDED_PARAM": "gathered weights",
+    "UNSHARDED_GRAD": "whole gradients",
+    "ALL_GATHER": "buffers of collectives",
+    "REDUCE_SCATTER": "buffers of collectives",
+    "ACT": "activations",
+    "TEMP": "the rest",
+}
+# end: peak
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+    parser.add_argument("--steps", type=int, default=6, help="of training, for the loss curve")
+    parser.add_argument("--rounds", type=int, default=0, help="of timed steps")
+    parser.add_argument("--batch", type=int, nargs="+", default=[2], help="pieces of text on each rank; times for each")
+    parser.add_argument("--length", type=int, default=64, help="bytes in a piece")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=4)
+    args = parser.parse_args()
+
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    cuda = torch.cuda.device_count() >= local_ranks
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh(device.type, (ranks,))
+    text = library_text(2**18).data
+
+    def gpt() -> GPT:
+        torch.manual_seed(0)  # the same weights on all ranks, every time
+        heads = max(1, args.width // 64)
+        return GPT(context=args.length, width=args.width, layers=args.layers, heads=heads).to(device)
+
+    def batches(per_rank: int, steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return list(text_batches(text, per_rank * ranks, args.length, steps, device=device))
+
+    def mine(batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.chunk(ranks)[rank] for tensor in batch)
+
+    # One process with the whole batch says what the loss must be.
+    model = gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    whole = [training_step(model, optimizer, batch).item() for batch in batches(args.batch[0], args.steps)]
+    report(
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        parameters_of_a_block=sum(weight.numel() for weight in model.blocks[0].parameters()),
+        losses={"one process": whole},
+    )
+    del model, optimizer
+
+    losses, memory, peaks, traffic, allocated = {"one process": whole}, {}, {}, {}, {}
+    for strategy in args.strategies:
+        model, optimizer = spread(strategy, gpt(), mesh)
+        mean = torch.stack(
+            [training_step(model, optimizer, mine(batch)) for batch in batches(args.batch[0], args.steps)]
+        )
+        dist.all_reduce(mean)
+        losses[strategy] = (mean / ranks).tolist()
+        memory[strategy] = memory_by_kind(model, optimizer)
+
+        batch = mine(batches(args.batch[0], 1)[0])
+        with Traffic(model) as counted:
+            training_step(model, optimizer, batch)
+        traffic[strategy] = counted.found
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+            training_step(model, optimizer, batch)
+            allocated[strategy] = torch.cuda.max_memory_allocated()
+        peaks[strategy] = at_peak(model, optimizer, lambda m=model, o=optimizer, b=batch: training_step(m, o, b))
+        del model, optimizer, counted
+        gc.collect()
+    report(losses=losses, memory=memory, peaks=peaks, traffic=traffic, cuda_peak_bytes=allocated)
+
+    if args.rounds:
+        trained = {strategy: spread(strategy, gpt(), mesh) for strategy in args.strategies}
+        for size in args.batch:
+            batch = mine(batches(size, 1)[0])
+            timed_rounds(
+                {
+                    strategy: lambda m=model, o=optimizer, b=batch: training_step(m, o, b)
+                    for strategy, (model, optimizer) in trained.items()
+                },
+                name=f"step, batch {size}",
+                rounds=args.rounds,
+                items=size * ranks * args.length,
+                agreement="loss curves as of one process",
+            )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

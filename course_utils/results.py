@@ -31,6 +31,8 @@ _T = TypeVar("_T")
 
 # What the numbers in a table can be: how they are shown follows from it.
 TABLE_UNITS = ("bytes", "s", "B/s", "FLOP/s", "relative", "ratio", "percent", "count")
+# What the memory of a rank is for. The last one is all that is none of the others.
+CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
 
 
 def _compact(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """What a torchrun program says of itself: values that it reports, rounds that it times, memory that it holds.
 
-Programs import these from :mod:`course_utils.ranks`. They do no harm elsewhere: a program that plain torchrun starts, on
-this machine or on a cluster, runs as it would without them, and rank 0 prints what it has to say.
+Programs import these from :mod:`course_utils.ranks`. They do no harm elsewhere: a program that plain torchrun starts,
+on this machine or on a cluster, runs as it would without them, and rank 0 prints what it has to say.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _plain(value: Any, name: str) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_plain(item, name) for item in value]
     raise TypeError(
-        f"report() cannot hand over {name!r}, a {type(value).__name__}: pass numbers, texts, truth values, or lists and "
-        "dictionaries of these, for example with .item() or str()"
+        f"report() cannot hand over {name!r}, a {type(value).__name__}: pass numbers, texts, truth values, or lists "
+        "and dictionaries of these, for example with .item() or str()"
     )
 
 
@@ -239,20 +239,20 @@ def memory_by_kind(model: torch.nn.Module, optimizer: torch.optim.Optimizer | No
         optimizer: its optimizer; a ``ZeroRedundancyOptimizer`` counts with the state of this rank.
 
     Returns:
-        ``weights`` (buffers included), ``gradients`` and ``optimizer state``.
+        ``weights`` (buffers included), ``optimizer state`` and ``gradients``.
 
     Example:
         >>> import torch
         >>> memory_by_kind(torch.nn.Linear(8, 4, bias=False))
-        {'weights': 128, 'gradients': 0, 'optimizer state': 0}
+        {'weights': 128, 'optimizer state': 0, 'gradients': 0}
     """
     import torch
 
     parameters = list(model.parameters())
     kinds: dict[str, list[Any]] = {
         "weights": [*parameters, *model.buffers()],
-        "gradients": [parameter.grad for parameter in parameters],
         "optimizer state": [],
+        "gradients": [parameter.grad for parameter in parameters],
     }
     if optimizer is not None:
         state = getattr(optimizer, "optim", optimizer).state

@@ -1,7 +1,7 @@
 """Watches one torchrun for :func:`course_utils.run_ranks`, and ends everything that came of it, whatever happens.
 
 A process of its own, in a session of its own: it outlives a notebook's kernel that is killed, and then cleans up. On
-Linux every descendant, also one that forked away from its parents, is handed to it by the kernel of the operating system
+Linux every descendant, also one that forked away from its parents, is handed to it by the system
 (``PR_SET_CHILD_SUBREAPER``), so none gets lost; elsewhere they are found by a mark in their environment.
 
 The notebook writes one line of JSON to the standard input and keeps it open: when it closes, all ends. The outcome goes

@@ -1,8 +1,8 @@
 """Run a torchrun program from a notebook: its output as it comes, its results as values, its failure as an exception.
 
-The engine is ``python -m torch.distributed.run``. What is added: the output of each rank, line by line and not endless;
-what each rank reports; the first failure first; where each rank is when time is up; and nothing that runs on afterwards,
-whatever the program or the notebook does (:mod:`course_utils.rank_supervisor`).
+The engine is ``python -m torch.distributed.run``. What is added: the output of each rank, line by line and not
+endless; what each rank reports; the first failure first; where each rank is when time is up; and nothing that runs on
+afterwards, whatever the program or the notebook does (:mod:`course_utils.rank_supervisor`).
 
 A program imports :func:`report`, :func:`timed_rounds` and :func:`memory_by_kind` from here.
 """
@@ -22,7 +22,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -241,8 +241,8 @@ def _check_capacity(ranks: int, cores: int) -> None:
     most = RANKS_PER_CORE * cores
     if ranks > most:
         raise ValueError(
-            f"{ranks} ranks are too many for this machine's {cores} core{'s' if cores > 1 else ''}: they would only wait "
-            f"for each other. Ask for {most} at most."
+            f"{ranks} ranks are too many for this machine's {cores} core{'s' if cores > 1 else ''}: they would only "
+            f"wait for each other. Ask for {most} at most."
         )
     available = _available_bytes()
     if ranks * RANK_BYTES > available:
@@ -320,6 +320,7 @@ class _Stream:
     rank: int
     offset: int = 0
     rest: bytes = b""
+    inside_long_line: bool = False
 
 
 @dataclass
@@ -329,7 +330,6 @@ class _Shown:
     lines: int = 0
     size: int = 0
     cut: bool = False
-    last: dict[Path, bytes] = field(default_factory=dict)
 
 
 class _Run:
@@ -361,7 +361,7 @@ class _Run:
             "most_log_bytes": MOST_LOG_BYTES,
             "command": [
                 *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
-                *(f"--nproc-per-node={ranks}", f"--log-dir={self.folder / 'logs'}", "--redirects=3", "--max-restarts=0"),
+                *(f"--nproc-per-node={ranks}", f"--log-dir={self.folder / 'logs'}", "--redirects=3"),
                 *("-m", "course_utils.rank_entry", str(program), *args),
             ],
         }
@@ -448,16 +448,23 @@ class _Run:
                 new = file.read(4 * _SHOWN_BYTES)
             stream.offset += len(new)
             *lines, stream.rest = re.split(rb"[\r\n]+", stream.rest + new)
-            if stream.rest and (last or len(stream.rest) > _SHOWN_BYTES):
+            if stream.inside_long_line and lines:
+                # The end of a line whose beginning has been shown.
+                del lines[0]
+                stream.inside_long_line = False
+            if stream.inside_long_line:
+                stream.rest = b""
+            elif stream.rest and (last or len(stream.rest) > _SHOWN_BYTES):
                 lines.append(stream.rest)
                 stream.rest = b""
+                stream.inside_long_line = not last
             for line in filter(None, lines):
                 if shown.lines >= _SHOWN_LINES or shown.size >= _SHOWN_BYTES:
                     shown.cut = True
                     break
                 text = line.decode("utf-8", "replace")
                 if len(text) > _LINE_CHARACTERS:
-                    text = f"{text[:_LINE_CHARACTERS]}... ({len(text)} characters)"
+                    text = f"{text[:_LINE_CHARACTERS]}... (and more on this line)"
                 out.write(f"[rank {stream.rank}] {text}\n")
                 shown.lines += 1
                 shown.size += len(line)

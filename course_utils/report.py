@@ -28,6 +28,7 @@ from course_utils.results import (
     Environment,
     Measurement,
     MemoryTrace,
+    NothingToDrawError,
     RankResults,
     Sweep,
     Table,
@@ -349,6 +350,9 @@ def _cells(result: Any) -> Iterator[tuple[str, Cell]]:
             told = [f"{column} {value_text(value, table.units.get(column))}" for column, value in values]
             of_rank = "rank " if isinstance(result, RankResults) else ""
             yield of_rank + value_text(name[1], table.units.get(name[0])), Cell("", "; ".join(told))
+        for key in result.rounds if isinstance(result, RankResults) else ():
+            for row, cell in _cells(result.comparison(key)):
+                yield f"{key}: {row}", cell
     elif isinstance(result, Curves):
         for curve in result:
             yield curve.label, Cell("", f"{value_text(curve.final, None)} at {result.x_label} {curve.x[-1]:g}")
@@ -385,8 +389,12 @@ def _marks(machines: Sequence[Shown]) -> dict[tuple[str, int], Mark]:
 
 
 def _picture(result: Any) -> str:
-    """A result's figure as a data URI. A PNG: with every sample drawn, an SVG is more than twice as large."""
+    """A result's figure as a data URI, or nothing. A PNG: with every sample, an SVG is more than twice as large."""
     buffer = io.BytesIO()
+    try:
+        drawn = result.plot()
+    except NothingToDrawError:
+        return ""
     # Without the drawing program's version, the same record gives the same bytes.
-    result.plot().savefig(buffer, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
+    drawn.savefig(buffer, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -35,6 +35,10 @@ TABLE_UNITS = ("bytes", "s", "B/s", "FLOP/s", "relative", "ratio", "percent", "c
 CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
 
 
+class NothingToDrawError(ValueError):
+    """A result holds no numbers that a figure could show."""
+
+
 def _compact(value: Any) -> Any:
     """Make a value fit for a record: six significant digits are far below any timer's noise and keep files small."""
     if isinstance(value, float):
@@ -1328,6 +1332,11 @@ class RankResults(_Result):
         return tuple(dict.fromkeys(key for report in self.reports for key in report.values))
 
     @property
+    def rounds(self) -> tuple[str, ...]:
+        """Names of what ``timed_rounds`` timed: what :meth:`comparison` takes."""
+        return tuple(key for key in self.keys if all(map(_is_rounds, self.values(key).values())))
+
+    @property
     def command(self) -> str:
         """What starts the same program by hand, in a shell and in the folder of the notebook."""
         arguments = [self.program, *self.args]
@@ -1355,7 +1364,7 @@ class RankResults(_Result):
             KeyError: if no rank reported it.
         """
         if key not in self.keys:
-            raise KeyError(_not_reported("no rank", key, self.keys))
+            raise KeyError(f"no rank reported {key!r}; there are: {', '.join(self.keys) or 'none'}")
         return {report.rank: report.values[key] for report in self.reports if key in report.values}
 
     @property
@@ -1372,14 +1381,16 @@ class RankResults(_Result):
                     units[column] = unit
             cells[column][rank] = value
 
-        by_kind = [key for key in self.keys if all(_is_memory_by_kind(key, v) for v in self.values(key).values())]
+        by_kind = [key for key in self.keys if all(is_memory_by_kind(key, v) for v in self.values(key).values())]
         for key in self.keys:
-            words, unit = _words_and_unit(key)
+            words, unit = words_and_unit(key)
+            if sum(words_and_unit(other)[0] == words for other in self.keys) > 1:
+                words = key
             for rank, value in self.values(key).items():
                 if key in by_kind:
                     for kind in memory_kinds(value):
                         add(kind if len(by_kind) == 1 else f"{words}: {kind}", rank, value[kind], "bytes")
-                elif _is_series(value):
+                elif is_series(value):
                     numbers = [item for item in value if item is not None]
                     if unit == "s":
                         add(f"{words} (median)", rank, statistics.median(numbers) if numbers else None, unit)
@@ -1417,14 +1428,14 @@ class RankResults(_Result):
             ValueError: if it is not a series of numbers.
         """
         values = self.values(key)
-        if not all(map(_is_series, values.values())):
+        if not all(map(is_series, values.values())):
             raise ValueError(f"{key!r} is not a series of numbers: report(...) a list to draw it as a curve")
         return Curves(
             curves=tuple(
                 Curve(f"rank {rank}", tuple(range(1, len(value) + 1)), tuple(value)) for rank, value in values.items()
             ),
             x_label=x,
-            y_label=y or _words_and_unit(key)[0],
+            y_label=y or words_and_unit(key)[0],
             environment=self.environment,
             name=self.name,
             parameters=self.parameters,
@@ -1450,11 +1461,10 @@ class RankResults(_Result):
         if not 0 < practical < 1:
             raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
         told = list(self.values(key).values())
-        if not all(isinstance(one, Mapping) and {"labels", "seconds", "control"} <= one.keys() for one in told):
-            rounds = [k for k in self.keys if all(isinstance(v, Mapping) and "control" in v for v in self.values(k))]
+        if not all(map(_is_rounds, told)):
             raise ValueError(
                 f"{key!r} does not come from timed_rounds(), which makes what can be compared; "
-                f"these do: {', '.join(rounds) or 'none'}"
+                f"these do: {', '.join(self.rounds) or 'none'}"
             )
         labels = tuple(told[0]["labels"])
         if any(tuple(one["labels"]) != labels for one in told):
@@ -1493,7 +1503,8 @@ class RankResults(_Result):
 
         Args:
             key: its name. A series of seconds is drawn sample by sample, another series as a curve, memory by kind as
-                stacked bars, a number as bars. By default a curve if there is one, else memory, else seconds.
+                stacked bars, a number as bars. By default a curve if there is one, else memory, else seconds, else
+                what ``timed_rounds`` timed.
             log_y: whether the y axis of a curve is logarithmic.
             ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
 
@@ -1537,14 +1548,10 @@ class _Reported(dict[str, Any]):
         self._who = who
 
     def __missing__(self, key: str) -> Any:
-        raise KeyError(_not_reported(self._who, key, self))
+        raise KeyError(f"{self._who} reported no {key!r}; there are: {', '.join(self) or 'none'}")
 
 
-def _not_reported(who: str, key: str, keys: Iterable[str]) -> str:
-    return f"{who} reported {key!r}; there are: {', '.join(keys) or 'none'}"
-
-
-def _words_and_unit(key: str) -> tuple[str, str | None]:
+def words_and_unit(key: str) -> tuple[str, str | None]:
     """``step_s`` is "step", in seconds."""
     for ending, unit in (("_s", "s"), ("_bytes", "bytes")):
         if key.endswith(ending) and key != ending:
@@ -1552,7 +1559,8 @@ def _words_and_unit(key: str) -> tuple[str, str | None]:
     return key.replace("_", " "), None
 
 
-def _is_series(value: Any) -> bool:
+def is_series(value: Any) -> bool:
+    """Whether a value is a list of numbers."""
     return (
         isinstance(value, Sequence)
         and not isinstance(value, str)
@@ -1567,8 +1575,14 @@ def memory_kinds(*sizes: Mapping[str, Any]) -> tuple[str, ...]:
     return (*(kind for kind in MEMORY_KINDS if kind in kinds), *sorted(kinds.keys() - set(MEMORY_KINDS)))
 
 
-def _is_memory_by_kind(key: str, value: Any) -> bool:
-    return key.endswith("_bytes") and isinstance(value, Mapping) and _is_series(list(value.values()))
+def is_memory_by_kind(key: str, value: Any) -> bool:
+    """Whether a value is memory by kind: a dictionary of numbers under a name that ends with ``_bytes``."""
+    return key.endswith("_bytes") and isinstance(value, Mapping) and is_series(list(value.values()))
+
+
+def _is_rounds(value: Any) -> bool:
+    """Whether a value is what ``timed_rounds`` reports."""
+    return isinstance(value, Mapping) and {"labels", "seconds", "control"} <= value.keys()
 
 
 def _slowest(series: Sequence[Sequence[float]], label: str) -> tuple[float, ...]:

@@ -41,6 +41,9 @@ from course_utils.results import (
     MemoryBlock,
     MemoryPhase,
     MemoryTrace,
+    NothingToDrawError,
+    RankReport,
+    RankResults,
     Sweep,
     SweepPoint,
     Table,
@@ -256,6 +259,23 @@ def _cuda_trace() -> MemoryTrace:
     )
 
 
+def _ranks(count: int, left_out: tuple[str, ...] = (), **more: object) -> RankResults:
+    """A small training on several ranks."""
+    reports = []
+    for rank in range(count):
+        rng = random.Random(rank)
+        told = {
+            "loss": [2.5 + math.exp(-x / 20) + 0.02 * rank for x in range(40)],
+            "step_s": list(_times(rng, 2e-2, 30, 0.05)),
+            "memory_bytes": {"weights": 4_000_000, "gradients": 4_000_000, "optimizer state": 8_000_000 // count},
+            "peak_bytes": 21_000_000,
+            "checksum": "1f3a",
+        }
+        reports.append(RankReport(rank, {key: value for key, value in told.items() if key not in left_out}))
+    fields = {"name": "ddp/parity", "program": "scripts/ddp_train.py", "args": ("--steps", "40")} | more
+    return RankResults(reports=tuple(reports), environment=CPU, notes=("A note with <b>markup</b>.",), **fields)
+
+
 TWO = {"pageable": 1.0, "pinned": 0.55}
 EIGHT = {
     "pageable": 1.0,
@@ -296,6 +316,9 @@ RESULTS = {
     "trace of steps": _memory_trace(4),
     "trace on a GPU": _cuda_trace(),
     "trace of nothing": MemoryTrace("nothing", "cpu", (0, 5), (), CPU),
+    "ranks": _ranks(4),
+    "ranks with memory": _ranks(2, left_out=("loss",)),
+    "one rank": _ranks(1, left_out=("loss", "memory_bytes"), name=None, program=f"scripts/{LONG}.py"),
 }
 DRAWN = [name for name, result in RESULTS.items() if not isinstance(result, Environment)]
 
@@ -607,7 +630,8 @@ def test_figure_is_a_small_image_with_labelled_axes(name):
     assert image.size[0] == 880
     assert image.getpixel((2, 2)) == (255, 255, 255)
     labels = [ax.get_xlabel() for ax in fig.axes] + [ax.get_ylabel() for ax in fig.axes]
-    assert any("(" in label and ")" in label for label in labels)
+    # What a program calls its loss has no unit.
+    assert name == "ranks" or any("(" in label and ")" in label for label in labels)
     environment = getattr(RESULTS[name], "environment", None)
     shown = {item.get_text() for item, _ in visible_texts(fig)}
     if environment is not None:
@@ -671,6 +695,26 @@ def test_curves_are_told_apart_by_colour_and_dash_and_break_where_they_are_not_f
         assert [None if math.isnan(y) else y for y in line.get_ydata()] == list(curve.y)
     assert curves.plot(log_y=True).axes[0].get_yscale() == "log"
     assert "recipe 3 are not finite" in text(curves)
+
+
+def test_what_ranks_reported_is_drawn_as_what_it_is():
+    run = RESULTS["ranks"]
+    (curves,) = run.plot().axes
+    assert [line.get_label() for line in curves.lines] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    assert list(curves.lines[2].get_ydata()) == run[2]["loss"]
+    assert run.plot(log_y=True).axes[0].get_yscale() == "log"
+    (times,) = run.plot("step_s").axes
+    assert times.get_ylabel() == "step (ms)"
+    assert list(times.lines[0].get_ydata()) == pytest.approx([1e3 * t for t in run[0]["step_s"]])
+    (memory,) = RESULTS["ranks with memory"].plot().axes
+    widths = [bar.get_width() * 2**20 for bar in memory.patches]
+    assert widths == pytest.approx([4e6] * 3 * 2)  # weights, optimizer state, gradients
+    for name in ("step_s", "memory_bytes", "peak_bytes"):
+        assert problems_of_texts(run.plot(name)) == []
+    with pytest.raises(ValueError, match="'checksum' cannot be drawn"):
+        run.plot("checksum")
+    with pytest.raises(NothingToDrawError, match="there are: checksum"):
+        _ranks(1, left_out=("loss", "step_s", "memory_bytes", "peak_bytes")).plot()
 
 
 def test_figure_shows_every_sample():

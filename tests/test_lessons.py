@@ -308,6 +308,29 @@ def test_an_experiment_changes_with_the_materials_and_programs_that_it_uses(
     assert after[0].parameters_hash == before[0].parameters_hash
 
 
+def test_a_program_counts_with_its_materials_and_its_ranks_as_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    materials = tmp_path / "materials"
+    materials.mkdir()
+    (tmp_path / "scripts").mkdir()
+    monkeypatch.setattr("course_utils.fingerprints._MATERIALS", materials)
+    program = "def main():\n    from course_utils.materials.layers import Layer\n    Layer(1)\n\nmain()\n"
+    (tmp_path / "scripts" / "train.py").write_text(program)
+
+    def of(ranks: int = 2, steps: int = 20, layers: str = MATERIALS["layers.py"]) -> tuple[str, str]:
+        (materials / "layers.py").write_text(layers)
+        cell = f"run_ranks('scripts/train.py', ranks={ranks}, args=['--steps', {steps}], name='a/x')"
+        found = fingerprint(save(tmp_path / "01_a.ipynb", cell), "a/x")
+        return found.code_hash, found.parameters_hash
+
+    code, sizes = of()
+    for other in (of(ranks=3), of(steps=30)):
+        assert other[0] == code
+        assert other[1] != sizes
+    changed_code, same_sizes = of(layers=MATERIALS["layers.py"].replace("= width", "= 2 * width"))
+    assert (changed_code != code, same_sizes) == (True, sizes)
+    assert of(layers=MATERIALS["layers.py"].replace("UNUSED = 3", "UNUSED = 4")) == (code, sizes)
+
+
 def test_materials_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("course_utils.fingerprints._MATERIALS", tmp_path)
     source = "from course_utils.materials.gone import Model\nmeasure(Model(), name='a/x')"

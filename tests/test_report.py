@@ -22,6 +22,8 @@ from course_utils.results import (
     Curves,
     Environment,
     Measurement,
+    RankReport,
+    RankResults,
     Sweep,
     SweepPoint,
     Table,
@@ -33,7 +35,7 @@ from tests.sandbox import here as sandbox_here
 __all__ = ["sandbox"]
 
 TODAY = datetime.date(2026, 1, 2)
-NAMES = ("alpha/loops", "alpha/over_n", "alpha/one", "alpha/limits", "alpha/kernels", "alpha/loss")
+NAMES = tuple(f"alpha/{name}" for name in ("loops", "over_n", "one", "limits", "kernels", "loss", "ranks", "words"))
 
 
 def seconds(n: int) -> float:
@@ -54,6 +56,19 @@ def comparison(here: Environment, name: str | None, n: int = 5_000) -> Compariso
 def results(here: Environment) -> list:
     points = tuple(SweepPoint(n, comparison(here, None, n)) for n in (2_000, 8_000))
     samples = tuple(seconds(50_000) for _ in range(9))
+    timed = [comparison(here, None).cases[i].elapsed_s for i in (0, 1)]
+    told = {
+        "peak_bytes": 2**21,
+        "steps": {
+            "labels": ["alone", "together"],
+            "seconds": {"alone": timed[0], "together": timed[1]},
+            "control": timed[0],
+            "first_call_s": {},
+            "calls": 1,
+            "items": {},
+            "agreement": "",
+        },
+    }
     return [
         comparison(here, "alpha/loops"),
         Sweep(over="n", points=points, environment=here, name="alpha/over_n"),
@@ -61,6 +76,8 @@ def results(here: Environment) -> list:
         Ceilings((Ceiling("additions", "FLOP/s", 50_000, samples),), here, name="alpha/limits"),
         Table(("case", "kernel", "peak"), (("mask", "math", 2**20),), here, {"peak": "bytes"}, name="alpha/kernels"),
         Curves((Curve("fp32", (1, 2), (2.5, 1.25)),), "step", "loss", here, name="alpha/loss"),
+        RankResults("scripts/a.py", tuple(RankReport(rank, told) for rank in range(2)), here, name="alpha/ranks"),
+        Table(("case", "kernel"), (("mask", "math"),), here, name="alpha/words"),
     ]
 
 
@@ -125,6 +142,8 @@ def test_every_kind_of_result_is_shown(both):
     assert "FLOP/s" in words
     assert "kernel math; peak 1.00 MiB" in words
     assert "1.25 at step 2" in words
+    assert "rank 1 peak 2.00 MiB" in words
+    assert "steps: together against alone" in words
 
 
 def test_the_page_is_the_same_every_time_but_for_the_date(both):
@@ -149,7 +168,7 @@ def test_the_page_holds_everything_and_escapes_what_it_shows(both):
 
 def test_the_figure_is_this_machines_own(both, mine):
     page = report.render(TODAY)
-    assert page.count('<img src="data:image/png;base64,') == len(NAMES)
+    assert page.count('<img src="data:image/png;base64,') == len(NAMES) - 1  # a table of words has none
     assert page.count(f'on {mine.machine}: every sample"') == len(NAMES)
 
 

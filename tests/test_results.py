@@ -24,6 +24,8 @@ from course_utils.results import (
     MemoryBlock,
     MemoryPhase,
     MemoryTrace,
+    RankReport,
+    RankResults,
     Sweep,
     SweepPoint,
     Table,
@@ -381,6 +383,124 @@ def test_blocks_that_make_no_sense_are_refused(column: str, value: object) -> No
         MemoryTrace.from_record(record)
 
 
+# Ranks
+
+
+def rounds_of(*slowdowns: float, idle: str = "") -> dict[str, object]:
+    """What `timed_rounds` reports on one rank: a plain case and a dear one."""
+    seconds = {
+        label: [] if label == idle else [1e-3 * slowdown * (1 + i % 5 / 100) for i in range(ROUNDS)]
+        for label, slowdown in zip(("plain", "dear"), slowdowns, strict=True)
+    }
+    return {
+        "labels": ["plain", "dear"],
+        "seconds": seconds,
+        "control": seconds["plain"],
+        "first_call_s": {label: 0.5 if seconds[label] else None for label in seconds},
+        "calls": 2,
+        "items": {"plain": 8, "dear": 16},
+        "agreement": "equal losses",
+    }
+
+
+def ranks_of(*values: dict[str, object], **more: object) -> RankResults:
+    reports = tuple(RankReport(rank, of_rank) for rank, of_rank in enumerate(values))
+    return RankResults("scripts/train.py", reports, HERE, **more)
+
+
+RANKS = ranks_of(
+    {
+        "step_s": [0.1, 0.3, 0.2],
+        "loss": [2.0, None, 1.0],
+        "peak_bytes": 2**20,
+        "memory_bytes": {"gradients": 1024, "weights": 2048},
+        "note": "fine",
+        "steps": rounds_of(1, 2),
+    },
+    {"step_s": [0.25], "loss": [2.5, 1.5], "peak_bytes": 2**21, "late": True, "steps": rounds_of(1.5, 1)},
+    name="ddp/parity",
+    args=("--steps", "3"),
+)
+
+
+def test_a_table_of_ranks_goes_by_the_names_of_the_values() -> None:
+    table = RANKS.table
+    assert table.columns == ("rank", "step (median)", "loss (last)", "peak", "weights", "gradients", "note", "late")
+    assert table.rows == (
+        (0, 0.2, 1.0, 2**20, 2048, 1024, "fine", None),
+        (1, 0.25, 1.5, 2**21, None, None, None, True),
+    )
+    assert table.units == {"step (median)": "s", "peak": "bytes", "weights": "bytes", "gradients": "bytes"}
+    assert ranks_of({}).table.columns == ("rank",)
+    # Two names that would share a column keep what tells them apart.
+    assert ranks_of({"step_s": 1.0, "step": 3}).table.columns == ("rank", "step_s", "step")
+
+
+def test_values_of_ranks_are_found_by_name_and_rank() -> None:
+    assert RANKS.values("note") == {0: "fine"}
+    assert [told["peak_bytes"] for told in RANKS] == [2**20, 2**21]
+    assert RANKS.command == "torchrun --standalone --nproc-per-node=2 scripts/train.py --steps 3"
+    for wrong, message in (
+        (lambda: RANKS[2], "no rank 2; there are 0 to 1"),
+        (lambda: RANKS[0]["lost"], "rank 0 reported no 'lost'; there are: step_s, loss"),
+        (lambda: RANKS.values("lost"), "no rank reported 'lost'; there are: step_s"),
+        (lambda: RANKS.comparison("lost"), "no rank reported 'lost'"),
+    ):
+        with pytest.raises(KeyError, match=message):
+            wrong()
+
+
+def test_curves_of_ranks_are_their_series() -> None:
+    drawn = RANKS.curves("loss")
+    assert (drawn.labels, drawn.y_label) == (("rank 0", "rank 1"), "loss")
+    assert (drawn["rank 0"].x, drawn["rank 0"].y) == ((1, 2, 3), (2.0, None, 1.0))
+    with pytest.raises(ValueError, match="'peak_bytes' is not a series"):
+        RANKS.curves("peak_bytes")
+
+
+def test_paired_times_of_ranks_are_those_of_the_slowest() -> None:
+    compared = RANKS.comparison("steps", practical=0.05)
+    assert (compared.baseline, compared.rounds, compared.practical) == ("plain", ROUNDS, 0.05)
+    # 1.5 on rank 1 against 2 on rank 0.
+    assert compared["dear"].ratio == pytest.approx(2 / 1.5)
+    assert compared["dear"].verdict == "SLOWER"
+    assert compared["plain"].median_s == pytest.approx(1.5e-3 * 1.02)
+    assert (compared.agreement, compared.cases[1].items, compared.cases[1].calls) == ("equal losses", 16, 2)
+    # A rank with nothing to do in a case does not count there.
+    idle = ranks_of({"steps": rounds_of(1, 2)}, {"steps": rounds_of(9, 1, idle="plain")}).comparison("steps")
+    assert idle["dear"].ratio == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (({"loss": [1.0]},), "'loss' does not come from timed_rounds.*: none"),
+        (({"loss": [1.0], "steps": rounds_of(1, 2)},), "'loss' does not come from timed_rounds.*: steps"),
+        (({"loss": rounds_of(1, 2)}, {"loss": {**rounds_of(1, 2), "labels": ["dear", "plain"]}}), "other cases"),
+        (({"loss": rounds_of(1, 2)}, {"loss": {**rounds_of(1, 2), "control": [1.0]}}), r"in \[1, 20\] rounds"),
+        (({"loss": rounds_of(1, 2, idle="dear")},), r"in \[0\] rounds"),
+    ],
+)
+def test_rounds_that_do_not_fit_are_refused(values: tuple[dict[str, object], ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ranks_of(*values).comparison("loss")
+
+
+def test_the_order_of_what_ranks_reported_outlives_a_file() -> None:
+    # Files have sorted keys; the baseline and the first column must not depend on the alphabet.
+    again = RankResults.from_record(json.loads(json.dumps(RANKS.to_record(), sort_keys=True)))
+    assert again.keys == RANKS.keys
+    assert again.table.columns == RANKS.table.columns
+    assert again.comparison("steps").labels == ("plain", "dear")
+    assert repr(again) == repr(RANKS)
+
+
+@pytest.mark.parametrize("change", [{"reports": []}, {"reports": [{"rank": 1, "values": []}]}, {"program": 3}])
+def test_damaged_rank_results_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        RankResults.from_record({**RANKS.to_record(), **change})
+
+
 # All of them
 
 _ALL = [
@@ -390,6 +510,7 @@ _ALL = [
     comparison(measurement("base"), measurement("case")),
     Sweep("n", (SweepPoint(1, comparison(measurement("base"), measurement("case"))),), HERE),
     TRACE,
+    RANKS,
     Table(("dtype", "error", "kernel"), (("fp32", 1e-7, "math"), ("bf16", None, "flash")), HERE, {"error": "relative"}),
     Curves((Curve("fp32", (1, 2), (2.5, None)),), "step", "loss", HERE),
 ]

@@ -34,6 +34,8 @@ from course_utils.results import (
     MemoryBlock,
     MemoryPhase,
     MemoryTrace,
+    RankReport,
+    RankResults,
     Sweep,
     SweepPoint,
     Table,
@@ -254,8 +256,33 @@ def _memory_traces(draw: st.DrawFn) -> MemoryTrace:
     )
 
 
+_told = st.one_of(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | _seconds | st.text(max_size=8),
+    st.lists(st.none() | _seconds, max_size=4),
+    st.dictionaries(_labels, st.integers(0, 2**45), max_size=3),
+)
+
+
+@st.composite
+def _rank_results(draw: st.DrawFn) -> RankResults:
+    values = draw(st.lists(st.dictionaries(_labels, _told, max_size=3), min_size=1, max_size=3))
+    return RankResults(
+        program="scripts/train.py",
+        reports=tuple(RankReport(rank, of_rank) for rank, of_rank in enumerate(values)),
+        environment=draw(_environments),
+        args=tuple(draw(st.lists(_labels, max_size=2))),
+        backend=draw(st.sampled_from(["gloo", "nccl"])),
+        threads_per_rank=draw(st.integers(1, 64)),
+        seconds=draw(_seconds),
+        name="tiny/ranks",
+        parameters=draw(_parameters),
+        notes=draw(_notes),
+    )
+
+
 _results = st.one_of(
     _tables(),
+    _rank_results(),
     _curves(),
     _memory_traces(),
     _comparisons(),
@@ -323,6 +350,7 @@ def test_round_trip_covers_every_type_that_can_be_recorded() -> None:
         "table",
         "curves",
         "memory_trace",
+        "rank_results",
     }
 
 

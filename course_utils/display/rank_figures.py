@@ -2,67 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from course_utils.display.quantities import seconds_unit
 from course_utils.display.table_figures import curves_figure, table_figure
-from course_utils.results import Curve, Curves, RankResults, Table, memory_kinds
+from course_utils.display.tables import is_number
+from course_utils.results import (
+    Curve,
+    Curves,
+    NothingToDrawError,
+    RankResults,
+    Table,
+    is_memory_by_kind,
+    is_series,
+    memory_kinds,
+    words_and_unit,
+)
+
+_CURVE, _MEMORY, _SECONDS, _ROUNDS, _NUMBER = range(5)
 
 
-def _is_series(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _drawn_as(run: RankResults, key: str) -> int | None:
+    """What a value is drawn as; None if it cannot be drawn."""
+    values = list(run.values(key).values())
+    if all(map(is_series, values)):
+        return _SECONDS if words_and_unit(key)[1] == "s" else _CURVE
+    if all(is_memory_by_kind(key, value) for value in values):
+        return _MEMORY
+    if key in run.rounds:
+        return _ROUNDS
+    return _NUMBER if all(map(is_number, values)) else None
 
 
 def _first_to_draw(run: RankResults) -> str:
-    """A curve if there is one, else memory by kind, else seconds, else any number."""
-
-    def rank_of(key: str) -> int | None:
-        values = list(run.values(key).values())
-        if all(map(_is_series, values)) and all(v is None or _is_number(v) for value in values for v in value):
-            return 2 if key.endswith("_s") else 0
-        if all(isinstance(value, dict) for value in values) and key.endswith("_bytes"):
-            return 1
-        return 3 if all(map(_is_number, values)) else None
-
-    ranked = [(place, key) for key in run.keys if (place := rank_of(key)) is not None]
-    if not ranked:
-        raise ValueError(f"nothing that can be drawn was reported; there are: {', '.join(run.keys) or 'none'}")
-    return min(ranked, key=lambda pair: pair[0])[1]
+    drawable = [(drawn_as, key) for key in run.keys if (drawn_as := _drawn_as(run, key)) is not None]
+    if not drawable:
+        raise NothingToDrawError(f"nothing that can be drawn was reported; there are: {', '.join(run.keys) or 'none'}")
+    return min(drawable, key=lambda pair: pair[0])[1]
 
 
 def rank_figure(run: RankResults, key: str | None, *, log_y: bool, ax: Axes | None) -> Figure:
     """Draw what the ranks reported; see :meth:`course_utils.results.RankResults.plot`."""
     key = _first_to_draw(run) if key is None else key
-    values = run.values(key)
-    title = run.name or run.program
-    if all(map(_is_series, values.values())):
-        y = f"{key.removesuffix('_s').replace('_', ' ')} (ms)" if key.endswith("_s") else None
-        drawn = run.curves(key, x="sample" if y else "step", y=y)
-        if y:
-            scaled = [Curve(c.label, c.x, tuple(None if v is None else v * 1e3 for v in c.y)) for c in drawn]
-            drawn = Curves(tuple(scaled), drawn.x_label, drawn.y_label, run.environment, name=title)
-        return curves_figure(drawn, log_y=log_y, ax=ax)
-    if all(isinstance(value, dict) for value in values.values()) and key.endswith("_bytes"):
-        kinds = memory_kinds(*values.values())
-        rows = tuple((f"rank {rank}", *(value.get(kind) for kind in kinds)) for rank, value in values.items())
-        table = Table(("rank", *kinds), rows, run.environment, units=dict.fromkeys(kinds, "bytes"), name=title)
-        return table_figure(table, kinds, stacked=True, ax=ax)
-    if all(map(_is_number, values.values())):
-        unit = {"_s": "s", "_bytes": "bytes"}.get(f"_{key.rpartition('_')[2]}")
-        rows = tuple((f"rank {rank}", value) for rank, value in values.items())
-        name = key.rpartition("_")[0].replace("_", " ") if unit else key.replace("_", " ")
-        units = {name: unit} if unit else {}
-        return table_figure(
-            Table(("rank", name), rows, run.environment, units=units, name=title), name, stacked=False, ax=ax
+    drawn_as = _drawn_as(run, key)
+    values, (words, unit) = run.values(key), words_and_unit(key)
+    if drawn_as is None:
+        raise ValueError(
+            f"{key!r} cannot be drawn: it is neither a series of numbers, nor a number, nor memory by kind, nor from "
+            "timed_rounds()"
         )
-    raise ValueError(
-        f"{key!r} cannot be drawn: it is neither a series of numbers, nor a number, nor memory by kind; what "
-        "timed_rounds() measured is drawn by .comparison(...).plot()"
-    )
+    if drawn_as is _ROUNDS:
+        return run.comparison(key).plot(ax=ax)
+    if drawn_as is _CURVE:
+        return curves_figure(run.curves(key), log_y=log_y, ax=ax)
+    if drawn_as is _SECONDS:
+        scale, name = seconds_unit(max(v for value in values.values() for v in value if v is not None))
+        series = run.curves(key, x="sample", y=f"{words} ({name})")
+        scaled = tuple(Curve(c.label, c.x, tuple(None if v is None else v / scale for v in c.y)) for c in series)
+        in_unit = Curves(scaled, series.x_label, series.y_label, run.environment, name=series.name)
+        return curves_figure(in_unit, log_y=log_y, ax=ax)
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    if drawn_as is _MEMORY:
+        columns = memory_kinds(*values.values())
+        rows = tuple((f"rank {rank}", *(value.get(kind) for kind in columns)) for rank, value in values.items())
+        unit = "bytes"
+    else:
+        columns = (words,)
+        rows = tuple((f"rank {rank}", value) for rank, value in values.items())
+    units = dict.fromkeys(columns, unit) if unit else {}
+    table = Table(("rank", *columns), rows, run.environment, units=units, name=run.name)
+    return table_figure(table, columns, stacked=drawn_as is _MEMORY, ax=ax)

@@ -32,7 +32,7 @@ from course_utils.display.canvas import (
 )
 from course_utils.display.quantities import seconds_unit
 from course_utils.display.tables import is_number, value_text
-from course_utils.results import Curves, Environment, Table
+from course_utils.results import Curves, Environment, NothingToDrawError, Table
 
 _BAR_IN = 0.24
 _LABEL_IN = 2.1
@@ -73,7 +73,7 @@ def _chosen(table: Table, columns: str | Sequence[str] | None) -> tuple[str, ...
         and all(row[i] is None or is_number(row[i]) for row in table.rows)
     ]
     if not numeric:
-        raise ValueError("this table has no column of numbers to draw")
+        raise NothingToDrawError("this table has no column of numbers to draw")
     if columns is None:
         return tuple(c for c in numeric if table.units.get(c) == table.units.get(numeric[0]))
     chosen = (columns,) if isinstance(columns, str) else tuple(columns)

@@ -609,7 +609,8 @@ def _rank_results(run: RankResults) -> _Sheet:
     ranks = f"{run.ranks} rank{'s' if run.ranks > 1 else ''} on {run.backend}"
     threads = f"{run.threads_per_rank} thread{'s' if run.threads_per_rank > 1 else ''} each"
     how = f"{ranks} · {threads} · {format_seconds(run.seconds)} from start to end · {run.command}"
-    return _Sheet(shown.tables, shown.lines, (how, *shown.fine_print))
+    timed = [f"Timed side by side: {', '.join(run.rounds)}; see .comparison({run.rounds[0]!r})."] if run.rounds else []
+    return _Sheet(shown.tables, (*timed, *shown.lines), (how, *shown.fine_print))
 
 
 def _sheet(result: Any) -> _Sheet:

@@ -18,7 +18,7 @@ import pytest
 import course_utils
 
 ROOT = Path(course_utils.__file__).resolve().parent
-# DESIGN's public names. The lessons still to come add run_ranks, diagnose and simulate_cluster.
+# DESIGN's public names. The lessons still to come add run_ranks and diagnose.
 PUBLIC = {
     "ceilings",
     "compare",
@@ -30,6 +30,7 @@ PUBLIC = {
     "recorded",
     "scaled",
     "simulate_allocator",
+    "simulate_cluster",
     "sweep",
     "tabulate",
     "trace_memory",

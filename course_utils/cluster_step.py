@@ -10,14 +10,15 @@ ZeroRedundancyOptimizer, fully_shard, autograd, AdamW.
 
 What is not as in a real process, and why:
     One step is enough: the optimizer's state is made beforehand, from gradients that are 0.
-    DDP: ``init_sync=False``, since the check of shapes across ranks reads memory that fake tensors lack; a hook in place
-    of the all-reduce, since the fake one returns no tensor. Before its second step DDP would read memory once more, to
+    DDP: ``init_sync=False``, since the check of shapes across ranks reads memory that fake tensors lack; a hook in
+    place of the all-reduce, since the fake one returns no tensor. Before its second step DDP would read memory once more, to
     put its buckets into another order; their sum stays.
     FSDP: the optimizer gets the local shards in place of DTensors: the same memory, ten times faster.
 
 Source (torch 2.13.0; the same in 2.11.0):
     torch/testing/_internal/distributed/fake_pg.py; torch/_subclasses/fake_tensor.py;
     torch/csrc/distributed/c10d/reducer.cpp, ``initialize_buckets``, ``mark_variable_ready_dense``, ``rebuild_buckets``;
+    torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, ``reduce_scatter_tensor_coalesced``;
     torch/distributed/optim/zero_redundancy_optimizer.py, ``_partition_parameters``.
 """
 
@@ -37,6 +38,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.materials.models import GPT
 from course_utils.rank_memory import RankMemory
@@ -71,6 +73,16 @@ def _fake_group(rank: int, ranks: int) -> Iterator[Any]:
         yield init_device_mesh("cpu", (ranks,))
     finally:
         dist.destroy_process_group()
+
+
+class _Gloo(TorchDispatchMode):
+    """Gloo's reduce-scatter is an all-reduce of a copy of its input; NCCL's needs no copy."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        copy = args[1].clone() if func is torch.ops.c10d._reduce_scatter_base_.default else None
+        result = func(*args, **(kwargs or {}))
+        del copy
+        return result
 
 
 def _model(point: dict[str, Any]) -> torch.nn.Module:
@@ -171,7 +183,7 @@ def simulate(point: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         point: the model's shape, ``strategy``, ``ranks``, ``batch``, ``length``, ``precision``, ``checkpointing``,
-            ``optimizer`` and ``gradient_as_bucket_view``.
+            ``optimizer``, ``gradient_as_bucket_view`` and ``backend``.
 
     Returns:
         The fields of a ``StepMemory``.
@@ -182,7 +194,8 @@ def simulate(point: dict[str, Any]) -> dict[str, Any]:
     while True:
         memory = RankMemory()
         # The mesh holds real tensors: it is made before anything is fake.
-        with _fake_group(rank or 0, point["ranks"]) as mesh, FakeTensorMode(), memory:
+        backend = _Gloo() if point["backend"] == "gloo" else contextlib.nullcontext()
+        with _fake_group(rank or 0, point["ranks"]) as mesh, FakeTensorMode(), memory, backend:
             if point["strategy"] in ("ddp", "zero1"):
                 fullest = _replicated_step(point, memory)
             else:

@@ -13,8 +13,6 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -24,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
+from course_utils.rank_memory import RankMemory
 from course_utils.ranks import memory_by_kind, report, timed_rounds
 
 STRATEGIES = ("DDP", "ZeRO-1", "FSDP no reshard", "FSDP", "FSDP root only")
@@ -53,12 +52,20 @@ def spread(strategy: str, model: nn.Module, mesh: DeviceMesh) -> tuple[nn.Module
 
 
 # begin: step
-def training_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """The same for all strategies."""
+def training_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: tuple[torch.Tensor, ...],
+    phase: Callable[[str], None] = lambda name: None,
+) -> torch.Tensor:
+    """The same for all strategies. ``phase`` hears what runs next."""
     tokens, targets = batch
     optimizer.zero_grad()
+    phase("forward")
     loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    phase("backward")
     loss.backward()
+    phase("optimizer step")
     optimizer.step()
     return loss.detach()
 
@@ -89,42 +96,6 @@ class Traffic(TorchDispatchMode):
 
 
 # end: traffic
-
-
-# begin: peak
-def at_peak(model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], object]) -> dict[str, int]:
-    """Bytes by part at the highest moment of a step, by the trackers that PyTorch has for this."""
-    if isinstance(model, DistributedDataParallel):
-        tracker = MemTracker()
-        tracker.track_external(model, getattr(optimizer, "optim", optimizer))
-    else:
-        tracker = FSDPMemTracker(model, optimizer)
-    with tracker:
-        step()
-        tracker.reset_mod_stats()  # the first tracked step counts optimizer states that are only announced
-        step()
-    parts = dict.fromkeys(dict.fromkeys(PARTS.values()), 0)
-    for place in tracker.get_tracker_snapshot("peak").values():
-        for kind, size_bytes in place.items():
-            if kind != "Total":
-                parts[PARTS.get(kind.name, "the rest")] += size_bytes
-    return parts
-
-
-PARTS = {
-    "PARAM": "weights",
-    "SHARDED_PARAM": "weights",
-    "GRAD": "gradients",
-    "SHARDED_GRAD": "gradients",
-    "OPT": "optimizer state",
-    "UNSHARDED_PARAM": "gathered weights",
-    "UNSHARDED_GRAD": "whole gradients",
-    "ALL_GATHER": "buffers of collectives",
-    "REDUCE_SCATTER": "buffers of collectives",
-    "ACT": "activations",
-    "TEMP": "the rest",
-}
-# end: peak
 
 
 def main() -> None:
@@ -170,28 +141,33 @@ def main() -> None:
     )
     del model, optimizer
 
-    losses, memory, peaks, traffic, allocated = {"one process": whole}, {}, {}, {}, {}
+    losses, memory, steps, traffic, allocated = {"one process": whole}, {}, {}, {}, {}
     for strategy in args.strategies:
-        model, optimizer = spread(strategy, gpt(), mesh)
-        mean = torch.stack(
-            [training_step(model, optimizer, mine(batch)) for batch in batches(args.batch[0], args.steps)]
-        )
+        with RankMemory() as held:  # before the model is wrapped, so that it sees DDP's buckets
+            model, optimizer = spread(strategy, gpt(), mesh)
+            mine_of = [mine(batch) for batch in batches(args.batch[0], args.steps)]
+            mean = torch.stack([training_step(model, optimizer, batch) for batch in mine_of])
+            with held.step(model, optimizer):
+                training_step(model, optimizer, mine_of[0], held.phase)
+        steps[strategy] = {
+            "largest": held.found.largest,
+            "at peak": held.found.at_peak,
+            "peak_bytes": held.found.peak_bytes,
+            "phase": held.found.peak_phase,
+        }
+        memory[strategy] = memory_by_kind(model, optimizer)
         dist.all_reduce(mean)
         losses[strategy] = (mean / ranks).tolist()
-        memory[strategy] = memory_by_kind(model, optimizer)
-
-        batch = mine(batches(args.batch[0], 1)[0])
         with Traffic(model) as counted:
-            training_step(model, optimizer, batch)
+            training_step(model, optimizer, mine_of[0])
         traffic[strategy] = counted.found
-        if cuda:
+        if cuda:  # what CUDA's allocator gave out, all that is in the process
             torch.cuda.reset_peak_memory_stats()
-            training_step(model, optimizer, batch)
+            training_step(model, optimizer, mine_of[0])
             allocated[strategy] = torch.cuda.max_memory_allocated()
-        peaks[strategy] = at_peak(model, optimizer, lambda m=model, o=optimizer, b=batch: training_step(m, o, b))
-        del model, optimizer, counted
+        del model, optimizer, counted, held
         gc.collect()
-    report(losses=losses, memory=memory, peaks=peaks, traffic=traffic, cuda_peak_bytes=allocated)
+    report(losses=losses, memory=memory, steps=steps, traffic=traffic, cuda_peak_bytes=allocated)
 
     if args.rounds:
         trained = {strategy: spread(strategy, gpt(), mesh) for strategy in args.strategies}

@@ -616,11 +616,13 @@ def _cluster_plan(plan: ClusterPlan) -> _Sheet:
     trust = _Column("the prediction is", tuple(map(plan.trust, points)), numeric=False)
     settings = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
     largest = max((error.parameters for error in plan.errors), default=0)
-    lines = [f"{e.strategy}: {e.words}, on up to {e.ranks} ranks." for e in plan.errors if e.strategy in plan.strategies]
+    lines = [
+        f"{e.strategy}: {e.words}, on up to {e.ranks} ranks." for e in plan.errors if e.strategy in plan.strategies
+    ]
     lines += plan.notes
     if 0 < largest < plan.shape.parameters:
         lines.append(
-            f"Models that were measured on real ranks had up to {format_count(largest)} parameters; for larger ones the "
+            f"Measured models had up to {format_count(largest)} parameters; for larger ones the "
             "method is not validated."
         )
     return _Sheet(

@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "rank_programs" / "step_memory.py"
 SMALL = {"width": 128, "layers": 4, "heads": 4, "vocabulary": 256, "context": 128, "batch": 4, "length": 128}
-LARGER = {"width": 384, "layers": 6, "heads": 6, "vocabulary": 8192, "context": 256, "batch": 2, "length": 256}
+LARGER = {"width": 256, "layers": 4, "heads": 4, "vocabulary": 4096, "context": 128, "batch": 2, "length": 128}
 SETTINGS = (
     {**SMALL, "precision": "fp32", "checkpointing": False, "optimizer": "foreach", "gradient_as_bucket_view": True},
     {**LARGER, "precision": "fp32", "checkpointing": False, "optimizer": "loop", "gradient_as_bucket_view": True},

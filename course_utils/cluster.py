@@ -27,6 +27,7 @@ from course_utils.results import (
     ClusterPlan,
     ClusterPoint,
     GPTShape,
+    trust_words,
 )
 from course_utils.store import RecordError, keep, package_root
 
@@ -111,38 +112,18 @@ def simulate_cluster(
         >>> plan["fsdp", 2].weights_bytes // plan["fsdp", 4].weights_bytes
         2
     """
-    ranks = [ranks] if isinstance(ranks, int) else list(ranks)
-    strategies = [strategies] if isinstance(strategies, str) else list(strategies)
-    if not isinstance(model, GPTShape):
-        raise ValueError(f"model is a GPTShape, such as GPTShape(width=4096, layers=32, heads=32); got {model!r}")
-    if not ranks or not strategies:
-        raise ValueError("simulate_cluster() needs at least one number of ranks and one strategy")
     settings = {
-        **dataclasses.asdict(model),
         "batch": batch,
-        "length": model.context if length is None else length,
+        "length": length,
         "precision": precision,
         "checkpointing": checkpointing,
         "optimizer": optimizer,
         "gradient_as_bucket_view": gradient_as_bucket_view,
         "backend": backend,
     }
-    asked = [
-        _checked({**settings, "strategy": strategy, "ranks": count})
-        for count in dict.fromkeys(ranks)
-        for strategy in dict.fromkeys(strategies)
-    ]
-    points = [
-        ClusterPoint(
-            strategy=point["strategy"],
-            ranks=point["ranks"],
-            **{f"{part}_bytes": found["largest"][part] for part in CLUSTER_PARTS},
-            peak_bytes=found["peak_bytes"],
-            at_peak=found["at_peak"],
-            peak_phase=found["peak_phase"],
-        )
-        for point, found in zip(asked, _simulated(asked, name or "simulate_cluster", timeout_s), strict=True)
-    ]
+    asked = settings_of(model, strategies=strategies, ranks=ranks, **settings)
+    found = _simulated(asked, name or "simulate_cluster", timeout_s)
+    points = [_point(one, told) for one, told in zip(asked, found, strict=True)]
     check = stored_check()
     return keep(
         ClusterPlan(
@@ -150,7 +131,7 @@ def simulate_cluster(
             errors=() if check is None else check.errors,
             environment=_environment(),
             name=name,
-            parameters=settings,
+            parameters={key: asked[0][key] for key in (*_SHAPE, *_SETTINGS)},
             notes=_NOTES,
         )
     )
@@ -166,7 +147,8 @@ def check_cluster(
             ``vocabulary`` and ``context``; what differs from the defaults (``batch`` 1, ``length`` the context,
             ``precision`` fp32, ``checkpointing`` False, ``optimizer`` foreach, ``gradient_as_bucket_view`` True,
             ``backend`` gloo); and at least one of ``peak_bytes``, ``weights_bytes``, ``gradients_bytes``,
-            ``optimizer_bytes``, ``gathered_bytes`` and ``activations_bytes``, of the rank that has most, in a step after the first.
+            ``optimizer_bytes``, ``gathered_bytes`` and ``activations_bytes``, of the rank that has most, in a
+            step after the first.
         name: ``lesson/experiment``, to keep the check in a record.
         timeout_s: when to give up.
 
@@ -230,9 +212,70 @@ def stored_check() -> ClusterCheck | None:
         return ClusterCheck.from_record(json.loads(found[-1].read_text(encoding="utf-8")))
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(
-            f"{found[-1].name} is damaged ({error!r}). Restore it from git, or run `python benchmarks/cluster_memory.py`"
-            " anew."
+            f"{found[-1].name} is damaged ({error!r}). Restore it from git, or run"
+            " `python benchmarks/cluster_memory.py`."
         ) from error
+
+
+def settings_of(
+    model: GPTShape, *, strategies: Sequence[str] | str, ranks: Sequence[int] | int, **settings: Any
+) -> list[dict[str, Any]]:
+    """What the simulation is asked: each strategy on each number of ranks.
+
+    Args:
+        model: the model's size.
+        strategies: names of strategies.
+        ranks: numbers of ranks.
+        **settings: as for :func:`simulate_cluster`; what is left out is as there.
+
+    Returns:
+        The points.
+
+    Raises:
+        ValueError: if something makes no sense.
+    """
+    if not isinstance(model, GPTShape):
+        raise ValueError(f"model is a GPTShape, such as GPTShape(width=4096, layers=32, heads=32); got {model!r}")
+    ranks = [ranks] if isinstance(ranks, int) else list(ranks)
+    strategies = [strategies] if isinstance(strategies, str) else list(strategies)
+    if not ranks or not strategies:
+        raise ValueError("choose at least one number of ranks and one strategy")
+    settings = {**_DEFAULTS, "precision": "bf16", "backend": "nccl", **settings}
+    if settings.get("length") is None:
+        settings["length"] = model.context
+    return [
+        _checked({**dataclasses.asdict(model), **settings, "strategy": strategy, "ranks": count})
+        for count in dict.fromkeys(ranks)
+        for strategy in dict.fromkeys(strategies)
+    ]
+
+
+def points_of(asked: Sequence[dict[str, Any]]) -> Iterator[tuple[ClusterPoint, str]]:
+    """Simulate points one after the other, without a progress bar: for a form that shows each as it comes.
+
+    Args:
+        asked: from :func:`settings_of`.
+
+    Yields:
+        Each point, and in words how good the method is there. Closing the iterator ends the simulation.
+    """
+    check = stored_check()
+    errors = () if check is None else check.errors
+    with contextlib.closing(_simulated(asked, None, None)) as found:
+        for one, told in zip(asked, found, strict=True):
+            point = _point(one, told)
+            yield point, trust_words(point, errors)
+
+
+def _point(asked: Mapping[str, Any], found: Mapping[str, Any]) -> ClusterPoint:
+    return ClusterPoint(
+        strategy=asked["strategy"],
+        ranks=asked["ranks"],
+        **{f"{part}_bytes": found["largest"][part] for part in CLUSTER_PARTS},
+        peak_bytes=found["peak_bytes"],
+        at_peak=found["at_peak"],
+        peak_phase=found["peak_phase"],
+    )
 
 
 def setting_words(settings: Mapping[str, Any]) -> str:
@@ -299,13 +342,16 @@ def _expected_s(point: Mapping[str, Any]) -> float:
     return 0.3 + point["layers"] * (0.08 if point["strategy"] in ("ddp", "zero1") else 0.15)
 
 
-def _simulated(points: Sequence[dict[str, Any]], label: str, timeout_s: float | None) -> Iterator[dict[str, Any]]:
+def _simulated(
+    points: Sequence[dict[str, Any]], label: str | None, timeout_s: float | None
+) -> Iterator[dict[str, Any]]:
     """What the child process says of each point."""
     start_s = 4.0
     expected_s = start_s + sum(map(_expected_s, points))
     timeout_s = max(60.0, 10 * expected_s) if timeout_s is None else timeout_s
     deadline = time.monotonic() + timeout_s
-    with progress(label, expected_s) as bar, _child() as (process, lines, errors):
+    shown = contextlib.nullcontext() if label is None else progress(label, expected_s)
+    with shown as bar, _child() as (process, lines, errors):
         assert process.stdin is not None
         with contextlib.suppress(OSError):  # it may have ended already; what it said is read below
             process.stdin.write(json.dumps(points) + "\n")
@@ -325,10 +371,9 @@ def _simulated(points: Sequence[dict[str, Any]], label: str, timeout_s: float | 
                 raise ClusterError(
                     f"the simulation ended {at}, with exit code {process.wait()}. It said last: {said[-1].strip()}"
                 )
-            if point is None:
-                bar.advance(start_s)
-            else:
-                bar.advance(_expected_s(point))
+            if bar is not None:
+                bar.advance(start_s if point is None else _expected_s(point))
+            if point is not None:
                 yield json.loads(line)
 
 

@@ -11,8 +11,8 @@ ZeroRedundancyOptimizer, fully_shard, autograd, AdamW.
 What is not as in a real process, and why:
     One step is enough: the optimizer's state is made beforehand, from gradients that are 0.
     DDP: ``init_sync=False``, since the check of shapes across ranks reads memory that fake tensors lack; a hook in
-    place of the all-reduce, since the fake one returns no tensor. Before its second step DDP would read memory once more, to
-    put its buckets into another order; their sum stays.
+    place of the all-reduce, since the fake one returns no tensor. Before its second step DDP would read memory again,
+    to put its buckets into another order; their sum stays.
     FSDP: the optimizer gets the local shards in place of DTensors: the same memory, ten times faster.
 
 Source (torch 2.13.0; the same in 2.11.0):

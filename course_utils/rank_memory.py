@@ -1,9 +1,9 @@
 """What one rank of a distributed training step holds in memory, by part: on a real rank, or on one that is simulated.
 
 A dispatch mode sees every operation that a tensor goes through and follows the storages behind them until they die.
-What a storage was for is known only later (a tensor of the backward pass becomes a gradient), so events are kept and added
-up by part at the end. FSDP frees parameters by giving their storage the size 0, which is no operation: that method is
-watched, too.
+What a storage was for is known only later (a tensor of the backward pass becomes a gradient), so events are kept and
+added up by part at the end. FSDP frees parameters by giving their storage the size 0, which is no operation:
+that method is watched, too.
 
 Source (torch 2.13.0; the same in 2.11.0):
     torch/distributed/_tools/mem_tracker.py and fsdp2_mem_tracker.py, which follow storages in this way;

@@ -1366,6 +1366,16 @@ class MethodError:
         return f"within {bound:.1f}% of {self.points} measured point{'s' if self.points > 1 else ''}"
 
 
+def trust_words(point: ClusterPoint, errors: Iterable[MethodError]) -> str:
+    """How good the simulation is at a point; see :meth:`ClusterPlan.trust`."""
+    error = next((error for error in errors if error.strategy == point.strategy), None)
+    if error is None:
+        return "not validated"
+    if point.ranks > error.ranks:
+        return f"not validated beyond {error.ranks} ranks"
+    return error.words
+
+
 @dataclass(frozen=True, repr=False)
 class ClusterPlan(_Result):
     """Memory per rank on clusters that need not exist, simulated. Made by :func:`course_utils.simulate_cluster`.
@@ -1425,12 +1435,7 @@ class ClusterPlan(_Result):
         Returns:
             The largest deviation from measured points, or that nothing was measured there.
         """
-        error = next((error for error in self.errors if error.strategy == point.strategy), None)
-        if error is None:
-            return "not validated"
-        if point.ranks > error.ranks:
-            return f"not validated beyond {error.ranks} ranks"
-        return error.words
+        return trust_words(point, self.errors)
 
     def against(self, check: ClusterCheck) -> Self:
         """The same plan, with the error that your own measured points give.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -29,7 +31,7 @@ def plan_figure(plan: ClusterPlan, *, memory_bytes: int | None, ax: Axes | None)
     fig = table_figure(table, CLUSTER_PARTS, stacked=True, ax=ax)
     panel = ax if ax is not None else fig.axes[0]
     panel.set_xlabel(panel.get_xlabel().replace("memory", "memory at the peak"))
-    for row, (one, next_one) in enumerate(zip(points, points[1:], strict=False)):
+    for row, (one, next_one) in enumerate(itertools.pairwise(points)):
         if one.ranks != next_one.ranks:
             panel.axhline(row + 0.5, color="#BBBBBB", lw=0.8, zorder=1)
     if memory_bytes is not None:

@@ -632,7 +632,7 @@ def _cluster_plan(plan: ClusterPlan) -> _Sheet:
     lines += plan.notes
     if 0 < largest < plan.shape.parameters:
         lines.append(
-            f"Models that were measured on real ranks had up to {format_count(largest)} parameters; for larger ones the "
+            f"Measured models had up to {format_count(largest)} parameters; for larger ones the "
             "method is not validated."
         )
     return _Sheet(

@@ -1,7 +1,7 @@
 """Save a sharded GPT with its optimizer, or load it on any number of ranks, and go on training.
 
-By hand: torchrun --standalone --nproc-per-node=2 scripts/fsdp_checkpoint.py --save /tmp/checkpoint
-Then:    torchrun --standalone --nproc-per-node=3 scripts/fsdp_checkpoint.py --load /tmp/checkpoint
+By hand: torchrun --standalone --nproc-per-node=2 scripts/fsdp_checkpoint.py --save --folder /tmp/checkpoint
+Then:    torchrun --standalone --nproc-per-node=3 scripts/fsdp_checkpoint.py --load --folder /tmp/checkpoint
 On several machines the folder must be one that all of them see.
 """
 
@@ -56,13 +56,17 @@ def checksum(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--save", metavar="FOLDER")
-    parser.add_argument("--load", metavar="FOLDER")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--save", action="store_true", help="train three steps, and save")
+    action.add_argument("--load", action="store_true", help="load")
+    parser.add_argument("--folder", default=os.environ.get("CHECKPOINT_FOLDER"), help="of the checkpoint")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=6, help="pieces of text in all")
+    parser.add_argument("--batch", type=int, default=12, help="pieces of text in all")
     parser.add_argument("--length", type=int, default=32, help="bytes in a piece")
     args = parser.parse_args()
+    if not args.folder:
+        parser.error("say where the checkpoint is: --folder FOLDER")
 
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     cuda = torch.cuda.device_count() >= local_ranks
@@ -95,19 +99,17 @@ def main() -> None:
         return total.item()
 
     if args.load:
-        load(model, optimizer, args.load)
+        load(model, optimizer, args.folder)
     else:
         for batch in batches[:3]:
             train(batch)
-    if args.save:
-        save(model, optimizer, args.save)
-    files = sorted(Path(args.save or args.load).glob("*.distcp")) if args.save or args.load else []
+        save(model, optimizer, args.folder)
     report(
         ranks=ranks,
         checksum=checksum(model, optimizer),
         memory_bytes=memory_by_kind(model, optimizer),
         shard_of_a_bias=model.blocks[0].qkv.bias.to_local().numel(),
-        files=[path.name for path in files],
+        files=sorted(path.name for path in Path(args.folder).glob("*.distcp")),
         next_loss=train(batches[3]),
     )
     dist.destroy_process_group()

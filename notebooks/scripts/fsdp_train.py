@@ -101,13 +101,15 @@ class Traffic(TorchDispatchMode):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
-    parser.add_argument("--steps", type=int, default=6, help="of training, for the loss curve")
+    parser.add_argument("--steps", type=int, default=4, help="of training, for the loss curve; 3 or more")
     parser.add_argument("--rounds", type=int, default=0, help="of timed steps")
     parser.add_argument("--batch", type=int, nargs="+", default=[2], help="pieces of text on each rank; times for each")
     parser.add_argument("--length", type=int, default=64, help="bytes in a piece")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
     args = parser.parse_args()
+    if args.steps < 3:
+        parser.error("--steps must be 3 or more: memory is measured in the third step")
 
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     cuda = torch.cuda.device_count() >= local_ranks
@@ -143,12 +145,16 @@ def main() -> None:
 
     losses, memory, steps, traffic, allocated = {"one process": whole}, {}, {}, {}, {}
     for strategy in args.strategies:
+        shares = [mine(batch) for batch in batches(args.batch[0], args.steps)]
         with RankMemory() as held:  # before the model is wrapped, so that it sees DDP's buckets
             model, optimizer = spread(strategy, gpt(), mesh)
-            mine_of = [mine(batch) for batch in batches(args.batch[0], args.steps)]
-            mean = torch.stack([training_step(model, optimizer, batch) for batch in mine_of])
-            with held.step(model, optimizer):
-                training_step(model, optimizer, mine_of[0], held.phase)
+            found = [training_step(model, optimizer, batch) for batch in shares[:2]]
+            with held.step(model, optimizer):  # now the optimizer has its state, and DDP its final buckets
+                found.append(training_step(model, optimizer, shares[2], held.phase))
+        found += [training_step(model, optimizer, batch) for batch in shares[3:]]
+        mean = torch.stack(found)
+        dist.all_reduce(mean)
+        losses[strategy] = (mean / ranks).tolist()
         steps[strategy] = {
             "largest": held.found.largest,
             "at peak": held.found.at_peak,
@@ -156,14 +162,12 @@ def main() -> None:
             "phase": held.found.peak_phase,
         }
         memory[strategy] = memory_by_kind(model, optimizer)
-        dist.all_reduce(mean)
-        losses[strategy] = (mean / ranks).tolist()
         with Traffic(model) as counted:
-            training_step(model, optimizer, mine_of[0])
+            training_step(model, optimizer, shares[0])
         traffic[strategy] = counted.found
         if cuda:  # what CUDA's allocator gave out, all that is in the process
             torch.cuda.reset_peak_memory_stats()
-            training_step(model, optimizer, mine_of[0])
+            training_step(model, optimizer, shares[0])
             allocated[strategy] = torch.cuda.max_memory_allocated()
         del model, optimizer, counted, held
         gc.collect()

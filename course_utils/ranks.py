@@ -49,6 +49,7 @@ RANKS_PER_CORE = 4
 MOST_LOG_BYTES = 256 * 2**20
 # What a cell shows of one rank, and how much of a long line.
 _SHOWN_LINES, _SHOWN_BYTES, _LINE_CHARACTERS = 100, 16_000, 1_000
+_CHUNK_BYTES = 64_000
 _LAST_LINES = 5
 _USUAL_S = 5.0
 # What torchrun and the notebook's kernel put into the environment for themselves, and what would change a launch.
@@ -322,6 +323,20 @@ class _Stream:
     rest: bytes = b""
     inside_long_line: bool = False
 
+    def lines(self, new: bytes) -> list[bytes]:
+        """The lines that are complete with what is new; of a very long one the beginning, once."""
+        *lines, self.rest = re.split(rb"[\r\n]+", self.rest + new)
+        if self.inside_long_line and lines:
+            del lines[0]
+            self.inside_long_line = False
+        if self.inside_long_line:
+            self.rest = b""
+        elif len(self.rest) > _SHOWN_BYTES:
+            lines.append(self.rest)
+            self.rest = b""
+            self.inside_long_line = True
+        return [line for line in lines if line]
+
 
 @dataclass
 class _Shown:
@@ -441,34 +456,28 @@ class _Run:
         for path in rank_logs(self.folder):
             stream = self._streams.setdefault(path, _Stream(int(path.parent.name)))
             shown = self._shown[stream.rank]
-            if shown.cut:
-                continue
             with path.open("rb") as file:
                 file.seek(stream.offset)
-                new = file.read(4 * _SHOWN_BYTES)
-            stream.offset += len(new)
-            *lines, stream.rest = re.split(rb"[\r\n]+", stream.rest + new)
-            if stream.inside_long_line and lines:
-                # The end of a line whose beginning has been shown.
-                del lines[0]
-                stream.inside_long_line = False
-            if stream.inside_long_line:
-                stream.rest = b""
-            elif stream.rest and (last or len(stream.rest) > _SHOWN_BYTES):
-                lines.append(stream.rest)
-                stream.rest = b""
-                stream.inside_long_line = not last
-            for line in filter(None, lines):
-                if shown.lines >= _SHOWN_LINES or shown.size >= _SHOWN_BYTES:
-                    shown.cut = True
-                    break
-                text = line.decode("utf-8", "replace")
-                if len(text) > _LINE_CHARACTERS:
-                    text = f"{text[:_LINE_CHARACTERS]}... (and more on this line)"
-                out.write(f"[rank {stream.rank}] {text}\n")
-                shown.lines += 1
-                shown.size += len(line)
+                while not shown.cut and (new := file.read(_CHUNK_BYTES)):
+                    stream.offset += len(new)
+                    for line in stream.lines(new):
+                        self._show(out, stream.rank, line)
+            if last and stream.rest:
+                self._show(out, stream.rank, stream.rest)
         out.flush()
+
+    def _show(self, out: TextIO, rank: int, line: bytes) -> None:
+        shown = self._shown[rank]
+        if shown.lines >= _SHOWN_LINES or shown.size >= _SHOWN_BYTES:
+            shown.cut = True
+        if shown.cut:
+            return
+        text = line.decode("utf-8", "replace")
+        if len(text) > _LINE_CHARACTERS:
+            text = f"{text[:_LINE_CHARACTERS]}... (and more on this line)"
+        out.write(f"[rank {rank}] {text}\n")
+        shown.lines += 1
+        shown.size += len(text)
 
     def _say_what_was_cut(self, out: TextIO) -> None:
         cut = [rank for rank, shown in self._shown.items() if shown.cut]

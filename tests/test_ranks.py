@@ -144,7 +144,10 @@ def test_much_output_is_cut_and_what_a_program_leaves_behind_is_ended(
     assert len(shown) < 60_000
     for rank in (0, 1):
         assert f"[rank {rank}] ready\n" in shown
-        assert f"[rank {rank}] {'x' * 1000}... (and more on this line)\n[rank {rank}] line 0 " in shown
+        # One line of the long one, and the next one from its beginning.
+        of_rank = [line for line in shown.splitlines() if line.startswith(f"[rank {rank}] ")]
+        assert of_rank[1] == f"[rank {rank}] {'x' * 1000}... (and more on this line)"
+        assert of_rank[2].startswith(f"[rank {rank}] line 0 of rank {rank} ")
         assert f"[rank {rank}] line 49999 of rank {rank}" in shown
         assert f"[rank {rank}] ... and so on, " in shown
     assert "2 processes that the program left behind" in shown
@@ -179,7 +182,7 @@ def test_a_rank_that_raises_is_reported_within_5_seconds(tmp_path: Path) -> None
 
 CASES: dict[str, dict[str, Any]] = {
     "die_in_rank_1": {},
-    "close_everything": {"more": ("fork",), "timeout_s": 25},
+    "close_everything": {"more": ("fork",), "timeout_s": 12},
     "exit_with_status_3": {},
     "print_for_ever": {},
     "report_too_much": {},
@@ -196,6 +199,9 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
     def run(what: str, more: tuple[str, ...] = (), **options: Any) -> RankError:
         with pytest.raises(RankError) as caught:
             misbehave(root / what, what, *more, **options)
+        if len(remembered(root / what)) < 4 and "timeout_s" in options:
+            # This machine is too busy to start the ranks in that time.
+            return run(what, more, timeout_s=5 * options["timeout_s"])
         return caught.value
 
     with ThreadPoolExecutor(3) as pool:
@@ -224,7 +230,7 @@ class TestFailedRanks:
             assert "in close_everything" in stack
             assert f"rank {rank} of 2 was here, the latest call first:" in str(error)
         assert "rank_entry" not in str(error)
-        assert "not done after 25 s" in str(error)
+        assert "misbehave.py was not done after " in str(error)
         assert gone(pids, least=4)
 
     def test_an_exit_status_comes_with_the_last_words(self, failed: Callable) -> None:
@@ -238,14 +244,14 @@ class TestFailedRanks:
         error, pids = failed("print_for_ever")
         assert error.reason == "printed too much"
         assert "more than 20 MiB" in str(error)
-        assert gone(pids, least=2)
+        assert gone(pids, least=1)
 
     def test_a_report_that_no_record_could_hold_is_refused_where_it_is_made(self, failed: Callable) -> None:
         error, pids = failed("report_too_much")
         assert error.reason == "raised"
         assert "ValueError: this rank's report has 100 kB" in error.traceback
         assert "'loss'" in error.traceback
-        assert gone(pids, least=2)
+        assert gone(pids, least=1)
 
     def test_a_folder_that_cannot_be_written_is_the_programs_own_error(self, failed: Callable) -> None:
         error, pids = failed("write_where_nobody_may")

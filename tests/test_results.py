@@ -558,6 +558,9 @@ def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
     assert waiting.plot("weights", stacked=True) is waiting
     assert waiting.explore() is waiting
     assert waiting["case"].first("case", "FASTER") is waiting
+    assert waiting.comparison("steps", practical=0.05).plot() is waiting
+    assert waiting.curves("loss").plot() is waiting
+    assert waiting.table is waiting
 
 
 # Tables and curves

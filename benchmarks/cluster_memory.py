@@ -3,8 +3,8 @@
     python benchmarks/cluster_memory.py                # 2, 3 and 4 ranks on gloo, some minutes on 2 cores
 
 The ranks run ``tests/rank_programs/step_memory.py`` under torchrun. Peaks are those of PyTorch's own trackers
-(``MemTracker``, ``FSDPMemTracker``), parts those of the course's ``RankMemory``, on real tensors. The result goes to
-``course_utils/benchmark_records/cluster_memory/<machine>.json``.
+(``MemTracker``, ``FSDPMemTracker``), parts those of the course's ``RankMemory``, on real tensors; of three steps the
+one with the lowest peak counts. The result goes to ``course_utils/benchmark_records/cluster_memory/<machine>.json``.
 """
 
 from __future__ import annotations

@@ -557,10 +557,8 @@ class _Run:
             text, words, reason = "", f"ended with {failure['message']}", "died"
         else:
             text, words, reason = self._stack(rank), f"died: {_status_in_words(status)}", "died"
-        message = f"rank {rank} of {self.ranks} {words}"
-        order = "" if reason == "raised" else ", the latest call first"
-        parts = [f"rank {rank} of {self.ranks}{order}:\n{text}"] if text else []
-        parts.append("\n".join([message, *others]))
+        where = [] if reason == "raised" or not text else ["It was here, the latest call first:"]
+        parts = [f"rank {rank} of {self.ranks} {_first_words(words)}", *where, *([text] if text else []), *others]
         if not text:
             parts += self._last_words(rank)
         return RankError(
@@ -587,10 +585,11 @@ class _Run:
             for rank, stack in stacks.items()
             if str(rank) in alive
         }
-        parts = [f"rank {rank} of {self.ranks} was here, the latest call first:\n{s}" for rank, s in waiting.items()]
+        parts = [f"{self.program.name} was not done after {self.timeout_s:g} s and was ended."]
+        parts += [f"rank {rank} of {self.ranks} was here, the latest call first:\n{s}" for rank, s in waiting.items()]
         parts.append(
-            f"{self.program.name} was not done after {self.timeout_s:g} s and was ended. Ranks that wait in different "
-            "collective calls wait for ever; if they only need longer, allow it with timeout_s=."
+            "Ranks that wait in different collective calls wait for ever; if they only need longer, allow it with "
+            "timeout_s=."
         )
         only = next(iter(waiting)) if self.ranks == 1 else None
         return RankError("\n".join(parts), reason="timed out", rank=only, stacks=stacks)

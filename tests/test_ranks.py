@@ -169,12 +169,11 @@ def test_a_rank_that_raises_is_reported_within_5_seconds(tmp_path: Path) -> None
     assert (error.reason, error.rank, error.exit_status) == ("raised", 1, 1)
     assert error.reported_after_s < 5
     first, *rest = str(error).splitlines()
-    assert first == "rank 1 of 2:"
+    assert first == "rank 1 of 2 raised RuntimeError: the shapes do not fit"
     assert rest[0] == "Traceback (most recent call last):"
     assert "rank_entry" not in str(error)
     assert "ValueError: invalid literal for int() with base 10: 'no number'" in error.traceback
     assert error.traceback.endswith("RuntimeError: the shapes do not fit")
-    assert rest[-1] == "rank 1 of 2 raised RuntimeError: the shapes do not fit"
     # A notebook shows that, and none of our frames.
     assert error._render_traceback_() == [f"RankError: {error}"]
     assert gone(pids, least=4)
@@ -217,7 +216,9 @@ class TestFailedRanks:
         error, pids = failed("die_in_rank_1")
         assert (error.reason, error.rank, error.exit_status) == ("died", 1, -signal.SIGSEGV)
         assert "die_in_rank_1" in error.traceback
-        assert "rank 1 of 2 died: ended by SIGSEGV" in str(error)
+        first, second, *_ = str(error).splitlines()
+        assert first.startswith("rank 1 of 2 died: ended by SIGSEGV")
+        assert second == "It was here, the latest call first:"
         assert gone(pids, least=2)
 
     def test_a_rank_that_hangs_says_where(self, failed: Callable) -> None:
@@ -230,7 +231,7 @@ class TestFailedRanks:
             assert "in close_everything" in stack
             assert f"rank {rank} of 2 was here, the latest call first:" in str(error)
         assert "rank_entry" not in str(error)
-        assert "misbehave.py was not done after " in str(error)
+        assert str(error).startswith("misbehave.py was not done after ")
         assert gone(pids, least=4)
 
     def test_an_exit_status_comes_with_the_last_words(self, failed: Callable) -> None:

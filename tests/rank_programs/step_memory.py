@@ -27,7 +27,10 @@ from torch.nn.parallel import DistributedDataParallel
 from course_utils.materials.models import GPT
 from course_utils.rank_memory import RankMemory
 
-# The trackers' words for a part, and ours.
+# Of so many steps the one with the lowest peak counts: when the machine is busy, gloo's threads now and then hold a
+# buffer for a little longer than they need it.
+STEPS = 3
+# The trackers' words for what lasts from step to step, and ours.
 PARTS = {
     "Parameter": "weights",
     "Sharded Param": "weights",
@@ -35,10 +38,6 @@ PARTS = {
     "Sharded Grad": "gradients",
     "Optstate": "optimizer",
     "OptState": "optimizer",
-    "Unsharded Param": "gathered",
-    "Unsharded Grad": "gathered",
-    "All Gather": "gathered",
-    "Reduce Scatter": "gathered",
 }
 
 
@@ -79,10 +78,12 @@ def by_rank_memory(point: dict[str, Any]) -> dict[str, Any]:
     with RankMemory() as memory:
         model, optimizer = build(point)
         train(point, model, optimizer)
-        train(point, model, optimizer)
-        with memory.step(model, optimizer):
-            train(point, model, optimizer)
-    return {**memory.found.largest, "peak": memory.found.peak_bytes}
+        found = []
+        for _ in range(STEPS):
+            with memory.step(model, optimizer):
+                train(point, model, optimizer)
+            found.append({**memory.found.largest, "peak": memory.found.peak_bytes})
+    return min(found, key=lambda step: step["peak"])
 
 
 def by_torch(point: dict[str, Any]) -> dict[str, Any]:
@@ -93,23 +94,17 @@ def by_torch(point: dict[str, Any]) -> dict[str, Any]:
     else:
         model, optimizer = build(point)
         tracker = FSDPMemTracker(model, optimizer)
-    for _ in range(2):
+    peaks = []
+    for _ in range(1 + STEPS):
         with tracker:
             train(point, model, optimizer)
+        peaks.append(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
         tracker.reset_mod_stats()
-    with tracker:
-        train(point, model, optimizer)
-    found = dict.fromkeys(("weights", "gradients", "optimizer", "gathered", "activations"), 0)
-    snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
-    for key, size in snapshot.items():
-        if key != "Total":
-            found[PARTS.get(key.value, "activations")] += size
-    # At the peak only; what lasts is read off after the step.
     lasting = {"weights": 0, "gradients": 0, "optimizer": 0}
     for key, size in tracker.get_tracker_snapshot("current")[torch.device("cpu")].items():
         if key != "Total" and PARTS.get(key.value) in lasting:
             lasting[PARTS[key.value]] += size
-    return {"at_peak": found, "peak": snapshot["Total"], **lasting}
+    return {"peak": min(peaks[1:]), **lasting}
 
 
 def main() -> None:

@@ -103,7 +103,13 @@ def main() -> None:
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
     parser.add_argument("--steps", type=int, default=4, help="of training, for the loss curve; 3 or more")
     parser.add_argument("--rounds", type=int, default=0, help="of timed steps")
-    parser.add_argument("--batch", type=int, nargs="+", default=[2], help="pieces of text on each rank; times for each")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        nargs="+",
+        default=[2],
+        help="pieces of text on each rank; after the first, DDP and FSDP alone are timed",
+    )
     parser.add_argument("--length", type=int, default=64, help="bytes in a piece")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
@@ -181,6 +187,7 @@ def main() -> None:
                 {
                     strategy: lambda m=model, o=optimizer, b=batch: training_step(m, o, b)
                     for strategy, (model, optimizer) in trained.items()
+                    if size == args.batch[0] or strategy in ("DDP", "FSDP")
                 },
                 name=f"step, batch {size}",
                 rounds=args.rounds,

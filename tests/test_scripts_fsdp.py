@@ -1,6 +1,6 @@
 """The programs of lesson 18 as a learner runs them: from a shell, with torchrun, on 1, 2 and 3 ranks and on two nodes.
 
-What the other programs of the lesson find, the lesson asserts itself: on two ranks, and for checkpoints on one and three.
+What the other programs find, the lesson itself asserts: on two ranks, and for checkpoints on one and three.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def main() -> None:
         ranks=ranks,
         checksum=checksum(model, optimizer),
         memory_bytes=memory_by_kind(model, optimizer),
-        shard_of_a_bias=model.blocks[0].qkv.bias.to_local().numel(),
+        rows_of_the_embedding=len(model.token_embedding.weight.to_local()),
         files=sorted(path.name for path in Path(args.folder).glob("*.distcp")),
         next_loss=train(batches[3]),
     )

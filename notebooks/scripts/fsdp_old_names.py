@@ -55,7 +55,7 @@ def old_and_new(mesh: DeviceMesh, both: DeviceMesh, device: torch.device) -> dic
     here = {"device_id": device}
     strategies, bf16 = ShardingStrategy, torch.bfloat16
     transformer = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    by_size = functools.partial(size_based_auto_wrap_policy, min_num_params=100_000)
+    by_size = functools.partial(size_based_auto_wrap_policy, min_num_params=40_000)
     return {
         "FullyShardedDataParallel(model)": (
             lambda m: OldFSDP(m),

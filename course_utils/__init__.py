@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from course_utils.allocator import simulate_allocator
+    from course_utils.cluster import simulate_cluster
     from course_utils.display.prediction import predict
     from course_utils.limits import ceilings
     from course_utils.machine import environment, scaled
@@ -32,6 +33,7 @@ _MODULE_OF = {
     "run_ranks": "ranks",
     "scaled": "machine",
     "simulate_allocator": "allocator",
+    "simulate_cluster": "cluster",
     "sweep": "timing",
     "tabulate": "observations",
     "trace_memory": "memory",
@@ -49,6 +51,7 @@ __all__ = [
     "run_ranks",
     "scaled",
     "simulate_allocator",
+    "simulate_cluster",
     "sweep",
     "tabulate",
     "trace_memory",

@@ -23,7 +23,20 @@ from typing import Any
 from course_utils.notebook_files import LessonError, parsed_cells, read_notebook
 
 # Calls that measure something and may be named with ``name="slug/experiment"``.
-MEASURING = frozenset({"compare", "measure", "sweep", "ceilings", "tabulate", "curves", "run_ranks", "trace_memory"})
+MEASURING = frozenset(
+    {
+        "ceilings",
+        "check_cluster",
+        "compare",
+        "curves",
+        "measure",
+        "run_ranks",
+        "simulate_cluster",
+        "sweep",
+        "tabulate",
+        "trace_memory",
+    }
+)
 # Calls that only show something: the texts in them are prose, and as statements they change no state.
 SHOWING = frozenset({"print", "display", "predict", "Markdown", "HTML"})
 SHOWING_METHODS = frozenset({"plot", "reveal", "show", "set_title", "set_xlabel", "set_ylabel", "suptitle"})

@@ -23,6 +23,8 @@ from course_utils.display.tables import value_text
 from course_utils.results import (
     Case,
     Ceilings,
+    ClusterCheck,
+    ClusterPlan,
     Comparison,
     Curves,
     Environment,
@@ -361,6 +363,12 @@ def _cells(result: Any) -> Iterator[tuple[str, Cell]]:
         yield f"peak of {result.label}", Cell("", format_bytes(result.peak_bytes), before)
         for kind, values in result.by_kind().items():
             yield f"{kind} at the peak", Cell("", format_bytes(values[result.peak_moment]))
+    elif isinstance(result, ClusterPlan):
+        for point in result:
+            yield point.label, Cell("", format_bytes(point.peak_bytes), result.trust(point))
+    elif isinstance(result, ClusterCheck):
+        for error in result.errors:
+            yield error.strategy, Cell("", error.words, f"up to {error.ranks} ranks")
 
 
 def _verdict_cell(case: Case) -> Cell:

@@ -31,6 +31,8 @@ _T = TypeVar("_T")
 
 # What the numbers in a table can be: how they are shown follows from it.
 TABLE_UNITS = ("bytes", "s", "B/s", "FLOP/s", "relative", "ratio", "percent", "count")
+# What the memory of a rank is for. The last one is all that is none of the others.
+CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
 
 
 class NothingToDrawError(ValueError):
@@ -1277,6 +1279,309 @@ def _module_at_depth(module: str, depth: int) -> str:
 
 
 @dataclass(frozen=True)
+class GPTShape:
+    """The size of a ``materials.models.GPT``.
+
+    Attributes:
+        width: size of a token's vector.
+        layers: number of blocks.
+        heads: attention heads of each block.
+        vocabulary: number of tokens.
+        context: the longest sequence.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    vocabulary: int = 256
+    context: int = 256
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters; the output layer shares the embedding's."""
+        width = self.width
+        return (self.vocabulary + self.context + 2) * width + self.layers * (12 * width**2 + 13 * width)
+
+
+@dataclass(frozen=True)
+class ClusterPoint:
+    """Memory of the rank that holds most, in one training step under one strategy on one number of ranks.
+
+    Attributes:
+        strategy: how the model is spread over the ranks.
+        ranks: how many there are.
+        weights_bytes: parameters as they lie between steps. This and the next four are each part's own largest size.
+        gradients_bytes: gradients as they lie between ``backward`` and ``zero_grad``.
+        optimizer_bytes: the optimizer's state.
+        gathered_bytes: parameters and gradients that are put together or sent, and the buffers for that.
+        activations_bytes: all else: what is kept for the backward pass, and temporaries.
+        peak_bytes: the most that all parts took together.
+        at_peak: what each part took then.
+        peak_phase: what ran then: ``forward``, ``backward`` or ``optimizer step``.
+    """
+
+    strategy: str
+    ranks: int
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    gathered_bytes: int
+    activations_bytes: int
+    peak_bytes: int
+    at_peak: Mapping[str, int]
+    peak_phase: str
+
+    @property
+    def label(self) -> str:
+        """Strategy and ranks in words."""
+        return f"{self.strategy}, {self.ranks} rank{'s' if self.ranks > 1 else ''}"
+
+    def __getitem__(self, part: str) -> int:
+        """The largest size of one of ``CLUSTER_PARTS``, or ``peak``."""
+        return getattr(self, f"{part}_bytes")
+
+
+@dataclass(frozen=True)
+class MethodError:
+    """How well the simulation met what was measured on real ranks, for one strategy.
+
+    Attributes:
+        strategy: which.
+        deviation: the largest relative deviation, of any part at any point.
+        points: how many points were measured.
+        ranks: the most ranks among them.
+        parameters: the most parameters that a model among them had.
+    """
+
+    strategy: str
+    deviation: float
+    points: int
+    ranks: int
+    parameters: int
+
+    @property
+    def words(self) -> str:
+        """The deviation, rounded up, and what it is drawn from."""
+        bound = max(1, math.ceil(round(self.deviation * 1000, 6))) / 10
+        return f"within {bound:.1f}% of {self.points} measured point{'s' if self.points > 1 else ''}"
+
+
+def trust_words(point: ClusterPoint, errors: Iterable[MethodError]) -> str:
+    """How good the simulation is at a point; see :meth:`ClusterPlan.trust`."""
+    error = next((error for error in errors if error.strategy == point.strategy), None)
+    if error is None:
+        return "not validated"
+    if point.ranks > error.ranks:
+        return f"not validated beyond {error.ranks} ranks"
+    return error.words
+
+
+@dataclass(frozen=True, repr=False)
+class ClusterPlan(_Result):
+    """Memory per rank on clusters that need not exist, simulated. Made by :func:`course_utils.simulate_cluster`.
+
+    Attributes:
+        points: one for each strategy and number of ranks.
+        errors: how well the method met real ranks, by strategy.
+        environment: machine and software of the simulation.
+        name: the record's name, ``lesson/experiment``.
+        parameters: the model's shape and the settings of the step.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "cluster_plan"
+
+    points: tuple[ClusterPoint, ...]
+    errors: tuple[MethodError, ...]
+    environment: Environment
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> GPTShape:
+        """The model's size."""
+        return GPTShape(**{f.name: self.parameters[f.name] for f in dataclasses.fields(GPTShape)})
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The strategies that were simulated."""
+        return tuple(dict.fromkeys(point.strategy for point in self.points))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The numbers of ranks that were simulated."""
+        return tuple(dict.fromkeys(point.ranks for point in self.points))
+
+    def __iter__(self) -> Iterator[ClusterPoint]:
+        return iter(self.points)
+
+    def __getitem__(self, key: str | tuple[str, int]) -> Any:
+        """``plan["fsdp", 64]`` is one point, ``plan["fsdp"]`` all of a strategy."""
+        strategy, ranks = key if isinstance(key, tuple) else (key, None)
+        found = tuple(p for p in self.points if p.strategy == strategy and ranks in (None, p.ranks))
+        if not found:
+            raise KeyError(
+                f"no {key!r} in this plan; there are: {', '.join(self.strategies)} on {', '.join(map(str, self.ranks))}"
+            )
+        return found if ranks is None else found[0]
+
+    def trust(self, point: ClusterPoint) -> str:
+        """How good the method is at a point, in words.
+
+        Args:
+            point: one of the plan's.
+
+        Returns:
+            The largest deviation from measured points, or that nothing was measured there.
+        """
+        return trust_words(point, self.errors)
+
+    def against(self, check: ClusterCheck) -> Self:
+        """The same plan, with the error that your own measured points give.
+
+        Args:
+            check: from :func:`course_utils.cluster.check_cluster`.
+
+        Returns:
+            A new plan.
+        """
+        return dataclasses.replace(self, errors=check.errors)
+
+    def plot(self, *, memory_bytes: int | None = None, ax: Any = None) -> Figure:
+        """Draw the memory at the peak as stacked bars, by strategy and ranks.
+
+        Args:
+            memory_bytes: a device's memory, to draw as a line.
+            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
+
+        Returns:
+            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+        """
+        from course_utils.display.cluster_figures import plan_figure
+
+        return plan_figure(self, memory_bytes=memory_bytes, ax=ax)
+
+    def to_record(self) -> dict[str, Any]:
+        """The plan as plain JSON types."""
+        return _compact(dataclasses.asdict(self) | {"environment": self.environment.to_record()})
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The plan from :meth:`to_record`'s dictionary."""
+        values = _tuples(record, ("notes",))
+        values["environment"] = Environment.from_record(record["environment"])
+        values["points"] = tuple(_built(ClusterPoint, point) for point in record["points"])
+        values["errors"] = tuple(_built(MethodError, error) for error in record["errors"])
+        result = _built(cls, values)
+        if not result.points or any(set(point.at_peak) != set(CLUSTER_PARTS) for point in result.points):
+            raise ValueError("a plan has points, and each point all parts")
+        _built(GPTShape, dataclasses.asdict(result.shape))
+        return result
+
+
+@dataclass(frozen=True)
+class CheckedPoint:
+    """What was measured on real ranks, and what the simulation says of the same step.
+
+    Attributes:
+        strategy: how the model was spread over the ranks.
+        ranks: how many there were.
+        parameters: of the model.
+        setting: the step's settings, in words.
+        measured: bytes of one rank, by part and for the ``peak``, as far as they were measured.
+        simulated: the same from the simulation.
+    """
+
+    strategy: str
+    ranks: int
+    parameters: int
+    setting: str
+    measured: Mapping[str, int]
+    simulated: Mapping[str, int]
+
+    @property
+    def deviation(self) -> float:
+        """The largest relative deviation. A part of under 1% of what is largest counts as if it had 1%."""
+        floor = 0.01 * max(self.measured.values())
+        return max(abs(self.simulated[part] - size) / max(size, floor) for part, size in self.measured.items())
+
+
+@dataclass(frozen=True, repr=False)
+class ClusterCheck(_Result):
+    """Measured points beside simulated ones. Made by :func:`course_utils.cluster.check_cluster`.
+
+    Attributes:
+        points: one for each measured point.
+        environment: machine and software.
+        name: the record's name, ``lesson/experiment``.
+        parameters: settings.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "cluster_check"
+
+    points: tuple[CheckedPoint, ...]
+    environment: Environment
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> float:
+        """The largest relative deviation of all."""
+        return max(point.deviation for point in self.points)
+
+    @property
+    def errors(self) -> tuple[MethodError, ...]:
+        """How well the method met the points of each strategy."""
+        groups: dict[str, list[CheckedPoint]] = {}
+        for point in self.points:
+            groups.setdefault(point.strategy, []).append(point)
+        return tuple(
+            MethodError(
+                strategy,
+                max(point.deviation for point in group),
+                len(group),
+                max(point.ranks for point in group),
+                max(point.parameters for point in group),
+            )
+            for strategy, group in groups.items()
+        )
+
+    def __iter__(self) -> Iterator[CheckedPoint]:
+        return iter(self.points)
+
+    def plot(self, ax: Any = None) -> Figure:
+        """Draw measured and simulated peaks side by side.
+
+        Args:
+            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
+
+        Returns:
+            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+        """
+        from course_utils.display.cluster_figures import check_figure
+
+        return check_figure(self, ax=ax)
+
+    def to_record(self) -> dict[str, Any]:
+        """The points as plain JSON types."""
+        return _compact(dataclasses.asdict(self) | {"environment": self.environment.to_record()})
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The points from :meth:`to_record`'s dictionary."""
+        values = _tuples(record, ("notes",))
+        values["environment"] = Environment.from_record(record["environment"])
+        values["points"] = tuple(_built(CheckedPoint, point) for point in record["points"])
+        result = _built(cls, values)
+        if not result.points or any(not p.measured or set(p.measured) - set(p.simulated) for p in result.points):
+            raise ValueError("each checked point has measured sizes, and the same sizes simulated")
+        return result
+
+
+@dataclass(frozen=True)
 class RankReport:
     """What one rank of a program reported.
 
@@ -1653,5 +1958,17 @@ class Unrecorded:
 
 RESULT_TYPES: Mapping[str, type[_Result]] = {
     result.kind: result
-    for result in (Environment, Measurement, Ceilings, Comparison, Sweep, Table, Curves, MemoryTrace, RankResults)
+    for result in (
+        Environment,
+        Measurement,
+        Ceilings,
+        Comparison,
+        Sweep,
+        Table,
+        Curves,
+        MemoryTrace,
+        RankResults,
+        ClusterPlan,
+        ClusterCheck,
+    )
 }

@@ -73,7 +73,7 @@ class LessonRecord:
             name: ``lesson/experiment``.
 
         Returns:
-            A Comparison, Sweep, Measurement, Ceilings, Table, Curves, MemoryTrace or RankResults.
+            One of the types in ``RESULT_TYPES``.
 
         Raises:
             RecordError: if the record has no such experiment, or its data is damaged.
@@ -278,8 +278,8 @@ def recorded(name: str, machine: str | None = None) -> Any:
             CPU as long as no GPU run is recorded; the result then says so.
 
     Returns:
-        A Comparison, Sweep, Measurement, Ceilings, Table, Curves, MemoryTrace or RankResults; an Unrecorded, which
-        says so in words, for an experiment that the lesson has and no machine has run yet.
+        One of the types in ``RESULT_TYPES``; an Unrecorded, which says so in words,
+        for an experiment that the lesson has and no machine has run yet.
 
     Raises:
         RecordError: if there is no such experiment or machine, if the record is damaged or too new, or if the

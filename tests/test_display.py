@@ -31,8 +31,13 @@ from course_utils.display.quantities import format_interval, format_percent
 from course_utils.display.verdicts import headline, sweep_summary
 from course_utils.paired import Interval, Verdict
 from course_utils.results import (
+    CLUSTER_PARTS,
     Ceiling,
     Ceilings,
+    CheckedPoint,
+    ClusterCheck,
+    ClusterPlan,
+    ClusterPoint,
     Comparison,
     Curve,
     Curves,
@@ -41,6 +46,7 @@ from course_utils.results import (
     MemoryBlock,
     MemoryPhase,
     MemoryTrace,
+    MethodError,
     NothingToDrawError,
     RankReport,
     RankResults,
@@ -276,6 +282,32 @@ def _ranks(count: int, left_out: tuple[str, ...] = (), **more: object) -> RankRe
     return RankResults(reports=tuple(reports), environment=CPU, notes=("A note with <b>markup</b>.",), **fields)
 
 
+def _plan(ranks=(2, 8, 1024), unit=2**30):
+    points = []
+    for strategy, share in (("ddp", 1), ("zero1", 2), ("fsdp_root", 4)):
+        for count in ranks:
+            sizes = [size * unit // share for size in (24, 24, 49, 2, 9)]
+            parts = dict(zip(CLUSTER_PARTS, sizes, strict=True))
+            points.append(ClusterPoint(strategy, count, *sizes, sum(sizes), parts, "optimizer step"))
+    return ClusterPlan(
+        points=tuple(points),
+        errors=(MethodError("ddp", 0.0004, 6, 4, 3_000_000), MethodError("zero1", 0.02, 1, 2, 900)),
+        environment=CPU,
+        name="fsdp/planned",
+        parameters={"width": 4096, "layers": 32, "heads": 32, "vocabulary": 32000, "context": 2048},
+        notes=("A note with <b>markup</b>.",),
+    )
+
+
+def _check(count):
+    sizes = dict.fromkeys((*CLUSTER_PARTS, "peak"), 10**6)
+    points = [
+        CheckedPoint("fsdp_root", n % 3 + 2, 10**6, "bf16, batch 4 x 128, AdamW foreach, gloo", sizes, sizes)
+        for n in range(count)
+    ]
+    return ClusterCheck(tuple(points), CPU)
+
+
 TWO = {"pageable": 1.0, "pinned": 0.55}
 EIGHT = {
     "pageable": 1.0,
@@ -315,6 +347,10 @@ RESULTS = {
     "trace": _memory_trace(1, meter="torch's profiler", meter_bytes=70 * 2**20, metered_bytes=60 * 2**20),
     "trace of steps": _memory_trace(4),
     "trace on a GPU": _cuda_trace(),
+    "plan": _plan(),
+    "plan of one": _plan((1,), 2**10),
+    "check": _check(3),
+    "long check": _check(30),
     "trace of nothing": MemoryTrace("nothing", "cpu", (0, 5), (), CPU),
     "ranks": _ranks(4),
     "ranks with memory": _ranks(2, left_out=("loss",)),

@@ -54,6 +54,7 @@ CELLS = range(20, 51)
 LONGEST_CODE_CELL = 25
 LARGEST_MEDIAN = 6
 MEASURING = {"compare", "sweep", "measure", "tabulate", "curves", "run_ranks", "trace_memory"}
+MEASURING |= {"check_cluster", "simulate_cluster"}
 EXERCISE = re.compile(r"^### Exercise (\d+) · (.+) · (\d+) min$", re.MULTILINE)
 
 

@@ -16,6 +16,10 @@ from course_utils.results import (
     RESULT_TYPES,
     Ceiling,
     Ceilings,
+    CheckedPoint,
+    ClusterCheck,
+    ClusterPlan,
+    ClusterPoint,
     Comparison,
     Curve,
     Curves,
@@ -24,6 +28,7 @@ from course_utils.results import (
     MemoryBlock,
     MemoryPhase,
     MemoryTrace,
+    MethodError,
     RankReport,
     RankResults,
     Sweep,
@@ -503,7 +508,24 @@ def test_damaged_rank_results_are_refused(change: dict[str, object]) -> None:
 
 # All of them
 
+_PARTS = {"weights": 4, "gradients": 0, "optimizer": 8, "gathered": 2, "activations": 6}
+_PLAN = ClusterPlan(
+    points=tuple(ClusterPoint(s, n, 4, 4, 8, 2, 6, 20, _PARTS, "backward") for s in ("ddp", "fsdp") for n in (2, 8)),
+    errors=(MethodError("fsdp", 0.00123, 2, 4, 1000),),
+    environment=HERE,
+    parameters={"width": 8, "layers": 2, "heads": 2, "vocabulary": 16, "context": 8},
+)
+_CHECK = ClusterCheck(
+    points=(
+        CheckedPoint("fsdp", 2, 1000, "fp32", {"weights": 1000, "peak": 100_000}, {"weights": 1010, "peak": 99_000}),
+        CheckedPoint("fsdp", 4, 2000, "fp32", {"peak": 100_000}, {"peak": 97_000}),
+        CheckedPoint("ddp", 2, 1000, "fp32", {"gathered": 0, "peak": 1000}, {"gathered": 0, "peak": 1000}),
+    ),
+    environment=HERE,
+)
 _ALL = [
+    _PLAN,
+    _CHECK,
     HERE,
     measurement(environment=HERE),
     Ceilings((Ceiling("copy", "B/s", 10.0, (1.0,)),), HERE),
@@ -561,6 +583,54 @@ def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
     assert waiting.comparison("steps", practical=0.05).plot() is waiting
     assert waiting.curves("loss").plot() is waiting
     assert waiting.table is waiting
+
+
+# Memory per rank
+
+
+def test_points_of_a_plan_are_found_by_strategy_and_ranks() -> None:
+    assert _PLAN["fsdp", 8] is _PLAN.points[3]
+    assert _PLAN["ddp"] == _PLAN.points[:2]
+    assert (_PLAN.strategies, _PLAN.ranks) == (("ddp", "fsdp"), (2, 8))
+    assert _PLAN.points[0]["weights"] == 4
+    with pytest.raises(KeyError, match="ddp, fsdp on 2, 8"):
+        _PLAN["fsdp", 4]
+
+
+def test_a_prediction_is_trusted_as_far_as_was_measured() -> None:
+    assert _PLAN.trust(_PLAN["fsdp", 2]) == "within 0.2% of 2 measured points"  # rounded up
+    assert _PLAN.trust(_PLAN["fsdp", 8]) == "not validated beyond 4 ranks"
+    assert _PLAN.trust(_PLAN["ddp", 2]) == "not validated"
+    again = _PLAN.against(_CHECK)
+    assert again.trust(again["ddp", 2]) == "within 0.1% of 1 measured point"
+    assert again.trust(again["fsdp", 2]) == "within 3.0% of 2 measured points"
+
+
+def test_a_check_tells_the_largest_deviation() -> None:
+    # 10 bytes of weights too many count against 1% of what is largest, not against the weights' own 1000.
+    assert [point.deviation for point in _CHECK] == [0.01, 0.03, 0]
+    assert _CHECK.error == 0.03
+    assert [(e.strategy, e.points, e.ranks, e.parameters) for e in _CHECK.errors] == [
+        ("fsdp", 2, 4, 2000),
+        ("ddp", 1, 2, 1000),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("result", "change"),
+    [
+        (_PLAN, {"points": []}),
+        (_PLAN, {"points": [{**dataclasses.asdict(_PLAN.points[0]), "at_peak": {}}]}),
+        (_PLAN, {"points": [{**dataclasses.asdict(_PLAN.points[0]), "ranks": "2"}]}),
+        (_PLAN, {"parameters": {**_PLAN.parameters, "width": "8"}}),
+        (_PLAN, {"parameters": {}}),
+        (_CHECK, {"points": []}),
+        (_CHECK, {"points": [{**dataclasses.asdict(_CHECK.points[0]), "simulated": {}}]}),
+    ],
+)
+def test_damaged_plans_and_checks_are_refused(result: object, change: dict[str, object]) -> None:
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        type(result).from_record({**result.to_record(), **change})
 
 
 # Tables and curves

@@ -22,10 +22,15 @@ from hypothesis import strategies as st
 from course_utils import store
 from course_utils.lessons import fingerprint
 from course_utils.results import (
+    CLUSTER_PARTS,
     MEMORY_KINDS,
     RESULT_TYPES,
     Ceiling,
     Ceilings,
+    CheckedPoint,
+    ClusterCheck,
+    ClusterPlan,
+    ClusterPoint,
     Comparison,
     Curve,
     Curves,
@@ -34,6 +39,7 @@ from course_utils.results import (
     MemoryBlock,
     MemoryPhase,
     MemoryTrace,
+    MethodError,
     RankReport,
     RankResults,
     Sweep,
@@ -280,7 +286,60 @@ def _rank_results(draw: st.DrawFn) -> RankResults:
     )
 
 
+_bytes = st.integers(0, 2**50)
+_parts = st.fixed_dictionaries(dict.fromkeys(CLUSTER_PARTS, _bytes))
+_cluster_points = st.builds(
+    ClusterPoint,
+    strategy=_labels,
+    ranks=st.integers(1, 4096),
+    at_peak=_parts,
+    peak_phase=_labels,
+    **{f"{part}_bytes": _bytes for part in (*CLUSTER_PARTS, "peak")},
+)
+_method_errors = st.builds(
+    MethodError,
+    strategy=_labels,
+    deviation=st.floats(0, 1),
+    points=st.integers(1, 99),
+    ranks=st.integers(1, 99),
+    parameters=st.integers(1, 10**12),
+)
+_cluster_plans = st.builds(
+    ClusterPlan,
+    points=st.lists(_cluster_points, min_size=1, max_size=3).map(tuple),
+    errors=st.lists(_method_errors, max_size=2).map(tuple),
+    environment=_environments,
+    name=st.just("tiny/plan"),
+    parameters=st.fixed_dictionaries(
+        {key: st.integers(1, 99) for key in ("width", "layers", "heads", "vocabulary", "context")}
+    ),
+    notes=_notes,
+)
+_cluster_checks = st.builds(
+    ClusterCheck,
+    points=st.lists(
+        st.builds(
+            CheckedPoint,
+            strategy=_labels,
+            ranks=st.integers(1, 8),
+            parameters=st.integers(1, 10**9),
+            setting=_labels,
+            measured=_parts,
+            simulated=_parts,
+        ),
+        min_size=1,
+        max_size=3,
+    ).map(tuple),
+    environment=_environments,
+    name=st.just("tiny/check"),
+    parameters=_parameters,
+    notes=_notes,
+)
+
+
 _results = st.one_of(
+    _cluster_plans,
+    _cluster_checks,
     _tables(),
     _rank_results(),
     _curves(),
@@ -351,6 +410,8 @@ def test_round_trip_covers_every_type_that_can_be_recorded() -> None:
         "curves",
         "memory_trace",
         "rank_results",
+        "cluster_plan",
+        "cluster_check",
     }
 
 

@@ -49,6 +49,8 @@ from course_utils.results import (
     Case,
     Ceiling,
     Ceilings,
+    ClusterCheck,
+    ClusterPlan,
     Comparison,
     Curves,
     Environment,
@@ -734,7 +736,7 @@ def figure(result: Any, ax: Axes | None = None) -> Figure:
     ):
         if isinstance(result, kind):
             return draw(result, ax)
-    if isinstance(result, Table | Curves | MemoryTrace | RankResults):
+    if isinstance(result, Table | Curves | MemoryTrace | RankResults | ClusterPlan | ClusterCheck):
         return result.plot(ax=ax)
     if isinstance(result, Environment):
         raise TypeError("an environment has nothing to draw: show it as a table instead")

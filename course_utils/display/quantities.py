@@ -89,6 +89,25 @@ def format_bytes(count: float | None) -> str:
     return " ".join(_scaled(count, _BINARY, 1024))
 
 
+def format_count(count: int) -> str:
+    """A large number of things, such as parameters.
+
+    Args:
+        count: how many.
+
+    Returns:
+        For example ``6.58 billion``.
+
+    Example:
+        >>> format_count(124_439_808), format_count(6_583_623_680), format_count(900)
+        ('124 million', '6.58 billion', '900')
+    """
+    for scale, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if float(f"{count:.3g}") >= scale:
+            return f"{_three_digits(count / scale)} {word}"
+    return str(count)
+
+
 def format_rate(per_second: float | None, unit: str) -> str:
     """A rate, with decimal prefixes, as data sheets have them: 1 GB/s is 10^9 bytes a second.
 

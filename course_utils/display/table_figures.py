@@ -50,7 +50,7 @@ def _first(values: Sequence[tuple[float, str]], typical: float) -> tuple[float, 
     return next(((scale, name) for scale, name in values if typical >= scale), values[-1])
 
 
-def _axis_unit(unit: str | None, largest: float) -> tuple[float, str]:
+def axis_unit(unit: str | None, largest: float) -> tuple[float, str]:
     """What the bars' axis counts in: a factor, and its name."""
     if unit == "bytes":
         return _first(_BINARY_UNITS, largest)
@@ -91,7 +91,7 @@ def _bars(ax: Axes, table: Table, columns: Sequence[str], stacked: bool) -> bool
     unit = table.units.get(columns[0])
     rows = [[row[column] or 0 for column in columns] for row in table]
     totals = [sum(row) if stacked else max(row) for row in rows]
-    scale, name = _axis_unit(unit, max(totals))
+    scale, name = axis_unit(unit, max(totals))
     shown = [value / scale for row in rows for value in row if value > 0]
     log = not stacked and bool(shown) and (span(shown) > 100 or unit == "relative")
     height = 0.72 if stacked else 0.8 / len(columns)

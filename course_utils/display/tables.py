@@ -15,6 +15,7 @@ from typing import Any
 
 from course_utils.display.quantities import (
     format_bytes,
+    format_count,
     format_interval,
     format_percent,
     format_rate,
@@ -24,10 +25,13 @@ from course_utils.display.quantities import (
 from course_utils.display.verdicts import noise_floor, sweep_summary, verdict_sentence, verdict_words
 from course_utils.paired import Verdict
 from course_utils.results import (
+    CLUSTER_PARTS,
     MEMORY_KINDS,
     Case,
     Ceiling,
     Ceilings,
+    ClusterCheck,
+    ClusterPlan,
     Comparison,
     Curves,
     Environment,
@@ -613,6 +617,54 @@ def _rank_results(run: RankResults) -> _Sheet:
     return _Sheet(shown.tables, (*timed, *shown.lines), (how, *shown.fine_print))
 
 
+def _cluster_plan(plan: ClusterPlan) -> _Sheet:
+    points = plan.points
+    caption = f"{plan.name or 'memory per rank'}: GPT of {format_count(plan.shape.parameters)} parameters"
+    columns = [_Column(part, tuple(format_bytes(point[part]) for point in points)) for part in (*CLUSTER_PARTS, "peak")]
+    columns.append(_Column("at its peak", tuple(point.peak_phase for point in points), numeric=False))
+    key = _Column("", tuple(point.label for point in points), numeric=False)
+    trust = _Column("the prediction is", tuple(map(plan.trust, points)), numeric=False)
+    settings = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
+    largest = max((error.parameters for error in plan.errors), default=0)
+    lines = [
+        f"{e.strategy}: {e.words}, on up to {e.ranks} ranks." for e in plan.errors if e.strategy in plan.strategies
+    ]
+    lines += plan.notes
+    if 0 < largest < plan.shape.parameters:
+        lines.append(
+            f"Measured models had up to {format_count(largest)} parameters; for larger ones the "
+            "method is not validated."
+        )
+    return _Sheet(
+        (_Table(caption, (key, *columns)), _Table("against real ranks", (key, trust))),
+        tuple(lines),
+        (settings, _where(plan.environment)),
+    )
+
+
+def _cluster_check(check: ClusterCheck) -> _Sheet:
+    def sizes(part: str) -> _Column:
+        cells = [
+            f"{format_bytes(point.measured[part])} | {format_bytes(point.simulated[part])}"
+            if part in point.measured
+            else ""
+            for point in check.points
+        ]
+        return _Column(part, tuple(cells))
+
+    labels = [f"{p.strategy}, {p.ranks} rank{'s' if p.ranks > 1 else ''}, {p.setting}" for p in check.points]
+    deviations = tuple(f"{point.deviation:.2%}" for point in check.points)
+    tables = _split(
+        f"{check.name or 'real ranks'}: measured | simulated",
+        "its parts: measured | simulated",
+        _Column("", tuple(labels), numeric=False),
+        (_Column("largest deviation", deviations), sizes("peak")),
+        tuple(map(sizes, CLUSTER_PARTS)),
+    )
+    lines = [f"{error.strategy}: {error.words}, up to {error.ranks} ranks." for error in check.errors]
+    return _Sheet(tuple(tables), (*lines, *check.notes), (_where(check.environment),))
+
+
 def _sheet(result: Any) -> _Sheet:
     for kind, make in (
         (Environment, _environment),
@@ -624,6 +676,8 @@ def _sheet(result: Any) -> _Sheet:
         (Curves, _curves),
         (MemoryTrace, _memory_trace),
         (RankResults, _rank_results),
+        (ClusterPlan, _cluster_plan),
+        (ClusterCheck, _cluster_check),
     ):
         if isinstance(result, kind):
             return make(result)

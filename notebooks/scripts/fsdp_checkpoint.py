@@ -1,0 +1,119 @@
+"""Save a sharded GPT with its optimizer, or load it on any number of ranks, and go on training.
+
+By hand: torchrun --standalone --nproc-per-node=2 scripts/fsdp_checkpoint.py --save --folder /tmp/checkpoint
+Then:    torchrun --standalone --nproc-per-node=3 scripts/fsdp_checkpoint.py --load --folder /tmp/checkpoint
+On several machines the folder must be one that all of them see.
+"""
+
+import argparse
+import hashlib
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+from course_utils.materials.models import GPT
+from course_utils.materials.text import library_text, text_batches
+from course_utils.ranks import memory_by_kind, report
+
+
+# begin: checkpoint
+def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
+    """Each rank writes its own shards."""
+    weights, states = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": states}, checkpoint_id=folder)
+
+
+def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
+    """Each rank reads what its own shards need, however many ranks wrote them."""
+    weights, states = get_state_dict(model, optimizer)
+    dcp.load({"model": weights, "optimizer": states}, checkpoint_id=folder)  # fills these tensors
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
+
+
+# end: checkpoint
+
+
+def checksum(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Of all weights and all optimizer states, put together, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters()):
+        state = optimizer.state[weight]
+        for key, tensor in (("weight", weight.detach()), *sorted(state.items())):
+            tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            digest.update(f"{name} {key}".encode())
+            digest.update(tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--save", action="store_true", help="train three steps, and save")
+    action.add_argument("--load", action="store_true", help="load")
+    parser.add_argument("--folder", default=os.environ.get("CHECKPOINT_FOLDER"), help="of the checkpoint")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=12, help="pieces of text in all")
+    parser.add_argument("--length", type=int, default=32, help="bytes in a piece")
+    args = parser.parse_args()
+    if not args.folder:
+        parser.error("say where the checkpoint is: --folder FOLDER")
+
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    cuda = torch.cuda.device_count() >= local_ranks
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh(device.type, (ranks,))
+
+    torch.manual_seed(0 if args.save else 1)  # what is loaded must come from the files
+    model = GPT(context=args.length, width=args.width, layers=args.layers, heads=2).to(device)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batches = list(text_batches(library_text(2**16).data, args.batch, args.length, 4, device=device))
+
+    def train(batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+        """One step on the same pieces of text, however many ranks share them. Returns the loss over all pieces."""
+        tokens, targets = (tensor.tensor_split(ranks)[rank] for tensor in batch)
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), reduction="sum")
+        # FSDP divides the sum over ranks by their number. Shares may be of unequal size, so count tokens instead.
+        loss = loss / batch[0].numel()
+        (loss * ranks).backward()
+        optimizer.step()
+        total = loss.detach()
+        dist.all_reduce(total)
+        return total.item()
+
+    if args.load:
+        load(model, optimizer, args.folder)
+    else:
+        for batch in batches[:3]:
+            train(batch)
+        save(model, optimizer, args.folder)
+    report(
+        ranks=ranks,
+        checksum=checksum(model, optimizer),
+        memory_bytes=memory_by_kind(model, optimizer),
+        rows_of_the_embedding=len(model.token_embedding.weight.to_local()),
+        files=sorted(path.name for path in Path(args.folder).glob("*.distcp")),
+        next_loss=train(batches[3]),
+    )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

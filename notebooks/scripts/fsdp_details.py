@@ -1,0 +1,248 @@
+"""Four details of FSDP on real ranks: order of optimizer and wrapping, mixed precision, clipping, accumulation.
+
+By hand, on one machine: torchrun --standalone --nproc-per-node=2 scripts/fsdp_details.py
+On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400
+--rdzv-id=1 scripts/fsdp_details.py
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_utils.materials.models import GPT
+from course_utils.materials.text import library_text, text_batches
+from course_utils.ranks import report
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Collectives(TorchDispatchMode):
+    """Notes name, dtype and bytes of each collective."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str, int]] = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation.namespace == "c10d":
+            tensors = [value for value in args if isinstance(value, torch.Tensor)]
+            if tensors:
+                whole = max(tensors, key=lambda tensor: tensor.nbytes)
+                name = operation.__name__.split(".")[0].strip("_").removesuffix("_base")
+                self.seen.append((name, str(whole.dtype).removeprefix("torch."), whole.nbytes))
+        return operation(*args, **(kwargs or {}))
+
+    def of(self, name: str) -> dict[str, object]:
+        """Number, bytes and dtypes of one kind of collective."""
+        found = [entry for entry in self.seen if entry[0] == name]
+        dtypes = " ".join(sorted({dtype for _, dtype, _ in found}))
+        return {"calls": len(found), "bytes": sum(size for *_, size in found), "dtype": dtypes}
+
+
+def shard(model: GPT, mesh: DeviceMesh, policy: MixedPrecisionPolicy | None = None) -> nn.Module:
+    """Shard each block, and then what is left."""
+    policy = policy or MixedPrecisionPolicy()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    return fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
+    tokens, targets = batch
+    return functional.cross_entropy(model(tokens).float().flatten(0, 1), targets.flatten())
+
+
+# begin: order
+def losses_in_order(gpt: Callable[[], GPT], wrap: Callable[[GPT], nn.Module], batch: Batch, optimizer_first: bool):
+    """Train on one batch, so that the loss must fall. Returns what can be seen from outside."""
+    model = gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3) if optimizer_first else None
+    model = wrap(model)
+    if optimizer is None:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    # end: order
+    given = [weight for group in optimizer.param_groups for weight in group["params"]]
+    own = {id(weight) for weight in model.parameters()}
+    return {
+        "losses": losses,
+        "weights of the model that it steps": sum(id(weight) in own for weight in given),
+        "weights of the model": len(own),
+        "weights with a state": len(optimizer.state),
+        "bytes of other weights": sum(weight.untyped_storage().nbytes() for weight in given if id(weight) not in own),
+    }
+
+
+# begin: precision
+def precision(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, policy: MixedPrecisionPolicy):
+    """Which dtype the weights have where, and how many bytes travel."""
+    model = shard(gpt(), mesh, policy)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    dtypes = {}
+
+    def note(block: nn.Module, inputs: object) -> None:
+        dtypes["weights in the forward pass"] = str(block.qkv.weight.dtype)
+
+    model.blocks[0].register_forward_pre_hook(note)
+    with Collectives() as collectives:
+        loss_of(model, batch).backward()
+        optimizer.step()
+    weight = model.blocks[0].qkv.weight
+    # end: precision
+    dtypes |= {
+        "weights at rest": str(weight.dtype),
+        "gradients at rest": str(weight.grad.dtype),
+        "optimizer state": str(optimizer.state[weight]["exp_avg"].dtype),
+    }
+    return {place: dtype.removeprefix("torch.") for place, dtype in dtypes.items()} | {
+        "all-gather": collectives.of("allgather"),
+        "reduce-scatter": collectives.of("reduce_scatter"),
+    }
+
+
+def whole(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Put the shards of gradients together."""
+    return [g.full_tensor() if isinstance(g, DTensor) else g for g in gradients]
+
+
+def error(found: list[torch.Tensor | None], right: list[torch.Tensor]) -> float | None:
+    """Norm of the difference over norm; None if there are no gradients."""
+    if any(gradient is None for gradient in found):
+        return None
+    difference = sum((a - b).double().square().sum() for a, b in zip(found, right, strict=True)).sqrt()
+    return (difference / sum(b.double().square().sum() for b in right).sqrt()).item()
+
+
+# begin: clipping
+def clipping(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everything: Batch, limit: float):
+    """Clip as in one process, and look at what comes back."""
+    alone = gpt()
+    loss_of(alone, everything).backward()
+    norm_alone = nn.utils.clip_grad_norm_(alone.parameters(), limit)
+
+    model = shard(gpt(), mesh)
+    loss_of(model, batch).backward()
+    by_hand = torch.stack([weight.grad.to_local().norm() for weight in model.parameters()]).norm()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
+    # end: clipping
+    gradients = whole(weight.grad for weight in model.parameters())
+    return {
+        "one process": norm_alone.item(),
+        "FSDP": norm.full_tensor().item(),
+        "placement of the norm": str(norm.placements[0]),
+        "by hand on this rank's shards": by_hand.item(),
+        "error of the clipped gradients": error(gradients, [weight.grad for weight in alone.parameters()]),
+    }
+
+
+# begin: accumulation
+def accumulate(model: nn.Module, micro_batches: list[Batch], sync: str) -> None:
+    """Add up gradients over several small batches; reduce them each time, in the last one, or (a mistake) never."""
+    for number, micro_batch in enumerate(micro_batches, start=1):
+        last = number == len(micro_batches)
+        model.set_requires_gradient_sync(sync == "each time" or (sync == "last time" and last))
+        (loss_of(model, micro_batch) / len(micro_batches)).backward()
+
+
+# end: accumulation
+
+
+def accumulation(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everything: Batch, sync: str):
+    """How often the ranks talk, what they hold meanwhile, and whether the gradients are right."""
+    alone = gpt()
+    loss_of(alone, everything).backward()
+    model = shard(gpt(), mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    micro_batches = list(zip(*(tensor.split(1) for tensor in batch), strict=True))
+
+    tracker = FSDPMemTracker(model, optimizer)
+    with tracker:
+        model.set_requires_gradient_sync(sync == "each time")
+        loss_of(model, micro_batches[0]).backward()
+    held = {"SHARDED_GRAD": 0, "UNSHARDED_GRAD": 0}
+    for place in tracker.get_tracker_snapshot("current").values():
+        for kind, size_bytes in place.items():
+            if getattr(kind, "name", "") in held:
+                held[kind.name] += size_bytes
+    optimizer.zero_grad()
+
+    model = shard(gpt(), mesh)
+    with Collectives() as collectives:
+        accumulate(model, micro_batches, sync)
+    found = whole(weight.grad for weight in model.parameters())
+    return {
+        "all-gathers": collectives.of("allgather")["calls"],
+        "reduce-scatters": collectives.of("reduce_scatter")["calls"],
+        "gradient bytes after the first": sum(held.values()),
+        "weights with a gradient": sum(gradient is not None for gradient in found),
+        "error of the gradients": error(found, [weight.grad for weight in alone.parameters()]),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=4, help="pieces of text on each rank")
+    parser.add_argument("--length", type=int, default=32, help="bytes in a piece")
+    args = parser.parse_args()
+
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    cuda = torch.cuda.device_count() >= local_ranks
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh(device.type, (ranks,))
+
+    def gpt() -> GPT:
+        torch.manual_seed(0)
+        return GPT(context=args.length, width=args.width, layers=args.layers, heads=2).to(device)
+
+    everything = next(text_batches(library_text(2**16).data, args.batch * ranks, args.length, 1, device=device))
+    batch = tuple(tensor.chunk(ranks)[rank] for tensor in everything)
+
+    report(
+        order={
+            "FSDP, optimizer first": losses_in_order(gpt, lambda model: shard(model, mesh), batch, True),
+            "FSDP, optimizer last": losses_in_order(gpt, lambda model: shard(model, mesh), batch, False),
+            "DDP, optimizer first": losses_in_order(gpt, DistributedDataParallel, batch, True),
+        }
+    )
+    bf16, fp32 = torch.bfloat16, torch.float32
+    report(
+        precision={
+            "no policy": precision(gpt, mesh, batch, MixedPrecisionPolicy()),
+            "bf16": precision(gpt, mesh, batch, MixedPrecisionPolicy(param_dtype=bf16)),
+            "bf16, reduce in fp32": precision(gpt, mesh, batch, MixedPrecisionPolicy(bf16, reduce_dtype=fp32)),
+        }
+    )
+    report(clipping=clipping(gpt, mesh, batch, everything, limit=0.5))
+    report(
+        accumulation={
+            sync: accumulation(gpt, mesh, batch, everything, sync) for sync in ("each time", "last time", "never")
+        }
+    )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Train one GPT with DDP, ZeRO-1 and FSDP: what each rank keeps, what it sends, and how long a step takes.
+
+By hand, on one machine: torchrun --standalone --nproc-per-node=2 scripts/fsdp_train.py --steps 10
+On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400
+--rdzv-id=1 scripts/fsdp_train.py
+"""
+
+import argparse
+import gc
+import os
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_utils.materials.models import GPT
+from course_utils.materials.text import library_text, text_batches
+from course_utils.rank_memory import RankMemory
+from course_utils.ranks import memory_by_kind, report, timed_rounds
+
+STRATEGIES = ("DDP", "ZeRO-1", "FSDP no reshard", "FSDP", "FSDP root only")
+
+
+# begin: strategies
+def spread(strategy: str, model: nn.Module, mesh: DeviceMesh) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Wrap the model first, then build the optimizer from the wrapped model's parameters."""
+    adamw = {"lr": 1e-3, "fused": True}
+    if strategy in ("DDP", "ZeRO-1"):
+        model = DistributedDataParallel(model, process_group=mesh.get_group(), gradient_as_bucket_view=True)
+        if strategy == "ZeRO-1":
+            return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, mesh.get_group(), **adamw)
+        return model, torch.optim.AdamW(model.parameters(), **adamw)
+
+    reshard = (
+        strategy != "FSDP no reshard"
+    )  # False: weights stay gathered from the forward pass until the backward pass
+    if strategy != "FSDP root only":
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)  # what is not in a block: embeddings, last norm
+    return model, torch.optim.AdamW(model.parameters(), **adamw)
+
+
+# end: strategies
+
+
+# begin: step
+def training_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: tuple[torch.Tensor, ...],
+    phase: Callable[[str], None] = lambda name: None,
+) -> torch.Tensor:
+    """The same for all strategies. ``phase`` hears what runs next."""
+    tokens, targets = batch
+    optimizer.zero_grad()
+    phase("forward")
+    loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    phase("backward")
+    loss.backward()
+    phase("optimizer step")
+    optimizer.step()
+    return loss.detach()
+
+
+# end: step
+
+
+# begin: traffic
+class Traffic(TorchDispatchMode):
+    """Counts collectives, the bytes of the whole tensor that each is about, and which of these bytes are weights."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.weights = {weight.data_ptr() for weight in model.parameters()}
+        self.found: dict[str, dict[str, int]] = {}
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation.namespace == "c10d":
+            groups = [value if isinstance(value, list | tuple) else [value] for value in args[:2]]
+            groups = [[t for t in group if isinstance(t, torch.Tensor)] for group in groups]
+            whole = max(groups, key=lambda tensors: sum(t.nbytes for t in tensors))
+            name = operation.__name__.split(".")[0].strip("_").removesuffix("_base")
+            entry = self.found.setdefault(name, {"calls": 0, "bytes": 0, "of them weights": 0})
+            entry["calls"] += 1
+            entry["bytes"] += sum(t.nbytes for t in whole)
+            entry["of them weights"] += sum(t.nbytes for t in whole if t.data_ptr() in self.weights)
+        return operation(*args, **(kwargs or {}))
+
+
+# end: traffic
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+    parser.add_argument("--steps", type=int, default=4, help="of training, for the loss curve; 3 or more")
+    parser.add_argument("--rounds", type=int, default=0, help="of timed steps")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        nargs="+",
+        default=[2],
+        help="pieces of text on each rank; after the first, DDP and FSDP alone are timed",
+    )
+    parser.add_argument("--length", type=int, default=64, help="bytes in a piece")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=4)
+    args = parser.parse_args()
+    if args.steps < 3:
+        parser.error("--steps must be 3 or more: memory is measured in the third step")
+
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    cuda = torch.cuda.device_count() >= local_ranks
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh(device.type, (ranks,))
+    text = library_text(2**18).data
+
+    def gpt() -> GPT:
+        torch.manual_seed(0)  # the same weights on all ranks, every time
+        heads = max(1, args.width // 64)
+        return GPT(context=args.length, width=args.width, layers=args.layers, heads=heads).to(device)
+
+    def batches(per_rank: int, steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return list(text_batches(text, per_rank * ranks, args.length, steps, device=device))
+
+    def mine(batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.chunk(ranks)[rank] for tensor in batch)
+
+    # One process with the whole batch says what the loss must be.
+    model = gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    whole = [training_step(model, optimizer, batch).item() for batch in batches(args.batch[0], args.steps)]
+    report(
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        parameters_of_a_block=sum(weight.numel() for weight in model.blocks[0].parameters()),
+        losses={"one process": whole},
+    )
+    del model, optimizer
+
+    losses, memory, steps, traffic, allocated = {"one process": whole}, {}, {}, {}, {}
+    for strategy in args.strategies:
+        shares = [mine(batch) for batch in batches(args.batch[0], args.steps)]
+        with RankMemory() as held:  # before the model is wrapped, so that it sees DDP's buckets
+            model, optimizer = spread(strategy, gpt(), mesh)
+            found = [training_step(model, optimizer, batch) for batch in shares[:2]]
+            with held.step(model, optimizer):  # now the optimizer has its state, and DDP its final buckets
+                found.append(training_step(model, optimizer, shares[2], held.phase))
+        found += [training_step(model, optimizer, batch) for batch in shares[3:]]
+        mean = torch.stack(found)
+        dist.all_reduce(mean)
+        losses[strategy] = (mean / ranks).tolist()
+        steps[strategy] = {
+            "largest": held.found.largest,
+            "at peak": held.found.at_peak,
+            "peak_bytes": held.found.peak_bytes,
+            "phase": held.found.peak_phase,
+        }
+        memory[strategy] = memory_by_kind(model, optimizer)
+        with Traffic(model) as counted:
+            training_step(model, optimizer, shares[0])
+        traffic[strategy] = counted.found
+        if cuda:  # what CUDA's allocator gave out, all that is in the process
+            torch.cuda.reset_peak_memory_stats()
+            training_step(model, optimizer, shares[0])
+            allocated[strategy] = torch.cuda.max_memory_allocated()
+        del model, optimizer, counted, held
+        gc.collect()
+    report(losses=losses, memory=memory, steps=steps, traffic=traffic, cuda_peak_bytes=allocated)
+
+    if args.rounds:
+        trained = {strategy: spread(strategy, gpt(), mesh) for strategy in args.strategies}
+        for size in args.batch:
+            batch = mine(batches(size, 1)[0])
+            timed_rounds(
+                {
+                    strategy: lambda m=model, o=optimizer, b=batch: training_step(m, o, b)
+                    for strategy, (model, optimizer) in trained.items()
+                    if size == args.batch[0] or strategy in ("DDP", "FSDP")
+                },
+                name=f"step, batch {size}",
+                rounds=args.rounds,
+                items=size * ranks * args.length,
+                agreement="loss curves as of one process",
+            )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""What lesson 18's programs do with NCCL: the same bookkeeping as on a CPU, seen by CUDA's own allocator as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_utils import run_ranks
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+RANKS = [1, pytest.param(2, marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"))]
+
+
+@pytest.fixture(autouse=True)
+def in_the_notebooks_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(NOTEBOOKS)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_strategies_keep_their_shares_and_agree(ranks: int) -> None:
+    args = ["--width", 256, "--rounds", 8]
+    run = run_ranks("scripts/fsdp_train.py", ranks=ranks, args=args, timeout_s=240, show_output=False)
+    assert run.backend == "nccl"
+    whole = 4 * run[0]["parameters"]
+    for strategy, kept in run[0]["memory"].items():
+        share = ranks if strategy.startswith("FSDP") else 1
+        assert kept["weights"] == pytest.approx(whole / share, rel=0.02), strategy
+        assert kept["gradients"] == pytest.approx(whole / share, rel=0.02), strategy
+    for strategy, losses in run[0]["losses"].items():
+        assert losses == pytest.approx(run[0]["losses"]["one process"], rel=1e-3), strategy
+    for strategy, step in run[0]["steps"].items():
+        # The allocator rounds up, and cuBLAS, NCCL and the input text take memory that no tensor of the step has.
+        assert run[0]["cuda_peak_bytes"][strategy] > 0.9 * step["peak_bytes"], strategy
+    assert run[0]["traffic"]["ZeRO-1"]["broadcast"]["of them weights"] == whole
+    assert set(run.comparison("step, batch 2").labels) == set(run[0]["memory"])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_details_hold_with_nccl(ranks: int) -> None:
+    run = run_ranks("scripts/fsdp_details.py", ranks=ranks, timeout_s=240, show_output=False)
+    found = run[0]
+    assert len(set(found["order"]["FSDP, optimizer first"]["losses"])) == 1
+    assert found["order"]["FSDP, optimizer last"]["losses"][-1] < found["order"]["FSDP, optimizer last"]["losses"][0]
+    assert found["precision"]["bf16, reduce in fp32"]["weights in the forward pass"] == "bfloat16"
+    # One rank has nobody to gather from (torch 2.13, _fsdp_param_group.py).
+    gathered, reduced = ("bfloat16", "float32") if ranks > 1 else ("", "")
+    assert found["precision"]["bf16, reduce in fp32"]["all-gather"]["dtype"] == gathered
+    assert found["precision"]["bf16, reduce in fp32"]["reduce-scatter"]["dtype"] == reduced
+    assert found["clipping"]["FSDP"] == pytest.approx(found["clipping"]["one process"], rel=1e-4)
+    assert found["accumulation"]["last time"]["error of the gradients"] < 1e-4
+    assert found["accumulation"]["never"]["weights with a gradient"] == 0
+
+
+@pytest.mark.timeout(300)
+def test_old_names_have_an_accelerator_here() -> None:
+    run = run_ranks("scripts/fsdp_old_names.py", ranks=1, timeout_s=240, show_output=False)
+    assert run[0]["calls"]["FullyShardedDataParallel(model)"]["old"]["says"] == "runs"

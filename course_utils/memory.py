@@ -221,8 +221,9 @@ class _Index:
 
     def __init__(self, storages: LiveStorages) -> None:
         self._storages = storages
-        # What no operation made may have been there before, or have come during the call.
-        self._existing = {block.address: block for block in storages.blocks if block.born == 0 or block.op == -1}
+        # What no operation made may have been there before, though it was met during the call. The first one wins.
+        unmade = sorted((block for block in storages.blocks if block.op == -1), key=lambda block: -block.born)
+        self._existing = {block.address: block for block in unmade}
         self._made = {(block.op, block.address): block for block in storages.blocks if block.born}
 
     def block(self, allocation: Allocation) -> Block:

@@ -19,11 +19,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim import optimizer as optimizer_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
@@ -34,6 +36,7 @@ NOWHERE: Place = (None, 0, False)
 
 _TORCH = str(Path(torch.__file__).resolve().parent) + "/"
 _EVAL_FRAME = _TORCH + "_dynamo/eval_frame.py"
+_SERIALIZATION = _TORCH + "serialization.py"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _LISTS = (list, tuple)
@@ -263,7 +266,9 @@ class LiveStorages:
         if self._compiler and code is not None and id(code) not in self._codes:
             self._codes.add(id(code))
             while frame is not None:
-                if frame.f_code.co_filename == _EVAL_FRAME:
+                # Every optimizer's step() and zero_grad() goes through a wrapper that only keeps torch.compile out.
+                called = frame.f_code
+                if called.co_filename == _EVAL_FRAME and not called.co_qualname.startswith("DisableContext."):
                     self.notes["Code under torch.compile ran as it is written, without being compiled."] = None
                 frame = frame.f_back
         return places
@@ -327,26 +332,52 @@ class LiveStorages:
 
     def _existing(self, storage: torch.UntypedStorage) -> Block:
         """A block that was there before, or that nothing saw being made."""
-        block = self._follow(storage, storage.nbytes(), 0)
+        born = 0
+        if self._listening and not _in_backward():
+            # What is there before is known, but for what autograd saved: only a backward pass meets that.
+            born = self._event()
+            self.notes[
+                "Memory that an operation of this thread did not make (another thread's, mostly) is shown from its "
+                "first use on."
+            ] = None
+        block = self._follow(storage, storage.nbytes(), born)
         block.kind = "other"
         return block
 
     def _storages(self, tensor: torch.Tensor) -> list[torch.UntypedStorage]:
         """A tensor's storages on this device: one, but for sparse tensors and tensors that are made of others."""
-        if type(tensor) not in _PLAIN and is_traceable_wrapper_subclass(tensor):
-            inner, _ = tensor.__tensor_flatten__()
-            return [storage for name in inner for storage in self._storages(getattr(tensor, name))]
+        try:
+            return self._storages_of(tensor)
+        except Exception:  # a tensor may be of any type, and that type's code may fail; the traced code goes on
+            if self._listening:
+                self.notes[f"Tensors of type {type(tensor).__name__} are not followed: they hide their storage."] = None
+            return []
+
+    def _storages_of(self, tensor: torch.Tensor) -> list[torch.UntypedStorage]:
+        if type(tensor) not in _PLAIN:
+            if is_lazy(tensor):
+                return []
+            if is_traceable_wrapper_subclass(tensor):
+                inner, _ = tensor.__tensor_flatten__()
+                parts = [getattr(tensor, name) for name in inner]  # a DTensor (2.13) names its device mesh, too
+                return [storage for part in parts if isinstance(part, torch.Tensor) for storage in self._storages(part)]
         if not tensor.is_cpu if self._on_cpu else tensor.device != self.device:
             return []
         try:
             storage = tensor.untyped_storage()
             # A fake tensor says that it is on the device; its storage knows better.
-            return [storage] if storage.device.type == self.device.type else []
+            if storage.device.type != self.device.type:
+                return []
         except (NotImplementedError, RuntimeError):
             if tensor.layout == torch.sparse_coo:
                 return [tensor._indices().untyped_storage(), tensor._values().untyped_storage()]
             self.notes[f"Tensors of layout {tensor.layout} are not followed: they have no storage."] = None
             return []
+        try:
+            storage.data_ptr()
+        except RuntimeError:  # a tensor around another one, as those of torch.func are: it has no memory
+            return []
+        return [storage]
 
     def use(self, tensor: torch.Tensor) -> None:
         """An operation takes this tensor: its memory counts, if that was not known before."""
@@ -361,7 +392,7 @@ class LiveStorages:
                     continue
                 block = self._existing(storage)
             block.counted = True
-            if block.born == 0 and block.kind == "other" and tensor.requires_grad and tensor.is_leaf:
+            if block.kind == "other" and tensor.requires_grad and tensor.is_leaf:
                 self._know_weight(tensor, "")
         if type(tensor) in _PLAIN and tensor.layout is torch.strided:
             self._seen.add(tensor.data_ptr())
@@ -375,7 +406,7 @@ class LiveStorages:
                 if block.size_bytes != size:
                     self._resized(storage, size, op, module, place)
                 continue
-            if not storage.resizable() and size:
+            if not storage.resizable() and size and not _is_loading(sys._getframe(1)):
                 continue  # a view of foreign memory
             block = self._follow(storage, size, self._event(), op, module, place)
             self._seen.add(block.address)
@@ -418,7 +449,7 @@ class LiveStorages:
         It counts only once the call uses or drops it.
         """
         kinds: dict[type, type | None] = {}
-        gradients, modules = [], {}
+        gradients, modules, optimizers = [], {}, []
         for thing in gc.get_objects():
             kind = type(thing)
             if kind not in kinds:
@@ -430,20 +461,26 @@ class LiveStorages:
                         self._know_weight(thing, "", used=False)
                         if thing.grad is not None:
                             gradients.append((thing, thing.grad))
-                except (NotImplementedError, RuntimeError):  # a fake tensor, an opaque one, one that is being made
+                except Exception:  # a fake tensor, an opaque one, one that is being made or was never finished
                     continue
             elif kinds[kind] is torch.nn.Module:
                 modules[id(thing)] = thing
             elif kinds[kind] is torch.optim.Optimizer:
-                self._optimizers[id(thing)] = thing
-        parts = {id(part) for module in modules.values() for part in module.children()}
+                optimizers.append(thing)
+        # Nobody vouches for an object that is merely found: it may have been made without __init__.
+        parts = set()
+        for module in modules.values():
+            with suppress(Exception):
+                parts.update(map(id, module.children()))
         for number, module in modules.items():
             if number not in parts:
-                self._know_model(module, type(module).__name__, used=False)
+                with suppress(Exception):
+                    self._know_model(module, type(module).__name__, used=False)
         for weight, gradient in gradients:
             self._is_gradient(gradient, weight, used=False)
-        for optimizer in list(self._optimizers.values()):
-            self._know_optimizer(optimizer)
+        for optimizer in optimizers:
+            with suppress(Exception):
+                self._know_optimizer(optimizer)
 
     def _watch_existing(self, tensor: torch.Tensor, used: bool = False) -> list[Block]:
         """The blocks of a tensor that is known to exist."""
@@ -483,8 +520,9 @@ class LiveStorages:
 
     def _know_optimizer(self, optimizer: Any, used: bool = False) -> None:
         """Note which blocks are an optimizer's state."""
+        states = list(optimizer.state.items())
         self._optimizers[id(optimizer)] = optimizer
-        for tensor, state in list(optimizer.state.items()):
+        for tensor, state in states:
             owner = self._owners.get(id(tensor), "")
             for value in tree_leaves(state):
                 if isinstance(value, torch.Tensor):
@@ -593,14 +631,14 @@ class LiveStorages:
             if type(tensor) is plain and (tensor.is_cpu if on_cpu else tensor.device == device):
                 try:
                     storage = tensor.untyped_storage()
+                    address = storage.data_ptr()
                 except _NO_STORAGE:
                     pass
                 else:
                     key = storage._cdata
                     if key not in live and storage.resizable():
                         block = Block(storage, released)
-                        block.key, block.size_bytes = key, storage.nbytes()
-                        block.address = address = storage.data_ptr()
+                        block.key, block.size_bytes, block.address = key, storage.nbytes(), address
                         block.born, block.died = len(times), None
                         times.append(_clock())
                         block.kind, block.module, block.place, block.op = "", module, place, op
@@ -740,6 +778,15 @@ def _handling_of(func: Any) -> str:
     # These may give a storage another size, or a tensor another storage.
     resizes = "out" in schema.overload_name or schema.name.startswith(("aten::resize", "aten::set_"))
     return _ALLOCATES if resizes else _WRITES
+
+
+def _is_loading(frame: FrameType | None) -> bool:
+    """Whether ``torch.load`` reads into memory of torch's: its storages cannot be resized, like foreign ones."""
+    while frame is not None:
+        if frame.f_code.co_filename == _SERIALIZATION and frame.f_code.co_name == "load":
+            return not frame.f_locals.get("mmap")
+        frame = frame.f_back
+    return False
 
 
 def _in_backward() -> bool:

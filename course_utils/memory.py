@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import torch
 
 from course_utils.cuda_history import Allocation, read_history
 from course_utils.devices import profiled_peak
+from course_utils.display.quantities import format_bytes
 from course_utils.live_storages import NOWHERE, Block, LiveStorages, Phase, Place, written_by_the_user
 from course_utils.machine import environment
 from course_utils.results import MemoryBlock, MemoryPhase, MemoryTrace
@@ -101,14 +103,33 @@ class _CpuTracer:
         times_us = [(moment - start) // 1000 for moment in storages.times_ns]
         return _Run(times_us, blocks, phases, seconds, error, notes=list(storages.notes))
 
-    def metered(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> tuple[int, int]:
-        """The most memory above the start in one call, by the profiler and by the trace."""
+    def metered(
+        self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]
+    ) -> tuple[int, int, list[str]]:
+        """The most memory above the start in one call, by the profiler and by the trace; and what a reader must know.
+
+        That call is traced. A plain one, which the profiler alone watches, tells whether tracing changes the peak.
+        """
         profiled_peak(fn)  # what this call leaves behind, the profiler knows when the next call releases it
         seen: list[int] = []
         run = self.run(lambda: seen.append(profiled_peak(fn)), models, optimizers)
         if run.error is not None:
             raise run.error
-        return seen[0], run.above_start
+        traced, plain = seen[0], profiled_peak(fn)
+        # Code that changes from call to call has no plain peak to compare with.
+        if _differ(traced, plain) and not _differ(plain, profiled_peak(fn)):
+            note = (
+                f"Tracing changes the peak of this code: torch's profiler saw {format_bytes(plain)} above the start in "
+                f"a plain call, and {format_bytes(traced)} in a traced one. Under a trace autograd adds up the "
+                "gradients of a tensor that is used several times out of place."
+            )
+            return traced, run.above_start, [note]
+        return traced, run.above_start, []
+
+
+def _differ(first: int, second: int) -> bool:
+    """Whether two peaks are not the same: by more than 1%."""
+    return abs(first - second) > 0.01 * max(first, second)
 
 
 class _CudaTracer:
@@ -200,7 +221,9 @@ class _Index:
 
     def __init__(self, storages: LiveStorages) -> None:
         self._storages = storages
-        self._existing = {block.address: block for block in storages.blocks if block.born == 0}
+        # What no operation made may have been there before, though it was met during the call. The first one wins.
+        unmade = sorted((block for block in storages.blocks if block.op == -1), key=lambda block: -block.born)
+        self._existing = {block.address: block for block in unmade}
         self._made = {(block.op, block.address): block for block in storages.blocks if block.born}
 
     def block(self, allocation: Allocation) -> Block:
@@ -316,8 +339,9 @@ def _file(filename: str) -> str:
     return Path(filename).name
 
 
-# How many traces are running, one inside the other.
+# How many traces are running, one inside the other, all in the thread that holds the lock.
 _depth = 0
+_running = threading.RLock()
 
 
 def trace_memory(
@@ -334,8 +358,8 @@ def trace_memory(
 ) -> MemoryTrace:
     """Trace every allocation and release of a call: how much, when, what for, in which module, by which line.
 
-    The first call is the one that is shown. The code is then called again, twice to hold the peak against an
-    independent meter and some more times to find out what tracing costs; with :func:`course_utils.fresh` those calls
+    The first call is the one that is shown. The code is then called again, three or four times to hold the peak against
+    an independent meter and some more times to find out what tracing costs; with :func:`course_utils.fresh` those calls
     get a state of their own.
 
     What counts: memory of the device's tensors. Modules, parameters, gradients and optimizer states are recognised by
@@ -352,6 +376,11 @@ def trace_memory(
     and a note says so. Other threads that the code starts are not followed. Memory of NumPy is not
     torch's.
 
+    Tracing changes the peak of some code. Where a tensor is used several times in the graph (one weight matrix in
+    twenty multiplications), autograd mostly adds its gradients up in place, but out of place under any dispatch mode,
+    which takes memory for one more. On a CPU the check calls the code without a trace, too, and a note says
+    what the difference is. On CUDA this is not checked.
+
     Traces may be nested. The inner one is neither verified nor is its overhead measured.
 
     Tracing costs some ten microseconds for each operation, however long it takes. Where a step consists of large
@@ -367,8 +396,8 @@ def trace_memory(
         optimizer: whose state counts likewise; a list for several.
         parameters: problem sizes and settings, for the record.
         device: ``cpu`` or ``cuda``; by default CUDA where there is one.
-        verify: whether to hold the peak against an independent meter: torch's profiler on a CPU. On CUDA the
-            allocator's own statistics are read in the traced call itself, always.
+        verify: whether to hold the peak against an independent meter: torch's profiler on a CPU, in a traced call and
+            in a plain one. On CUDA the allocator's own statistics are read in the traced call itself, always.
         overhead: whether to measure what tracing costs.
 
     Returns:
@@ -377,7 +406,8 @@ def trace_memory(
     Raises:
         ValueError: if an argument makes no sense.
         TraceError: if the code raises; its ``trace`` attribute holds what happened until then.
-        RuntimeError: if there is no such device, or somebody else records the history of CUDA memory.
+        RuntimeError: if there is no such device, somebody else records the history of CUDA memory, or another thread
+            is tracing.
 
     Source:
         https://docs.pytorch.org/docs/2.13/torch_cuda_memory.html; torch/cuda/memory.py (2.13.0).
@@ -397,6 +427,8 @@ def trace_memory(
             "for example trace_memory(step)"
         )
     here = environment()
+    if not _running.acquire(blocking=False):
+        raise RuntimeError("another thread is tracing memory, and only one can at a time: call trace_memory() after it")
     switches = Switches.now()
     _depth += 1
     try:
@@ -414,6 +446,7 @@ def trace_memory(
         )
     finally:
         _depth -= 1
+        _running.release()
         switches.restore()
 
 
@@ -436,7 +469,8 @@ def _trace(
     elif run.error is None:
         if verify and isinstance(tracer, _CpuTracer):
             try:
-                more["meter_bytes"], more["metered_bytes"] = tracer.metered(build(), models, optimizers)
+                more["meter_bytes"], more["metered_bytes"], said = tracer.metered(build(), models, optimizers)
+                notes += said
             except Exception as error:
                 notes.append(f"The peak was not verified: {type(error).__name__}: {error}")
         if overhead:

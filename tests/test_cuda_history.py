@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from course_utils import memory
-from course_utils.cuda_history import History, read_history
+from course_utils.cuda_history import Allocation, History, read_history
+from course_utils.live_storages import Block, LiveStorages
 from course_utils.memory import TraceError, _CudaTracer
 from course_utils.results import MemoryTrace
 from tests.scripted_history import ScriptedHistory
@@ -201,6 +202,18 @@ def test_memory_outside_of_operations_is_named_by_the_allocators_stack() -> None
     assert (block.kind, block.module, block.op) == ("temporaries", "", "")
     assert block.line == "train.py:7 main"
     assert block.died == trace.moments
+
+
+def test_memory_that_no_operation_made_is_found_though_it_was_met_late() -> None:
+    storages = LiveStorages(torch.device("cpu"), {})
+    for born, address in ((0, 64), (3, 64), (3, 128), (5, 256)):
+        block = Block.without_storage(512, born, address)
+        block.kind = "weights" if (born, address) in ((0, 64), (3, 128), (5, 256)) else "gradients"
+        storages.blocks.append(block)
+    index = memory._Index(storages)
+    # There before the call, whether met then or late; or made in the call, by another thread.
+    found = [index.block(Allocation(address, 512, born)) for born, address in ((0, 64), (0, 128), (2, 256))]
+    assert [block.kind for block in found] == ["weights"] * 3
 
 
 @pytest.mark.usefixtures("quiet")

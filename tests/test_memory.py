@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import time
 import weakref
@@ -185,6 +186,114 @@ def test_what_autograd_saved_before_the_call_is_known_once_it_is_used() -> None:
     assert trace.by_kind()["gradients"][-1] == 4 * KIB
 
 
+def test_a_plain_step_is_not_taken_for_compiled_code() -> None:
+    step = _step("mlp")
+    __import__("torch._dynamo")  # any optimizer's first step loads it, too
+    assert _once(step).notes == ()
+
+
+class _Raises(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise TypeError("no function works on this one")
+
+
+class _Unfinished(nn.Module):
+    def __init__(self) -> None:
+        pass
+
+
+class _UnfinishedOptimizer(torch.optim.Optimizer):
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: nn.LazyLinear(4), lambda: torch.ones(3).as_subclass(_Raises), _Unfinished, _UnfinishedOptimizer],
+    ids=["lazy", "tensor", "module", "optimizer"],
+)
+def test_odd_objects_elsewhere_are_passed_over(make: Callable[[], Any]) -> None:
+    odd = make()
+    trace = _once(lambda: torch.ones(KIB))
+    assert (trace.start_bytes, trace.peak_bytes, trace.notes) == (0, 4 * KIB, ())
+    del odd
+
+
+def test_a_lazy_model_gets_its_weights_in_the_call() -> None:
+    model = nn.LazyLinear(16)
+    x = torch.ones(4, 32)
+    trace = _once(lambda: model(x).sum().backward(), model=model)
+    size = 4 * (16 * 32 + 16)
+    assert (trace.by_kind()["weights"][0], trace.by_kind()["weights"][-1]) == (0, size)
+    assert trace.by_kind()["gradients"][-1] == size
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda: torch.func.hessian(lambda x: (x**3).sum())(torch.ones(50)),
+        lambda: torch.masked.masked_tensor(torch.ones(KIB), torch.ones(KIB) > 0) + 1,
+    ],
+    ids=["hessian", "masked"],
+)
+def test_tensors_without_memory_of_their_own_break_nothing(code: Callable[[], Any]) -> None:
+    assert _once(code).peak_bytes > 0
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_a_tensor_that_is_loaded_in_the_call_is_new(mmap: bool, tmp_path: Path) -> None:
+    file = tmp_path / "tensor.pt"
+    torch.save(torch.ones(KIB), file)
+    trace = _once(lambda: torch.load(file, mmap=mmap) + 1)
+    assert trace.start_bytes == 0
+    assert trace.peak_bytes == (4 if mmap else 8) * KIB  # a mapped file is not torch's memory
+    assert any("a file's" in note for note in trace.notes) == mmap
+
+
+def test_a_model_that_is_loaded_in_the_call_is_new(tmp_path: Path) -> None:
+    file = tmp_path / "model.pt"
+    torch.save(nn.Linear(64, 64), file)
+    x = torch.ones(1, 64)
+    trace = _once(lambda: torch.load(file, weights_only=False)(x).sum())
+    assert trace.start_bytes == 4 * 64
+    assert trace.by_kind()["weights"][0] == trace.by_kind()["weights"][-1] == 0
+    assert max(trace.by_kind()["weights"]) == 4 * (64 * 64 + 64)
+
+
+def test_memory_of_another_thread_counts_from_its_first_use() -> None:
+    def code() -> torch.Tensor:
+        made: list[torch.Tensor] = []
+        thread = threading.Thread(target=lambda: made.append(torch.ones(KIB)))
+        thread.start()
+        thread.join()
+        return made[0] + 1
+
+    trace = _once(code)
+    assert (trace.start_bytes, trace.peak_bytes) == (0, 8 * KIB)
+    assert any("first use on" in note for note in trace.notes)
+
+
+def test_a_tensor_made_of_others_may_name_what_is_no_tensor(tmp_path: Path) -> None:
+    from torch import distributed
+
+    if not distributed.is_available():
+        pytest.skip("this build has no torch.distributed")
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    distributed.init_process_group(
+        "gloo", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
+    try:
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
+        x = distribute_tensor(torch.ones(KIB), mesh, [Replicate()])
+        trace = _once(lambda: x + 1)
+        assert (trace.start_bytes, trace.peak_bytes, trace.notes) == (4 * KIB, 8 * KIB, ())
+    finally:
+        distributed.destroy_process_group()
+
+
 # Training steps
 
 
@@ -233,6 +342,28 @@ def test_scratch_memory_inside_of_kernels_is_reported(name: str) -> None:
     assert trace.scratch_bytes >= 0
     shown = repr(trace)
     assert ("scratch memory, which no operation returns" in " ".join(shown.split())) == (trace.scratch_bytes > 0)
+
+
+def test_a_peak_that_tracing_changes_is_noted() -> None:
+    weight = torch.randn(256, 256, requires_grad=True)
+
+    def code(uses: int) -> None:
+        weight.grad = None
+        y = torch.ones(1, 256)
+        for _ in range(uses):
+            y = torch.tanh(y @ weight)
+        y.sum().backward()
+
+    notes = {uses: trace_memory(lambda uses=uses: code(uses), device="cpu", overhead=False).notes for uses in (1, 4)}
+    assert notes[1] == ()
+    (note,) = notes[4]
+    # One gradient is there at the start, and goes. Two are added up; under a trace the sum is a third one.
+    assert re.search(r"2\d\d KiB above the start in a plain call, and 5\d\d KiB in a traced one", note), note
+
+
+def test_code_that_changes_from_call_to_call_has_no_plain_peak_to_compare_with() -> None:
+    sizes = iter(range(1, 9))
+    assert trace_memory(lambda: _kib(next(sizes)), device="cpu", overhead=False).notes == ()
 
 
 def _double(x: torch.Tensor) -> torch.Tensor:
@@ -534,6 +665,28 @@ def test_traces_in_traces() -> None:
     assert inner[0].scratch_bytes is None
     assert "inside of another trace" in inner[0].notes[0]
     assert outer.peak_bytes == 24 * KIB
+
+
+def test_another_thread_is_told_that_a_trace_is_running() -> None:
+    inside, done = threading.Event(), threading.Event()
+    traces: list[MemoryTrace] = []
+
+    def code() -> torch.Tensor:
+        inside.set()
+        assert done.wait(60)
+        return _kib(8)
+
+    thread = threading.Thread(target=lambda: traces.append(_once(code)))
+    thread.start()
+    try:
+        assert inside.wait(60)
+        with pytest.raises(RuntimeError, match="another thread is tracing memory"):
+            _once(lambda: _kib(1))
+    finally:
+        done.set()
+        thread.join()
+    assert traces[0].peak_bytes == 8 * KIB
+    assert _once(lambda: _kib(1)).peak_bytes == KIB
 
 
 def test_the_first_call_is_shown_and_fresh_state_is_built_for_the_others() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ MIB = 2**20
 _BLOCKS = (
     (("a", 40, 0, 9), ("b", 50, 1, 3), ("c", 30, 2, 4), ("d", 45, 3, 7), ("e", 10, 4, 9), ("f", 20, 5, 6)),
     (("w", 10, 0, 12), ("x", 15, 1, 4), ("y", 15, 2, 5), ("z", 15, 3, 6), ("big", 40, 7, 9), ("left", 12, 8, 12)),
-    (("p", 8, 0, 6), ("q", 8, 1, 3), ("r", 8, 4, 5), ("s", 1, 2, 3), ("t", 1, 5, 6)),
+    (("p", 8, 0, 6), ("q", 8, 1, 3), ("r", 8, 4, 5), ("s", 1, 2, 3), ("t", 1, 4, 5)),
 )
 _Blocks = Sequence[tuple[str, int, int, int]]
 
@@ -30,11 +31,21 @@ def _alive(blocks: _Blocks, moment: int) -> set[str]:
     return {name for name, _, born, died in blocks if born <= moment < died}
 
 
-def _peak(blocks: _Blocks, after_death: int = 0) -> int:
-    """The first moment with most memory; with ``after_death=1`` as if a block lived one moment longer."""
+def _totals(blocks: _Blocks, after_death: int = 0) -> list[int]:
+    """The memory of each moment; with ``after_death=1`` as if a block lived one moment longer."""
     moments = range(max(died for *_, died in blocks))
-    totals = [sum(size for _, size, born, died in blocks if born <= m < died + after_death) for m in moments]
+    return [sum(size for _, size, born, died in blocks if born <= m < died + after_death) for m in moments]
+
+
+def _peak(blocks: _Blocks, after_death: int = 0) -> int:
+    """The first moment with most memory."""
+    totals = _totals(blocks, after_death)
     return totals.index(max(totals))
+
+
+def _last_peak(blocks: _Blocks) -> int:
+    totals = _totals(blocks)
+    return max(range(len(totals)), key=lambda moment: (totals[moment], moment))
 
 
 def _alive_too_long(blocks: _Blocks) -> set[str]:
@@ -62,6 +73,10 @@ def _alive_too_long(blocks: _Blocks) -> set[str]:
             "You count a block at the moment at which it dies. `died` is the moment from which on it is gone: the "
             "memory may be given to the next one then."
         ),
+        "later": (
+            "Two moments can be equally high, and then you take the later one. The first of them is asked for: do you "
+            "compare with > or with >=?"
+        ),
     },
 )
 def check_alive(answer: Any) -> str | None:
@@ -77,6 +92,7 @@ def check_alive(answer: Any) -> str | None:
         given.append(set(names))
     ways: Mapping[str | None, Callable[[_Blocks], set[str]]] = {
         None: lambda blocks: _alive(blocks, _peak(blocks)),
+        "later": lambda blocks: _alive(blocks, _last_peak(blocks)),
         "died": _alive_too_long,
         "ever": lambda blocks: {name for name, *_ in blocks},
         "end": lambda blocks: _alive(blocks, max(died for *_, died in blocks) - 1),
@@ -97,17 +113,21 @@ def check_alive(answer: Any) -> str | None:
 # Of each trace: the line that leaks, the bytes that it adds in each step, and whether a spike comes in each step.
 _LEAKS = (("train.py:31 evaluate", 2 * MIB), ("metrics.py:12 update", MIB // 4))
 _STEPS, _MOMENTS = 5, 10
+_CACHE = "model.py:30 fill"
 
 
 @functools.cache
 def _leaking_trace(line: str, leaked: int) -> tuple[MemoryTrace, tuple[int, ...]]:
-    """Five steps: weights, Adam's state from the first step on, activations, a spike in each step, and a leak."""
+    """Five steps: weights, Adam's state and a filled cache from the first step on, activations, spikes, and a leak."""
     total = _STEPS * _MOMENTS + 1
     blocks = [MemoryBlock(30 * MIB, 0, total, "weights", "GPT", "", "")]
     starts = tuple(1 + step * _MOMENTS for step in range(_STEPS))
     for module in ("GPT.blocks.0", "GPT.blocks.1"):
         born = starts[0] + 7
         blocks.append(MemoryBlock(28 * MIB, born, total, "optimizer state", module, "train.py:20 step", "zeros_like"))
+    # Looks like the leak, with more blocks and more bytes: of the same kind, and there at the end. It does not grow.
+    for _ in range(12):
+        blocks.append(MemoryBlock(leaked // 2, starts[0] + 2, total, "activations", "GPT.cache", _CACHE, "clone"))
     for start in starts:
         at = start
         blocks.append(MemoryBlock(24 * MIB, at, at + 6, "activations", "GPT.blocks", "model.py:9 forward", "addmm"))
@@ -154,8 +174,8 @@ def _grown(trace: MemoryTrace, before: int, after: int) -> str:
             "this call allocated. What *grew*?"
         ),
         "grew_once": (
-            "That line's memory came in the first step and stayed as it was: Adam's state. A leak grows again in the "
-            "steps after it. Which two moments tell the two apart?"
+            "That line's memory came in the first step and stayed as it was, as Adam's state does. A leak grows again "
+            "in the steps after it. Which two moments tell the two apart?"
         ),
     },
 )
@@ -181,7 +201,7 @@ def check_leak(answer: Any) -> str | None:
         if given == lines:
             return key
     ends = [max(trace.at(trace.moments - 1), key=lambda row: row.size_bytes if row.line else 0) for trace, _ in traces]
-    if given == [row.line for row in ends]:
+    if given in ([row.line for row in ends], [_CACHE for _ in traces]):
         return "grew_once"
     raise NotRight(
         f"For one of the traces you say {given[0]!r}. Look at what each line holds at the start of a step, and at the "
@@ -264,7 +284,9 @@ def check_step(answer: Any) -> str | None:
     added, _ = _weights_after(functools.partial(_reference_step, zero=False))
     start = torch.cat([weight.detach().flatten() for weight in _model().parameters()])
     if len(seen) < len(_batches()):
-        raise NotRight("Your step does not call the model. Keep its lines, and change where `zero_grad` stands.")
+        raise NotRight(
+            "Your step does not call the model as `model(tokens)`. Keep its lines, and change where `zero_grad` stands."
+        )
     if torch.allclose(given, start):
         return "no_update"
     if not torch.allclose(given, right, atol=1e-6):
@@ -327,17 +349,22 @@ def _state_bytes(model: nn.Module) -> int:
 )
 def check_state_bytes(answer: Any) -> str | None:
     """Compares with the state of a real AdamW, on a model with two dtypes, frozen and shared weights."""
-    models = [_model(), _part_frozen()]
-    given = [ask(answer, model) for model in models]
-    for value in given:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+    given = []
+    for model in (_model(), _part_frozen()):
+        value = ask(answer, model)
+        if isinstance(value, torch.Tensor) and value.ndim == 0:
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise NotRight(f"A number of bytes is asked for, and you return {type(value).__name__}.")
-    expected = [_state_bytes(model) for model in models]
+        given.append(int(value) if isinstance(value, numbers.Integral) else float(value))
+    # Models of their own: an answer may change the one that it gets.
+    expected = [_state_bytes(_model()), _state_bytes(_part_frozen())]
     if given == expected:
         return None
+    model = _part_frozen()
     for key, formula in _FORMULAS.items():
-        wrong = [formula(model) for model in models]
-        if given[1] in (wrong[1], wrong[1] - 4 * _count(models[1])) and given != expected:
+        wrong = formula(model)
+        if given[1] in (wrong, wrong - 4 * len(_trained(model))):
             return key
     raise NotRight(
         f"For a model whose AdamW state takes {expected[1]:,} bytes, you say {given[1]:,}. Make a small model, take "
@@ -347,10 +374,6 @@ def check_state_bytes(answer: Any) -> str | None:
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:
     return [weight for weight in model.parameters() if weight.requires_grad]
-
-
-def _count(model: nn.Module) -> int:
-    return len(_trained(model))
 
 
 def _all_tensors(model: nn.Module) -> list[torch.Tensor]:

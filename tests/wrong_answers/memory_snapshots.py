@@ -27,6 +27,22 @@ def alive_at_the_end(blocks):
     return [name for name, _, _, died in blocks if died == end]
 
 
+def alive_at_the_last_peak(blocks):
+    def alive(moment):
+        return [block for block in blocks if block[2] <= moment < block[3]]
+
+    highest, there = 0, []
+    for moment in range(max(died for *_, died in blocks)):
+        total = sum(size for _, size, *_ in alive(moment))
+        if total >= highest:
+            highest, there = total, alive(moment)
+    return [name for name, *_ in there]
+
+
+def most_blocks(trace, starts):
+    return max(trace.at(trace.moments - 1), key=lambda row: row.count).line
+
+
 def grew_since_the_start(trace, starts):
     return (lines_at(trace, trace.moments - 1) - lines_at(trace, 0)).most_common(1)[0][0]
 
@@ -68,6 +84,7 @@ WRONG = {
         "ever": lambda blocks: [name for name, *_ in blocks],
         "end": alive_at_the_end,
         "died": alive_until_and_with_death,
+        "later": alive_at_the_last_peak,
     },
     "check_leak": {
         "spike": lambda trace, starts: trace.at_peak[0].line,

@@ -43,7 +43,7 @@ def anatomy_of_a_step() -> ResultFigure:
         ax.fill_between([start, end], top - 0.13, top + 0.13, color="#E8E8E8", lw=0)
         ax.text((start + end) / 2, top, name, ha="center", va="center", fontsize=10, color=INK)
     ax.annotate(
-        "the peak: all activations,\nhardly a gradient yet",
+        "about here is the peak:\nall activations, hardly a gradient",
         xy=(3.1, 3.17),
         xytext=(4.85, 3.2),
         fontsize=9.5,
@@ -63,7 +63,7 @@ def anatomy_of_a_step() -> ResultFigure:
         "A sketch of the memory of one training step, as stacked areas. Weights and optimizer state lie below and stay "
         "the same. Activations grow during the forward pass and shrink during the backward pass, while gradients grow "
         "from nothing. In step() activations are gone, gradients are all there, and temporaries are added. The peak is "
-        "where the forward pass ends and the backward pass begins. Three places for zero_grad are marked: A before the "
-        "forward pass, B between forward and backward, C after step()."
+        "about where the forward pass ends and the backward pass begins. Three places for zero_grad are marked: A before "
+        "the forward pass, B between forward and backward, C after step()."
     )
     return fig

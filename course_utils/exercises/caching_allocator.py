@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from course_utils.allocator import (
     MIB,
@@ -78,15 +82,18 @@ def check_by_hand(answer: Any) -> str | None:
     """Compares with each rule that people apply, on sizes at every boundary."""
     given = [ask(answer, size) for size in _REQUESTS]
     for value in given:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise NotRight(f"A number of bytes is asked for, and you return {type(value).__name__}.")
     for key, rule in _BY_HAND.items():
         if given == [rule(size) for size in _REQUESTS]:
             return key
     for size, value in zip(_REQUESTS, given, strict=True):
         if value != _taken(size):
+            huge = abs(value) > 2**63
+            told = math.copysign(math.inf, value > 0 or -1) if huge else float(value)
             raise NotRight(
-                f"For a request of {size} bytes ({size / MIB:.6g} MiB) you return {value:.12g} bytes, and "
+                f"For a request of {size} byte{'s' * (size > 1)} ({size / MIB:.6g} MiB) you return "
+                f"{told:.12g} bytes, and "
                 f"{_taken(size)} ({_taken(size) // MIB} MiB) are taken from the device."
             )
     return None
@@ -186,6 +193,7 @@ _FAILURES = (
     ((500, 600, 900, 100, 1), 300, 1000),  # most of the cache lies in segments that are wholly unused
     ((850, 850, 850, 0, 1), 151, 1000),  # not enough, by one MiB
     ((850, 990, 1000, 150, 0), 150, 1000),  # just enough
+    ((700, 800, 985, 285, 1), 5, 1000),  # enough, in pieces that are too small, and a segment of 20 MiB does not fit
 )
 
 
@@ -236,9 +244,9 @@ def check_can_a_setting_help(answer: Any) -> str | None:
     given = []
     for numbers, requested, cap in _FAILURES:
         value = ask(answer, _statistics(*numbers), requested * MIB, cap * MIB)
-        if not isinstance(value, bool):
+        if not isinstance(value, bool | np.bool_):
             raise NotRight(f"Return True or False; you return {type(value).__name__}.")
-        given.append(value)
+        given.append(bool(value))
     for key, reading in _READINGS.items():
         if given == [reading(_statistics(*numbers), r * MIB, c * MIB) for numbers, r, c in _FAILURES]:
             return key

@@ -151,13 +151,15 @@ def summary(run: AllocatorRun, ends: Sequence[int]) -> dict[str, Any]:
 
     Returns:
         ``peak allocated`` and ``peak reserved`` in bytes; ``unused``, the share of peak reserved memory that tensors
-        did not fill at their peak; ``taken`` and ``given back``, calls to the device; ``retries``; ``steps done``.
+        did not fill at their peak, or None if memory ran out (the peaks are those of a part then); ``taken`` and
+        ``given back``, calls to the device; ``retries``; ``steps done``.
     """
     completed = len(run) - (run.out_of_memory is not None)
+    unused = 1 - run.peak_allocated_bytes / run.peak_reserved_bytes if run.peak_reserved_bytes else 0.0
     return {
         "peak allocated": run.peak_allocated_bytes,
         "peak reserved": run.peak_reserved_bytes,
-        "unused": 1 - run.peak_allocated_bytes / run.peak_reserved_bytes if run.peak_reserved_bytes else 0.0,
+        "unused": unused if run.out_of_memory is None else None,
         "taken": run.device_allocs[-1],
         "given back": run.device_frees[-1],
         "retries": run.retries[-1],

@@ -1,12 +1,14 @@
 """Train on batches of variable length, and print as one line of JSON what the caching allocator did meanwhile.
 
-Lesson 11 starts this program once for each setting: PyTorch reads PYTORCH_ALLOC_CONF once in a process.
+Lesson 11 starts this program once for each setting: PyTorch reads PYTORCH_ALLOC_CONF once in a process. All are started
+together with --wait, and then trained one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 
 import torch
@@ -25,6 +27,10 @@ parser.add_argument(
     "--bucket", type=int, default=32, help="lengths are padded to a multiple of this with --order buckets"
 )
 parser.add_argument("--cap-bytes", type=int, default=0, help="the most that PyTorch may take from the GPU; 0: no cap")
+parser.add_argument("--probe", action="store_true", help="only the first batch and the longest, to find the demand")
+parser.add_argument(
+    "--wait", action="store_true", help="import, print a line, and wait for the cap in bytes on standard input"
+)
 parser.add_argument("--snapshot", default="", help="a file for the allocator's history")
 parser.add_argument("--device", default="cuda", help="cpu for a dry run, without any numbers about memory")
 
@@ -44,10 +50,16 @@ def train(asked: argparse.Namespace, report: dict) -> None:
     model = GPT(vocabulary=2048, context=128, width=asked.width, layers=2, heads=asked.width // 32).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     longest = max(batches, key=padded_length)
+    if asked.probe:
+        batches = [batches[0], longest]
     for number, lines in enumerate(batches):
         if asked.order.endswith("warm-up") and number == (asked.order == "late warm-up"):
+            synchronize()
+            started = time.perf_counter()
             forward_backward(model, *pad_lines(longest, device=device))
             optimizer.zero_grad()
+            synchronize()
+            report["warm_up_s"] = time.perf_counter() - started
         length = padded_length(lines)
         if asked.order == "buckets":
             length = -(-length // asked.bucket) * asked.bucket
@@ -66,7 +78,13 @@ def train(asked: argparse.Namespace, report: dict) -> None:
 def main() -> None:
     """Set the cap, train, and report."""
     asked = parser.parse_args()
-    report = {"order": asked.order, "step_s": [], "reserved_bytes": [], "out_of_memory": False}
+    if asked.wait:
+        print("waiting", flush=True)
+        line = sys.stdin.readline()
+        if not line:  # nobody wants it any more
+            return
+        asked.cap_bytes = int(line)
+    report = {"order": asked.order, "warm_up_s": 0.0, "step_s": [], "reserved_bytes": [], "out_of_memory": False}
     on_gpu = asked.device == "cuda"
     if on_gpu and asked.cap_bytes:
         total = torch.cuda.get_device_properties(0).total_memory
@@ -87,7 +105,7 @@ def main() -> None:
         report["summary"] = {
             "peak allocated": allocated,
             "peak reserved": reserved,
-            "unused": 1 - allocated / reserved,
+            "unused": None if report["out_of_memory"] else 1 - allocated / reserved,
             "taken": statistics["num_device_alloc"],
             "given back": statistics["num_device_free"],
             "retries": statistics["num_alloc_retries"],

@@ -16,8 +16,8 @@ from course_utils.snapshots import Snapshot, read_snapshot
 
 PROGRAM = Path(__file__).resolve().parents[2] / "notebooks" / "scripts" / "variable_lengths.py"
 _IN_FORCE = (
-    "import torch; torch.zeros(1, device='cuda'); print(torch._C._accelerator_getAllocatorSettings()); "
-    "print(torch.cuda.memory._snapshot()['allocator_settings']['expandable_segments'])"
+    "import torch; torch.zeros(1, device='cuda'); found = torch.cuda.memory._snapshot()['allocator_settings']; "
+    "print(found['PYTORCH_CUDA_ALLOC_CONF'], found['expandable_segments'])"
 )
 
 
@@ -65,6 +65,7 @@ def test_the_program_reports_what_the_simulation_finds(tmp_path: Path, order: st
     assert found["steps done"] == len(report["step_s"]) == len(report["reserved_bytes"]) == 12
     assert not report["out_of_memory"]
     assert found["given back"] == found["retries"] == 0
+    assert (report["warm_up_s"] > 0) == order.endswith("warm-up")
     assert replay.run.peak_reserved_bytes == found["peak reserved"] == max(report["reserved_bytes"])
     assert replay.run.peak_allocated_bytes == found["peak allocated"]
     assert replay.run.device_allocs[-1] == found["taken"]
@@ -75,10 +76,19 @@ def test_a_cap_is_kept_and_running_out_is_reported(tmp_path: Path) -> None:
     demand = free["summary"]["peak allocated"]
     report, snapshot = run(tmp_path, "--cap-bytes", str(int(0.8 * demand)))
     assert report["out_of_memory"]
+    assert report["summary"]["unused"] is None
     assert report["summary"]["steps done"] < 12
     assert report["summary"]["peak reserved"] <= report["cap_bytes"]
     assert report["summary"]["retries"] >= 1
     assert snapshot.replay(cap_bytes=report["cap_bytes"], ties=report["ties"]).agrees
+
+
+def test_the_probe_finds_the_demand(tmp_path: Path) -> None:
+    whole, _ = run(tmp_path)
+    probe, _ = run(tmp_path, "--probe")
+    assert len(probe["step_s"]) == 2
+    found, demand = probe["summary"]["peak allocated"], whole["summary"]["peak allocated"]
+    assert abs(found - demand) <= 0.05 * demand
 
 
 def test_the_option_is_in_force_in_the_program(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def anatomy_of_a_step() -> ResultFigure:
         "A sketch of the memory of one training step, as stacked areas. Weights and optimizer state lie below and stay "
         "the same. Activations grow during the forward pass and shrink during the backward pass, while gradients grow "
         "from nothing. In step() activations are gone, gradients are all there, and temporaries are added. The peak is "
-        "about where the forward pass ends and the backward pass begins. Three places for zero_grad are marked: A before "
-        "the forward pass, B between forward and backward, C after step()."
+        "about where the forward pass ends and the backward pass begins. Three places for zero_grad are marked: A "
+        "before the forward pass, B between forward and backward, C after step()."
     )
     return fig

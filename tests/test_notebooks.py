@@ -371,6 +371,25 @@ def test_same_title_in_the_book(lesson: Lesson):
     assert lesson.title == titles.get(lesson.slug)
 
 
+def planned_and_built(text: str, built: set[int]) -> list[int]:
+    """Numbers of lessons that a text calls planned though their notebooks are there."""
+    return [int(number) for number in re.findall(r"\b(\d\d)\b[^.;:\n]{0,60}\(planned\)", text) if int(number) in built]
+
+
+@each_lesson
+def test_no_lesson_that_is_there_is_called_planned(lesson: Lesson):
+    cells = json.loads(lesson.path.read_text(encoding="utf-8"))["cells"]
+    text = "\n\n".join("".join(cell["source"]) for cell in cells)
+    assert planned_and_built(text, {other.number for other in LESSONS}) == []
+
+
+def test_a_lesson_called_planned_is_seen():
+    text = "Next: **05 \u00b7 Loading data** *(planned)*. Lesson 16 *(planned)* tells more."
+    assert planned_and_built(text, {4, 5}) == [5]
+    assert planned_and_built(text, {5, 16}) == [5, 16]
+    assert planned_and_built(text, {4}) == []
+
+
 # The rules see what is wrong
 
 MARKDOWN, CODE = "markdown", "code"

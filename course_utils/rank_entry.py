@@ -13,6 +13,7 @@ import faulthandler
 import io
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -24,6 +25,9 @@ FOLDER_VARIABLE = "COURSE_RANKS_FOLDER"
 # Asks a rank where it is. Programs under SLURM have handlers for SIGUSR1 and SIGUSR2; real-time signals are free.
 # None on Windows, which has neither.
 STACK_SIGNAL: int | None = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else getattr(signal, "SIGUSR2", None)
+
+# How the line of an exception begins that says what it is: "RuntimeError: ...", "package.errors.Odd: ...".
+_NAMED = re.compile(r"[^\W\d][\w.]*(:|$)")
 
 
 def pid_file(folder: Path, rank: int) -> Path:
@@ -104,7 +108,9 @@ def _described(error: BaseException) -> dict[str, object]:
     while own is not None and own.tb_frame.f_code.co_filename == __file__:
         own = own.tb_next
     text = "".join(traceback.format_exception(type(error), error, own))
-    last = traceback.format_exception_only(type(error), error)[-1].strip()
+    lines = traceback.format_exception_only(type(error), error)
+    # The last line of a plain exception; after it come its notes, and before it a syntax error shows where it is.
+    last = next((line for line in lines if _NAMED.match(line)), lines[-1]).strip()
     return {"time": time.time(), "status": 1, "message": last, "traceback": text}
 
 

@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 # A lesson's record should stay below 200 kB, and it may hold several runs of several ranks.
 MOST_REPORT_BYTES = 32_000
+# A rank that waits in a collective operation of these does so on the CPU, and sleeps.
+_WAITS_ON_CPU = ("gloo", "mpi", "fake")
 _reported: dict[str, Any] = {}
+# The process group of the program, and one beside it in which ranks wait for each other.
+_waiting: tuple[weakref.ref[Any], Any] | None = None
 
 
 def report(**values: Any) -> None:
@@ -132,10 +137,10 @@ def timed_rounds(
 ) -> dict[str, list[float]]:
     """Time cases side by side on all ranks, as :func:`course_utils.compare` does in one process.
 
-    In every round each case runs once, in a random order that is the same on all ranks. Before each timing the ranks
-    wait for each other, and each for its device. The first case is the baseline; it runs twice in every round, and the
-    second time is the A/A control. The raw seconds are reported: ``run.comparison(name)`` compares the times of the
-    slowest rank.
+    In every round each case runs once, in a random order that is the same on all ranks. Before each timing each rank
+    waits for its device, and then for the others: on the CPU, so that the GPU of a rank that waits is idle. The first
+    case is the baseline; it runs twice in every round, and the second time is the A/A control. The raw seconds are
+    reported: ``run.comparison(name)`` compares the times of the slowest rank.
 
     Every rank must call this with the same cases in the same order.
 
@@ -208,11 +213,7 @@ def timed_rounds(
 def _timed(fn: Callable[[], Any] | None, calls: int) -> float | None:
     """Wait until all ranks and their devices have nothing to do, then time; None where there is nothing to time."""
     _synchronize()
-    dist = _distributed()
-    if dist is not None:
-        cuda = dist.get_backend() == "nccl"
-        dist.barrier(device_ids=[sys.modules["torch"].cuda.current_device()] if cuda else None)
-        _synchronize()
+    _wait_for_others()
     if fn is None:
         return None
     start = time.perf_counter()
@@ -222,10 +223,31 @@ def _timed(fn: Callable[[], Any] | None, calls: int) -> float | None:
     return max(time.perf_counter() - start, 1e-9)
 
 
+def _wait_for_others() -> None:
+    """Wait until all ranks are here, on the CPU: NCCL's barrier would keep the GPUs of those that wait busy."""
+    global _waiting
+    dist = _distributed()
+    if dist is None or dist.get_world_size() == 1:
+        return
+    group = dist.group.WORLD
+    if dist.get_backend() in _WAITS_ON_CPU:
+        dist.barrier()
+        return
+    if _waiting is None or _waiting[0]() is not group:
+        # Once for a program: every rank comes by here at the same time.
+        _waiting = weakref.ref(group), dist.new_group(backend="gloo")
+    # Not barrier(): with a device bound to the process group, that one would take a tensor on the GPU.
+    dist.all_reduce(sys.modules["torch"].zeros(1), group=_waiting[1])
+
+
 def _synchronize() -> None:
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch is None:
+        return
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
+    elif torch.backends.mps.is_available():
+        torch.mps.synchronize()
 
 
 def memory_by_kind(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, int]:

@@ -99,7 +99,8 @@ class _Supervisor:
         self.command: list[str] = plan["command"]
         self.mark: str = os.environ[RUN_VARIABLE]
         self.complete = _adopt_orphans()
-        self.stop = threading.Event()
+        # Not a threading.Event: a signal may come while the main thread holds its lock, and set() would wait for it.
+        self.stop = False
         self.parent = os.getppid()
         self.last_alive: dict[int, float] = {}
         self.outcome: dict[str, Any] = {"reason": "ended", "exit_status": None, "killed_at": None, "left_behind": 0}
@@ -108,7 +109,7 @@ class _Supervisor:
         """From the start of torchrun until nothing is left of it."""
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             if hasattr(signal, name):
-                signal.signal(getattr(signal, name), lambda *_: self.stop.set())
+                signal.signal(getattr(signal, name), self._told_to_stop)
         threading.Thread(target=self._wait_for_end_of_input, daemon=True).start()
         agent = None
         try:
@@ -134,19 +135,22 @@ class _Supervisor:
             else:
                 write_whole(outcome_file(self.folder), json.dumps(self.outcome))
 
+    def _told_to_stop(self, *_: object) -> None:
+        self.stop = True
+
     def _wait_for_end_of_input(self) -> None:
         # Not through sys.stdin: its lock would be held when this process ends.
         with contextlib.suppress(OSError):
             while os.read(0, 4096):
                 pass
-        self.stop.set()
+        self.stop = True
 
     def _watch(self, agent: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + self.timeout_s
         failed_at = None
         while agent.poll() is None:
             now = time.monotonic()
-            if self.stop.is_set() or os.getppid() != self.parent:
+            if self.stop or os.getppid() != self.parent:
                 self.outcome["reason"] = "stopped"
                 return
             self._look_at_ranks()
@@ -169,7 +173,7 @@ class _Supervisor:
             if sum(path.stat().st_size for path in rank_logs(self.folder)) > self.most_log_bytes:
                 self.outcome["reason"] = "printed too much"
                 return
-            self.stop.wait(POLL_S)
+            time.sleep(POLL_S)
 
     def _pids(self) -> Iterator[tuple[int, int]]:
         for rank in range(self.ranks):
@@ -211,8 +215,8 @@ class _Supervisor:
     def _wait_for_the_rest(self) -> int:
         """How many processes are still there a moment after torchrun has ended well."""
         deadline = time.monotonic() + _LEFT_BEHIND_S
-        while (left := len(self._family())) and time.monotonic() < deadline:
-            self.stop.wait(POLL_S)
+        while (left := len(self._family())) and not self.stop and time.monotonic() < deadline:
+            time.sleep(POLL_S)
         return left
 
     def _end_all(self, agent: subprocess.Popen[bytes] | None) -> None:

@@ -53,6 +53,7 @@ _CHUNK_BYTES = 64_000
 _LAST_LINES = 5
 _USUAL_S = 5.0
 _FOLDER_PREFIX = "course-ranks-"
+_CGROUP = Path("/sys/fs/cgroup")
 # What torchrun and the notebook's kernel put into the environment for themselves, and what would change a launch.
 _NOT_INHERITED = frozenset(
     {
@@ -261,13 +262,16 @@ def _available_bytes() -> int:
     import psutil
 
     available = psutil.virtual_memory().available
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    for limit, used, cached in (
+        ("memory.max", "memory.current", "memory.stat: inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat: total_inactive_file"),
     ):
         with contextlib.suppress(OSError, ValueError):
-            root = Path("/sys/fs/cgroup")
-            available = min(available, int((root / limit).read_text()) - int((root / used).read_text()))
+            free = int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text())
+            # Files that were read once count as used, but give way to any process that asks.
+            statistics, _, kind = cached.partition(": ")
+            counts = dict(line.split() for line in (_CGROUP / statistics).read_text().splitlines())
+            available = min(available, free + int(counts.get(kind, 0)))
     return max(0, available)
 
 
@@ -294,9 +298,6 @@ def _variables(more: Mapping[str, str] | None, backend: str, threads: int) -> di
         for key, value in os.environ.items()
         if key not in _NOT_INHERITED and not key.startswith(_NOT_INHERITED_PREFIXES)
     }
-    # The ranks must import this very package, installed or not.
-    package = str(Path(__file__).resolve().parent.parent)
-    inherited["PYTHONPATH"] = os.pathsep.join(filter(None, [package, inherited.get("PYTHONPATH")]))
     inherited.setdefault("PYTHONIOENCODING", "utf-8:backslashreplace")
     # How long torchrun waits for ranks that do not end when they are told to, once another has failed (torch 2.13).
     inherited["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "2"
@@ -309,6 +310,9 @@ def _variables(more: Mapping[str, str] | None, backend: str, threads: int) -> di
         if key in _NOT_INHERITED or key.startswith(_NOT_INHERITED_PREFIXES) or key in _THREAD_VARIABLES:
             raise ValueError(f"{key} is set by run_ranks itself: leave it out of variables=")
         inherited[key] = value
+    # The ranks must import this very package, installed or not.
+    package = str(Path(__file__).resolve().parent.parent)
+    inherited["PYTHONPATH"] = os.pathsep.join(filter(None, [package, inherited.get("PYTHONPATH")]))
     return inherited
 
 
@@ -418,6 +422,9 @@ class _Run:
                 # Closed input ends all of it, even if this wait is interrupted as well.
                 with contextlib.suppress(OSError):
                     supervisor.stdin.close()
+                if sys.platform != "win32" and supervisor.poll() is None:
+                    # A process that was forked off this one meanwhile (a DataLoader's worker) may hold its input open.
+                    supervisor.terminate()
                 try:
                     supervisor.wait(timeout=15)
                 except subprocess.TimeoutExpired:
@@ -458,7 +465,8 @@ class _Run:
         for path in rank_logs(self.folder):
             stream = self._streams.setdefault(path, _Stream(int(path.parent.name)))
             shown = self._shown[stream.rank]
-            with path.open("rb") as file:
+            # Whoever ends the supervisor from outside makes it remove the folder.
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                 file.seek(stream.offset)
                 while not shown.cut and (new := file.read(_CHUNK_BYTES)):
                     stream.offset += len(new)
@@ -482,7 +490,7 @@ class _Run:
         shown.size += len(text)
 
     def _say_what_was_cut(self, out: TextIO) -> None:
-        cut = [rank for rank, shown in self._shown.items() if shown.cut]
+        cut = [rank for rank, shown in self._shown.items() if shown.cut and self.folder.is_dir()]
         for rank in cut:
             logs = [path for path, stream in self._streams.items() if stream.rank == rank]
             size = sum(path.stat().st_size for path in logs)

@@ -1705,6 +1705,12 @@ class RankResults(_Result):
         rows = tuple(
             (report.rank, *(cells[column].get(report.rank) for column in columns[1:])) for report in self.reports
         )
+        notes = self.notes
+        if len(columns) == 1:
+            # A column of numbers alone would look as if something had gone wrong.
+            known = [key for key in self.keys if key not in self.rounds]
+            told = f"Nested values, which no table holds: {', '.join(known)}; read them by run[rank][name]."
+            notes = (*notes, *([told] if known else [] if self.keys else ["The ranks reported nothing."]))
         return Table(
             columns=tuple(columns),
             rows=rows,
@@ -1712,7 +1718,7 @@ class RankResults(_Result):
             environment=self.environment,
             name=self.name or self.program,
             parameters=self.parameters,
-            notes=self.notes,
+            notes=notes,
         )
 
     def curves(self, key: str, x: str = "step", y: str | None = None) -> Curves:
@@ -1925,6 +1931,11 @@ class Unrecorded:
         """A part of what is not recorded is not recorded: returns itself."""
         del key
         return self
+
+    def __iter__(self) -> Iterator[Self]:
+        """There are no cases or ranks to go through."""
+        # Without this, Python would go through [0], [1], ... without end.
+        return iter(())
 
     def first(self, label: str, verdict: str) -> Self:
         """As in a :class:`Sweep`; there is no first value either: returns itself."""

@@ -436,7 +436,13 @@ def test_a_table_of_ranks_goes_by_the_names_of_the_values() -> None:
         (1, 0.25, 1.5, 2**21, None, None, None, True),
     )
     assert table.units == {"step (median)": "s", "peak": "bytes", "weights": "bytes", "gradients": "bytes"}
-    assert ranks_of({}).table.columns == ("rank",)
+    # Where nothing fits into a table, it says why.
+    assert (ranks_of({}).table.columns, ranks_of({}).table.notes) == (("rank",), ("The ranks reported nothing.",))
+    nested = ranks_of({"errors": {"float32": 0.1}, "steps": rounds_of(1, 2)}, notes=("On one rank.",))
+    why = "Nested values, which no table holds: errors; read them by run[rank][name]."
+    assert nested.table.notes == ("On one rank.", why)
+    assert repr(nested).count(why) == 1
+    assert ranks_of({"steps": rounds_of(1, 2)}).table.notes == RANKS.table.notes == ()
     # Two names that would share a column keep what tells them apart.
     assert ranks_of({"step_s": 1.0, "step": 3}).table.columns == ("rank", "step_s", "step")
 
@@ -583,6 +589,9 @@ def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
     assert waiting.comparison("steps", practical=0.05).plot() is waiting
     assert waiting.curves("loss").plot() is waiting
     assert waiting.table is waiting
+    # A loop over the cases or ranks of what is not there comes to an end.
+    assert list(waiting) == []
+    assert "steps" not in waiting
 
 
 # Memory per rank

@@ -1,4 +1,4 @@
-"""The programs of lesson 17, started from a shell: torchrun on 1, 2 and 3 ranks, and as two nodes."""
+"""The programs of lesson 17: with torchrun's engine on 1, 2 and 3 ranks, and with torchrun itself as two nodes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 SBATCH = NOTEBOOKS / "scripts" / "ddp_train.sbatch"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+SEVERAL = Path(__file__).parent / "rank_programs" / "several.py"
 SHORT = ("--steps", "2", "--batch", "12", "--length", "16", "--width", "32")
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="torchrun's rendezvous and bash are not there")
@@ -34,37 +33,31 @@ def run(*command: str, **environment: str) -> str:
         env=shell_environment(**environment),
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def torchrun(ranks: int, program: str, *args: str) -> str:
-    return run(*TORCHRUN, "--standalone", f"--nproc-per-node={ranks}", f"scripts/{program}", *args)
+PROGRAMS = {
+    f"3 scripts/ddp_train.py {' '.join(SHORT)}": ("gradient_error",),
+    "1 scripts/ddp_causes.py --rounds 1": ("small operations", "large product", "gil"),
+    "1 scripts/ddp_communication.py --rounds 1 --width 32": ("settings", "lanes", "accumulation"),
+    "2 scripts/ddp_scaling.py --rounds 1 --width 16 --batch 1": ("DDP, 2 ranks", "gradient_bytes"),
+    "2 scripts/ddp_uneven.py": ("gradient_error",),
+}
 
 
-def test_three_ranks_find_the_gradients_of_one_process():
-    # The program checks them itself, in float32 and in float64, and fails if they differ.
-    output = torchrun(3, "ddp_train.py", *SHORT)
-    errors = re.search(r"gradient_error: float32 (\S+), float64 (\S+)", output)
+def test_each_program_runs_alone_on_1_2_or_3_ranks():
+    output = run(sys.executable, str(SEVERAL), *PROGRAMS)
+    parts = dict(part.split("\n", 1) for part in output.split("== ")[1:])
+    assert list(parts) == list(PROGRAMS)
+    assert [(line, word) for line, words in PROGRAMS.items() for word in words if word not in parts[line]] == []
+    # Three ranks find the gradients of one process: the program itself fails if they differ.
+    errors = re.search(r"gradient_error: float32 (\S+), float64 (\S+)", next(iter(parts.values())))
     assert 0 < float(errors[1]) < 1e-5
     assert float(errors[2]) < 1e-12
-
-
-@pytest.mark.parametrize(
-    ("ranks", "program", "args", "reported"),
-    [
-        (1, "ddp_causes.py", ("--rounds", "1"), ("small operations", "large product", "gil")),
-        (1, "ddp_communication.py", ("--rounds", "1", "--width", "32"), ("settings", "lanes", "accumulation")),
-        (2, "ddp_scaling.py", ("--rounds", "1", "--width", "16", "--batch", "1"), ("DDP, 2 ranks", "gradient_bytes")),
-        (2, "ddp_uneven.py", (), ("gradient_error",)),
-    ],
-)
-def test_a_program_runs_alone(ranks: int, program: str, args: Sequence[str], reported: Sequence[str]):
-    output = torchrun(ranks, program, *args)
-    assert [word for word in reported if word not in output] == []
 
 
 # The SLURM file

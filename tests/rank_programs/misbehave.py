@@ -38,14 +38,16 @@ def wait_for_others() -> None:
 
 
 def raise_in_rank_1() -> None:
-    """The other rank waits, and does not listen when torchrun tells it to end."""
+    """Because of a folder that takes no files; the other waits, and does not listen when torchrun tells it to end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if RANK == 1:
         time.sleep(0.5)
         try:
-            int("no number")
-        except ValueError as error:
-            raise RuntimeError("the shapes do not fit") from error
+            Path("/proc/nobody").write_text("x", encoding="utf-8")
+        except OSError as error:
+            failure = RuntimeError("the shapes do not fit")
+            failure.add_note("A note, which is not the message.")
+            raise failure from error
     wait_for_others()
 
 
@@ -83,29 +85,12 @@ def print_for_ever() -> None:
         sys.stdout.write("y" * 2**20)
 
 
-def leave_behind() -> None:
-    """End well, but leave processes that would run on."""
-    fork_away()
-    print(*sys.argv[1:2], *sys.argv[3:])
-    report(argv=len(sys.argv), path=sys.path[0], omp=os.environ["OMP_NUM_THREADS"], port=os.environ["MASTER_PORT"])
-
-
 def exit_with_status_3() -> None:
     """No exception, no traceback."""
     if RANK == 0:
         print("cannot go on")
         sys.exit(3)
     wait_for_others()
-
-
-def write_where_nobody_may() -> None:
-    """In a folder that takes no files."""
-    Path("/proc/nobody").write_text("x", encoding="utf-8")
-
-
-def report_too_much() -> None:
-    """More than a record holds."""
-    report(loss=[0.123456] * 10_000)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,23 @@
 """Measure what real ranks hold in memory, and keep it beside what `simulate_cluster` says: the method's own error.
 
     python benchmarks/cluster_memory.py                # 2, 3 and 4 ranks on gloo, some minutes on 2 cores
+    python benchmarks/cluster_memory.py --plans        # simulates only: the plans of `stored_plans`, some minutes
 
 The ranks run ``tests/rank_programs/step_memory.py`` under torchrun. Peaks are those of PyTorch's own trackers
 (``MemTracker``, ``FSDPMemTracker``), parts those of the course's ``RankMemory``, on real tensors; of three steps the
-one with the lowest peak counts. The result goes to ``course_utils/benchmark_records/cluster_memory/<machine>.json``.
+one with the lowest peak counts. The result goes to ``course_utils/benchmark_records/cluster_memory/<machine>.json``,
+that of ``--plans`` to ``course_utils/benchmark_records/cluster_plans/gpt.json``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,8 @@ SETTINGS = (
     {**LARGER, "precision": "fp32", "checkpointing": False, "optimizer": "loop", "gradient_as_bucket_view": True},
     {**LARGER, "precision": "bf16", "checkpointing": True, "optimizer": "foreach", "gradient_as_bucket_view": False},
 )
+# Keys of `cluster_explorer.SHAPES`; what is shown first is the first.
+PLANNED, PLANNED_RANKS = ("6.6 billion", "1.3 billion"), (8, 64, 1024)
 
 
 def measured(points: list[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
@@ -45,6 +51,25 @@ def measured(points: list[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
     return result
 
 
+def plans() -> dict[str, Any]:
+    """The plans of :func:`course_utils.cluster.stored_plans`, as a record. What all have in common is in it once."""
+    from course_utils import simulate_cluster
+    from course_utils.display.cluster_explorer import SHAPES
+
+    def planned(model_and_checkpointing: tuple[str, bool]) -> dict[str, Any]:
+        model, checkpointing = model_and_checkpointing
+        plan = simulate_cluster(SHAPES[model], ranks=PLANNED_RANKS, checkpointing=checkpointing)
+        print(plan, flush=True)
+        return plan.to_record()
+
+    with ThreadPoolExecutor(2) as pool:  # each simulation is a process of one thread
+        found = list(pool.map(planned, itertools.product(PLANNED, (False, True))))
+    return {
+        "environment": found[0]["environment"],
+        "plans": [{key: plan[key] for key in ("parameters", "points")} for plan in found],
+    }
+
+
 def main() -> None:
     """Measure, simulate, and write the record."""
     sys.path.insert(0, str(ROOT))
@@ -53,11 +78,18 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
-    ranks = parser.parse_args().ranks
+    parser.add_argument("--plans", action="store_true", help="compute the plans ahead, and measure nothing")
+    arguments = parser.parse_args()
+    ranks, records = arguments.ranks, package_root() / "benchmark_records"
+    if arguments.plans:
+        path = records / "cluster_plans" / "gpt.json"
+        write_json(path, plans())
+        print(path.relative_to(ROOT))
+        return
     points = [{**setting, "strategy": strategy} for strategy in STRATEGIES for setting in SETTINGS]
     check = check_cluster([point for count in ranks for point in measured(points, count)])
     print(check)
-    path = package_root() / "benchmark_records" / "cluster_memory" / f"{check.environment.machine}.json"
+    path = records / "cluster_memory" / f"{check.environment.machine}.json"
     write_json(path, check.to_record())
     print(path.relative_to(ROOT))
 

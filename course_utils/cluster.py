@@ -217,6 +217,32 @@ def stored_check() -> ClusterCheck | None:
         ) from error
 
 
+def stored_plans() -> tuple[ClusterPlan, ...]:
+    """The committed plans: GPTs of about 7 and 1.3 billion parameters, each with and without checkpointing.
+
+    They were computed ahead by ``benchmarks/cluster_memory.py --plans``, on 8, 64 and 1024 ranks, because a lesson that
+    shows them all has no time to simulate them. How good they are is told from :func:`stored_check`, as for every plan.
+
+    Returns:
+        The plans; that of 7 billion parameters without checkpointing is the first.
+
+    Raises:
+        RecordError: if they are missing or damaged.
+    """
+    path = package_root() / "benchmark_records" / "cluster_plans" / "gpt.json"
+    check = stored_check()
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        rest = {"environment": record["environment"], "notes": _NOTES, "errors": (), "name": None}
+        plans = tuple(ClusterPlan.from_record({**rest, **plan}) for plan in record["plans"])
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(
+            f"{path.name}, the plans computed ahead, is missing or damaged ({error!r}). Restore it from git, or run"
+            " `python benchmarks/cluster_memory.py --plans`."
+        ) from error
+    return tuple(dataclasses.replace(plan, errors=() if check is None else check.errors) for plan in plans)
+
+
 def settings_of(
     model: GPTShape, *, strategies: Sequence[str] | str, ranks: Sequence[int] | int, **settings: Any
 ) -> list[dict[str, Any]]:

@@ -1437,15 +1437,17 @@ class ClusterPlan(_Result):
         """
         return trust_words(point, self.errors)
 
-    def against(self, check: ClusterCheck) -> Self:
+    def against(self, check: ClusterCheck | Unrecorded) -> Self | Unrecorded:
         """The same plan, with the error that your own measured points give.
 
         Args:
             check: from :func:`course_utils.cluster.check_cluster`.
 
         Returns:
-            A new plan.
+            A new plan; or the check, if it is not recorded yet.
         """
+        if isinstance(check, Unrecorded):
+            return check
         return dataclasses.replace(self, errors=check.errors)
 
     def plot(self, *, memory_bytes: int | None = None, ax: Any = None) -> Figure:
@@ -1950,6 +1952,11 @@ class Unrecorded:
     def curves(self, key: str, x: str = "", y: str | None = None) -> Self:
         """As in :class:`RankResults`; there are no curves: returns itself."""
         del key, x, y
+        return self
+
+    def against(self, check: object) -> Self:
+        """As in a :class:`ClusterPlan`; there is no plan: returns itself."""
+        del check
         return self
 
     @property

@@ -14,7 +14,8 @@ import pytest
 from course_utils import cluster
 from course_utils.display import cluster_explorer as module
 from course_utils.display.cluster_explorer import GIB, SHAPES, cluster_explorer, cluster_frames
-from course_utils.results import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape
+from course_utils.display.quantities import format_count
+from course_utils.results import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape, Unrecorded
 from tests.html_checks import Parsed
 from tests.test_display import CPU, _plan
 
@@ -94,6 +95,21 @@ def test_errors_say_what_is_wrong(call, message: str) -> None:
         call()
 
 
+def test_the_first_plan_is_shown_first_and_models_are_offered_by_size() -> None:
+    larger = planned(layers=48)
+    shown = cluster_frames([larger, planned()])._repr_html_()
+    options = re.findall(r"<option[^>]*>[^<]* parameters</option>", shown)
+    assert len(options) == 2
+    assert [" selected" in option for option in options] == [False, True]
+    assert f">{format_count(larger.shape.parameters)} parameters<" in options[1]
+
+
+def test_plans_that_are_not_recorded_say_so() -> None:
+    missing = Unrecorded("fsdp/seven_billion")
+    assert cluster_frames(missing) is missing
+    assert cluster_frames([planned(), missing], name="demo") is missing
+
+
 @pytest.mark.browser
 @pytest.mark.serial
 def test_the_books_form_works_from_a_file(tmp_path: Path) -> None:
@@ -155,7 +171,7 @@ class Simulated:
         try:
             for point in points:
                 self.asked.append((point["strategy"], point["ranks"]))
-                assert self.may_answer.wait(30)
+                assert self.may_answer.wait(120)
                 if point["batch"] == 32:
                     raise cluster.ClusterError("the simulation ended <here>")
                 size = GIB * point["batch"]
@@ -179,7 +195,7 @@ def parts_of(box):
 
 
 def wait_for(condition) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -259,13 +275,3 @@ def test_every_offered_model_and_length_can_be_asked() -> None:
         assert cluster.settings_of(shape, strategies=list(cluster.STRATEGIES), ranks=1024, batch=32)
     assert module.__doc__
     assert CPU.device_kind == "cpu"
-
-
-@pytest.mark.slow
-def test_the_explorer_shows_what_is_really_simulated() -> None:
-    _, _, message, shown = parts_of(cluster_explorer(SHAPE, strategies=["fsdp"], ranks=2, length=32))
-    deadline = time.monotonic() + 200
-    while "to go" in message.value:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert "fsdp, 2 ranks" in shown.value, message.value

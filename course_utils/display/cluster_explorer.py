@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from course_utils.display.quantities import format_bytes, format_count
-from course_utils.results import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape
+from course_utils.results import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape, Unrecorded
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
@@ -28,6 +28,15 @@ _INK, _NOTE = "#222", "#555"
 _DASHED = 'stroke="#000" stroke-dasharray="4 3"'
 # The memory's line passes behind a total, which keeps a white edge.
 _TOTAL = f'fill="{_INK}" stroke="#fff" stroke-width="4" paint-order="stroke"'
+# JupyterLab gives tables tall lines and no room between columns, and lets them push a widget out of the page.
+_STYLE = (
+    "<style>.course-cluster-table{overflow-x:auto}.course-cluster-table table{border-collapse:collapse}"
+    ".course-cluster-table caption{text-align:left}"
+    ".course-cluster-table :is(caption,th,td){line-height:1.3;padding:3px 10px;white-space:nowrap}"
+    ".course-cluster-table :is(th,td){text-align:right}"
+    ".course-cluster-table :is(tbody th,:is(th,td):nth-child(n+8)){text-align:left}"
+    ".course-cluster-explorer .widget-html-content{min-width:0}</style>"
+)
 _MEMORIES = (0, 16, 24, 40, 80, 141)
 _TOO_MUCH = "does not fit"
 SHAPES: Mapping[str, GPTShape] = {
@@ -126,8 +135,9 @@ def _table(rows: Sequence[_Row], mark: str = "") -> str:
     body = "".join(f"<tr>{row.cells}</tr>" for row in rows)
     identity = f' id="{mark}-rows"' if mark else ""
     return (
-        "<table>\n<caption>Each part at its own largest; the peak is the most at one time</caption>\n"
-        f"<thead><tr>{heads}</tr></thead>\n<tbody{identity}>{body}</tbody>\n</table>"
+        f'{_STYLE}<div class="course-cluster-table"><table>\n'
+        "<caption>Each part at its own largest; the peak is the most at one time</caption>\n"
+        f"<thead><tr>{heads}</tr></thead>\n<tbody{identity}>{body}</tbody>\n</table></div>"
     )
 
 
@@ -156,7 +166,7 @@ class ClusterFrames:
         return "\n\n".join(map(repr, self.plans))
 
     def _choices(self) -> tuple[dict[str, list[str]], list[list[str]]]:
-        """The settings in which the plans differ, each with its values, and each plan's values."""
+        """The settings in which the plans differ, each with its values (models by size), and each plan's values."""
         told = [
             {
                 "model": f"{format_count(plan.shape.parameters)} parameters",
@@ -171,6 +181,8 @@ class ClusterFrames:
             for plan in self.plans
         ]
         values = {key: list(dict.fromkeys(one[key] for one in told)) for key in told[0]}
+        sizes = {one["model"]: plan.shape.parameters for one, plan in zip(told, self.plans, strict=True)}
+        values["model"].sort(key=sizes.__getitem__)
         several = {key: found for key, found in values.items() if len(found) > 1}
         return several, [[one[key] for key in several] for one in told]
 
@@ -181,7 +193,10 @@ class ClusterFrames:
             raise ValueError("two of the plans have the same settings: put their ranks and strategies into one plan")
         rows = _rows(plan)
         shown = [row for row in rows if row.views[0] == rows[0].views[0]]
-        selects = [_select(f"{mark}-setting-{n}", key, found) for n, (key, found) in enumerate(several.items())]
+        selects = [
+            _select(f"{mark}-setting-{n}", key, found, found.index(told[0][n]))
+            for n, (key, found) in enumerate(several.items())
+        ]
         memories = [f"{size} GiB" if size else "none" for size in self._memories()]
         chosen = self._memories().index(self.memory_bytes // GIB)
         selects.append(_select(f"{mark}-bars", "bars", self._views(0)))
@@ -303,8 +318,11 @@ _SCRIPT = """<script>
 
 
 def cluster_frames(
-    plans: Sequence[ClusterPlan] | ClusterPlan, *, name: str = "frames", memory_bytes: int = 80 * GIB
-) -> ClusterFrames:
+    plans: Sequence[ClusterPlan | Unrecorded] | ClusterPlan | Unrecorded,
+    *,
+    name: str = "frames",
+    memory_bytes: int = 80 * GIB,
+) -> ClusterFrames | Unrecorded:
     """Show plans that were computed ahead in a page without a kernel, such as the book. All it needs is in the page.
 
     A list to choose from appears for each setting in which the plans differ (model, batch, length, precision...), and
@@ -312,17 +330,21 @@ def cluster_frames(
     ranks remains.
 
     Args:
-        plans: the plans; no two with the same settings.
+        plans: the plans; no two with the same settings. The first one is shown first.
         name: letters, digits and dashes; two of these on a page need two names.
         memory_bytes: a device's memory, to be drawn as a line at first, in whole GiB; 0 for none.
 
     Returns:
-        An object that shows itself.
+        An object that shows itself. If a plan is not recorded yet, that which says so.
 
     Raises:
         ValueError: if there is no plan, the name is none, or the memory is negative.
     """
-    plans = (plans,) if isinstance(plans, ClusterPlan) else tuple(plans)
+    given = (plans,) if isinstance(plans, ClusterPlan | Unrecorded) else tuple(plans)
+    for plan in given:
+        if isinstance(plan, Unrecorded):
+            return plan
+    plans = tuple(plan for plan in given if isinstance(plan, ClusterPlan))
     if not plans:
         raise ValueError("cluster_frames() needs a plan: pass one, or a list of them")
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
@@ -402,7 +424,7 @@ def cluster_explorer(
         value=80 * GIB,
         **laid("memory of a device"),
     )
-    shown, message = ipywidgets.HTML(), ipywidgets.HTML()
+    shown, message = ipywidgets.HTML(layout=ipywidgets.Layout(max_width="100%")), ipywidgets.HTML()
     known: dict[str, _Row] = {}
     lock = threading.Lock()
     now = {"asked": 0}
@@ -422,6 +444,8 @@ def cluster_explorer(
     def draw(points: Sequence[dict[str, Any]], end: str = "") -> None:
         rows = [known[key_of(point)] for point in points if key_of(point) in known]
         left = len(points) - len(rows)
+        # Room for all of them from the start: what stands below does not move with each bar.
+        shown.layout.min_height = f"{_height(len(points)) + 28 * len(points) + 60}px" if left and not end else "0"
         message.value = html.escape(end or (f"simulating, {left} to go …" if left else "")) or "&nbsp;"
         shown.value = f"{_svg(rows, memory.value)}\n{_table(rows)}" if rows else ""
 
@@ -446,7 +470,7 @@ def cluster_explorer(
             try:
                 points = asked()
             except ValueError as error:
-                message.value, shown.value = html.escape(f"{error}."), ""
+                message.value, shown.value, shown.layout.min_height = html.escape(f"{error}."), "", "0"
                 return
             draw(points)
             if all(key_of(point) in known for point in points):

@@ -1,6 +1,6 @@
 """What real ranks hold in memory during one training step, measured twice: by PyTorch's trackers, and by RankMemory.
 
-    torchrun --nproc-per-node 2 tests/rank_programs/step_memory.py FILE
+    torchrun --nproc-per-node 2 tests/rank_programs/step_memory.py FILE [STEPS]
 
 FILE holds a list of points as JSON; the list of what was measured is written beside it, as FILE.out. An ordinary
 program on gloo: it knows nothing of the simulation, and wraps, trains and measures as a learner would.
@@ -29,7 +29,7 @@ from course_utils.rank_memory import RankMemory
 
 # Of so many steps the one with the lowest peak counts: when the machine is busy, gloo's threads now and then hold a
 # buffer for a little longer than they need it.
-STEPS = 3
+STEPS = int(sys.argv[2]) if len(sys.argv) > 2 else 3
 # The trackers' words for what lasts from step to step, and ours.
 PARTS = {
     "Parameter": "weights",

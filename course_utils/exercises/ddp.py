@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,17 +37,21 @@ _EPOCHS = ((12, 3), (10, 4), (7, 2), (5, 1))  # samples, ranks
             "some out."
         ),
         "same_order": (
-            "Each epoch has the same order, and each rank sees the same samples again. What of the arguments have you "
-            "not used?"
+            "Two epochs have the same order, and each rank sees the same samples again. What of the arguments have you "
+            "not used, or not used in full?"
+        ),
+        "same_samples": (
+            "The order is new, but each rank reads its own old samples in each epoch: only those are mixed. What has "
+            "to be mixed before the ranks cut it up?"
         ),
     },
 )
 def check_share(answer: Any) -> str | None:
     """Calls the answer for all ranks of several epochs, and looks at what they read together."""
-    orders_repeat = False
+    hint = None
     for size, ranks in _EPOCHS:
         epochs = []
-        for epoch in range(3):
+        for epoch in range(4):
             shares = [_indices(ask(answer, size, ranks, rank, epoch), size) for rank in range(ranks)]
             together = [index for share in shares for index in share]
             if ranks > 1 and all(set(share) == set(range(size)) for share in shares):
@@ -64,17 +69,32 @@ def check_share(answer: Any) -> str | None:
                     f"{size} samples on {ranks} ranks: you read {len(together)} in an epoch, and {padded} are enough."
                 )
             epochs.append(shares)
-        orders_repeat = orders_repeat or epochs[0] == epochs[1] == epochs[2]
-    return "same_order" if orders_repeat else None
+        if all(shares == epochs[0] for shares in epochs):
+            hint = "same_order"
+        elif ranks > 1 and size >= 10 and all(_sets(shares) == _sets(epochs[0]) for shares in epochs):
+            hint = hint or "same_samples"
+        elif size >= 7 and any(epochs[one] == epochs[other] for one in range(4) for other in range(one)):
+            hint = hint or "same_order"  # by chance this happens to one right answer in a thousand
+    return hint
+
+
+def _sets(shares: list[list[int]]) -> list[set[int]]:
+    return [set(share) for share in shares]
 
 
 def _indices(given: Any, size: int) -> list[int]:
     if isinstance(given, Tensor):
         given = given.tolist()
     try:
-        indices = [int(index) for index in listed(given)]
+        given = listed(given)
     except (TypeError, ValueError):
         raise NotRight(f"Return a list of whole numbers; you return {type(given).__name__}.") from None
+    indices = []
+    for index in given:
+        try:
+            indices.append(operator.index(index))
+        except (TypeError, ValueError, RuntimeError):
+            raise NotRight(f"Return a list of whole numbers; yours has a {type(index).__name__} in it.") from None
     wrong = next((index for index in indices if not 0 <= index < size), None)
     if wrong is not None:
         raise NotRight(f"With {size} samples there are the indices 0 to {size - 1}; you return {wrong}.")
@@ -183,8 +203,10 @@ def check_accumulate(answer: Any) -> str | None:
             if any(torch.allclose(found, part / divisor, rtol=1e-5) for part in each for divisor in (1, count)):
                 return "loses_gradients"
             raise NotRight("The gradients are not the mean over the micro-batches. Divide each loss by their number.")
-        if not isinstance(mean_loss, int | float | Tensor) or not math.isclose(
-            float(mean_loss), sum(losses).item() / count, rel_tol=1e-4
+        if isinstance(mean_loss, Tensor) and mean_loss.numel() == 1:
+            mean_loss = mean_loss.detach().item()
+        if not isinstance(mean_loss, int | float) or not math.isclose(
+            mean_loss, sum(losses).item() / count, rel_tol=1e-4
         ):
             raise NotRight("The gradients are right. Return the mean loss of the micro-batches, too.")
     return None
@@ -196,21 +218,28 @@ class _PretendedDDP(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.tensor([0.5, -1.0, 2.0]))
-        self.syncing = True
+        self.require_backward_grad_sync = True
         self.backwards = 0
         self.backward_inside = False
         self.sent_after: list[int] = []
+
+    @property
+    def module(self) -> nn.Module:
+        """The wrapped model. Going around the wrapper runs none of DDP's rule, so nothing is sent."""
+        return _Bare(self)
 
     def plain(self, batch: Tensor) -> Tensor:
         return (batch @ self.weight).square().mean()
 
     def forward(self, batch: Tensor) -> Tensor:
+        return self.run(batch, self.require_backward_grad_sync)
+
+    def run(self, batch: Tensor, sends: bool) -> Tensor:
         output = batch @ self.weight
-        sends = self.syncing
 
         def on_backward(gradient: Tensor) -> None:
             self.backwards += 1
-            self.backward_inside = self.backward_inside or (sends and not self.syncing)
+            self.backward_inside = self.backward_inside or (sends and not self.require_backward_grad_sync)
             if sends:
                 self.sent_after.append(self.backwards)
 
@@ -220,8 +249,20 @@ class _PretendedDDP(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        before, self.syncing = self.syncing, False
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
         finally:
-            self.syncing = before
+            self.require_backward_grad_sync = before
+
+
+class _Bare(nn.Module):
+    """What a wrapped model has inside: the same weights, and no rule."""
+
+    def __init__(self, wrapped: _PretendedDDP) -> None:
+        super().__init__()
+        self._run = wrapped.run
+        self.weight = wrapped.weight
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return self._run(batch, False)

@@ -2,6 +2,7 @@
 
 torchrun --standalone --nproc-per-node=2 scripts/ddp_scaling.py            (the same work on each rank)
 torchrun --standalone --nproc-per-node=2 scripts/ddp_scaling.py --global-batch 8    (the same work in all)
+torchrun --standalone --nproc-per-node=2 scripts/ddp_scaling.py --losing   (then a wide model on little text, too)
 """
 
 from __future__ import annotations
@@ -21,6 +22,25 @@ from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
 from course_utils.ranks import report, timed_rounds
 
+Cases = dict[str, Callable[[], Tensor] | None]
+
+
+def check_losses(cases: Cases, labels: list[str], groups: dict[str, dist.ProcessGroup | None]) -> str:
+    """Two steps of each case must find the losses of one process; the second depends on the gradients of the first."""
+    alone = cases["one process"]
+    expected = [alone() for _ in range(2)] if alone else []
+    for label in labels:
+        step = cases[label]
+        if step is None:
+            continue
+        losses = torch.stack([step() for _ in range(2)])
+        if label in groups:  # each rank knows the loss of its share; all shares are equally large
+            dist.all_reduce(losses, group=groups[label])
+            losses /= dist.get_world_size(groups[label])
+        if expected:
+            torch.testing.assert_close(losses, torch.stack(expected), rtol=1e-4, atol=0, msg=f"the losses of {label}")
+    return f"losses of two steps equal to 1e-4: one process, {', '.join(labels)}"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -29,7 +49,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--losing", action="store_true", help="also share two short texts between two ranks")
     args = parser.parse_args()
 
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
@@ -47,9 +68,10 @@ def main() -> None:
     torch.manual_seed(0)
     base = GPT(context=args.length, width=args.width, layers=args.layers, heads=4).to(device)
 
-    def step_of(model: nn.Module, batch: int) -> Callable[[], Tensor]:
-        sizes = {"batch": batch, "length": args.length, "steps": 1, "seed": rank}
-        tokens, targets = next(text_batches(text, device=str(device), **sizes))
+    def step_of(model: nn.Module, batch: int, length: int = args.length, shared_by: int = 1) -> Callable[[], Tensor]:
+        sizes = {"batch": batch, "length": length, "steps": 1, "seed": rank if shared_by == 1 else 0}
+        drawn = next(text_batches(text, device=str(device), **sizes))
+        tokens, targets = (part[rank % shared_by :: shared_by] for part in drawn)
         optimizer = torch.optim.AdamW(model.parameters())
 
         def step() -> Tensor:
@@ -64,6 +86,7 @@ def main() -> None:
     whole = args.global_batch or args.batch
     cases = {"one process": step_of(copy.deepcopy(base), whole) if rank == 0 else None}
     items = {"one process": whole}
+    groups: dict[str, dist.ProcessGroup | None] = {}
     if args.global_batch and cuda and ranks > 1:
         copied = nn.DataParallel(copy.deepcopy(base)) if rank == 0 else None
         cases["DataParallel"] = step_of(copied, whole) if rank == 0 else None
@@ -75,11 +98,21 @@ def main() -> None:
         cases[label] = None
         if rank < count:
             model = DistributedDataParallel(copy.deepcopy(base), process_group=group)
-            cases[label] = step_of(model, items[label] // count)
-    if rank == 0:  # the same weights and the same batch; several ranks are checked by ddp_train.py
-        torch.testing.assert_close(cases["DDP, 1 rank"](), cases["one process"]())
-    agreement = "same loss in one process and on 1 rank; for more ranks see ddp_train.py"
+            cases[label] = step_of(model, whole, shared_by=count if args.global_batch else 1)
+            groups[label] = group
+    # With a batch of its own on each rank, more ranks than one cannot be held against one: ddp_train.py does that.
+    comparable = [label for label in list(cases)[1:] if args.global_batch or items[label] == whole]
+    agreement = check_losses(cases, comparable, groups)
     timed_rounds(cases, name="steps", rounds=args.rounds, items=items, agreement=agreement)
+    if args.losing and ranks > 1:
+        wide = GPT(context=16, width=192, layers=3, heads=4).to(device)
+        cases = {"one process": step_of(copy.deepcopy(wide), 2, 16) if rank == 0 else None, "DDP, 2 ranks": None}
+        group = dist.new_group([0, 1])
+        if rank < 2:
+            model = DistributedDataParallel(wide, process_group=group)
+            cases["DDP, 2 ranks"] = step_of(model, 2, 16, shared_by=2)
+        agreement = check_losses(cases, ["DDP, 2 ranks"], {"DDP, 2 ranks": group})
+        timed_rounds(cases, name="losing", rounds=args.rounds, items=2, agreement=agreement)
     gradient_bytes = sum(parameter.nbytes for parameter in base.parameters())
     report(gradient_bytes=gradient_bytes, device=device.type, threads=torch.get_num_threads())
     dist.destroy_process_group()

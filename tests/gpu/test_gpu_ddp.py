@@ -62,6 +62,17 @@ def test_a_trace_on_gpus_has_a_backward_lane() -> None:
     assert "dotted line" in overlap_lanes(run).alt
 
 
+@needs_nccl
+@needs_two_gpus
+def test_a_single_bucket_travels_after_the_backward_pass() -> None:
+    run = run_ranks("scripts/ddp_communication.py", ranks=2, args=["--rounds", 2, "--width", 512])
+    [[_, end]] = run[0]["lanes"]["bucket_cap_mb=25"]["backward"]
+    sent = run[0]["lanes"]["bucket_cap_mb=25"]["all-reduce"]
+    # Copies out of the bucket would be a part of the backward lane that begins after the all-reduce.
+    assert sent[-1][0] >= 0.95 * end
+    assert len(run[0]["lanes"]["default"]["all-reduce"]) > 1
+
+
 def test_data_parallel_with_one_gpu_only_forwards() -> None:
     model = nn.Linear(8, 8).cuda()
     wrapped = nn.DataParallel(model, device_ids=[0])

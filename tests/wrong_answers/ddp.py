@@ -30,6 +30,12 @@ def same_order(size, ranks, rank, epoch):
     return (order + order[: -size % ranks])[rank::ranks]
 
 
+def same_samples(size, ranks, rank, epoch):
+    order = list(range(size))
+    own = (order + order[: -size % ranks])[rank::ranks]
+    return [own[index] for index in _order(len(own), epoch)]
+
+
 def sends_each(model, batches, loss_of):
     for batch in batches:
         (loss_of(model, batch) / len(batches)).backward()
@@ -84,6 +90,7 @@ WRONG = {
         "uneven": uneven,
         "dropped": dropped,
         "same_order": same_order,
+        "same_samples": same_samples,
     },
     "check_local_loss": {
         "mean_of_means": lambda loss_sum, own, total, ranks: loss_sum / own,

@@ -290,7 +290,8 @@ def points_of(asked: Sequence[dict[str, Any]]) -> Iterator[tuple[ClusterPoint, s
     with contextlib.closing(_simulated(asked, None, None)) as found:
         for one, told in zip(asked, found, strict=True):
             point = _point(one, told)
-            yield point, trust_words(point, errors)
+            size = GPTShape(**{key: one[key] for key in _SHAPE}).parameters
+            yield point, trust_words(point, errors, size)
 
 
 def _point(asked: Mapping[str, Any], found: Mapping[str, Any]) -> ClusterPoint:

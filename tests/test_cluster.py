@@ -329,7 +329,8 @@ def measured_by_real_ranks(points: list[dict[str, Any]], ranks: int, folder: Pat
 @pytest.mark.serial
 @pytest.mark.usefixtures("answered")
 def test_real_ranks_hold_what_was_predicted(tmp_path: Path) -> None:
-    # Of the steps that with the lowest peak counts. On a busy machine gloo's threads may hold a buffer in each of three.
+    # Of the steps that with the lowest peak counts. On a busy machine gloo's threads may hold a buffer in each of
+    # three.
     for steps in (3, 15):
         pairs = []
         for of_ranks in measured_by_real_ranks(REAL, 2, tmp_path, steps):

@@ -32,7 +32,7 @@ _TOTAL = f'fill="{_INK}" stroke="#fff" stroke-width="4" paint-order="stroke"'
 _STYLE = (
     "<style>.course-cluster-table{overflow-x:auto}.course-cluster-table table{border-collapse:collapse}"
     ".course-cluster-table caption{text-align:left}"
-    ".course-cluster-table :is(caption,th,td){line-height:1.3;padding:3px 10px;white-space:nowrap}"
+    ".course-cluster-table :is(caption,th,td){line-height:1.3;padding:3px 7px;white-space:nowrap}"
     ".course-cluster-table :is(th,td){text-align:right}"
     ".course-cluster-table :is(tbody th,:is(th,td):nth-child(n+8)){text-align:left}"
     ".course-cluster-explorer .widget-html-content{min-width:0}</style>"

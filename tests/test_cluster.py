@@ -448,6 +448,17 @@ def test_a_simulation_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: 
     assert children() == []
 
 
+def test_a_simulation_that_nobody_wants_any_more_is_ended_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", in_place_of_python(tmp_path, "exec sleep 600"))
+    answers = iter([True, True, False])
+    started = time.monotonic()
+    assert list(cluster.points_of(cluster.settings_of(SMALL, strategies="ddp", ranks=2), lambda: next(answers))) == []
+    assert time.monotonic() - started < 60  # the child sleeps for ten minutes
+    assert children() == []
+
+
 def test_a_simulation_that_fails_says_what_it_said_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = "echo first >&2\necho 'the last word' >&2\nexit 3"
     monkeypatch.setattr(sys, "executable", in_place_of_python(tmp_path, says))

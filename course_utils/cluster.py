@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from course_utils.display.progress import progress
@@ -53,7 +53,7 @@ _DEFAULTS = {
     "gradient_as_bucket_view": True,
     "backend": "gloo",
 }
-_NOTES = (
+NOTES = (
     "Each part is shown at its own largest. The peak is the most that all took at one time, on the rank that has most.",
     "Tensors only, one step after the first. What CUDA and NCCL take for themselves, what the allocator loses to "
     "fragmentation, and what other streams delay is not in these numbers, and is not validated.",
@@ -132,7 +132,7 @@ def simulate_cluster(
             environment=_environment(),
             name=name,
             parameters={key: asked[0][key] for key in (*_SHAPE, *_SETTINGS)},
-            notes=_NOTES,
+            notes=NOTES,
         )
     )
 
@@ -233,7 +233,7 @@ def stored_plans() -> tuple[ClusterPlan, ...]:
     check = stored_check()
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        rest = {"environment": record["environment"], "notes": _NOTES, "errors": (), "name": None}
+        rest = {"environment": record["environment"], "notes": NOTES, "errors": (), "name": None}
         plans = tuple(ClusterPlan.from_record({**rest, **plan}) for plan in record["plans"])
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(
@@ -276,21 +276,25 @@ def settings_of(
     ]
 
 
-def points_of(asked: Sequence[dict[str, Any]]) -> Iterator[tuple[ClusterPoint, str]]:
+def points_of(
+    asked: Sequence[dict[str, Any]], wanted: Callable[[], bool] | None = None
+) -> Iterator[tuple[ClusterPoint, str]]:
     """Simulate points one after the other, without a progress bar: for a form that shows each as it comes.
 
     Args:
         asked: from :func:`settings_of`.
+        wanted: is asked several times a second; once it says no, the simulation ends, also in the middle of a point.
 
     Yields:
         Each point, and in words how good the method is there. Closing the iterator ends the simulation.
     """
     check = stored_check()
     errors = () if check is None else check.errors
-    with contextlib.closing(_simulated(asked, None, None)) as found:
-        for one, told in zip(asked, found, strict=True):
+    with contextlib.closing(_simulated(asked, None, None, wanted)) as found:
+        for one, told in zip(asked, found, strict=False):  # fewer are found when they are no longer wanted
             point = _point(one, told)
-            yield point, trust_words(point, errors)
+            size = GPTShape(**{key: one[key] for key in _SHAPE}).parameters
+            yield point, trust_words(point, errors, size)
 
 
 def _point(asked: Mapping[str, Any], found: Mapping[str, Any]) -> ClusterPoint:
@@ -369,7 +373,10 @@ def _expected_s(point: Mapping[str, Any]) -> float:
 
 
 def _simulated(
-    points: Sequence[dict[str, Any]], label: str | None, timeout_s: float | None
+    points: Sequence[dict[str, Any]],
+    label: str | None,
+    timeout_s: float | None,
+    wanted: Callable[[], bool] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """What the child process says of each point."""
     start_s = 4.0
@@ -384,7 +391,9 @@ def _simulated(
             process.stdin.flush()
         for number, point in enumerate([None, *points]):
             try:
-                line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
+                line = _next_line(lines, deadline, wanted)
+            except _UnwantedError:
+                return
             except queue.Empty:
                 raise ClusterError(
                     f"the simulation took more than {timeout_s:.0f} s and was ended, after {max(0, number - 1)} of "
@@ -401,6 +410,25 @@ def _simulated(
                 bar.advance(start_s if point is None else _expected_s(point))
             if point is not None:
                 yield json.loads(line)
+
+
+class _UnwantedError(Exception):
+    """Nobody waits for the simulation any more."""
+
+
+def _next_line(lines: queue.Queue[str | None], deadline: float, wanted: Callable[[], bool] | None) -> str | None:
+    """What the child said next; ``queue.Empty`` if it says nothing until the deadline."""
+    while True:
+        left_s = max(0.0, deadline - time.monotonic())
+        if wanted is None:
+            return lines.get(timeout=left_s)
+        if not wanted():
+            raise _UnwantedError
+        try:
+            return lines.get(timeout=min(0.2, left_s))
+        except queue.Empty:
+            if left_s == 0:
+                raise
 
 
 @contextlib.contextmanager

@@ -1366,14 +1366,20 @@ class MethodError:
         return f"within {bound:.1f}% of {self.points} measured point{'s' if self.points > 1 else ''}"
 
 
-def trust_words(point: ClusterPoint, errors: Iterable[MethodError]) -> str:
-    """How good the simulation is at a point; see :meth:`ClusterPlan.trust`."""
+def trust_words(point: ClusterPoint, errors: Iterable[MethodError], parameters: int) -> str:
+    """How good the simulation of a model with so many parameters is at a point; see :meth:`ClusterPlan.trust`."""
     error = next((error for error in errors if error.strategy == point.strategy), None)
     if error is None:
         return "not validated"
+    beyond = []
     if point.ranks > error.ranks:
-        return f"not validated beyond {error.ranks} ranks"
-    return error.words
+        beyond.append(f"{error.ranks} ranks")
+    if parameters > error.parameters:
+        beyond.append(f"{error.parameters:,} parameters")
+    if beyond:
+        return f"not validated beyond {' and '.join(beyond)}"
+    # One rank takes other code: nothing is gathered there.
+    return error.words if point.ranks > 1 or error.ranks == 1 else "not validated on one rank"
 
 
 @dataclass(frozen=True, repr=False)
@@ -1435,7 +1441,7 @@ class ClusterPlan(_Result):
         Returns:
             The largest deviation from measured points, or that nothing was measured there.
         """
-        return trust_words(point, self.errors)
+        return trust_words(point, self.errors, self.shape.parameters)
 
     def against(self, check: ClusterCheck | Unrecorded) -> Self | Unrecorded:
         """The same plan, with the error that your own measured points give.

@@ -163,15 +163,19 @@ class Simulated:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
-        self.ended = 0
+        self.running = self.most_running = 0
         self.may_answer = threading.Event()
         self.may_answer.set()
 
-    def __call__(self, points):
+    def __call__(self, points, wanted):
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
         try:
             for point in points:
                 self.asked.append((point["strategy"], point["ranks"]))
-                assert self.may_answer.wait(120)
+                wait_for(lambda: self.may_answer.is_set() or not wanted())
+                if not wanted():
+                    return
                 if point["batch"] == 32:
                     raise cluster.ClusterError("the simulation ended <here>")
                 size = GIB * point["batch"]
@@ -181,7 +185,7 @@ class Simulated:
                     "not validated",
                 )
         finally:
-            self.ended += 1
+            self.running -= 1
 
 
 def parts_of(box):
@@ -236,12 +240,15 @@ def test_a_new_choice_ends_what_runs_for_the_old_one(simulated: Simulated) -> No
     knobs, _, message, shown = parts_of(cluster_explorer(strategies=["ddp", "zero1", "fsdp"], ranks=4))
     wait_for(lambda: simulated.asked == [("ddp", 4)])
     assert "3 to go" in message.value
-    knobs["ranks"].value = 8
+    for ranks in (16, 2, 64, 8):  # as fast as somebody clicks
+        knobs["ranks"].value = ranks
     wait_for(lambda: ("ddp", 8) in simulated.asked)
     simulated.may_answer.set()
     wait_for(lambda: "to go" not in message.value)
-    wait_for(lambda: simulated.ended == 2)
+    wait_for(lambda: simulated.running == 0)
+    assert simulated.most_running == 1
     assert ("zero1", 4) not in simulated.asked
+    assert "not validated" in shown.value
     assert "fsdp, 8 ranks" in shown.value
     assert "4 ranks" not in shown.value
 

@@ -517,7 +517,7 @@ def test_damaged_rank_results_are_refused(change: dict[str, object]) -> None:
 _PARTS = {"weights": 4, "gradients": 0, "optimizer": 8, "gathered": 2, "activations": 6}
 _PLAN = ClusterPlan(
     points=tuple(ClusterPoint(s, n, 4, 4, 8, 2, 6, 20, _PARTS, "backward") for s in ("ddp", "fsdp") for n in (2, 8)),
-    errors=(MethodError("fsdp", 0.00123, 2, 4, 1000),),
+    errors=(MethodError("fsdp", 0.00123, 2, 4, 2000),),
     environment=HERE,
     parameters={"width": 8, "layers": 2, "heads": 2, "vocabulary": 16, "context": 8},
 )
@@ -525,7 +525,7 @@ _CHECK = ClusterCheck(
     points=(
         CheckedPoint("fsdp", 2, 1000, "fp32", {"weights": 1000, "peak": 100_000}, {"weights": 1010, "peak": 99_000}),
         CheckedPoint("fsdp", 4, 2000, "fp32", {"peak": 100_000}, {"peak": 97_000}),
-        CheckedPoint("ddp", 2, 1000, "fp32", {"gathered": 0, "peak": 1000}, {"gathered": 0, "peak": 1000}),
+        CheckedPoint("ddp", 2, 2000, "fp32", {"gathered": 0, "peak": 1000}, {"gathered": 0, "peak": 1000}),
     ),
     environment=HERE,
 )
@@ -610,6 +610,10 @@ def test_a_prediction_is_trusted_as_far_as_was_measured() -> None:
     assert _PLAN.trust(_PLAN["fsdp", 2]) == "within 0.2% of 2 measured points"  # rounded up
     assert _PLAN.trust(_PLAN["fsdp", 8]) == "not validated beyond 4 ranks"
     assert _PLAN.trust(_PLAN["ddp", 2]) == "not validated"
+    assert _PLAN.trust(dataclasses.replace(_PLAN["fsdp", 2], ranks=1)) == "not validated on one rank"
+    larger = dataclasses.replace(_PLAN, parameters={**_PLAN.parameters, "layers": 3})
+    assert larger.trust(larger["fsdp", 2]) == "not validated beyond 2,000 parameters"
+    assert larger.trust(larger["fsdp", 8]) == "not validated beyond 4 ranks and 2,000 parameters"
     again = _PLAN.against(_CHECK)
     assert again.trust(again["ddp", 2]) == "within 0.1% of 1 measured point"
     assert again.trust(again["fsdp", 2]) == "within 3.0% of 2 measured points"

@@ -32,7 +32,7 @@ _TOTAL = f'fill="{_INK}" stroke="#fff" stroke-width="4" paint-order="stroke"'
 _STYLE = (
     "<style>.course-cluster-table{overflow-x:auto}.course-cluster-table table{border-collapse:collapse}"
     ".course-cluster-table caption{text-align:left}"
-    ".course-cluster-table :is(caption,th,td){line-height:1.3;padding:3px 10px;white-space:nowrap}"
+    ".course-cluster-table :is(caption,th,td){line-height:1.3;padding:3px 7px;white-space:nowrap}"
     ".course-cluster-table :is(th,td){text-align:right}"
     ".course-cluster-table :is(tbody th,:is(th,td):nth-child(n+8)){text-align:left}"
     ".course-cluster-explorer .widget-html-content{min-width:0}</style>"
@@ -385,7 +385,7 @@ def cluster_explorer(
     """
     import ipywidgets
 
-    from course_utils.cluster import STRATEGIES, points_of, settings_of
+    from course_utils.cluster import NOTES, STRATEGIES, points_of, settings_of
 
     if isinstance(shape, str) and shape not in SHAPES:
         raise ValueError(f"there is no model {shape!r}; there are: {', '.join(SHAPES)}; or pass a GPTShape")
@@ -426,7 +426,9 @@ def cluster_explorer(
     )
     shown, message = ipywidgets.HTML(layout=ipywidgets.Layout(max_width="100%")), ipywidgets.HTML()
     known: dict[str, _Row] = {}
+    notes = f"<small>{'<br>'.join(map(html.escape, NOTES))}</small>"
     lock = threading.Lock()
+    simulating = threading.Lock()  # one at a time: each is a process that needs a core
     now = {"asked": 0}
 
     def asked() -> list[dict[str, Any]]:
@@ -447,22 +449,27 @@ def cluster_explorer(
         # Room for all of them from the start: what stands below does not move with each bar.
         shown.layout.min_height = f"{_height(len(points)) + 28 * len(points) + 60}px" if left and not end else "0"
         message.value = html.escape(end or (f"simulating, {left} to go …" if left else "")) or "&nbsp;"
-        shown.value = f"{_svg(rows, memory.value)}\n{_table(rows)}" if rows else ""
+        shown.value = f"{_svg(rows, memory.value)}\n{_table(rows)}\n{notes}" if rows else ""
 
     def work(number: int, points: list[dict[str, Any]]) -> None:
-        missing = [point for point in points if key_of(point) not in known]
-        try:
-            with contextlib.closing(points_of(missing)) as found:
-                for asked_for, (point, trust) in zip(missing, found, strict=True):
-                    with lock:
-                        known[key_of(asked_for)] = _Row.of(point, trust)
-                        if number != now["asked"]:
-                            return
-                        draw(points)
-        except (RuntimeError, OSError) as error:
-            with lock:
-                if number == now["asked"]:
-                    draw(points, end=f"{error}")
+        def wanted() -> bool:
+            return number == now["asked"]
+
+        with simulating:
+            missing = [point for point in points if key_of(point) not in known]
+            try:
+                if not wanted():
+                    return
+                with contextlib.closing(points_of(missing, wanted)) as found:
+                    for asked_for, (point, trust) in zip(missing, found, strict=False):
+                        with lock:
+                            known[key_of(asked_for)] = _Row.of(point, trust)
+                            if wanted():
+                                draw(points)
+            except (RuntimeError, OSError, ValueError) as error:  # ValueError: a damaged record of the measured points
+                with lock:
+                    if wanted():
+                        draw(points, end=f"{error}")
 
     def simulate(_: Any = None) -> None:
         with lock:

@@ -625,16 +625,12 @@ def _cluster_plan(plan: ClusterPlan) -> _Sheet:
     key = _Column("", tuple(point.label for point in points), numeric=False)
     trust = _Column("the prediction is", tuple(map(plan.trust, points)), numeric=False)
     settings = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
-    largest = max((error.parameters for error in plan.errors), default=0)
     lines = [
-        f"{e.strategy}: {e.words}, on up to {e.ranks} ranks." for e in plan.errors if e.strategy in plan.strategies
+        f"{e.strategy}: {e.words}, on up to {e.ranks} ranks and with up to {e.parameters:,} parameters."
+        for e in plan.errors
+        if e.strategy in plan.strategies
     ]
     lines += plan.notes
-    if 0 < largest < plan.shape.parameters:
-        lines.append(
-            f"Measured models had up to {format_count(largest)} parameters; for larger ones the "
-            "method is not validated."
-        )
     return _Sheet(
         (_Table(caption, (key, *columns)), _Table("against real ranks", (key, trust))),
         tuple(lines),

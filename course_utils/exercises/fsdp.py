@@ -7,10 +7,11 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from course_utils.exercises import NotRight, ask, exercise
+from course_utils.exercises import NotAnswered, NotRight, ask, exercise
 
 # (strategy, parameters, ranks).
 _CASES = (
@@ -145,7 +146,12 @@ def check_wrap(answer: Any) -> str | None:
     """Runs the answer with a stand-in for ``fully_shard`` on models of two sizes."""
     for layers in (3, 5):
         model, sharder = _Network(layers), _Sharder()
-        result = ask(answer, model, sharder)
+        try:
+            result = ask(answer, model, sharder)
+        except NotAnswered:
+            if not sharder.calls:
+                raise
+            raise NotRight("`shard` changes the model in place. Return that model as well.") from None
         if not sharder.calls:
             raise NotRight("`shard` is never called. Call it as you would call `fully_shard`.")
         if result is not model:
@@ -154,10 +160,11 @@ def check_wrap(answer: Any) -> str | None:
         own = {id(module): taken for module, _, taken in sharder.calls}
         blocks = list(model.blocks)
         if not any(module is model for module in called):
+            complete = len(sharder.taken) == len(list(model.parameters()))
             return (
                 "blocks_only"
-                if all(any(m is block for m in called) for block in blocks)
-                else _says_what_is_left(called)
+                if not complete and all(any(m is block for m in called) for block in blocks)
+                else _says_what_is_left(called, complete)
             )
         if len(called) == 1:
             return "root_only"
@@ -180,7 +187,12 @@ def _is_first(called: list[nn.Module], model: nn.Module) -> bool:
     return called[0] is model
 
 
-def _says_what_is_left(called: list[nn.Module]) -> str:
+def _says_what_is_left(called: list[nn.Module], complete: bool) -> str:
+    if complete:
+        raise NotRight(
+            "Every weight is in a group, but the model itself is in none. Each group is then a root of its own, and a "
+            "root stays gathered after its forward pass. What has to be wrapped last?"
+        )
     names = ", ".join(type(module).__name__ for module in called)
     raise NotRight(f"You wrap {names}. What about the weights that are in none of these?")
 
@@ -219,6 +231,11 @@ def _situations() -> list[tuple[str, nn.Module, torch.optim.Optimizer, bool]]:
     model = _Rewrapped()
     model.second.requires_grad_(False)
     found.append(("frozen", model, torch.optim.SGD(model.first.parameters(), lr=0.1), True))
+    model = _Rewrapped()
+    found.append(("part", model, torch.optim.SGD(model.first.parameters(), lr=0.1), False))
+    model = _Rewrapped()
+    model.second.requires_grad_(False)
+    found.append(("given", model, torch.optim.SGD(model.parameters(), lr=0.1), True))
     return found
 
 
@@ -238,6 +255,14 @@ def _situations() -> list[tuple[str, nn.Module, torch.optim.Optimizer, bool]]:
         "frozen": (
             "You call a model with frozen parameters a mistake. What does not require a gradient needs no optimizer."
         ),
+        "other_way": (
+            "You ask whether the model has all that the optimizer steps. An optimizer that was given half of the model "
+            "passes. Which of the two lists must be in the other one?"
+        ),
+        "frozen_given": (
+            "You call it a mistake to give frozen parameters to the optimizer. They get no gradient, so it passes over "
+            "them. What must not be missing?"
+        ),
         "turned_round": "You answer the opposite: True means that the optimizer steps every parameter that is trained.",
     },
 )
@@ -247,7 +272,7 @@ def check_steps_the_model(answer: Any) -> str | None:
     right: dict[str, bool] = {}
     for name, model, optimizer, expected in _situations():
         value = ask(answer, model, optimizer)
-        if isinstance(value, torch.Tensor) and value.numel() == 1:
+        if isinstance(value, np.bool_) or (isinstance(value, torch.Tensor) and value.numel() == 1):
             value = bool(value)
         if not isinstance(value, bool):
             raise NotRight(f"True or False is asked for, and you return {type(value).__name__}.")
@@ -261,7 +286,11 @@ def check_steps_the_model(answer: Any) -> str | None:
         return "frozen"
     if wrong == {"first", "half", "frozen"}:
         return "counts"
-    if wrong <= {"groups", "half"}:
+    if wrong == {"given"}:
+        return "frozen_given"
+    if wrong == {"part"}:
+        return "other_way"
+    if wrong <= {"groups", "half", "part"}:
         return "first_group"
     if {"first", "half"} <= wrong:
         return "compares_values"
@@ -271,6 +300,8 @@ def check_steps_the_model(answer: Any) -> str | None:
         "groups": "with two groups, built after wrapping",
         "half": "with one stale group of two",
         "frozen": "of the layers that are trained, others being frozen",
+        "part": "of one layer, where both are trained",
+        "given": "of all parameters, where one layer is frozen",
     }
     name = min(wrong, key=list(described).index)
     raise NotRight(f"For an optimizer {described[name]}, {right[name]} is right.")

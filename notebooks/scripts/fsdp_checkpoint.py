@@ -24,6 +24,8 @@ from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
 from course_utils.ranks import memory_by_kind, report
 
+Batch = tuple[torch.Tensor, torch.Tensor]
+
 
 # begin: checkpoint
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
@@ -32,10 +34,10 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> Non
     dcp.save({"model": weights, "optimizer": states}, checkpoint_id=folder)
 
 
-def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
-    """Each rank reads what its own shards need, however many ranks wrote them."""
+def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str, alone: bool = False) -> None:
+    """Each rank reads what its own shards need, however many ranks wrote them. ``alone``: one process reads all."""
     weights, states = get_state_dict(model, optimizer)
-    dcp.load({"model": weights, "optimizer": states}, checkpoint_id=folder)  # fills these tensors
+    dcp.load({"model": weights, "optimizer": states}, checkpoint_id=folder, no_dist=alone)  # fills these tensors
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
 
 
@@ -58,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--save", action="store_true", help="train three steps, and save")
-    action.add_argument("--load", action="store_true", help="load")
+    action.add_argument("--load", action="store_true", help="load on all ranks, and then on rank 0 alone")
     parser.add_argument("--folder", default=os.environ.get("CHECKPOINT_FOLDER"), help="of the checkpoint")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=2)
@@ -77,32 +79,37 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     mesh = init_device_mesh(device.type, (ranks,))
 
-    torch.manual_seed(0 if args.save else 1)  # what is loaded must come from the files
-    model = GPT(context=args.length, width=args.width, layers=args.layers, heads=2).to(device)
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     batches = list(text_batches(library_text(2**16).data, args.batch, args.length, 4, device=device))
 
-    def train(batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+    def built(sharded: bool = True) -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0 if args.save else 1)  # what is loaded must come from the files
+        model = GPT(context=args.length, width=args.width, layers=args.layers, heads=2).to(device)
+        if sharded:
+            for block in model.blocks:
+                fully_shard(block, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, shares: int) -> float:
         """One step on the same pieces of text, however many ranks share them. Returns the loss over all pieces."""
-        tokens, targets = (tensor.tensor_split(ranks)[rank] for tensor in batch)
+        tokens, targets = (tensor.tensor_split(shares)[rank] for tensor in batch)
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), reduction="sum")
         # FSDP divides the sum over ranks by their number. Shares may be of unequal size, so count tokens instead.
         loss = loss / batch[0].numel()
-        (loss * ranks).backward()
+        (loss * shares).backward()
         optimizer.step()
         total = loss.detach()
-        dist.all_reduce(total)
+        if shares > 1:
+            dist.all_reduce(total)
         return total.item()
 
+    model, optimizer = built()
     if args.load:
         load(model, optimizer, args.folder)
     else:
         for batch in batches[:3]:
-            train(batch)
+            train(model, optimizer, batch, ranks)
         save(model, optimizer, args.folder)
     report(
         ranks=ranks,
@@ -110,8 +117,20 @@ def main() -> None:
         memory_bytes=memory_by_kind(model, optimizer),
         rows_of_the_embedding=len(model.token_embedding.weight.to_local()),
         files=sorted(path.name for path in Path(args.folder).glob("*.distcp")),
-        next_loss=train(batches[3]),
+        next_loss=train(model, optimizer, batches[3], ranks),
     )
+    if args.load and rank == 0:  # one process, without the others and without FSDP
+        model, optimizer = built(sharded=False)
+        load(model, optimizer, args.folder, alone=True)
+        report(
+            alone={
+                "checksum": checksum(model, optimizer),
+                "weights": memory_by_kind(model, optimizer)["weights"],
+                "rows": len(model.token_embedding.weight),
+                "next_loss": train(model, optimizer, batches[3], 1),
+            }
+        )
+    dist.barrier()
     dist.destroy_process_group()
 
 

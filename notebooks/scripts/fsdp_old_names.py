@@ -176,9 +176,9 @@ def attempt(call: Callable[[], dict]) -> dict:
             found = {"says": "runs"} | call()
         except Exception as error:
             lines = str(error).strip().splitlines() or [""]
-            found = {"says": f"{type(error).__name__}: {lines[0]}"[:120]}
+            found = {"says": f"{type(error).__name__}: {lines[0]}"[:180]}
     first = [" ".join(str(warning.message).split()) for warning in caught if warning.category is FutureWarning]
-    found["warns"] = first[0][:120] if first else ""
+    found["warns"] = first[0][:180] if first else ""
     return found
 
 

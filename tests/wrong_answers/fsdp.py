@@ -67,6 +67,15 @@ def wants_frozen_ones(model, optimizer):
     return all(id(weight) in stepped for weight in model.parameters())
 
 
+def asks_the_other_way(model, optimizer):
+    own = {id(weight) for weight in model.parameters()}
+    return all(id(weight) in own for weight in given(optimizer))
+
+
+def wants_none_but_trained_ones(model, optimizer):
+    return {id(w) for w in model.parameters() if w.requires_grad} == {id(w) for w in given(optimizer)}
+
+
 def turned_round(model, optimizer):
     stepped = {id(weight) for weight in given(optimizer)}
     return not all(id(weight) in stepped for weight in model.parameters() if weight.requires_grad)
@@ -92,6 +101,8 @@ WRONG = {
         "first_group": looks_at_the_first_group,
         "counts": counts,
         "frozen": wants_frozen_ones,
+        "other_way": asks_the_other_way,
+        "frozen_given": wants_none_but_trained_ones,
         "turned_round": turned_round,
     },
 }

@@ -19,8 +19,6 @@ from course_utils.display.diagrams.shapes import (
     rounded,
 )
 
-# The whole forward pass, and the whole backward pass.
-_TWICE = [(0, 3), (3, 6)]
 _PALE_ORANGE = "#FBE3D0"
 # Part, bytes per parameter in fp32 with AdamW, colour.
 _PARTS = (("weights", 4, PALE_BLUE), ("gradients", 4, PALE_GREEN), ("optimizer state", 8, _PALE_ORANGE))
@@ -96,7 +94,7 @@ def when_weights_are_gathered() -> ResultFigure:
             {1: [(0, 6)], 2: [(1, 5)], 3: [(2, 4)]},
             "all blocks, when the forward pass ends",
         ),
-        ("root only", "", {1: _TWICE, 2: _TWICE, 3: _TWICE}, "all blocks, all the time"),
+        ("root only", "", {1: [(0, 6)], 2: [(0, 6)], 3: [(0, 6)]}, "all blocks, all the time"),
     )
     for number, (title, second, held, words) in enumerate(rows):
         top = height - 0.48 - number * 1.16

@@ -625,7 +625,7 @@ def test_a_check_tells_the_largest_deviation() -> None:
     assert _CHECK.error == 0.03
     assert [(e.strategy, e.points, e.ranks, e.parameters) for e in _CHECK.errors] == [
         ("fsdp", 2, 4, 2000),
-        ("ddp", 1, 2, 1000),
+        ("ddp", 1, 2, 2000),
     ]
 
 

@@ -320,12 +320,14 @@ def test_every_page_of_the_table_of_contents_is_there(html: Path):
 def test_no_page_loads_anything_from_outside(html: Path):
     outside = [(page.name, ref) for page in html_files(html) for ref in loaded_by(parse(page)) if OUTSIDE.match(ref)]
     assert not outside
-    scripted = [
-        (page.name, script.get_text()[:200])
+    # The name of SVG's namespace looks like an address, and is never asked for.
+    scripts = [
+        (page.name, script.get_text().replace('"http://www.w3.org/2000/svg"', ""))
         for page in html_files(html)
         for script in parse(page).find_all("script", src=False)
-        if "://" in script.get_text()
     ]
+    assert scripts
+    scripted = [(name, text[:200]) for name, text in scripts if "://" in text]
     assert not scripted
 
 

@@ -299,7 +299,7 @@ def _read_yaml(file: Path) -> Any:
         raise ClaimError(f"{file.name} cannot be read: {error}. Mend it, or restore it from git.") from error
 
 
-_PART_KEYS = {"kind", "speaks_of", "verdict", "why", "rule", "evidence", "calls", "waits_for"}
+_PART_KEYS = {"kind", "speaks_of", "verdict", "why", "let", "rule", "evidence", "calls", "waits_for"}
 _CLAIM_KEYS = {"id", "claim", "lesson", "sentence", "condition", "parts", "sources"} | _PART_KEYS
 
 
@@ -307,17 +307,20 @@ def _claim(entry: Any, lessons: Mapping[str, tuple[str, str]]) -> Claim:
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         raise ClaimError(f"each entry of the ledger is a mapping with an id; this one is not: {str(entry)[:80]!r}.")
     where = entry["id"]
-    _check_keys(where, entry, _CLAIM_KEYS, ("claim", "lesson", "kind", "speaks_of", "verdict", "sentence"))
+    _check_keys(where, entry, _CLAIM_KEYS, ("claim", "lesson", "kind", "speaks_of", "verdict"))
     if entry["lesson"] not in lessons:
         raise ClaimError(f"{where}: book/lessons.yml has no lesson {entry['lesson']!r}.")
     topic, title = lessons[entry["lesson"]]
     if "parts" in entry:
-        if doubled := {"rule", "calls", "evidence", "waits_for", "why"} & entry.keys():
+        if doubled := (_PART_KEYS - {"kind", "speaks_of", "verdict"}) & entry.keys():
             raise ClaimError(f"{where} has parts: move its {', '.join(sorted(doubled))} into one of them.")
         inherited = {key: entry[key] for key in ("kind", "speaks_of")}
         parts = tuple(_part(where, inherited | part) for part in entry["parts"])
     else:
         parts = (_part(where, {key: entry[key] for key in _PART_KEYS & entry.keys()} | {"what": entry["claim"]}),)
+    if not any(part.rule for part in parts) and entry["verdict"] == "open":
+        entry = {"sentence": f"Open: lesson {title} will judge it."} | entry
+    _check_keys(where, entry, _CLAIM_KEYS, ("sentence",))
     claim = Claim(
         **{key: _text(where, key, entry[key]) for key in ("id", "claim", "lesson", "sentence")},
         **{key: entry[key] for key in ("kind", "speaks_of", "verdict")},
@@ -325,7 +328,7 @@ def _claim(entry: Any, lessons: Mapping[str, tuple[str, str]]) -> Claim:
         topic=topic,
         lesson_title=title,
         parts=parts,
-        sources=tuple(entry.get("sources", ())),
+        sources=tuple(_text(where, "sources", source) for source in entry.get("sources", ())),
     )
     _check_words(where, claim)
     if "documented" in {claim.verdict, *(part.verdict for part in parts)} and not claim.sources:
@@ -343,11 +346,12 @@ def _part(where: str, entry: dict[str, Any]) -> Part:
         if verdict not in RULED:
             raise ClaimError(f"{where}: a rule gives one of {', '.join(RULED)}; it cannot give {verdict!r}.")
         # What else may happen is spelled as a word: a bare True in the file would read as a slip.
-        rule.append((verdict, "True" if text == "otherwise" else _text(where, "rule", text)))
+        rule.append((verdict, "True" if text == "otherwise" else _expanded(where, text, entry.get("let", {}))))
     shown = []
     for number in entry.get("evidence", ()):
         _check_keys(where, number, {"label", "show", "unit"}, ("label", "show"))
-        shown.append(Evidence(number["label"], number["show"], number.get("unit")))
+        expression = _expanded(where, number["show"], entry.get("let", {}))
+        shown.append(Evidence(number["label"], expression, number.get("unit")))
     part = Part(
         what=_text(where, "what", entry["what"]),
         rule=tuple(rule),
@@ -367,6 +371,14 @@ def _part(where: str, entry: dict[str, Any]) -> Part:
     if part.verdict in RULED and not part.rule:
         raise ClaimError(f"{where} is stated as {part.verdict}, and no rule says why: add one, or make it open.")
     return part
+
+
+def _expanded(where: str, text: Any, let: Mapping[str, Any]) -> str:
+    """An expression with what ``let`` defines put in for ``{name}``; the language itself has no braces."""
+    text = _text(where, "an expression", text)
+    for name, stands_for in let.items():
+        text = text.replace(f"{{{name}}}", _text(where, name, stands_for))
+    return text
 
 
 def _check_keys(where: str, entry: Any, known: set[str], needed: Sequence[str]) -> None:

@@ -179,7 +179,7 @@ def _check(tree: ast.AST, text: str, known: set[str]) -> None:
             raise EvidenceError(
                 f"{text!r} holds {type(node).__name__}, which is no part of an expression over records."
             )
-        if isinstance(node, ast.Name) and node.id not in known | bound | set(_FUNCTIONS) | {"quantity"}:
+        if isinstance(node, ast.Name) and node.id not in known | bound | set(_FUNCTIONS) | {"quantity", "calls"}:
             raise EvidenceError(
                 f"{text!r} names {node.id!r}. An experiment is written lesson/experiment; the functions are "
                 f"{', '.join(_FUNCTIONS)} and quantity."
@@ -501,13 +501,16 @@ def _item(of: Any, key: Any) -> Any:
     return _quantity(value, unit)
 
 
-def evaluate(expression: str, machine: str, root: Path | None = None) -> Any:
+def evaluate(
+    expression: str, machine: str | None, root: Path | None = None, *, calls: Mapping[str, str] | None = None
+) -> Any:
     """What an expression gives on the reference records of one machine.
 
     Args:
         expression: the text.
-        machine: whose records, by the name of their folder.
+        machine: whose records, by the name of their folder; None will do for an expression that reads none.
         root: where the records are; `reference_root` by default.
+        calls: what ``calls["name"]`` stands for: how a call of the claims ledger ended.
 
     Returns:
         The value. Numbers whose unit is known are `Quantity`.
@@ -529,7 +532,8 @@ def evaluate(expression: str, machine: str, root: Path | None = None) -> Any:
         "quantity": _given_unit,
         "attribute of": _attribute,
         "item of": _item,
-        **_look_up(parsed, machine, root),
+        "calls": calls or {},
+        **(_look_up(parsed, machine, root) if parsed.experiments else {}),
     }
     try:
         # Only what `_check` let through is in this code: no names of Python's own, no attributes with underscores.

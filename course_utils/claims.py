@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from course_utils import evidence, store
-from course_utils.lessons import LessonError, find_lesson
+from course_utils.lessons import LessonError, notebooks_root
+from course_utils.results import Environment
 
 VERDICTS = ("confirmed", "depends", "refuted", "outdated API", "documented", "open")
 # What a rule may give: "documented" rests on a cited source, and "open" is what remains when no rule holds.
@@ -38,7 +39,7 @@ SPEAKS_OF = {
     "two GPUs": "two CUDA GPUs",
 }
 # A claim of several parts holds only if all of them do: the first of these that a part has is the claim's.
-_WEAKEST_FIRST = ("refuted", "outdated API", "depends", "open", "documented", "confirmed")
+_WEAKEST_FIRST = ("refuted", "outdated API", "depends", "documented", "open", "confirmed")
 _CALLS_TIMEOUT_S = 120
 
 
@@ -222,24 +223,28 @@ class Judgement:
     @property
     def verdict(self) -> str:
         """The claim holds only as far as its weakest part does; asides do not count."""
-        found = {part.verdict for part in self.parts if not part.part.aside}
-        return next(verdict for verdict in _WEAKEST_FIRST if verdict in found)
+        return _weakest({part.verdict for part in self.parts if not part.part.aside})
 
     @property
     def machines(self) -> tuple[MachineJudgement, ...]:
-        """Each machine once, with the numbers of all parts and the weakest of its verdicts."""
-        found: dict[str, list[MachineJudgement]] = {}
-        for part in self.parts:
-            for one in part.machines if not part.part.aside else ():
-                found.setdefault(one.machine, []).append(one)
-        return tuple(
-            dataclasses.replace(
-                several[0],
-                verdict=next(v for v in _WEAKEST_FIRST if v in {one.verdict for one in several}),
-                numbers=tuple(number for one in several for number in one.numbers),
-                notices=tuple(dict.fromkeys(notice for one in several for notice in one.notices)),
-            )
-            for several in found.values()
+        """Each machine once: what its records say of the whole claim, ``open`` if they lack a part, with all numbers."""
+        counted = [part for part in self.parts if not part.part.aside]
+        names = dict.fromkeys(one.machine for part in counted for one in part.machines)
+        return tuple(self._on(name, counted) for name in names)
+
+    @staticmethod
+    def _on(machine: str, parts: Sequence[PartJudgement]) -> MachineJudgement:
+        said = [one for part in parts for one in part.machines if one.machine == machine]
+        verdicts = {one.verdict for one in said}
+        for part in parts:
+            if all(one.machine != machine for one in part.machines):
+                # What needs no record, a call or a source, holds for every machine.
+                verdicts.add("open" if part.part.experiments else part.verdict)
+        return dataclasses.replace(
+            said[0],
+            verdict=_weakest(verdicts),
+            numbers=tuple(number for one in said for number in one.numbers),
+            notices=tuple(dict.fromkeys(notice for one in said for notice in one.notices)),
         )
 
     @property
@@ -251,6 +256,10 @@ class Judgement:
     def agree(self) -> bool:
         """Whether the machines that say anything say the same, part by part."""
         return all(len({one.verdict for one in part.machines} - {"open"}) <= 1 for part in self.parts)
+
+
+def _weakest(verdicts: set[str]) -> str:
+    return next(verdict for verdict in _WEAKEST_FIRST if verdict in verdicts)
 
 
 def claims_path() -> Path:
@@ -439,23 +448,33 @@ def _judge_part(claim: Claim, part: Part, root: Path | None) -> PartJudgement:
 
 def _machines_for(part: Part, root: Path | None) -> list[str]:
     """Machines of the class that the part speaks of, on which all experiments of its rule are recorded."""
-    return [machine for machine in evidence.machines(root) if _may_decide(part, machine, root)]
+    kind = {"any": None, "CPU": "cpu"}.get(part.speaks_of, "cuda")
+    return [machine for machine in evidence.machines(root, kind) if _may_decide(part, machine, root)]
 
 
 def _may_decide(part: Part, machine: str, root: Path | None) -> bool:
     """Whether a machine may decide. A CPU never decides about GPUs, and one GPU never about two."""
-    for name in part.experiments:
-        try:
-            found = evidence.environment_of(name, machine, root)
-        except evidence.NotRecordedError:
-            return False
-        if part.speaks_of == "CPU" and found.device_kind != "cpu":
-            return False
-        if part.speaks_of in ("CUDA", "two GPUs") and found.device_kind != "cuda":
-            return False
-        if part.speaks_of == "two GPUs" and found.gpu_count < 2:
-            return False
-    return True
+    folder = store.reference_root() if root is None else root
+    if not all(store.record_path(folder, machine, lesson).is_file() for lesson in _lessons_of(part)):
+        return False
+    try:
+        environments = [evidence.environment_of(name, machine, root) for name in part.experiments]
+    except evidence.NotRecordedError:
+        return False
+    # By the record, not by the machine's name: one folder may hold runs with and without the GPU.
+    return all(_is_of(environment, part.speaks_of) for environment in environments)
+
+
+def _lessons_of(part: Part) -> set[str]:
+    return {name.partition("/")[0] for name in part.experiments}
+
+
+def _is_of(environment: Environment, speaks_of: str) -> bool:
+    if speaks_of == "any":
+        return True
+    if speaks_of == "CPU":
+        return environment.device_kind == "cpu"
+    return environment.device_kind == "cuda" and environment.gpu_count >= (2 if speaks_of == "two GPUs" else 1)
 
 
 def _judge_machine(
@@ -606,10 +625,9 @@ def faults(claims: Iterable[Claim], root: Path | None = None) -> list[str]:
 def _stands(lesson: str) -> bool:
     """Whether the lesson's notebook exists."""
     try:
-        find_lesson(lesson)
+        return any(notebooks_root().glob(f"[0-9][0-9]_{lesson}.ipynb"))
     except LessonError:
-        return False
-    return True
+        return False  # the package may be installed without the notebooks
 
 
 _ADVICE = "Correct the verdict and its sentence in book/claims.yml and in the lesson, or look at the record."

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import difflib
+import functools
 import hashlib
 import itertools
 import json
@@ -108,11 +109,8 @@ def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
         LessonError: if the notebook has no such experiment (the message lists those it has), or has it twice.
     """
     path = Path(notebook)
-    statements: list[_Statement] = []
-    for number, tree in parsed_cells(read_notebook(path), path.name):
-        for node in _split_imports(tree.body):
-            statements.append(_Statement.of(node, index=len(statements), cell=number))
-    _note_packages(statements)
+    sources = tuple(cell["source"] if cell.get("cell_type") == "code" else "" for cell in read_notebook(path)["cells"])
+    statements = _statements_of(sources, path.name)
 
     holders = [(found, statement) for statement in statements for found in _names_in(statement.node)]
     known = [found for found, _ in holders]
@@ -225,6 +223,27 @@ class _Statement:
             method = isinstance(node.value.func, ast.Attribute)
             return _called(node.value) in (SHOWING_METHODS | MEASURING if method else INERT)
         return isinstance(node, ast.Expr) and not any(isinstance(part, ast.Call) for part in ast.walk(node))
+
+
+@functools.lru_cache(maxsize=32)
+def _statements_of(sources: tuple[str, ...], file_name: str) -> list[_Statement]:
+    """The statements of a notebook, from the sources of its cells. Kept, since a lesson has many experiments."""
+    cells = [{"cell_type": "code", "source": source} for source in sources]
+    statements: list[_Statement] = []
+    for number, tree in parsed_cells({"cells": cells}, file_name):
+        for node in _split_imports(tree.body):
+            statements.append(_Statement.of(node, index=len(statements), cell=number))
+    _note_packages(statements)
+    return statements
+
+
+@functools.lru_cache(maxsize=32)
+def _statements_of_module(source: str, file_name: str) -> list[_Statement]:
+    """The statements of a module of materials; kept as well."""
+    body = _parsed(source, file_name).body
+    statements = [_Statement.of(node, index, cell=1) for index, node in enumerate(_split_imports(body))]
+    _note_packages(statements)
+    return statements
 
 
 def _note_packages(statements: Sequence[_Statement]) -> None:
@@ -408,7 +427,9 @@ def _code_outside(statements: Iterable[_Statement], folder: Path) -> list[str]:
     """
     wanted: set[tuple[str, str | None]] = set()
     named = sorted({program for statement in statements for program in _programs_in(statement.node)})
-    programs = {program: _parsed(folder / program) for program in named if (folder / program).is_file()}
+    programs = {
+        program: _parsed(_source_of(folder / program), program) for program in named if (folder / program).is_file()
+    }
     work = [material for statement in statements for material in _materials_in(statement.node)]
     for tree in programs.values():
         work += [found for node in ast.walk(tree) if isinstance(node, ast.stmt) for found in _materials_in(node)]
@@ -418,9 +439,8 @@ def _code_outside(statements: Iterable[_Statement], folder: Path) -> list[str]:
         if material in wanted:
             continue
         wanted.add(material)
-        used = _used_of_module(_MATERIALS / f"{module}.py", name)
-        code[material] = [_serialise(statement.node) for statement in used]
-        work += [further for statement in used for further in _materials_in(statement.node)]
+        code[material], further = _serialised_material(_source_of(_MATERIALS / f"{module}.py"), f"{module}.py", name)
+        work += further
     serialised = [f"{module}:{name} {part}" for (module, name) in sorted(code, key=str) for part in code[module, name]]
     return serialised + [f"{program} {_serialise(tree)}" for program, tree in programs.items()]
 
@@ -442,23 +462,38 @@ def _programs_in(node: ast.AST) -> Iterator[str]:
             yield from re.findall(r"^scripts/\w+\.py$", part.value)
 
 
-def _used_of_module(path: Path, name: str | None) -> list[_Statement]:
+@functools.lru_cache(maxsize=256)
+def _serialised_material(
+    source: str, file_name: str, name: str | None
+) -> tuple[list[str], list[tuple[str, str | None]]]:
+    """What one name of a module depends on, serialised, and the materials that this imports."""
+    used = _used_of_module(source, file_name, name)
+    further = [material for statement in used for material in _materials_in(statement.node)]
+    return [_serialise(statement.node) for statement in used], further
+
+
+def _used_of_module(source: str, file_name: str, name: str | None) -> list[_Statement]:
     """The statements of a module that one of its names depends on, in order; all of them without a name."""
-    body = _parsed(path).body
-    statements = [_Statement.of(node, index, cell=1) for index, node in enumerate(_split_imports(body))]
+    statements = _statements_of_module(source, file_name)
     if name is None:
         return statements
-    _note_packages(statements)
     asking = _Statement.of(ast.parse(name).body[0], index=len(statements), cell=2)
     used = _closure([*statements, asking], asking).statements
     return sorted((statement for statement in used if statement is not asking), key=operator.attrgetter("index"))
 
 
-def _parsed(path: Path) -> ast.Module:
+def _source_of(path: Path) -> str:
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError) as error:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
         raise LessonError(f"an experiment uses {path.name}, which cannot be read: {error}") from error
+
+
+def _parsed(source: str, file_name: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except SyntaxError as error:
+        raise LessonError(f"an experiment uses {file_name}, which cannot be read: {error}") from error
 
 
 # Serialising: what ast.dump gives depends on the version of Python, so this is our own

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.environment import SetupError, prepare, variables
-from tools.workspace import refresh
+from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST_LESSON = "00_measuring.ipynb"
@@ -74,6 +74,7 @@ def workspace(_arguments: list[str]) -> int:
     """Bring the learner's copy up to date."""
     for line in refresh(ROOT / "notebooks", ROOT / "workspace"):
         print(line)
+    copy_pages(ROOT / "book", ROOT / "workspace")
     return 0
 
 

@@ -15,31 +15,55 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from book.claims_page import PAGE, claims_page, judge_all, summary
 from book.generated import BOOK, ROOT, BookError, write
 from book.landing import headline, svg
-from book.lesson_list import Lesson, check_toc, lessons_table, load_lessons
+from book.lesson_list import Lesson, check_toc, load_lessons
+from book.readme import table_with_findings
 from book.status_page import status_page
-from course_utils import store
-from course_utils.lessons import LessonError
+from book.stored_outputs import stale_notebooks
+from course_utils import claims, store
+from course_utils.claims import Judgement
+from course_utils.lessons import LessonError, experiments, find_lessons, needs
 
 GENERATED = BOOK / "_generated"
 
 
-def generate(lessons: Sequence[Lesson]) -> None:
-    """Write the generated pages: the status page and what the landing page includes.
+def check(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
+    """Stop where the book would show what the records do not bear out.
+
+    Args:
+        lessons: all lessons.
+        judgements: of all claims.
 
     Raises:
-        BookError: if a record cannot be used.
+        BookError: if the table of contents is out of date, a record that a page needs is gone, a stated verdict does not
+            follow from the records, or a page was made from other records.
     """
-    try:
-        status = status_page(lessons)
-        example, figure = headline(lessons)
-    except store.RecordError as error:
-        raise BookError(f"a record cannot be shown: {error}") from error
-    except LessonError as error:
-        raise BookError(str(error)) from error
-    write(BOOK / "status.md", status)
-    write(GENERATED / "lessons.md", lessons_table(lessons, {}, "../notebooks"))
+    check_toc(lessons)
+    recorded = {name for path in store.reference_root().glob("*/*.json") for name in store.load_lesson(path).experiments}
+    for lesson in find_lessons(ROOT / "notebooks"):
+        # What needs a special machine may wait for one; the rest anybody can record.
+        if gone := [name for name in experiments(lesson) if name not in recorded and name not in needs(lesson)]:
+            raise BookError(
+                f"no machine has a record of {', '.join(gone)}, which {lesson.path.name} shows: restore the record from "
+                f"git, or run `make record ARGS=\"{lesson.name} --reference\"`"
+            )
+    if faults := claims.faults([judgement.claim for judgement in judgements]):
+        raise BookError("\n  ".join(["the ledger and the records part; correct book/claims.yml:", *faults]))
+    out_of_date = [f"notebooks/{lesson.stem}.ipynb" for lesson in stale_notebooks(lessons)]
+    if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != claims_page(judgements, lessons):
+        out_of_date.append("book/claims.md")
+    if out_of_date:
+        raise BookError(f"{', '.join(out_of_date)}: made from other records than there are now. Run `make refresh`")
+
+
+def generate(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
+    """Write the generated pages that are not committed: the status page and what the landing page includes."""
+    example, figure = headline(lessons)
+    write(BOOK / "status.md", status_page(lessons, judgements))
+    write(GENERATED / "lessons.md", table_with_findings(lessons, judgements, "../notebooks", "claims.md"))
+    write(GENERATED / "claims.md", summary(judgements))
     write(GENERATED / "headline.md", example)
     if figure is not None:
         write(GENERATED / "headline.svg", svg(figure))
@@ -59,8 +83,14 @@ def build(output: Path, fresh: bool = False) -> Path:
         BookError: if anything is missing, or if Jupyter Book warns.
     """
     lessons = load_lessons()
-    check_toc(lessons)
-    generate(lessons)
+    try:
+        judgements = judge_all()
+        check(lessons, judgements)
+        generate(lessons, judgements)
+    except store.RecordError as error:
+        raise BookError(f"a record cannot be shown: {error}") from error
+    except (LessonError, claims.ClaimError) as error:
+        raise BookError(str(error)) from error
     built = output / "_build"
     html = built / "html"
     known = {lesson.stem for lesson in lessons if lesson.built}

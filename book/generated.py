@@ -69,4 +69,4 @@ def fill(text: str, name: str, content: str) -> str:
         raise BookError(
             f"README.md needs exactly one pair of <!-- generated: {name} --> and <!-- /generated -->: put them back"
         )
-    return marks.sub(lambda match: match[1] + content + match[2], text)
+    return marks.sub(lambda match: match[1] + "\n" + content + "\n" + match[2], text)

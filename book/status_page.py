@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from book.generated import ROOT, markdown_table
 from book.lesson_list import Lesson
 from course_utils import store
+from course_utils.claims import SPEAKS_OF, Judgement
 from course_utils.lessons import NEEDS, experiments, find_lessons, needs
 
 
@@ -52,9 +53,37 @@ def _lessons_recorded(lessons: Sequence[Lesson], records: Sequence[store.LessonR
         cells = []
         for machine in machines:
             record = found.get((lesson.slug, machine))
-            cells.append(f"{record.recorded_at[:10]}, {record.environment.size}" if record else "not yet")
+            cells.append(
+                f"{record.recorded_at[:10]}, {record.environment.size}, {record.seconds:.0f} s" if record else "not yet"
+            )
         rows.append([f"[{lesson.number:02d} · {lesson.title}](../notebooks/{lesson.stem}.ipynb)", *cells])
+    of_built = {lesson.slug for lesson in lessons if lesson.built}
+    total = [sum(found[key].seconds for key in found if key[1] == machine and key[0] in of_built) for machine in machines]
+    rows.append(["Together", *(f"{seconds:.0f} s" for seconds in total)])
     return markdown_table(["Lesson", *(f"`{machine}`" for machine in machines)], rows)
+
+
+def _waiting(records: Sequence[store.LessonRecord], judgements: Sequence[Judgement]) -> str:
+    """What waits for which hardware: experiments that no machine has run, and parts of claims that no record decides."""
+    recorded = {name for record in records for name in record.experiments}
+    experiments_by: dict[str, list[str]] = {}
+    for lesson in find_lessons(ROOT / "notebooks"):
+        for name, needed in needs(lesson).items():
+            if name not in recorded:
+                # Two GPUs are one GPU as well.
+                words = [NEEDS[need] for need in needed if not (need == "cuda" and "two-gpus" in needed)]
+                experiments_by.setdefault(" and ".join(words), []).append(f"`{name}`")
+    claims_by: dict[str, list[str]] = {}
+    for judgement in judgements:
+        for judged in judgement.parts:
+            if judged.verdict == "open" and judged.part.rule:
+                link = f"[{judgement.claim.id}](claims.md#{judgement.claim.id.lower()})"
+                claims_by.setdefault(SPEAKS_OF[judged.part.speaks_of], []).append(link)
+    rows = [
+        [kind, ", ".join(experiments_by.get(kind, [])), ", ".join(dict.fromkeys(claims_by.get(kind, [])))]
+        for kind in dict.fromkeys([*experiments_by, *claims_by])
+    ]
+    return markdown_table(["Needs", "Experiments", "Claims"], rows) if rows else "Nothing.\n"
 
 
 def _experiments_table(records: Sequence[store.LessonRecord]) -> str:
@@ -83,11 +112,12 @@ def _experiments_table(records: Sequence[store.LessonRecord]) -> str:
     return markdown_table(["Experiment", "Kind", "Recorded on"], rows)
 
 
-def status_page(lessons: Sequence[Lesson]) -> str:
+def status_page(lessons: Sequence[Lesson], judgements: Sequence[Judgement] = ()) -> str:
     """What is recorded, where and when, as Markdown.
 
     Args:
         lessons: all lessons.
+        judgements: of the claims, for what they wait for.
 
     Returns:
         The page. It names what is missing as plainly as what is there.
@@ -113,7 +143,8 @@ def status_page(lessons: Sequence[Lesson]) -> str:
             "",
         ]
     if records:
-        page += ["## Machines", "", _machines_table(records), "## Lessons", "", _lessons_recorded(lessons, records)]
+        page += ["## Machines", "", _machines_table(records), "## Lessons", ""]
+        page += ["The day, the problem sizes, and how long the whole lesson ran.", "", _lessons_recorded(lessons, records)]
         missing = [lesson for lesson in built if lesson.slug not in on_gpu]
         if on_gpu and missing:
             page += ["Not recorded on a GPU yet: " + ", ".join(lesson.title for lesson in missing) + ".", ""]
@@ -122,6 +153,7 @@ def status_page(lessons: Sequence[Lesson]) -> str:
     planned = len(lessons) - len(built)
     if planned:
         page += [f"{len(built)} of {len(lessons)} lessons are built; {planned} are planned and have no records.", ""]
+    page += ["## What waits for hardware", "", _waiting(records, judgements)]
     if records:
         page += [
             "## Experiments",

@@ -185,7 +185,7 @@ def _check(tree: ast.AST, text: str, known: set[str]) -> None:
                 f"{', '.join(_FUNCTIONS)} and quantity."
             )
         if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-            raise EvidenceError(f"{text!r} reads {node.attr!r}; names that begin with an underscore are not for you.")
+            raise EvidenceError(f"{text!r} reads {node.attr!r}; names with an underscore in front are no part of this.")
         if isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             allowed = _METHODS if isinstance(node.func, ast.Attribute) else (*_FUNCTIONS, "quantity")
@@ -211,12 +211,12 @@ def _check_verdicts(node: ast.Compare, text: str) -> None:
 class _Guarded(ast.NodeTransformer):
     """Sends attributes and subscripts through functions of ours: they know units, and say what there is."""
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:  # noqa: N802 - the name that ast asks for
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
         call = ast.Call(ast.Name("attribute of", ast.Load()), [node.value, ast.Constant(node.attr)], [])
         return ast.copy_location(call, node)
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.slice, ast.Slice):
             return node
@@ -334,13 +334,7 @@ def _look_up(expression: _Expression, machine: str, root: Path) -> dict[str, Any
         results[placeholder] = _result(path, stamp, name)
     if lacking := tuple(dict.fromkeys((*missing, *changed))):
         lessons = ", ".join(dict.fromkeys(name.partition("/")[0] for name in lacking))
-        how = (
-            "not recorded"
-            if not changed
-            else "not recorded with today's parameters"
-            if not missing
-            else "not up to date"
-        )
+        how = "not recorded, or with other parameters than today's," if changed else "not recorded"
         raise NotRecordedError(
             f"{', '.join(lacking)}: {how} on {machine}. Run `course record {lessons} --reference` there.", lacking
         )
@@ -449,9 +443,8 @@ class _WithUnits(Table):
         return cls(**{f.name: getattr(table, f.name) for f in dataclasses.fields(table)})
 
     def __getitem__(self, label: Any) -> dict[str, Any]:
-        return {
-            column: _quantity(value, self.units.get(column)) for column, value in super().__getitem__(label).items()
-        }
+        row = super().__getitem__(label)
+        return {column: _quantity(value, self.units.get(column)) for column, value in row.items()}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[label] for label in self.labels)
@@ -480,12 +473,14 @@ def _unit_of_name(name: Any) -> str | None:
 
 
 def _attribute(of: Any, name: str) -> Any:
-    value = getattr(of, name, None)
-    public = [one for one in dir(of) if not one.startswith("_") and (one in _METHODS or not callable(getattr(of, one)))]
+    # Asked of the class: an instance would work out each of its properties.
+    public = [one for one in dir(of) if one in _METHODS or not callable(getattr(type(of), one, None))]
+    public = [one for one in public if not one.startswith("_")]
     if name not in public:
         close = difflib.get_close_matches(name, public, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise EvidenceError(f"a {type(of).__name__} has no {name!r}.{hint} It has: {', '.join(public) or 'none'}.")
+    value = getattr(of, name)
     if isinstance(of, Ceiling) and name == "value":
         return _quantity(value, of.unit)
     if isinstance(value, Table) and not isinstance(value, _WithUnits):
@@ -542,7 +537,7 @@ def evaluate(
     }
     try:
         # Only what `_check` let through is in this code: no names of Python's own, no attributes with underscores.
-        return eval(parsed.code, names)  # noqa: S307
+        return eval(parsed.code, names)
     except EvidenceError as error:
         raise EvidenceError(f"{expression!r} on {machine}: {error}") from error
     except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:

@@ -22,9 +22,10 @@ from book.lesson_list import Lesson, check_toc, load_lessons
 from book.readme import table_with_findings
 from book.status_page import status_page
 from book.stored_outputs import stale_notebooks
-from course_utils import claims, store
+from course_utils import claims, prose, store
 from course_utils.claims import Judgement
 from course_utils.lessons import LessonError, experiments, find_lessons, needs
+from course_utils.sentences import text_files
 
 GENERATED = BOOK / "_generated"
 
@@ -38,19 +39,23 @@ def check(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
 
     Raises:
         BookError: if the table of contents is out of date, a record that a page needs is gone, a stated verdict does not
-            follow from the records, or a page was made from other records.
+            follow from the records, a figure in a text is not the recorded one, or a page was made from other records.
     """
     check_toc(lessons)
-    recorded = {name for path in store.reference_root().glob("*/*.json") for name in store.load_lesson(path).experiments}
+    recorded = {
+        name for path in store.reference_root().glob("*/*.json") for name in store.load_lesson(path).experiments
+    }
     for lesson in find_lessons(ROOT / "notebooks"):
         # What needs a special machine may wait for one; the rest anybody can record.
         if gone := [name for name in experiments(lesson) if name not in recorded and name not in needs(lesson)]:
             raise BookError(
                 f"no machine has a record of {', '.join(gone)}, which {lesson.path.name} shows: restore the record from "
-                f"git, or run `make record ARGS=\"{lesson.name} --reference\"`"
+                f'git, or run `make record ARGS="{lesson.name} --reference"`'
             )
     if faults := claims.faults([judgement.claim for judgement in judgements]):
         raise BookError("\n  ".join(["the ledger and the records part; correct book/claims.yml:", *faults]))
+    if unfilled := prose.check(text_files(ROOT)):
+        raise BookError("\n  ".join(["figures in texts and the records part; run `make refresh`:", *unfilled]))
     out_of_date = [f"notebooks/{lesson.stem}.ipynb" for lesson in stale_notebooks(lessons)]
     if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != claims_page(judgements, lessons):
         out_of_date.append("book/claims.md")
@@ -97,7 +102,9 @@ def build(output: Path, fresh: bool = False) -> Path:
     gone = any(page.stem not in known for page in (html / "notebooks").glob("*.html"))
     assets = [path for suffix in ("css", "js") for path in (BOOK / "_static").glob(f"*.{suffix}")]
     copies = [(path, html / "_static" / path.name) for path in assets]
-    changed = html.exists() and any(not copy.exists() or copy.read_bytes() != path.read_bytes() for path, copy in copies)
+    changed = html.exists() and any(
+        not copy.exists() or copy.read_bytes() != path.read_bytes() for path, copy in copies
+    )
     if fresh or gone or changed:
         # Sphinx leaves the page of a notebook that is gone, where search would still find it, and the old style sheet.
         shutil.rmtree(built, ignore_errors=True)

@@ -41,7 +41,7 @@ def judge_all() -> list[Judgement]:
         BookError: if the ledger or a record that it reads cannot be used.
     """
     try:
-        return [ledger.judge(claim) for claim in ledger.load_claims()]
+        return [ledger.judge(claim) for claim in ledger.load_claims(BOOK / "claims.yml")]
     except (ledger.ClaimError, ValueError) as error:
         raise BookError(f"the ledger cannot be judged: {error}") from error
 
@@ -155,11 +155,10 @@ def _part(judged: PartJudgement, several: bool) -> list[str]:
 
 
 def _machine(machine: MachineJudgement, alone: bool) -> list[str]:
-    says = "" if alone else f" says {badge(machine.verdict)}"
-    lines = [f"On {machine.caption}{says}:", ""]
-    lines += [f"- {label}: **{words}**" for label, words in machine.numbers]
+    where = f"On {machine.caption}" if alone else f"{badge(machine.verdict)} on {machine.caption}"
+    lines = [f"- {label}: **{words}**" for label, words in machine.numbers]
     lines += [f"- *{notice}*" for notice in machine.notices]
-    return [*lines, ""] if len(lines) > 2 else [f"On {machine.caption}{says}.", ""]
+    return [f"{where}:", "", *lines, ""] if lines else [f"{where}.", ""]
 
 
 def _ended(judged: PartJudgement) -> list[tuple[str, str]]:
@@ -173,9 +172,9 @@ def _one_line(text: str) -> str:
 def _where(claim: Claim, lessons: dict[str, Lesson]) -> str:
     """Which lesson judges it, and the sections that measure what its rules read."""
     lesson = lessons[claim.lesson]
-    about = f"{claim.kind[0].upper()}{claim.kind[1:]}, {ledger.SPEAKS_OF[claim.speaks_of]}."
+    about = f"*{claim.kind[0].upper()}{claim.kind[1:]}, {ledger.SPEAKS_OF[claim.speaks_of]}.*"
     if not lesson.built:
-        return f"{about} Lesson {claim.lesson_title} will judge it; it is planned."
+        return about
     places: dict[str, list[str]] = {}
     for name in claim.experiments:
         slug = name.partition("/")[0]
@@ -186,8 +185,8 @@ def _where(claim: Claim, lessons: dict[str, Lesson]) -> str:
             anchor = f"#{slugify(heading)}" if heading else ""
             places.setdefault(f"[{title}](../notebooks/{home.stem}.ipynb{anchor})", []).append(f"`{name}`")
     if not places:
-        return f"{about} In lesson [{claim.lesson_title}](../notebooks/{lesson.stem}.ipynb)."
-    return f"{about} Measured in " + "; ".join(f"{link} ({', '.join(names)})" for link, names in places.items()) + "."
+        return f"{about} See [{claim.lesson_title}](../notebooks/{lesson.stem}.ipynb)."
+    return f"{about} See " + "; ".join(f"{link} ({', '.join(names)})" for link, names in places.items()) + "."
 
 
 def _rules(judgement: Judgement) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from book.claims_page import SIGNS
 from book.generated import BOOK, ROOT, fill
@@ -28,7 +27,7 @@ def picture() -> bytes:
 
 
 def table_with_findings(
-    lessons: Sequence[Lesson], judgements: Iterable[Judgement], notebooks: str, claims_page: str
+    lessons: Sequence[Lesson], judgements: Sequence[Judgement], notebooks: str, claims_page: str
 ) -> str:
     """The table of lessons with what each found, and the machines that its numbers come from.
 
@@ -43,11 +42,11 @@ def table_with_findings(
     """
     captions: list[str] = []
     findings = {}
-    ordered = sorted(judgements, key=lambda judgement: judgement.claim.lesson)
-    for slug, members in itertools.groupby(ordered, key=lambda judgement: judgement.claim.lesson):
-        findings[slug] = _finding(list(members), captions, claims_page)
-    built = {lesson.slug for lesson in lessons if lesson.built}
-    table = lessons_table(lessons, {slug: words for slug, words in findings.items() if slug in built}, notebooks)
+    for lesson in lessons:
+        own = [judgement for judgement in judgements if judgement.claim.lesson == lesson.slug]
+        if lesson.built and own:
+            findings[lesson.slug] = _finding(own, captions, claims_page)
+    table = f'<div class="lessons">\n\n{lessons_table(lessons, findings, notebooks)}\n</div>\n'
     notes = [f"{_raised(number)} {caption}" for number, caption in enumerate(captions, start=1)]
     return table + (f"\nMeasured on {'; '.join(notes)}.\n" if notes else "")
 

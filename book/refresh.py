@@ -20,8 +20,9 @@ from book.generated import ROOT, BookError, write
 from book.lesson_list import TOC, Lesson, load_lessons, table_of_contents
 from book.readme import PICTURE, README, picture, readme
 from book.stored_outputs import STAMPS, stale_notebooks, stamp
-from course_utils import normal_form, store
+from course_utils import normal_form, prose, store
 from course_utils.lessons import LessonError
+from course_utils.sentences import text_files
 
 CELL_TIMEOUT_S = 300
 
@@ -50,10 +51,10 @@ def stale(lessons: Sequence[Lesson]) -> list[str]:
     found += [_shown(path) for path, text in expected_pages(lessons).items() if not _holds(path, text)]
     if not _same_picture(picture()):
         found.append(_shown(PICTURE))
-    return found
+    return found + prose.check(text_files(ROOT))
 
 
-def refresh(lessons: Sequence[Lesson], say: Callable[[str], None] = print) -> list[str]:
+def refresh(lessons: Sequence[Lesson], say: Callable[[str], None] = print) -> tuple[list[str], list[str]]:
     """Bring everything up to date.
 
     Args:
@@ -61,7 +62,8 @@ def refresh(lessons: Sequence[Lesson], say: Callable[[str], None] = print) -> li
         say: is told what is done, a line at a time.
 
     Returns:
-        What changed. A stop in between loses nothing: the same call goes on from there.
+        What changed, and which figures in texts could not be filled. A stop in between loses nothing: the same call
+        goes on from there.
 
     Raises:
         BookError: if a notebook fails, or a record cannot be used.
@@ -82,13 +84,15 @@ def refresh(lessons: Sequence[Lesson], say: Callable[[str], None] = print) -> li
         if notebooks:
             changed.append(_shown(STAMPS))
         bar.set_description("pages")
+        filled, faults = prose.write(text_files(ROOT))
+        changed += [_shown(path) for path in filled]
         changed += [_shown(path) for path, text in expected_pages(lessons).items() if write(path, text)]
         drawn = picture()
         if not _same_picture(drawn):
             write(PICTURE, drawn)
             changed.append(_shown(PICTURE))
         bar.update()
-    return changed
+    return list(dict.fromkeys(changed)), faults
 
 
 def _holds(path: Path, text: str) -> bool:
@@ -126,21 +130,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         lessons = load_lessons()
         if options.check:
-            found = stale(lessons)
-            if found:
-                print(f"Out of date: {', '.join(found)}. Run `make refresh` and commit what changed.", file=sys.stderr)
+            if found := stale(lessons):
+                print(
+                    "\n  ".join(["Out of date; run `make refresh` and commit what changes:", *found]), file=sys.stderr
+                )
             else:
                 print("Everything follows from the records as they are.")
             return 1 if found else 0
-        changed = refresh(lessons, say=tqdm.write)
+        changed, faults = refresh(lessons, say=tqdm.write)
     except (BookError, store.RecordError) as error:
         print(f"refresh: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nStopped. What is written is whole; run `make refresh` again to go on.", file=sys.stderr)
         return 130
-    print(f"Changed: {', '.join(changed)}." if changed else "Nothing had to change: everything follows from the records.")
-    return 0
+    print(f"Changed: {', '.join(changed)}." if changed else "Nothing had to change.")
+    if faults:
+        print("\n  ".join(["Figures in texts that no record fills:", *faults]), file=sys.stderr)
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

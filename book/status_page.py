@@ -58,7 +58,9 @@ def _lessons_recorded(lessons: Sequence[Lesson], records: Sequence[store.LessonR
             )
         rows.append([f"[{lesson.number:02d} · {lesson.title}](../notebooks/{lesson.stem}.ipynb)", *cells])
     of_built = {lesson.slug for lesson in lessons if lesson.built}
-    total = [sum(found[key].seconds for key in found if key[1] == machine and key[0] in of_built) for machine in machines]
+    total = [
+        sum(found[key].seconds for key in found if key[1] == machine and key[0] in of_built) for machine in machines
+    ]
     rows.append(["Together", *(f"{seconds:.0f} s" for seconds in total)])
     return markdown_table(["Lesson", *(f"`{machine}`" for machine in machines)], rows)
 
@@ -144,7 +146,11 @@ def status_page(lessons: Sequence[Lesson], judgements: Sequence[Judgement] = ())
         ]
     if records:
         page += ["## Machines", "", _machines_table(records), "## Lessons", ""]
-        page += ["The day, the problem sizes, and how long the whole lesson ran.", "", _lessons_recorded(lessons, records)]
+        page += [
+            "The day, the problem sizes, and how long the whole lesson ran.",
+            "",
+            _lessons_recorded(lessons, records),
+        ]
         missing = [lesson for lesson in built if lesson.slug not in on_gpu]
         if on_gpu and missing:
             page += ["Not recorded on a GPU yet: " + ", ".join(lesson.title for lesson in missing) + ".", ""]

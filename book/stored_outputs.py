@@ -35,7 +35,9 @@ def stamp(lesson: Lesson) -> None:
 
 def records_hash(lesson: Lesson) -> str:
     """A hash of the records of every lesson whose experiments a notebook shows, and of its own."""
-    source = "\n".join(cell["source"] for cell in read_notebook(lesson.notebook)["cells"] if cell["cell_type"] == "code")
+    source = "\n".join(
+        cell["source"] for cell in read_notebook(lesson.notebook)["cells"] if cell["cell_type"] == "code"
+    )
     shown = {lesson.slug, *re.findall(r"""recorded\(\s*f?["']([a-z0-9_]+)/""", source)}
     found = hashlib.sha256()
     root = store.reference_root()

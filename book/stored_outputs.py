@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from book.generated import BOOK, write
 from book.lesson_list import Lesson

@@ -38,8 +38,8 @@ def check(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
         judgements: of all claims.
 
     Raises:
-        BookError: if the table of contents is out of date, a record that a page needs is gone, a stated verdict does not
-            follow from the records, a figure in a text is not the recorded one, or a page was made from other records.
+        BookError: if the table of contents is out of date, a record that a page needs is gone, a stated verdict does
+            not follow from the records, a figure in a text is not the recorded one, or a page was made from others.
     """
     check_toc(lessons)
     recorded = {
@@ -49,8 +49,8 @@ def check(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
         # What needs a special machine may wait for one; the rest anybody can record.
         if gone := [name for name in experiments(lesson) if name not in recorded and name not in needs(lesson)]:
             raise BookError(
-                f"no machine has a record of {', '.join(gone)}, which {lesson.path.name} shows: restore the record from "
-                f'git, or run `make record ARGS="{lesson.name} --reference"`'
+                f"no machine has a record of {', '.join(gone)}, which {lesson.path.name} shows: restore it from git, "
+                f'or run `make record ARGS="{lesson.name} --reference"`'
             )
     if faults := claims.faults([judgement.claim for judgement in judgements]):
         raise BookError("\n  ".join(["the ledger and the records part; correct book/claims.yml:", *faults]))

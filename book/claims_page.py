@@ -22,6 +22,7 @@ from course_utils.claims import Claim, Judgement, MachineJudgement, PartJudgemen
 from course_utils.notebook_files import read_notebook
 
 PAGE = BOOK / "claims.md"
+LEDGER = BOOK / "claims.yml"
 # A sign beside the word, so that nobody has to tell colours apart.
 SIGNS = {"confirmed": "✓", "depends": "◐", "refuted": "✗", "outdated API": "↻", "documented": "§", "open": "○"}
 MEANINGS = {
@@ -41,7 +42,7 @@ def judge_all() -> list[Judgement]:
         BookError: if the ledger or a record that it reads cannot be used.
     """
     try:
-        return [ledger.judge(claim) for claim in ledger.load_claims(BOOK / "claims.yml")]
+        return [ledger.judge(claim) for claim in ledger.load_claims(LEDGER)]
     except (ledger.ClaimError, ValueError) as error:
         raise BookError(f"the ledger cannot be judged: {error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from book.generated import ROOT, markdown_table
 from book.lesson_list import Lesson
@@ -57,16 +58,15 @@ def _lessons_recorded(lessons: Sequence[Lesson], records: Sequence[store.LessonR
                 f"{record.recorded_at[:10]}, {record.environment.size}, {record.seconds:.0f} s" if record else "not yet"
             )
         rows.append([f"[{lesson.number:02d} · {lesson.title}](../notebooks/{lesson.stem}.ipynb)", *cells])
-    of_built = {lesson.slug for lesson in lessons if lesson.built}
-    total = [
-        sum(found[key].seconds for key in found if key[1] == machine and key[0] in of_built) for machine in machines
-    ]
+    slugs = {lesson.slug for lesson in lessons if lesson.built}
+    mine = [record for (slug, _), record in found.items() if slug in slugs]
+    total = [sum(record.seconds for record in mine if record.environment.machine == machine) for machine in machines]
     rows.append(["Together", *(f"{seconds:.0f} s" for seconds in total)])
     return markdown_table(["Lesson", *(f"`{machine}`" for machine in machines)], rows)
 
 
 def _waiting(records: Sequence[store.LessonRecord], judgements: Sequence[Judgement]) -> str:
-    """What waits for which hardware: experiments that no machine has run, and parts of claims that no record decides."""
+    """What waits for which hardware: experiments that no machine has run, claims that no record decides."""
     recorded = {name for record in records for name in record.experiments}
     experiments_by: dict[str, list[str]] = {}
     for lesson in find_lessons(ROOT / "notebooks"):

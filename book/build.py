@@ -38,13 +38,11 @@ def check(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
         judgements: of all claims.
 
     Raises:
-        BookError: if the table of contents is out of date, a record that a page needs is gone, a stated verdict does
-            not follow from the records, a figure in a text is not the recorded one, or a page was made from others.
+        BookError: if a record that a page needs is gone, a stated verdict does not follow from the records, a figure in
+            a text is not the recorded one, or a page was made from other records.
     """
-    check_toc(lessons)
-    recorded = {
-        name for path in store.reference_root().glob("*/*.json") for name in store.load_lesson(path).experiments
-    }
+    records = [store.load_lesson(path) for path in store.reference_root().glob("*/*.json")]
+    recorded = {name for record in records for name in record.experiments}
     for lesson in find_lessons(ROOT / "notebooks"):
         # What needs a special machine may wait for one; the rest anybody can record.
         if gone := [name for name in experiments(lesson) if name not in recorded and name not in needs(lesson)]:
@@ -88,6 +86,7 @@ def build(output: Path, fresh: bool = False) -> Path:
         BookError: if anything is missing, or if Jupyter Book warns.
     """
     lessons = load_lessons()
+    check_toc(lessons)
     try:
         judgements = judge_all()
         check(lessons, judgements)

@@ -1,7 +1,7 @@
 """Which notebooks store outputs that were made from other records than there are now.
 
-A ``stable`` cell shows records, and its output is stored. Running every notebook to see whether one is out of date takes
-minutes. So ``stored_outputs.json`` keeps, for each notebook, a hash of the records that its stored outputs were
+A ``stable`` cell shows records, and its output is stored. Running every notebook to see whether one is out of date
+takes minutes. So ``stored_outputs.json`` keeps, for each notebook, a hash of the records that its stored outputs were
 made from: of all that are recorded of the lessons whose experiments it shows, on every machine.
 """
 

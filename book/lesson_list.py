@@ -24,6 +24,8 @@ class Lesson:
         title: what the lesson is called.
         question: what a reader would ask.
         part: title of the part of the course that it belongs to.
+        finding: what the tables of lessons show of it: the id of a claim and labels of the claim's numbers. By default
+            the first number with an interval, or the first, of the first claim that is decided.
     """
 
     number: int
@@ -31,6 +33,7 @@ class Lesson:
     title: str
     question: str
     part: str
+    finding: tuple[str, ...] = ()
 
     @property
     def stem(self) -> str:
@@ -58,7 +61,11 @@ def load_lessons() -> list[Lesson]:
         BookError: if numbers do not count up from 0, or if a notebook is missing from the list.
     """
     parts = yaml.safe_load((BOOK / "lessons.yml").read_text(encoding="utf-8"))["parts"]
-    lessons = [Lesson(**lesson, part=part["title"]) for part in parts for lesson in part["lessons"]]
+    lessons = [
+        Lesson(**{**lesson, "finding": tuple(lesson.get("finding", ()))}, part=part["title"])
+        for part in parts
+        for lesson in part["lessons"]
+    ]
     if [lesson.number for lesson in lessons] != list(range(len(lessons))):
         raise BookError("the numbers in book/lessons.yml must count up from 0 without a gap")
     unlisted = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")} - {lesson.stem for lesson in lessons}

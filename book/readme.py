@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from book.claims_page import SIGNS
-from book.generated import BOOK, ROOT, fill
+from book.generated import BOOK, ROOT, BookError, fill
 from book.lesson_list import Lesson, lessons_table
 from course_utils import claims as ledger
-from course_utils.claims import Judgement
+from course_utils.claims import Judgement, MachineJudgement
 
 README = ROOT / "README.md"
 PICTURE = BOOK / "images" / "headline.png"
@@ -45,14 +45,14 @@ def table_with_findings(
     for lesson in lessons:
         own = [judgement for judgement in judgements if judgement.claim.lesson == lesson.slug]
         if lesson.built and own:
-            findings[lesson.slug] = _finding(own, captions, claims_page)
+            findings[lesson.slug] = _finding(lesson, own, captions, claims_page)
     table = f'<div class="lessons">\n\n{lessons_table(lessons, findings, notebooks)}\n</div>\n'
     notes = [f"{_raised(number)} {caption}" for number, caption in enumerate(captions, start=1)]
     return table + (f"\nMeasured on {'; '.join(notes)}.\n" if notes else "")
 
 
-def _finding(judgements: Sequence[Judgement], captions: list[str], claims_page: str) -> str:
-    """The verdicts of one lesson's claims, and the first number of the first that has one."""
+def _finding(lesson: Lesson, judgements: Sequence[Judgement], captions: list[str], claims_page: str) -> str:
+    """The verdicts of one lesson's claims, and a number."""
     told = []
     for verdict in SIGNS:
         ids = [judgement.claim.id for judgement in judgements if judgement.claim.verdict == verdict]
@@ -60,29 +60,45 @@ def _finding(judgements: Sequence[Judgement], captions: list[str], claims_page: 
             links = ", ".join(f"[{one}]({claims_page}#{one.lower()})" for one in ids)
             told.append(f"{SIGNS[verdict]}&nbsp;{verdict}: {links}")
     words = "; ".join(told)
-    for judgement in judgements:
-        if judgement.claim.verdict == "open":
-            continue
-        for machine in judgement.machines:
-            if machine.numbers:
-                label, value = machine.numbers[0]
-                if machine.caption not in captions:
-                    captions.append(machine.caption)
-                words += f". {_cell(label)}: **{_cell(value)}**{_raised(captions.index(machine.caption) + 1)}"
-                return words
-    if all(judgement.claim.verdict == "open" for judgement in judgements):
+    machine, numbers = _numbers(lesson, judgements)
+    if machine is not None:
+        if machine.caption not in captions:
+            captions.append(machine.caption)
+        shown = "; ".join(f"{label}: **{value}**" for label, value in numbers).replace("|", "\\|")
+        words += f".<br>{shown[0].upper()}{shown[1:]}{_raised(captions.index(machine.caption) + 1)}"
+    elif all(judgement.claim.verdict == "open" for judgement in judgements):
         needed = dict.fromkeys(ledger.SPEAKS_OF[judgement.claim.speaks_of] for judgement in judgements)
         words += f" (needs {', '.join(needed)})"
     return words
 
 
+def _numbers(lesson: Lesson, judgements: Sequence[Judgement]) -> tuple[MachineJudgement | None, list[tuple[str, str]]]:
+    """The numbers to show of a lesson, and the machine that they come from."""
+    if lesson.finding:
+        wanted, *labels = lesson.finding
+        claim = next((judgement.claim for judgement in judgements if judgement.claim.id == wanted), None)
+        known = {number.label for number in claim.evidence} if claim else set()
+        if unknown := sorted({*labels} - known):
+            raise BookError(
+                f"book/lessons.yml: lesson {lesson.slug} shows {unknown[0]!r} of {wanted}, which book/claims.yml does "
+                "not have: correct its `finding`"
+            )
+        judgements = [judgement for judgement in judgements if judgement.claim.id == wanted]
+    for judgement in judgements:
+        if judgement.claim.verdict != "open" or lesson.finding:
+            for machine in judgement.machines:
+                if lesson.finding:
+                    numbers = [number for number in machine.numbers if number[0] in labels]
+                else:
+                    numbers = [number for number in machine.numbers if "interval" in number[1]] or [*machine.numbers]
+                    numbers = numbers[:1]
+                if numbers:
+                    return machine, numbers
+    return None, []
+
+
 def _raised(number: int) -> str:
     return str(number).translate(_RAISED)
-
-
-def _cell(text: str) -> str:
-    """Text that may stand in a cell of a Markdown table."""
-    return text.replace("|", "\\|")
 
 
 def readme(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> str:

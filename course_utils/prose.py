@@ -160,20 +160,24 @@ def _claim(identifier: str, records: Path | None) -> str:
 def _expression(what: str, records: Path | None) -> str:
     match = _MACHINE.fullmatch(what)
     try:
+        names = evidence.experiments_in(match["expression"] if match else what)
+        if not names:
+            raise ProseError(f"{what!r} reads no experiment: such a number needs no marker.")
         if match:
             return evidence.in_words(evidence.evaluate(match["expression"], match["machine"], records))
         found: dict[str, object] = {}
         for machine in evidence.machines(records):
             try:
                 found[machine] = evidence.evaluate(what, machine, records)
-            except evidence.NotRecordedError as error:
-                missing = error.experiments
+            except evidence.NotRecordedError:
+                continue
         if len(found) > 1:
             raise ProseError(f"several machines have recorded it, so name one: {what} @ {next(iter(found))}.")
         if not found:
-            names = ", ".join(missing if evidence.machines(records) else evidence.experiments_in(what))
-            lessons = " ".join(dict.fromkeys(name.partition("/")[0] for name in evidence.experiments_in(what)))
-            raise UnrecordedError(f"no machine has recorded {names}. Run `course record {lessons} --reference`.")
+            lessons = " ".join(dict.fromkeys(name.partition("/")[0] for name in names))
+            raise UnrecordedError(
+                f"no machine has recorded {', '.join(names)}. Run `course record {lessons} --reference`."
+            )
         return evidence.in_words(next(iter(found.values())))
     except evidence.NotRecordedError as error:
         raise UnrecordedError(str(error)) from error

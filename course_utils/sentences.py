@@ -197,6 +197,8 @@ def sentences(text: str) -> list[Sentence]:
         unit = one_line(text[start:end])
         row = text[start:end].lstrip().startswith("|")
         cuts = [] if row else [start + match.end() for match in _SENTENCE_END.finditer(plain[start:end])]
+        # "1. First" begins with the number of its entry, not with a sentence.
+        cuts = [cut for cut in cuts if not re.fullmatch(r"\s*\d+\.\s*", plain[start:cut])]
         for left, right in zip([start, *cuts], [*cuts, end], strict=True):
             if text[left:right].strip():
                 found.append(Sentence(left, right, one_line(text[left:right]), unit))

@@ -23,6 +23,7 @@ The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
   test        lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone
   book        build the book: book/_build/html/index.html
   record      run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them
+  refresh     bring README, the ledger's page and stored outputs up to date with the records
   check       what this machine can measure live, and how to get what is missing
   report      one page: your results beside the recorded machines
   lint        style of code and notebooks; ARGS=--fix mends what can be mended
@@ -120,7 +121,21 @@ def test(arguments: list[str]) -> int:
 
 def book(arguments: list[str]) -> int:
     """Build the book."""
-    return _run([prepare(ROOT), ROOT / "book" / "build.py", *arguments])
+    return _run([prepare(ROOT), "-m", "book.build", *arguments])
+
+
+def record(arguments: list[str]) -> int:
+    """Record lessons; after a reference record, bring everything up to date that follows from the records."""
+    code = _course("record")(arguments)
+    asks_for_help = {"-h", "--help"} & set(arguments)
+    if "--reference" not in arguments or asks_for_help or code not in (0, 1):
+        return code  # 2 is wrong use, and 130 is Ctrl-C
+    return max(code, refresh_generated([]))
+
+
+def refresh_generated(arguments: list[str]) -> int:
+    """Bring everything up to date that is committed and follows from records."""
+    return _run([prepare(ROOT), "-m", "book.refresh", *arguments])
 
 
 def _course(verb: str) -> Callable[[list[str]], int]:
@@ -150,7 +165,7 @@ def _pytest(*arguments: str, fine: tuple[int, ...] = (0,)) -> Callable[[Path], b
 
 
 def _test_book(python: Path) -> bool:
-    built = _run([python, ROOT / "book" / "build.py"]) == 0
+    built = _run([python, "-m", "book.build"]) == 0
     return built and _run([python, "-m", "pytest", "-q", "tests/test_book.py"]) == 0
 
 
@@ -171,7 +186,8 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "lab": lab,
     "test": test,
     "book": book,
-    "record": _course("record"),
+    "record": record,
+    "refresh": refresh_generated,
     "check": _course("check"),
     "report": _course("report"),
     "lint": lint,

@@ -166,11 +166,13 @@ def _pytest(*arguments: str, fine: tuple[int, ...] = (0,)) -> Callable[[Path], b
 
 def _test_book(python: Path) -> bool:
     built = _run([python, "-m", "book.build"]) == 0
-    return built and _run([python, "-m", "pytest", "-q", "tests/test_book.py"]) == 0
+    # These tests share one book and nothing else, so that any worker can take any of them.
+    return built and _run([python, "-m", "pytest", "-q", "-n", "2", "tests/test_book.py"]) == 0
 
 
 NOTHING_COLLECTED = 5
-PARALLEL = ("-n", "2", "--dist", "loadscope")
+# conftest.py puts what takes longest first, and that order is kept.
+PARALLEL = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
 ELSEWHERE = ("--ignore=tests/test_book.py", "--ignore=tests/test_lab.py")
 STAGES: dict[str, Callable[[Path], bool]] = {
     "lint": lambda python: lint([]) == 0,

@@ -54,14 +54,13 @@ def test_event_time_agrees_with_host_time_on_known_work(device: CudaDevice) -> N
 def test_a_stopwatch_that_does_not_wait_sees_the_launch_alone(device: CudaDevice) -> None:
     """What lesson 00 begins with."""
     work = _spin(device, 10e-3)
-    torch.cuda.synchronize()
+    device.sample(work, 1, "warm")
     start = time.perf_counter()
     work()
     launched = time.perf_counter() - start
     torch.cuda.synchronize()
     finished = time.perf_counter() - start
     assert launched < 0.1 * finished
-    assert finished == pytest.approx(10e-3, rel=0.5)  # the clock may be half asleep
 
 
 def test_twice_the_cycles_take_twice_the_time(device: CudaDevice) -> None:

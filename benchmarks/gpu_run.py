@@ -50,6 +50,12 @@ ORDER = (
     "fsdp",
     "ddp",
 )
+# Tests that are started together; a file that is named nowhere is in the group "lessons".
+TEST_GROUPS = {
+    "measuring": ("clocks", "limits", "memory", "trace_memory", "pinned_memory"),
+    "allocator": ("allocator", "caching_allocator", "memory_snapshots"),
+    "ranks": ("ranks", "ddp", "fsdp"),
+}
 LESSON_LIMIT_S, CELL_LIMIT_S = 180.0, 120.0
 # A process that is told to stop has this long to write what it has; then it is killed, with all that it started.
 GRACE_S = 15.0
@@ -105,7 +111,7 @@ def parts(options: argparse.Namespace, slugs: Sequence[str]) -> list[Part]:
     python, out, dry = sys.executable, options.output, options.dry_run
     size = {"COURSE_SIZE": "smoke" if dry else "full", "COURSE_PROGRESS": "0"}
     # No cache of pytest's in a folder that travels; a hung test ends alone, not with all the others.
-    pytest = (python, "-m", "pytest", "tests/gpu", "-v", "-rf", "--tb=short", "-p", "no:cacheprovider", "--timeout=150")
+    pytest = (python, "-m", "pytest", "-v", "-rf", "--tb=short", "-p", "no:cacheprovider", "--timeout=150")
     quality = ["--budget", "0.5", "--trials", "8", "--twin-trials", "4", "--known-trials", "2", "--timer-trials", "3"]
     if dry:
         quality = ["--smoke", "--functions", "tiny op", "--conditions", "idle"]
@@ -116,32 +122,52 @@ def parts(options: argparse.Namespace, slugs: Sequence[str]) -> list[Part]:
             "limits", (python, "-m", "benchmarks.gpu_limits", "--output", str(out / "limits.json")), 150, variables=size
         ),
     ]
-    limit = options.lesson_limit
-    found += [Part(f"lesson-{slug}", (*me, "--lesson", slug), limit, variables=size) for slug in slugs]
-    quick, slow = (str(out / f"{name}.xml") for name in ("tests", "tests-slow"))
     nothing_to_run = 5
-    found += [
-        # Nothing may be said of the size of a GPU at smoke size: the tests set it themselves.
-        Part("tests", (*pytest, "-m", "gpu and not slow", f"--junitxml={quick}"), 420, 60, tolerated=(nothing_to_run,)),
+    tests = [
+        # The tests set their size themselves: smoke size says nothing of a GPU.
         Part(
-            "tests-slow", (*pytest, "-m", "gpu and slow", f"--junitxml={slow}"), 420, 120, tolerated=(nothing_to_run,)
-        ),
-        Part(
-            "timer-quality",
-            (python, "benchmarks/timer_quality.py", *quality, "--output", str(out / "timer_quality.json")),
-            500,
-            60,
-        ),
+            f"tests-{group}",
+            (*pytest, "-m", mark, f"--junitxml={out / f'tests-{group}.xml'}", *files),
+            420 if group == "slow" else 300,
+            120 if group == "slow" else 60,
+            tolerated=(nothing_to_run,),
+        )
+        for group, mark, files in test_groups()
     ]
+    timers = Part(
+        "timer-quality",
+        (python, "benchmarks/timer_quality.py", *quality, "--output", str(out / "timer_quality.json")),
+        500,
+        60,
+    )
+    limit = options.lesson_limit
+    recordings = [Part(f"lesson-{slug}", (*me, "--lesson", slug), limit, variables=size) for slug in slugs]
+    # If the clocks are wrong, so is everything after them.
+    found += [tests[0], *recordings, *tests[1:], timers]
     unknown = sorted(set(options.parts or ()) - {name_of(part) for part in found})
     if unknown:
         raise WrongUse(f"there is no part {', '.join(unknown)}: {', '.join(dict.fromkeys(map(name_of, found)))}")
     return [part for part in found if not options.parts or name_of(part) in options.parts]
 
 
+def test_groups() -> list[tuple[str, str, tuple[str, ...]]]:
+    """The tests in groups that are started together: name, expression of marks, and files.
+
+    A start costs seconds, and what is killed at the end of a lease has to run again as a whole.
+    """
+    names = sorted(path.stem.removeprefix("test_gpu_") for path in (ROOT / "tests" / "gpu").glob("test_gpu_*.py"))
+    group_of = {name: group for group, members in TEST_GROUPS.items() for name in members}
+    groups: dict[str, list[str]] = {group: [] for group in (*TEST_GROUPS, "lessons")}
+    for name in names:
+        groups[group_of.get(name, "lessons")].append(f"tests/gpu/test_gpu_{name}.py")
+    found = [(group, "gpu and not slow", tuple(files)) for group, files in groups.items()]
+    return [*found, ("slow", "gpu and slow", ("tests/gpu",))]
+
+
 def name_of(part: Part) -> str:
-    """The name by which ``--parts`` calls it: all lessons are one."""
-    return "lessons" if part.name.startswith("lesson-") else part.name
+    """The name by which ``--parts`` calls it: all lessons are one, and all tests."""
+    kind = part.name.partition("-")[0]
+    return {"lesson": "lessons", "tests": "tests"}.get(kind, part.name)
 
 
 class WrongUse(Exception):  # noqa: N818 - becomes a message

@@ -48,7 +48,7 @@ def summary(folder: Path, dry_run: bool) -> dict[str, Any]:
         "machine": described.get("environment"),
         "versions": described.get("versions", {}),
         "parts": _read(folder / "state.json") or {},
-        "tests": _tests([folder / "tests.xml", folder / "tests-slow.xml"]),
+        "tests": _tests(sorted(folder.glob("tests*.xml"))),
         "lessons": _lessons(folder / "parts", records),
         "limits": limits and {key: limits[key] for key in ("size", "link", "product", "attention")},
         "shares": _shares(records, limits),

@@ -165,12 +165,21 @@ def test_a_stop_ends_the_part_and_keeps_what_is_there(tmp_path: Path) -> None:
     assert (tmp_path / "summary.txt").exists()
 
 
-def test_the_tests_of_the_gpu_are_all_asked_for(tmp_path: Path) -> None:
-    """Both parts together select every test in tests/gpu."""
-    chosen = {part.name: part.command for part in gpu_run.parts(options(tmp_path), []) if part.name.startswith("tests")}
-    marks = [command[command.index("-m", 3) + 1] for command in chosen.values()]
-    assert sorted(marks) == ["gpu and not slow", "gpu and slow"]
-    assert all(command[3] == "tests/gpu" for command in chosen.values())
+def test_every_test_of_the_gpu_is_in_one_group() -> None:
+    groups = gpu_run.test_groups()
+    files = [file for _, mark, found in groups if mark == "gpu and not slow" for file in found]
+    there = [path.relative_to(gpu_run.ROOT).as_posix() for path in (gpu_run.ROOT / "tests" / "gpu").glob("test_*.py")]
+    assert sorted(files) == sorted(there)
+    assert groups[-1][1:] == ("gpu and slow", ("tests/gpu",))
+    assert {name for members in gpu_run.TEST_GROUPS.values() for name in members} <= {
+        Path(file).stem.removeprefix("test_gpu_") for file in there
+    }
+
+
+def test_the_clocks_are_tested_before_anything_is_recorded(tmp_path: Path) -> None:
+    names = [part.name for part in gpu_run.parts(options(tmp_path), ["pinned_memory", "ddp"])]
+    assert names.index("tests-measuring") < names.index("lesson-pinned_memory") < names.index("lesson-ddp")
+    assert names.index("lesson-ddp") < names.index("tests-slow") < names.index("timer-quality")
 
 
 @pytest.mark.parametrize(

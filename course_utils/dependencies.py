@@ -209,6 +209,8 @@ def needed(trees: Mapping[int, ast.Module], chosen: Collection[int]) -> dict[int
     """
     parts = list(statements(trees))
     imported = {name for part in parts if part.is_import for name in part.binds}
+    # A call on a module or on a function of a library changes nothing that the notebook has made.
+    own = {name for part in parts for name in part.binds | part.changes} - imported - _KNOWN
     kept: set[int] = set()
     asked: set[tuple[str, int]] = set()
     open_questions: list[tuple[str, int]] = []
@@ -233,7 +235,7 @@ def needed(trees: Mapping[int, ast.Module], chosen: Collection[int]) -> dict[int
             if name in part.binds:
                 keep(index, before)
                 break
-            if name in part.changes and name not in imported:
+            if name in part.changes and name in own:
                 keep(index, before)
     found: dict[int, list[ast.stmt]] = {}
     for index in sorted(kept):

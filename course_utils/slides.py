@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.excerpts import ends_left_out, excerpt, heading_of, lines_with_fences, opening
-from course_utils.lessons import Lesson, LessonError, notebooks_root
+from course_utils.lessons import Lesson, notebooks_root
 from course_utils.normal_form import KERNELSPEC
 from course_utils.notebook_files import read_notebook
 from course_utils.store import package_root
@@ -235,7 +235,8 @@ def _spread(section: Sequence[str]) -> Iterator[list[str]]:
     most = max(_PAGE / 2, 1.15 * whole / math.ceil(whole / _PAGE))
     page: list[str] = []
     for block in section:
-        if page and sum(map(_weight, page)) + _weight(block) > most:
+        # A heading stays with its text, however long that is.
+        if not all(map(heading_of, page)) and sum(map(_weight, page)) + _weight(block) > most:
             yield page
             page = []
         page.append(block)
@@ -366,5 +367,3 @@ def slides_folder() -> Path:
     """Returns where ``course slides`` writes: ``slides/`` beside the notebooks, which git ignores."""
     return notebooks_root().resolve().parent / "slides"
 
-
-__all__ = ["LessonError", "SlidesError", "slides_folder", "slides_notebook", "write_slides"]

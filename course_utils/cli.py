@@ -88,8 +88,8 @@ def _parser() -> tuple[_Parser, list[str]]:
     demo = verbs.add_parser(
         "demo",
         help="open a lesson's five-minute path in JupyterLab, in large type",
-        description="Open a lesson's five-minute path in JupyterLab: one document, large type, set-up done. It is a copy "
-        "in workspace/demo/, and needs no network and no GPU.",
+        description="Open a lesson's five-minute path in JupyterLab: one document, large type, set-up done. "
+        "It is a copy in workspace/demo/, and needs no network and no GPU.",
     )
     demo.add_argument("lesson", metavar="LESSON", help="number, name or file of a lesson")
     demo.add_argument("--no-browser", action="store_true", help="start JupyterLab, and open its page yourself")

@@ -366,4 +366,3 @@ def _html(exporter: Any, deck: dict[str, Any], assets: str) -> str:
 def slides_folder() -> Path:
     """Returns where ``course slides`` writes: ``slides/`` beside the notebooks, which git ignores."""
     return notebooks_root().resolve().parent / "slides"
-

@@ -89,12 +89,11 @@ def _parser() -> tuple[_Parser, list[str]]:
         "demo",
         help="open a lesson's five-minute path in JupyterLab, in large type",
         description="Open a lesson's five-minute path in JupyterLab: one document, large type, set-up done. "
-        "It is a copy in workspace/demo/, and needs no network and no GPU.",
+        "It is a copy in workspace/demo/, and needs no network and no GPU. What follows after -- goes to JupyterLab.",
     )
     demo.add_argument("lesson", metavar="LESSON", help="number, name or file of a lesson")
     demo.add_argument("--no-browser", action="store_true", help="start JupyterLab, and open its page yourself")
     demo.add_argument("--port", type=int, metavar="PORT", help="the port of JupyterLab's page")
-    demo.add_argument("jupyter", nargs="*", metavar="-- ARGUMENTS", help="further arguments for JupyterLab, after --")
     demo.set_defaults(run=_demo)
 
     slides = verbs.add_parser(
@@ -135,7 +134,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise _WrongUse(
                 f"there is no {arguments[0]!r}{_nearest(arguments[0], verbs)}. There are: {', '.join(verbs)}."
             )
-        options = parser.parse_args(arguments)
+        # argparse has no way to keep what follows after "--" for another program.
+        end = arguments.index("--") if arguments[:1] == ["demo"] and "--" in arguments else len(arguments)
+        options = parser.parse_args(arguments[:end])
+        options.for_jupyterlab = arguments[end + 1 :]
         _check_size()
         return options.run(options)
     except SystemExit as leaving:  # --help
@@ -384,7 +386,7 @@ def _demo(options: argparse.Namespace) -> int:
     arguments += [f"--ServerApp.port={options.port}"] if options.port else []
     try:
         path = demo.write_demo(lesson, demo.demo_folder(), teaching.presenter_notes(lesson))
-        return demo.open_demo(path, [*arguments, *options.jupyter])
+        return demo.open_demo(path, [*arguments, *options.for_jupyterlab])
     except (LessonError, store.RecordError) as error:
         return _complain(str(error), FAILED)
 

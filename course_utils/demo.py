@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,15 +38,14 @@ KIND = "demo_seconds"
 _DROPPED = (*NOT_FOR_A_ROOM, "When it does not help")
 _TITLE_ENDS = "**You will be able to"
 
-LARGE_TYPE = {
-    "@jupyterlab/apputils-extension:themes": {
-        "overrides": {"code-font-size": "20px", "content-font-size1": "22px", "ui-font-size1": "16px"}
-    },
+LARGE_TYPE = {"code-font-size": "20px", "content-font-size1": "22px", "ui-font-size1": "15px"}
+"""Type sizes of the JupyterLab that shows a demo."""
+SETTINGS = {
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none", "scrollPastEnd": True},
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
 }
-"""Settings of the JupyterLab that shows a demo."""
+"""Its other settings: it works offline, and all cells are in the page."""
 # Figures are stored for a page; on a projector they fill the width.
 _STYLE = ".jp-OutputArea-output img { width: min(100%, 68rem); height: auto; }\n"
 
@@ -298,16 +298,26 @@ def open_demo(path: Path, arguments: Sequence[str] = (), say: Callable[[str], No
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             command.append("--allow-root")  # in a container there is often no other user
         say(f"Opening {path.name}. Set-up runs while the page loads. Ctrl-C ends the demo.")
-        process = subprocess.Popen([*command, *arguments], env=variables, cwd=root)
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            process.wait()  # it got the same Ctrl-C and ends its kernels
-            return 0
-        except BaseException:
-            process.terminate()
+        return _run([*command, *arguments], variables, root)
+
+
+def _run(command: Sequence[str], variables: dict[str, str], folder: Path) -> int:
+    """Runs a program until it ends, or ends it, with what it has started, when this one is to end."""
+
+    def leave(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    process = subprocess.Popen(command, env=variables, cwd=folder)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        return 0  # in a terminal JupyterLab got the same Ctrl-C, and is ending
+    finally:
+        if process.poll() is None:
+            process.terminate()  # JupyterLab ends its kernels
             process.wait()
-            raise
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -323,7 +333,10 @@ def _settings_of_its_own(path: Path) -> Iterator[dict[str, str]]:
             "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
             "IPYTHONDIR": home / "ipython",
         }
-        _write(home / "config" / "labconfig" / "default_setting_overrides.json", json.dumps(LARGE_TYPE))
+        _write(home / "config" / "labconfig" / "default_setting_overrides.json", json.dumps(SETTINGS))
+        # The theme takes its type sizes only from what counts as the user's own choice.
+        themes = home / "settings" / "@jupyterlab" / "apputils-extension" / "themes.jupyterlab-settings"
+        _write(themes, json.dumps({"overrides": LARGE_TYPE}))
         _write(home / "config" / "custom" / "custom.css", _STYLE)
         notebook = read_notebook(path)
         set_up = next(cell["source"] for cell in notebook["cells"] if cell["id"] == SET_UP_ID)

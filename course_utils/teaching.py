@@ -5,7 +5,7 @@ Plans are in ``book/instructors.yml``. Everything else comes from records, from 
 
 from __future__ import annotations
 
-import importlib
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -14,9 +14,9 @@ from typing import Any
 
 from course_utils.demo import demo_notebook, demo_times
 from course_utils.evidence import EvidenceError, environment_of, evaluate, in_words, machines
-from course_utils.exercises import Exercise
 from course_utils.lessons import Lesson, LessonError, find_lesson, notebooks_root
 from course_utils.prose import figure
+from course_utils.store import package_root
 
 
 @dataclass(frozen=True)
@@ -188,9 +188,20 @@ def wrong_turns(lesson: Lesson) -> list[WrongTurn]:
         >>> wrong_turns(find_lesson("pinned_memory"))[0].exercise
         'Is it worth it?'
     """
-    module = importlib.import_module(f"course_utils.exercises.{lesson.slug}")
-    checks = [value for value in vars(module).values() if isinstance(value, Exercise)]
-    return [WrongTurn(check.name, key.replace("_", " "), hint) for check in checks for key, hint in check.hints.items()]
+    return [
+        WrongTurn(name, key.replace("_", " "), hint)
+        for name, hints in _checks(package_root() / "exercises" / f"{lesson.slug}.py")
+        for key, hint in hints.items()
+    ]
+
+
+def _checks(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Name and hints of each check, read from the text of its module: importing it would import torch."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for call in getattr(node, "decorator_list", []):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "exercise":
+                hints = next(keyword.value for keyword in call.keywords if keyword.arg == "hints")
+                yield ast.literal_eval(call.args[0]), ast.literal_eval(hints)
 
 
 def presenter_notes(lesson: Lesson) -> str:

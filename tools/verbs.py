@@ -26,6 +26,8 @@ The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
   refresh     bring README, the ledger's page and stored outputs up to date with the records
   check       what this machine can measure live, and how to get what is missing
   report      one page: your results beside the recorded machines
+  demo        open a lesson's five-minute path in large type: make demo ARGS=04
+  slides      the slides of all lessons, in slides/; ARGS="04 09" for some of them
   lint        style of code and notebooks; ARGS=--fix mends what can be mended
   workspace   bring workspace/ up to date without opening JupyterLab
   setup       only make or update the environment in .venv
@@ -192,6 +194,8 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "refresh": refresh_generated,
     "check": _course("check"),
     "report": _course("report"),
+    "demo": _course("demo"),
+    "slides": _course("slides"),
     "lint": lint,
     "workspace": workspace,
     "setup": setup,

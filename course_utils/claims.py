@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from course_utils import evidence, store
-from course_utils.lessons import LessonError, find_lesson
+from course_utils.lessons import LessonError, notebooks_root
+from course_utils.results import Environment
 
 VERDICTS = ("confirmed", "depends", "refuted", "outdated API", "documented", "open")
 # What a rule may give: "documented" rests on a cited source, and "open" is what remains when no rule holds.
@@ -38,7 +39,7 @@ SPEAKS_OF = {
     "two GPUs": "two CUDA GPUs",
 }
 # A claim of several parts holds only if all of them do: the first of these that a part has is the claim's.
-_WEAKEST_FIRST = ("refuted", "outdated API", "depends", "open", "documented", "confirmed")
+_WEAKEST_FIRST = ("refuted", "outdated API", "depends", "documented", "open", "confirmed")
 _CALLS_TIMEOUT_S = 120
 
 
@@ -222,24 +223,28 @@ class Judgement:
     @property
     def verdict(self) -> str:
         """The claim holds only as far as its weakest part does; asides do not count."""
-        found = {part.verdict for part in self.parts if not part.part.aside}
-        return next(verdict for verdict in _WEAKEST_FIRST if verdict in found)
+        return _weakest({part.verdict for part in self.parts if not part.part.aside})
 
     @property
     def machines(self) -> tuple[MachineJudgement, ...]:
-        """Each machine once, with the numbers of all parts and the weakest of its verdicts."""
-        found: dict[str, list[MachineJudgement]] = {}
-        for part in self.parts:
-            for one in part.machines if not part.part.aside else ():
-                found.setdefault(one.machine, []).append(one)
-        return tuple(
-            dataclasses.replace(
-                several[0],
-                verdict=next(v for v in _WEAKEST_FIRST if v in {one.verdict for one in several}),
-                numbers=tuple(number for one in several for number in one.numbers),
-                notices=tuple(dict.fromkeys(notice for one in several for notice in one.notices)),
-            )
-            for several in found.values()
+        """Each machine once, with its word on the whole claim (``open`` if it lacks a part) and all numbers."""
+        counted = [part for part in self.parts if not part.part.aside]
+        names = dict.fromkeys(one.machine for part in counted for one in part.machines)
+        return tuple(self._on(name, counted) for name in names)
+
+    @staticmethod
+    def _on(machine: str, parts: Sequence[PartJudgement]) -> MachineJudgement:
+        said = [one for part in parts for one in part.machines if one.machine == machine]
+        verdicts = {one.verdict for one in said}
+        for part in parts:
+            if all(one.machine != machine for one in part.machines):
+                # What needs no record, a call or a source, holds for every machine.
+                verdicts.add("open" if part.part.experiments else part.verdict)
+        return dataclasses.replace(
+            said[0],
+            verdict=_weakest(verdicts),
+            numbers=tuple(number for one in said for number in one.numbers),
+            notices=tuple(dict.fromkeys(notice for one in said for notice in one.notices)),
         )
 
     @property
@@ -251,6 +256,10 @@ class Judgement:
     def agree(self) -> bool:
         """Whether the machines that say anything say the same, part by part."""
         return all(len({one.verdict for one in part.machines} - {"open"}) <= 1 for part in self.parts)
+
+
+def _weakest(verdicts: set[str]) -> str:
+    return next(verdict for verdict in _WEAKEST_FIRST if verdict in verdicts)
 
 
 def claims_path() -> Path:
@@ -299,7 +308,7 @@ def _read_yaml(file: Path) -> Any:
         raise ClaimError(f"{file.name} cannot be read: {error}. Mend it, or restore it from git.") from error
 
 
-_PART_KEYS = {"kind", "speaks_of", "verdict", "why", "rule", "evidence", "calls", "waits_for"}
+_PART_KEYS = {"kind", "speaks_of", "verdict", "why", "let", "rule", "evidence", "calls", "waits_for"}
 _CLAIM_KEYS = {"id", "claim", "lesson", "sentence", "condition", "parts", "sources"} | _PART_KEYS
 
 
@@ -307,17 +316,20 @@ def _claim(entry: Any, lessons: Mapping[str, tuple[str, str]]) -> Claim:
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         raise ClaimError(f"each entry of the ledger is a mapping with an id; this one is not: {str(entry)[:80]!r}.")
     where = entry["id"]
-    _check_keys(where, entry, _CLAIM_KEYS, ("claim", "lesson", "kind", "speaks_of", "verdict", "sentence"))
+    _check_keys(where, entry, _CLAIM_KEYS, ("claim", "lesson", "kind", "speaks_of", "verdict"))
     if entry["lesson"] not in lessons:
         raise ClaimError(f"{where}: book/lessons.yml has no lesson {entry['lesson']!r}.")
     topic, title = lessons[entry["lesson"]]
     if "parts" in entry:
-        if doubled := {"rule", "calls", "evidence", "waits_for", "why"} & entry.keys():
+        if doubled := (_PART_KEYS - {"kind", "speaks_of", "verdict"}) & entry.keys():
             raise ClaimError(f"{where} has parts: move its {', '.join(sorted(doubled))} into one of them.")
         inherited = {key: entry[key] for key in ("kind", "speaks_of")}
         parts = tuple(_part(where, inherited | part) for part in entry["parts"])
     else:
         parts = (_part(where, {key: entry[key] for key in _PART_KEYS & entry.keys()} | {"what": entry["claim"]}),)
+    if not any(part.rule for part in parts) and entry["verdict"] == "open":
+        entry = {"sentence": f"Open: lesson {title} will judge it."} | entry
+    _check_keys(where, entry, _CLAIM_KEYS, ("sentence",))
     claim = Claim(
         **{key: _text(where, key, entry[key]) for key in ("id", "claim", "lesson", "sentence")},
         **{key: entry[key] for key in ("kind", "speaks_of", "verdict")},
@@ -325,7 +337,7 @@ def _claim(entry: Any, lessons: Mapping[str, tuple[str, str]]) -> Claim:
         topic=topic,
         lesson_title=title,
         parts=parts,
-        sources=tuple(entry.get("sources", ())),
+        sources=tuple(_text(where, "sources", source) for source in entry.get("sources", ())),
     )
     _check_words(where, claim)
     if "documented" in {claim.verdict, *(part.verdict for part in parts)} and not claim.sources:
@@ -343,11 +355,12 @@ def _part(where: str, entry: dict[str, Any]) -> Part:
         if verdict not in RULED:
             raise ClaimError(f"{where}: a rule gives one of {', '.join(RULED)}; it cannot give {verdict!r}.")
         # What else may happen is spelled as a word: a bare True in the file would read as a slip.
-        rule.append((verdict, "True" if text == "otherwise" else _text(where, "rule", text)))
+        rule.append((verdict, "True" if text == "otherwise" else _expanded(where, text, entry.get("let", {}))))
     shown = []
     for number in entry.get("evidence", ()):
         _check_keys(where, number, {"label", "show", "unit"}, ("label", "show"))
-        shown.append(Evidence(number["label"], number["show"], number.get("unit")))
+        expression = _expanded(where, number["show"], entry.get("let", {}))
+        shown.append(Evidence(number["label"], expression, number.get("unit")))
     part = Part(
         what=_text(where, "what", entry["what"]),
         rule=tuple(rule),
@@ -367,6 +380,14 @@ def _part(where: str, entry: dict[str, Any]) -> Part:
     if part.verdict in RULED and not part.rule:
         raise ClaimError(f"{where} is stated as {part.verdict}, and no rule says why: add one, or make it open.")
     return part
+
+
+def _expanded(where: str, text: Any, let: Mapping[str, Any]) -> str:
+    """An expression with what ``let`` defines put in for ``{name}``; the language itself has no braces."""
+    text = _text(where, "an expression", text)
+    for name, stands_for in let.items():
+        text = text.replace(f"{{{name}}}", _text(where, name, stands_for))
+    return text
 
 
 def _check_keys(where: str, entry: Any, known: set[str], needed: Sequence[str]) -> None:
@@ -427,23 +448,33 @@ def _judge_part(claim: Claim, part: Part, root: Path | None) -> PartJudgement:
 
 def _machines_for(part: Part, root: Path | None) -> list[str]:
     """Machines of the class that the part speaks of, on which all experiments of its rule are recorded."""
-    return [machine for machine in evidence.machines(root) if _may_decide(part, machine, root)]
+    kind = {"any": None, "CPU": "cpu"}.get(part.speaks_of, "cuda")
+    return [machine for machine in evidence.machines(root, kind) if _may_decide(part, machine, root)]
 
 
 def _may_decide(part: Part, machine: str, root: Path | None) -> bool:
     """Whether a machine may decide. A CPU never decides about GPUs, and one GPU never about two."""
-    for name in part.experiments:
-        try:
-            found = evidence.environment_of(name, machine, root)
-        except evidence.NotRecordedError:
-            return False
-        if part.speaks_of == "CPU" and found.device_kind != "cpu":
-            return False
-        if part.speaks_of in ("CUDA", "two GPUs") and found.device_kind != "cuda":
-            return False
-        if part.speaks_of == "two GPUs" and found.gpu_count < 2:
-            return False
-    return True
+    folder = store.reference_root() if root is None else root
+    if not all(store.record_path(folder, machine, lesson).is_file() for lesson in _lessons_of(part)):
+        return False
+    try:
+        environments = [evidence.environment_of(name, machine, root) for name in part.experiments]
+    except evidence.NotRecordedError:
+        return False
+    # By the record, not by the machine's name: one folder may hold runs with and without the GPU.
+    return all(_is_of(environment, part.speaks_of) for environment in environments)
+
+
+def _lessons_of(part: Part) -> set[str]:
+    return {name.partition("/")[0] for name in part.experiments}
+
+
+def _is_of(environment: Environment, speaks_of: str) -> bool:
+    if speaks_of == "any":
+        return True
+    if speaks_of == "CPU":
+        return environment.device_kind == "cpu"
+    return environment.device_kind == "cuda" and environment.gpu_count >= (2 if speaks_of == "two GPUs" else 1)
 
 
 def _judge_machine(
@@ -594,17 +625,16 @@ def faults(claims: Iterable[Claim], root: Path | None = None) -> list[str]:
 def _stands(lesson: str) -> bool:
     """Whether the lesson's notebook exists."""
     try:
-        find_lesson(lesson)
+        return any(notebooks_root().glob(f"[0-9][0-9]_{lesson}.ipynb"))
     except LessonError:
-        return False
-    return True
+        return False  # the package may be installed without the notebooks
 
 
 _ADVICE = "Correct the verdict and its sentence in book/claims.yml and in the lesson, or look at the record."
 
 
 def _named(claim: Claim) -> str:
-    return f'{claim.id} · {claim.claim}: "{claim.sentence}"'
+    return f'{claim.id} · {claim.claim.rstrip(".")}: "{claim.sentence}"'
 
 
 def _why(one: PartJudgement) -> str:

@@ -183,6 +183,7 @@ GLOSSARY = "../book/glossary.md"
 PLAIN_WORDS = frozenset(
     {
         "block",
+        "bucket",
         "buffer",
         "device",
         "event",
@@ -193,6 +194,7 @@ PLAIN_WORDS = frozenset(
         "storage",
         "temporary",
         "verdict",
+        "warm-up",
         "worker",
     }
 )

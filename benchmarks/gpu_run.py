@@ -136,14 +136,14 @@ def parts(options: argparse.Namespace, slugs: Sequence[str]) -> list[Part]:
         )
         for group, mark, files in test_groups()
     ]
-    timers = Part(
+    timers = Part(  # goes on at the trial where it was stopped, so any time that is left is of use
         "timer-quality",
         (python, "benchmarks/timer_quality.py", *quality, "--output", str(out / "timer_quality.json")),
         500,
-        60,
+        30,
     )
     limit = options.lesson_limit
-    recordings = [Part(f"lesson-{slug}", (*me, "--lesson", slug), limit, variables=size) for slug in slugs]
+    recordings = [Part(f"lesson-{slug}", (*me, "--lesson", slug), limit, 75, variables=size) for slug in slugs]
     # If the clocks are wrong, so is everything after them.
     found += [tests[0], *recordings, *tests[1:], timers]
     unknown = sorted(set(options.parts or ()) - {name_of(part) for part in found})

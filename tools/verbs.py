@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.environment import SetupError, prepare, variables
-from tools.workspace import refresh
+from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST_LESSON = "00_measuring.ipynb"
@@ -23,8 +23,11 @@ The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
   test        lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone
   book        build the book: book/_build/html/index.html
   record      run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them
+  refresh     bring README, the ledger's page and stored outputs up to date with the records
   check       what this machine can measure live, and how to get what is missing
   report      one page: your results beside the recorded machines
+  demo        open a lesson's five-minute path in large type: make demo ARGS=04
+  slides      the slides of all lessons, in slides/; ARGS="04 09" for some of them
   lint        style of code and notebooks; ARGS=--fix mends what can be mended
   workspace   bring workspace/ up to date without opening JupyterLab
   setup       only make or update the environment in .venv
@@ -74,6 +77,7 @@ def workspace(_arguments: list[str]) -> int:
     """Bring the learner's copy up to date."""
     for line in refresh(ROOT / "notebooks", ROOT / "workspace"):
         print(line)
+    copy_pages(ROOT / "book", ROOT / "workspace")
     return 0
 
 
@@ -119,7 +123,21 @@ def test(arguments: list[str]) -> int:
 
 def book(arguments: list[str]) -> int:
     """Build the book."""
-    return _run([prepare(ROOT), ROOT / "book" / "build.py", *arguments])
+    return _run([prepare(ROOT), "-m", "book.build", *arguments])
+
+
+def record(arguments: list[str]) -> int:
+    """Record lessons; after a reference record, bring everything up to date that follows from the records."""
+    code = _course("record")(arguments)
+    asks_for_help = {"-h", "--help"} & set(arguments)
+    if "--reference" not in arguments or asks_for_help or code not in (0, 1):
+        return code  # 2 is wrong use, and 130 is Ctrl-C
+    return max(code, refresh_generated([]))
+
+
+def refresh_generated(arguments: list[str]) -> int:
+    """Bring everything up to date that is committed and follows from records."""
+    return _run([prepare(ROOT), "-m", "book.refresh", *arguments])
 
 
 def _course(verb: str) -> Callable[[list[str]], int]:
@@ -149,12 +167,14 @@ def _pytest(*arguments: str, fine: tuple[int, ...] = (0,)) -> Callable[[Path], b
 
 
 def _test_book(python: Path) -> bool:
-    built = _run([python, ROOT / "book" / "build.py"]) == 0
-    return built and _run([python, "-m", "pytest", "-q", "tests/test_book.py"]) == 0
+    built = _run([python, "-m", "book.build"]) == 0
+    # These tests share one book and nothing else, so that any worker can take any of them.
+    return built and _run([python, "-m", "pytest", "-q", "-n", "2", "tests/test_book.py"]) == 0
 
 
 NOTHING_COLLECTED = 5
-PARALLEL = ("-n", "2", "--dist", "loadscope")
+# conftest.py puts what takes longest first, and that order is kept.
+PARALLEL = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
 ELSEWHERE = ("--ignore=tests/test_book.py", "--ignore=tests/test_lab.py")
 STAGES: dict[str, Callable[[Path], bool]] = {
     "lint": lambda python: lint([]) == 0,
@@ -170,9 +190,12 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "lab": lab,
     "test": test,
     "book": book,
-    "record": _course("record"),
+    "record": record,
+    "refresh": refresh_generated,
     "check": _course("check"),
     "report": _course("report"),
+    "demo": _course("demo"),
+    "slides": _course("slides"),
     "lint": lint,
     "workspace": workspace,
     "setup": setup,

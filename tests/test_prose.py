@@ -484,7 +484,9 @@ def test_a_source_without_a_date_is_seen():
     assert "https://b.org" in fault
 
 
-TERMS = "# Glossary\n\n## Memory\n\n### pinned memory\n\nWords.\n\n### GIL\n\nWords.\n\n### block\n\nWords.\n"
+TERMS = "# Glossary\n\n## Memory\n" + "".join(
+    f"\n### {term}\n\nWords.\n" for term in ("pinned memory", "GIL", "pinned memory pool", "block")
+)
 LINKED = "Use [pinned memory](../book/glossary.md#pinned-memory)."
 
 
@@ -498,7 +500,8 @@ LINKED = "Use [pinned memory](../book/glossary.md#pinned-memory)."
         ("## Pinned memory\n\nUse `pinned memory`, a block, and what is agile.", []),
         ("The GIL stays.", ["GIL"]),
         ("**M3** · *Pinned memory is fast.*", []),
-        ("**Sources**\n\n- Pinned memory, 2020.", []),
+        ("### Sources\n\n- Pinned memory, 2020.", []),
+        ("A pinned memory pool.", []),
     ],
 )
 def test_a_term_without_its_link_is_seen(text: str, terms: list[str]):

@@ -375,7 +375,8 @@ def _verdict_faults_of(lesson: Lesson, claims: Sequence[Claim], verdicts: Mappin
             where = f'{passage.where}: "{sentence_at(in_verdict, start.start()).text}"'
             words = [] if line is None else _verdict_words(line["verdict"])
             if len(words) != 1:
-                found.append(f"{where}: a verdict is written **{start['id']} · the claim in a few words: refuted.**")
+                right = known[start["id"]].verdict if start["id"] in known else "refuted"
+                found.append(f"{where}: a verdict is written **{start['id']} · the claim in a few words: {right}.**")
             elif start["id"] not in known:
                 found.append(f"{where}: the ledger has no claim {start['id']} of lesson {lesson.slug}.")
             else:

@@ -30,7 +30,7 @@ GLOSSARY = (store.package_root().parent / "book" / "glossary.md").read_text(enco
 # What does not keep a rule yet. Each of these sets is to become empty, and stays so.
 ALL = frozenset(lesson.name for lesson in LESSONS)
 TYPED_YET = frozenset({"notebooks/11_caching_allocator.ipynb"})
-NO_VERDICT_LINES_YET = ALL
+NO_VERDICT_LINES_YET = frozenset({"00_measuring", "08_flatten_parameters", "18_fsdp"})
 NO_GLOSSARY_LINKS_YET = ALL
 OTHER_TIME_YET = ALL
 
@@ -91,7 +91,9 @@ def test_sources_are_dated(path: Path):
 
 def test_verdicts_of_lessons_are_those_of_the_ledger():
     claims = ledger.load_claims()
-    faults = prose.verdict_faults(claims, {claim.id: ledger.judge(claim).verdict for claim in claims})
+    # Running calls takes long; the tests of the ledger do it.
+    judged = {claim.id: ledger.judge(claim).verdict for claim in claims if not claim.calls}
+    faults = prose.verdict_faults(claims, judged)
     assert [fault for fault in faults if not any(name in fault for name in NO_VERDICT_LINES_YET)] == []
 
 
@@ -482,7 +484,9 @@ def test_a_source_without_a_date_is_seen():
     assert "https://b.org" in fault
 
 
-TERMS = "# Glossary\n\n## Memory\n\n### pinned memory\n\nWords.\n\n### GIL\n\nWords.\n\n### block\n\nWords.\n"
+TERMS = "# Glossary\n\n## Memory\n" + "".join(
+    f"\n### {term}\n\nWords.\n" for term in ("pinned memory", "GIL", "pinned memory pool", "block")
+)
 LINKED = "Use [pinned memory](../book/glossary.md#pinned-memory)."
 
 
@@ -496,7 +500,8 @@ LINKED = "Use [pinned memory](../book/glossary.md#pinned-memory)."
         ("## Pinned memory\n\nUse `pinned memory`, a block, and what is agile.", []),
         ("The GIL stays.", ["GIL"]),
         ("**M3** · *Pinned memory is fast.*", []),
-        ("**Sources**\n\n- Pinned memory, 2020.", []),
+        ("### Sources\n\n- Pinned memory, 2020.", []),
+        ("A pinned memory pool.", []),
     ],
 )
 def test_a_term_without_its_link_is_seen(text: str, terms: list[str]):

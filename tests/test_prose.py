@@ -225,14 +225,15 @@ def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
         {"cell_type": "markdown", "id": "b", "metadata": {}, "source": ""},
     ]
     cells[1]["source"] = "### Exercise 1 · Do it · 7 min\n\n### Exercise 2 · Again · 5 min"
+    cells.append({"cell_type": "code", "id": "c", "metadata": {}, "source": "one = two(three)"})
     path = tmp_path / "10_torch_compile.ipynb"
     path.write_text(dumped({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
     lesson = dataclasses.replace(find_lesson("torch_compile"), path=path)
     record = json.loads((records / XEON / "torch_compile.json").read_text(encoding="utf-8"))
     (records / XEON / "torch_compile.json").write_text(json.dumps(record | {"seconds": 60}), encoding="utf-8")
     (records / EPYC / "torch_compile.json").write_text(json.dumps(record | {"seconds": 120}), encoding="utf-8")
-    words = 400 + 11
-    assert prose.lesson_minutes(lesson, records) == pytest.approx(words / 200 + 12 + 2)
+    words = 400 + 11 + 2
+    assert prose.lesson_minutes(lesson, records) == pytest.approx(words / prose.WORDS_A_MINUTE + 12 + 2)
     for machine in (XEON, EPYC):
         (records / machine / "torch_compile.json").unlink()
     with pytest.raises(prose.UnrecordedError, match="no machine has recorded torch_compile"):

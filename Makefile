@@ -3,10 +3,10 @@ PYTHON ?= python3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test book record check report lint workspace
+.PHONY: help setup lab test book record check report compare lint workspace
 
 help:
 	@$(PYTHON) make.py
 
-setup lab test book record check report lint workspace:
+setup lab test book record check report compare lint workspace:
 	@$(PYTHON) make.py $@ $(ARGS)

@@ -1,4 +1,4 @@
-"""The command line: ``course check``, ``course record`` and ``course report``."""
+"""The command line: ``course check``, ``course record``, ``course report`` and ``course compare``."""
 
 from __future__ import annotations
 
@@ -85,6 +85,25 @@ def _parser() -> tuple[_Parser, list[str]]:
     report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
     report.add_argument("--open", action="store_true", help="open the page in a browser")
     report.set_defaults(run=_report)
+
+    compare = verbs.add_parser(
+        "compare",
+        help="which verdicts changed between two machines or two dates, beyond noise",
+        description="Say which verdicts and values changed between two sets of records, beyond noise. A and B are each "
+        "a machine (own:MACHINE or reference:MACHINE where you and the course have one of that name), REV:MACHINE for "
+        "the reference records in a commit of git (HEAD~5:amd-epyc-2-cores), a folder of records, or a record's file.",
+    )
+    compare.add_argument("a", metavar="A", help="what it was before, or one machine")
+    compare.add_argument("b", metavar="B", help="what it is now, or another machine")
+    compare.add_argument("--all", action="store_true", help="show what is the same as well")
+    compare.add_argument("--json", action="store_true", help="print JSON instead of text")
+    compare.add_argument(
+        "--tolerance",
+        type=_fraction,
+        metavar="FRACTION",
+        help="relative difference up to which numbers without an interval count as alike (0.05)",
+    )
+    compare.set_defaults(run=_compare)
     return parser, list(verbs.choices)
 
 
@@ -95,6 +114,14 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise ValueError(text)
+    return value
+
+
+_fraction.__name__ = "fraction"
 _seconds.__name__ = "number of seconds"  # argparse puts it into its message
 
 
@@ -344,6 +371,26 @@ def _report(options: argparse.Namespace) -> int:
 
         if not webbrowser.open(path.resolve().as_uri()):
             return _complain(f"no browser could be started: open {path} yourself", FAILED)
+    return 0
+
+
+# course compare
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from course_utils import record_changes
+    from course_utils.changes_text import changes_text
+
+    try:
+        a, b = record_changes.read_records(options.a), record_changes.read_records(options.b)
+        tolerance = record_changes.TOLERANCE if options.tolerance is None else options.tolerance
+        changes = record_changes.compare_records(a, b, tolerance)
+    except record_changes.RecordChangesError as error:
+        return _complain(str(error), WRONG_USE)
+    if options.json:
+        print(json.dumps(changes.to_json(), indent=2, ensure_ascii=False))
+    else:
+        print(changes_text(changes, everything=options.all))
     return 0
 
 

@@ -337,6 +337,7 @@ def compare_records(a: RecordSet, b: RecordSet, tolerance: float = TOLERANCE) ->
         What became of every row of every experiment.
 
     Raises:
+        RecordChangesError: if both sides are the very same records.
         ValueError: if the tolerance is negative or no number.
 
     Example:
@@ -344,6 +345,8 @@ def compare_records(a: RecordSet, b: RecordSet, tolerance: float = TOLERANCE) ->
         >>> compare_records(a, b).intervals_compared > 0
         True
     """
+    if a.records == b.records:
+        raise RecordChangesError(f"{a.name} and {b.name} are the very same records: there is nothing to compare")
     if not 0 <= tolerance < math.inf:
         raise ValueError(f"the tolerance is a relative difference of 0 or more, got {tolerance!r}; 0.05 is 5%")
     both = [lesson for lesson in _in_order({*a.records, *b.records}) if lesson in a.records and lesson in b.records]

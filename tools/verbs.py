@@ -25,6 +25,7 @@ The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
   record      run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them
   check       what this machine can measure live, and how to get what is missing
   report      one page: your results beside the recorded machines
+  compare     which verdicts changed; ARGS="A B": machines, folders, or COMMIT:MACHINE
   lint        style of code and notebooks; ARGS=--fix mends what can be mended
   workspace   bring workspace/ up to date without opening JupyterLab
   setup       only make or update the environment in .venv
@@ -173,6 +174,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "record": _course("record"),
     "check": _course("check"),
     "report": _course("report"),
+    "compare": _course("compare"),
     "lint": lint,
     "workspace": workspace,
     "setup": setup,

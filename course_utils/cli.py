@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import difflib
 import json
 import os
@@ -385,12 +386,13 @@ def _compare(options: argparse.Namespace) -> int:
         a, b = record_changes.read_records(options.a), record_changes.read_records(options.b)
         tolerance = record_changes.TOLERANCE if options.tolerance is None else options.tolerance
         changes = record_changes.compare_records(a, b, tolerance)
+        changes = dataclasses.replace(changes, claims=record_changes.changed_claims(a, b))
     except record_changes.RecordChangesError as error:
         return _complain(str(error), WRONG_USE)
     if options.json:
         print(json.dumps(changes.to_json(), indent=2, ensure_ascii=False))
     else:
-        print(changes_text(changes, everything=options.all))
+        print(changes_text(changes, everything=options.all, width=_width()))
     return 0
 
 

@@ -6,6 +6,7 @@ run; what differs from one run to the next (neighbours, where memory lies) shows
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import io
 import math
@@ -51,10 +52,6 @@ class Kind(StrEnum):
     NOT_COMPARABLE = "not comparable"
     SAME_VERDICT = "same verdict"
     SAME_VALUE = "same value"
-
-
-# What is no change: shown only when everything is asked for.
-QUIET = (Kind.SAME_VERDICT, Kind.SAME_VALUE)
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,14 @@ class Change:
 
 @dataclass(frozen=True)
 class ClaimChange:
-    """A claim of the ledger that gets another verdict from B's records than from A's."""
+    """A claim of the ledger, or a part of one, that both sides decide, and not alike.
+
+    Attributes:
+        claim: its id.
+        words: what it says.
+        a: the verdict that follows from A's records.
+        b: the verdict that follows from B's.
+    """
 
     claim: str
     words: str
@@ -478,3 +482,37 @@ def _curve_difference(a: Curve, b: Curve, tolerance: float) -> str:
         return ""
     x, one, two = worst
     return f"by {format_percent(_relative(one, two))} at {x:g}: {value_text(one, None)} and {value_text(two, None)}"
+
+
+def changed_claims(a: RecordSet, b: RecordSet) -> tuple[ClaimChange, ...]:
+    """Claims of the ledger on which the records of two sides decide differently.
+
+    Args:
+        a: one side.
+        b: the other.
+
+    Returns:
+        The claims, and of those in several parts the parts; what a side leaves open is no difference.
+
+    Raises:
+        RecordChangesError: if the ledger cannot be read or does not fit the records.
+    """
+    from course_utils.claims import ClaimError, judge, load_claims
+
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        roots = Path(folder, "a"), Path(folder, "b")
+        for root, side in zip(roots, (a, b), strict=True):
+            for record in side.records.values():
+                store.save_lesson(record, root)
+        try:
+            for claim in load_claims():
+                # Old and new calls do the same whatever was measured: they are not run here.
+                parts = tuple(part for part in claim.parts if part.experiments and not part.calls)
+                measured = dataclasses.replace(claim, parts=parts)
+                for one, other in zip(*(judge(measured, root).parts for root in roots), strict=True):
+                    if one.verdict != other.verdict and "open" not in (one.verdict, other.verdict):
+                        found.append(ClaimChange(claim.id, one.part.what, one.verdict, other.verdict))
+        except ClaimError as error:
+            raise RecordChangesError(f"the claims cannot be judged: {error}") from error
+    return tuple(found)

@@ -31,9 +31,12 @@ class CourseProgress:
         self._clock = clock
         self._started = self._lesson_started = self._line_at = clock()
         self._lesson = ""
-        self._where = ""
+        self._where = "starting"
         self._done: dict[str, float] = {}
-        self._bar: Any = self._new_bar() if stream.isatty() else None
+        self._bar: Any = None
+        if stream.isatty():
+            self._bar = self._new_bar()
+            self._draw()
 
     def _new_bar(self) -> Any:
         from tqdm import tqdm
@@ -47,7 +50,7 @@ class CourseProgress:
             leave=False,
             dynamic_ncols=True,
             mininterval=0,
-            bar_format="{desc} {bar:20} {postfix}",
+            bar_format="{bar:20} {desc}",
         )
 
     @property
@@ -72,14 +75,13 @@ class CourseProgress:
     def __call__(self, lesson: str, cell: int, cells: int, done: bool) -> None:
         """What runs now; see :func:`course_utils.recording.record_lessons`."""
         now = self._clock()
-        if lesson != self._lesson:
-            self._lesson, self._lesson_started = lesson, now
+        self._lesson = lesson
         self._where = f"{lesson}, cell {cell} of {cells}"
         if self._bar is not None:
             self._draw()
         elif now - self._line_at >= _LINE_EVERY_S:
             self._line_at = now
-            print(f"{self._place()} {self._where}, {self._times()}", file=self._stream, flush=True)
+            print(f"{self._place()}, {self._times()} · {self._where}", file=self._stream, flush=True)
 
     def _place(self) -> str:
         return f"{min(len(self._done) + 1, len(self._expected_s))} of {len(self._expected_s)}"
@@ -90,10 +92,8 @@ class CourseProgress:
     def _draw(self) -> None:
         finished = sum(self._expected_s[lesson] for lesson in self._done)
         self._bar.n = min(finished + self._position_s(), self._bar.total)
-        self._bar.set_description_str(self._place(), refresh=False)
-        # What matters most comes first: a narrow terminal cuts the end off.
-        self._bar.postfix = f"{self._times()} · {self._where}"
-        self._bar.refresh()
+        # A narrow terminal cuts the end off.
+        self._bar.set_description_str(f"{self._place()}, {self._times()} · {self._where}", refresh=True)
 
     def finish(self, outcome: Outcome) -> None:
         """Say what became of a lesson, in a line that stays.
@@ -102,6 +102,8 @@ class CourseProgress:
             outcome: the lesson's.
         """
         self._done[outcome.lesson] = outcome.seconds if outcome.state == "recorded" else 0.0
+        # The next one begins with the start of its kernel, before its first cell.
+        self._lesson, self._lesson_started, self._where = "", self._clock(), "starting"
         line = f"{outcome.lesson}: {outcome.state}"
         if outcome.state == "skipped":
             line += f" ({outcome.message})"
@@ -114,7 +116,7 @@ class CourseProgress:
         if self._bar is not None:
             self._bar.clear()
         print(line, file=self._stream, flush=True)
-        if self._bar is not None and self._where:
+        if self._bar is not None:
             self._draw()
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import difflib
 import json
 import os
@@ -385,8 +384,7 @@ def _compare(options: argparse.Namespace) -> int:
     try:
         a, b = record_changes.read_records(options.a), record_changes.read_records(options.b)
         tolerance = record_changes.TOLERANCE if options.tolerance is None else options.tolerance
-        changes = record_changes.compare_records(a, b, tolerance)
-        changes = dataclasses.replace(changes, claims=record_changes.changed_claims(a, b))
+        changes = record_changes.with_claims(record_changes.compare_records(a, b, tolerance))
     except record_changes.RecordChangesError as error:
         return _complain(str(error), WRONG_USE)
     if options.json:

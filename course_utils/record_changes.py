@@ -484,35 +484,44 @@ def _curve_difference(a: Curve, b: Curve, tolerance: float) -> str:
     return f"by {format_percent(_relative(one, two))} at {x:g}: {value_text(one, None)} and {value_text(two, None)}"
 
 
-def changed_claims(a: RecordSet, b: RecordSet) -> tuple[ClaimChange, ...]:
-    """Claims of the ledger on which the records of two sides decide differently.
+def with_claims(changes: Changes) -> Changes:
+    """Add the claims of the ledger on which the two sides decide differently.
+
+    A claim in several parts is judged part by part; what one side leaves open is no difference.
 
     Args:
-        a: one side.
-        b: the other.
+        changes: from :func:`compare_records`.
 
     Returns:
-        The claims, and of those in several parts the parts; what a side leaves open is no difference.
+        The changes with the claims; a claim that an older record cannot answer becomes a notice.
 
-    Raises:
-        RecordChangesError: if the ledger cannot be read or does not fit the records.
+    Example:
+        >>> a, b = read_records("amd-epyc-2-cores"), read_records("intel-xeon-processor-2-cores")
+        >>> with_claims(compare_records(a, b)).notices
+        ()
     """
     from course_utils.claims import ClaimError, judge, load_claims
 
-    found = []
+    try:
+        ledger = load_claims()
+    except ClaimError as error:
+        return dataclasses.replace(changes, notices=(*changes.notices, f"No claims are compared: {error}"))
+    found, notices = [], []
     with tempfile.TemporaryDirectory() as folder:
         roots = Path(folder, "a"), Path(folder, "b")
-        for root, side in zip(roots, (a, b), strict=True):
+        for root, side in zip(roots, (changes.a, changes.b), strict=True):
             for record in side.records.values():
                 store.save_lesson(record, root)
-        try:
-            for claim in load_claims():
-                # Old and new calls do the same whatever was measured: they are not run here.
-                parts = tuple(part for part in claim.parts if part.experiments and not part.calls)
-                measured = dataclasses.replace(claim, parts=parts)
-                for one, other in zip(*(judge(measured, root).parts for root in roots), strict=True):
-                    if one.verdict != other.verdict and "open" not in (one.verdict, other.verdict):
-                        found.append(ClaimChange(claim.id, one.part.what, one.verdict, other.verdict))
-        except ClaimError as error:
-            raise RecordChangesError(f"the claims cannot be judged: {error}") from error
-    return tuple(found)
+        for claim in ledger:
+            # Old and new calls do the same whatever was measured: they are not run here.
+            parts = tuple(part for part in claim.parts if part.experiments and not part.calls)
+            measured = dataclasses.replace(claim, parts=parts)
+            try:
+                judged = [judge(measured, root).parts for root in roots]
+            except ClaimError as error:
+                notices.append(f"Claim {claim.id} is not compared: {error}")
+                continue
+            for one, other in zip(*judged, strict=True):
+                if one.verdict != other.verdict and "open" not in (one.verdict, other.verdict):
+                    found.append(ClaimChange(claim.id, one.part.what, one.verdict, other.verdict))
+    return dataclasses.replace(changes, claims=tuple(found), notices=(*changes.notices, *notices))

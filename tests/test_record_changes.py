@@ -14,7 +14,7 @@ import pytest
 
 from course_utils import claims, cli, record_changes, store
 from course_utils.changes_text import changes_text
-from course_utils.record_changes import Kind, RecordChangesError, RecordSet, compare_records, read_records
+from course_utils.record_changes import Kind, RecordChangesError, RecordSet, compare_records, read_records, with_claims
 from course_utils.result_rows import rows_of
 from course_utils.results import Comparison, Curve, Curves, Environment, Measurement, Sweep, SweepPoint, Table
 from course_utils.store import Experiment, LessonRecord
@@ -319,10 +319,29 @@ def test_claims_that_the_two_sides_decide_differently_are_listed(box, monkeypatc
     beta = dataclasses.replace(part, rule=(("confirmed", 'beta/it["tuned"].verdict == "FASTER"'),))
     monkeypatch.setattr(claims, "load_claims", lambda: [claim, dataclasses.replace(claim, id="T2", parts=(beta,))])
     a, b = read_records("first-cpu"), read_records("reference:second-cpu")
-    (change,) = record_changes.changed_claims(a, b)
-    assert (change.claim, change.a, change.b) == ("T1", "confirmed", "refuted")
+    (change,) = with_claims(compare_records(a, b)).claims
     # T2 stays open on the side that has not recorded beta: that is no difference.
-    assert record_changes.changed_claims(a, read_records("own:second-cpu")) == ()
+    assert (change.claim, change.a, change.b) == ("T1", "confirmed", "refuted")
+    assert "T1  A: confirmed, B: refuted  tuned is faster" in changes_text(with_claims(compare_records(a, b)))
+    assert with_claims(compare_records(a, read_records("own:second-cpu"))).claims == ()
+
+
+def test_a_rule_that_does_not_fit_an_older_record_is_said_and_stops_nothing(box, monkeypatch):
+    part = claims.Part("x", "speed", "any", "confirmed", rule=(("confirmed", 'alpha/it["renamed"].ratio < 1'),))
+    claim = claims.Claim("T1", "x", "x", "alpha", "Alpha", "speed", "any", "confirmed", "s", "", (part,))
+    monkeypatch.setattr(claims, "load_claims", lambda: [claim])
+    found = with_claims(compare_records(read_records("first-cpu"), read_records("own:second-cpu")))
+    (notice,) = found.notices
+    assert notice.startswith("Claim T1 is not compared: ")
+    assert found.counts[Kind.MOVED] == 1
+
+    def damaged() -> list[claims.Claim]:
+        raise claims.ClaimError("the ledger is damaged")
+
+    monkeypatch.setattr(claims, "load_claims", damaged)
+    assert with_claims(dataclasses.replace(found, notices=())).notices == (
+        "No claims are compared: the ledger is damaged",
+    )
 
 
 # The command

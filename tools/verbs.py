@@ -28,6 +28,7 @@ The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
   report      one page: your results beside the recorded machines
   demo        open a lesson's five-minute path in large type: make demo ARGS=04
   slides      the slides of all lessons, in slides/; ARGS="04 09" for some of them
+  compare     which verdicts changed; ARGS="A B": machines, folders, or COMMIT:MACHINE
   lint        style of code and notebooks; ARGS=--fix mends what can be mended
   workspace   bring workspace/ up to date without opening JupyterLab
   setup       only make or update the environment in .venv
@@ -148,7 +149,6 @@ def lint(arguments: list[str]) -> int:
     """Check the style of code and notebooks; ``--fix`` mends it, and names choose single checks."""
     fix = "--fix" in arguments
     chosen = [argument for argument in arguments if argument != "--fix"]
-    python = prepare(ROOT)
     checks = {
         "check": ["-m", "ruff", "check", *(["--fix"] if fix else []), "."],
         "format": ["-m", "ruff", "format", *([] if fix else ["--check"]), "."],
@@ -158,6 +158,7 @@ def lint(arguments: list[str]) -> int:
     if unknown:
         print(f"There is no check {', '.join(unknown)}. The checks are {', '.join(checks)}.", file=sys.stderr)
         return 2
+    python = prepare(ROOT)
     codes = [_run([python, *checks[name]]) for name in checks if not chosen or name in chosen]
     return max(codes)
 
@@ -196,6 +197,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "report": _course("report"),
     "demo": _course("demo"),
     "slides": _course("slides"),
+    "compare": _course("compare"),
     "lint": lint,
     "workspace": workspace,
     "setup": setup,

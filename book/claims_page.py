@@ -47,9 +47,9 @@ def judge_all() -> list[Judgement]:
         raise BookError(f"the ledger cannot be judged: {error}") from error
 
 
-def badge(verdict: str) -> str:
-    """A verdict as a word with its sign."""
-    return f'<span class="claim-verdict claim-{_css(verdict)}">{SIGNS[verdict]} {verdict}</span>'
+def badge(verdict: str, word: str = "") -> str:
+    """A verdict as a word with its sign; ``word`` stands for it where it would mislead."""
+    return f'<span class="claim-verdict claim-{_css(verdict)}">{SIGNS[verdict]} {word or verdict}</span>'
 
 
 def _css(verdict: str) -> str:
@@ -156,7 +156,8 @@ def _part(judged: PartJudgement, several: bool) -> list[str]:
 
 
 def _machine(machine: MachineJudgement, alone: bool) -> list[str]:
-    where = f"On {machine.caption}" if alone else f"{badge(machine.verdict)} on {machine.caption}"
+    says = "undecided" if machine.verdict == "open" else machine.verdict
+    where = f"On {machine.caption}" if alone else f"{badge(machine.verdict, says)} on {machine.caption}"
     lines = [f"- {label}: **{words}**" for label, words in machine.numbers]
     lines += [f"- *{notice}*" for notice in machine.notices]
     return [f"{where}:", "", *lines, ""] if lines else [f"{where}.", ""]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import difflib
+import functools
 import hashlib
 import itertools
 import json
@@ -108,12 +109,9 @@ def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
         LessonError: if the notebook has no such experiment (the message lists those it has), or has it twice.
     """
     path = Path(notebook)
-    statements: list[_Statement] = []
-    for number, tree in parsed_cells(read_notebook(path), path.name):
-        for node in _split_imports(tree.body):
-            statements.append(_Statement.of(node, index=len(statements), cell=number))
-    _note_packages(statements)
-
+    if not path.is_file():
+        read_notebook(path)  # says what is wrong
+    statements = _statements_of(path, path.read_bytes())
     holders = [(found, statement) for statement in statements for found in _names_in(statement.node)]
     known = [found for found, _ in holders]
     if name not in known:
@@ -133,6 +131,24 @@ def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
     ]
     code += _code_outside(used.statements, path.parent)
     return Fingerprint(_digest(code), _digest(parameters.serialised), parameters.shown)
+
+
+@functools.lru_cache(maxsize=64)
+def _statements_of(path: Path, _content: bytes) -> tuple[_Statement, ...]:
+    """The statements of a notebook or module, kept: who asks for one experiment asks for the others, too.
+
+    Args:
+        path: the file.
+        _content: what it holds, so that a changed file is read again.
+    """
+    notebook = path.suffix == ".ipynb"
+    trees = parsed_cells(read_notebook(path), path.name) if notebook else [(1, _parsed(path))]
+    statements: list[_Statement] = []
+    for number, tree in trees:
+        for node in _split_imports(tree.body):
+            statements.append(_Statement.of(node, index=len(statements), cell=number))
+    _note_packages(statements)
+    return tuple(statements)
 
 
 def _called(node: ast.AST) -> str | None:
@@ -444,11 +460,11 @@ def _programs_in(node: ast.AST) -> Iterator[str]:
 
 def _used_of_module(path: Path, name: str | None) -> list[_Statement]:
     """The statements of a module that one of its names depends on, in order; all of them without a name."""
-    body = _parsed(path).body
-    statements = [_Statement.of(node, index, cell=1) for index, node in enumerate(_split_imports(body))]
+    if not path.is_file():
+        _parsed(path)  # says what is wrong
+    statements = _statements_of(path, path.read_bytes())
     if name is None:
-        return statements
-    _note_packages(statements)
+        return list(statements)
     asking = _Statement.of(ast.parse(name).body[0], index=len(statements), cell=2)
     used = _closure([*statements, asking], asking).statements
     return sorted((statement for statement in used if statement is not asking), key=operator.attrgetter("index"))

@@ -50,7 +50,7 @@ from course_utils.timer_quality import (
     summary,
     two_median_verdicts,
 )
-from course_utils.timing import DEFAULT_BUDGET_S, compare
+from course_utils.timing import DEFAULT_BUDGET_S, MAX_BUDGET_S, compare
 
 __all__ = ["load", "main", "run", "summary"]
 
@@ -486,6 +486,13 @@ def _positive(text: str) -> int:
     return value
 
 
+def _budget(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= MAX_BUDGET_S:
+        raise argparse.ArgumentTypeError(f"{text} is no time for a comparison: give seconds, more than 0")
+    return value
+
+
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trials", type=_positive, help=f"on identical code, each function and condition ({TRIALS})")
@@ -494,6 +501,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--timer-trials", type=_positive, help=f"of each kind, how many the usual timers get too ({TIMER_TRIALS})"
     )
+    parser.add_argument("--budget", type=_budget, metavar="SECONDS", help=f"of each comparison ({DEFAULT_BUDGET_S:g})")
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=CONDITIONS)
     parser.add_argument("--functions", nargs="+", choices=FUNCTIONS, default=FUNCTIONS)
     parser.add_argument("--threads", type=_positive, default=1, help="torch threads; 1 is what Timer takes by default")
@@ -527,7 +535,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         timer_trials=arguments.timer_trials or counts[3],
         conditions=tuple(arguments.conditions),
         functions=tuple(arguments.functions),
-        budget_s=0.05 if arguments.smoke else DEFAULT_BUDGET_S,
+        budget_s=arguments.budget or (0.05 if arguments.smoke else DEFAULT_BUDGET_S),
         threads=arguments.threads,
         burners=arguments.burners,
     )

@@ -227,7 +227,7 @@ class Judgement:
 
     @property
     def machines(self) -> tuple[MachineJudgement, ...]:
-        """Each machine once: what its records say of the whole claim, ``open`` if they lack a part, with all numbers."""
+        """Each machine once, with its word on the whole claim (``open`` if it lacks a part) and all numbers."""
         counted = [part for part in self.parts if not part.part.aside]
         names = dict.fromkeys(one.machine for part in counted for one in part.machines)
         return tuple(self._on(name, counted) for name in names)
@@ -280,8 +280,8 @@ def load_claims(path: Path | None = None) -> list[Claim]:
         ClaimError: if the file cannot be read, or an entry is incomplete or names something that does not exist.
 
     Example:
-        >>> load_claims()[0].id
-        'F1'
+        >>> len(load_claims())
+        52
     """
     file = claims_path() if path is None else Path(path)
     entries = _read_yaml(file)
@@ -634,7 +634,7 @@ _ADVICE = "Correct the verdict and its sentence in book/claims.yml and in the le
 
 
 def _named(claim: Claim) -> str:
-    return f'{claim.id} · {claim.claim}: "{claim.sentence}"'
+    return f'{claim.id} · {claim.claim.rstrip(".")}: "{claim.sentence}"'
 
 
 def _why(one: PartJudgement) -> str:

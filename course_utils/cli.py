@@ -1,4 +1,4 @@
-"""The command line: ``course check``, ``course record`` and ``course report``."""
+"""The command line: ``course check``, ``record``, ``report``, ``demo`` and ``slides``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> tuple[_Parser, list[str]]:
-    parser = _Parser(prog="course", description="Check this machine, record its results, and report them.")
+    parser = _Parser(prog="course", description="Check this machine, record its results, report them, teach.")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
 
     check = verbs.add_parser(
@@ -84,6 +84,27 @@ def _parser() -> tuple[_Parser, list[str]]:
     report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
     report.add_argument("--open", action="store_true", help="open the page in a browser")
     report.set_defaults(run=_report)
+
+    demo = verbs.add_parser(
+        "demo",
+        help="open a lesson's five-minute path in JupyterLab, in large type",
+        description="Open a lesson's five-minute path in JupyterLab: one document, large type, set-up done. "
+        "It is a copy in workspace/demo/, and needs no network and no GPU. What follows after -- goes to JupyterLab.",
+    )
+    demo.add_argument("lesson", metavar="LESSON", help="number, name or file of a lesson")
+    demo.add_argument("--no-browser", action="store_true", help="start JupyterLab, and open its page yourself")
+    demo.add_argument("--port", type=int, metavar="PORT", help="the port of JupyterLab's page")
+    demo.set_defaults(run=_demo)
+
+    slides = verbs.add_parser(
+        "slides",
+        help="write the slides of lessons, as pages that need no network",
+        description="Write the slides of lessons into slides/, one page each. The folder needs no network, and can be "
+        "taken elsewhere as it is. Without names: all lessons.",
+    )
+    slides.add_argument("lessons", nargs="*", metavar="LESSON", help="number, name or file of a lesson; default: all")
+    slides.add_argument("--output", type=Path, metavar="FOLDER", help="default: slides/ beside the notebooks")
+    slides.set_defaults(run=_slides)
     return parser, list(verbs.choices)
 
 
@@ -113,7 +134,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise _WrongUse(
                 f"there is no {arguments[0]!r}{_nearest(arguments[0], verbs)}. There are: {', '.join(verbs)}."
             )
-        options = parser.parse_args(arguments)
+        # argparse has no way to keep what follows after "--" for another program.
+        end = arguments.index("--") if arguments[:1] == ["demo"] and "--" in arguments else len(arguments)
+        options = parser.parse_args(arguments[:end])
+        options.for_jupyterlab = arguments[end + 1 :]
         _check_size()
         return options.run(options)
     except SystemExit as leaving:  # --help
@@ -344,6 +368,42 @@ def _report(options: argparse.Namespace) -> int:
 
         if not webbrowser.open(path.resolve().as_uri()):
             return _complain(f"no browser could be started: open {path} yourself", FAILED)
+    return 0
+
+
+# course demo and course slides
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from course_utils import demo, store, teaching
+    from course_utils.lessons import LessonError, find_lesson
+
+    try:
+        lesson = find_lesson(options.lesson)
+    except LessonError as error:
+        return _complain(str(error), WRONG_USE)
+    arguments = ["--no-browser"] if options.no_browser else []
+    arguments += [f"--ServerApp.port={options.port}"] if options.port else []
+    try:
+        path = demo.write_demo(lesson, demo.demo_folder(), teaching.presenter_notes(lesson))
+        return demo.open_demo(path, [*arguments, *options.for_jupyterlab])
+    except (LessonError, store.RecordError) as error:
+        return _complain(str(error), FAILED)
+
+
+def _slides(options: argparse.Namespace) -> int:
+    from course_utils import slides
+    from course_utils.lessons import LessonError, find_lesson, find_lessons
+
+    try:
+        chosen = [find_lesson(name) for name in options.lessons] if options.lessons else find_lessons()
+    except LessonError as error:
+        return _complain(str(error), WRONG_USE)
+    try:
+        folder = options.output or slides.slides_folder()
+        slides.write_slides(chosen, folder, say=lambda page: print(_shown(Path(page)), flush=True))
+    except (slides.SlidesError, LessonError) as error:
+        return _complain(str(error), FAILED)
     return 0
 
 

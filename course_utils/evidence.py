@@ -19,6 +19,7 @@ import ast
 import dataclasses
 import difflib
 import functools
+import hashlib
 import io
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
@@ -157,7 +158,7 @@ def _named_experiments(text: str) -> tuple[str, dict[str, str]]:
     except (tokenize.TokenError, SyntaxError) as error:
         raise EvidenceError(f"{text!r} cannot be read as an expression: {error.args[0]}.") from error
     lines = f"({text})".splitlines(keepends=True)
-    found: list[tuple[tuple[int, int], int, str]] = []
+    found: list[tuple[bytes, int, str]] = []
     for before, lesson, slash, name in zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False):
         names = lesson.type == name.type == tokenize.NAME and slash.string == "/" and before.string != "."
         if names and lesson.end == slash.start and slash.end == name.start:
@@ -258,7 +259,7 @@ def experiments_in(expression: str) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _lesson_record(path: Path, stamp: tuple[int, int]) -> store.LessonRecord:
+def _lesson_record(path: Path, stamp: bytes) -> store.LessonRecord:
     """A record, read once as long as its file does not change; ``stamp`` is that of the file."""
     del stamp
     try:
@@ -268,7 +269,7 @@ def _lesson_record(path: Path, stamp: tuple[int, int]) -> store.LessonRecord:
 
 
 @functools.lru_cache(maxsize=1024)
-def _result(path: Path, stamp: tuple[int, int], name: str) -> Any:
+def _result(path: Path, stamp: bytes, name: str) -> Any:
     try:
         result = _lesson_record(path, stamp).result(name)
     except store.RecordError as error:
@@ -276,16 +277,16 @@ def _result(path: Path, stamp: tuple[int, int], name: str) -> Any:
     return _WithUnits.of(result) if isinstance(result, Table) else result
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> bytes | None:
+    """Stands for what is in a file; None without one. Times of files are too coarse: a test writes twice in no time."""
     try:
-        status = path.stat()
+        return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
     except FileNotFoundError:
         return None
-    return status.st_mtime_ns, status.st_size
 
 
 @functools.lru_cache(maxsize=1024)
-def _fingerprint(notebook: Path, stamp: tuple[int, int], name: str) -> Any:
+def _fingerprint(notebook: Path, stamp: bytes, name: str) -> Any:
     del stamp
     try:
         return fingerprint(notebook, name)
@@ -303,7 +304,7 @@ def _current(name: str) -> Any:
     return None if notebook is None else _fingerprint(notebook, _stamp(notebook), name)
 
 
-def _record_of(name: str, machine: str, root: Path) -> tuple[store.LessonRecord, Path, tuple[int, int]] | None:
+def _record_of(name: str, machine: str, root: Path) -> tuple[store.LessonRecord, Path, bytes] | None:
     """The record of a machine that holds an experiment."""
     path = store.record_path(root, machine, name.partition("/")[0])
     stamp = _stamp(path)

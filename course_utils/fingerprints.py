@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import copy
 import difflib
-import functools
 import hashlib
 import itertools
 import json
@@ -18,10 +17,11 @@ import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from course_utils.notebook_files import LessonError, parsed_cells, read_notebook
+from course_utils.notebook_files import LessonError, notebook_bytes, parsed_cells, parsed_notebook
 
 # Calls that measure something and may be named with ``name="slug/experiment"``.
 MEASURING = frozenset(
@@ -46,6 +46,10 @@ INERT = SHOWING | MEASURING | {"environment", "recorded", "scaled", "help", "rep
 PARAMETER_KEYWORDS = frozenset({"args", "over", "parameters", "ranks"})
 
 _FINGERPRINT_FORMAT = "fingerprint-1"
+
+# A page of the book asks for a hundred fingerprints. What follows from the content of a file alone is worked out once
+# for each content: a file that has changed is a new one. It is shared, so nothing may change it afterwards.
+_once_per_content = lru_cache(maxsize=64)
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,17 @@ def tagged_experiments(notebook: Path | str) -> list[tuple[str, tuple[str, ...]]
         LessonError: if the notebook cannot be read or a cell is not valid Python.
     """
     path = Path(notebook)
-    content = read_notebook(path)
-    return [
-        (name, tuple(content["cells"][number - 1].get("metadata", {}).get("tags", [])))
-        for number, tree in parsed_cells(content, path.name)
+    return list(_tagged_experiments(notebook_bytes(path), path.name))
+
+
+@_once_per_content
+def _tagged_experiments(content: bytes, file_name: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    notebook = parsed_notebook(content, file_name)
+    return tuple(
+        (name, tuple(notebook["cells"][number - 1].get("metadata", {}).get("tags", [])))
+        for number, tree in parsed_cells(notebook, file_name)
         for name in _names_in(tree)
-    ]
+    )
 
 
 def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
@@ -109,10 +118,7 @@ def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
         LessonError: if the notebook has no such experiment (the message lists those it has), or has it twice.
     """
     path = Path(notebook)
-    if not path.is_file():
-        read_notebook(path)  # says what is wrong
-    statements = _statements_of(path, path.read_bytes())
-    holders = [(found, statement) for statement in statements for found in _names_in(statement.node)]
+    statements, holders = _statements(notebook_bytes(path), path.name)
     known = [found for found, _ in holders]
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
@@ -133,22 +139,16 @@ def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
     return Fingerprint(_digest(code), _digest(parameters.serialised), parameters.shown)
 
 
-@functools.lru_cache(maxsize=64)
-def _statements_of(path: Path, _content: bytes) -> tuple[_Statement, ...]:
-    """The statements of a notebook or module, kept: who asks for one experiment asks for the others, too.
-
-    Args:
-        path: the file.
-        _content: what it holds, so that a changed file is read again.
-    """
-    notebook = path.suffix == ".ipynb"
-    trees = parsed_cells(read_notebook(path), path.name) if notebook else [(1, _parsed(path))]
+@_once_per_content
+def _statements(content: bytes, file_name: str) -> tuple[tuple[_Statement, ...], tuple[tuple[str, _Statement], ...]]:
+    """The statements of a notebook, and each experiment's name with the statement that holds it."""
     statements: list[_Statement] = []
-    for number, tree in trees:
+    for number, tree in parsed_cells(parsed_notebook(content, file_name), file_name):
         for node in _split_imports(tree.body):
             statements.append(_Statement.of(node, index=len(statements), cell=number))
     _note_packages(statements)
-    return tuple(statements)
+    holders = tuple((found, statement) for statement in statements for found in _names_in(statement.node))
+    return tuple(statements), holders
 
 
 def _called(node: ast.AST) -> str | None:
@@ -424,21 +424,30 @@ def _code_outside(statements: Iterable[_Statement], folder: Path) -> list[str]:
     """
     wanted: set[tuple[str, str | None]] = set()
     named = sorted({program for statement in statements for program in _programs_in(statement.node)})
-    programs = {program: _parsed(folder / program) for program in named if (folder / program).is_file()}
+    programs = {name: _program(_python(folder / name), name) for name in named if (folder / name).is_file()}
     work = [material for statement in statements for material in _materials_in(statement.node)]
-    for tree in programs.values():
-        work += [found for node in ast.walk(tree) if isinstance(node, ast.stmt) for found in _materials_in(node)]
-    code: dict[tuple[str, str | None], list[str]] = {}
+    for program in programs.values():
+        work += program.materials
+    code: dict[tuple[str, str | None], tuple[str, ...]] = {}
     while work:
         module, name = material = work.pop()
         if material in wanted:
             continue
         wanted.add(material)
-        used = _used_of_module(_MATERIALS / f"{module}.py", name)
-        code[material] = [_serialise(statement.node) for statement in used]
-        work += [further for statement in used for further in _materials_in(statement.node)]
+        path = _MATERIALS / f"{module}.py"
+        used = _used_of_module(_python(path), path.name, name)
+        code[material] = used.serialised
+        work += used.materials
     serialised = [f"{module}:{name} {part}" for (module, name) in sorted(code, key=str) for part in code[module, name]]
-    return serialised + [f"{program} {_serialise(tree)}" for program, tree in programs.items()]
+    return serialised + [f"{name} {part}" for name, program in programs.items() for part in program.serialised]
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """Code that lies outside of a notebook, serialised, and the materials that it imports in turn."""
+
+    serialised: tuple[str, ...]
+    materials: tuple[tuple[str, str | None], ...]
 
 
 def _materials_in(node: ast.stmt) -> Iterator[tuple[str, str | None]]:
@@ -458,23 +467,40 @@ def _programs_in(node: ast.AST) -> Iterator[str]:
             yield from re.findall(r"^scripts/\w+\.py$", part.value)
 
 
-def _used_of_module(path: Path, name: str | None) -> list[_Statement]:
+@_once_per_content
+def _program(content: bytes, file_name: str) -> _Outside:
+    """All of a program."""
+    tree = _parsed(content, file_name)
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    return _Outside((_serialise(tree),), tuple(found for node in statements for found in _materials_in(node)))
+
+
+@_once_per_content
+def _used_of_module(content: bytes, file_name: str, name: str | None) -> _Outside:
     """The statements of a module that one of its names depends on, in order; all of them without a name."""
-    if not path.is_file():
-        _parsed(path)  # says what is wrong
-    statements = _statements_of(path, path.read_bytes())
-    if name is None:
-        return list(statements)
-    asking = _Statement.of(ast.parse(name).body[0], index=len(statements), cell=2)
-    used = _closure([*statements, asking], asking).statements
-    return sorted((statement for statement in used if statement is not asking), key=operator.attrgetter("index"))
+    body = _parsed(content, file_name).body
+    used = [_Statement.of(node, index, cell=1) for index, node in enumerate(_split_imports(body))]
+    if name is not None:
+        _note_packages(used)
+        asking = _Statement.of(ast.parse(name).body[0], index=len(used), cell=2)
+        needed = _closure([*used, asking], asking).statements
+        used = sorted((one for one in needed if one is not asking), key=operator.attrgetter("index"))
+    nodes = [statement.node for statement in used]
+    return _Outside(tuple(map(_serialise, nodes)), tuple(found for node in nodes for found in _materials_in(node)))
 
 
-def _parsed(path: Path) -> ast.Module:
+def _python(path: Path) -> bytes:
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError) as error:
+        return path.read_bytes()
+    except OSError as error:
         raise LessonError(f"an experiment uses {path.name}, which cannot be read: {error}") from error
+
+
+def _parsed(content: bytes, file_name: str) -> ast.Module:
+    try:
+        return ast.parse(content)
+    except (SyntaxError, ValueError) as error:
+        raise LessonError(f"an experiment uses {file_name}, which cannot be read: {error}") from error
 
 
 # Serialising: what ast.dump gives depends on the version of Python, so this is our own

@@ -17,11 +17,12 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from course_utils.fingerprints import Fingerprint, experiment_names, fingerprint, tagged_experiments
 from course_utils.normal_form import check, write
-from course_utils.notebook_files import NEEDS, LessonError, read_notebook
+from course_utils.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_notebook, read_notebook
 
 __all__ = [
     "NEEDS",
@@ -99,7 +100,8 @@ def find_lessons(root: Path | str | None = None) -> list[Lesson]:
         match = _FILE_NAME.fullmatch(path.name)
         if match is None:
             continue
-        lesson = Lesson(int(match["number"]), match["slug"], _title_of(path, match["slug"]), path)
+        title = _title_of(notebook_bytes(path), path.name, match["slug"])
+        lesson = Lesson(int(match["number"]), match["slug"], title, path)
         for other in lessons:
             if other.number == lesson.number or other.slug == lesson.slug:
                 raise LessonError(f"{other.path.name} and {path.name} share a number or a slug. Rename one of them.")
@@ -168,8 +170,9 @@ def needs(lesson: Lesson) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _title_of(path: Path, slug: str) -> str:
-    for cell in read_notebook(path)["cells"]:
+@lru_cache(maxsize=64)  # every look at a record asks for the lessons
+def _title_of(content: bytes, file_name: str, slug: str) -> str:
+    for cell in parsed_notebook(content, file_name)["cells"]:
         if cell.get("cell_type") == "markdown":
             match = _TITLE.fullmatch(cell["source"].split("\n", 1)[0])
             if match is not None:

@@ -21,7 +21,12 @@ from typing import Any
 
 from course_utils.notebook_files import NEEDS, LessonError, dumped, read_notebook
 
-TAGS = ("demo", "experiment", "hide-cell", "nbval-ignore-output", *(f"needs-{need}" for need in NEEDS), "stable")
+INSTRUCTOR_TAGS = ("demo", "slide", "subslide")
+"""What the instructor's kit uses: the five-minute path, and where slides begin (`course_utils.slides`)."""
+TAGS = (
+    *("experiment", "hide-cell", "nbval-ignore-output", *(f"needs-{need}" for need in NEEDS), "stable"),
+    *INSTRUCTOR_TAGS,
+)
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 _CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -67,9 +72,6 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
         tags = _tags(cell, where, problems)
         if tags:
             clean["metadata"]["tags"] = tags
-        slide = cell.get("metadata", {}).get("slideshow", {}).get("slide_type")
-        if slide:
-            clean["metadata"]["slideshow"] = {"slide_type": slide}
         if kind == "markdown":
             if cell.get("attachments"):
                 problems.append(f"{where}: a picture is attached to the cell. Store it as a file and link to it.")
@@ -225,6 +227,10 @@ def _tags(cell: dict[str, Any], where: str, problems: list[str]) -> list[str]:
     if cell.get("cell_type") == "markdown":
         for tag in sorted(tags & {"experiment", "stable", "nbval-ignore-output"}):
             problems.append(f"{where}: a Markdown cell tagged {tag}. Remove the tag.")
+        if {"slide", "subslide"} <= tags:
+            problems.append(f"{where}: tagged both slide and subslide. Keep one: subslide goes below the slide before.")
+    elif tags & {"slide", "subslide"}:
+        problems.append(f"{where}: a slide begins with Markdown. Tag the cell before; this one follows it by itself.")
     elif {"experiment", "stable"} <= tags:
         problems.append(f"{where}: tagged both experiment and stable. Keep one: experiment if it measures.")
     elif "experiment" in tags:

@@ -25,14 +25,33 @@ def read_notebook(path: Path | str) -> dict[str, Any]:
         LessonError: if the file is missing, is not JSON, or is not a notebook of format 4.
     """
     path = Path(path)
+    return parsed_notebook(notebook_bytes(path), path.name)
+
+
+def notebook_bytes(path: Path) -> bytes:
+    """Returns what is in a notebook's file. What is made of a notebook is remembered by this, not by a time or a path.
+
+    Raises:
+        LessonError: if the file cannot be read.
+    """
     try:
-        notebook = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_bytes()
     except OSError as error:
         raise LessonError(f"{path.name} cannot be read: {error.strerror}.") from error
+
+
+def parsed_notebook(content: bytes, file_name: str) -> dict[str, Any]:
+    """Returns a notebook as `read_notebook` does, from what is in its file.
+
+    Raises:
+        LessonError: if that is not JSON, or not a notebook of format 4.
+    """
+    try:
+        notebook = json.loads(content.decode("utf-8"))
     except ValueError as error:
-        raise LessonError(f"{path.name} is damaged: it is not valid JSON ({error}). Restore it from git.") from error
+        raise LessonError(f"{file_name} is damaged: it is not valid JSON ({error}). Restore it from git.") from error
     if not isinstance(notebook, dict) or notebook.get("nbformat") != 4 or not isinstance(notebook.get("cells"), list):
-        raise LessonError(f"{path.name} is not a notebook of format 4. Open it in JupyterLab and save it again.")
+        raise LessonError(f"{file_name} is not a notebook of format 4. Open it in JupyterLab and save it again.")
     for cell in notebook["cells"]:
         cell["source"] = _joined(cell.get("source", ""))
         for output in cell.get("outputs", []):

@@ -623,7 +623,7 @@ def test_the_normal_form_of_a_normal_form_is_itself(made: list[dict]):
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        (code("x", "experimental"), "unknown tag experimental. The tags are demo, experiment"),
+        (code("x", "experimental"), "unknown tag experimental. The tags are experiment, hide-cell"),
         (code("x", "raises-exception"), "unknown tag raises-exception"),
         (code("x", "experiment", "stable", outputs=[stream("x")]), "both experiment and stable"),
         (code("x", "nbval-ignore-output"), "never be checked"),
@@ -653,6 +653,8 @@ def test_the_normal_form_of_a_normal_form_is_itself(made: list[dict]):
         ),
         ({"cell_type": "raw", "source": "x", "metadata": {}}, "a raw cell"),
         (text("x", metadata={"tags": ["stable"]}), "a Markdown cell tagged stable"),
+        (text("x", metadata={"tags": ["slide", "subslide"]}), "both slide and subslide"),
+        (code("x", "experiment", "slide"), "a slide begins with Markdown"),
         (text("x", attachments={"a.png": {}}), "a picture is attached"),
     ],
 )

@@ -12,6 +12,8 @@ from course_utils.materials.memory_requests import Requests, summary, trace_requ
 from course_utils.materials.models import GPT
 from course_utils.results import MemoryBlock
 
+pytestmark = pytest.mark.usefixtures("only_new_objects")
+
 
 def passes(model: GPT, length: int, rows: int, vocabulary: int) -> None:
     tokens, targets = torch.randint(vocabulary, (2, rows, length))

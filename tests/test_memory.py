@@ -30,6 +30,8 @@ from course_utils.results import MemoryTrace
 KIB = 1024
 CPU = torch.device("cpu")
 
+pytestmark = pytest.mark.usefixtures("only_new_objects")
+
 
 def _kib(count: float) -> torch.Tensor:
     """A tensor of so many KiB that nobody has written to."""

@@ -270,6 +270,34 @@ def _uses(cell: Cell, names: set[str]) -> bool:
     return False
 
 
+DEMO_SECTIONS = ("The claim", "Predict", "How it works", "Recorded result", "Reading the result", "Verdict")
+SLIDE_SECTIONS = ("The claim", "How it works", "Recorded result", "Reading the result", "Verdict")
+NOT_FOR_THE_ROOM = ("Exercises", "Solutions")
+
+
+def problems_of_the_kit(cells: Sequence[Cell]) -> Iterator[str]:
+    """The five-minute path and the slides: what has to be on them, and what must not be."""
+    demo = [cell for cell in cells if "demo" in cell.tags]
+    starts = [cell for cell in cells if {"slide", "subslide"} & set(cell.tags)]
+    for tag, chosen, wanted in (("demo", demo, DEMO_SECTIONS), ("slide or subslide", starts, SLIDE_SECTIONS)):
+        if cells and cells[0] not in chosen:
+            yield f"the title has no tag {tag}"
+        text = "\n".join(cell.source for cell in chosen if cell.kind == "markdown")
+        there = re.findall(r"^## (.+?)\s*$", text, re.MULTILINE)
+        for heading in wanted:
+            if heading not in there:
+                yield f"no cell of '## {heading}' is tagged {tag}"
+        for cell in chosen:
+            # A cell that ends with the heading of the exercises is cut off there; one under it is not for the room.
+            heads = re.findall(r"^## (.+?)\s*$", cell.source, re.MULTILINE)
+            if cell.section in NOT_FOR_THE_ROOM and not heads:
+                yield f"cell {cell.number} is tagged {tag} and belongs to '## {cell.section}'"
+    if not any("experiment" in cell.tags and cell.called() & MEASURING for cell in demo):
+        yield "its five-minute path measures nothing: tag one experiment demo"
+    if not any("reveal" in cell.called() for cell in demo):
+        yield "its five-minute path never reveals the prediction"
+
+
 def problems_of_anatomy(lesson: Lesson, known: Iterable[str]) -> list[str]:
     """All that is wrong with a lesson's notebook."""
     cells = cut(lesson.path)
@@ -279,6 +307,7 @@ def problems_of_anatomy(lesson: Lesson, known: Iterable[str]) -> list[str]:
         *problems_of_code(cells),
         *problems_of_experiments(cells, lesson.slug, known),
         *problems_of_exercises(cells),
+        *problems_of_the_kit(cells),
     ]
 
 
@@ -394,28 +423,28 @@ def test_a_lesson_called_planned_is_seen():
 
 MARKDOWN, CODE = "markdown", "code"
 GOOD = [
-    (MARKDOWN, "# 05 · Things\n\n*When are things fast?*"),
+    (MARKDOWN, "# 05 · Things\n\n*When are things fast?*", "demo", "slide"),
     (MARKDOWN, "**You will be able to** tell things apart.\n\n**You need** nothing.\n\n**Time**: 20 min"),
     (
         CODE,
         "from course_utils import *NAMES*\nfrom course_utils.exercises.things import check_first\nenvironment()",
         "experiment",
     ),
-    (MARKDOWN, "## The claim\nThings are faster."),
-    (MARKDOWN, "## Predict"),
-    (CODE, "guess = predict('How many times faster?')\nguess", "experiment"),
-    (MARKDOWN, "## How it works\nLike so."),
+    (MARKDOWN, "## The claim\nThings are faster.", "demo", "slide"),
+    (MARKDOWN, "## Predict", "demo"),
+    (CODE, "guess = predict('How many times faster?')\nguess", "demo", "experiment"),
+    (MARKDOWN, "## How it works\nLike so.", "demo", "slide"),
     (MARKDOWN, "## Smallest example"),
     (CODE, "thing = 1"),
     (MARKDOWN, "## Same answer first"),
     (CODE, "assert thing == 1"),
     (MARKDOWN, "## Experiment"),
-    (CODE, "result = compare({'a': f, 'b': g}, name='things/main', parameters={'n': 1})\nresult", "experiment"),
+    (CODE, "result = compare({'a': f, 'b': g}, name='things/main', parameters={'n': 1})\nresult", "demo", "experiment"),
     (MARKDOWN, "The figure."),
-    (CODE, "guess.reveal(result['b'])", "experiment"),
-    (MARKDOWN, "## Recorded result"),
-    (CODE, "recorded('things/main')", "stable"),
-    (MARKDOWN, "## Reading the result\nIt is so."),
+    (CODE, "guess.reveal(result['b'])", "demo", "experiment"),
+    (MARKDOWN, "## Recorded result", "demo", "slide"),
+    (CODE, "recorded('things/main')", "demo", "stable"),
+    (MARKDOWN, "## Reading the result\nIt is so.", "demo", "slide"),
     (MARKDOWN, "## When it does not help"),
     (CODE, "compare({'a': f, 'b': h}, name='things/small')", "experiment"),
     (MARKDOWN, "## Exercises"),
@@ -426,6 +455,8 @@ GOOD = [
     (
         MARKDOWN,
         "## Verdict\nSo it depends.\n\n### Sources\n- [PyTorch 2.13 docs](https://pytorch.org)\n- [B, 2024](https://b.org)",
+        "demo",
+        "slide",
     ),
     (MARKDOWN, "## Solutions\n\n### Exercise 1\nLike this."),
     (CODE, "check_first(1)", "hide-cell"),
@@ -514,6 +545,25 @@ def test_a_rule_sees_what_is_wrong(tmp_path: Path, old: str, new: str, message: 
 )
 def test_a_rule_on_the_whole_sees_what_is_wrong(tmp_path: Path, cells: list, message: str):
     problems = problems_of_anatomy(lesson_of(tmp_path, cells), KNOWN)
+    assert any(message in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("source", "tags", "message"),
+    [
+        (GOOD[0][1], ("demo",), "the title has no tag slide or subslide"),
+        (GOOD[3][1], ("slide",), "no cell of '## The claim' is tagged demo"),
+        (GOOD[15][1], ("demo",), "no cell of '## Recorded result' is tagged slide or subslide"),
+        (GOOD[12][1], ("experiment",), "its five-minute path measures nothing"),
+        (GOOD[14][1], ("experiment",), "its five-minute path never reveals the prediction"),
+        ("### Exercise 2 · Mend it · 10 min\nDo it.", ("slide",), "cell 24 is tagged slide or subslide and belongs"),
+        ("check_first(2)", ("demo", "hide-cell"), "cell 30 is tagged demo and belongs to '## Solutions'"),
+    ],
+)
+def test_a_rule_of_the_kit_sees_what_is_wrong(tmp_path: Path, source: str, tags: tuple[str, ...], message: str):
+    assert sum(cell[1] == source for cell in GOOD) == 1, source
+    broken = [(*cell[:2], *tags) if cell[1] == source else cell for cell in GOOD]
+    problems = problems_of_anatomy(lesson_of(tmp_path, broken), KNOWN)
     assert any(message in problem for problem in problems), problems
 
 

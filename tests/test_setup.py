@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tools import environment, verbs
-from tools.workspace import MANIFEST, refresh
+from tools.workspace import MANIFEST, copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
 POSIX = pytest.mark.skipif(os.name == "nt", reason="writes POSIX shell scripts")
@@ -560,6 +560,20 @@ def test_new_stored_outputs_reach_an_untouched_lesson_and_bother_no_changed_one(
     lessons.publish("a = 1", "a + 1", stored="and again")
     assert lessons.refresh() == []
     assert sorted(path.name for path in lessons.workspace.glob("*.ipynb")) == [lessons.name]
+
+
+def test_pages_that_lessons_link_to_are_brought_up_to_date(tmp_path):
+    book, workspace = tmp_path / "book", tmp_path / "workspace"
+    copy_pages(book, workspace)
+    assert not workspace.exists()
+    book.mkdir()
+    (book / "glossary.md").write_text("one", encoding="utf-8")
+    (book / "build.py").touch()
+    copy_pages(book, workspace)
+    (book / "glossary.md").write_text("two", encoding="utf-8")
+    copy_pages(book, workspace)
+    assert [path.name for path in (workspace / "book").iterdir()] == ["glossary.md"]
+    assert (workspace / "book" / "glossary.md").read_text(encoding="utf-8") == "two"
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"files": 3}', '{"files": {"00_measuring.ipynb": 1}}'])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.environment import SetupError, prepare, variables
-from tools.workspace import refresh
+from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST_LESSON = "00_measuring.ipynb"
@@ -26,6 +26,8 @@ The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
   refresh     bring README, the ledger's page and stored outputs up to date with the records
   check       what this machine can measure live, and how to get what is missing
   report      one page: your results beside the recorded machines
+  demo        open a lesson's five-minute path in large type: make demo ARGS=04
+  slides      the slides of all lessons, in slides/; ARGS="04 09" for some of them
   lint        style of code and notebooks; ARGS=--fix mends what can be mended
   workspace   bring workspace/ up to date without opening JupyterLab
   setup       only make or update the environment in .venv
@@ -75,6 +77,7 @@ def workspace(_arguments: list[str]) -> int:
     """Bring the learner's copy up to date."""
     for line in refresh(ROOT / "notebooks", ROOT / "workspace"):
         print(line)
+    copy_pages(ROOT / "book", ROOT / "workspace")
     return 0
 
 
@@ -165,11 +168,13 @@ def _pytest(*arguments: str, fine: tuple[int, ...] = (0,)) -> Callable[[Path], b
 
 def _test_book(python: Path) -> bool:
     built = _run([python, "-m", "book.build"]) == 0
-    return built and _run([python, "-m", "pytest", "-q", "tests/test_book.py"]) == 0
+    # These tests share one book and nothing else, so that any worker can take any of them.
+    return built and _run([python, "-m", "pytest", "-q", "-n", "2", "tests/test_book.py"]) == 0
 
 
 NOTHING_COLLECTED = 5
-PARALLEL = ("-n", "2", "--dist", "loadscope")
+# conftest.py puts what takes longest first, and that order is kept.
+PARALLEL = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
 ELSEWHERE = ("--ignore=tests/test_book.py", "--ignore=tests/test_lab.py")
 STAGES: dict[str, Callable[[Path], bool]] = {
     "lint": lambda python: lint([]) == 0,
@@ -189,6 +194,8 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "refresh": refresh_generated,
     "check": _course("check"),
     "report": _course("report"),
+    "demo": _course("demo"),
+    "slides": _course("slides"),
     "lint": lint,
     "workspace": workspace,
     "setup": setup,

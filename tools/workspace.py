@@ -72,6 +72,22 @@ def refresh(originals: Path, workspace: Path) -> list[str]:
     return told
 
 
+def copy_pages(book: Path, workspace: Path) -> None:
+    """Put the book's pages where the lessons' links find them in JupyterLab.
+
+    A lesson links to ``../book/glossary.md``. Nothing lies above JupyterLab's root, which is the workspace, so it opens
+    ``book/glossary.md`` there. The pages are no work of the learner's: a changed copy is replaced.
+
+    Args:
+        book: The folder with the pages.
+        workspace: The learner's folder.
+    """
+    for page in sorted(book.glob("*.md")):
+        target = workspace / "book" / page.name
+        if not target.exists() or target.read_bytes() != page.read_bytes():
+            _copy(page, target)
+
+
 def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable
 
 import pytest
@@ -48,6 +49,18 @@ def test_event_time_agrees_with_host_time_on_known_work(device: CudaDevice) -> N
         assert sample.device_s <= sample.elapsed_s <= 1.02 * sample.device_s
         assert sample.enqueue_s < 0.1 * sample.elapsed_s
     assert statistics.median(sample.device_s for sample in samples) == pytest.approx(10e-3, rel=0.1)
+
+
+def test_a_stopwatch_that_does_not_wait_sees_the_launch_alone(device: CudaDevice) -> None:
+    """What lesson 00 begins with."""
+    work = _spin(device, 10e-3)
+    device.sample(work, 1, "warm")
+    start = time.perf_counter()
+    work()
+    launched = time.perf_counter() - start
+    torch.cuda.synchronize()
+    finished = time.perf_counter() - start
+    assert launched < 0.1 * finished
 
 
 def test_twice_the_cycles_take_twice_the_time(device: CudaDevice) -> None:

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 import torch
 
+from benchmarks.gpu_limits import (
+    Product,
+    Unavailable,
+    attention_rates,
+    best_by_do_bench,
+    best_by_events,
+    cublas_product,
+    pcie_link,
+)
 from course_utils.devices import CudaDevice
 from course_utils.machine import environment
 from course_utils.results import Ceilings
 from course_utils.timing import compare
 
-# GB/s of one lane in one direction, by PCIe generation, coding included.
-_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-
 
 def _link_bytes_s() -> float:
     """What the PCIe link can carry in one direction, as NVML reports its generation and width."""
-    pynvml = pytest.importorskip("pynvml")
     try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        # The most that card and slot can do together: an idle card has its link turned down.
-        generation = pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
-        width = pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
-    except pynvml.NVMLError as error:
-        pytest.skip(f"NVML does not tell the PCIe link: {error}")
-    return _LANE_GB_S[generation] * width * 1e9
+        return pcie_link().bytes_s
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 def test_environment_describes_the_gpu() -> None:
@@ -73,57 +71,17 @@ def test_ceilings_leave_the_switches_alone(full_ceilings: Ceilings) -> None:
     assert torch.backends.cuda.matmul.fp32_precision != "tf32"
 
 
-def _cublas() -> ctypes.CDLL:
-    """The cuBLAS that torch has loaded."""
-    if torch.version.hip is not None or not Path("/proc/self/maps").exists():
-        pytest.skip("needs cuBLAS on Linux")
-    torch.mm(torch.ones(8, 8, device="cuda"), torch.ones(8, 8, device="cuda"))
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
-    found = re.search(r"(/\S*libcublas\.so[.\d]*)$", maps, re.MULTILINE)
-    if found is None:
-        pytest.skip("torch is linked to cuBLAS in a way that cannot be called from here")
-    return ctypes.CDLL(found[1])
-
-
 @pytest.fixture
-def bf16_product() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
-    """``c = a @ b`` in bf16 by a direct call of cublasGemmEx: none of torch's code takes part.
-
-    Source:
-        https://docs.nvidia.com/cuda/cublas/#cublasgemmex and the enumerations in library_types.h, cublas_api.h.
-    """
-    library = _cublas()
-    handle = ctypes.c_void_p()
-    assert library.cublasCreate_v2(ctypes.byref(handle)) == 0
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    assert library.cublasSetStream_v2(handle, stream) == 0
-    one, zero = ctypes.c_float(1), ctypes.c_float(0)
-    no_transpose, bf16, compute_32f, default_algorithm = 0, 14, 68, -1
-
-    def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
-        n = a.shape[0]
-        pointer = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (a, b, c)]
-        # cuBLAS counts by columns: its product of b and a is ours of a and b.
-        status = library.cublasGemmEx(
-            handle,
-            *(no_transpose, no_transpose, n, n, n),
-            ctypes.byref(one),
-            *(pointer[1], bf16, n),
-            *(pointer[0], bf16, n),
-            ctypes.byref(zero),
-            *(pointer[2], bf16, n),
-            *(compute_32f, default_algorithm),
-        )
-        assert status == 0, f"cuBLAS status {status}"
-
-    yield product
-    torch.cuda.synchronize()
-    library.cublasDestroy_v2(handle)
+def bf16_product() -> Iterator[Product]:
+    """``c = a @ b`` in bf16 by a direct call of cuBLAS: none of torch's code takes part."""
+    try:
+        with cublas_product() as product:
+            yield product
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
-def test_bf16_ceiling_against_a_direct_cublas_call(
-    full_ceilings: Ceilings, bf16_product: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
-) -> None:
+def test_bf16_ceiling_against_a_direct_cublas_call(full_ceilings: Ceilings, bf16_product: Product) -> None:
     if torch.cuda.get_device_capability(0) < (8, 0):
         pytest.skip("no bf16 arithmetic before compute capability 8.0")
     n = full_ceilings.parameters["matmul_n"]
@@ -131,17 +89,36 @@ def test_bf16_ceiling_against_a_direct_cublas_call(
     c = torch.empty_like(a)
     bf16_product(a, b, c)
     torch.testing.assert_close(c, a @ b, rtol=2e-2, atol=1.0)
-    best_s = float("inf")
-    for _ in range(40):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        first.record()
-        bf16_product(a, b, c)
-        last.record()
-        torch.cuda.synchronize()
-        best_s = min(best_s, first.elapsed_time(last) / 1e3)
-    independent = 2 * n**3 / best_s
+    independent = 2 * n**3 / best_by_events(lambda: bf16_product(a, b, c))
     assert 0.85 * independent < full_ceilings["matmul bfloat16"].value < 1.15 * independent
+
+
+def test_another_timer_finds_the_same_product(full_ceilings: Ceilings) -> None:
+    """Triton's timer empties the cache before each call and has events of its own."""
+    n = full_ceilings.parameters["matmul_n"]
+    a, b = (torch.randn(n, n, device="cuda").half() for _ in range(2))
+    out = torch.empty_like(a)
+    try:
+        rate = 2 * n**3 / best_by_do_bench(lambda: torch.mm(a, b, out=out))
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    assert 0.85 * rate < full_ceilings["matmul float16"].value < 1.15 * rate
+
+
+@pytest.mark.skipif(
+    torch.version.hip is not None or not torch.cuda.is_available() or torch.cuda.get_device_capability(0) < (9, 0),
+    reason="asked of GPUs from compute capability 9.0 on (H100 and newer)",
+)
+def test_fused_attention_comes_near_the_product(full_ceilings: Ceilings) -> None:
+    rates = attention_rates()
+    ceiling = full_ceilings["matmul bfloat16"].value
+    reached = max(rates["rates"].get(kernel, 0.0) for kernel in ("flash", "cudnn")) / ceiling
+    assert 0.6 <= reached < 1.05, rates
+
+
+@pytest.mark.parametrize("direction", ["host to device", "device to host"])
+def test_pinned_copies_reach_the_link(full_ceilings: Ceilings, direction: str) -> None:
+    assert full_ceilings[direction].value >= 0.85 * _link_bytes_s()
 
 
 def test_device_copy_ceiling_against_another_kernel(full_ceilings: Ceilings, device: CudaDevice) -> None:

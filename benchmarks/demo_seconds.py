@@ -1,0 +1,43 @@
+"""Time the five-minute path of each lesson, for the instructor's guide.
+
+    python benchmarks/demo_seconds.py            # all lessons, some minutes on 2 cores
+    python benchmarks/demo_seconds.py 04 09      # these alone; the others stay as they are
+
+The result goes to ``course_utils/benchmark_records/demo_seconds/<machine>.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from course_utils.demo import KIND, code_of, demo_notebook, time_demo
+from course_utils.lessons import find_lesson, find_lessons
+from course_utils.recording import environment_here
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    """Run the paths, and write the record after each, so that an interrupted run keeps what it has."""
+    parser = argparse.ArgumentParser(description="Time the five-minute path of each lesson.")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="number, name or file; default: all")
+    chosen = parser.parse_args().lessons
+    lessons = [find_lesson(name) for name in chosen] if chosen else find_lessons()
+    here = environment_here()
+    path = ROOT / "course_utils" / "benchmark_records" / KIND / f"{here.machine}.json"
+    timed = json.loads(path.read_text(encoding="utf-8"))["lessons"] if path.is_file() else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for lesson in lessons:
+        set_up_s, cells_s = time_demo(lesson)
+        rounded = {name: round(seconds, 2) for name, seconds in cells_s.items()}
+        code = code_of(demo_notebook(lesson))
+        timed[lesson.slug] = {"code": code, "set_up_s": round(set_up_s, 2), "cells_s": rounded}
+        record = {"environment": here.to_record(), "lessons": timed}
+        path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        print(f"{lesson.name}: set-up {set_up_s:.1f} s, cells {sum(cells_s.values()):.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

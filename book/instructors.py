@@ -1,0 +1,127 @@
+"""The generated parts of the instructor's guide, and the slides that it links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from course_utils.demo import demo_times
+from course_utils.evidence import in_words
+from course_utils.lessons import Lesson, find_lessons
+from course_utils.slides import write_slides
+from course_utils.store import package_root
+from course_utils.teaching import expectations, routes, wrong_turns
+
+SLIDES = "slides"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(each.replace("|", "\\|") for each in line) + " |" for line in lines] + [""]
+
+
+def _name(lesson: Lesson) -> str:
+    return f"{lesson.number:02d} · {lesson.title}"
+
+
+def _link(lesson: Lesson) -> str:
+    return f"[{_name(lesson)}](../notebooks/{lesson.path.name})"
+
+
+def _routes() -> str:
+    page = []
+    for route in routes():
+        page += [f"### {route.name}", "", route.about, ""]
+        rows = []
+        for stop in route.stops:
+            what = stop.what.replace(_name(stop.lesson), _link(stop.lesson)) if stop.lesson else f"*{stop.what}*"
+            rows.append([what, str(stop.minutes)])
+        rows.append(["**Together**", f"**{route.planned_minutes}**"])
+        page += _table(["Part", "Minutes"], rows)
+        spare = route.minutes - route.planned_minutes
+        page += [f"The room is taken to be free for {route.minutes} minutes; {spare} are spare.", ""]
+    return "\n".join(page)
+
+
+def _demos() -> str:
+    rows, captions = [], {}
+    for lesson in find_lessons():
+        times = []
+        for timed in demo_times(lesson):
+            captions[timed.machine] = timed.caption
+            about = "" if timed.as_it_is else " (its code has changed since)"
+            times.append(f"`{timed.machine}`: {in_words(timed.seconds, 's')}{about}")
+        slides = f'<a href="../{SLIDES}/{lesson.name}.html">slides</a>'
+        rows.append(
+            [_link(lesson), f"`course demo {lesson.number:02d}`", "<br>".join(times) or "not timed yet", slides]
+        )
+    page = _table(["Lesson", "Opens it", "Its cells take", "Slides"], rows)
+    page += [f"- `{machine}`: {caption}" for machine, caption in captions.items()]
+    return "\n".join(page) + "\n"
+
+
+def _expectations() -> str:
+    page = []
+    for lesson in find_lessons():
+        found = expectations(lesson)
+        if not found:
+            continue
+        page += [f"### {_link(lesson)}", ""]
+        page += _table(["What", "Machine", "Recorded"], [[each.say, f"`{each.machine}`", each.words] for each in found])
+    return "\n".join(page)
+
+
+def _wrong_turns() -> str:
+    page = []
+    for lesson in find_lessons():
+        page += [f"### {_link(lesson)}", ""]
+        for exercise, turns in groupby(wrong_turns(lesson), key=lambda turn: turn.exercise):
+            page += [f"**{exercise}**", ""]
+            page += [f"- *{turn.turn}*: {turn.hint}" for turn in turns]
+            page += [""]
+    return "\n".join(page)
+
+
+def generated() -> dict[str, str]:
+    """Returns the parts that ``book/instructors.md`` includes, by file name.
+
+    Raises:
+        EvidenceError: if a number that the guide names is recorded nowhere.
+        LessonError: if a lesson or ``book/instructors.yml`` cannot be read.
+        RecordError: if a record is damaged.
+    """
+    return {
+        "instructors_routes.md": _routes(),
+        "instructors_demos.md": _demos(),
+        "instructors_expectations.md": _expectations(),
+        "instructors_wrong_turns.md": _wrong_turns(),
+    }
+
+
+def add_slides(html: Path) -> None:
+    """Writes the slides beside the pages of the book, where they share its copy of reveal.js and MathJax.
+
+    Only what is older than its notebook, or than the code that makes slides, is made again.
+
+    Args:
+        html: the folder of the book's pages.
+
+    Raises:
+        SlidesError: if a lesson has no slides.
+    """
+    folder = html / SLIDES
+    lessons = find_lessons()
+    for page in set(folder.glob("*.html")) - {folder / f"{lesson.name}.html" for lesson in lessons}:
+        page.unlink()  # of a lesson that is gone
+    makers = [package_root() / name for name in ("slides.py", "excerpts.py")]
+    makers += (package_root() / "templates" / "slides").iterdir()
+    newest = max(path.stat().st_mtime for path in makers)
+
+    def is_old(lesson: Lesson) -> bool:
+        page = folder / f"{lesson.name}.html"
+        return not page.is_file() or page.stat().st_mtime < max(newest, lesson.path.stat().st_mtime)
+
+    stale = [lesson for lesson in lessons if is_old(lesson)]
+    if stale:
+        write_slides(stale, folder, assets="../_static")

@@ -1,0 +1,227 @@
+"""What an instructor wants to know: routes, times, what to expect on each machine, and where people go wrong.
+
+Plans are in ``book/instructors.yml``. Everything else comes from records, from the lessons and from their checks.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from course_utils.demo import demo_notebook, demo_times
+from course_utils.evidence import EvidenceError, environment_of, evaluate, in_words, machines
+from course_utils.lessons import Lesson, LessonError, find_lesson, notebooks_root
+from course_utils.prose import figure
+from course_utils.store import package_root
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One number that the room will see, on one machine.
+
+    Attributes:
+        say: what is measured.
+        machine: where it was recorded.
+        caption: machine, versions and date.
+        words: the result, with its interval.
+    """
+
+    say: str
+    machine: str
+    caption: str
+    words: str
+
+
+@dataclass(frozen=True)
+class WrongTurn:
+    """A misconception that a check recognises.
+
+    Attributes:
+        exercise: the exercise's name.
+        turn: the misconception in a few words.
+        hint: what the check answers.
+    """
+
+    exercise: str
+    turn: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One part of a route.
+
+    Attributes:
+        what: its name.
+        lesson: the lesson that is taught, or None for a break and the like.
+        minutes: how long it takes.
+    """
+
+    what: str
+    lesson: Lesson | None
+    minutes: int
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way through the course.
+
+    Attributes:
+        name: such as "Half a day".
+        minutes: how long the room is free.
+        about: what it is for, in a sentence.
+        stops: its parts, in order.
+    """
+
+    name: str
+    minutes: int
+    about: str
+    stops: tuple[Stop, ...]
+
+    @property
+    def planned_minutes(self) -> int:
+        """Minutes of all parts."""
+        return sum(stop.minutes for stop in self.stops)
+
+
+@cache
+def _plans(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise LessonError(f"{path.name} cannot be read: {error}. Restore it from git.") from error
+
+
+def plans() -> dict[str, Any]:
+    """Returns what ``book/instructors.yml`` holds.
+
+    Raises:
+        LessonError: if it is missing or damaged.
+    """
+    return _plans(notebooks_root().resolve().parent / "book" / "instructors.yml")
+
+
+def stated_minutes(lesson: Lesson) -> int:
+    """Returns the minutes that the lesson itself states: reading, exercises and one run."""
+    return int(figure(f"time {lesson.number:02d}").split()[0])
+
+
+def routes() -> list[Route]:
+    """Returns the routes, with the minutes that the lessons state now.
+
+    Example:
+        >>> [route.name for route in routes()]
+        ['Half a day', 'One day', 'Two days']
+        >>> all(route.planned_minutes <= route.minutes for route in routes())
+        True
+    """
+    planned = plans()
+    return [
+        Route(each["name"], each["minutes"], each["about"], tuple(_stops(each, planned["plan"])))
+        for each in planned["routes"]
+    ]
+
+
+def _stops(route: dict[str, Any], plan: dict[str, int]) -> Iterator[Stop]:
+    """Lessons in order, breaks spread evenly between them, demos where they belong."""
+    yield Stop("Welcome", None, plan["welcome"])
+    numbers = sorted([*route["lessons"], *route["demos"]])
+    after = {round((index + 1) * len(numbers) / (route["breaks"] + 1)) for index in range(route["breaks"])}
+    for index, number in enumerate(numbers, start=1):
+        lesson = find_lesson(number)
+        name = f"{lesson.number:02d} · {lesson.title}"
+        if number in route["lessons"]:
+            yield Stop(f"{name}, with discussion", lesson, stated_minutes(lesson) + plan["discussion"])
+        else:
+            yield Stop(f"{name}, five-minute path", lesson, plan["demo"])
+        if index in after and index < len(numbers):
+            yield Stop("Break", None, plan["break"])
+    yield Stop("What will you measure in your own program?", None, plan["wrap_up"])
+
+
+def expectations(lesson: Lesson) -> list[Expectation]:
+    """Returns the numbers to expect, on each machine that has recorded them.
+
+    Args:
+        lesson: the lesson.
+
+    Raises:
+        EvidenceError: if no machine at all has a number that ``book/instructors.yml`` names.
+
+    Example:
+        >>> found = expectations(find_lesson("pinned_memory"))
+        >>> found[0].say
+        'Through the staging buffer, 64 KiB'
+        >>> "times as long" in found[0].words
+        True
+    """
+    found = []
+    for each in plans()["expect"].get(lesson.slug, []):
+        problem: EvidenceError | None = None
+        before = len(found)
+        for machine in machines():
+            try:
+                words = in_words(evaluate(each["value"], machine), each.get("unit"))
+                caption = environment_of(each["value"], machine).caption
+            except EvidenceError as error:  # this machine has no record of it, or one of another size
+                problem = error
+            else:
+                found.append(Expectation(each["say"], machine, caption, words))
+        if problem and len(found) == before:
+            raise problem
+    return found
+
+
+def wrong_turns(lesson: Lesson) -> list[WrongTurn]:
+    """Returns what the checks of a lesson recognise, with the hint that each gives.
+
+    Args:
+        lesson: the lesson.
+
+    Example:
+        >>> wrong_turns(find_lesson("pinned_memory"))[0].exercise
+        'Is it worth it?'
+    """
+    return [
+        WrongTurn(name, key.replace("_", " "), hint)
+        for name, hints in _checks(package_root() / "exercises" / f"{lesson.slug}.py")
+        for key, hint in hints.items()
+    ]
+
+
+def _checks(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Name and hints of each check, read from the text of its module: importing it would import torch."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for call in getattr(node, "decorator_list", []):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "exercise":
+                hints = next(keyword.value for keyword in call.keywords if keyword.arg == "hints")
+                yield ast.literal_eval(call.args[0]), ast.literal_eval(hints)
+
+
+def presenter_notes(lesson: Lesson) -> str:
+    """Returns Markdown for whoever gives the five-minute path: times, what to expect, where people go wrong.
+
+    Args:
+        lesson: the lesson.
+    """
+    parts = ["Fold this away before the room comes in. Ask for the prediction first, then run cell after cell.", ""]
+    first_lines = {
+        cell["id"]: cell["source"].split("\n", 1)[0] for cell in demo_notebook(lesson)["cells"] if cell["source"]
+    }
+    for timed in demo_times(lesson):
+        about = "" if timed.as_it_is else " The code has changed since."
+        parts += [f"**Time** on {timed.caption}: {in_words(timed.seconds, 's')} in all.{about}", ""]
+        slow = {name: seconds for name, seconds in timed.cells_s.items() if seconds >= 1 and name in first_lines}
+        parts += [f"- {in_words(seconds, 's')}: `{first_lines[name]}`" for name, seconds in slow.items()]
+        parts += [""]
+    parts += ["**Expect**", ""]
+    parts += [f"- {each.say}: {each.words}. *{each.caption}*" for each in expectations(lesson)]
+    parts += ["", "**Where people go wrong**, and the hint that helps", ""]
+    parts += [f"- *{turn.exercise}*, {turn.turn}: {turn.hint}" for turn in wrong_turns(lesson)]
+    return "\n".join(parts)

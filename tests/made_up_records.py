@@ -1,0 +1,176 @@
+"""Records that no machine has made: results of a chosen outcome, in the form that the lessons' experiments have."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from course_utils import store
+from course_utils.results import (
+    Comparison,
+    Curve,
+    Curves,
+    Environment,
+    Measurement,
+    RankReport,
+    RankResults,
+    Sweep,
+    SweepPoint,
+    Table,
+)
+
+GPU = Environment(
+    machine="some-gpu",
+    device_kind="cuda",
+    device_name="Some GPU",
+    cpu_model="Some CPU",
+    cpu_cores=16,
+    memory_bytes=64 * 2**30,
+    os="Linux x86_64",
+    python="3.12.3",
+    torch="2.13.0+cu130",
+    size="full",
+    date="2026-03-01",
+    gpu_count=1,
+    gpu_memory_bytes=80 * 2**30,
+    compute_capability="9.0",
+)
+TWO_GPUS = dataclasses.replace(GPU, machine="two-gpus", gpu_count=2)
+# What a careless folder name and a careless field could make of a CPU.
+CPU_IN_DISGUISE = dataclasses.replace(TWO_GPUS, machine="nvidia-h200", device_kind="cpu")
+
+ROUNDS = 24
+
+
+def _samples(middle_s: float, seed: str) -> tuple[float, ...]:
+    """Times of independent rounds, a tenth of a percent around the middle."""
+    drawn = random.Random(seed)
+    return tuple(middle_s * drawn.uniform(0.999, 1.001) for _ in range(ROUNDS))
+
+
+def comparison(name: str, times_s: Mapping[str, float], **options: Any) -> Comparison:
+    """A comparison whose cases take these seconds, the first the baseline; ``peaks`` gives bytes by label."""
+    peaks = options.pop("peaks", {})
+    first = next(iter(times_s))
+    cases = (
+        Measurement(label, _samples(time_s, label), peak_allocated_bytes=peaks.get(label))
+        for label, time_s in times_s.items()
+    )
+    control = Measurement(f"{first} again", _samples(times_s[first], "again"))
+    return Comparison(tuple(cases), control, GPU, name=name, planned_rounds=ROUNDS, **options)
+
+
+def sweep(name: str, values: Sequence[Any], times_s: Callable[[Any], Mapping[str, float]], **options: Any) -> Sweep:
+    """A sweep whose cases take ``times_s(value)`` seconds."""
+    points = tuple(SweepPoint(value, comparison(name, times_s(value), **options)) for value in values)
+    return Sweep("value", points, GPU, name=name)
+
+
+def table(name: str, rows: Sequence[Mapping[str, Any]], units: Mapping[str, str] | None = None) -> Table:
+    """A table of these rows."""
+    return Table(tuple(rows[0]), tuple(tuple(row.values()) for row in rows), GPU, units=units or {}, name=name)
+
+
+def curves(name: str, lines: Mapping[str, Sequence[float]]) -> Curves:
+    """Curves with these heights at 1, 2, 3..."""
+    drawn = tuple(Curve(label, tuple(range(1, len(y) + 1)), tuple(y)) for label, y in lines.items())
+    return Curves(drawn, x_label="step", y_label="reserved (MiB)", environment=GPU, name=name)
+
+
+def ranks(name: str, key: str, times_s: Mapping[str, float]) -> RankResults:
+    """What two ranks report of rounds that they timed."""
+    timed = {
+        "labels": list(times_s),
+        "seconds": {label: list(_samples(time_s, label)) for label, time_s in times_s.items()},
+        "control": list(_samples(next(iter(times_s.values())), "again")),
+        "calls": 1,
+        "first_call_s": {},
+        "items": {},
+        "agreement": "checked",
+    }
+    reports = tuple(RankReport(rank, {key: timed}) for rank in range(2))
+    return RankResults(program="scripts/some.py", reports=reports, environment=GPU, backend="nccl", name=name)
+
+
+def write(root: Path, environment: Environment, results: Iterable[Any]) -> Path:
+    """Write results as the reference records of a machine, with the parameters that the notebooks have now.
+
+    Returns:
+        The root.
+    """
+    by_lesson: dict[str, dict[str, store.Experiment]] = {}
+    for result in results:
+        lesson = result.name.partition("/")[0]
+        current = store.current_fingerprint(lesson, result.name)
+        assert current is not None, f"no notebook has an experiment {result.name}"
+        by_lesson.setdefault(lesson, {})[result.name] = store.Experiment(
+            result.name, result.kind, current.code_hash, current.parameters_hash, result.to_record()
+        )
+    for lesson, experiments in by_lesson.items():
+        record = store.LessonRecord(lesson, environment, experiments, f"{environment.date}T12:00:00+00:00", 1.0)
+        store.save_lesson(record, root)
+    return root
+
+
+def committed(lesson: str, root: Path, edit: Callable[[dict[str, Any]], None] | None = None) -> Path:
+    """Copy every machine's committed record of a lesson, after ``edit`` has changed its experiments' data.
+
+    Returns:
+        The root.
+    """
+    for path in store.reference_root().glob(f"*/{lesson}.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if edit is not None:
+            edit({name: experiment["data"] for name, experiment in record["experiments"].items()})
+        target = root / path.parent.name / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(record), encoding="utf-8")
+    return root
+
+
+# Edits of a record's data
+
+
+def set_cells(name: str, column: str, value: Any, rows: str = "") -> Callable[[dict[str, Any]], None]:
+    """Put a value into a column of a table: into all rows whose name contains ``rows``; ``value`` may be a function."""
+
+    def edit(data: dict[str, Any]) -> None:
+        index = data[name]["columns"].index(column)
+        changed = 0
+        for row in data[name]["rows"]:
+            if rows in str(row[0]):
+                row[index] = value(dict(zip(data[name]["columns"], row, strict=True))) if callable(value) else value
+                changed += 1
+        assert changed, f"{name} has no row {rows!r}"
+
+    return edit
+
+
+def scale(name: str, label: str, factor: float) -> Callable[[dict[str, Any]], None]:
+    """Make a case take a multiple of the baseline's time in every round, at each point of a sweep."""
+
+    def edit(data: dict[str, Any]) -> None:
+        if name not in data:
+            return  # the other machine has not recorded it
+        found = [point["comparison"] for point in data[name]["points"]] if "points" in data[name] else [data[name]]
+        for one in found:
+            base = one["cases"][0]["elapsed_s"]
+            case = next(case for case in one["cases"] if case["label"] == label)
+            case["elapsed_s"] = [factor * each for each in base]
+            one["control"]["elapsed_s"] = list(base)
+
+    return edit
+
+
+def both(*edits: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    """Several edits, one after the other."""
+
+    def edit(data: dict[str, Any]) -> None:
+        for one in edits:
+            one(data)
+
+    return edit

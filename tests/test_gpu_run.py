@@ -1,0 +1,248 @@
+"""The run on a GPU, rehearsed on a CPU: lessons in real kernels, parts that fail or hang, going on, and the sums."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks import gpu_run, gpu_summary
+from benchmarks.gpu_run import Part
+from course_utils import store
+from tests.sandbox import SET_UP, Sandbox, alive, comparing, number_in, sandbox, wait_for
+from tests.sandbox import here as sandbox_here
+
+__all__ = ["sandbox"]
+
+RATED = (
+    "from course_utils import ceilings, compare\n"
+    "import torch\n"
+    "a, b = torch.randn(2, 2**18)\n"
+    'compare({"once": lambda: a.copy_(b), "twice": lambda: (a.copy_(b), a.copy_(b))[0]}, name="pinned_memory/copy", '
+    'budget_s=0.1, bytes=2 * a.nbytes, ceiling=ceilings()["copy"])'
+)
+PROGRAM_THAT_STARTS_ANOTHER = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+with open(sys.argv[1] + ".part", "w") as file:
+    file.write(f"{child.pid}\\n")
+import os
+os.replace(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(300)
+"""
+
+
+def run(box: Sandbox, *arguments: str) -> tuple[int, str, dict]:
+    """The command as a person types it, on this CPU; returns status, what was said, and the summary."""
+    output = box.root / "out"
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu_run", "--output", str(output), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=gpu_run.ROOT,
+        env=box.environment(COURSE_SIZE="smoke"),
+        timeout=240,
+        check=False,
+    )
+    summary = output / "summary.json"
+    return ran.returncode, ran.stdout + ran.stderr, json.loads(summary.read_text()) if summary.exists() else {}
+
+
+def test_a_rehearsal_records_a_lesson_and_tells_of_one_that_fails(sandbox: Sandbox) -> None:
+    sandbox.notebook("04_pinned_memory", RATED)
+    sandbox.notebook("05_broken", "def inner():\n    return 1 / 0\n\ninner()", 'compare(name="broken/never")')
+    bundle = sandbox.root / "all.tar.gz"
+    arguments = ["--dry-run", "--parts", "environment", "lessons", "--bundle", str(bundle)]
+    status, said, summary = run(sandbox, *arguments)
+    assert status == gpu_run.FAILED, said
+    assert {name: part["state"] for name, part in summary["parts"].items()} == {
+        "environment": "done",
+        "lesson-pinned_memory": "done",
+        "lesson-broken": "failed",
+    }
+    broken = summary["lessons"]["broken"]
+    assert "ZeroDivisionError" in broken["error"]
+    assert "in inner()" in broken["traceback"]
+    assert "ZeroDivisionError" in said
+    # An ordinary record, where the course would look for it.
+    machine = summary["machine"]["machine"]
+    record = store.load_lesson(sandbox.root / "out" / "records" / machine / "pinned_memory.json")
+    result = record.result("pinned_memory/copy")
+    row = next(row for row in summary["shares"] if row["case"] == "once")
+    measurement = result["once"].measurement
+    assert row["share"] == pytest.approx(measurement.bytes / measurement.median_s / result.ceiling.value)
+    assert sum(summary["lessons"]["pinned_memory"]["verdicts"].values()) == 1
+    with tarfile.open(bundle) as archive:
+        assert {f"records/{machine}/pinned_memory.json", "summary.txt", "parts/lesson-broken.txt"} <= set(
+            archive.getnames()
+        )
+
+    # The same command goes on: what failed, once it is mended, and nothing else.
+    sandbox.notebook("05_broken", SET_UP, comparing("broken/mended"))
+    status, said, summary = run(sandbox, *arguments)
+    assert status == 0, said
+    assert said.startswith("1 of 3 parts to run")
+    assert "error" not in summary["lessons"]["broken"]
+    assert "nothing here is a result" in said
+    assert summary["goals"] == summary["copy"] == []
+
+
+def options(folder: Path, *arguments: str):
+    return gpu_run._options(["--output", str(folder), "--dry-run", "--lesson-limit", "5", *arguments])
+
+
+def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch, *found: Part, arguments: tuple[str, ...] = ()):
+    """A run of parts of ours."""
+    monkeypatch.setattr(gpu_run, "parts", lambda options, slugs: list(found))
+    said: list[str] = []
+    return gpu_run.Run(options(folder, *arguments), said.append), said
+
+
+def python(code: str, *arguments: object) -> tuple[str, ...]:
+    return (sys.executable, "-c", code, *map(str, arguments))
+
+
+def test_a_part_that_hangs_is_ended_with_its_children_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_run, "GRACE_S", 0.5)
+    pid = tmp_path / "pid"
+    hangs = Part("hangs", python(PROGRAM_THAT_STARTS_ANOTHER, pid), 2.0, 1.0)
+    fails = Part("fails", python("import sys; print('so it goes'); sys.exit(7)"), 30)
+    run_, said = prepared(tmp_path, monkeypatch, hangs, fails, Part("works", python("pass"), 30))
+    assert run_.run() == gpu_run.FAILED
+    assert {name: each.state for name, each in run_.outcomes.items()} == {
+        "hangs": "timed out",
+        "fails": "failed",
+        "works": "done",
+    }
+    assert run_.outcomes["fails"].status == 7
+    assert any("so it goes" in line for line in said)
+    child = number_in(pid)
+    wait_for(lambda: not alive(child), "the end of the child")
+    # What hung comes last the next time, and what is done not at all.
+    again, said = prepared(
+        tmp_path, monkeypatch, hangs, Part("new", python("pass"), 30), Part("works", python("1"), 30)
+    )
+    again.run()
+    assert [line.split("] ")[1].split(",")[0] for line in said if line.startswith("[")] == ["new", "hangs"]
+
+
+def test_time_that_is_up_leaves_the_rest_for_the_next_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_run, "RESERVE_S", 0.0)
+    monkeypatch.setattr(gpu_run, "GRACE_S", 0.5)
+    long, later = Part("long", python("import time; time.sleep(60)"), 50, 1), Part("later", python("pass"), 50, 40)
+    run_, said = prepared(tmp_path, monkeypatch, long, later, arguments=("--seconds", "5"))
+    assert run_.run() == gpu_run.UNFINISHED
+    assert {name: each.state for name, each in run_.outcomes.items()} == {"long": "cut short", "later": "not run"}
+    assert said[-1] == "Not everything has run: the same command goes on from here."
+    again, _ = prepared(tmp_path, monkeypatch, Part("long", python("pass"), 50), later)
+    assert again.run() == 0
+
+
+def test_a_stop_ends_the_part_and_keeps_what_is_there(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu_run", "--output", str(tmp_path), "--dry-run", "--parts", "lessons"]
+    notebooks = tmp_path / "notebooks"
+    notebooks.mkdir()
+    box = Sandbox(tmp_path)
+    (tmp_path / "tmp").mkdir()
+    box.notebook("00_slow", "import time\nopen('begun', 'w').close()\ntime.sleep(300)", 'compare(name="slow/never")')
+    (tmp_path / "environment.json").write_text(json.dumps({"environment": sandbox_here().to_record()}))
+    process = subprocess.Popen(command, cwd=gpu_run.ROOT, env=box.environment(), stdout=subprocess.PIPE, text=True)
+    wait_for((notebooks / "begun").exists, "the lesson's kernel")
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == gpu_run.INTERRUPTED
+    assert "The same command goes on from here." in said
+    wait_for(lambda: not any(alive(member.pid) for member in family), "the end of the kernel")
+    assert (tmp_path / "summary.txt").exists()
+
+
+def test_every_test_of_the_gpu_is_in_one_group() -> None:
+    groups = gpu_run.test_groups()
+    files = [file for _, mark, found in groups if mark == "gpu and not slow" for file in found]
+    there = [path.relative_to(gpu_run.ROOT).as_posix() for path in (gpu_run.ROOT / "tests" / "gpu").glob("test_*.py")]
+    assert sorted(files) == sorted(there)
+    assert groups[-1][1:] == ("gpu and slow", ("tests/gpu",))
+    assert {name for members in gpu_run.TEST_GROUPS.values() for name in members} <= {
+        Path(file).stem.removeprefix("test_gpu_") for file in there
+    }
+
+
+def test_the_clocks_are_tested_before_anything_is_recorded(tmp_path: Path) -> None:
+    names = [part.name for part in gpu_run.parts(options(tmp_path), ["pinned_memory", "ddp"])]
+    assert names.index("tests-measuring") < names.index("lesson-pinned_memory") < names.index("lesson-ddp")
+    assert names.index("lesson-ddp") < names.index("tests-slow") < names.index("timer-quality")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--parts", "lesons"], "there is no part lesons"),
+        (["--lessons", "99"], "There is no lesson"),
+    ],
+)
+def test_a_command_that_makes_no_sense_is_told_so(tmp_path: Path, capsys, arguments: list[str], said: str) -> None:
+    assert gpu_run.main(["--output", str(tmp_path), "--dry-run", *arguments]) == gpu_run.WRONG_USE
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_gpu_a_real_run_is_refused(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_run, "sees_a_gpu", lambda: False)
+    assert gpu_run.main(["--output", str(tmp_path)]) == gpu_run.WRONG_USE
+    assert "--dry-run" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+def _written(folder: Path, reached: float) -> dict:
+    """A run whose limits are as given; what is asked for follows from them."""
+    limits = {
+        "size": "full",
+        "ceilings": {"entries": [], "environment": sandbox_here().to_record()},
+        "link": {"generation": 5, "width": 16, "bytes_s": 63e9},
+        "product": {
+            "ceiling": 800e12,
+            "routes": {"torch.mm, events": 800e12, "cublasGemmEx, direct, events": 800e12 / reached},
+            "missing": {},
+        },
+        "attention": {"rates": {"flash": 800e12 * reached * 0.7, "efficient": 800e12}, "missing": {}},
+    }
+    store.write_json(folder / "limits.json", limits)
+    return {goal["goal"]: goal for goal in gpu_summary.summary(folder, dry_run=False)["goals"]}
+
+
+@pytest.mark.parametrize(("reached", "expected"), [(0.95, True), (0.6, False)])
+def test_what_was_asked_for_follows_from_what_was_measured(tmp_path: Path, reached: float, expected: bool) -> None:
+    goals = _written(tmp_path, reached)
+    product = next(goal for what, goal in goals.items() if "library called directly" in what)
+    attention = next(goal for what, goal in goals.items() if "fused attention" in what)
+    assert product["reached"] is expected
+    assert attention["reached"] is expected
+    # What nobody has measured is neither reached nor missed.
+    pinned = next(goal for what, goal in goals.items() if what.startswith("pinned copies"))
+    assert (pinned["found"], pinned["reached"]) == ("not measured", None)
+
+
+def test_failing_tests_are_named_with_their_message(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text(
+        "import pytest\n"
+        "def test_good(record_property):\n    record_property('false_verdicts', '0 of 400')\n"
+        "def test_bad():\n    assert 1 == 2, 'one is not two'\n"
+        "def test_left_out():\n    pytest.skip('no GPU')\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_x.py", "--junitxml=tests.xml"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=60)
+    tests = gpu_summary.summary(tmp_path, dry_run=False)["tests"]
+    assert tests["counts"] == {"passed": 1, "failure": 1, "skipped": 1}
+    assert [(each["test"], "one is not two" in each["message"]) for each in tests["failures"]] == [
+        ("test_x::test_bad", True)
+    ]
+    assert tests["skipped"] == {"no GPU": 1}
+    assert tests["noted"] == {"test_x::test_good: false_verdicts": "0 of 400"}

@@ -129,7 +129,7 @@ class Sandbox:
         return {**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **self.variables, **more}
 
     def course(
-        self, *arguments: str, before: Sequence[str] = (), timeout: float = 120, **more: Any
+        self, *arguments: str, before: Sequence[str] = (), timeout: float = 240, **more: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run ``course`` as a person would, in a process of its own.
 
@@ -195,7 +195,7 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     return found
 
 
-def wait_for(condition: Any, what: str, seconds: float = 60) -> Any:
+def wait_for(condition: Any, what: str, seconds: float = 180) -> Any:
     """Wait until something is true, and return it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

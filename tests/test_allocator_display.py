@@ -216,7 +216,6 @@ def test_errors_say_what_is_wrong(call, message: str) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.serial
 def test_the_books_frames_work_from_a_file(tmp_path: Path) -> None:
     sync_api = pytest.importorskip("playwright.sync_api")
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -40,7 +40,7 @@ PUBLIC = {
 
 def _python(code: str) -> str:
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT.parent
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True, cwd=ROOT.parent
     )
     return run.stdout
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -331,6 +332,7 @@ def test_the_status_page_says_what_waits_for_which_hardware():
 # The pages, read as files
 
 
+@cache  # several tests read every page
 def parse(page: Path) -> BeautifulSoup:
     return BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser")
 

@@ -111,7 +111,6 @@ def test_plans_that_are_not_recorded_say_so() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.serial
 def test_the_books_form_works_from_a_file(tmp_path: Path) -> None:
     sync_api = pytest.importorskip("playwright.sync_api")
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

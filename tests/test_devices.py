@@ -650,7 +650,7 @@ def test_gpu_tests_collect_and_say_why_they_are_skipped() -> None:
         env={**os.environ, "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr

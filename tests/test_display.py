@@ -629,7 +629,7 @@ def test_identical_in_two_processes(pytestconfig):
             cwd=pytestconfig.rootpath,
             capture_output=True,
             check=True,
-            timeout=120,
+            timeout=240,
             env=os.environ | {"PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("1", "2")
@@ -648,7 +648,7 @@ def test_showing_text_and_html_needs_neither_matplotlib_nor_ipywidgets(pytestcon
     # A bare package, so that torch (which the course itself imports) does not decide the outcome.
     bare = "import sys, types; p = types.ModuleType('course_utils'); p.__path__ = ['course_utils']; "
     bare += "sys.modules['course_utils'] = p; "
-    subprocess.run([sys.executable, "-c", bare + code], cwd=pytestconfig.rootpath, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", bare + code], cwd=pytestconfig.rootpath, check=True, timeout=240)
 
 
 # ---- figures
@@ -823,7 +823,7 @@ def test_figures_keep_their_look_and_leave_the_users_style_alone():
 
 def test_pyplot_is_not_used(pytestconfig):
     code = _PRINT_ALL.replace("sys.stdout.buffer.write", "len") + "\nassert 'matplotlib.pyplot' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=pytestconfig.rootpath, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], cwd=pytestconfig.rootpath, check=True, timeout=240)
 
 
 # ---- predictions

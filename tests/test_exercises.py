@@ -195,7 +195,7 @@ STRANGE = {
 }
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("strange", STRANGE)
 @pytest.mark.parametrize("slug", MODULES)
 def test_every_check_answers_strange_answers(slug: str, strange: str):

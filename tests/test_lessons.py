@@ -493,7 +493,7 @@ def test_fingerprints_agree_with_another_python(tmp_path: Path, version: str):
         [python, "-I", "-B", "-c", program, ROOT / "course_utils", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     here = [fingerprint(path, name) for path, name in zip(paths, names, strict=True)]
@@ -511,7 +511,7 @@ def test_no_jupyter_package_and_no_torch_is_needed_to_read_lessons(tmp_path: Pat
         "print([name for name in ('torch', 'matplotlib', 'nbformat', 'IPython') if name in sys.modules])\n"
     )
     command = [sys.executable, "-c", program, ROOT / "course_utils", tmp_path / "02_lesson.ipynb"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert run.stdout.strip() == "[]"
 
 
@@ -746,12 +746,12 @@ def test_the_command_goes_on_after_a_bad_notebook(untidy: Path, capsys: pytest.C
 # nbval: the options and the root conftest make it strict
 
 
-def nbval(folder: Path, *arguments: str, seconds: int = 20) -> subprocess.CompletedProcess[str]:
+def nbval(folder: Path, *arguments: str, seconds: int = 100) -> subprocess.CompletedProcess[str]:
     shutil.copy(ROOT / "conftest.py", folder / "conftest.py")
     environment = {key: value for key, value in os.environ.items() if key != "COURSE_SIZE"}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "--color=no", "-q"]
     command += ["--rootdir", str(folder), "-c", "/dev/null", "--nbval", f"--nbval-cell-timeout={seconds}", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def test_pages_are_the_same_in_every_process(pytestconfig: pytest.Config) -> Non
             cwd=pytestconfig.rootpath,
             capture_output=True,
             check=True,
-            timeout=120,
+            timeout=240,
             env=os.environ | {"PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("1", "2")

@@ -302,7 +302,6 @@ def test_the_widget_shows_what_is_typed() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.serial
 def test_the_books_form_works_from_a_file(tmp_path: Path) -> None:
     sync_api = pytest.importorskip("playwright.sync_api")
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -303,7 +303,7 @@ def test_stopping_keeps_finished_lessons_and_the_same_command_goes_on(sandbox, s
     process = sandbox.start("record")
     kernel = wait_for(lambda: number_in(sandbox.notebooks / "pid"), "the kernel")
     kill(process, signum)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=120)
     assert process.returncode == 128 + signum, said
     assert not alive(kernel)
     assert "Stopped. Kept: alpha; earlier records of the others are as they were." in said
@@ -325,7 +325,7 @@ def test_a_stopped_run_of_named_lessons_says_which_are_left(sandbox):
     process = sandbox.start("record", "beta", "alpha", "--size", "smoke", "--timeout", "100")
     wait_for(lambda: number_in(sandbox.notebooks / "pid"), "the kernel")
     kill(process, signal.SIGINT)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=120)
     # beta fails (it imports nothing), so both are left.
     assert "Stopped. Kept: nothing" in said
     assert "Go on with: course record beta alpha --size smoke --timeout 100" in said
@@ -344,7 +344,7 @@ def test_another_recording_in_progress_is_noticed_and_left_alone(sandbox, course
         assert alive(kernel)
     finally:
         kill(process, signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 # Disks

@@ -148,7 +148,6 @@ def lint(arguments: list[str]) -> int:
     """Check the style of code and notebooks; ``--fix`` mends it, and names choose single checks."""
     fix = "--fix" in arguments
     chosen = [argument for argument in arguments if argument != "--fix"]
-    python = prepare(ROOT)
     checks = {
         "check": ["-m", "ruff", "check", *(["--fix"] if fix else []), "."],
         "format": ["-m", "ruff", "format", *([] if fix else ["--check"]), "."],
@@ -158,6 +157,7 @@ def lint(arguments: list[str]) -> int:
     if unknown:
         print(f"There is no check {', '.join(unknown)}. The checks are {', '.join(checks)}.", file=sys.stderr)
         return 2
+    python = prepare(ROOT)
     codes = [_run([python, *checks[name]]) for name in checks if not chosen or name in chosen]
     return max(codes)
 

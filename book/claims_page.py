@@ -42,7 +42,9 @@ def judge_all() -> list[Judgement]:
         BookError: if the ledger or a record that it reads cannot be used.
     """
     try:
-        return [ledger.judge(claim) for claim in ledger.load_claims(LEDGER)]
+        claims = ledger.load_claims(LEDGER)
+        ledger.outcomes_of(call for claim in claims for call in claim.calls)  # all in one process
+        return [ledger.judge(claim) for claim in claims]
     except (ledger.ClaimError, ValueError) as error:
         raise BookError(f"the ledger cannot be judged: {error}") from error
 

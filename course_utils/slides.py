@@ -80,9 +80,8 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
 
 def _follows(cell: dict[str, Any], before: dict[str, Any]) -> bool:
     """Whether a code cell is on the slide of the cell before it. Imports, exercises and solutions are on none."""
-    is_code = cell["cell_type"] == "code" and "hide-cell" not in cell["metadata"].get("tags", [])
     is_title = before["source"].startswith("# ")
-    return is_code and bool(_start(before)) and not is_title and not ends_left_out(before["source"])
+    return cell["cell_type"] == "code" and bool(_start(before)) and not is_title and not ends_left_out(before["source"])
 
 
 def _start(cell: dict[str, Any]) -> str:

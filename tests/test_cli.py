@@ -37,8 +37,8 @@ def one_line(error: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["recrod"], "there is no 'recrod' (did you mean 'record'?). There are: check, record, report, compare."),
-        (["xyzzy"], "there is no 'xyzzy'. There are: check, record, report, compare."),
+        (["recrod"], "there is no 'recrod' (did you mean 'record'?). There are: check, record, report"),
+        (["xyzzy"], "there is no 'xyzzy'. There are: check, record, report"),
         ([], "the following arguments are required: VERB. `course --help` shows what there is."),
         (["record", "alhpa"], "Did you mean 00_alpha? The lessons are: 00_alpha, 04_beta."),
         (["record", "9"], "There is no lesson '9'. The lessons are: 00_alpha, 04_beta."),

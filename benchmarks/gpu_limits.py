@@ -252,11 +252,6 @@ def product_rates(found: Ceilings) -> dict[str, Any]:
     return result
 
 
-def independent_rate(rates: dict[str, Any]) -> float | None:
-    """The best rate of a product that torch had no part in; None if there was none."""
-    return max((rate for route, rate in rates["routes"].items() if not route.startswith("torch.mm")), default=None)
-
-
 def attention_rates() -> dict[str, Any]:
     """Rates of fused attention's forward pass, in FLOP/s: head size 128, 16 heads and 16384 tokens in bf16 on a GPU.
 

@@ -1,16 +1,17 @@
 """Everything that needs a GPU, by one command: tests, limits, records of all lessons, and the timers side by side.
 
-    python -m benchmarks.gpu_run --output benchmarks/results/gpu [--seconds 570] [--bundle gpu_run.tar.gz]
-    python -m benchmarks.gpu_run --output /tmp/gpu --dry-run       # on a CPU: whatever runs there, at smoke size
+    python -m benchmarks.gpu_run
+    python -m benchmarks.gpu_run --seconds 570 --bundle gpu_run.tar.gz   # a machine that is lent for ten minutes
+    python -m benchmarks.gpu_run --output rehearsal --dry-run            # on a CPU: what runs there, at smoke size
 
 Each part is a process of its own with a time limit; one that fails or hangs does not stop the others. What is done is
 kept in the output folder, and the same command goes on from there: first with what was never tried, then with what
-failed. ``--seconds`` ends the run in time for a machine that is lent for some minutes. Nothing here changes a setting
-of the GPU.
+failed. After each part the bundle holds everything so far; unpacked into the output folder of another machine of the
+same kind it lets that one go on. Nothing here changes a setting of the GPU.
 
 The lessons' records are ordinary ones, ``<output>/records/<machine>/<lesson>.json``; the command that copies them into
-the course is printed at the end. On a machine without Jupyter, ``pip install --no-deps --target FOLDER *.whl`` and
-``PYTHONPATH=FOLDER`` are enough.
+the course is printed at the end. Where there is no Jupyter and no network, bring its wheels along:
+``pip install --no-index --no-deps --target FOLDER *.whl``, then ``PYTHONPATH=FOLDER``.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from course_utils import lessons, recording, store
 from course_utils.results import Environment
 
 ROOT = Path(__file__).resolve().parents[1]
+OUTPUT = ROOT / "benchmarks" / "results" / "gpu"  # ignored by git
 # What nobody has measured yet comes first, what a CPU shows as well comes last.
 ORDER = (
     "pinned_memory",
@@ -134,14 +136,14 @@ def parts(options: argparse.Namespace, slugs: Sequence[str]) -> list[Part]:
         )
         for group, mark, files in test_groups()
     ]
-    timers = Part(
+    timers = Part(  # goes on at the trial where it was stopped, so any time that is left is of use
         "timer-quality",
         (python, "benchmarks/timer_quality.py", *quality, "--output", str(out / "timer_quality.json")),
         500,
-        60,
+        30,
     )
     limit = options.lesson_limit
-    recordings = [Part(f"lesson-{slug}", (*me, "--lesson", slug), limit, variables=size) for slug in slugs]
+    recordings = [Part(f"lesson-{slug}", (*me, "--lesson", slug), limit, 75, variables=size) for slug in slugs]
     # If the clocks are wrong, so is everything after them.
     found += [tests[0], *recordings, *tests[1:], timers]
     unknown = sorted(set(options.parts or ()) - {name_of(part) for part in found})
@@ -212,7 +214,8 @@ def run_part(part: Part, log: Path, limit_s: float) -> Outcome:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **part.variables},
+            # Every part must import this very package, installed or not.
+            env={**recording.child_variables(), "PYTHONUNBUFFERED": "1", **part.variables},
             start_new_session=True,
         )
         try:
@@ -256,7 +259,7 @@ def record_lesson(slug: str, output: Path) -> int:
     Returns:
         The exit status.
     """
-    here = Environment.from_record(json.loads((output / "environment.json").read_text(encoding="utf-8"))["environment"])
+    here = described(output) or recording.environment_here()
     cells: list[dict[str, Any]] = []
     begun: dict[int, float] = {}
 
@@ -288,6 +291,14 @@ def record_lesson(slug: str, output: Path) -> int:
     told["seconds"] = round(time.monotonic() - started, 2)
     store.write_json(report, told)
     return FAILED if "error" in told else 0
+
+
+def described(output: Path) -> Environment | None:
+    """The machine as the part ``environment`` found it; asking torch anew takes seconds."""
+    path = output / "environment.json"
+    if not path.exists():
+        return None
+    return Environment.from_record(json.loads(path.read_text(encoding="utf-8"))["environment"])
 
 
 def plain(text: str) -> str:
@@ -347,7 +358,11 @@ class Run:
         self.parts = parts(options, chosen_lessons(options.lessons))
         state = self.output / "state.json"
         earlier = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {}
-        self.outcomes = {name: Outcome(**values) for name, values in earlier.items()}
+        if earlier and earlier["dry_run"] != options.dry_run:
+            raise WrongUse(
+                f"{self.output} holds {'a dry run' if earlier['dry_run'] else 'a real run'}: choose another --output"
+            )
+        self.outcomes = {name: Outcome(**values) for name, values in earlier.get("parts", {}).items()}
 
     @property
     def left_s(self) -> float:
@@ -361,12 +376,13 @@ class Run:
         outcome = self.outcomes.get(part.name)
         if outcome is None or outcome.state != "done" or part.name in (self.options.again or ()):
             return False
+        if part.name == "environment":  # another machine of the same kind may have taken the run over
+            return False
         if not part.name.startswith("lesson-"):
             return True
-        there = self.output / "environment.json"
-        here = Environment.from_record(json.loads(there.read_text(encoding="utf-8"))["environment"])
+        here = described(self.output)
         lesson = lessons.find_lesson(part.name.removeprefix("lesson-"))
-        return recording.is_current(lesson, self.output / "records", here) is not None
+        return here is not None and recording.is_current(lesson, self.output / "records", here) is not None
 
     def run(self) -> int:
         """Run what is not done yet.
@@ -376,7 +392,7 @@ class Run:
         """
         waiting = [part for part in self.parts if not self.is_done(part)]
         # What failed or hung once may do so again: it must not keep the rest from its turn.
-        waiting.sort(key=lambda part: part.name in self.outcomes)
+        waiting.sort(key=lambda part: part.name in self.outcomes and part.name != "environment")
         self.say(f"{len(waiting)} of {len(self.parts)} parts to run; the rest is done.")
         interrupted = False
         for number, part in enumerate(waiting, start=1):
@@ -396,8 +412,7 @@ class Run:
                 for line in self.log(part).read_text(encoding="utf-8", errors="replace").splitlines()[-12:]:
                     self.say(f"    | {line}")
             self.keep()
-        summary = self.keep()
-        self.say("\n" + gpu_summary.as_text(summary))
+        self.say("\n" + self.keep())
         if interrupted:
             self.say("Stopped. The same command goes on from here.")
             return INTERRUPTED
@@ -413,15 +428,20 @@ class Run:
         """Where a part's output goes."""
         return self.output / "parts" / f"{part.name}.txt"
 
-    def keep(self) -> dict[str, Any]:
-        """Write state, summary and bundle, and return the summary."""
-        store.write_json(self.output / "state.json", {name: asdict(found) for name, found in self.outcomes.items()})
-        summary = gpu_summary.summary(self.output, self.options.dry_run)
-        store.write_json(self.output / "summary.json", summary)
-        (self.output / "summary.txt").write_text(gpu_summary.as_text(summary), encoding="utf-8")
+    def keep(self) -> str:
+        """Write state, summary and bundle, and return the summary as a text."""
+        outcomes = {name: asdict(found) for name, found in self.outcomes.items()}
+        store.write_json(self.output / "state.json", {"dry_run": self.options.dry_run, "parts": outcomes})
+        try:
+            found = gpu_summary.summary(self.output, self.options.dry_run)
+            store.write_json(self.output / "summary.json", found)
+            text = gpu_summary.as_text(found)
+        except Exception:  # what was measured is worth more than its summary, which can be made again
+            text = f"The summary failed; the parts are in {self.output}.\n{traceback.format_exc()}"
+        (self.output / "summary.txt").write_text(text, encoding="utf-8")
         if self.options.bundle:
             bundle(self.output, self.options.bundle)
-        return summary
+        return text
 
 
 def bundle(folder: Path, file: Path) -> None:
@@ -448,7 +468,13 @@ def _seconds(text: str) -> float:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="where everything goes")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=OUTPUT,
+        metavar="FOLDER",
+        help=f"where everything goes ({OUTPUT.relative_to(ROOT)})",
+    )
     parser.add_argument("--bundle", type=Path, metavar="FILE", help="pack the folder into this .tar.gz after each part")
     parser.add_argument("--seconds", type=_seconds, help="end in this time; the same command goes on")
     parser.add_argument("--lessons", nargs="+", metavar="LESSON", help="default: all")

@@ -5,6 +5,7 @@ Everything is read from the run's folder, so that a run that was cut short is su
 
 from __future__ import annotations
 
+import contextlib
 import json
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -18,6 +19,7 @@ from course_utils.display.quantities import format_interval, format_percent
 from course_utils.results import Case, Ceilings, Comparison, Sweep
 from course_utils.store import LessonRecord, RecordError
 
+ROOT = Path(__file__).resolve().parents[1]
 # For experiments whose lesson shows rates and no ceiling: what their rates can be held against.
 CEILING_OF = {
     "measuring/warm_cache": "copy",
@@ -47,7 +49,7 @@ def summary(folder: Path, dry_run: bool) -> dict[str, Any]:
         "dry_run": dry_run,
         "machine": described.get("environment"),
         "versions": described.get("versions", {}),
-        "parts": _read(folder / "state.json") or {},
+        "parts": (_read(folder / "state.json") or {}).get("parts", {}),
         "tests": _tests(sorted(folder.glob("tests*.xml"))),
         "lessons": _lessons(folder / "parts", records),
         "limits": limits and {key: limits[key] for key in ("size", "link", "product", "attention")},
@@ -230,6 +232,9 @@ def _timers(path: Path) -> dict[str, Any] | None:
 
 def _copy_commands(folder: Path, records: list[LessonRecord]) -> list[str]:
     """How the records get into the course."""
+    folder = folder.resolve()
+    with contextlib.suppress(ValueError):  # outside the repository the whole path is needed
+        folder = folder.relative_to(ROOT)
     commands = []
     for machine in sorted({record.environment.machine for record in records}):
         target = f"course_utils/records/{machine}"

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from book import instructors
 from book.claims_page import PAGE, claims_page, judge_all, summary
 from book.generated import BOOK, ROOT, BookError, write
 from book.landing import headline, svg
@@ -24,8 +25,10 @@ from book.status_page import status_page
 from book.stored_outputs import stale_notebooks
 from course_utils import claims, prose, store
 from course_utils.claims import Judgement
+from course_utils.evidence import EvidenceError
 from course_utils.lessons import LessonError, experiments, find_lessons, needs
 from course_utils.sentences import text_files
+from course_utils.slides import SlidesError
 
 GENERATED = BOOK / "_generated"
 
@@ -62,12 +65,14 @@ def check(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
 
 
 def generate(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
-    """Write the generated pages that are not committed: the status page and what the landing page includes."""
+    """Write the generated pages that are not committed: the status page, and what other pages include."""
     example, figure = headline(lessons)
     write(BOOK / "status.md", status_page(lessons, judgements))
     write(GENERATED / "lessons.md", table_with_findings(lessons, judgements, "../notebooks", "claims.md"))
     write(GENERATED / "claims.md", summary(judgements))
     write(GENERATED / "headline.md", example)
+    for name, text in instructors.generated().items():
+        write(GENERATED / name, text)
     if figure is not None:
         write(GENERATED / "headline.svg", svg(figure))
 
@@ -93,7 +98,7 @@ def build(output: Path, fresh: bool = False) -> Path:
         generate(lessons, judgements)
     except store.RecordError as error:
         raise BookError(f"a record cannot be shown: {error}") from error
-    except (LessonError, claims.ClaimError) as error:
+    except (LessonError, claims.ClaimError, EvidenceError) as error:
         raise BookError(str(error)) from error
     built = output / "_build"
     html = built / "html"
@@ -119,6 +124,10 @@ def build(output: Path, fresh: bool = False) -> Path:
         # Sphinx does not repeat a warning about a page that it has cached: the next build must read all pages again.
         shutil.rmtree(built / ".doctrees", ignore_errors=True)
         raise BookError("the book has errors or warnings, listed above; mend them and run `make book` again")
+    try:
+        instructors.add_slides(html)
+    except SlidesError as error:
+        raise BookError(f"the slides cannot be made: {error}") from error
     for source_map in html.rglob("*.map"):
         # Only the authors of the theme debug its scripts, and the maps are 40% of a small book.
         source_map.unlink()

@@ -42,14 +42,16 @@ def judge_all() -> list[Judgement]:
         BookError: if the ledger or a record that it reads cannot be used.
     """
     try:
-        return [ledger.judge(claim) for claim in ledger.load_claims(LEDGER)]
+        claims = ledger.load_claims(LEDGER)
+        ledger.outcomes_of(call for claim in claims for call in claim.calls)  # all in one process
+        return [ledger.judge(claim) for claim in claims]
     except (ledger.ClaimError, ValueError) as error:
         raise BookError(f"the ledger cannot be judged: {error}") from error
 
 
-def badge(verdict: str) -> str:
-    """A verdict as a word with its sign."""
-    return f'<span class="claim-verdict claim-{_css(verdict)}">{SIGNS[verdict]} {verdict}</span>'
+def badge(verdict: str, word: str = "") -> str:
+    """A verdict as a word with its sign; ``word`` stands for it where it would mislead."""
+    return f'<span class="claim-verdict claim-{_css(verdict)}">{SIGNS[verdict]} {word or verdict}</span>'
 
 
 def _css(verdict: str) -> str:
@@ -156,7 +158,8 @@ def _part(judged: PartJudgement, several: bool) -> list[str]:
 
 
 def _machine(machine: MachineJudgement, alone: bool) -> list[str]:
-    where = f"On {machine.caption}" if alone else f"{badge(machine.verdict)} on {machine.caption}"
+    says = "undecided" if machine.verdict == "open" else machine.verdict
+    where = f"On {machine.caption}" if alone else f"{badge(machine.verdict, says)} on {machine.caption}"
     lines = [f"- {label}: **{words}**" for label, words in machine.numbers]
     lines += [f"- *{notice}*" for notice in machine.notices]
     return [f"{where}:", "", *lines, ""] if lines else [f"{where}.", ""]

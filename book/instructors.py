@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from course_utils.demo import demo_times
+from course_utils.demo import DemoTime, demo_times
 from course_utils.evidence import in_words
 from course_utils.lessons import Lesson, find_lessons
 from course_utils.slides import write_slides
@@ -45,20 +45,22 @@ def _routes() -> str:
 
 
 def _demos() -> str:
-    rows, captions = [], {}
-    for lesson in find_lessons():
-        times = []
-        for timed in demo_times(lesson):
-            captions[timed.machine] = timed.caption
-            about = "" if timed.as_it_is else " (its code has changed since)"
-            times.append(f"`{timed.machine}`: {in_words(timed.seconds, 's')}{about}")
+    timed = {lesson: {each.machine: each for each in demo_times(lesson)} for lesson in find_lessons()}
+    captions = {name: each.caption for times in timed.values() for name, each in times.items()}
+    rows = []
+    for lesson, times in timed.items():
         slides = f'<a href="../{SLIDES}/{lesson.name}.html">slides</a>'
-        rows.append(
-            [_link(lesson), f"`course demo {lesson.number:02d}`", "<br>".join(times) or "not timed yet", slides]
-        )
-    page = _table(["Lesson", "Opens it", "Its cells take", "Slides"], rows)
+        seconds = [_seconds(times.get(machine)) for machine in captions]
+        rows.append([_link(lesson), f"`course demo {lesson.number:02d}`", *seconds, slides])
+    page = _table(["Lesson", "Opens it", *(f"On `{machine}`" for machine in captions), "Slides"], rows)
     page += [f"- `{machine}`: {caption}" for machine, caption in captions.items()]
     return "\n".join(page) + "\n"
+
+
+def _seconds(timed: DemoTime | None) -> str:
+    if timed is None:
+        return "not timed yet"
+    return in_words(timed.seconds, "s") + ("" if timed.as_it_is else " (its code has changed since)")
 
 
 def _expectations() -> str:

@@ -12,7 +12,6 @@ from course_utils.claims import Judgement, MachineJudgement
 
 README = ROOT / "README.md"
 PICTURE = BOOK / "images" / "headline.png"
-_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def picture() -> bytes:
@@ -98,7 +97,7 @@ def _numbers(lesson: Lesson, judgements: Sequence[Judgement]) -> tuple[MachineJu
 
 
 def _raised(number: int) -> str:
-    return str(number).translate(_RAISED)
+    return f"<sup>{number}</sup>"
 
 
 def readme(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> str:

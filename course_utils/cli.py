@@ -1,8 +1,9 @@
-"""The command line: ``course check``, ``record``, ``report``, ``demo`` and ``slides``."""
+"""The command line: ``course check``, ``record``, ``report``, ``compare``, ``demo`` and ``slides``."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import json
 import os
@@ -11,7 +12,7 @@ import shutil
 import signal
 import sys
 import textwrap
-import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
@@ -105,6 +106,24 @@ def _parser() -> tuple[_Parser, list[str]]:
     slides.add_argument("lessons", nargs="*", metavar="LESSON", help="number, name or file of a lesson; default: all")
     slides.add_argument("--output", type=Path, metavar="FOLDER", help="default: slides/ beside the notebooks")
     slides.set_defaults(run=_slides)
+    compare = verbs.add_parser(
+        "compare",
+        help="which verdicts changed between two machines or two dates, beyond noise",
+        description="Say which verdicts and values changed between two sets of records, beyond noise. A and B are each "
+        "a machine (own:MACHINE or reference:MACHINE where you and the course have one of that name), REV:MACHINE for "
+        "the reference records in a commit of git (HEAD~5:amd-epyc-2-cores), a folder of records, or a record's file.",
+    )
+    compare.add_argument("a", metavar="A", help="what it was before, or one machine")
+    compare.add_argument("b", metavar="B", help="what it is now, or another machine")
+    compare.add_argument("--all", action="store_true", help="show what is the same as well")
+    compare.add_argument("--json", action="store_true", help="print JSON instead of text")
+    compare.add_argument(
+        "--tolerance",
+        type=_fraction,
+        metavar="FRACTION",
+        help="relative difference up to which numbers without an interval count as alike (0.05)",
+    )
+    compare.set_defaults(run=_compare)
     return parser, list(verbs.choices)
 
 
@@ -115,6 +134,14 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise ValueError(text)
+    return value
+
+
+_fraction.__name__ = "fraction"
 _seconds.__name__ = "number of seconds"  # argparse puts it into its message
 
 
@@ -242,38 +269,10 @@ def _show_check(found: MachineCheck) -> None:
 # course record
 
 
-class _Progress:
-    """What is running now: one rewritten line in a terminal, elsewhere a line for each cell of over a second."""
-
-    def __init__(self, stream: TextIO):
-        self.stream = stream
-        self.rewrite = stream.isatty()
-        self.lesson = ""
-        self.cell = 0
-        self.lesson_start = self.cell_start = 0.0
-
-    def __call__(self, lesson: str, cell: int, cells: int, done: bool) -> None:
-        now = time.perf_counter()
-        if lesson != self.lesson:
-            self.lesson, self.cell, self.lesson_start = lesson, 0, now
-        if cell != self.cell:
-            self.cell, self.cell_start = cell, now
-        if self.rewrite:
-            line = f"{lesson}: cell {cell} of {cells}, {now - self.lesson_start:.0f} s"
-            print(f"\r\x1b[K{line[: _width() - 1]}", end="", file=self.stream, flush=True)
-        elif done and now - self.cell_start >= 1:
-            print(f"{lesson}: cell {cell} of {cells} took {now - self.cell_start:.1f} s", file=self.stream, flush=True)
-
-    def say(self, line: str) -> None:
-        """A line that stays."""
-        if self.rewrite:
-            print("\r\x1b[K", end="", file=self.stream)
-        print(line, file=self.stream, flush=True)
-
-
 def _record(options: argparse.Namespace) -> int:
     from course_utils import recording, store
     from course_utils.lessons import LessonError, find_lesson, find_lessons
+    from course_utils.recording_progress import CourseProgress
 
     try:
         chosen = [find_lesson(name) for name in options.lessons] if options.lessons else find_lessons()
@@ -283,32 +282,33 @@ def _record(options: argparse.Namespace) -> int:
         return _complain("there are no lessons to record: work in a clone of the repository", FAILED)
     chosen = list(dict.fromkeys(chosen))
     root = store.reference_root() if options.reference else store.results_root()
-    progress = _Progress(sys.stderr)
+    repeat = bool(options.force or options.lessons)
     outcomes: list[Outcome] = []
     try:
         if other := recording.clean_up(root):
-            progress.say(f"Another `course record` (process {other}) is running: each makes the other slower.")
+            _note(f"Another `course record` (process {other}) is running: each makes the other slower.")
         here = recording.environment_here(options.size)
-        progress.say(f"Recording {_count(len(chosen), 'lesson')} on {here.machine}, {here.size} size.")
-        for outcome in recording.record_lessons(
-            chosen,
-            root,
-            here,
-            repeat=bool(options.force or options.lessons),
-            reference=options.reference,
-            timeout_s=options.timeout,
-            on_cell=progress,
-        ):
-            outcomes.append(outcome)
-            line = f"{outcome.lesson}: {outcome.state}"
-            progress.say(line + (f" ({outcome.message})" if outcome.state == "skipped" else ""))
+        _note(f"Recording {_count(len(chosen), 'lesson')} on {here.machine}, {here.size} size.")
+        expected_s = recording.expected_seconds(chosen, root, here, repeat=repeat)
+        with contextlib.closing(CourseProgress(sys.stderr, expected_s)) as progress:
+            for outcome in recording.record_lessons(
+                chosen,
+                root,
+                here,
+                repeat=repeat,
+                reference=options.reference,
+                timeout_s=options.timeout,
+                on_cell=progress,
+            ):
+                outcomes.append(outcome)
+                progress.finish(outcome)
     except (recording.RecordingError, store.RecordError) as error:
         return _complain(str(error), FAILED)
     except (KeyboardInterrupt, recording.Stopped) as stopped:
-        progress.say("")
+        print(file=sys.stderr)
         _show_stopped(options, chosen, outcomes)
         return 128 + getattr(stopped, "signum", signal.SIGINT)
-    _show_outcomes(outcomes, root / here.machine)
+    _show_outcomes(options, outcomes, root / here.machine)
     return 0 if all(outcome.state in ("recorded", "skipped") for outcome in outcomes) else FAILED
 
 
@@ -316,20 +316,42 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _show_outcomes(outcomes: Sequence[Outcome], folder: Path) -> None:
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _show_outcomes(options: argparse.Namespace, outcomes: Sequence[Outcome], folder: Path) -> None:
+    from course_utils.recording_progress import clock_text
+
+    verdicts = [_verdict_counts(outcome) for outcome in outcomes]
     width = max(len("lesson"), *(len(outcome.lesson) for outcome in outcomes))
-    print(f"\n{'lesson':<{width}}  seconds  experiments  state")
-    for outcome in outcomes:
-        numbers = f"{outcome.seconds:>7.1f}  {outcome.experiments or '–':>11}"
+    wide = max(len("verdicts"), *map(len, verdicts))
+    print(f"\n{'lesson':<{width}}  seconds  experiments  {'verdicts':<{wide}}  state")
+    for outcome, counts in zip(outcomes, verdicts, strict=True):
+        numbers = f"{outcome.seconds:>7.1f}  {outcome.experiments or '–':>11}  {counts:<{wide}}"
         print(f"{outcome.lesson:<{width}}  {numbers}  {_painted(outcome.state, outcome.state, sys.stdout)}")
-        if outcome.message:
-            print(_wrapped("    ", outcome.message, 4))
-    failed = [outcome.lesson for outcome in outcomes if outcome.state == "failed"]
     print()
-    if any(outcome.state in ("recorded", "skipped") for outcome in outcomes):
-        print(f"Records are in {_shown(folder)}. `course report` puts them beside the other machines'.")
-    if failed:
+    for outcome in outcomes:
+        if outcome.message and outcome.state != "skipped":
+            print(_wrapped("  ", f"{outcome.lesson}: {outcome.message}", 4))
+    states = Counter(outcome.state for outcome in outcomes)
+    taken = sum(outcome.seconds for outcome in outcomes if outcome.state != "skipped")
+    told = ", ".join(
+        f"{states[state]} {state}" for state in ("recorded", "skipped", "failed", "not run") if states[state]
+    )
+    print(f"{_count(len(outcomes), 'lesson')}: {told}, in {clock_text(taken)}.")
+    left = [outcome.lesson for outcome in outcomes if outcome.state in ("failed", "not run")]
+    if failed := [outcome.lesson for outcome in outcomes if outcome.state == "failed"]:
         print(f"{_count(len(failed), 'lesson')} failed; earlier records of {', '.join(failed)} are as they were.")
+    if left:
+        print(f"Mend that, then go on with: {_go_on_command(options, left)}")
+    if len(left) < len(outcomes):
+        print(f"Records are in {_shown(folder)}. `course report` puts them beside the other machines'.")
+
+
+def _verdict_counts(outcome: Outcome) -> str:
+    """For example ``3 FASTER, 1 SAME``."""
+    return ", ".join(f"{number} {verdict}" for verdict, number in outcome.verdicts.items()) or "–"
 
 
 def _shown(path: Path) -> str:
@@ -342,14 +364,18 @@ def _shown(path: Path) -> str:
 
 def _show_stopped(options: argparse.Namespace, chosen: Sequence[Lesson], outcomes: Sequence[Outcome]) -> None:
     kept = [outcome.lesson for outcome in outcomes if outcome.state in ("recorded", "skipped")]
-    command = ["course", "record"]
-    if options.lessons or options.force:
-        command += [lesson.slug for lesson in chosen if lesson.slug not in kept]
+    print(f"Stopped. Kept: {', '.join(kept) or 'nothing'}; earlier records of the others are as they were.")
+    named = bool(options.lessons or options.force)
+    left = [lesson.slug for lesson in chosen if lesson.slug not in kept] if named else []
+    print(f"Go on with: {_go_on_command(options, left)}")
+
+
+def _go_on_command(options: argparse.Namespace, left: Sequence[str]) -> str:
+    command = ["course", "record", *left]
     command += ["--reference"] if options.reference else []
     command += ["--size", options.size] if options.size else []
     command += ["--timeout", f"{options.timeout:g}"] if options.timeout != 600 else []
-    print(f"Stopped. Kept: {', '.join(kept) or 'nothing'}; earlier records of the others are as they were.")
-    print(f"Go on with: {shlex.join(command)}")
+    return shlex.join(command)
 
 
 # course report
@@ -404,6 +430,26 @@ def _slides(options: argparse.Namespace) -> int:
         slides.write_slides(chosen, folder, say=lambda page: print(_shown(Path(page)), flush=True))
     except (slides.SlidesError, LessonError) as error:
         return _complain(str(error), FAILED)
+    return 0
+
+
+# course compare
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from course_utils import record_changes
+    from course_utils.changes_text import changes_text
+
+    try:
+        a, b = record_changes.read_records(options.a), record_changes.read_records(options.b)
+        tolerance = record_changes.TOLERANCE if options.tolerance is None else options.tolerance
+        changes = record_changes.with_claims(record_changes.compare_records(a, b, tolerance))
+    except record_changes.RecordChangesError as error:
+        return _complain(str(error), WRONG_USE)
+    if options.json:
+        print(json.dumps(changes.to_json(), indent=2, ensure_ascii=False))
+    else:
+        print(changes_text(changes, everything=options.all, width=_width()))
     return 0
 
 

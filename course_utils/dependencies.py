@@ -126,13 +126,13 @@ class _Names(ast.NodeVisitor):
         inner = _Names()
         for part in (*node.bases, *(keyword.value for keyword in node.keywords), *node.decorator_list, *node.body):
             inner.visit(part)
-        self.read |= inner.read - inner.bound
-        self.read_later |= inner.read_later - {node.name}
+        self.read |= inner.read - inner.bound - self.bound
+        self.read_later |= inner.read_later
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
         inner = _Names()
         inner.generic_visit(node)
-        self.read |= inner.read - inner.bound
+        self.read |= inner.read - inner.bound - self.bound
         self.read_later |= inner.read_later - inner.bound
         # What a walrus binds in a comprehension is the notebook's.
         self.bound |= {each.target.id for each in ast.walk(node) if isinstance(each, ast.NamedExpr)}
@@ -167,7 +167,7 @@ def statements(trees: Mapping[int, ast.Module]) -> Iterator[Statement]:
                 frozenset(binds - changes),
                 frozenset(changes - {""}),
                 frozenset(names.read | names.changed),
-                frozenset(names.read_later),
+                frozenset(names.read_later - names.bound),
             )
 
 
@@ -185,7 +185,7 @@ def undefined_names(trees: Mapping[int, ast.Module]) -> list[str]:
     for part in parts:
         everywhere |= part.binds | part.changes
     for part in parts:
-        missing |= part.reads - defined - part.changes
+        missing |= part.reads - defined
         defined |= part.binds | part.changes
         missing |= part.reads_later - everywhere - _KNOWN
     return sorted(missing)

@@ -21,8 +21,9 @@ import difflib
 import functools
 import hashlib
 import io
+import time
 import tokenize
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -257,9 +258,11 @@ def experiments_in(expression: str) -> tuple[str, ...]:
 
 # Records
 
+_FRESH_S = 2
+
 
 @functools.lru_cache(maxsize=256)
-def _lesson_record(path: Path, stamp: bytes) -> store.LessonRecord:
+def _lesson_record(path: Path, stamp: Hashable) -> store.LessonRecord:
     """A record, read once as long as its file does not change; ``stamp`` is that of the file."""
     del stamp
     try:
@@ -269,7 +272,7 @@ def _lesson_record(path: Path, stamp: bytes) -> store.LessonRecord:
 
 
 @functools.lru_cache(maxsize=1024)
-def _result(path: Path, stamp: bytes, name: str) -> Any:
+def _result(path: Path, stamp: Hashable, name: str) -> Any:
     try:
         result = _lesson_record(path, stamp).result(name)
     except store.RecordError as error:
@@ -277,16 +280,20 @@ def _result(path: Path, stamp: bytes, name: str) -> Any:
     return _WithUnits.of(result) if isinstance(result, Table) else result
 
 
-def _stamp(path: Path) -> bytes | None:
-    """Stands for what is in a file; None without one. Times of files are too coarse: a test writes twice in no time."""
+def _stamp(path: Path) -> Hashable:
+    """Stands for what is in a file; None without one. Cheap, but not for a file that was just written."""
     try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
+        status = path.stat()
+        # Times of files are coarse: two versions of the same size, written in no time, would look the same.
+        if time.time() - status.st_mtime < _FRESH_S:
+            return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
     except FileNotFoundError:
         return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @functools.lru_cache(maxsize=1024)
-def _fingerprint(notebook: Path, stamp: bytes, name: str) -> Any:
+def _fingerprint(notebook: Path, stamp: Hashable, name: str) -> Any:
     del stamp
     try:
         return fingerprint(notebook, name)
@@ -304,7 +311,7 @@ def _current(name: str) -> Any:
     return None if notebook is None else _fingerprint(notebook, _stamp(notebook), name)
 
 
-def _record_of(name: str, machine: str, root: Path) -> tuple[store.LessonRecord, Path, bytes] | None:
+def _record_of(name: str, machine: str, root: Path) -> tuple[store.LessonRecord, Path, Hashable] | None:
     """The record of a machine that holds an experiment."""
     path = store.record_path(root, machine, name.partition("/")[0])
     stamp = _stamp(path)

@@ -12,7 +12,8 @@ _HEADING = re.compile(r"(#{1,6}) +(.+?)\s*#*")
 # Older lessons set the headings of the verdict's parts in bold.
 _BOLD_HEADING = re.compile(r"\*\*(Recap|Sources|Next)\*\*.*")
 _BOLD_LEVEL = 3
-_RELATIVE_LINK = re.compile(r"(?<!!)\[([^\[\]]*)\]\((?!https?:|mailto:)[^()\s]*\)")
+# Code is matched, too, so that an index and a call in it are not taken for a link.
+_CODE_OR_RELATIVE_LINK = re.compile(r"(`+[^`]+`+)|(?<!!)\[([^\[\]]*)\]\((?!https?:|mailto:)[^()\s]*\)")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
 
@@ -44,7 +45,7 @@ def excerpt(markdown: str, dropped: Collection[str] = NOT_FOR_A_ROOM) -> str:
         It *depends*.
     """
     kept = [
-        line if is_code else _RELATIVE_LINK.sub(r"\1", line)
+        line if is_code else _CODE_OR_RELATIVE_LINK.sub(lambda found: found[1] or found[2], line)
         for line, is_code, left in _sorted(markdown, dropped)
         if not left
     ]

@@ -43,7 +43,7 @@ from course_utils.sentences import (
 if TYPE_CHECKING:
     from course_utils.claims import Claim
 
-WORDS_A_MINUTE = 200
+WORDS_A_MINUTE = 150  # slower than a novel: code is read, too, and cells are run one by one
 NOT_RECORDED = "not recorded"
 
 _MARKER = re.compile(r"<!--=(?P<what>.*?)-->(?P<text>.*?)<!--/-->", re.S)
@@ -122,13 +122,13 @@ def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
         records: where the reference records are; `reference_root` by default.
 
     Returns:
-        Minutes: the words of its Markdown by `WORDS_A_MINUTE`, the minutes that its exercises name, and the run of the
-        slowest machine that has recorded it.
+        Minutes: the words of its text and of its code by `WORDS_A_MINUTE`, the minutes that its exercises name, and the
+        run of the slowest machine that has recorded it.
 
     Raises:
         UnrecordedError: if no machine has recorded it.
     """
-    texts = [passage.text for passage in passages(lesson.path)]
+    texts = [cell["source"] for cell in read_notebook(lesson.path)["cells"]]
     words = sum(
         len(re.findall(r"\S*\w\S*", re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", text, flags=re.S))) for text in texts
     )
@@ -375,7 +375,8 @@ def _verdict_faults_of(lesson: Lesson, claims: Sequence[Claim], verdicts: Mappin
             where = f'{passage.where}: "{sentence_at(in_verdict, start.start()).text}"'
             words = [] if line is None else _verdict_words(line["verdict"])
             if len(words) != 1:
-                found.append(f"{where}: a verdict is written **{start['id']} · the claim in a few words: refuted.**")
+                right = known[start["id"]].verdict if start["id"] in known else "refuted"
+                found.append(f"{where}: a verdict is written **{start['id']} · the claim in a few words: {right}.**")
             elif start["id"] not in known:
                 found.append(f"{where}: the ledger has no claim {start['id']} of lesson {lesson.slug}.")
             else:

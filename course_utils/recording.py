@@ -14,18 +14,22 @@ import logging
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_utils import lessons, store
 from course_utils.lessons import Lesson, LessonError
-from course_utils.results import Environment
+from course_utils.paired import Verdict
+from course_utils.result_rows import rows_of
+from course_utils.results import Case, Environment
 from course_utils.store import Experiment, LessonRecord, RecordError
 
 if TYPE_CHECKING:
@@ -35,7 +39,11 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 600.0
 # A record is committed: raw samples of one lesson have to stay small.
 MAX_RECORD_BYTES = 200_000
+# What a lesson takes about which nothing is known yet: it only starts the estimate.
+_UNKNOWN_S = 60.0
 _STAGING_PREFIX = "course-record-"
+# Nobody sees what the cells show: drawing it into pictures and widgets would only take time.
+_SHOW_TEXT_ALONE = ("--DisplayFormatter.active_types=text/plain", "--MimeBundleFormatter.enabled=False")
 _SILENT = logging.getLogger("course_utils.recording.silent")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
@@ -276,7 +284,7 @@ def _run_notebook(
 
         def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
             return KernelSpec(
-                argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+                argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", *_SHOW_TEXT_ALONE],
                 display_name="Python 3",
                 language="python",
             )
@@ -482,6 +490,7 @@ class Outcome:
         state: ``recorded``, ``skipped``, ``failed`` or ``not run``.
         seconds: how long it ran.
         experiments: how many results were kept.
+        verdicts: how often each verdict was reached, over all comparisons with a baseline.
         message: why it failed or was skipped, or what a reader must know.
     """
 
@@ -489,7 +498,60 @@ class Outcome:
     state: str
     seconds: float = 0.0
     experiments: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
     message: str = ""
+
+
+def verdicts_of(record: LessonRecord) -> dict[str, int]:
+    """How often each verdict was reached in a lesson.
+
+    Args:
+        record: the lesson's record.
+
+    Returns:
+        Number of cases by verdict, over all comparisons, points of sweeps and rounds of ranks; baselines do not count.
+    """
+    found = Counter(
+        row.value.verdict
+        for name in record.experiments
+        for row in rows_of(record.result(name))
+        if isinstance(row.value, Case)
+    )
+    return {verdict: found[verdict] for verdict in Verdict if found[verdict]}
+
+
+def expected_seconds(chosen: list[Lesson], root: Path, here: Environment, *, repeat: bool) -> dict[str, float]:
+    """How long lessons will take, judged from earlier records.
+
+    Args:
+        chosen: lessons, in order.
+        root: folder of the records that are about to be made.
+        here: this machine, and the size to run at.
+        repeat: whether lessons whose record is current are measured again.
+
+    Returns:
+        Seconds by slug: of this machine's earlier record, else of the newest one of such a device at that size, else
+        the median of the other lessons; 0 for a lesson that will be skipped.
+    """
+    expected: dict[str, float | None] = {}
+    for lesson in chosen:
+        skipped = not repeat and is_current(lesson, root, here) is not None
+        expected[lesson.slug] = 0.0 if skipped else _earlier_seconds(lesson.slug, root, here)
+    known = [seconds for seconds in expected.values() if seconds]
+    typical = statistics.median(known) if known else _UNKNOWN_S
+    return {slug: typical if seconds is None else seconds for slug, seconds in expected.items()}
+
+
+def _earlier_seconds(slug: str, root: Path, here: Environment) -> float | None:
+    alike = []
+    for folder in dict.fromkeys([root, store.results_root(), store.reference_root()]):
+        for path in folder.glob(f"*/{slug}.json"):
+            with contextlib.suppress(RecordError):
+                record = store.load_lesson(path)
+                there = record.environment
+                if (there.size, there.device_kind) == (here.size, here.device_kind):
+                    alike.append((there.machine == here.machine, record.recorded_at, record.seconds))
+    return max(alike)[2] if alike else None
 
 
 def check_writable(folder: Path) -> None:
@@ -548,6 +610,7 @@ def record_lessons(
                     "skipped",
                     record.seconds,
                     len(record.experiments),
+                    verdicts_of(record),
                     f"already recorded on {record.recorded_at[:10]}; --force measures again",
                 )
                 continue
@@ -564,7 +627,8 @@ def record_lessons(
             if isinstance(error.__cause__, OSError):
                 broken_disk = "records cannot be written there"
             continue
-        yield Outcome(lesson.slug, "recorded", record.seconds, len(record.experiments), _remark(record, root, here))
+        remark = _remark(record, root, here)
+        yield Outcome(lesson.slug, "recorded", record.seconds, len(record.experiments), verdicts_of(record), remark)
 
 
 def _remark(record: LessonRecord, root: Path, here: Environment) -> str:

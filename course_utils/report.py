@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_utils import lessons, store
+from course_utils import claims, lessons, store
+from course_utils.claims import Claim, ClaimError, MachineJudgement
 from course_utils.display import format_bytes, format_rate, format_seconds, verdict_sentence
 from course_utils.display.tables import value_text
 from course_utils.results import (
@@ -157,6 +158,24 @@ class LessonSection:
         return any(column.own for column in self.columns)
 
 
+@dataclass(frozen=True)
+class JudgedHere:
+    """A claim of the ledger, judged from one machine's own records.
+
+    Attributes:
+        claim: the claim, with the verdict that the ledger states.
+        here: what follows from this machine's records alone.
+    """
+
+    claim: Claim
+    here: MachineJudgement
+
+    @property
+    def agrees(self) -> bool:
+        """Whether this machine bears the ledger out."""
+        return self.here.verdict == self.claim.verdict
+
+
 def write_report(output: Path) -> Path:
     """Write the report.
 
@@ -210,7 +229,9 @@ def render(today: datetime.date | None = None) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     ).get_template(_TEMPLATE)
+    judged = _judged_here(problems) if any(column.own for column in records) else []
     return template.render(
+        judged=judged,
         machines=_machines(records),
         sections=sections,
         problems=problems,
@@ -249,6 +270,23 @@ def _machines(records: Sequence[Column]) -> list[tuple[Column, int]]:
     for column in records:
         groups.setdefault((column.own, column.environment.machine), []).append(column)
     return [(max(group, key=lambda column: column.record.recorded_at), len(group)) for group in groups.values()]
+
+
+def _judged_here(problems: list[str]) -> list[JudgedHere]:
+    """The claims that records of one's own decide. Those that need a call to be run are left to the ledger's page."""
+    if not claims.claims_path().is_file():
+        return []  # the package may be installed without the book
+    try:
+        ledger = [claim for claim in claims.load_claims() if claim.experiments and not claim.calls]
+        return [
+            JudgedHere(claim, here)
+            for claim in ledger
+            for here in claims.judge(claim, store.results_root()).machines
+            if here.verdict != "open"
+        ]
+    except (ClaimError, RecordError) as error:
+        problems.append(str(error))
+        return []
 
 
 def _sections(records: Sequence[Column], problems: list[str]) -> list[LessonSection]:

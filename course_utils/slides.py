@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -80,9 +79,8 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
 
 def _follows(cell: dict[str, Any], before: dict[str, Any]) -> bool:
     """Whether a code cell is on the slide of the cell before it. Imports, exercises and solutions are on none."""
-    is_code = cell["cell_type"] == "code" and "hide-cell" not in cell["metadata"].get("tags", [])
     is_title = before["source"].startswith("# ")
-    return is_code and bool(_start(before)) and not is_title and not ends_left_out(before["source"])
+    return cell["cell_type"] == "code" and bool(_start(before)) and not is_title and not ends_left_out(before["source"])
 
 
 def _start(cell: dict[str, Any]) -> str:
@@ -229,19 +227,18 @@ def _sections(markdown: str) -> Iterator[list[str]]:
         yield section
 
 
-def _spread(section: Sequence[str]) -> Iterator[list[str]]:
-    """Blocks on as few pages as hold them, about equally full."""
-    whole = sum(_weight(block) for block in section)
-    most = max(_PAGE / 2, 1.15 * whole / math.ceil(whole / _PAGE))
-    page: list[str] = []
+def _spread(section: Sequence[str]) -> list[list[str]]:
+    """Blocks on pages that are filled one after the other. A small rest goes onto the page before it."""
+    pages: list[list[str]] = [[]]
     for block in section:
         # A heading stays with its text, however long that is.
-        if not all(map(heading_of, page)) and sum(map(_weight, page)) + _weight(block) > most:
-            yield page
-            page = []
-        page.append(block)
-    if page:
-        yield page
+        if not all(map(heading_of, pages[-1])) and sum(map(_weight, pages[-1])) + _weight(block) > _PAGE:
+            pages.append([])
+        pages[-1].append(block)
+    rest = sum(map(_weight, pages[-1]))
+    if len(pages) > 1 and rest < _PAGE / 4:
+        pages[-2:] = [pages[-2] + pages[-1]]
+    return pages
 
 
 def _continued(heading: str, number: int) -> str:

@@ -19,7 +19,8 @@ import yaml
 from bs4 import BeautifulSoup
 from filelock import FileLock
 
-from book import landing, lesson_list, status_page
+from book import claims_page, landing, lesson_list, readme, status_page
+from book.generated import BookError
 from course_utils import store
 from course_utils.results import Comparison, Environment, Measurement, Sweep, SweepPoint
 
@@ -255,6 +256,79 @@ def test_the_same_record_gives_the_same_figure(records: Path):
     assert "<svg" in one
 
 
+# The ledger's page
+
+
+def test_the_ledgers_page_tells_of_every_claim_all_that_is_known_of_it():
+    judgements = claims_page.judge_all()
+    page = claims_page.claims_page(judgements, lesson_list.load_lessons())
+    entries = {entry.split("\n")[0]: entry for entry in page.split("\n### ")[1:]}
+    assert entries
+    assert set(entries) == {judgement.claim.id for judgement in judgements}
+    for judgement in judgements:
+        claim, entry = judgement.claim, entries[judgement.claim.id]
+        told = [claim.sentence, claim.condition, *claim.sources, *judgement.waits_for]
+        told += [text for _, text in claim.rule if text != "True"] + [call.code.strip() for call in claim.calls]
+        for part in judgement.parts:
+            told += [words for machine in part.machines for _, words in machine.numbers]
+            told += [machine.caption for machine in part.machines]
+        assert [text for text in told if text.rstrip(".") not in entry] == []
+        assert entry.index(f"{claims_page.SIGNS[claim.verdict]} {claim.verdict}<") < entry.index(claim.claim[1:])
+
+
+def test_the_section_that_measures_an_experiment_is_found():
+    lesson = next(lesson for lesson in lesson_list.load_lessons() if lesson.slug == "caching_allocator")
+    assert claims_page.heading_of(lesson.notebook, "caching_allocator/no_cap") == "The simulated training"
+    assert claims_page.heading_of(lesson.notebook, "caching_allocator/no_such_thing") is None
+
+
+def judged_on_a_machine() -> tuple[Any, Any]:
+    judgements = claims_page.judge_all()
+    return next((one, part) for one in judgements for part in one.parts if part.machines and not part.part.aside)
+
+
+def test_machines_that_disagree_are_listed_with_their_own_verdicts():
+    judged, part = judged_on_a_machine()
+    first = dataclasses.replace(part.machines[0], verdict="confirmed")
+    second = dataclasses.replace(first, machine="another", caption="Another machine", verdict="refuted")
+    parts = (dataclasses.replace(part, machines=(first, second), verdict="depends"),)
+    page = claims_page.claims_page([dataclasses.replace(judged, parts=parts)], lesson_list.load_lessons())
+    assert "The recorded machines do not agree" in page
+    assert f"{claims_page.badge('refuted')} on Another machine" in page
+    assert f"{claims_page.badge('confirmed')} on {first.caption}" in page
+
+
+def test_a_finding_that_the_ledger_does_not_have_is_an_error_that_names_it():
+    lesson = next(lesson for lesson in lesson_list.load_lessons() if lesson.finding)
+    wrong = dataclasses.replace(lesson, finding=(lesson.finding[0], "no such label"))
+    with pytest.raises(BookError, match="'no such label'"):
+        readme.table_with_findings([wrong], claims_page.judge_all(), "notebooks", "book/claims.md")
+
+
+def test_a_number_with_an_interval_is_found_before_a_bare_one():
+    lesson = next(lesson for lesson in lesson_list.load_lessons() if lesson.slug == "mixed_precision")
+    judged, part = judged_on_a_machine()
+    told = dataclasses.replace(
+        part.machines[0],
+        verdict=part.verdict,
+        numbers=(("bytes", "3 B"), ("time", "2 s (95% interval 1 s to 3 s)")),
+    )
+    claim = dataclasses.replace(judged.claim, lesson=lesson.slug, verdict="depends", parts=(part.part,))
+    judged = dataclasses.replace(judged, claim=claim, parts=(dataclasses.replace(part, machines=(told,)),))
+    table = readme.table_with_findings([dataclasses.replace(lesson, finding=())], [judged], "n", "c.md")
+    assert "Time: **2 s (95% interval 1 s to 3 s)**<sup>1</sup>" in table
+    assert "3 B" not in table
+    assert f"<sup>1</sup> {told.caption}" in table
+
+
+def test_the_status_page_says_what_waits_for_which_hardware():
+    page = status_page.status_page(lesson_list.load_lessons(), claims_page.judge_all())
+    waiting = page.split("## What waits for hardware")[1].split("## ")[0]
+    row = next(line for line in waiting.splitlines() if line.startswith("| two CUDA GPUs |"))
+    assert "`ddp/data_parallel`" in row
+    assert "[L5](claims.md#l5)" in row
+
+
 # The pages, read as files
 
 
@@ -282,6 +356,10 @@ def loaded_by(soup: BeautifulSoup) -> list[str]:
     found += [reference for tag in soup.find_all("style") for reference in css_references(tag.get_text())]
     found += [reference for tag in soup.find_all(style=True) for reference in css_references(tag["style"])]
     return found
+
+
+def test_the_book_is_at_most_40_mb(html: Path):
+    assert sum(file.stat().st_size for file in html.rglob("*") if file.is_file()) <= 40 * 2**20
 
 
 def test_every_page_of_the_table_of_contents_is_there(html: Path):
@@ -451,6 +529,63 @@ def test_search_opens_from_the_sidebar(visit: Callable[..., Visit]):
     page.wait_for_url("**/search.html?q=pinned*")
     page.locator("#search-results li a").first.wait_for()
     tab.check()
+
+
+def shown_claims(page: Any) -> list[str]:
+    return page.locator("section section section:visible").evaluate_all("found => found.map(entry => entry.id)")
+
+
+@pytest.mark.browser
+def test_claims_can_be_filtered_without_a_mouse_and_the_choice_can_be_linked(visit: Callable[..., Visit]):
+    tab = visit()
+    page = tab.open("book/claims")
+    everything = shown_claims(page)
+    verdicts = {judgement.claim.id.lower(): judgement.claim.verdict for judgement in claims_page.judge_all()}
+    assert set(everything) == set(verdicts)
+    assert page.locator("output").inner_text() == f"{len(everything)} of {len(everything)} claims"
+
+    page.locator("button.claim-refuted").focus()
+    page.keyboard.press("Space")
+    refuted = shown_claims(page)
+    assert {verdicts[one] for one in refuted} == {"refuted"}
+    page.locator(".claims-filter input").focus()
+    page.keyboard.type("t8 ")
+    assert "t8" in shown_claims(page)
+    assert set(shown_claims(page)) < set(refuted)
+
+    address = page.url
+    assert "verdict=refuted" in address
+    page.goto("about:blank")
+    page.goto(address)
+    assert "t8" in shown_claims(page)
+    assert page.locator("button.claim-refuted").get_attribute("aria-pressed") == "true"
+    assert page.locator("h2:visible").count() < 3
+
+    page.locator(".claims-filter-all").focus()
+    page.keyboard.press("Enter")
+    assert shown_claims(page) == everything
+    tab.check()
+
+
+@pytest.mark.browser
+def test_a_link_to_a_claim_shows_it_whatever_was_chosen_before(visit: Callable[..., Visit]):
+    tab = visit()
+    page = tab.open("book/claims", "#verdict=confirmed")
+    assert "t8" not in shown_claims(page)
+    page.evaluate("location.hash = '#t8'")
+    page.locator("#t8").wait_for()
+    assert 0 <= page.locator("#t8").bounding_box()["y"] < 900
+    tab.check()
+
+
+@pytest.mark.browser
+def test_without_scripts_the_ledger_is_complete(chromium: Any, html: Path):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((html / "book/claims.html").as_uri())
+    assert len(shown_claims(page)) == len(claims_page.judge_all())
+    assert page.locator(".claims-filter").count() == 0
+    context.close()
 
 
 @pytest.mark.browser

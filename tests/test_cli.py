@@ -37,8 +37,8 @@ def one_line(error: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["recrod"], "there is no 'recrod' (did you mean 'record'?). There are: check, record, report."),
-        (["xyzzy"], "there is no 'xyzzy'. There are: check, record, report."),
+        (["recrod"], "there is no 'recrod' (did you mean 'record'?). There are: check, record, report"),
+        (["xyzzy"], "there is no 'xyzzy'. There are: check, record, report"),
         ([], "the following arguments are required: VERB. `course --help` shows what there is."),
         (["record", "alhpa"], "Did you mean 00_alpha? The lessons are: 00_alpha, 04_beta."),
         (["record", "9"], "There is no lesson '9'. The lessons are: 00_alpha, 04_beta."),
@@ -67,7 +67,7 @@ def test_an_unknown_size_is_refused_before_anything_runs(box, capsys, monkeypatc
 def test_help_lists_the_verbs_and_succeeds(capsys):
     assert cli.main(["--help"]) == 0
     said = capsys.readouterr().out
-    for verb in ("check", "record", "report"):
+    for verb in ("check", "record", "report", "compare"):
         assert verb in said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,18 +16,12 @@ import pytest
 from benchmarks import gpu_run, gpu_summary
 from benchmarks.gpu_run import Part
 from course_utils import store
+from course_utils.results import Ceiling, Comparison, Measurement, Sweep, SweepPoint
 from tests.sandbox import SET_UP, Sandbox, alive, comparing, number_in, sandbox, wait_for
 from tests.sandbox import here as sandbox_here
 
 __all__ = ["sandbox"]
 
-RATED = (
-    "from course_utils import ceilings, compare\n"
-    "import torch\n"
-    "a, b = torch.randn(2, 2**18)\n"
-    'compare({"once": lambda: a.copy_(b), "twice": lambda: (a.copy_(b), a.copy_(b))[0]}, name="pinned_memory/copy", '
-    'budget_s=0.1, bytes=2 * a.nbytes, ceiling=ceilings()["copy"])'
-)
 PROGRAM_THAT_STARTS_ANOTHER = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
@@ -55,7 +50,7 @@ def run(box: Sandbox, *arguments: str) -> tuple[int, str, dict]:
 
 
 def test_a_rehearsal_records_a_lesson_and_tells_of_one_that_fails(sandbox: Sandbox) -> None:
-    sandbox.notebook("04_pinned_memory", RATED)
+    sandbox.notebook("04_pinned_memory", SET_UP, comparing("pinned_memory/loops"))
     sandbox.notebook("05_broken", "def inner():\n    return 1 / 0\n\ninner()", 'compare(name="broken/never")')
     bundle = sandbox.root / "all.tar.gz"
     arguments = ["--dry-run", "--parts", "environment", "lessons", "--bundle", str(bundle)]
@@ -73,10 +68,7 @@ def test_a_rehearsal_records_a_lesson_and_tells_of_one_that_fails(sandbox: Sandb
     # An ordinary record, where the course would look for it.
     machine = summary["machine"]["machine"]
     record = store.load_lesson(sandbox.root / "out" / "records" / machine / "pinned_memory.json")
-    result = record.result("pinned_memory/copy")
-    row = next(row for row in summary["shares"] if row["case"] == "once")
-    measurement = result["once"].measurement
-    assert row["share"] == pytest.approx(measurement.bytes / measurement.median_s / result.ceiling.value)
+    assert record.result("pinned_memory/loops")["40000"].ratio > 1
     assert sum(summary["lessons"]["pinned_memory"]["verdicts"].values()) == 1
     with tarfile.open(bundle) as archive:
         assert {f"records/{machine}/pinned_memory.json", "summary.txt", "parts/lesson-broken.txt"} <= set(
@@ -87,7 +79,8 @@ def test_a_rehearsal_records_a_lesson_and_tells_of_one_that_fails(sandbox: Sandb
     sandbox.notebook("05_broken", SET_UP, comparing("broken/mended"))
     status, said, summary = run(sandbox, *arguments)
     assert status == 0, said
-    assert said.startswith("1 of 3 parts to run")
+    assert said.startswith("2 of 3 parts to run")
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("[")] == ["environment,", "lesson-broken,"]
     assert "error" not in summary["lessons"]["broken"]
     assert "nothing here is a result" in said
     assert summary["goals"] == summary["copy"] == []
@@ -182,6 +175,22 @@ def test_the_clocks_are_tested_before_anything_is_recorded(tmp_path: Path) -> No
     assert names.index("lesson-ddp") < names.index("tests-slow") < names.index("timer-quality")
 
 
+def test_a_summary_that_fails_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_summary, "summary", lambda folder, dry_run: 1 / 0)
+    parts = [Part(name, python("pass"), 30) for name in ("one", "two")]
+    run_, said = prepared(tmp_path, monkeypatch, *parts)
+    assert run_.run() == 0
+    assert [each.state for each in run_.outcomes.values()] == ["done", "done"]
+    assert "ZeroDivisionError" in said[-1]
+
+
+def test_a_rehearsal_and_a_real_run_are_not_mixed(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(tmp_path, monkeypatch, Part("one", python("pass"), 30))[0].run()
+    monkeypatch.setattr(gpu_run, "sees_a_gpu", lambda: True)
+    assert gpu_run.main(["--output", str(tmp_path)]) == gpu_run.WRONG_USE
+    assert "holds a dry run: choose another --output" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -228,6 +237,48 @@ def test_what_was_asked_for_follows_from_what_was_measured(tmp_path: Path, reach
     # What nobody has measured is neither reached nor missed.
     pinned = next(goal for what, goal in goals.items() if what.startswith("pinned copies"))
     assert (pinned["found"], pinned["reached"]) == ("not measured", None)
+
+
+def recorded_on_a_gpu(folder: Path, pinned_s: float) -> None:
+    """Records as a GPU would leave them: pinned copies of 64 MiB in so many seconds, LSTM weights 1.5 times as dear."""
+    here = dataclasses.replace(sandbox_here(), machine="a-gpu", device_kind="cuda", size="full")
+    link = Ceiling("host to device", "B/s", 2**26, (1.1e-3,))
+    wobble = [1 + 0.001 * (number % 3) for number in range(20)]
+
+    def timed(label: str, seconds: float, **more: object) -> Measurement:
+        return Measurement(label, tuple(seconds * each for each in wobble), **more)
+
+    def compared(seconds: dict[str, float], **more: object) -> Comparison:
+        cases = tuple(timed(label, each, **more) for label, each in seconds.items())
+        ceiling = link if "bytes" in more else None
+        return Comparison(cases, timed("again", next(iter(seconds.values()))), here, planned_rounds=20, ceiling=ceiling)
+
+    copies = compared({"pageable": 3 * pinned_s, "pinned": pinned_s}, bytes=2**26)
+    results = {
+        "pinned_memory/copy": Sweep("KiB", (SweepPoint(65536, copies),), here),
+        "flatten_parameters/forward": compared({"flat": 1e-3, "scattered": 1.5e-3}),
+    }
+    for name, result in results.items():
+        lesson, data = name.partition("/")[0], result.to_record()
+        experiments = {name: store.Experiment(name, result.kind, "c", "p", data)}
+        record = store.LessonRecord(lesson, here, experiments, "2026-01-01T00:00:00+00:00", 250.0)
+        store.save_lesson(record, folder / "records")
+
+
+@pytest.mark.parametrize(("pinned_s", "expected"), [(1.2e-3, True), (2e-3, False)])
+def test_records_of_a_gpu_decide_what_was_asked_for(tmp_path: Path, pinned_s: float, expected: bool) -> None:
+    recorded_on_a_gpu(tmp_path, pinned_s)
+    goals = _written(tmp_path, 0.95)
+    pinned = next(goal for what, goal in goals.items() if what.startswith("pinned copies"))
+    assert pinned["reached"] is expected, pinned
+    lstm = next(goal for what, goal in goals.items() if what.endswith("(flatten_parameters/forward)"))
+    assert lstm["found"].startswith("1.50 of the time 1.50 to 1.5")
+    course = next(goal for what, goal in goals.items() if what.startswith("the whole course"))
+    assert (course["found"], course["reached"]) == ("2 lessons in 500 s", True)
+    found = gpu_summary.summary(tmp_path, dry_run=False)
+    shares = {row["case"]: row["share"] for row in found["shares"]}
+    assert shares["pinned"] == pytest.approx(1.1e-3 / (pinned_s * 1.001))
+    assert "a-gpu/*.json course_utils/records/a-gpu/" in gpu_summary.as_text(found)
 
 
 def test_failing_tests_are_named_with_their_message(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ GLOSSARY = (store.package_root().parent / "book" / "glossary.md").read_text(enco
 # What does not keep a rule yet. Each of these sets is to become empty, and stays so.
 ALL = frozenset(lesson.name for lesson in LESSONS)
 TYPED_YET = frozenset({"notebooks/11_caching_allocator.ipynb"})
-NO_VERDICT_LINES_YET = ALL
+NO_VERDICT_LINES_YET = frozenset({"00_measuring", "08_flatten_parameters", "18_fsdp"})
 NO_GLOSSARY_LINKS_YET = ALL
 OTHER_TIME_YET = ALL
 
@@ -91,7 +91,9 @@ def test_sources_are_dated(path: Path):
 
 def test_verdicts_of_lessons_are_those_of_the_ledger():
     claims = ledger.load_claims()
-    faults = prose.verdict_faults(claims, {claim.id: ledger.judge(claim).verdict for claim in claims})
+    # Running calls takes long; the tests of the ledger do it.
+    judged = {claim.id: ledger.judge(claim).verdict for claim in claims if not claim.calls}
+    faults = prose.verdict_faults(claims, judged)
     assert [fault for fault in faults if not any(name in fault for name in NO_VERDICT_LINES_YET)] == []
 
 
@@ -223,14 +225,15 @@ def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
         {"cell_type": "markdown", "id": "b", "metadata": {}, "source": ""},
     ]
     cells[1]["source"] = "### Exercise 1 · Do it · 7 min\n\n### Exercise 2 · Again · 5 min"
+    cells.append({"cell_type": "code", "id": "c", "metadata": {}, "source": "one = two(three)"})
     path = tmp_path / "10_torch_compile.ipynb"
     path.write_text(dumped({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
     lesson = dataclasses.replace(find_lesson("torch_compile"), path=path)
     record = json.loads((records / XEON / "torch_compile.json").read_text(encoding="utf-8"))
     (records / XEON / "torch_compile.json").write_text(json.dumps(record | {"seconds": 60}), encoding="utf-8")
     (records / EPYC / "torch_compile.json").write_text(json.dumps(record | {"seconds": 120}), encoding="utf-8")
-    words = 400 + 11
-    assert prose.lesson_minutes(lesson, records) == pytest.approx(words / 200 + 12 + 2)
+    words = 400 + 11 + 2
+    assert prose.lesson_minutes(lesson, records) == pytest.approx(words / prose.WORDS_A_MINUTE + 12 + 2)
     for machine in (XEON, EPYC):
         (records / machine / "torch_compile.json").unlink()
     with pytest.raises(prose.UnrecordedError, match="no machine has recorded torch_compile"):
@@ -482,7 +485,9 @@ def test_a_source_without_a_date_is_seen():
     assert "https://b.org" in fault
 
 
-TERMS = "# Glossary\n\n## Memory\n\n### pinned memory\n\nWords.\n\n### GIL\n\nWords.\n\n### block\n\nWords.\n"
+TERMS = "# Glossary\n\n## Memory\n" + "".join(
+    f"\n### {term}\n\nWords.\n" for term in ("pinned memory", "GIL", "pinned memory pool", "block")
+)
 LINKED = "Use [pinned memory](../book/glossary.md#pinned-memory)."
 
 
@@ -496,7 +501,8 @@ LINKED = "Use [pinned memory](../book/glossary.md#pinned-memory)."
         ("## Pinned memory\n\nUse `pinned memory`, a block, and what is agile.", []),
         ("The GIL stays.", ["GIL"]),
         ("**M3** · *Pinned memory is fast.*", []),
-        ("**Sources**\n\n- Pinned memory, 2020.", []),
+        ("### Sources\n\n- Pinned memory, 2020.", []),
+        ("A pinned memory pool.", []),
     ],
 )
 def test_a_term_without_its_link_is_seen(text: str, terms: list[str]):

@@ -396,6 +396,78 @@ def test_a_read_only_folder_is_noticed_before_anything_is_measured(sandbox):
     assert sandbox.record_files() == before
 
 
+# What is said meanwhile, and at the end
+
+
+def test_the_summary_counts_verdicts_and_says_how_to_go_on(sandbox, course_main):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"), comparing("alpha/more"))
+    sandbox.notebook("01_beta", SET_UP, comparing("beta/loops"), "1 / 0")
+    status, said = course_main("record", "--timeout", "50")
+    assert status == 1
+    lines = {line.split()[0]: line for line in said.splitlines() if line.split()[-1:] in (["recorded"], ["failed"])}
+    (record,) = sandbox.results.glob("*/alpha.json")
+    found = recording.verdicts_of(store.load_lesson(record))
+    assert sum(found.values()) == 2
+    assert ", ".join(f"{number} {verdict}" for verdict, number in found.items()) in lines["alpha"]
+    assert lines["beta"].split()[2:4] == ["–", "–"]
+    assert "beta: cell 4 of 4 (`1 / 0`): ZeroDivisionError: division by zero" in said
+    assert "2 lessons: 1 recorded, 1 failed, in 0:" in said
+    assert "go on with: course record beta --timeout 50" in said
+    assert "`course report` puts them beside" in said
+
+
+def test_verdicts_are_those_of_the_cases_without_the_baselines(sandbox, here):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    record = recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here)
+    case = record.result("alpha/loops")["40000"]
+    assert recording.verdicts_of(record) == {case.verdict: 1}
+
+
+def test_how_long_a_lesson_will_take_is_judged_from_the_nearest_earlier_record(sandbox, here):
+    names = ["alpha", "beta", "gamma", "delta"]
+    for number, name in enumerate(names):
+        sandbox.notebook(f"0{number}_{name}", SET_UP, comparing(f"{name}/loops"))
+    chosen = lessons.find_lessons()
+
+    def expected(repeat: bool = True) -> list[float]:
+        return list(recording.expected_seconds(chosen, sandbox.results, here, repeat=repeat).values())
+
+    assert len(set(expected())) == 1  # nothing is known: all alike
+    assert expected()[0] > 0
+    record = recording.record_lesson(chosen[0], sandbox.results, here)
+
+    def save(lesson: str, seconds: float, root: Path, at: str = "2026-01-01", **place) -> None:
+        there = dataclasses.replace(here, **place)
+        store.save_lesson(
+            dataclasses.replace(record, lesson=lesson, environment=there, seconds=seconds, recorded_at=at), root
+        )
+
+    save("alpha", 10, sandbox.results)
+    save("alpha", 99, sandbox.reference, "2026-09-09", machine="another")  # newer, but not this machine
+    save("beta", 20, sandbox.reference, machine="another")
+    save("beta", 30, sandbox.reference, "2026-02-02", machine="a-third")
+    save("gamma", 400, sandbox.reference, machine="a-gpu", device_kind="cuda")
+    save("gamma", 400, sandbox.reference, machine="another", size="full")
+    # No record of such a device at that size: the median of the others.
+    assert expected() == [10, 30, 20, 20]
+    # What will be skipped takes no time.
+    assert expected(repeat=False) == [0, 30, 30, 30]
+
+
+def test_nothing_is_drawn_while_a_lesson_is_recorded(sandbox, here):
+    sandbox.notebook(
+        "00_alpha",
+        SET_UP,
+        "class Seen:\n    def __repr__(self):\n        return 'seen'\n"
+        "    def _repr_html_(self):\n        raise SystemExit('drawn as HTML')\n"
+        "    def _repr_mimebundle_(self, include=None, exclude=None):\n        open('drawn', 'w').close()\n"
+        "        return {}\nSeen()",
+        comparing("alpha/loops"),
+    )
+    recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here)
+    assert not (sandbox.notebooks / "drawn").exists()
+
+
 # Measuring again, or not
 
 

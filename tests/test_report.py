@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from course_utils import cli, lessons, machine_check, recording, report, store
+from course_utils import claims, cli, lessons, machine_check, recording, report, store
 from course_utils.results import (
     Ceiling,
     Ceilings,
@@ -363,3 +363,47 @@ def test_a_browser_shows_both_machines_and_asks_for_nothing(both, mine, other, b
     page.get_by_text(f"All numbers of {other.machine}").first.click()
     assert page.get_by_text("Verdicts rest on 99% intervals").nth(1).is_visible()
     page.close()
+
+
+# The ledger
+
+
+@pytest.fixture
+def recorded_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One lesson's committed record as one's own."""
+    source = next(store.reference_root().glob("*/caching_allocator.json"))
+    copied = tmp_path / "results" / source.parent.name / source.name
+    copied.parent.mkdir(parents=True)
+    copied.write_bytes(source.read_bytes())
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "no-references"))
+    return copied
+
+
+def test_your_own_records_judge_the_claims_that_they_can(recorded_here: Path):
+    problems: list[str] = []
+    judged = {one.claim.id: one for one in report._judged_here(problems)}
+    assert problems == []
+    assert {one.claim.lesson for one in judged.values()} == {"caching_allocator"}
+    assert judged["T8"].agrees
+    assert judged["T8"].here.numbers
+    page = report.render(TODAY)
+    assert "The claims, judged by your records" in page
+    assert "all as the ledger does" in page
+    assert all(words in page for _, words in judged["T8"].here.numbers)
+
+
+def test_a_claim_that_your_records_judge_otherwise_is_said(recorded_here: Path, monkeypatch: pytest.MonkeyPatch):
+    stated = [dataclasses.replace(claim, verdict="confirmed") for claim in claims.load_claims() if claim.id == "T8"]
+    monkeypatch.setattr(claims, "load_claims", lambda: stated)
+    page = report.render(TODAY)
+    assert re.search(r"decide 1 claim of the course's ledger,\s+1 of them otherwise", page)
+    assert "<strong>refuted</strong>" in page
+
+
+def test_without_records_of_your_own_nothing_is_judged(
+    recorded_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "results"))
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "nothing"))
+    assert "judged by your records" not in report.render(TODAY)

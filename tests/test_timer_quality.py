@@ -607,3 +607,10 @@ def test_an_unfinished_record_shows_itself_too():
     record = dataclasses.replace(made_up(counts=((1.0, 2),)), complete=False)
     assert "goes on where it stopped" in repr(record)
     assert record.plot().axes
+
+
+def test_the_budget_of_a_comparison_can_be_chosen(capsys) -> None:
+    assert benchmark._arguments(["--budget", "0.2"]).budget == 0.2
+    with pytest.raises(SystemExit):
+        benchmark._arguments(["--budget", "0"])
+    assert "0 is no time for a comparison" in capsys.readouterr().err

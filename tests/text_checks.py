@@ -181,20 +181,8 @@ def undated_sources(texts: Sequence[Passage]) -> list[str]:
 GLOSSARY = "../book/glossary.md"
 # Words that every reader knows, or that lessons use in another sense as well: these need no link.
 PLAIN_WORDS = frozenset(
-    {
-        "block",
-        "buffer",
-        "device",
-        "event",
-        "host",
-        "record",
-        "retry",
-        "round",
-        "storage",
-        "temporary",
-        "verdict",
-        "worker",
-    }
+    {"block", "bucket", "buffer", "device", "event", "host", "record", "retry", "round", "storage", "temporary"}
+    | {"verdict", "warm-up", "worker"}
 )
 
 
@@ -217,30 +205,38 @@ def unlinked_terms(texts: Sequence[Passage], glossary: str) -> list[str]:
     """The terms of the glossary that a lesson uses and does not link where it first does.
 
     A link is written ``[pinned memory](../book/glossary.md#pinned-memory)``; its words may be another form of the term.
-    Headings, code, quotations of claims and what is listed under Sources count as no use.
+    Headings, code, quotations of claims and what follows Sources count as no use, nor does a term in a longer one.
     """
     found = []
-    for term in terms(glossary):
+    known = terms(glossary)
+    for term in known:
         if term in PLAIN_WORDS:
             continue
-        first = next(_uses(texts, term), None)
+        longer = [other for other in known if term in other and other != term]
+        first = next(_uses(texts, term, longer), None)
         if first is not None and not first[1]:
             found.append(f'{first[0].where}: "{first[2]}": link {term!r}: [{term}]({GLOSSARY}#{anchor(term)})')
     return found
 
 
-def _uses(texts: Sequence[Passage], term: str) -> Iterator[tuple[Passage, bool, str]]:
-    """Where a term is used: the place, whether it is linked there, and the sentence."""
+def _use(term: str) -> re.Pattern[str]:
     case = re.NOFLAG if term.isupper() else re.I
-    use = re.compile(rf"(?<![\w/-]){re.escape(term)}s?(?![\w-])".replace(r"\ ", r"\s+"), case)
+    return re.compile(rf"(?<![\w/-]){re.escape(term)}s?(?![\w-])".replace(r"\ ", r"\s+"), case)
+
+
+def _uses(texts: Sequence[Passage], term: str, longer: Sequence[str]) -> Iterator[tuple[Passage, bool, str]]:
+    """Where a term is used: the place, whether it is linked there, and the sentence."""
     link = re.compile(rf"\[[^\]]+\]\({re.escape(GLOSSARY)}#{re.escape(anchor(term))}\)")
     for passage in texts:
         plain = prose_only(passage.text, links=True)
-        plain = re.sub(r"^(?:#|\*[^*].*\?\*$|> \*|- \*\*[A-Z]\d+\*\*|\*\*[A-Z]\d+\*\*).*$", _blanked, plain, flags=re.M)
         plain = re.sub(r"^(?:#+ |\*\*)Sources\b.*", _blanked, plain, flags=re.M | re.S)
+        plain = re.sub(r"^(?:#|\*[^*].*\?\*$|> \*|- \*\*[A-Z]\d+\*\*|\*\*[A-Z]\d+\*\*).*$", _blanked, plain, flags=re.M)
         links = list(link.finditer(plain))
         plain = re.sub(r"\[[^\]]*\]\([^)]*\)", _blanked, plain)
-        places = [(match.start(), True) for match in links] + [(match.start(), False) for match in use.finditer(plain)]
+        for other in longer:
+            plain = _use(other).sub(_blanked, plain)
+        places = [(match.start(), True) for match in links]
+        places += [(match.start(), False) for match in _use(term).finditer(plain)]
         for place, linked in sorted(places):
             yield passage, linked, sentence_at(passage.text, place).text
 

@@ -28,6 +28,7 @@ The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
   report      one page: your results beside the recorded machines
   demo        open a lesson's five-minute path in large type: make demo ARGS=04
   slides      the slides of all lessons, in slides/; ARGS="04 09" for some of them
+  compare     which verdicts changed; ARGS="A B": machines, folders, or COMMIT:MACHINE
   lint        style of code and notebooks; ARGS=--fix mends what can be mended
   workspace   bring workspace/ up to date without opening JupyterLab
   setup       only make or update the environment in .venv
@@ -175,7 +176,8 @@ def _test_book(python: Path) -> bool:
 NOTHING_COLLECTED = 5
 # conftest.py puts what takes longest first, and that order is kept.
 PARALLEL = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
-ELSEWHERE = ("--ignore=tests/test_book.py", "--ignore=tests/test_lab.py")
+IN_JUPYTERLAB = ("tests/test_lab.py", "tests/test_demo_lab.py")
+ELSEWHERE = ("--ignore=tests/test_book.py", *(f"--ignore={path}" for path in IN_JUPYTERLAB))
 STAGES: dict[str, Callable[[Path], bool]] = {
     "lint": lambda python: lint([]) == 0,
     "tests": _pytest(*PARALLEL, "-m", "not serial", *ELSEWHERE),
@@ -184,7 +186,7 @@ STAGES: dict[str, Callable[[Path], bool]] = {
         *PARALLEL, "--nbval", f"--nbval-cell-timeout={CELL_TIMEOUT_S}", "--nbval-kernel-name=python3", "notebooks"
     ),
     "book": _test_book,
-    "lab": lambda python: _run([python, "-m", "pytest", "-q", "tests/test_lab.py"]) == 0,
+    "lab": lambda python: _run([python, "-m", "pytest", "-q", *IN_JUPYTERLAB]) == 0,
 }
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "lab": lab,
@@ -196,6 +198,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "report": _course("report"),
     "demo": _course("demo"),
     "slides": _course("slides"),
+    "compare": _course("compare"),
     "lint": lint,
     "workspace": workspace,
     "setup": setup,

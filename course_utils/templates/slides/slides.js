@@ -5,7 +5,8 @@
   const tooLarge = (slide) =>
     slide.scrollHeight > slide.clientHeight + 1 ||
     slide.scrollWidth > slide.clientWidth + 1 ||
-    [...slide.querySelectorAll("pre")].some((part) => part.scrollWidth > part.clientWidth + 1);
+    [...slide.querySelectorAll("pre")].some((part) => part.scrollWidth > part.clientWidth + 1) ||
+    [...slide.querySelectorAll("table")].some((part) => part.offsetWidth > part.parentElement.clientWidth + 1);
 
   const fit = (slide) => {
     if (!slide || slide.dataset.fitted) return;

@@ -27,13 +27,6 @@ LESSONS = find_lessons()
 FILES = text_checks.page_files()
 GLOSSARY = (store.package_root().parent / "book" / "glossary.md").read_text(encoding="utf-8")
 
-# What does not keep a rule yet. Each of these sets is to become empty, and stays so.
-ALL = frozenset(lesson.name for lesson in LESSONS)
-TYPED_YET = frozenset({"notebooks/11_caching_allocator.ipynb"})
-NO_VERDICT_LINES_YET = frozenset({"00_measuring", "08_flatten_parameters", "18_fsdp"})
-NO_GLOSSARY_LINKS_YET = ALL
-OTHER_TIME_YET = ALL
-
 
 def page(folder: Path, text: str) -> Path:
     """A page with a text."""
@@ -74,9 +67,7 @@ def test_figures_in_texts_are_as_recorded():
 
 
 def test_no_measurement_is_typed():
-    faults = text_checks.typed_faults(FILES, text_checks.listed())
-    assert [fault for fault in faults if not fault.startswith(tuple(TYPED_YET))] == []
-    assert all(any(fault.startswith(file) for fault in faults) for file in TYPED_YET), "take it out of TYPED_YET"
+    assert text_checks.typed_faults(FILES, text_checks.listed()) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -93,22 +84,19 @@ def test_verdicts_of_lessons_are_those_of_the_ledger():
     claims = ledger.load_claims()
     # Running calls takes long; the tests of the ledger do it.
     judged = {claim.id: ledger.judge(claim).verdict for claim in claims if not claim.calls}
-    faults = prose.verdict_faults(claims, judged)
-    assert [fault for fault in faults if not any(name in fault for name in NO_VERDICT_LINES_YET)] == []
+    assert prose.verdict_faults(claims, judged) == []
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_glossary_links(lesson: Lesson):
     texts = passages(lesson.path)
     assert text_checks.dead_glossary_links(texts, GLOSSARY) == []
-    if lesson.name not in NO_GLOSSARY_LINKS_YET:
-        assert text_checks.unlinked_terms(texts, GLOSSARY) == []
+    assert text_checks.unlinked_terms(texts, GLOSSARY) == []
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_stated_time(lesson: Lesson):
-    if lesson.name not in OTHER_TIME_YET:
-        assert text_checks.wrong_time(lesson) == []
+    assert text_checks.wrong_time(lesson) == []
 
 
 def test_glossary_terms_have_anchors_of_their_own():

@@ -82,7 +82,7 @@ def typed_numbers(texts: Sequence[Passage]) -> Iterator[Typed]:
         plain = _TIMED_LINE.sub(_blanked, plain)
         for match in _TYPED.finditer(plain):
             sentence = sentence_at(passage.text, match.start())
-            entry = re.match(r"(?:[-*+]|\d+[.)]|\|)\s*", sentence.unit)
+            entry = re.match(r"(?:[-*+]|\d+[.)])\s|\|", sentence.unit)
             if not _is_cited(sentence.unit if entry else sentence.text, known):
                 yield Typed(passage, one_line(match[0]), sentence.text, match.start())
 
@@ -229,8 +229,9 @@ def _uses(texts: Sequence[Passage], term: str, longer: Sequence[str]) -> Iterato
     link = re.compile(rf"\[[^\]]+\]\({re.escape(GLOSSARY)}#{re.escape(anchor(term))}\)")
     for passage in texts:
         plain = prose_only(passage.text, links=True)
-        plain = re.sub(r"^(?:#+ |\*\*)Sources\b.*", _blanked, plain, flags=re.M | re.S)
-        plain = re.sub(r"^(?:#|\*[^*].*\?\*$|> \*|- \*\*[A-Z]\d+\*\*|\*\*[A-Z]\d+\*\*).*$", _blanked, plain, flags=re.M)
+        if its_sources := re.search(r"^#+ Sources\b", passage.text, re.M):
+            plain = plain[: its_sources.start()]
+        plain = re.sub(r"^(?:#|\*[^*].*\?\*$|> \*|(?:- )?\*\*\[?[A-Z]\d+\b).*$", _blanked, plain, flags=re.M)
         links = list(link.finditer(plain))
         plain = re.sub(r"\[[^\]]*\]\([^)]*\)", _blanked, plain)
         for other in longer:

@@ -27,7 +27,7 @@ from typing import Any
 from course_utils.dependencies import needed, statements
 from course_utils.excerpts import NOT_FOR_A_ROOM, excerpt, opening
 from course_utils.lessons import Lesson, LessonError, notebooks_root
-from course_utils.normal_form import KERNELSPEC
+from course_utils.normal_form import KERNEL_ARGUMENTS, KERNELSPEC
 from course_utils.notebook_files import dumped, parsed_cells, read_notebook
 from course_utils.store import RecordError, package_root
 
@@ -225,7 +225,11 @@ def time_demo(lesson: Lesson, timeout_s: float = 300) -> tuple[float, dict[str, 
     with tempfile.TemporaryDirectory(prefix="course-demo-") as folder:
         running = nbformat.read(write_demo(lesson, Path(folder)), as_version=nbformat.NO_CONVERT)
         client = NotebookClient(
-            running, timeout=timeout_s, kernel_name=KERNELSPEC["name"], resources={"metadata": {"path": folder}}
+            running,
+            timeout=timeout_s,
+            kernel_name=KERNELSPEC["name"],
+            extra_arguments=list(KERNEL_ARGUMENTS),
+            resources={"metadata": {"path": folder}},
         )
         taken: dict[str, float] = {}
         try:

@@ -28,6 +28,8 @@ TAGS = (
     *INSTRUCTOR_TAGS,
 )
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+# Else each kernel that is started warns in the terminal that it talks over TCP, on this machine, without encryption.
+KERNEL_ARGUMENTS = ("--IPKernelApp.log_level=ERROR",)
 
 _CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NBVAL_MARKER = re.compile(r"^\s*#\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)\s*$", re.MULTILINE)
@@ -179,6 +181,7 @@ def _execute(notebook: dict[str, Any], path: Path, timeout_s: float) -> None:
         running,
         timeout=timeout_s,
         kernel_name=KERNELSPEC["name"],
+        extra_arguments=list(KERNEL_ARGUMENTS),
         resources={"metadata": {"path": str(path.parent)}},
         store_widget_state=False,
     )

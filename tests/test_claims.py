@@ -59,7 +59,8 @@ def test_every_claim_of_the_curriculum_has_one_entry():
 
 
 def test_what_the_ledger_states_follows_from_records_and_calls():
-    assert faults(LEDGER.values()) == []
+    found = faults(LEDGER.values())
+    assert not found, "\n".join(found)
 
 
 def test_each_rule_reads_experiments_that_a_notebook_has():

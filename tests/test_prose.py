@@ -63,40 +63,46 @@ def set_cell(row: int, column: str, value: float) -> Callable[[dict], None]:
 
 
 def test_figures_in_texts_are_as_recorded():
-    assert prose.check() == []
+    found = prose.check()
+    assert not found, "\n".join(found)
 
 
 def test_no_measurement_is_typed():
-    assert text_checks.typed_faults(FILES, text_checks.listed()) == []
+    found = text_checks.typed_faults(FILES, text_checks.listed())
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_no_verdict_without_its_condition(path: Path):
-    assert prose.unconditional_verdicts(passages(path)) == []
+    found = prose.unconditional_verdicts(passages(path))
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_sources_are_dated(path: Path):
-    assert text_checks.undated_sources(passages(path)) == []
+    found = text_checks.undated_sources(passages(path))
+    assert not found, "\n".join(found)
 
 
 def test_verdicts_of_lessons_are_those_of_the_ledger():
     claims = ledger.load_claims()
     # Running calls takes long; the tests of the ledger do it.
     judged = {claim.id: ledger.judge(claim).verdict for claim in claims if not claim.calls}
-    assert prose.verdict_faults(claims, judged) == []
+    found = prose.verdict_faults(claims, judged)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_glossary_links(lesson: Lesson):
     texts = passages(lesson.path)
-    assert text_checks.dead_glossary_links(texts, GLOSSARY) == []
-    assert text_checks.unlinked_terms(texts, GLOSSARY) == []
+    found = [*text_checks.dead_glossary_links(texts, GLOSSARY), *text_checks.unlinked_terms(texts, GLOSSARY)]
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_stated_time(lesson: Lesson):
-    assert text_checks.wrong_time(lesson) == []
+    found = text_checks.wrong_time(lesson)
+    assert not found, "\n".join(found)
 
 
 def test_glossary_terms_have_anchors_of_their_own():

@@ -24,13 +24,22 @@ from course_utils.notebook_files import read_notebook
 PAGE = BOOK / "claims.md"
 LEDGER = BOOK / "claims.yml"
 # A sign beside the word, so that nobody has to tell colours apart.
-SIGNS = {"confirmed": "✓", "depends": "◐", "refuted": "✗", "outdated API": "↻", "documented": "§", "open": "○"}
+SIGNS = {
+    "confirmed": "✓",
+    "depends": "◐",
+    "refuted": "✗",
+    "outdated API": "↻",
+    "documented": "§",
+    ledger.DOCUMENTED_OTHERWISE: "§",
+    "open": "○",
+}
 MEANINGS = {
-    "confirmed": "It holds wherever it was measured.",
+    "confirmed": "What was measured or run bears it out, most of it clearly, and none of it says otherwise.",
     "depends": "It holds under a condition, in some cases or on some machines: the entry says which.",
     "refuted": "What was measured or run contradicts it.",
     "outdated API": "It was right for a call that has changed or gone.",
-    "documented": "It is not measured here: a cited source settles it.",
+    "documented": "It is not measured here: a cited source says so.",
+    ledger.DOCUMENTED_OTHERWISE: "It is not measured here: a cited source says something else.",
     "open": "Nothing decides it yet: the entry says what it waits for.",
 }
 
@@ -50,7 +59,7 @@ def judge_all() -> list[Judgement]:
 
 
 def badge(verdict: str, word: str = "") -> str:
-    """A verdict as a word with its sign; ``word`` stands for it where it would mislead."""
+    """A verdict, as `Claim.word` has it, with its sign; ``word`` stands for it where it would mislead."""
     return f'<span class="claim-verdict claim-{_css(verdict)}">{SIGNS[verdict]} {word or verdict}</span>'
 
 
@@ -60,7 +69,7 @@ def _css(verdict: str) -> str:
 
 def counts_bar(judgements: Iterable[Judgement]) -> str:
     """How many claims have which verdict: a bar. Its parts carry no text; the same numbers stand beside it in words."""
-    counts = Counter(judgement.claim.verdict for judgement in judgements)
+    counts = Counter(judgement.claim.word for judgement in judgements)
     words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in SIGNS if counts[verdict])
     parts = "".join(
         f'<span class="claim-{_css(verdict)}" style="flex-grow: {counts[verdict]}" title="{counts[verdict]} {verdict}">'
@@ -73,7 +82,7 @@ def counts_bar(judgements: Iterable[Judgement]) -> str:
 
 def counts_table(judgements: Iterable[Judgement]) -> str:
     """How many claims have which verdict, and what the verdicts mean."""
-    counts = Counter(judgement.claim.verdict for judgement in judgements)
+    counts = Counter(judgement.claim.word for judgement in judgements)
     return markdown_table(
         ["Verdict", "Claims", "Meaning"],
         [[badge(verdict), str(counts[verdict]), MEANINGS[verdict]] for verdict in SIGNS],
@@ -82,7 +91,7 @@ def counts_table(judgements: Iterable[Judgement]) -> str:
 
 def summary(judgements: Sequence[Judgement]) -> str:
     """What the landing page says of the ledger, as Markdown."""
-    counts = Counter(judgement.claim.verdict for judgement in judgements)
+    counts = Counter(judgement.claim.word for judgement in judgements)
     words = " ".join(f"{badge(verdict)}&nbsp;{counts[verdict]}" for verdict in SIGNS if counts[verdict])
     return f"{counts_bar(judgements)}\n{words}\n"
 
@@ -126,7 +135,7 @@ def _entry(judgement: Judgement, lessons: dict[str, Lesson]) -> list[str]:
     lines = [
         f"### {claim.id}",
         "",
-        f"{badge(claim.verdict)} **{claim.claim[0].upper()}{claim.claim[1:]}**",
+        f"{badge(claim.word)} **{claim.claim}**",
         "",
         f"{claim.sentence}" + (f" {claim.condition}" if claim.condition else ""),
         "",
@@ -147,7 +156,7 @@ def _part(judged: PartJudgement, several: bool) -> list[str]:
     part, lines = judged.part, []
     if several:
         aside = " (an aside, which the verdict does not rest on)" if part.aside else ""
-        lines += [f"{badge(part.verdict)} {part.what[0].upper()}{part.what[1:]}{aside}", ""]
+        lines += [f"{badge(part.word)} {part.what[0].upper()}{part.what[1:]}{aside}", ""]
     for machine in judged.machines:
         lines += _machine(machine, alone=len(judged.machines) == 1)
     if judged.outcomes:
@@ -199,6 +208,7 @@ def _rules(judgement: Judgement) -> list[str]:
     if not (claim.rule or claim.calls):
         return []
     lines = ["<details><summary>The rule</summary>", ""]
+    shown: dict[object, str] = {}
     for judged in judgement.parts:
         part = judged.part
         if len(judgement.parts) > 1 and (part.rule or part.calls):
@@ -207,9 +217,13 @@ def _rules(judgement: Judgement) -> list[str]:
             lines += [part.why, ""]
         for call in part.calls:
             lines += [f"The call *{call.name}*:", "", "```python", call.code.strip(), "```", ""]
-        if part.rule:
-            steps = [f"{verdict}: {'otherwise' if text == 'True' else text}" for verdict, text in part.rule]
-            lines += ["```text", *steps, "```", ""]
+        if (written := (part.let, part.steps)) in shown:
+            lines += [f"By the rule for “{shown[written]}”.", ""]
+        elif part.rule:
+            shown[written] = part.what
+            named = [f"{name} = {text}" for name, text in part.let]
+            steps = [f"{verdict}: {text}" for verdict, text in part.steps]
+            lines += ["```text", *named, *([""] if named else []), *steps, "```", ""]
     return [*lines, "</details>", ""]
 
 

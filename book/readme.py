@@ -54,7 +54,7 @@ def _finding(lesson: Lesson, judgements: Sequence[Judgement], captions: list[str
     """The verdicts of one lesson's claims, and a number."""
     told = []
     for verdict in SIGNS:
-        ids = [judgement.claim.id for judgement in judgements if judgement.claim.verdict == verdict]
+        ids = [judgement.claim.id for judgement in judgements if judgement.claim.word == verdict]
         if ids:
             links = ", ".join(f"[{one}]({claims_page}#{one.lower()})" for one in ids)
             told.append(f"{SIGNS[verdict]}&nbsp;{verdict}: {links}")
@@ -85,7 +85,9 @@ def _numbers(lesson: Lesson, judgements: Sequence[Judgement]) -> tuple[MachineJu
         judgements = [judgement for judgement in judgements if judgement.claim.id == wanted]
     for judgement in judgements:
         if judgement.claim.verdict != "open" or lesson.finding:
-            for machine in judgement.machines:
+            # A lesson may choose a number of an aside, such as what a CPU says beside a claim about GPUs.
+            beside = [machine for part in judgement.parts if part.part.aside for machine in part.machines]
+            for machine in (*judgement.machines, *(beside if lesson.finding else ())):
                 if lesson.finding:
                     numbers = [number for number in machine.numbers if number[0] in labels]
                 else:

@@ -31,6 +31,8 @@ from course_utils.results import Environment
 VERDICTS = ("confirmed", "depends", "refuted", "outdated API", "documented", "open")
 # What a rule may give: "documented" rests on a cited source, and "open" is what remains when no rule holds.
 RULED = ("confirmed", "depends", "refuted", "outdated API")
+# A bare "documented" beside a claim reads as approval, so what a source contradicts is shown in other words.
+DOCUMENTED_OTHERWISE = "documented otherwise"
 KINDS = ("speed", "memory", "numerics", "API")
 SPEAKS_OF = {
     "any": "any machine",
@@ -91,6 +93,9 @@ class Part:
             ``raises TypeError: ...``.
         waits_for: what an open part without a rule waits for, in words.
         aside: whether it is a remark, which the verdict on the claim does not rest on.
+        contradicted: of a documented part: whether its sources say otherwise.
+        let: what ``{name}`` stands for in `steps`, as pairs in the order of the file.
+        steps: the rule as it is written, before ``{name}`` is put in: for people to read.
     """
 
     what: str
@@ -103,6 +108,14 @@ class Part:
     calls: tuple[Call, ...] = ()
     waits_for: str | None = None
     aside: bool = False
+    contradicted: bool = False
+    let: tuple[tuple[str, str], ...] = ()
+    steps: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def word(self) -> str:
+        """The verdict as readers see it: ``documented otherwise`` if the sources contradict the part."""
+        return DOCUMENTED_OTHERWISE if self.contradicted else self.verdict
 
     @property
     def experiments(self) -> tuple[str, ...]:
@@ -127,6 +140,7 @@ class Claim:
         condition: when it holds, in one sentence; empty where there is nothing to add.
         parts: what is judged, each by a rule of its own; one if the claim says one thing.
         sources: Markdown, each with a version or a date.
+        contradicted: of a documented claim: whether its sources say otherwise.
     """
 
     id: str
@@ -141,6 +155,12 @@ class Claim:
     condition: str
     parts: tuple[Part, ...]
     sources: tuple[str, ...] = ()
+    contradicted: bool = False
+
+    @property
+    def word(self) -> str:
+        """The verdict as readers see it: ``documented otherwise`` if the sources contradict the claim."""
+        return DOCUMENTED_OTHERWISE if self.contradicted else self.verdict
 
     @property
     def rule(self) -> tuple[tuple[str, str], ...]:
@@ -308,7 +328,7 @@ def _read_yaml(file: Path) -> Any:
         raise ClaimError(f"{file.name} cannot be read: {error}. Mend it, or restore it from git.") from error
 
 
-_PART_KEYS = {"kind", "speaks_of", "verdict", "why", "let", "rule", "evidence", "calls", "waits_for"}
+_PART_KEYS = {"kind", "speaks_of", "verdict", "contradicted", "why", "let", "rule", "evidence", "calls", "waits_for"}
 _CLAIM_KEYS = {"id", "claim", "lesson", "sentence", "condition", "parts", "sources"} | _PART_KEYS
 
 
@@ -321,7 +341,7 @@ def _claim(entry: Any, lessons: Mapping[str, tuple[str, str]]) -> Claim:
         raise ClaimError(f"{where}: book/lessons.yml has no lesson {entry['lesson']!r}.")
     topic, title = lessons[entry["lesson"]]
     if "parts" in entry:
-        if doubled := (_PART_KEYS - {"kind", "speaks_of", "verdict"}) & entry.keys():
+        if doubled := (_PART_KEYS - {"kind", "speaks_of", "verdict", "contradicted"}) & entry.keys():
             raise ClaimError(f"{where} has parts: move its {', '.join(sorted(doubled))} into one of them.")
         inherited = {key: entry[key] for key in ("kind", "speaks_of")}
         parts = tuple(_part(where, inherited | part) for part in entry["parts"])
@@ -338,6 +358,7 @@ def _claim(entry: Any, lessons: Mapping[str, tuple[str, str]]) -> Claim:
         lesson_title=title,
         parts=parts,
         sources=tuple(_text(where, "sources", source) for source in entry.get("sources", ())),
+        contradicted=entry.get("contradicted", False),
     )
     _check_words(where, claim)
     if "documented" in {claim.verdict, *(part.verdict for part in parts)} and not claim.sources:
@@ -347,7 +368,7 @@ def _claim(entry: Any, lessons: Mapping[str, tuple[str, str]]) -> Claim:
 
 def _part(where: str, entry: dict[str, Any]) -> Part:
     _check_keys(where, entry, _PART_KEYS | {"what", "aside"}, ("what", "kind", "speaks_of", "verdict"))
-    rule = []
+    rule, steps = [], []
     for step in entry.get("rule", ()):
         if not isinstance(step, dict) or len(step) != 1:
             raise ClaimError(f"{where}: a step of a rule is `verdict: expression`, got {step!r}.")
@@ -356,6 +377,7 @@ def _part(where: str, entry: dict[str, Any]) -> Part:
             raise ClaimError(f"{where}: a rule gives one of {', '.join(RULED)}; it cannot give {verdict!r}.")
         # What else may happen is spelled as a word: a bare True in the file would read as a slip.
         rule.append((verdict, "True" if text == "otherwise" else _expanded(where, text, entry.get("let", {}))))
+        steps.append((verdict, _text(where, "an expression", text)))
     shown = []
     for number in entry.get("evidence", ()):
         _check_keys(where, number, {"label", "show", "unit"}, ("label", "show"))
@@ -370,6 +392,9 @@ def _part(where: str, entry: dict[str, Any]) -> Part:
         why=_text(where, "why", entry.get("why", "")),
         waits_for=entry.get("waits_for"),
         aside=entry.get("aside", False),
+        contradicted=entry.get("contradicted", False),
+        let=tuple((name, _text(where, name, text)) for name, text in entry.get("let", {}).items()),
+        steps=tuple(steps),
     )
     _check_words(where, part)
     try:
@@ -385,8 +410,9 @@ def _part(where: str, entry: dict[str, Any]) -> Part:
 def _expanded(where: str, text: Any, let: Mapping[str, Any]) -> str:
     """An expression with what ``let`` defines put in for ``{name}``; the language itself has no braces."""
     text = _text(where, "an expression", text)
-    for name, stands_for in let.items():
-        text = text.replace(f"{{{name}}}", _text(where, name, stands_for))
+    for _ in let:  # what is put in may hold names itself, in any order
+        for name, stands_for in let.items():
+            text = text.replace(f"{{{name}}}", _text(where, name, stands_for))
     return text
 
 
@@ -403,6 +429,8 @@ def _check_words(where: str, entry: Claim | Part) -> None:
     for word, allowed in ((entry.verdict, VERDICTS), (entry.kind, KINDS), (entry.speaks_of, SPEAKS_OF)):
         if word not in allowed:
             raise ClaimError(f"{where} says {word!r}; it may be one of: {', '.join(allowed)}.")
+    if entry.contradicted and entry.verdict != "documented":
+        raise ClaimError(f"{where} is {entry.verdict} and contradicted; only what is documented has sources that may.")
 
 
 def _text(where: str, key: str, value: Any) -> str:
@@ -437,7 +465,11 @@ def _judge_part(claim: Claim, part: Part, root: Path | None) -> PartJudgement:
         verdict = _follows(claim, part, None, root, ended)
         waits = () if verdict != "open" else ("somebody who looks at what its calls do now: no rule knows it",)
         return PartJudgement(part, verdict, (), ended, waits)
-    judged = tuple(_judge_machine(claim, part, machine, root, ended) for machine in _machines_for(part, root))
+    machines = _machines_for(part, root)
+    # What holds on any device may be said by a CPU. But a CPU has no veto against the devices that the claim names.
+    if part.speaks_of == "any":
+        machines = _machines_for(dataclasses.replace(part, speaks_of=claim.speaks_of), root) or machines
+    judged = tuple(_judge_machine(claim, part, machine, root, ended) for machine in machines)
     found = {one.verdict for one in judged} - {"open"}
     if found:
         return PartJudgement(part, found.pop() if len(found) == 1 else "depends", judged, ended)

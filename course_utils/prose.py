@@ -154,7 +154,7 @@ def _claim(identifier: str, records: Path | None) -> str:
     claims = {claim.id: claim for claim in load_claims()}
     if identifier not in claims:
         raise ProseError(f"the ledger has no claim {identifier!r}; it has: {', '.join(claims)}.")
-    return claims[identifier].verdict
+    return claims[identifier].word
 
 
 def _expression(what: str, records: Path | None) -> str:
@@ -379,6 +379,8 @@ def _verdict_faults_of(lesson: Lesson, claims: Sequence[Claim], verdicts: Mappin
                 found.append(f"{where}: a verdict is written **{start['id']} · the claim in a few words: {right}.**")
             elif start["id"] not in known:
                 found.append(f"{where}: the ledger has no claim {start['id']} of lesson {lesson.slug}.")
+            elif words == ["documented"] and known[start["id"]].contradicted and "otherwise" not in line["verdict"]:
+                found.append(f"{where}: the sources contradict the claim, so the line says 'documented otherwise'.")
             else:
                 stated[start["id"]].append((words[0], where))
     for claim in claims:

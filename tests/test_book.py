@@ -268,12 +268,15 @@ def test_the_ledgers_page_tells_of_every_claim_all_that_is_known_of_it():
     for judgement in judgements:
         claim, entry = judgement.claim, entries[judgement.claim.id]
         told = [claim.sentence, claim.condition, *claim.sources, *judgement.waits_for]
-        told += [text for _, text in claim.rule if text != "True"] + [call.code.strip() for call in claim.calls]
+        told += [call.code.strip() for call in claim.calls]
+        for part in claim.parts:
+            told += [f"{verdict}: {text}" for verdict, text in part.steps]
+            told += [f"{name} = {text}" for name, text in part.let]
         for part in judgement.parts:
             told += [words for machine in part.machines for _, words in machine.numbers]
             told += [machine.caption for machine in part.machines]
         assert [text for text in told if text.rstrip(".") not in entry] == []
-        assert entry.index(f"{claims_page.SIGNS[claim.verdict]} {claim.verdict}<") < entry.index(claim.claim[1:])
+        assert entry.index(f"{claims_page.SIGNS[claim.word]} {claim.word}<") < entry.index(f"**{claim.claim}**")
 
 
 def test_the_section_that_measures_an_experiment_is_found():

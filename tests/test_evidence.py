@@ -228,6 +228,13 @@ def test_a_quantity_is_a_number():
     assert sum([one, one]) == 2048
 
 
+def test_a_tally_counts_verdicts_and_the_most_frequent_comes_first():
+    assert evaluate('tally(["UNCLEAR", "SAME", "SAME"])', None) == "same in 2 of 3, unclear in 1"
+    assert evaluate("tally([])", None) == "none"
+    cases = "case.verdict for point in flash_attention/forward for case in point.comparison"
+    assert f" of {evaluate(f'len([{cases}])', XEON)}" in evaluate(f"tally({cases})", XEON)
+
+
 def test_in_words_has_the_words_of_the_house():
     comparison = evaluate("torch_compile/workloads", XEON)
     words = {case.verdict: in_words(case) for point in comparison for case in point.comparison if not case.is_baseline}

@@ -39,6 +39,17 @@ _TYPED = re.compile(
     r"(?![\w/])",
     re.I,
 )
+# Measurements without a unit: a ratio in a verb, a speed-up, a rate, a decimal before and after.
+_RATES = "tokens|samples|sequences|steps|images|batches|items|lines|calls|iterations"
+_TYPED_OTHERWISE = re.compile(
+    r"(?<!two )\bhalves\b|\b(?:halved|doubles|doubled|triples|tripled|quadruples|quadrupled)\b"
+    rf"|\b(?:speed-?ups?|factors?)\s+(?:of|is|was|by)\s+(?:about\s+)?(?:{_DIGITS}|(?:{_WORDS})\b)"
+    rf"|(?<![\w.,/-]){_DIGITS}k?\s?(?:{_RATES})(?:/s\b|\s(?:per|a|each)\s(?:second|minute|hour)\b)"
+    r"|\bfrom\s+\d+\.\d+\s+(?:down\s+|up\s+)?to\s+\d+(?:\.\d+)?",
+    re.I,
+)
+_INLINE = re.compile(r"(?<!`)`(?P<code>[^`\n]+)`(?!`)")
+_MARKER = re.compile(r"<!--=.*?-->.*?<!--/-->", re.S)
 _TIMED_LINE = re.compile(r"^(?:#+ Exercise \d+ · .+ · \d+ min|\*\*Time\*\*.*)$", re.M)
 _CITATION = re.compile(r"(?<!\w)\[(\d+(?:\s*,\s*\d+)*)\](?!\()")
 _DATED = re.compile(r"\b(?:19|20)\d\d\b|\b\d+\.\d+")
@@ -71,20 +82,32 @@ def numbered_sources(texts: Iterable[Passage]) -> set[str]:
 
 
 def typed_numbers(texts: Sequence[Passage]) -> Iterator[Typed]:
-    """The numbers with a unit in the texts of one file that are neither filled in, nor cited, nor in code.
+    """The measurements in the texts of one file that are neither filled in nor cited.
+
+    Such are numbers with a unit, in inline code too where it holds nothing else, and what says as much without a unit.
 
     Args:
         texts: all of one page or one lesson: a citation is resolved in its Sources.
     """
     known = numbered_sources(texts)
     for passage in texts:
-        plain = prose_only(re.sub(r"<!--=.*?-->.*?<!--/-->", _blanked, passage.text, flags=re.S))
-        plain = _TIMED_LINE.sub(_blanked, plain)
-        for match in _TYPED.finditer(plain):
+        unfilled = _MARKER.sub(_blanked, passage.text)
+        plain = _TIMED_LINE.sub(_blanked, prose_only(unfilled))
+        found = [match for pattern in (_TYPED, _TYPED_OTHERWISE) for match in pattern.finditer(plain)]
+        # Backticks make a number no less measured. Fences, links and generated parts are blanked here, too.
+        bare = prose_only(_INLINE.sub(_uncoded, unfilled))
+        coded = [match for match in _INLINE.finditer(unfilled) if _TYPED.fullmatch(match["code"].strip())]
+        found += [match for match in coded if bare[match.start("code")] != BLANK]
+        for match in sorted(found, key=lambda match: match.start()):
             sentence = sentence_at(passage.text, match.start())
             entry = re.match(r"(?:[-*+]|\d+[.)])\s|\|", sentence.unit)
             if not _is_cited(sentence.unit if entry else sentence.text, known):
-                yield Typed(passage, one_line(match[0]), sentence.text, match.start())
+                yield Typed(passage, one_line(match[0].strip("`")), sentence.text, match.start())
+
+
+def _uncoded(match: re.Match[str]) -> str:
+    """Inline code that is a number alone, as prose; a character stays where it is."""
+    return f" {match['code']} " if _TYPED.fullmatch(match["code"].strip()) else match[0]
 
 
 def _blanked(match: re.Match[str]) -> str:
@@ -151,6 +174,35 @@ def typed_faults(files: Iterable[Path], allowed: Sequence[Listed], folder: Path 
         if number not in used
     ]
     return faults
+
+
+# Verdicts
+
+_CLAIM_ID = re.compile(r"(?<![\w#/.-])[FLMST]\d{1,2}(?![\w.-]*\w)")
+_VERDICT_LINE = re.compile(r"(?:[-*] )?\*\*[A-Z]\d+ · .+\*\*")
+
+
+def untied_verdicts(texts: Iterable[Passage], words: Iterable[str]) -> list[str]:
+    """Sentences that give a claim's id and a verdict, though no marker fills the verdict in.
+
+    A verdict line of a lesson, and the parts of a page that are generated, are checked elsewhere.
+
+    Args:
+        texts: where to look.
+        words: the verdicts.
+    """
+    verdict = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b", re.I)
+    found = []
+    for passage in texts:
+        of_a_lesson = passage.cell is not None
+        text = _MARKER.sub(_blanked, passage.text)
+        plain = prose_only(text, links=True)
+        for one in text_model.sentences(text):
+            said = plain[one.start : one.end]
+            line = of_a_lesson and _VERDICT_LINE.fullmatch(one.text)
+            if _CLAIM_ID.search(said) and verdict.search(said) and not line:
+                found.append(f'{passage.where}: "{one.text}": write the verdict as <!--= claim T8 -->refuted<!--/-->.')
+    return found
 
 
 # Sources

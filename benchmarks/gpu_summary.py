@@ -16,6 +16,7 @@ from typing import Any
 from course_utils import store
 from course_utils.display import format_rate, format_ratio, format_seconds
 from course_utils.display.quantities import format_interval, format_percent
+from course_utils.recording import verdicts_of
 from course_utils.results import Case, Ceilings, Comparison, Sweep
 from course_utils.store import LessonRecord, RecordError
 
@@ -106,8 +107,8 @@ def _lessons(folder: Path, records: list[LessonRecord]) -> dict[str, dict[str, A
             found[path.stem.removeprefix("lesson-")]["kept"] = len(list(kept.glob("*.json")))
     for record in records:
         told = found.setdefault(record.lesson, {"slow cells": []})
-        verdicts = Counter(case.verdict.name for _, comparison in _comparisons(record) for case in [*comparison][1:])
-        told |= {"recorded in": record.seconds, "experiments": len(record.experiments), "verdicts": dict(verdicts)}
+        verdicts = {str(verdict): count for verdict, count in verdicts_of(record).items()}
+        told |= {"recorded in": record.seconds, "experiments": len(record.experiments), "verdicts": verdicts}
     return found
 
 

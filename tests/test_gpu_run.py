@@ -18,6 +18,7 @@ from benchmarks import gpu_run, gpu_summary
 from benchmarks.gpu_run import Part
 from course_utils import store
 from course_utils.results import Ceiling, Comparison, Measurement, Sweep, SweepPoint
+from tests import made_up_records
 from tests.sandbox import SET_UP, Sandbox, alive, comparing, number_in, sandbox, wait_for
 from tests.sandbox import here as sandbox_here
 
@@ -370,6 +371,16 @@ def test_records_of_a_gpu_decide_what_was_asked_for(tmp_path: Path, pinned_s: fl
     shares = {row["case"]: row["share"] for row in found["shares"]}
     assert shares["pinned"] == pytest.approx(1.1e-3 / (pinned_s * 1.001))
     assert "a-gpu/*.json course_utils/records/a-gpu/" in gpu_summary.as_text(found)
+
+
+def test_verdicts_of_ranks_are_counted(tmp_path: Path) -> None:
+    here = dataclasses.replace(sandbox_here(), machine="a-gpu", device_kind="cuda", size="full")
+    result = made_up_records.ranks("ddp/ranks", "collectives", {"one bucket": 1e-3, "many": 2e-3})
+    experiments = {"ddp/ranks": store.Experiment("ddp/ranks", result.kind, "c", "p", result.to_record())}
+    store.save_lesson(
+        store.LessonRecord("ddp", here, experiments, "2026-01-01T00:00:00+00:00", 2.0), tmp_path / "records"
+    )
+    assert gpu_summary.summary(tmp_path, dry_run=True)["lessons"]["ddp"]["verdicts"] == {"SLOWER": 1}
 
 
 def test_failing_tests_are_named_with_their_message(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from course_utils import store
 from course_utils.display import format_rate, format_ratio, format_seconds
 from course_utils.display.quantities import format_interval, format_percent
+from course_utils.recording import verdicts_of
 from course_utils.results import Case, Ceilings, Comparison, Sweep
 from course_utils.store import LessonRecord, RecordError
 
@@ -99,12 +100,15 @@ def _lessons(folder: Path, records: list[LessonRecord]) -> dict[str, dict[str, A
         told = _read(path)
         slow = [cell for cell in told["cells"] if cell["seconds"] >= 10]
         found[path.stem.removeprefix("lesson-")] = {
-            key: told[key] for key in ("seconds", "error", "traceback") if key in told
+            key: told[key] for key in ("seconds", "error", "failures", "remark") if key in told
         } | {"slow cells": slow}
+        kept = folder / f"{path.stem.removeprefix('lesson-')}-kept"
+        if kept.is_dir():
+            found[path.stem.removeprefix("lesson-")]["kept"] = len(list(kept.glob("*.json")))
     for record in records:
         told = found.setdefault(record.lesson, {"slow cells": []})
-        verdicts = Counter(case.verdict.name for _, comparison in _comparisons(record) for case in [*comparison][1:])
-        told |= {"recorded in": record.seconds, "experiments": len(record.experiments), "verdicts": dict(verdicts)}
+        verdicts = {str(verdict): count for verdict, count in verdicts_of(record).items()}
+        told |= {"recorded in": record.seconds, "experiments": len(record.experiments), "verdicts": verdicts}
     return found
 
 
@@ -301,13 +305,19 @@ def _lessons_text(lessons: dict[str, dict[str, Any]]) -> list[str]:
     for slug, told in lessons.items():
         if "error" in told:
             lines.append(f"  {slug}: FAILED: {told['error']}")
-            lines += [f"    | {line}" for line in told["traceback"].strip().splitlines()[-6:]]
+            for failure in told.get("failures", ()):
+                lines.append(f"    {failure['error']}")
+                lines += [f"    | {line}" for line in failure["traceback"].strip().splitlines()[-6:]]
+            if told.get("kept"):
+                lines.append(f"    results kept in parts/{slug}-kept: {told['kept']}")
             continue
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(told.get("verdicts", {}).items()))
         lines.append(
             f"  {slug}: {told.get('recorded in', 0):.1f} s, {told.get('experiments', 0)} experiments; {verdicts}"
         )
         lines += [f"    code cell {cell['cell']} took {cell['seconds']:.0f} s" for cell in told["slow cells"]]
+        if "remark" in told:
+            lines.append(f"    {told['remark']}")
     return lines
 
 

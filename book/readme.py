@@ -11,6 +11,15 @@ from course_utils import claims as ledger
 from course_utils.claims import Judgement, MachineJudgement
 
 README = ROOT / "README.md"
+# A line under a table has no room for claims_page.MEANINGS.
+_IN_FEW_WORDS = {
+    "confirmed": "wherever it was measured",
+    "depends": "on a condition or a machine",
+    "refuted": "by what was measured or run",
+    "outdated API": "right for a call that has changed",
+    "documented": "by a cited source",
+    "open": "nothing decides it yet",
+}
 PICTURE = BOOK / "images" / "headline.png"
 
 
@@ -28,7 +37,7 @@ def picture() -> bytes:
 def table_with_findings(
     lessons: Sequence[Lesson], judgements: Sequence[Judgement], notebooks: str, claims_page: str
 ) -> str:
-    """The table of lessons with what each found, and the machines that its numbers come from.
+    """The table of lessons with what each found, what the signs mean, and the machines that its numbers come from.
 
     Args:
         lessons: all lessons.
@@ -47,7 +56,19 @@ def table_with_findings(
             findings[lesson.slug] = _finding(lesson, own, captions, claims_page)
     table = f'<div class="lessons">\n\n{lessons_table(lessons, findings, notebooks)}\n</div>\n'
     notes = [f"{_raised(number)} {caption}" for number, caption in enumerate(captions, start=1)]
+    if findings:
+        table += f"\n{legend(claims_page)}\n"
     return table + (f"\nMeasured on {'; '.join(notes)}.\n" if notes else "")
+
+
+def legend(claims_page: str) -> str:
+    """The signs of the verdicts, in one line.
+
+    Args:
+        claims_page: path of the ledger's page, which says more.
+    """
+    signs = ", ".join(f"{sign}&nbsp;{verdict} ({_IN_FEW_WORDS[verdict]})" for verdict, sign in SIGNS.items())
+    return f"Verdicts on the [course's claims]({claims_page}): {signs}."
 
 
 def _finding(lesson: Lesson, judgements: Sequence[Judgement], captions: list[str], claims_page: str) -> str:

@@ -12,13 +12,15 @@ from course_utils.record_changes import Change, Changes, Kind, RecordSet
 # Of the numbers without an interval that differ in one experiment, so many are shown unless all are asked for.
 _FEW = 3
 _EXPLAINED = {
-    Kind.CHANGED: "another verdict, and the 99% intervals are apart",
-    Kind.MOVED: "the 99% intervals are apart by more than matters; the verdict, if there is one, stands",
-    Kind.WITHIN_NOISE: "another verdict, but the 99% intervals overlap",
+    Kind.CHANGED: "another verdict, and the 99% intervals are apart by more than either A/A control",
+    Kind.MOVED: "the 99% intervals are apart by more than noise and than matters; the verdict, if there is one, stands",
+    Kind.WITHIN_NOISE: "another verdict, but the 99% intervals overlap, or an A/A control differs as much",
+    Kind.BECAME_UNCLEAR: "A decides, and B cannot; a factor is given where the 99% intervals are apart all the same",
+    Kind.BECAME_CLEAR: "B decides, and A could not; a factor is given where the 99% intervals are apart all the same",
     Kind.DIFFERS: "a value without an interval is not alike",
     Kind.ONLY_A: "B did not measure it",
     Kind.ONLY_B: "A did not measure it",
-    Kind.NOT_COMPARABLE: "measured by other code, or at other problem sizes",
+    Kind.NOT_COMPARABLE: "measured by other code, or with other parameters",
     Kind.SAME_VERDICT: "and the interval has hardly moved",
     Kind.SAME_VALUE: "alike",
 }
@@ -108,7 +110,7 @@ def _summary(changes: Changes, everything: bool) -> Iterator[str]:
     if pairs := changes.intervals_compared:
         yield (
             f"{pairs} pair{'s' * (pairs != 1)} of 99% intervals compared: had nothing changed, chance would take apart "
-            f"at most {changes.apart_by_chance:.2g} of them."
+            f"on average at most {changes.apart_by_chance:.2g} of them."
         )
         yield (
             "The intervals cover the noise within a run. Runs of one machine differ by more: record it twice and "

@@ -1,7 +1,8 @@
 """What changed between two sets of records: two machines, or two dates.
 
-A verdict that differs is only a change if the 99% intervals of both ratios are apart. They cover the noise within a
-run; what differs from one run to the next (neighbours, where memory lies) shows when one machine is recorded twice.
+A verdict that differs is only a change if the 99% intervals of both ratios are apart, and by more than either run's A/A
+control, as verdicts are. Both cover the noise within a run; what differs from one run to the next (neighbours, where
+memory lies) shows when one machine is recorded twice.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Kind(StrEnum):
     CHANGED = "changed, beyond noise"
     MOVED = "moved"
     WITHIN_NOISE = "changed, within noise"
+    BECAME_UNCLEAR = "became unclear"
+    BECAME_CLEAR = "became clear"
     DIFFERS = "differs"
     ONLY_A = "only in A"
     ONLY_B = "only in B"
@@ -85,18 +88,27 @@ class Told:
         verdict: FASTER, SLOWER, SAME or UNCLEAR; empty where nothing is compared.
         value: the ratio to the baseline, or a number in its own unit; None for a text.
         interval: 99% interval of a ratio or of a median time.
+        floor: factor up to which the run's A/A control takes ratios for noise, infinite if it is too short to say; 1
+            where nothing is compared.
     """
 
     words: str
     verdict: str = ""
     value: float | None = None
     interval: Interval | None = None
+    floor: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain JSON types."""
         bounded = self.interval is not None and self.interval.bounded and self.interval.high > 0
         ends = [self.interval.low, self.interval.high] if bounded and self.interval is not None else None
-        return {"verdict": self.verdict or None, "value": self.value, "interval_99": ends, "words": self.words}
+        return {
+            "verdict": self.verdict or None,
+            "value": self.value,
+            "interval_99": ends,
+            "noise_floor": self.floor if self.verdict and math.isfinite(self.floor) else None,
+            "words": self.words,
+        }
 
 
 @dataclass(frozen=True)
@@ -184,7 +196,7 @@ class Changes:
 
     @property
     def apart_by_chance(self) -> float:
-        """At most how many of those pairs chance alone is expected to take apart, if nothing had changed.
+        """How many of those pairs chance alone takes apart on average, at most, if nothing had changed.
 
         Two intervals of one truth are only apart if one of them misses it, and each does in 1% of the cases.
         """
@@ -410,7 +422,7 @@ def _lesson_changes(here: LessonRecord, there: LessonRecord, tolerance: float) -
         other = {row.label: row for row in rows_of(there.result(name))}
         reason = ""
         if ours.parameters_hash != theirs.parameters_hash:
-            reason = "the problem sizes in the lesson changed"
+            reason = "the experiment's parameters changed"
         elif ours.code_hash != theirs.code_hash:
             reason = "the experiment's code changed"
         for label in dict.fromkeys([*mine, *other]):
@@ -431,7 +443,8 @@ def _told(row: Row) -> Told:
     if isinstance(value, Case):
         interval = value.decision_interval
         between = f" ({format_interval(interval)})" if interval.bounded and interval.low > 0 else " (no interval)"
-        return Told(f"{value.verdict} {format_ratio(value.ratio)}{between}", value.verdict, value.ratio, interval)
+        words = f"{value.verdict} {format_ratio(value.ratio)}{between}"
+        return Told(words, value.verdict, value.ratio, interval, _floor(value.comparison.noise))
     if isinstance(value, Measurement):
         interval = paired.ratio_interval([math.log(second) for second in value.elapsed_s])
         bounded = interval.bounded and interval.low > 0
@@ -443,16 +456,33 @@ def _told(row: Row) -> Told:
     return Told(value_text(value, row.unit), "", number)
 
 
+def _floor(noise: Interval) -> float:
+    """The factor up to which a difference is noise, as in :func:`course_utils.paired.decide`."""
+    return max(noise.high, 1 / noise.low, 1.0) if noise.bounded and noise.low > 0 else math.inf
+
+
+def _apart(a: Told, b: Told) -> bool:
+    """Whether two 99% intervals are apart by more than the A/A control of either side."""
+    low, high = sorted((a.interval, b.interval), key=lambda interval: interval.low)
+    if not (low.bounded and high.bounded) or low.meets(high.low, high.high):
+        return False
+    return high.low / low.high > max(a.floor, b.floor)
+
+
 def _change(name: str, row: Row, row_b: Row, a: Told, b: Told, tolerance: float) -> Change:
     """What became of a row that both sides have, by the same code and sizes."""
     label = row.label
     if a.interval is not None and b.interval is not None and a.value and b.value:
-        apart = not a.interval.meets(b.interval.low, b.interval.high)
+        apart = _apart(a, b)
+        factor = f"{format_ratio(b.value / a.value)} times A's"
+        if a.verdict != b.verdict and paired.Verdict.UNCLEAR in (a.verdict, b.verdict):
+            kind = Kind.BECAME_CLEAR if a.verdict == paired.Verdict.UNCLEAR else Kind.BECAME_UNCLEAR
+            return Change(name, label, kind, a, b, factor if apart else "")
         if a.verdict != b.verdict:
             return Change(name, label, Kind.CHANGED if apart else Kind.WITHIN_NOISE, a, b)
         practical = row.value.comparison.practical if isinstance(row.value, Case) else paired.PRACTICAL
         if apart and abs(math.log(b.value / a.value)) > math.log1p(practical):
-            return Change(name, label, Kind.MOVED, a, b, f"{format_ratio(b.value / a.value)} times A's")
+            return Change(name, label, Kind.MOVED, a, b, factor)
         return Change(name, label, Kind.SAME_VERDICT if a.verdict else Kind.SAME_VALUE, a, b)
     if isinstance(row.value, Curve) and isinstance(row_b.value, Curve):
         note = _curve_difference(row.value, row_b.value, tolerance)

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,8 +49,40 @@ _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
 
+@dataclass(frozen=True)
+class CellFailure:
+    """A cell that raised.
+
+    Attributes:
+        message: where and what, in one line.
+        traceback: as the kernel told it.
+    """
+
+    message: str
+    traceback: str
+
+
 class RecordingError(RuntimeError):
-    """A lesson could not be recorded. The message is one line and says where and why."""
+    """A lesson could not be recorded. The message is one line and says where and why.
+
+    Attributes:
+        failures: cells that raised before, where the recording went on after them.
+    """
+
+    failures: tuple[CellFailure, ...] = ()
+
+
+class CellsFailed(RecordingError):  # noqa: N818 - says more than one error
+    """All cells ran, and these raised.
+
+    Args:
+        failures: in the order in which they came.
+    """
+
+    def __init__(self, failures: Sequence[CellFailure]):
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        super().__init__(failures[0].message + more)
+        self.failures = tuple(failures)
 
 
 class Stopped(Exception):  # noqa: N818 - not a failure: somebody asked for it
@@ -58,7 +90,10 @@ class Stopped(Exception):  # noqa: N818 - not a failure: somebody asked for it
 
     Attributes:
         signum: the signal: SIGINT for Ctrl-C, or SIGTERM.
+        failures: cells that raised before, where the recording went on after them.
     """
+
+    failures: tuple[CellFailure, ...] = ()
 
     def __init__(self, signum: int):
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -191,6 +226,7 @@ def record_lesson(
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     reference: bool = False,
+    keep_to: Path | None = None,
     on_cell: Callable[[int, int, bool], None] = lambda cell, cells, done: None,
 ) -> LessonRecord:
     """Execute one lesson's notebook and write its record.
@@ -201,6 +237,8 @@ def record_lesson(
         here: this machine, and the size to run at.
         timeout_s: the longest that one cell may take.
         reference: whether others will rely on the record: an interrupted comparison is then refused.
+        keep_to: a folder for the results of a recording that fails, one file for each experiment; what an earlier one
+            left there goes once the lesson is recorded. With it, the cells after one that raises run all the same.
         on_cell: called with a code cell's number (from 1), their count, and whether the cell is done: when it starts,
             once a second while it runs, and at its end.
 
@@ -208,7 +246,8 @@ def record_lesson(
         The record, as written.
 
     Raises:
-        RecordingError: if a cell fails or takes too long, the kernel dies, or an experiment is missing.
+        RecordingError: if a cell fails or takes too long, the kernel dies, or an experiment is missing; CellsFailed
+            where the recording went on after failing cells.
         RecordError: if the record cannot be written.
         Stopped: on Ctrl-C or SIGTERM; the kernel is gone by then.
     """
@@ -216,11 +255,26 @@ def record_lesson(
     with staging_folder() as staging:
         kept = staging / "kept"
         kept.mkdir()
-        _run_notebook(lesson.path, staging, kept, here.size, timeout_s, on_cell)
-        record = _gather(lesson, kept, here, time.perf_counter() - started)
-    if reference and (stopped := interrupted_experiments(record)):
-        raise RecordingError(f"{', '.join(stopped)} was interrupted: no reference is made of half a measurement")
-    store.save_lesson(record, root)
+        failures: list[CellFailure] | None = None if keep_to is None else []
+        try:
+            _run_notebook(lesson.path, staging, kept, here.size, timeout_s, failures, on_cell)
+            if failures:
+                raise CellsFailed(failures)
+            record = _gather(lesson, kept, here, time.perf_counter() - started)
+            if reference and (stopped := interrupted_experiments(record)):
+                raise RecordingError(
+                    f"{', '.join(stopped)} was interrupted: no reference is made of half a measurement"
+                )
+            store.save_lesson(record, root)
+        except BaseException as error:
+            if failures and isinstance(error, RecordingError | Stopped):
+                error.failures = tuple(failures)
+            if keep_to is not None:
+                # Minutes of a GPU are in it, whatever the lesson failed of.
+                shutil.copytree(kept, keep_to, dirs_exist_ok=True)
+            raise
+    if keep_to is not None:
+        shutil.rmtree(keep_to, ignore_errors=True)
     return record
 
 
@@ -272,8 +326,10 @@ def _run_notebook(
     kept: Path,
     size: str,
     timeout_s: float,
+    failures: list[CellFailure] | None,
     on_cell: Callable[[int, int, bool], None],
 ) -> None:
+    """Run a notebook; with a list for failures, cells that raise are put there and the next one runs."""
     import nbformat
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
@@ -305,8 +361,8 @@ def _run_notebook(
         connection_file=str(staging / "kernel.json"),
         log=_SILENT,
     )
-    client = NotebookClient(notebook, km=manager, timeout=timeout_s, log=_SILENT)
-    asyncio.run(_run_until_stopped(client, path, staging, variables, timeout_s, on_cell))
+    client = NotebookClient(notebook, km=manager, timeout=timeout_s, log=_SILENT, allow_errors=failures is not None)
+    asyncio.run(_run_until_stopped(client, path, staging, variables, timeout_s, failures, on_cell))
 
 
 async def _run_until_stopped(
@@ -315,6 +371,7 @@ async def _run_until_stopped(
     staging: Path,
     variables: dict[str, str],
     timeout_s: float,
+    failures: list[CellFailure] | None,
     on_cell: Callable[[int, int, bool], None],
 ) -> None:
     """Run all cells, or until a signal comes. The kernel and its children are gone afterwards in any case."""
@@ -332,7 +389,7 @@ async def _run_until_stopped(
         current[:] = [] if done else [(cell, count)]
         on_cell(cell, count, done)
 
-    cells = asyncio.ensure_future(_run_cells(client, path, staging, variables, timeout_s, remember))
+    cells = asyncio.ensure_future(_run_cells(client, path, staging, variables, timeout_s, failures, remember))
     gently = False
     try:
         while not (cells.done() or stop.done()):
@@ -358,6 +415,7 @@ async def _run_cells(
     staging: Path,
     variables: dict[str, str],
     timeout_s: float,
+    failures: list[CellFailure] | None,
     on_cell: Callable[[int, int, bool], None],
 ) -> None:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -379,15 +437,26 @@ async def _run_cells(
         try:
             await client.async_execute_cell(cell, index)
         except CellExecutionError as error:
-            reason = (error.evalue or "").strip().splitlines() or [""]
-            raise RecordingError(f"{where}: {error.ename}: {reason[0]}".rstrip(": ")) from error
+            raise RecordingError(_said(where, error.ename, error.evalue)) from error
         except CellTimeoutError as error:
             raise RecordingError(
                 f"{where} took longer than {timeout_s:g} s: allow more with --timeout, or mend the cell"
             ) from error
         except DeadKernelError as error:
             raise RecordingError(f"{where}: the kernel died{_cause_of_death(client.km)}") from error
+        if failures is not None:
+            failures += [
+                CellFailure(_said(where, output.ename, output.evalue), "\n".join(output.traceback))
+                for output in cell.outputs
+                if output.output_type == "error"
+            ]
         on_cell(number, len(indices), True)
+
+
+def _said(where: str, name: str, value: str) -> str:
+    """What a cell raised, in one line."""
+    reason = (value or "").strip().splitlines() or [""]
+    return f"{where}: {name}: {reason[0]}".rstrip(": ")
 
 
 def _cause_of_death(manager: AsyncKernelManager) -> str:
@@ -627,11 +696,21 @@ def record_lessons(
             if isinstance(error.__cause__, OSError):
                 broken_disk = "records cannot be written there"
             continue
-        remark = _remark(record, root, here)
+        remark = remark_on(record, root, here)
         yield Outcome(lesson.slug, "recorded", record.seconds, len(record.experiments), verdicts_of(record), remark)
 
 
-def _remark(record: LessonRecord, root: Path, here: Environment) -> str:
+def remark_on(record: LessonRecord, root: Path, here: Environment) -> str:
+    """What a reader of a record must know: what is not in it, what was cut off, and whether it is too large.
+
+    Args:
+        record: a lesson's record, as written.
+        root: folder of the records.
+        here: this machine.
+
+    Returns:
+        One line, empty if there is nothing to say.
+    """
     remarks = []
     lesson = lessons.find_lesson(record.lesson)
     missing = [name for name in lessons.experiments(lesson) if name not in record.experiments]
@@ -642,6 +721,6 @@ def _remark(record: LessonRecord, root: Path, here: Environment) -> str:
     if stopped := interrupted_experiments(record):
         remarks.append(f"{', '.join(stopped)} was interrupted")
     size = store.record_path(root, record.environment.machine, record.lesson).stat().st_size
-    if size > MAX_RECORD_BYTES:
+    if size >= MAX_RECORD_BYTES:
         remarks.append(f"{size / 1000:.0f} kB; a lesson's record should stay below {MAX_RECORD_BYTES // 1000} kB")
     return "; ".join(remarks)

@@ -32,6 +32,7 @@ class CourseProgress:
         self._started = self._lesson_started = self._line_at = clock()
         self._lesson = ""
         self._where = "starting"
+        self._cells_done, self._cells = 0, 0
         self._done: dict[str, float] = {}
         self._bar: Any = None
         if stream.isatty():
@@ -57,7 +58,21 @@ class CourseProgress:
     def remaining_s(self) -> float:
         """Seconds that are left, judged from earlier recordings and from the pace of this one."""
         left = sum(seconds for lesson, seconds in self._expected_s.items() if lesson not in self._done)
+        if self._is_overdue() and self._cells_done:
+            # Its earlier record says nothing any more: the cells that are left do.
+            others = left - self._expected_s[self._lesson]
+            return others * self._pace() + self._elapsed_s() * (self._cells - self._cells_done) / self._cells_done
         return max(left - self._position_s(), 0.0) * self._pace()
+
+    def _elapsed_s(self) -> float:
+        """Since the end of the lesson before."""
+        return self._clock() - self._lesson_started
+
+    def _is_overdue(self) -> bool:
+        """Whether the lesson that runs now takes longer than expected."""
+        if not self._lesson or self._lesson in self._done:
+            return False
+        return self._elapsed_s() / self._pace() > self._expected_s.get(self._lesson, 0.0)
 
     def _pace(self) -> float:
         """How much longer lessons take now than they were expected to."""
@@ -69,7 +84,7 @@ class CourseProgress:
         """How much of its expected time the lesson that runs now has behind it."""
         if not self._lesson or self._lesson in self._done:
             return 0.0
-        elapsed = (self._clock() - self._lesson_started) / self._pace()
+        elapsed = self._elapsed_s() / self._pace()
         return min(elapsed, _ALMOST * self._expected_s.get(self._lesson, 0.0))
 
     def __call__(self, lesson: str, cell: int, cells: int, done: bool) -> None:
@@ -77,6 +92,7 @@ class CourseProgress:
         now = self._clock()
         self._lesson = lesson
         self._where = f"{lesson}, cell {cell} of {cells}"
+        self._cells_done, self._cells = cell if done else cell - 1, cells
         if self._bar is not None:
             self._draw()
         elif now - self._line_at >= _LINE_EVERY_S:
@@ -87,7 +103,8 @@ class CourseProgress:
         return f"{min(len(self._done) + 1, len(self._expected_s))} of {len(self._expected_s)}"
 
     def _times(self) -> str:
-        return f"{clock_text(self._clock() - self._started)}, about {clock_text(self.remaining_s)} left"
+        late = ", longer than expected" if self._is_overdue() else ""
+        return f"{clock_text(self._clock() - self._started)}, about {clock_text(self.remaining_s)} left{late}"
 
     def _draw(self) -> None:
         finished = sum(self._expected_s[lesson] for lesson in self._done)
@@ -104,6 +121,7 @@ class CourseProgress:
         self._done[outcome.lesson] = outcome.seconds if outcome.state == "recorded" else 0.0
         # The next one begins with the start of its kernel, before its first cell.
         self._lesson, self._lesson_started, self._where = "", self._clock(), "starting"
+        self._cells_done = 0
         line = f"{outcome.lesson}: {outcome.state}"
         if outcome.state == "skipped":
             line += f" ({outcome.message})"

@@ -387,7 +387,7 @@ def _cells(result: Any) -> Iterator[tuple[str, Cell]]:
         table = result if isinstance(result, Table) else result.table
         for row in table:
             name, *values = row.items()
-            told = [f"{column} {value_text(value, table.units.get(column))}" for column, value in values]
+            told = [f"{column}: {value_text(value, table.units.get(column))}" for column, value in values]
             of_rank = "rank " if isinstance(result, RankResults) else ""
             yield of_rank + value_text(name[1], table.units.get(name[0])), Cell("", "; ".join(told))
         for key in result.rounds if isinstance(result, RankResults) else ():

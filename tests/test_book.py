@@ -308,6 +308,14 @@ def test_a_finding_that_the_ledger_does_not_have_is_an_error_that_names_it():
         readme.table_with_findings([wrong], claims_page.judge_all(), "notebooks", "book/claims.md")
 
 
+def test_one_line_under_the_table_says_what_every_sign_means():
+    table = readme.table_with_findings(lesson_list.load_lessons(), claims_page.judge_all(), "notebooks", "c.md")
+    (line,) = [line for line in table.split("</div>")[1].splitlines() if "](c.md): " in line]
+    for verdict, sign in claims_page.SIGNS.items():
+        assert f"{sign}&nbsp;{verdict} (" in line
+    assert readme.legend("c.md") not in readme.table_with_findings([], [], "notebooks", "c.md")
+
+
 def test_a_number_with_an_interval_is_found_before_a_bare_one():
     lesson = next(lesson for lesson in lesson_list.load_lessons() if lesson.slug == "mixed_precision")
     judged, part = judged_on_a_machine()

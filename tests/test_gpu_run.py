@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from benchmarks import gpu_run, gpu_summary
 from benchmarks.gpu_run import Part
 from course_utils import store
 from course_utils.results import Ceiling, Comparison, Measurement, Sweep, SweepPoint
+from tests import made_up_records
 from tests.sandbox import SET_UP, Sandbox, alive, comparing, number_in, sandbox, wait_for
 from tests.sandbox import here as sandbox_here
 
@@ -51,7 +53,10 @@ def run(box: Sandbox, *arguments: str) -> tuple[int, str, dict]:
 
 def test_a_rehearsal_records_a_lesson_and_tells_of_one_that_fails(sandbox: Sandbox) -> None:
     sandbox.notebook("04_pinned_memory", SET_UP, comparing("pinned_memory/loops"))
-    sandbox.notebook("05_broken", "def inner():\n    return 1 / 0\n\ninner()", 'compare(name="broken/never")')
+    failing = "def inner():\n    return 1 / 0\n\ninner()"
+    sandbox.notebook(
+        "05_broken", SET_UP, comparing("broken/before"), failing, comparing("broken/after"), "import no_such_module"
+    )
     bundle = sandbox.root / "all.tar.gz"
     arguments = ["--dry-run", "--parts", "environment", "lessons", "--bundle", str(bundle)]
     status, said, summary = run(sandbox, *arguments)
@@ -63,17 +68,29 @@ def test_a_rehearsal_records_a_lesson_and_tells_of_one_that_fails(sandbox: Sandb
     }
     broken = summary["lessons"]["broken"]
     assert "ZeroDivisionError" in broken["error"]
-    assert "in inner()" in broken["traceback"]
+    assert ["ZeroDivisionError" in failure["error"] for failure in broken["failures"]] == [True, False]
+    assert "in inner()" in broken["failures"][0]["traceback"]
+    assert "no_such_module" in broken["failures"][1]["traceback"]
     assert "ZeroDivisionError" in said
+    assert "No module named 'no_such_module'" in said
+    # What the cells before and after it measured is kept, and is no record.
+    kept = sandbox.root / "out" / "parts" / "broken-kept"
+    assert sorted(path.name for path in kept.iterdir()) == ["broken__after.json", "broken__before.json"]
+    assert json.loads((kept / "broken__after.json").read_text())["data"]["cases"][0]["elapsed_s"]
+    assert broken["kept"] == 2
+    assert not list(sandbox.root.glob("out/records/*/broken.json"))
     # An ordinary record, where the course would look for it.
     machine = summary["machine"]["machine"]
     record = store.load_lesson(sandbox.root / "out" / "records" / machine / "pinned_memory.json")
     assert record.result("pinned_memory/loops")["40000"].ratio > 1
     assert sum(summary["lessons"]["pinned_memory"]["verdicts"].values()) == 1
     with tarfile.open(bundle) as archive:
-        assert {f"records/{machine}/pinned_memory.json", "summary.txt", "parts/lesson-broken.txt"} <= set(
-            archive.getnames()
-        )
+        assert {
+            f"records/{machine}/pinned_memory.json",
+            "summary.txt",
+            "parts/lesson-broken.txt",
+            "parts/broken-kept/broken__before.json",
+        } <= set(archive.getnames())
 
     # The same command goes on: what failed, once it is mended, and nothing else.
     sandbox.notebook("05_broken", SET_UP, comparing("broken/mended"))
@@ -82,6 +99,7 @@ def test_a_rehearsal_records_a_lesson_and_tells_of_one_that_fails(sandbox: Sandb
     assert said.startswith("2 of 3 parts to run")
     assert [line.split()[1] for line in said.splitlines() if line.startswith("[")] == ["environment,", "lesson-broken,"]
     assert "error" not in summary["lessons"]["broken"]
+    assert not kept.exists()
     assert "nothing here is a result" in said
     assert summary["goals"] == summary["copy"] == []
 
@@ -137,6 +155,80 @@ def test_time_that_is_up_leaves_the_rest_for_the_next_command(tmp_path: Path, mo
     assert said[-1] == "Not everything has run: the same command goes on from here."
     again, _ = prepared(tmp_path, monkeypatch, Part("long", python("pass"), 50), later)
     assert again.run() == 0
+
+
+def test_what_was_never_tried_comes_before_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_run, "RESERVE_S", 0.0)
+    fails = Part("fails", python("import sys; sys.exit(1)"), 50, 1)
+    run_, _ = prepared(
+        tmp_path, monkeypatch, fails, Part("untried", python("pass"), 50, 40), arguments=("--seconds", "9")
+    )
+    run_.run()
+    assert {name: each.state for name, each in run_.outcomes.items()} == {"fails": "failed", "untried": "not run"}
+    again, said = prepared(
+        tmp_path, monkeypatch, fails, Part("untried", python("pass"), 50, 1), arguments=("--seconds", "9")
+    )
+    again.run()
+    assert [line.split("] ")[1].split(",")[0] for line in said if line.startswith("[")] == ["untried", "fails"]
+
+
+def test_the_limit_of_a_lesson_is_that_of_its_cells(sandbox: Sandbox) -> None:
+    sandbox.notebook("05_slow", SET_UP, comparing("slow/before"), "import time\ntime.sleep(200)")
+    output = sandbox.root / "out"
+    assert [*gpu_run.parts(gpu_run._options(["--lesson-limit", "7"]), ["slow"])[3].command][-2:] == [
+        "--lesson-limit",
+        "7.0",
+    ]
+    assert gpu_run.main(["--output", str(output), "--lesson", "slow", "--lesson-limit", "7"]) == gpu_run.FAILED
+    told = json.loads((output / "parts" / "lesson-slow.json").read_text())
+    assert "took longer than 7 s" in told["error"]
+    assert [path.name for path in (output / "parts" / "slow-kept").iterdir()] == ["slow__before.json"]
+
+
+def test_the_time_counts_from_the_start_of_the_process(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; time.sleep(5); from benchmarks import gpu_run; gpu_run.RESERVE_S = 0\n"
+        "part = gpu_run.Part('one', (sys.executable, '-c', 'pass'), 30, 1)\n"
+        "gpu_run.parts = lambda options, slugs: [part]\n"
+        f"sys.exit(gpu_run.main(['--output', {str(tmp_path)!r}, '--dry-run', '--seconds', '5']))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=gpu_run.ROOT, capture_output=True, timeout=120, check=False)
+    assert ran.returncode == gpu_run.UNFINISHED, ran.stderr
+
+
+def test_a_process_that_cannot_be_killed_does_not_hold_the_run_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck:
+        pid = 2**30  # nobody's
+        waited: ClassVar[list[float | None]] = []
+
+        def wait(self, timeout: float | None = None) -> int:
+            self.waited.append(timeout)
+            raise subprocess.TimeoutExpired("stuck", timeout or 0)
+
+        def send_signal(self, signum: int) -> None: ...
+
+        def kill(self) -> None: ...
+
+    gpu_run.end(Stuck())
+    assert Stuck.waited == [gpu_run.GRACE_S, gpu_run.GRACE_S]
+
+
+def test_a_record_that_is_too_large_is_told(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    from course_utils import recording
+
+    sandbox.notebook("05_large", SET_UP, comparing("large/loops"))
+    output = sandbox.root / "out"
+    here = sandbox_here()
+    store.write_json(output / "environment.json", {"environment": here.to_record()})
+    monkeypatch.setattr(recording, "MAX_RECORD_BYTES", 1000)
+    assert gpu_run.main(["--output", str(output), "--lesson", "large"]) == 0
+    path = store.record_path(output / "records", here.machine, "large")
+    assert "a lesson's record should stay below" in gpu_summary.as_text(gpu_summary.summary(output, dry_run=True))
+    record = store.load_lesson(path)
+    monkeypatch.setattr(recording, "MAX_RECORD_BYTES", path.stat().st_size)
+    assert recording.remark_on(record, output / "records", here)
+    monkeypatch.setattr(recording, "MAX_RECORD_BYTES", path.stat().st_size + 1)
+    assert not recording.remark_on(record, output / "records", here)
 
 
 def test_a_stop_ends_the_part_and_keeps_what_is_there(tmp_path: Path) -> None:
@@ -279,6 +371,16 @@ def test_records_of_a_gpu_decide_what_was_asked_for(tmp_path: Path, pinned_s: fl
     shares = {row["case"]: row["share"] for row in found["shares"]}
     assert shares["pinned"] == pytest.approx(1.1e-3 / (pinned_s * 1.001))
     assert "a-gpu/*.json course_utils/records/a-gpu/" in gpu_summary.as_text(found)
+
+
+def test_verdicts_of_ranks_are_counted(tmp_path: Path) -> None:
+    here = dataclasses.replace(sandbox_here(), machine="a-gpu", device_kind="cuda", size="full")
+    result = made_up_records.ranks("ddp/ranks", "collectives", {"one bucket": 1e-3, "many": 2e-3})
+    experiments = {"ddp/ranks": store.Experiment("ddp/ranks", result.kind, "c", "p", result.to_record())}
+    store.save_lesson(
+        store.LessonRecord("ddp", here, experiments, "2026-01-01T00:00:00+00:00", 2.0), tmp_path / "records"
+    )
+    assert gpu_summary.summary(tmp_path, dry_run=True)["lessons"]["ddp"]["verdicts"] == {"SLOWER": 1}
 
 
 def test_failing_tests_are_named_with_their_message(tmp_path: Path) -> None:

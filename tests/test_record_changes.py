@@ -30,15 +30,15 @@ def on(machine: str, **more: Any) -> Environment:
     return dataclasses.replace(sandbox_here(), machine=machine, **more)
 
 
-def compared(ratio: float, noise: float = 0.002, rounds: int = 30, seed: int = 0) -> Comparison:
-    """Two cases, one of which takes ``ratio`` times as long, with independent noise."""
+def compared(ratio: float, noise: float = 0.002, rounds: int = 30, seed: int = 0, control: float = 1.0) -> Comparison:
+    """Two cases, one of which takes ``ratio`` times as long, with independent noise; so does the A/A control."""
     draw = random.Random(f"{ratio} {seed}")
 
     def series(seconds: float) -> tuple[float, ...]:
         return tuple(seconds * math.exp(draw.gauss(0, noise)) for _ in range(rounds))
 
     cases = Measurement("plain", series(1e-3)), Measurement("tuned", series(ratio * 1e-3))
-    return Comparison(cases, Measurement("plain again", series(1e-3)), on("any"), name="alpha/loops")
+    return Comparison(cases, Measurement("plain again", series(control * 1e-3)), on("any"), name="alpha/loops")
 
 
 def record(machine: str, at: str = EARLY, lesson: str = "alpha", size: str = "smoke", **results: Any) -> LessonRecord:
@@ -72,17 +72,35 @@ def only_change(a: Any, b: Any, **more: Any) -> record_changes.Change:
         (compared(1.0), compared(1.2), Kind.CHANGED),
         (compared(0.5), compared(0.7), Kind.MOVED),
         (compared(0.5), compared(0.5, seed=1), Kind.SAME_VERDICT),
-        # Another verdict, but the wide interval holds the narrow one.
-        (compared(0.8, noise=0.5), compared(0.8), Kind.WITHIN_NOISE),
+        # Another verdict, but the intervals overlap.
+        (compared(1.009, noise=0.001), compared(1.012, noise=0.004), Kind.WITHIN_NOISE),
+        # Intervals far apart, in a run whose A/A control is as far off: verdicts do not rest on less.
+        (compared(1.0, control=1.15), compared(1.1), Kind.WITHIN_NOISE),
+        (compared(0.5, control=1.5), compared(0.7), Kind.SAME_VERDICT),
         # Apart, and by less than anybody cares about.
         (compared(1.0, noise=0.0001), compared(1.004, noise=0.0001), Kind.SAME_VERDICT),
-        # Too few rounds for an interval: nothing can be said to have changed.
-        (compared(0.5, rounds=5), compared(2.0), Kind.WITHIN_NOISE),
     ],
 )
 def test_a_verdict_changed_only_if_the_intervals_are_apart(a, b, kind):
     assert only_change(a, b).kind is kind
     assert only_change(b, a).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("unclear", "clear", "note"),
+    [
+        (compared(0.8, noise=0.5), compared(0.8), ""),
+        # Too few rounds for an interval: nothing can be said to have changed.
+        (compared(0.5, rounds=5), compared(2.0), ""),
+        # Unclear for its own control, and elsewhere all the same.
+        (compared(1.2, control=1.3), compared(0.5), "0.41"),
+    ],
+)
+def test_to_and_from_unclear_is_no_change_of_mind(unclear, clear, note):
+    change = only_change(unclear, clear)
+    assert (change.kind, bool(change.note)) == (Kind.BECAME_CLEAR, bool(note))
+    assert change.note.startswith(note)
+    assert only_change(clear, unclear).kind is Kind.BECAME_UNCLEAR
 
 
 def test_a_move_says_by_how_much():
@@ -182,7 +200,7 @@ def test_curves_say_where_they_part(b, note):
     ("hashes", "reason"),
     [
         (("other", "parameters"), "the experiment's code changed"),
-        (("other", "other"), "the problem sizes in the lesson changed"),
+        (("other", "other"), "the experiment's parameters changed"),
     ],
 )
 def test_changed_experiments_are_not_compared(hashes, reason):
@@ -355,7 +373,7 @@ def test_the_command_says_what_changed_and_how_much_may_be_chance(box, capsys):
     assert "B  SLOWER 2.00" in said
     assert "Only in A: beta." in said
     assert "1 pair of 99% intervals compared" in said
-    assert "at most 0.02 of them" in " ".join(said.split())
+    assert "on average at most 0.02 of them" in " ".join(said.split())
 
 
 def test_what_is_the_same_is_shown_when_asked_for(box, capsys):
@@ -397,6 +415,8 @@ def test_json_holds_no_infinite_ends(box, capsys):
     assert cli.main(["compare", "first-cpu", "third-cpu", "--json"]) == 0
     (change,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["changes"]
     assert change["b"]["interval_99"] is None
+    assert change["b"]["noise_floor"] is None
+    assert change["a"]["noise_floor"] >= 1
 
 
 @pytest.mark.parametrize(

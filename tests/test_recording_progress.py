@@ -82,6 +82,23 @@ def test_a_pipe_gets_a_line_every_few_seconds_and_one_for_each_lesson(clock):
     ]
 
 
+def test_a_lesson_past_its_time_is_judged_by_the_cells_that_are_left(clock):
+    stream = io.StringIO()
+    progress = CourseProgress(stream, {"alpha": 20.0, "beta": 40.0}, clock)
+    for clock.now, cell in ((19.0, 3), (40.0, 5), (100.0, 5), (110.0, 8)):
+        progress("alpha", cell, 9, False)
+    progress("alpha", 9, 9, True)
+    assert progress.remaining_s == 40
+    assert stream.getvalue().splitlines() == [
+        "1 of 2, 0:19, about 0:41 left · alpha, cell 3 of 9",
+        "1 of 2, 0:40, about 1:30 left, longer than expected · alpha, cell 5 of 9",
+        "1 of 2, 1:40, about 2:45 left, longer than expected · alpha, cell 5 of 9",
+        "1 of 2, 1:50, about 1:11 left, longer than expected · alpha, cell 8 of 9",
+    ]
+    progress.finish(recorded("alpha", 110.0))
+    assert "longer" not in progress._times()
+
+
 def test_a_terminal_gets_one_bar_that_goes_away(clock, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     stream = Terminal()

@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,8 +82,8 @@ def results(here: Environment) -> list:
     ]
 
 
-def save(root: Path, here: Environment, found: list, lesson: str = "alpha") -> Path:
-    path = lessons.find_lesson("alpha").path
+def save(root: Path, here: Environment, found: list, lesson: str = "alpha", notebook: str = "alpha") -> Path:
+    path = lessons.find_lesson(notebook).path
     experiments = {}
     for result in found:
         print_ = lessons.fingerprint(path, result.name)
@@ -140,9 +141,9 @@ def test_every_kind_of_result_is_shown(both):
     assert "against short, n 2000" in words
     assert "one loop" in words
     assert "FLOP/s" in words
-    assert "kernel math; peak 1.00 MiB" in words
+    assert "kernel: math; peak: 1.00 MiB" in words
     assert "1.25 at step 2" in words
-    assert "rank 1 peak 2.00 MiB" in words
+    assert "rank 1 peak: 2.00 MiB" in words
     assert "steps: together against alone" in words
 
 
@@ -188,6 +189,27 @@ def test_a_lesson_that_only_others_recorded_says_so(sandbox, mine, other):
     assert "Nothing is recorded on this machine yet" in words
     assert "Not recorded on this machine yet. Run course record alpha ." in words
     assert "other-gpu" in words
+
+
+def folded(page: str) -> list[str]:
+    """Lessons of which only the heading shows until they are opened."""
+    sections = re.findall(r'<section aria-labelledby="(\w+)">(.*?)</section>', page, flags=re.DOTALL)
+    return [slug for slug, inside in sections if '<details class="others">' in inside]
+
+
+def test_your_own_lessons_are_marked_and_the_others_folded(both, other):
+    both.notebook("01_beta", 'measure(name="beta/one")')
+    both.notebook("02_gamma", 'measure(name="gamma/one")')
+    save(both.reference, other, [dataclasses.replace(results(other)[2], name="beta/one")], "beta", "beta")
+    page = report.render(TODAY)
+    assert folded(page) == ["beta"]
+    assert re.findall(r'<li class="here"><a href="#(\w+)"', page) == ["alpha"]
+    assert "● marks the lessons that you have recorded" in page
+    # The whole page folded would show nothing.
+    shutil.rmtree(both.results)
+    page = report.render(TODAY)
+    assert folded(page) == []
+    assert "●" not in page.partition("</style>")[2]
 
 
 def test_a_page_is_built_without_notebooks(both, monkeypatch):
@@ -360,6 +382,8 @@ def test_a_browser_shows_both_machines_and_asks_for_nothing(both, mine, other, b
     assert page.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 300")
     light = sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))
     assert (light > 600) == (scheme == "light")
+    dimmed = page.locator("figure img").first.evaluate("image => getComputedStyle(image).filter")
+    assert (dimmed == "none") == (scheme == "light")
     page.get_by_text(f"All numbers of {other.machine}").first.click()
     assert page.get_by_text("Verdicts rest on 99% intervals").nth(1).is_visible()
     page.close()

@@ -265,6 +265,8 @@ def test_the_clocks_are_tested_before_anything_is_recorded(tmp_path: Path) -> No
     names = [part.name for part in gpu_run.parts(options(tmp_path), ["pinned_memory", "ddp"])]
     assert names.index("tests-measuring") < names.index("lesson-pinned_memory") < names.index("lesson-ddp")
     assert names.index("lesson-ddp") < names.index("tests-slow") < names.index("timer-quality")
+    slow = next(part for part in gpu_run.parts(options(tmp_path), []) if part.name == "tests-slow")
+    assert slow.least_s == 240  # what is cut short has to run again as a whole
 
 
 def test_a_summary_that_fails_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

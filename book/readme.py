@@ -18,6 +18,7 @@ _IN_FEW_WORDS = {
     "refuted": "by what was measured or run",
     "outdated API": "right for a call that has changed",
     "documented": "by a cited source",
+    ledger.DOCUMENTED_OTHERWISE: "a cited source says the opposite",
     "open": "nothing decides it yet",
 }
 PICTURE = BOOK / "images" / "headline.png"

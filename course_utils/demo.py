@@ -311,17 +311,21 @@ def _run(command: Sequence[str], variables: dict[str, str], folder: Path) -> int
     def leave(*_: object) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, leave)
-    process = subprocess.Popen(command, env=variables, cwd=folder)
+    ending = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {signum: signal.signal(signum, leave) for signum in ending}
+    # In a session of its own it does not get the terminal's Ctrl-C. While it starts it would answer with a traceback.
+    process = subprocess.Popen(command, env=variables, cwd=folder, start_new_session=os.name != "nt")
     try:
         return process.wait()
     except KeyboardInterrupt:
-        return 0  # in a terminal JupyterLab got the same Ctrl-C, and is ending
+        sys.stderr.write("The demo has ended.\n")
+        return 0
     finally:
         if process.poll() is None:
             process.terminate()  # JupyterLab ends its kernels
             process.wait()
-        signal.signal(signal.SIGTERM, before)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 @contextlib.contextmanager

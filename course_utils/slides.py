@@ -7,7 +7,6 @@ run. Text that is too long for one slide goes on below, on the next one.
 
 from __future__ import annotations
 
-import ast
 import itertools
 import re
 import shutil
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_utils.excerpts import ends_left_out, excerpt, heading_of, lines_with_fences, opening
+from course_utils.excerpts import asked, ends_left_out, excerpt, heading_of, lines_with_fences, opening
 from course_utils.lessons import Lesson, notebooks_root
 from course_utils.normal_form import KERNELSPEC
 from course_utils.notebook_files import read_notebook
@@ -93,9 +92,9 @@ def _page(source: str, slide_type: str) -> dict[str, Any]:
 
 def _code(cell: dict[str, Any], heading: str, room: bool) -> Iterator[dict[str, Any]]:
     """What a code cell puts on slides. ``room`` says whether the slide before has some left."""
-    question = _question(cell["source"])
+    question = asked(cell["source"])
     if question:
-        yield _page(f"> **Your prediction?** {question}", "-")
+        yield _page(f"> **Your prediction?** {question.words}", "-")
         return
     outputs = cell["outputs"] if "stable" in cell["metadata"].get("tags", []) else []
     if not outputs:
@@ -168,28 +167,6 @@ def _code_cell(source: str, outputs: list[dict[str, Any]], hidden: bool = False)
     # On a slide nobody can run a cell, so its number would say nothing.
     outputs = [{**output, "execution_count": None} if "execution_count" in output else output for output in outputs]
     return {"cell_type": "code", "metadata": metadata, "source": source, "outputs": outputs, "execution_count": None}
-
-
-def _question(source: str) -> str:
-    """The question of a cell that asks for a prediction; what only a run can fill in is three dots."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return ""
-    named = {
-        target.id: node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "predict" and node.args:
-            asked = node.args[0]
-            asked = named.get(asked.id, asked) if isinstance(asked, ast.Name) else asked
-            parts = asked.values if isinstance(asked, ast.JoinedStr) else [asked]
-            return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
-    return ""
 
 
 # Text, cut into pages

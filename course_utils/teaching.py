@@ -14,8 +14,11 @@ from typing import Any
 
 from course_utils.demo import demo_notebook, demo_times
 from course_utils.evidence import EvidenceError, environment_of, evaluate, in_words, machines
+from course_utils.excerpts import Question, asked
 from course_utils.lessons import Lesson, LessonError, find_lesson, notebooks_root
+from course_utils.notebook_files import read_notebook
 from course_utils.prose import figure
+from course_utils.results import Case
 from course_utils.store import package_root
 
 
@@ -117,7 +120,7 @@ def routes() -> list[Route]:
 
     Example:
         >>> [route.name for route in routes()]
-        ['Half a day', 'One day', 'Two days']
+        ['Half a day', 'Half a day without a GPU', 'One day', 'Two days']
         >>> all(route.planned_minutes <= route.minutes for route in routes())
         True
     """
@@ -161,13 +164,14 @@ def expectations(lesson: Lesson) -> list[Expectation]:
         >>> "times as long" in found[0].words
         True
     """
+    question = question_of(lesson)
     found = []
     for each in plans()["expect"].get(lesson.slug, []):
         problem: EvidenceError | None = None
         before = len(found)
         for machine in machines():
             try:
-                words = in_words(evaluate(each["value"], machine), each.get("unit"))
+                words = _answer(evaluate(each["value"], machine), each.get("unit"), question)
                 caption = environment_of(each["value"], machine).caption
             except EvidenceError as error:  # this machine has no record of it, or one of another size
                 problem = error
@@ -176,6 +180,31 @@ def expectations(lesson: Lesson) -> list[Expectation]:
         if problem and len(found) == before:
             raise problem
     return found
+
+
+def question_of(lesson: Lesson) -> Question:
+    """Returns what a lesson asks the room to predict.
+
+    Raises:
+        LessonError: if no cell asks.
+
+    Example:
+        >>> question_of(find_lesson("fsdp")).direction
+        'times as fast'
+    """
+    for cell in read_notebook(lesson.path)["cells"]:
+        question = asked(cell["source"]) if cell["cell_type"] == "code" else None
+        if question:
+            return question
+    raise LessonError(f"{lesson.name} asks for no prediction: add a cell with predict().")
+
+
+def _answer(value: Any, unit: str | None, question: Question) -> str:
+    """A result as the room sees it when the prediction is revealed: in the question's direction, with its unit."""
+    if isinstance(value, Case):
+        return in_words(value, question.direction or None)
+    words = in_words(value, unit)
+    return words if unit or not question.unit else f"{words} {question.unit}"
 
 
 def wrong_turns(lesson: Lesson) -> list[WrongTurn]:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from course_utils import cli, demo
+from course_utils import cli, demo, teaching
 from course_utils.demo import SET_UP_ID, code_of, demo_notebook, demo_times, time_demo, write_demo
 from course_utils.dependencies import undefined_names
+from course_utils.evidence import EvidenceError
 from course_utils.lessons import Lesson, LessonError, find_lesson, find_lessons
 from course_utils.notebook_files import parsed_cells, read_notebook
 from course_utils.store import RecordError
@@ -145,7 +146,57 @@ def test_times_belong_to_the_code_that_was_timed(tmp_path: Path):
         demo_times(lesson, tmp_path)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no groups of processes like these")
+def test_ctrl_c_while_jupyterlab_starts_is_one_line(tmp_path: Path):
+    """A terminal's Ctrl-C goes to the whole group: what is starting would answer with a traceback."""
+    child = f"import pathlib, time; pathlib.Path({str(tmp_path / 'up')!r}).touch(); time.sleep(60)"
+    code = "import os, pathlib, sys; from course_utils.demo import _run; "
+    code += f"sys.exit(_run([sys.executable, '-c', {child!r}], dict(os.environ), pathlib.Path('.')))"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "up").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=30)[1] == "The demo has ended.\n"
+
+
 # The command line
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "workspace").write_text("a file")
+    monkeypatch.setattr(demo, "demo_folder", lambda: tmp_path / "workspace" / "demo")
+    assert cli.main(["demo", "04"]) == cli.FAILED
+    said = capsys.readouterr().err
+    assert "The demo cannot be written" in said
+    assert "a folder which you may write to" in said
+    assert said.count("\n") == 1
+    assert cli.main(["slides", "04", "--output", str(tmp_path / "workspace")]) == cli.FAILED
+    said = capsys.readouterr().err
+    assert "The slides cannot be written" in said
+    assert "--output FOLDER" in said
+    assert said.count("\n") == 1
+
+
+def test_a_number_that_nobody_recorded_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def nothing(lesson: Lesson) -> str:
+        raise EvidenceError("no machine has recorded it")
+
+    monkeypatch.setattr(teaching, "presenter_notes", nothing)
+    monkeypatch.setattr(demo, "demo_folder", lambda: tmp_path / "demo")
+    assert cli.main(["demo", "04"]) == cli.FAILED
+    assert capsys.readouterr().err == "course: no machine has recorded it\n"
+
+
+@pytest.mark.parametrize("port", ["99999", "0", "-1", "x"])
+def test_a_port_that_is_none_is_refused(port: str, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["demo", "04", "--port", port]) == cli.WRONG_USE
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_wrong_name_is_one_line_with_the_nearest_lesson(capsys: pytest.CaptureFixture[str]):

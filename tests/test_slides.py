@@ -12,6 +12,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from course_utils import cli, slides
+from course_utils.excerpts import asked
 from course_utils.lessons import Lesson, find_lesson, find_lessons
 from course_utils.notebook_files import read_notebook
 from course_utils.slides import SlidesError, slides_notebook, write_slides
@@ -86,7 +87,8 @@ def test_a_heading_is_never_alone_and_lists_stay_lists():
     ],
 )
 def test_the_question_of_a_prediction_is_found(source: str, question: str):
-    assert slides._question(source) == question
+    found = asked(source)
+    assert (found.words if found else "") == question
 
 
 def test_long_printed_text_is_cut_at_an_empty_line():

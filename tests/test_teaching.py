@@ -13,10 +13,11 @@ import yaml
 
 from book import instructors
 from course_utils import teaching
-from course_utils.evidence import EvidenceError, experiments_in, machines
+from course_utils.evidence import EvidenceError, evaluate, experiments_in, machines
+from course_utils.excerpts import Question
 from course_utils.exercises import Exercise
 from course_utils.lessons import Lesson, find_lesson, find_lessons
-from course_utils.teaching import expectations, plans, presenter_notes, routes, stated_minutes, wrong_turns
+from course_utils.teaching import expectations, plans, presenter_notes, question_of, routes, stated_minutes, wrong_turns
 
 ROOT = Path(__file__).resolve().parent.parent
 LESSONS = find_lessons()
@@ -50,6 +51,28 @@ def test_each_lesson_says_what_to_expect(lesson: Lesson):
     assert {each.machine for each in found} <= set(machines())
     for each in plans()["expect"][lesson.slug]:
         assert all(name.startswith(f"{lesson.slug}/") for name in experiments_in(each["value"]))
+
+
+@each_lesson
+def test_what_to_expect_answers_the_question_that_the_room_is_asked(lesson: Lesson):
+    question = question_of(lesson)
+    for each in expectations(lesson):
+        if question.direction:
+            assert question.direction in each.words, each
+        elif question.unit:
+            assert re.fullmatch(rf"[\d.,]+ ?{re.escape(question.unit)}", each.words), each
+        else:
+            assert re.fullmatch(r"[\d.]+", each.words), each
+
+
+def test_a_case_is_told_in_the_direction_of_the_question():
+    expression = 'fsdp/strategies.comparison("step, batch 2", practical=0.05)["FSDP"]'
+    slower = evaluate(expression, "intel-xeon-processor-2-cores")
+    as_asked = teaching._answer(slower, None, Question("How many times as fast?"))
+    assert float(as_asked.split()[0]) == pytest.approx(slower.speedup, rel=0.05)
+    assert "times as fast" in as_asked
+    assert "times as long" in teaching._answer(slower, None, Question("How many times as long?"))
+    assert teaching._answer(4, None, Question("How many?", "tensors")) == "4 tensors"
 
 
 def test_a_number_that_nobody_recorded_is_an_error(monkeypatch: pytest.MonkeyPatch):

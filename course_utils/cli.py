@@ -95,6 +95,7 @@ def _parser() -> tuple[_Parser, list[str]]:
     demo.add_argument("lesson", metavar="LESSON", help="number, name or file of a lesson")
     demo.add_argument("--no-browser", action="store_true", help="start JupyterLab, and open its page yourself")
     demo.add_argument("--port", type=_port, metavar="PORT", help="the port of JupyterLab's page")
+    demo.add_argument("--new", action="store_true", help="make the copy anew, also if you have edited it")
     demo.set_defaults(run=_demo)
 
     slides = verbs.add_parser(
@@ -424,7 +425,7 @@ def _demo(options: argparse.Namespace) -> int:
     arguments = ["--no-browser"] if options.no_browser else []
     arguments += [f"--ServerApp.port={options.port}"] if options.port else []
     try:
-        path = demo.write_demo(lesson, demo.demo_folder(), teaching.presenter_notes(lesson))
+        path = demo.write_demo(lesson, demo.demo_folder(), teaching.presenter_notes(lesson), options.new, say=print)
         return demo.open_demo(path, [*arguments, *options.for_jupyterlab])
     except (LessonError, EvidenceError, store.RecordError) as error:
         return _complain(str(error), FAILED)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.dependencies import needed, statements
-from course_utils.excerpts import NOT_FOR_A_ROOM, excerpt, opening
+from course_utils.excerpts import NOT_FOR_A_ROOM, excerpt, opening, verdict_alone
 from course_utils.lessons import Lesson, LessonError, notebooks_root
 from course_utils.normal_form import KERNEL_ARGUMENTS, KERNELSPEC
 from course_utils.notebook_files import dumped, parsed_cells, read_notebook
@@ -44,14 +44,22 @@ _TITLE_ENDS = "**You will be able to"
 
 LARGE_TYPE = {"code-font-size": "20px", "content-font-size1": "22px", "ui-font-size1": "15px"}
 """Type sizes of the JupyterLab that shows a demo."""
+_WRAPPED = {"lineNumbers": False, "lineWrap": True}  # a long line is read, not cut off
 SETTINGS = {
-    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none", "scrollPastEnd": True},
+    "@jupyterlab/notebook-extension:tracker": {
+        "windowingMode": "none",
+        "scrollPastEnd": True,
+        "codeCellConfig": _WRAPPED,
+    },
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
 }
 """Its other settings: it works offline, and all cells are in the page."""
-# Figures are stored for a page; on a projector they fill the width.
-_STYLE = ".jp-OutputArea-output img { width: min(100%, 68rem); height: auto; }\n"
+# Figures are stored for a page; on a projector they fill the width. Results and controls are read from the last row.
+_STYLE = """
+.jp-OutputArea-output img { width: min(100%, 68rem); height: auto; }
+.jp-OutputArea-output { --jp-ui-font-size1: 20px; --jp-widgets-font-size: 20px; --jp-widgets-inline-height: 38px; }
+"""
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,7 @@ def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
             continue
         if cell["cell_type"] == "markdown":
             text = excerpt(cell["source"], _DROPPED)
+            text = verdict_alone(text) if text.startswith("## Verdict") else text
             made += [_markdown(cell["id"], text)] if text else []
         else:
             tags = [tag for tag in cell["metadata"].get("tags", []) if tag in ("experiment", "stable")]

@@ -90,6 +90,19 @@ def heading_of(line: str) -> tuple[int, str] | None:
     return (_BOLD_LEVEL, bold[1]) if bold else None
 
 
+def verdict_alone(markdown: str) -> str:
+    r"""Returns the heading of a verdict and its verdict lines, without the reasons: a room has these in the talk.
+
+    Example:
+        >>> print(verdict_alone("## Verdict\n\n**T8 · once: refuted.** It is called\noften.\n\nMore."))
+        ## Verdict
+        <BLANKLINE>
+        **T8 · once: refuted.**
+    """
+    lines = re.findall(r"^\*\*[A-Z]+\d+[^*\n]* · .+?\*\*", markdown, flags=re.MULTILINE)
+    return "\n\n".join([markdown.split("\n", 1)[0], *lines]) if lines else markdown
+
+
 def opening(markdown: str, up_to: str) -> str:
     r"""Returns the text before the first line that begins with ``up_to``.
 

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from course_utils import cli, demo, teaching
+from course_utils.claims import load_claims
 from course_utils.demo import SET_UP_ID, code_of, demo_notebook, demo_times, start_up, time_demo, write_demo
 from course_utils.dependencies import undefined_names
 from course_utils.evidence import EvidenceError
@@ -23,6 +25,7 @@ from course_utils.lessons import Lesson, LessonError, find_lesson, find_lessons
 from course_utils.normal_form import KERNEL_ARGUMENTS, KERNELSPEC
 from course_utils.notebook_files import parsed_cells, read_notebook
 from course_utils.store import RecordError
+from course_utils.teaching import demo_minutes
 
 LESSONS = find_lessons()
 # What a live cell needs of the one before it: whether this machine compiles, and a launch that two tables show.
@@ -48,6 +51,20 @@ def test_the_path_is_the_lessons_own_cells_in_order(lesson: Lesson):
     assert "## Verdict" in text
     assert not any(f"## {heading}" in text for heading in ("Exercises", "Solutions", "Sources"))
     assert "](0" not in text, "a link to another lesson would lead nowhere"
+
+
+@each_lesson
+def test_the_path_ends_with_every_verdict_and_nothing_else(lesson: Lesson):
+    claims = [claim.id for claim in load_claims() if claim.lesson == lesson.slug]
+    end = demo_notebook(lesson)["cells"][-1]["source"]
+    assert end.startswith("## Verdict")
+    assert set(re.findall(r"^\*\*(\w+) · ", end, re.MULTILINE)) == set(claims)
+    assert all(line.startswith("**") for line in end.split("\n")[1:] if line)
+
+
+@each_lesson
+def test_a_five_minute_path_takes_at_most_eight(lesson: Lesson):
+    assert 3 < demo_minutes(lesson) <= 8
 
 
 @each_lesson

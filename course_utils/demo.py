@@ -44,12 +44,11 @@ _TITLE_ENDS = "**You will be able to"
 
 LARGE_TYPE = {"code-font-size": "20px", "content-font-size1": "22px", "ui-font-size1": "15px"}
 """Type sizes of the JupyterLab that shows a demo."""
-_WRAPPED = {"lineNumbers": False, "lineWrap": True}  # a long line is read, not cut off
 SETTINGS = {
     "@jupyterlab/notebook-extension:tracker": {
         "windowingMode": "none",
         "scrollPastEnd": True,
-        "codeCellConfig": _WRAPPED,
+        "codeCellConfig": {"lineNumbers": False, "lineWrap": True},  # a long line is read, not cut off
     },
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},

@@ -8,6 +8,7 @@ run. Text that is too long for one slide goes on below, on the next one.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,11 @@ ASSETS = "assets"
 _PAGE = 140  # words that a slide holds at full size
 _CAPTION = 60  # words that leave room for a figure or a short piece of code
 _SHORT_CODE = 12  # lines
-_LINES = 26  # of printed text on one slide
+_LINES = 24  # of printed text on one slide
+_LINES_OF_CODE = 22
+_ROWS = 9  # of a table on one slide
+_TABLE = re.compile(r"(<table\b.*?</table>)", re.DOTALL)
+_CITATION = re.compile(r"(`+[^`]+`+)|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])")
 _LINE_OF_CODE, _ROW = 9, 10  # words of text that take as much room
 _TITLE_ENDS = "**You need"
 _ITEM = re.compile(r"(?:[-*+]|\d+[.)]) ")
@@ -57,11 +62,11 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     made: list[dict[str, Any]] = []
     heading = ""
     for before, cell in zip([None, *cells], cells, strict=False):
-        heading = _last_heading(cell, heading)
+        section, heading = heading, _last_heading(cell, heading)
         begins = _start(cell)
         if begins:
             text = cell["source"] if made else opening(cell["source"], _TITLE_ENDS)
-            pages = list(_pages(excerpt(text), _last_heading(made[-1], "") if made else ""))
+            pages = list(_pages(_without_citations(excerpt(text)), section if made else ""))
             made += [_page(page, begins if not index else "subslide") for index, page in enumerate(pages)]
         elif before is not None and _follows(cell, before):
             made += _code(cell, heading, room=_weight(made[-1]["source"]) <= _CAPTION)
@@ -101,7 +106,10 @@ def _code(cell: dict[str, Any], heading: str, room: bool) -> Iterator[dict[str, 
         room = room and cell["source"].count("\n") < _SHORT_CODE
         if not room:
             yield _page(_where(heading), "subslide")
-        yield _code_cell(cell["source"], [])
+        for index, piece in enumerate(_pieces(cell["source"].split("\n"), _LINES_OF_CODE)):
+            if index:
+                yield _page(_where(heading), "subslide")
+            yield _code_cell("\n".join(piece), [])
     for group in _groups(outputs):
         if not room:
             yield _page(_where(heading), "subslide")
@@ -125,16 +133,64 @@ def _groups(outputs: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]
 
 
 def _cut(outputs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Outputs, long texts in pieces: at an empty line if there is one."""
-    for output in outputs:
-        lines = output["text"].rstrip().split("\n") if output["output_type"] == "stream" else []
-        while len(lines) > _LINES:
-            at = max((index for index in range(_LINES // 2, _LINES) if not lines[index].strip()), default=_LINES)
-            yield {**output, "text": "\n".join(lines[:at]) + "\n"}
-            lines = lines[at:]
-            while lines and not lines[0].strip():
-                lines = lines[1:]
-        yield {**output, "text": "\n".join(lines) + "\n"} if lines else output
+    """Outputs, long texts in pieces: at an empty line if there is one. Each table is a piece, long ones are several."""
+    for output in itertools.chain.from_iterable(map(_tables, outputs)):
+        if output["output_type"] != "stream":
+            yield output
+            continue
+        for piece in _pieces(output["text"].rstrip().split("\n"), _LINES):
+            yield {**output, "text": "\n".join(piece) + "\n"}
+
+
+def _pieces(lines: list[str], longest: int) -> Iterator[list[str]]:
+    """Lines in pieces that a slide holds, cut at an empty line if there is one."""
+    while len(lines) > longest:
+        at = max((index for index in range(longest // 3, longest + 1) if not lines[index].strip()), default=longest)
+        yield _stripped(lines[:at])
+        lines = _stripped(lines[at:])
+    if lines:
+        yield lines
+
+
+def _stripped(lines: list[str]) -> list[str]:
+    return "\n".join(lines).strip("\n").split("\n")
+
+
+def _tables(output: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The tables of an output, each with what stands before it; what follows the last one stays with it.
+
+    What a script after it may fill stays with the script.
+    """
+    text = output.get("data", {}).get("text/html", "")
+    parts = _TABLE.split(text)
+    if any("<script" in part for part in parts[1:]):
+        fixed = next(index for index, part in enumerate(parts) if " id=" in part or "<script" in part) // 2 * 2
+        parts = [*parts[:fixed], "".join(parts[fixed:])]
+        if len(parts) > 1:
+            yield {**output, "data": {"text/html": "".join(parts[:-1])}}
+        yield {**output, "data": {"text/html": parts[-1]}}
+        return
+    if len(parts) == 1:
+        yield output
+        return
+    pieces = [parts[0]] if "<svg" in parts[0] else []
+    before = "" if pieces else parts[0]
+    for table, after in zip(parts[1::2], parts[2::2], strict=True):
+        pieces += [before + part for part in _rows_apart(table)]
+        before = after
+    pieces[-1] += before
+    for piece in pieces:
+        yield {**output, "data": {"text/html": piece}}
+
+
+def _rows_apart(table: str) -> list[str]:
+    """A table in pieces of equal length that a slide holds, each with its caption and its header."""
+    start, body, end = re.fullmatch(r"(.*?<tbody>\n?)(.*)(</tbody>.*)", table, flags=re.DOTALL).groups()
+    rows = re.findall(r"<tr\b.*?</tr>\n?", body, flags=re.DOTALL)
+    count = math.ceil(len(rows) / _ROWS) or 1
+    size = math.ceil(len(rows) / count)
+    heads = [start, *[start.replace("</caption>", " (continued)</caption>")] * (count - 1)]
+    return [head + "".join(rows[size * index : size * (index + 1)]) + end for index, head in enumerate(heads)]
 
 
 def _words(output: dict[str, Any]) -> int:
@@ -148,9 +204,18 @@ def _words(output: dict[str, Any]) -> int:
     return rows * _ROW + len(re.sub(r"<[^>]*>", " ", data.get("text/html", "")).split()) // 2
 
 
+def _without_citations(markdown: str) -> str:
+    """Text without its ``[1, 2]``: slides have no list of sources."""
+    lines = []
+    for is_code, group in itertools.groupby(lines_with_fences(markdown), key=lambda pair: pair[1]):
+        text = "\n".join(line for line, _ in group)
+        lines.append(text if is_code else _CITATION.sub(lambda found: found[1] or "", text))
+    return "\n".join(lines)
+
+
 def _where(heading: str) -> str:
-    """A small line over a figure: what section it belongs to."""
-    return f'<p class="where">{heading}</p>'
+    """What stands over a figure: the section that it belongs to."""
+    return f"### {heading} <small>continued</small>" if heading else ""
 
 
 def _last_heading(cell: dict[str, Any], before: str) -> str:

@@ -119,7 +119,8 @@ def add_slides(html: Path) -> None:
     lessons = find_lessons()
     for page in set(folder.glob("*.html")) - {folder / f"{lesson.name}.html" for lesson in lessons}:
         page.unlink()  # of a lesson that is gone
-    makers = [package_root() / name for name in ("slides.py", "excerpts.py")]
+    makers = [package_root() / name for name in ("slides.py", "excerpts.py", "teaching.py")]
+    makers.append(Path(__file__).with_name("instructors.yml"))
     makers += (package_root() / "templates" / "slides").iterdir()
     newest = max(path.stat().st_mtime for path in makers)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_utils.excerpts import asked, ends_left_out, excerpt, heading_of, lines_with_fences, opening
+from course_utils.excerpts import Question, asked, ends_left_out, excerpt, heading_of, lines_with_fences, opening
 from course_utils.lessons import Lesson, notebooks_root
 from course_utils.normal_form import KERNELSPEC
 from course_utils.notebook_files import read_notebook
@@ -61,9 +61,13 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     cells = read_notebook(lesson.path)["cells"]
     made: list[dict[str, Any]] = []
     heading = ""
+    question: Question | None = None
     for before, cell in zip([None, *cells], cells, strict=False):
         section, heading = heading, _last_heading(cell, heading)
         begins = _start(cell)
+        if made and question and cell["source"].startswith("## Verdict"):
+            made.append(_page(_recorded_answer(lesson, question), "slide"))
+        question = question or (asked(cell["source"]) if cell["cell_type"] == "code" else None)
         if begins:
             text = cell["source"] if made else opening(cell["source"], _TITLE_ENDS)
             pages = list(_pages(_without_citations(excerpt(text)), section if made else ""))
@@ -79,6 +83,14 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     metadata = {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}}
     metadata |= {"title": title, "has_formulas": formulas}
     return {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _recorded_answer(lesson: Lesson, question: Question) -> str:
+    """What the room predicted, and what was recorded, before the verdict."""
+    from course_utils.teaching import expectations
+
+    found = [f"- {each.say}: **{each.words}**. *{each.caption}*" for each in expectations(lesson)]
+    return "\n\n".join([f"## Your prediction: recorded\n\n> {question.words}", "\n".join(found)])
 
 
 def _follows(cell: dict[str, Any], before: dict[str, Any]) -> bool:
@@ -187,7 +199,8 @@ def _rows_apart(table: str) -> list[str]:
     """A table in pieces of equal length that a slide holds, each with its caption and its header."""
     start, body, end = re.fullmatch(r"(.*?<tbody>\n?)(.*)(</tbody>.*)", table, flags=re.DOTALL).groups()
     rows = re.findall(r"<tr\b.*?</tr>\n?", body, flags=re.DOTALL)
-    count = math.ceil(len(rows) / _ROWS) or 1
+    words = len(re.sub(r"<[^>]*>", " ", body).split())
+    count = max(math.ceil(len(rows) / _ROWS), math.ceil(words / _PAGE), 1)
     size = math.ceil(len(rows) / count)
     heads = [start, *[start.replace("</caption>", " (continued)</caption>")] * (count - 1)]
     return [head + "".join(rows[size * index : size * (index + 1)]) + end for index, head in enumerate(heads)]

@@ -16,6 +16,7 @@ from course_utils.excerpts import asked
 from course_utils.lessons import Lesson, find_lesson, find_lessons
 from course_utils.notebook_files import read_notebook
 from course_utils.slides import SlidesError, slides_notebook, write_slides
+from course_utils.teaching import expectations
 
 LESSONS = find_lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
@@ -67,6 +68,14 @@ def test_every_recorded_figure_and_table_under_a_tagged_cell_is_on_one_slide(les
         return re.findall(r"<tr><t[hd](?! scope=.col).*?</tr>|<svg|image/png|text/markdown", text, re.DOTALL)
 
     assert contents([output["data"] for output in shown if "data" in output]) == contents(wanted)
+
+
+@each_lesson
+def test_what_the_room_predicted_is_answered_before_the_verdict(lesson: Lesson):
+    texts = [cell["source"] for cell in parts(lesson)]
+    answer = next(index for index, text in enumerate(texts) if text.startswith("## Your prediction: recorded"))
+    assert texts[answer + 1].startswith("## Verdict")
+    assert all(each.words in texts[answer] for each in expectations(lesson))
 
 
 def test_text_that_is_too_long_goes_on_below_with_its_heading():

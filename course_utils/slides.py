@@ -169,7 +169,7 @@ def _stripped(lines: list[str]) -> list[str]:
 
 
 def _tables(output: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The tables of an output, each with what stands before it; what follows the last one stays with it.
+    """The tables of an output, each with what stands before it; a short text after the last one stays with it.
 
     What a script after it may fill stays with the script.
     """
@@ -190,7 +190,10 @@ def _tables(output: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for table, after in zip(parts[1::2], parts[2::2], strict=True):
         pieces += [before + part for part in _rows_apart(table)]
         before = after
-    pieces[-1] += before
+    if len(before.split()) > _CAPTION and "<tr" in pieces[-1]:
+        pieces.append(before)  # more than a line or two on how to read it
+    else:
+        pieces[-1] += before
     for piece in pieces:
         yield {**output, "data": {"text/html": piece}}
 

@@ -123,7 +123,8 @@ def _code(cell: dict[str, Any], heading: str, room: bool) -> Iterator[dict[str, 
                 yield _page(_where(heading), "subslide")
             yield _code_cell("\n".join(piece), [])
     for group in _groups(outputs):
-        if not room:
+        is_tall = any({"<script", "<table"} <= set(re.findall(r"<script|<table", _html_of(one))) for one in group)
+        if not room or is_tall:
             yield _page(_where(heading), "subslide")
         yield _code_cell(cell["source"], group, hidden=True)
         room = False
@@ -207,6 +208,10 @@ def _rows_apart(table: str) -> list[str]:
     size = math.ceil(len(rows) / count)
     heads = [start, *[start.replace("</caption>", " (continued)</caption>")] * (count - 1)]
     return [head + "".join(rows[size * index : size * (index + 1)]) + end for index, head in enumerate(heads)]
+
+
+def _html_of(output: dict[str, Any]) -> str:
+    return output.get("data", {}).get("text/html", "")
 
 
 def _words(output: dict[str, Any]) -> int:

@@ -11,7 +11,7 @@ from course_utils.evidence import in_words
 from course_utils.lessons import Lesson, find_lessons
 from course_utils.slides import write_slides
 from course_utils.store import package_root
-from course_utils.teaching import expectations, routes, wrong_turns
+from course_utils.teaching import demo_minutes, expectations, routes, wrong_turns
 
 SLIDES = "slides"
 
@@ -33,14 +33,16 @@ def _routes() -> str:
     page = []
     for route in routes():
         page += [f"### {route.name}", "", route.about, ""]
-        rows = []
-        for stop in route.stops:
-            what = stop.what.replace(_name(stop.lesson), _link(stop.lesson)) if stop.lesson else f"*{stop.what}*"
-            rows.append([what, str(stop.minutes)])
-        rows.append(["**Together**", f"**{route.planned_minutes}**"])
-        page += _table(["Part", "Minutes"], rows)
-        spare = route.minutes - route.planned_minutes
-        page += [f"The room is taken to be free for {route.minutes} minutes; {spare} are spare.", ""]
+        for number, (day, minutes) in enumerate(zip(route.days, route.planned_minutes, strict=True), start=1):
+            rows = []
+            for stop in day:
+                what = stop.what.replace(_name(stop.lesson), _link(stop.lesson)) if stop.lesson else f"*{stop.what}*"
+                rows.append([what, str(stop.minutes)])
+            rows.append(["**Together**", f"**{minutes}**"])
+            page += _table([f"Day {number}" if len(route.days) > 1 else "Part", "Minutes"], rows)
+        spare = " and ".join(str(route.minutes - minutes) for minutes in route.planned_minutes)
+        a_day = " a day" if len(route.days) > 1 else ""
+        page += [f"The room is taken to be free for {route.minutes} minutes{a_day}; {spare} are spare.", ""]
     return "\n".join(page)
 
 
@@ -51,8 +53,9 @@ def _demos() -> str:
     for lesson, times in timed.items():
         slides = f'<a href="../{SLIDES}/{lesson.name}.html">slides</a>'
         seconds = [_seconds(times.get(machine)) for machine in captions]
-        rows.append([_link(lesson), f"`course demo {lesson.number:02d}`", *seconds, slides])
-    page = _table(["Lesson", "Opens it", *(f"On `{machine}`" for machine in captions), "Slides"], rows)
+        minutes = f"{demo_minutes(lesson):.0f}"
+        rows.append([_link(lesson), f"`course demo {lesson.number:02d}`", minutes, *seconds, slides])
+    page = _table(["Lesson", "Opens it", "Minutes", *(f"On `{machine}`" for machine in captions), "Slides"], rows)
     page += [f"- `{machine}`: {caption}" for machine, caption in captions.items()]
     return "\n".join(page) + "\n"
 
@@ -116,7 +119,8 @@ def add_slides(html: Path) -> None:
     lessons = find_lessons()
     for page in set(folder.glob("*.html")) - {folder / f"{lesson.name}.html" for lesson in lessons}:
         page.unlink()  # of a lesson that is gone
-    makers = [package_root() / name for name in ("slides.py", "excerpts.py")]
+    makers = [package_root() / name for name in ("slides.py", "excerpts.py", "teaching.py")]
+    makers.append(Path(__file__).with_name("instructors.yml"))
     makers += (package_root() / "templates" / "slides").iterdir()
     newest = max(path.stat().st_mtime for path in makers)
 

@@ -94,7 +94,8 @@ def _parser() -> tuple[_Parser, list[str]]:
     )
     demo.add_argument("lesson", metavar="LESSON", help="number, name or file of a lesson")
     demo.add_argument("--no-browser", action="store_true", help="start JupyterLab, and open its page yourself")
-    demo.add_argument("--port", type=int, metavar="PORT", help="the port of JupyterLab's page")
+    demo.add_argument("--port", type=_port, metavar="PORT", help="the port of JupyterLab's page")
+    demo.add_argument("--new", action="store_true", help="make the copy anew, also if you have edited it")
     demo.set_defaults(run=_demo)
 
     slides = verbs.add_parser(
@@ -182,6 +183,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _complain(message: str, status: int) -> int:
     print("course: " + " ".join(message.split()), file=sys.stderr)
     return status
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: take a number from 1024 to 65535")
+    return int(text)
+
+
+def _cannot_write(error: OSError, what: str, advice: str) -> int:
+    """One line about a folder that is a file, belongs to someone else, or is full."""
+    where = f": {error.filename}" if error.filename else ""
+    return _complain(f"{what} cannot be written ({error.strerror or error}{where}). {advice}", FAILED)
 
 
 def _nearest(word: str, choices: Sequence[str]) -> str:
@@ -402,6 +415,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _demo(options: argparse.Namespace) -> int:
     from course_utils import demo, store, teaching
+    from course_utils.evidence import EvidenceError
     from course_utils.lessons import LessonError, find_lesson
 
     try:
@@ -411,14 +425,18 @@ def _demo(options: argparse.Namespace) -> int:
     arguments = ["--no-browser"] if options.no_browser else []
     arguments += [f"--ServerApp.port={options.port}"] if options.port else []
     try:
-        path = demo.write_demo(lesson, demo.demo_folder(), teaching.presenter_notes(lesson))
+        path = demo.write_demo(lesson, demo.demo_folder(), teaching.presenter_notes(lesson), options.new, say=print)
         return demo.open_demo(path, [*arguments, *options.for_jupyterlab])
-    except (LessonError, store.RecordError) as error:
+    except (LessonError, EvidenceError, store.RecordError) as error:
         return _complain(str(error), FAILED)
+    except OSError as error:
+        where = _shown(demo.demo_folder())
+        return _cannot_write(error, "The demo", f"It goes to {where}: make that a folder which you may write to.")
 
 
 def _slides(options: argparse.Namespace) -> int:
-    from course_utils import slides
+    from course_utils import slides, store
+    from course_utils.evidence import EvidenceError
     from course_utils.lessons import LessonError, find_lesson, find_lessons
 
     try:
@@ -428,8 +446,10 @@ def _slides(options: argparse.Namespace) -> int:
     try:
         folder = options.output or slides.slides_folder()
         slides.write_slides(chosen, folder, say=lambda page: print(_shown(Path(page)), flush=True))
-    except (slides.SlidesError, LessonError) as error:
+    except (slides.SlidesError, LessonError, EvidenceError, store.RecordError) as error:
         return _complain(str(error), FAILED)
+    except OSError as error:
+        return _cannot_write(error, "The slides", "Name a folder which you may write to with --output FOLDER.")
     return 0
 
 

@@ -1,8 +1,10 @@
 """The five-minute path of a lesson: a notebook of its own, opened in JupyterLab with large type.
 
 The cells tagged ``demo`` are on the path, as they are. What they need of other cells comes along: the statements that
-define the names they use, in one folded cell. That cell has run before the notebook opens, so that the room does not
-wait for imports. Nothing of the user's own settings of JupyterLab or IPython is read or changed.
+define the names they use, in folded cells. A kernel runs them when it starts, with what else its measurements need, so
+that the room waits for no import, and each measurement runs alone: at once, and after "Restart kernel". What shows an
+earlier measurement's result needs that measurement. Nothing of the user's own settings of JupyterLab or IPython is read
+or changed.
 """
 
 from __future__ import annotations
@@ -25,29 +27,38 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.dependencies import needed, statements
-from course_utils.excerpts import NOT_FOR_A_ROOM, excerpt, opening
+from course_utils.excerpts import NOT_FOR_A_ROOM, excerpt, opening, verdict_alone
 from course_utils.lessons import Lesson, LessonError, notebooks_root
 from course_utils.normal_form import KERNEL_ARGUMENTS, KERNELSPEC
 from course_utils.notebook_files import dumped, parsed_cells, read_notebook
 from course_utils.store import RecordError, package_root
 
 FOLDER = "demo"
+_BLOCKS = (ast.Try, ast.For, ast.While, ast.With)
 SET_UP_ID = "set-up"
 KIND = "demo_seconds"
 # The path has no room for the case in which the technique does not help: the lesson and the slides have it.
 _DROPPED = (*NOT_FOR_A_ROOM, "When it does not help")
+_AS_MADE = "course_demo"  # the notebook's metadata say what it was when it was made
 _TITLE_ENDS = "**You will be able to"
 
 LARGE_TYPE = {"code-font-size": "20px", "content-font-size1": "22px", "ui-font-size1": "15px"}
 """Type sizes of the JupyterLab that shows a demo."""
 SETTINGS = {
-    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none", "scrollPastEnd": True},
+    "@jupyterlab/notebook-extension:tracker": {
+        "windowingMode": "none",
+        "scrollPastEnd": True,
+        "codeCellConfig": {"lineNumbers": False, "lineWrap": True},  # a long line is read, not cut off
+    },
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
 }
 """Its other settings: it works offline, and all cells are in the page."""
-# Figures are stored for a page; on a projector they fill the width.
-_STYLE = ".jp-OutputArea-output img { width: min(100%, 68rem); height: auto; }\n"
+# Figures are stored for a page; on a projector they fill the width. Results and controls are read from the last row.
+_STYLE = """
+.jp-OutputArea-output img { width: min(100%, 68rem); height: auto; }
+.jp-OutputArea-output { --jp-ui-font-size1: 20px; --jp-widgets-font-size: 20px; --jp-widgets-inline-height: 38px; }
+"""
 
 
 @dataclass(frozen=True)
@@ -103,7 +114,7 @@ def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
     early, late = _hoisted(trees, chosen, extra)
     sources = {number: cell["source"].split("\n") for number, cell in cells.items()}
     title = opening(excerpt(cells[1]["source"]), _TITLE_ENDS)
-    about = "> **Five minutes.** This is a copy: change what you like. `course demo` makes it anew."
+    about = "> **Five minutes.** This is a copy: change what you like. `course demo --new` makes it anew."
     made = [
         _markdown("title", f"{title}\n\n{about}"),
         _folded(SET_UP_ID, "\n\n".join([cells[imports]["source"], *_source(early, sources)]), "# Set-up"),
@@ -116,6 +127,7 @@ def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
             continue
         if cell["cell_type"] == "markdown":
             text = excerpt(cell["source"], _DROPPED)
+            text = verdict_alone(text) if text.startswith("## Verdict") else text
             made += [_markdown(cell["id"], text)] if text else []
         else:
             tags = [tag for tag in cell["metadata"].get("tags", []) if tag in ("experiment", "stable")]
@@ -146,6 +158,50 @@ def _hoisted(
             else:
                 early.append((part.cell, part.node))
     return early, late
+
+
+def start_up(notebook: dict[str, Any]) -> str:
+    """Returns what a kernel of a five-minute path runs when it starts: the code that makes each measurement run alone.
+
+    That is the folded set-up, and of the other cells the statements that a measuring cell needs. What the room is to
+    see is left out: measurements, which are calls with ``name=``, what is made of them, and the blocks (``try``,
+    ``for``, ``with``) of the cells that run live.
+
+    Args:
+        notebook: what `demo_notebook` made, as it is or edited.
+
+    Example:
+        >>> from course_utils.lessons import find_lesson
+        >>> "asked = predict(" in start_up(demo_notebook(find_lesson("pinned_memory")))
+        True
+    """
+    cells = dict(enumerate(notebook["cells"], start=1))
+    set_up = next((number for number, cell in cells.items() if cell.get("id") == SET_UP_ID), None)
+    begin = [cells[set_up]["source"]] if set_up else []
+    try:
+        trees = dict(parsed_cells(notebook, "the path"))
+    except LessonError:
+        return "\n\n".join(begin)  # an edited cell does not parse: its author sees that when it runs
+    wanted: set[int] = set()
+    for number, cell in cells.items():
+        if number in trees and "experiment" in cell["metadata"].get("tags", []):
+            before = {earlier: tree for earlier, tree in trees.items() if earlier <= number}
+            wanted |= {id(node) for nodes in needed(before, {number}).values() for node in nodes}
+    sources = {number: cell["source"].split("\n") for number, cell in cells.items()}
+    parts: list[tuple[int, ast.stmt]] = []
+    measured: set[str] = set()
+    for part in statements(trees):
+        is_live = "experiment" in cells[part.cell]["metadata"].get("tags", [])
+        if _measures(part.node) or part.reads & measured or (is_live and isinstance(part.node, _BLOCKS)):
+            measured |= part.binds | part.changes
+        elif id(part.node) in wanted and part.cell != set_up:
+            parts.append((part.cell, part.node))
+    return "\n\n".join([*begin, *_source(parts, sources)])
+
+
+def _measures(statement: ast.stmt) -> bool:
+    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return any(keyword.arg == "name" for call in calls for keyword in call.keywords)
 
 
 def _source(parts: Sequence[tuple[int, ast.stmt]], sources: dict[int, list[str]]) -> list[str]:
@@ -184,25 +240,59 @@ def code_of(notebook: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:16]
 
 
-def write_demo(lesson: Lesson, folder: Path, notes: str = "") -> Path:
+def write_demo(
+    lesson: Lesson, folder: Path, notes: str = "", new: bool = False, say: Callable[[str], None] = lambda _: None
+) -> Path:
     """Writes the five-minute path of a lesson into a folder, with the programs that its cells start.
 
     Args:
         lesson: the lesson.
-        folder: made if it is not there. An earlier copy of the same lesson is replaced.
+        folder: made if it is not there. An earlier copy of the same lesson is kept if its text or code was edited;
+            outputs do not count. So is a program in ``scripts/`` that is not the lesson's.
         notes: as for `demo_notebook`.
+        new: replace what was edited, too.
+        say: is told what is kept.
 
     Returns:
         The notebook.
+
+    Raises:
+        LessonError: if an earlier copy cannot be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    kept = []
     scripts = lesson.path.parent / "scripts"
-    if scripts.is_dir():
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(scripts, folder / "scripts", dirs_exist_ok=True, ignore=ignored)
+    for script in sorted(path for path in scripts.glob("*") if path.is_file()):
+        copy = folder / "scripts" / script.name
+        if copy.is_file() and copy.read_bytes() != script.read_bytes() and not new:
+            kept.append(f"scripts/{copy.name}")
+        else:
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(script, copy)
     path = folder / lesson.path.name
-    path.write_text(dumped(demo_notebook(lesson, notes)), encoding="utf-8", newline="\n")
+    if path.is_file() and not new and _is_edited(path):
+        kept.insert(0, path.name)
+    else:
+        made = demo_notebook(lesson, notes)
+        made["metadata"][_AS_MADE] = _text_of(made)
+        path.write_text(dumped(made), encoding="utf-8", newline="\n")
+    if kept:
+        say(f"Kept as you edited it: {', '.join(kept)}. `course demo {lesson.number:02d} --new` makes it anew.")
     return path
+
+
+def _is_edited(path: Path) -> bool:
+    try:
+        notebook = read_notebook(path)
+        return notebook["metadata"].get(_AS_MADE) != _text_of(notebook)
+    except (LessonError, KeyError, TypeError, AttributeError) as error:
+        raise LessonError(f"{path} is no notebook any more ({error!r}). `course demo --new` makes it anew.") from error
+
+
+def _text_of(notebook: dict[str, Any]) -> str:
+    """A hash of text and code. Outputs, and what JupyterLab keeps about a cell, are not in it."""
+    text = [[cell["cell_type"], cell["source"]] for cell in notebook["cells"]]
+    return hashlib.sha256(json.dumps(text).encode()).hexdigest()[:16]
 
 
 def time_demo(lesson: Lesson, timeout_s: float = 300) -> tuple[float, dict[str, float]]:
@@ -311,17 +401,21 @@ def _run(command: Sequence[str], variables: dict[str, str], folder: Path) -> int
     def leave(*_: object) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, leave)
-    process = subprocess.Popen(command, env=variables, cwd=folder)
+    ending = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {signum: signal.signal(signum, leave) for signum in ending}
+    # In a session of its own it does not get the terminal's Ctrl-C. While it starts it would answer with a traceback.
+    process = subprocess.Popen(command, env=variables, cwd=folder, start_new_session=os.name != "nt")
     try:
         return process.wait()
     except KeyboardInterrupt:
-        return 0  # in a terminal JupyterLab got the same Ctrl-C, and is ending
+        sys.stderr.write("The demo has ended.\n")
+        return 0
     finally:
         if process.poll() is None:
             process.terminate()  # JupyterLab ends its kernels
             process.wait()
-        signal.signal(signal.SIGTERM, before)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 @contextlib.contextmanager
@@ -342,10 +436,8 @@ def _settings_of_its_own(path: Path) -> Iterator[dict[str, str]]:
         themes = home / "settings" / "@jupyterlab" / "apputils-extension" / "themes.jupyterlab-settings"
         _write(themes, json.dumps({"overrides": LARGE_TYPE}))
         _write(home / "config" / "custom" / "custom.css", _STYLE)
-        notebook = read_notebook(path)
-        set_up = next(cell["source"] for cell in notebook["cells"] if cell["id"] == SET_UP_ID)
         # Every kernel runs it first: also after "Restart kernel", the live cell is ready.
-        _write(home / "ipython" / "profile_default" / "startup" / "00-demo.py", set_up)
+        _write(home / "ipython" / "profile_default" / "startup" / "00-demo.py", start_up(read_notebook(path)))
         _trust(path, home / "data")
         dropped = {"JUPYTER_PATH", "JUPYTER_CONFIG_PATH", "JUPYTERLAB_DIR"}
         kept = {key: value for key, value in os.environ.items() if key not in dropped}

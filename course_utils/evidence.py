@@ -571,7 +571,8 @@ def in_words(value: Any, unit: str | None = None) -> str:
 
     Args:
         value: what `evaluate` gave.
-        unit: of a number without one: one of `TABLE_UNITS`.
+        unit: of a number without one: one of `TABLE_UNITS`. Of a case, its direction: ``times as fast`` or
+            ``times as long``; without it, the one that makes the number larger than 1.
 
     Returns:
         For example ``1.62 times as fast (95% interval 1.60 to 1.65)``, ``1.50 GiB``, ``12.3 ms`` or ``yes``.
@@ -586,7 +587,7 @@ def in_words(value: Any, unit: str | None = None) -> str:
     from course_utils.display.tables import value_text
 
     if isinstance(value, Case):
-        return _case_in_words(value)
+        return _case_in_words(value, unit)
     if isinstance(value, Measurement):
         interval = value.interval_s
         median = in_words(value.median_s, "s")
@@ -614,16 +615,20 @@ def _interval_in_words(interval: Interval, unit: str | None) -> str:
     return f"{in_words(interval.low, unit)} to {in_words(interval.high, unit)}"
 
 
-def _case_in_words(case: Case) -> str:
+def _case_in_words(case: Case, direction: str | None) -> str:
     from course_utils.display.quantities import format_interval, format_percent, format_ratio
 
     if case.is_baseline:
         return "the baseline"
-    if case.verdict is Verdict.FASTER:
-        return f"{format_ratio(case.speedup)} times as fast (95% interval {format_interval(case.interval.inverse())})"
-    if case.verdict is Verdict.SLOWER:
-        return f"{format_ratio(case.ratio)} times as long (95% interval {format_interval(case.interval)})"
+    decided = case.verdict in (Verdict.FASTER, Verdict.SLOWER)
+    direction = direction or ("times as fast" if case.verdict is Verdict.FASTER else "times as long")
+    is_speed = direction == "times as fast"
+    shown = case.interval.inverse() if is_speed else case.interval
+    if decided:
+        times = format_ratio(case.speedup if is_speed else case.ratio)
+        return f"{times} {direction} (95% interval {format_interval(shown)})"
     if case.verdict is Verdict.SAME:
         practical = format_percent(case.comparison.practical)
-        return f"the same within {practical} (95% interval {format_interval(case.interval)} times as long)"
-    return f"unclear (99% interval {format_interval(case.decision_interval)} times as long)"
+        return f"the same within {practical} (95% interval {format_interval(shown)} {direction})"
+    shown = case.decision_interval.inverse() if is_speed else case.decision_interval
+    return f"unclear (99% interval {format_interval(shown)} {direction})"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 NOT_FOR_A_ROOM = ("Exercises", "Solutions", "Sources", "Next", "Next lesson")
 """Headings whose text is left out, with everything under them."""
@@ -88,6 +90,19 @@ def heading_of(line: str) -> tuple[int, str] | None:
     return (_BOLD_LEVEL, bold[1]) if bold else None
 
 
+def verdict_alone(markdown: str) -> str:
+    r"""Returns the heading of a verdict and its verdict lines, without the reasons: a room has these in the talk.
+
+    Example:
+        >>> print(verdict_alone("## Verdict\n\n**T8 · once: refuted.** It is called\noften.\n\nMore."))
+        ## Verdict
+        <BLANKLINE>
+        **T8 · once: refuted.**
+    """
+    lines = re.findall(r"^\*\*[A-Z]+\d+[^*\n]* · .+?\*\*", markdown, flags=re.MULTILINE)
+    return "\n\n".join([markdown.split("\n", 1)[0], *lines]) if lines else markdown
+
+
 def opening(markdown: str, up_to: str) -> str:
     r"""Returns the text before the first line that begins with ``up_to``.
 
@@ -96,3 +111,51 @@ def opening(markdown: str, up_to: str) -> str:
         '# A\n\n*Why?*'
     """
     return re.split(rf"^{re.escape(up_to)}", markdown, maxsplit=1, flags=re.MULTILINE)[0].strip()
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a cell asks the reader to predict.
+
+    Attributes:
+        words: the question; what only a run can fill in is three dots.
+        unit: the unit of the answer, as `predict` is given it; empty if there is none.
+    """
+
+    words: str
+    unit: str = ""
+
+    @property
+    def direction(self) -> str:
+        """``times as fast`` or ``times as long``, if the question asks for one of them."""
+        found = re.search(r"times (?:as (fast|long)|(fast)er)", self.words)
+        return f"times as {found[1] or found[2]}" if found else ""
+
+
+def asked(source: str) -> Question | None:
+    """Returns the question of a code cell that asks for a prediction, or None.
+
+    Example:
+        >>> asked('predict("How many times as fast?", low=1)')
+        Question(words='How many times as fast?', unit='')
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return None
+    named = {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "predict" and node.args:
+            first = node.args[0]
+            first = named.get(first.id, first) if isinstance(first, ast.Name) else first
+            parts = first.values if isinstance(first, ast.JoinedStr) else [first]
+            words = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+            units = [keyword.value for keyword in node.keywords if keyword.arg == "unit"]
+            return Question(words, str(ast.literal_eval(units[0])) if units else "")
+    return None

@@ -114,6 +114,23 @@ def _code_without_comments(text: str) -> str:
 # What a marker stands for
 
 
+def reading_minutes(texts: Iterable[str]) -> float:
+    """How long it takes to read texts and code, aloud or not.
+
+    Args:
+        texts: Markdown or code. Comments that no reader sees and the addresses of links do not count.
+
+    Returns:
+        Minutes, by `WORDS_A_MINUTE`.
+
+    Example:
+        >>> reading_minutes(["word " * 75, "<!-- hidden -->[one](file.md) " * 75])
+        1.0
+    """
+    shown = (re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", text, flags=re.S) for text in texts)
+    return sum(len(re.findall(r"\S*\w\S*", text)) for text in shown) / WORDS_A_MINUTE
+
+
 def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
     """How long a lesson takes: reading it, its exercises, and one run.
 
@@ -129,14 +146,11 @@ def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
         UnrecordedError: if no machine has recorded it.
     """
     texts = [cell["source"] for cell in read_notebook(lesson.path)["cells"]]
-    words = sum(
-        len(re.findall(r"\S*\w\S*", re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", text, flags=re.S))) for text in texts
-    )
     exercises = sum(int(match["minutes"]) for text in texts for match in _EXERCISE.finditer(text))
     runs = store.records_of(lesson.slug, records or store.reference_root())
     if not runs:
         raise UnrecordedError(f"no machine has recorded {lesson.slug}. Run `course record {lesson.slug} --reference`.")
-    return words / WORDS_A_MINUTE + exercises + max(run.seconds for run in runs) / 60
+    return reading_minutes(texts) + exercises + max(run.seconds for run in runs) / 60
 
 
 def _time(number: str, records: Path | None) -> str:

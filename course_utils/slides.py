@@ -7,15 +7,15 @@ run. Text that is too long for one slide goes on below, on the next one.
 
 from __future__ import annotations
 
-import ast
 import itertools
+import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_utils.excerpts import ends_left_out, excerpt, heading_of, lines_with_fences, opening
+from course_utils.excerpts import Question, asked, ends_left_out, excerpt, heading_of, lines_with_fences, opening
 from course_utils.lessons import Lesson, notebooks_root
 from course_utils.normal_form import KERNELSPEC
 from course_utils.notebook_files import read_notebook
@@ -26,7 +26,11 @@ ASSETS = "assets"
 _PAGE = 140  # words that a slide holds at full size
 _CAPTION = 60  # words that leave room for a figure or a short piece of code
 _SHORT_CODE = 12  # lines
-_LINES = 26  # of printed text on one slide
+_LINES = 24  # of printed text on one slide
+_LINES_OF_CODE = 22
+_ROWS = 9  # of a table on one slide
+_TABLE = re.compile(r"(<table\b.*?</table>)", re.DOTALL)
+_CITATION = re.compile(r"(`+[^`]+`+)|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])")
 _LINE_OF_CODE, _ROW = 9, 10  # words of text that take as much room
 _TITLE_ENDS = "**You need"
 _ITEM = re.compile(r"(?:[-*+]|\d+[.)]) ")
@@ -57,12 +61,16 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     cells = read_notebook(lesson.path)["cells"]
     made: list[dict[str, Any]] = []
     heading = ""
+    question: Question | None = None
     for before, cell in zip([None, *cells], cells, strict=False):
-        heading = _last_heading(cell, heading)
+        section, heading = heading, _last_heading(cell, heading)
         begins = _start(cell)
+        if made and question and cell["source"].startswith("## Verdict"):
+            made.append(_page(_recorded_answer(lesson, question), "slide"))
+        question = question or (asked(cell["source"]) if cell["cell_type"] == "code" else None)
         if begins:
             text = cell["source"] if made else opening(cell["source"], _TITLE_ENDS)
-            pages = list(_pages(excerpt(text), _last_heading(made[-1], "") if made else ""))
+            pages = list(_pages(_without_citations(excerpt(text)), section if made else ""))
             made += [_page(page, begins if not index else "subslide") for index, page in enumerate(pages)]
         elif before is not None and _follows(cell, before):
             made += _code(cell, heading, room=_weight(made[-1]["source"]) <= _CAPTION)
@@ -75,6 +83,14 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     metadata = {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}}
     metadata |= {"title": title, "has_formulas": formulas}
     return {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _recorded_answer(lesson: Lesson, question: Question) -> str:
+    """What the room predicted, and what was recorded, before the verdict."""
+    from course_utils.teaching import expectations
+
+    found = [f"- {each.say}: **{each.words}**. *{each.caption}*" for each in expectations(lesson)]
+    return "\n\n".join([f"## Your prediction: recorded\n\n> {question.words}", "\n".join(found)])
 
 
 def _follows(cell: dict[str, Any], before: dict[str, Any]) -> bool:
@@ -93,18 +109,22 @@ def _page(source: str, slide_type: str) -> dict[str, Any]:
 
 def _code(cell: dict[str, Any], heading: str, room: bool) -> Iterator[dict[str, Any]]:
     """What a code cell puts on slides. ``room`` says whether the slide before has some left."""
-    question = _question(cell["source"])
+    question = asked(cell["source"])
     if question:
-        yield _page(f"> **Your prediction?** {question}", "-")
+        yield _page(f"> **Your prediction?** {question.words}", "-")
         return
     outputs = cell["outputs"] if "stable" in cell["metadata"].get("tags", []) else []
     if not outputs:
         room = room and cell["source"].count("\n") < _SHORT_CODE
         if not room:
             yield _page(_where(heading), "subslide")
-        yield _code_cell(cell["source"], [])
+        for index, piece in enumerate(_pieces(cell["source"].split("\n"), _LINES_OF_CODE)):
+            if index:
+                yield _page(_where(heading), "subslide")
+            yield _code_cell("\n".join(piece), [])
     for group in _groups(outputs):
-        if not room:
+        is_tall = any({"<script", "<table"} <= set(re.findall(r"<script|<table", _html_of(one))) for one in group)
+        if not room or is_tall:
             yield _page(_where(heading), "subslide")
         yield _code_cell(cell["source"], group, hidden=True)
         room = False
@@ -126,16 +146,72 @@ def _groups(outputs: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]
 
 
 def _cut(outputs: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Outputs, long texts in pieces: at an empty line if there is one."""
-    for output in outputs:
-        lines = output["text"].rstrip().split("\n") if output["output_type"] == "stream" else []
-        while len(lines) > _LINES:
-            at = max((index for index in range(_LINES // 2, _LINES) if not lines[index].strip()), default=_LINES)
-            yield {**output, "text": "\n".join(lines[:at]) + "\n"}
-            lines = lines[at:]
-            while lines and not lines[0].strip():
-                lines = lines[1:]
-        yield {**output, "text": "\n".join(lines) + "\n"} if lines else output
+    """Outputs, long texts in pieces: at an empty line if there is one. Each table is a piece, long ones are several."""
+    for output in itertools.chain.from_iterable(map(_tables, outputs)):
+        if output["output_type"] != "stream":
+            yield output
+            continue
+        for piece in _pieces(output["text"].rstrip().split("\n"), _LINES):
+            yield {**output, "text": "\n".join(piece) + "\n"}
+
+
+def _pieces(lines: list[str], longest: int) -> Iterator[list[str]]:
+    """Lines in pieces that a slide holds, cut at an empty line if there is one."""
+    while len(lines) > longest:
+        at = max((index for index in range(longest // 3, longest + 1) if not lines[index].strip()), default=longest)
+        yield _stripped(lines[:at])
+        lines = _stripped(lines[at:])
+    if lines:
+        yield lines
+
+
+def _stripped(lines: list[str]) -> list[str]:
+    return "\n".join(lines).strip("\n").split("\n")
+
+
+def _tables(output: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The tables of an output, each with what stands before it; a short text after the last one stays with it.
+
+    What a script after it may fill stays with the script.
+    """
+    text = output.get("data", {}).get("text/html", "")
+    parts = _TABLE.split(text)
+    if any("<script" in part for part in parts[1:]):
+        fixed = next(index for index, part in enumerate(parts) if " id=" in part or "<script" in part) // 2 * 2
+        parts = [*parts[:fixed], "".join(parts[fixed:])]
+        if len(parts) > 1:
+            yield {**output, "data": {"text/html": "".join(parts[:-1])}}
+        yield {**output, "data": {"text/html": parts[-1]}}
+        return
+    if len(parts) == 1:
+        yield output
+        return
+    pieces = [parts[0]] if "<svg" in parts[0] else []
+    before = "" if pieces else parts[0]
+    for table, after in zip(parts[1::2], parts[2::2], strict=True):
+        pieces += [before + part for part in _rows_apart(table)]
+        before = after
+    if len(before.split()) > _CAPTION and "<tr" in pieces[-1]:
+        pieces.append(before)  # more than a line or two on how to read it
+    else:
+        pieces[-1] += before
+    for piece in pieces:
+        yield {**output, "data": {"text/html": piece}}
+
+
+def _rows_apart(table: str) -> list[str]:
+    """A table in pieces of equal length that a slide holds, each with its caption and its header."""
+    start, body, end = re.fullmatch(r"(.*?<tbody>\n?)(.*)(</tbody>.*)", table, flags=re.DOTALL).groups()
+    rows = re.findall(r"<tr\b.*?</tr>\n?", body, flags=re.DOTALL)
+    words = len(re.sub(r"<[^>]*>", " ", body).split())
+    count = max(math.ceil(len(rows) / _ROWS), math.ceil(words / _PAGE), 1)
+    size = math.ceil(len(rows) / count)
+    heads = [start, *[start.replace("</caption>", " (continued)</caption>")] * (count - 1)]
+    return [head + "".join(rows[size * index : size * (index + 1)]) + end for index, head in enumerate(heads)]
+
+
+def _html_of(output: dict[str, Any]) -> str:
+    return output.get("data", {}).get("text/html", "")
 
 
 def _words(output: dict[str, Any]) -> int:
@@ -149,9 +225,18 @@ def _words(output: dict[str, Any]) -> int:
     return rows * _ROW + len(re.sub(r"<[^>]*>", " ", data.get("text/html", "")).split()) // 2
 
 
+def _without_citations(markdown: str) -> str:
+    """Text without its ``[1, 2]``: slides have no list of sources."""
+    lines = []
+    for is_code, group in itertools.groupby(lines_with_fences(markdown), key=lambda pair: pair[1]):
+        text = "\n".join(line for line, _ in group)
+        lines.append(text if is_code else _CITATION.sub(lambda found: found[1] or "", text))
+    return "\n".join(lines)
+
+
 def _where(heading: str) -> str:
-    """A small line over a figure: what section it belongs to."""
-    return f'<p class="where">{heading}</p>'
+    """What stands over a figure: the section that it belongs to."""
+    return f"### {heading} <small>continued</small>" if heading else ""
 
 
 def _last_heading(cell: dict[str, Any], before: str) -> str:
@@ -168,28 +253,6 @@ def _code_cell(source: str, outputs: list[dict[str, Any]], hidden: bool = False)
     # On a slide nobody can run a cell, so its number would say nothing.
     outputs = [{**output, "execution_count": None} if "execution_count" in output else output for output in outputs]
     return {"cell_type": "code", "metadata": metadata, "source": source, "outputs": outputs, "execution_count": None}
-
-
-def _question(source: str) -> str:
-    """The question of a cell that asks for a prediction; what only a run can fill in is three dots."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return ""
-    named = {
-        target.id: node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "predict" and node.args:
-            asked = node.args[0]
-            asked = named.get(asked.id, asked) if isinstance(asked, ast.Name) else asked
-            parts = asked.values if isinstance(asked, ast.JoinedStr) else [asked]
-            return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
-    return ""
 
 
 # Text, cut into pages

@@ -6,17 +6,24 @@ Plans are in ``book/instructors.yml``. Everything else comes from records, from 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from course_utils.demo import demo_notebook, demo_times
+from course_utils.demo import SET_UP_ID, demo_notebook, demo_times
 from course_utils.evidence import EvidenceError, environment_of, evaluate, in_words, machines
+from course_utils.excerpts import Question, asked
 from course_utils.lessons import Lesson, LessonError, find_lesson, notebooks_root
-from course_utils.prose import figure
+from course_utils.notebook_files import read_notebook
+from course_utils.prose import figure, reading_minutes
+from course_utils.results import Case
 from course_utils.store import package_root
+
+_HALF_A_DAY = 300  # minutes; a longer day has lunch
 
 
 @dataclass(frozen=True)
@@ -72,20 +79,25 @@ class Route:
 
     Attributes:
         name: such as "Half a day".
-        minutes: how long the room is free.
+        minutes: how long the room is free on each day.
         about: what it is for, in a sentence.
-        stops: its parts, in order.
+        days: the parts of each day, in order, with breaks.
     """
 
     name: str
     minutes: int
     about: str
-    stops: tuple[Stop, ...]
+    days: tuple[tuple[Stop, ...], ...]
 
     @property
-    def planned_minutes(self) -> int:
-        """Minutes of all parts."""
-        return sum(stop.minutes for stop in self.stops)
+    def stops(self) -> tuple[Stop, ...]:
+        """The parts of all days."""
+        return tuple(itertools.chain(*self.days))
+
+    @property
+    def planned_minutes(self) -> tuple[int, ...]:
+        """Minutes of each day."""
+        return tuple(sum(stop.minutes for stop in day) for day in self.days)
 
 
 @cache
@@ -112,37 +124,65 @@ def stated_minutes(lesson: Lesson) -> int:
     return int(figure(f"time {lesson.number:02d}").split()[0])
 
 
+def demo_minutes(lesson: Lesson) -> float:
+    """Returns how long a five-minute path takes: its words at reading speed, and its cells on the slowest machine.
+
+    Args:
+        lesson: the lesson.
+
+    Example:
+        >>> demo_minutes(find_lesson("pinned_memory")) < 8
+        True
+    """
+    shown = [cell["source"] for cell in demo_notebook(lesson)["cells"] if not cell["id"].startswith(SET_UP_ID)]
+    return reading_minutes(shown) + max((timed.seconds for timed in demo_times(lesson)), default=0) / 60
+
+
 def routes() -> list[Route]:
-    """Returns the routes, with the minutes that the lessons state now.
+    """Returns the routes, with the minutes that lessons and five-minute paths take now.
 
     Example:
         >>> [route.name for route in routes()]
-        ['Half a day', 'One day', 'Two days']
-        >>> all(route.planned_minutes <= route.minutes for route in routes())
+        ['Half a day', 'Half a day without a GPU', 'One day', 'Two days']
+        >>> all(minutes <= route.minutes for route in routes() for minutes in route.planned_minutes)
         True
     """
     planned = plans()
     return [
-        Route(each["name"], each["minutes"], each["about"], tuple(_stops(each, planned["plan"])))
+        Route(each["name"], each["minutes"], each["about"], tuple(_days(each, planned["plan"])))
         for each in planned["routes"]
     ]
 
 
-def _stops(route: dict[str, Any], plan: dict[str, int]) -> Iterator[Stop]:
-    """Lessons in order, breaks spread evenly between them, demos where they belong."""
-    yield Stop("Welcome", None, plan["welcome"])
-    numbers = sorted([*route["lessons"], *route["demos"]])
-    after = {round((index + 1) * len(numbers) / (route["breaks"] + 1)) for index in range(route["breaks"])}
-    for index, number in enumerate(numbers, start=1):
-        lesson = find_lesson(number)
-        name = f"{lesson.number:02d} · {lesson.title}"
-        if number in route["lessons"]:
-            yield Stop(f"{name}, with discussion", lesson, stated_minutes(lesson) + plan["discussion"])
-        else:
-            yield Stop(f"{name}, five-minute path", lesson, plan["demo"])
-        if index in after and index < len(numbers):
-            yield Stop("Break", None, plan["break"])
-    yield Stop("What will you measure in your own program?", None, plan["wrap_up"])
+def _days(route: dict[str, Any], plan: dict[str, int]) -> Iterator[tuple[Stop, ...]]:
+    discussion = route.get("discussion", plan["discussion"])
+    for number, day in enumerate(route["days"], start=1):
+        stops = [Stop("Welcome", None, plan["welcome"])] if number == 1 else []
+        for lesson in map(find_lesson, sorted([*day["lessons"], *day["demos"]])):
+            name = f"{lesson.number:02d} · {lesson.title}"
+            if lesson.number in day["lessons"]:
+                stops.append(Stop(f"{name}, with discussion", lesson, stated_minutes(lesson) + discussion))
+            else:
+                stops.append(Stop(f"{name}, five-minute path", lesson, math.ceil(demo_minutes(lesson))))
+        if number == len(route["days"]):
+            stops.append(Stop("What will you measure in your own program?", None, plan["wrap_up"]))
+        yield tuple(_with_breaks(stops, plan, has_lunch=route["minutes"] > _HALF_A_DAY))
+
+
+def _with_breaks(stops: Sequence[Stop], plan: dict[str, int], has_lunch: bool) -> Iterator[Stop]:
+    """Breaks where the room would sit for too long. Lunch is the one that is nearest to the middle."""
+    sitting = passed = 0
+    before: dict[int, int] = {}  # the minutes before each stop that comes after a break
+    for index, stop in enumerate(stops):
+        if index and sitting + stop.minutes > plan["without_break"]:
+            before[index], sitting = passed, 0
+        sitting += stop.minutes
+        passed += stop.minutes
+    lunch = min(before, key=lambda index: abs(before[index] - passed / 2), default=None) if has_lunch else None
+    for index, stop in enumerate(stops):
+        if index in before:
+            yield Stop("Lunch", None, plan["lunch"]) if index == lunch else Stop("Break", None, plan["break"])
+        yield stop
 
 
 def expectations(lesson: Lesson) -> list[Expectation]:
@@ -161,13 +201,14 @@ def expectations(lesson: Lesson) -> list[Expectation]:
         >>> "times as long" in found[0].words
         True
     """
+    question = question_of(lesson)
     found = []
     for each in plans()["expect"].get(lesson.slug, []):
         problem: EvidenceError | None = None
         before = len(found)
         for machine in machines():
             try:
-                words = in_words(evaluate(each["value"], machine), each.get("unit"))
+                words = _answer(evaluate(each["value"], machine), each.get("unit"), question)
                 caption = environment_of(each["value"], machine).caption
             except EvidenceError as error:  # this machine has no record of it, or one of another size
                 problem = error
@@ -176,6 +217,31 @@ def expectations(lesson: Lesson) -> list[Expectation]:
         if problem and len(found) == before:
             raise problem
     return found
+
+
+def question_of(lesson: Lesson) -> Question:
+    """Returns what a lesson asks the room to predict.
+
+    Raises:
+        LessonError: if no cell asks.
+
+    Example:
+        >>> question_of(find_lesson("fsdp")).direction
+        'times as fast'
+    """
+    for cell in read_notebook(lesson.path)["cells"]:
+        question = asked(cell["source"]) if cell["cell_type"] == "code" else None
+        if question:
+            return question
+    raise LessonError(f"{lesson.name} asks for no prediction: add a cell with predict().")
+
+
+def _answer(value: Any, unit: str | None, question: Question) -> str:
+    """A result as the room sees it when the prediction is revealed: in the question's direction, with its unit."""
+    if isinstance(value, Case):
+        return in_words(value, question.direction or None)
+    words = in_words(value, unit)
+    return words if unit or not question.unit else f"{words} {question.unit}"
 
 
 def wrong_turns(lesson: Lesson) -> list[WrongTurn]:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from course_utils import cli, demo
-from course_utils.demo import SET_UP_ID, code_of, demo_notebook, demo_times, time_demo, write_demo
+from course_utils import cli, demo, teaching
+from course_utils.claims import load_claims
+from course_utils.demo import SET_UP_ID, code_of, demo_notebook, demo_times, start_up, time_demo, write_demo
 from course_utils.dependencies import undefined_names
+from course_utils.evidence import EvidenceError
 from course_utils.lessons import Lesson, LessonError, find_lesson, find_lessons
+from course_utils.normal_form import KERNEL_ARGUMENTS, KERNELSPEC
 from course_utils.notebook_files import parsed_cells, read_notebook
 from course_utils.store import RecordError
+from course_utils.teaching import demo_minutes
 
 LESSONS = find_lessons()
+# What a live cell needs of the one before it: whether this machine compiles, and a launch that two tables show.
+SHOWN_LIVE = {"torch_compile": {"can_compile"}, "fsdp": {"run", "parameters"}}
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 
 
@@ -45,6 +54,20 @@ def test_the_path_is_the_lessons_own_cells_in_order(lesson: Lesson):
 
 
 @each_lesson
+def test_the_path_ends_with_every_verdict_and_nothing_else(lesson: Lesson):
+    claims = [claim.id for claim in load_claims() if claim.lesson == lesson.slug]
+    end = demo_notebook(lesson)["cells"][-1]["source"]
+    assert end.startswith("## Verdict")
+    assert set(re.findall(r"^\*\*(\w+) · ", end, re.MULTILINE)) == set(claims)
+    assert all(line.startswith("**") for line in end.split("\n")[1:] if line)
+
+
+@each_lesson
+def test_a_five_minute_path_takes_at_most_eight(lesson: Lesson):
+    assert 3 < demo_minutes(lesson) <= 8
+
+
+@each_lesson
 def test_each_path_has_been_timed_as_it_is(lesson: Lesson):
     times = demo_times(lesson)
     advice = f"run `python benchmarks/demo_seconds.py {lesson.number:02d}` on a machine that does nothing else"
@@ -60,6 +83,56 @@ def test_a_path_runs_alone():
     assert set_up_s > 0
     live = [cell["id"] for cell in demo_notebook(lesson)["cells"] if "experiment" in cell["metadata"].get("tags", [])]
     assert set(live) <= set(cells_s)
+
+
+@each_lesson
+def test_each_measurement_finds_its_names_when_the_kernel_has_started(lesson: Lesson):
+    path = demo_notebook(lesson)
+    tree = ast.parse(start_up(path))
+    live = [cell["source"] for cell in path["cells"] if "experiment" in cell["metadata"].get("tags", [])]
+    missing = {
+        source: set(undefined_names({1: tree, 2: ast.parse(source)})) - set(undefined_names({1: tree}))
+        for source in live
+    }
+    first = next(source for source in live if "name=" in source)
+    assert missing[first] <= SHOWN_LIVE.get(lesson.slug, set())
+    assert set().union(*missing.values()) == SHOWN_LIVE.get(lesson.slug, set())
+
+
+def run_alone(client: Any, source: str) -> str:
+    """What a cell has written and shown, or its error."""
+    said: list[str] = []
+    reply = client.execute_interactive(source, timeout=120, output_hook=lambda message: said.append(str(message)))
+    assert reply["content"]["status"] == "ok", reply["content"].get("evalue")
+    return "".join(said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["04", "12"])
+def test_the_live_cell_runs_alone_at_once_and_after_a_restart(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from jupyter_client import KernelManager
+
+    monkeypatch.setenv("COURSE_SIZE", "smoke")
+    path = write_demo(find_lesson(name), tmp_path / "workspace" / "demo")
+    live = [cell for cell in read_notebook(path)["cells"] if "experiment" in cell["metadata"].get("tags", [])][-1]
+    with demo._settings_of_its_own(path) as variables:
+        manager = KernelManager(kernel_name=KERNELSPEC["name"])
+        manager.start_kernel(env=variables, cwd=str(path.parent), extra_arguments=list(KERNEL_ARGUMENTS))
+        client = manager.client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=120)
+            at_once = run_alone(client, live["source"])
+            manager.restart_kernel(now=True)
+            client.wait_for_ready(timeout=120)
+            after = run_alone(client, live["source"])
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+    assert "The answer on this machine" in at_once
+    assert "The answer on this machine" in after
 
 
 # A lesson of its own
@@ -118,17 +191,42 @@ def test_a_path_that_fails_names_its_cell(tmp_path: Path):
         time_demo(lesson_of(tmp_path, broken))
 
 
-def test_writing_replaces_the_earlier_copy_and_brings_the_scripts(tmp_path: Path):
+def test_what_was_edited_is_kept_until_a_new_one_is_asked_for(tmp_path: Path):
     lesson = lesson_of(tmp_path / "notebooks")
-    (tmp_path / "notebooks" / "scripts").mkdir()
-    (tmp_path / "notebooks" / "scripts" / "train.py").write_text("pass")
+    program = tmp_path / "notebooks" / "scripts" / "train.py"
+    program.parent.mkdir()
+    program.write_text("pass")
     folder = tmp_path / "workspace" / "demo"
-    for _ in range(2):
-        path = write_demo(lesson, folder)
-        path.write_text("scribbled over")
-    write_demo(lesson, folder)
-    assert read_notebook(path)["cells"][0]["id"] == "title"
+    said: list[str] = []
+    path = write_demo(lesson, folder, say=said.append)
+    made = read_notebook(path)
+    made["cells"][1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "run once"}]
+    path.write_text(json.dumps(made))
+    write_demo(lesson, folder, say=said.append)
+    assert read_notebook(path)["cells"][1]["outputs"] == []
+    assert said == [], "a copy that was only run is made again"
+    made["cells"][2]["source"] += "\n\nMy own words."
+    path.write_text(json.dumps(made))
+    (folder / "scripts" / "train.py").write_text("print('mine')")
+    write_demo(lesson, folder, say=said.append)
+    assert read_notebook(path) == made
+    assert (folder / "scripts" / "train.py").read_text() == "print('mine')"
+    assert said == ["Kept as you edited it: 05_things.ipynb, scripts/train.py. `course demo 05 --new` makes it anew."]
+    write_demo(lesson, folder, new=True, say=said.append)
+    assert "My own words" not in path.read_text()
     assert (folder / "scripts" / "train.py").read_text() == "pass"
+    assert len(said) == 1
+    path.write_text("scribbled over")
+    with pytest.raises(LessonError, match="--new"):
+        write_demo(lesson, folder)
+
+
+def test_a_path_whose_cells_were_edited_still_starts(tmp_path: Path):
+    path = demo_notebook(lesson_of(tmp_path))
+    path["cells"][-2]["source"] = "print("
+    assert start_up(path) == path["cells"][1]["source"]
+    path["cells"] = path["cells"][2:-2]
+    assert start_up(path) == ""
 
 
 def test_times_belong_to_the_code_that_was_timed(tmp_path: Path):
@@ -145,7 +243,57 @@ def test_times_belong_to_the_code_that_was_timed(tmp_path: Path):
         demo_times(lesson, tmp_path)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no groups of processes like these")
+def test_ctrl_c_while_jupyterlab_starts_is_one_line(tmp_path: Path):
+    """A terminal's Ctrl-C goes to the whole group: what is starting would answer with a traceback."""
+    child = f"import pathlib, time; pathlib.Path({str(tmp_path / 'up')!r}).touch(); time.sleep(60)"
+    code = "import os, pathlib, sys; from course_utils.demo import _run; "
+    code += f"sys.exit(_run([sys.executable, '-c', {child!r}], dict(os.environ), pathlib.Path('.')))"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "up").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=30)[1] == "The demo has ended.\n"
+
+
 # The command line
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "workspace").write_text("a file")
+    monkeypatch.setattr(demo, "demo_folder", lambda: tmp_path / "workspace" / "demo")
+    assert cli.main(["demo", "04"]) == cli.FAILED
+    said = capsys.readouterr().err
+    assert "The demo cannot be written" in said
+    assert "a folder which you may write to" in said
+    assert said.count("\n") == 1
+    assert cli.main(["slides", "04", "--output", str(tmp_path / "workspace")]) == cli.FAILED
+    said = capsys.readouterr().err
+    assert "The slides cannot be written" in said
+    assert "--output FOLDER" in said
+    assert said.count("\n") == 1
+
+
+def test_a_number_that_nobody_recorded_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def nothing(lesson: Lesson) -> str:
+        raise EvidenceError("no machine has recorded it")
+
+    monkeypatch.setattr(teaching, "presenter_notes", nothing)
+    monkeypatch.setattr(demo, "demo_folder", lambda: tmp_path / "demo")
+    assert cli.main(["demo", "04"]) == cli.FAILED
+    assert capsys.readouterr().err == "course: no machine has recorded it\n"
+
+
+@pytest.mark.parametrize("port", ["99999", "0", "-1", "x"])
+def test_a_port_that_is_none_is_refused(port: str, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["demo", "04", "--port", port]) == cli.WRONG_USE
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_wrong_name_is_one_line_with_the_nearest_lesson(capsys: pytest.CaptureFixture[str]):

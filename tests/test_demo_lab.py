@@ -104,6 +104,16 @@ def test_the_live_cells_run_with_nothing_run_before_them(opened: Notebook):
     opened.page.wait_for_timeout(500)
     shown = str(opened.cells()[last]["outputs"])
     assert re.search(r"FASTER|SLOWER|SAME|UNCLEAR", shown), shown[:500]
+    small = opened.page.evaluate(
+        "() => [...document.querySelectorAll('.jp-OutputArea-output td, .jp-OutputArea-output .widget-label')]"
+        ".map(part => parseFloat(getComputedStyle(part).fontSize)).filter(size => size < 20)"
+    )
+    assert small == [], "results and controls are read from the last row"
+    wrapped = opened.page.evaluate(
+        "() => [...document.querySelectorAll('.jp-CodeCell .cm-content')].every(part => "
+        "part.classList.contains('cm-lineWrapping'))"
+    )
+    assert wrapped, "a long line of code would be cut off"
     opened.page.evaluate(
         "index => window.jupyterapp.shell.currentWidget.content.widgets[index].node.scrollIntoView()", last
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import re
 import shutil
@@ -13,33 +14,59 @@ import yaml
 
 from book import instructors
 from course_utils import teaching
-from course_utils.evidence import EvidenceError, experiments_in, machines
+from course_utils.evidence import EvidenceError, evaluate, experiments_in, machines
+from course_utils.excerpts import Question
 from course_utils.exercises import Exercise
 from course_utils.lessons import Lesson, find_lesson, find_lessons
-from course_utils.teaching import expectations, plans, presenter_notes, routes, stated_minutes, wrong_turns
+from course_utils.teaching import (
+    demo_minutes,
+    expectations,
+    plans,
+    presenter_notes,
+    question_of,
+    routes,
+    stated_minutes,
+    wrong_turns,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 LESSONS = find_lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 
 
-def test_every_route_fits_into_its_time_and_begins_with_measuring():
+def test_every_day_fits_into_its_time_and_the_course_begins_with_measuring():
     for route in routes():
+        for minutes in route.planned_minutes:
+            assert minutes <= route.minutes <= 8 * 60, f"{route.name} takes {minutes} minutes"
+            assert minutes >= 0.75 * route.minutes, f"{route.name} leaves the room waiting"
         lessons = [stop.lesson for stop in route.stops if stop.lesson]
-        assert route.planned_minutes <= route.minutes, f"{route.name} takes {route.planned_minutes} minutes"
-        assert route.planned_minutes >= 0.75 * route.minutes, f"{route.name} leaves the room waiting"
         assert lessons[0].slug == "measuring"
         assert lessons == sorted(lessons)
     assert {stop.lesson for stop in routes()[-1].stops if stop.lesson} == set(LESSONS), "the longest one has all"
 
 
-def test_breaks_are_between_lessons_and_the_minutes_are_those_of_the_lessons():
+def test_nobody_sits_for_too_long_and_a_whole_day_has_lunch():
+    for route in routes():
+        for day in route.days:
+            names = [stop.what for stop in day]
+            assert names.count("Lunch") == (route.minutes > 300)
+            at = [-1, *(index for index, name in enumerate(names) if name in ("Break", "Lunch")), len(day)]
+            for start, end in itertools.pairwise(at):
+                assert 0 < sum(stop.minutes for stop in day[start + 1 : end]) <= plans()["plan"]["without_break"]
+            if "Lunch" in names:
+                before = sum(stop.minutes for stop in day[: names.index("Lunch")])
+                after = sum(stop.minutes for stop in day[names.index("Lunch") + 1 :])
+                assert abs(before - after) <= 100
+
+
+def test_the_minutes_are_those_of_the_lessons():
     for planned, route in zip(plans()["routes"], routes(), strict=True):
-        names = [stop.what for stop in route.stops]
-        assert names.count("Break") == planned["breaks"]
-        assert "Break" not in (names[1], names[-2])
-        whole = [stop for stop in route.stops if stop.what.endswith("discussion")]
-        assert all(stop.minutes == stated_minutes(stop.lesson) + plans()["plan"]["discussion"] for stop in whole)
+        discussion = planned.get("discussion", plans()["plan"]["discussion"])
+        for stop in route.stops:
+            if stop.what.endswith("discussion"):
+                assert stop.minutes == stated_minutes(stop.lesson) + discussion
+            elif stop.lesson:
+                assert demo_minutes(stop.lesson) <= stop.minutes < demo_minutes(stop.lesson) + 1
 
 
 @each_lesson
@@ -50,6 +77,28 @@ def test_each_lesson_says_what_to_expect(lesson: Lesson):
     assert {each.machine for each in found} <= set(machines())
     for each in plans()["expect"][lesson.slug]:
         assert all(name.startswith(f"{lesson.slug}/") for name in experiments_in(each["value"]))
+
+
+@each_lesson
+def test_what_to_expect_answers_the_question_that_the_room_is_asked(lesson: Lesson):
+    question = question_of(lesson)
+    for each in expectations(lesson):
+        if question.direction:
+            assert question.direction in each.words, each
+        elif question.unit:
+            assert re.fullmatch(rf"[\d.,]+ ?{re.escape(question.unit)}", each.words), each
+        else:
+            assert re.fullmatch(r"[\d.]+", each.words), each
+
+
+def test_a_case_is_told_in_the_direction_of_the_question():
+    expression = 'fsdp/strategies.comparison("step, batch 2", practical=0.05)["FSDP"]'
+    slower = evaluate(expression, "intel-xeon-processor-2-cores")
+    as_asked = teaching._answer(slower, None, Question("How many times as fast?"))
+    assert float(as_asked.split()[0]) == pytest.approx(slower.speedup, rel=0.05)
+    assert "times as fast" in as_asked
+    assert "times as long" in teaching._answer(slower, None, Question("How many times as long?"))
+    assert teaching._answer(4, None, Question("How many?", "tensors")) == "4 tensors"
 
 
 def test_a_number_that_nobody_recorded_is_an_error(monkeypatch: pytest.MonkeyPatch):

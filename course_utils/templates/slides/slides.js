@@ -1,6 +1,7 @@
 // Starts reveal.js, and makes the type of a slide smaller until nothing of it is cut off.
 (() => {
-  const SMALLEST_PX = 15;
+  const SMALLEST_PX = 18;
+  const SMALLEST_FIGURE_PX = 240;
 
   const tooLarge = (slide) =>
     slide.scrollHeight > slide.clientHeight + 1 ||
@@ -8,12 +9,24 @@
     [...slide.querySelectorAll("pre")].some((part) => part.scrollWidth > part.clientWidth + 1) ||
     [...slide.querySelectorAll("table")].some((part) => part.offsetWidth > part.parentElement.clientWidth + 1);
 
+  // Figures take the height that text and tables leave.
+  const fill = (slide) => {
+    const figures = [...slide.querySelectorAll(".jp-OutputArea img")];
+    if (!figures.length) return;
+    figures.forEach((figure) => (figure.style.height = "0"));
+    const bottom = slide.lastElementChild.getBoundingClientRect().bottom - slide.getBoundingClientRect().top;
+    const left = slide.clientHeight - bottom / Reveal.getScale() - 8;
+    figures.forEach((figure) => (figure.style.height = `${Math.max(left / figures.length, SMALLEST_FIGURE_PX)}px`));
+  };
+
   const fit = (slide) => {
     if (!slide || slide.dataset.fitted) return;
+    fill(slide);
     let size = parseFloat(getComputedStyle(slide).fontSize);
     while (tooLarge(slide) && size > SMALLEST_PX) {
       size -= 1;
       slide.style.fontSize = `${size}px`;
+      fill(slide);
     }
     slide.classList.toggle("fits", !tooLarge(slide));
     slide.dataset.fitted = size;
@@ -26,6 +39,7 @@
     center: false,
     hash: true,
     slideNumber: "c/t",
+    controls: false, // arrows would cover the end of a slide; keys, Space and swiping do without
     transition: "none",
     keyboardCondition: (event) => !["INPUT", "SELECT", "BUTTON", "TEXTAREA"].includes(event.target.tagName),
   });

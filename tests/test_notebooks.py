@@ -270,7 +270,8 @@ def _uses(cell: Cell, names: set[str]) -> bool:
     return False
 
 
-DEMO_SECTIONS = ("The claim", "Predict", "How it works", "Recorded result", "Reading the result", "Verdict")
+# The reading and the record are for the slides, which have the time: a path of five minutes tells the verdict.
+DEMO_SECTIONS = ("The claim", "Predict", "How it works", "Verdict")
 SLIDE_SECTIONS = ("The claim", "How it works", "Recorded result", "Reading the result", "Verdict")
 NOT_FOR_THE_ROOM = ("Exercises", "Solutions")
 

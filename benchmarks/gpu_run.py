@@ -63,6 +63,8 @@ LESSON_LIMIT_S = 180.0
 GRACE_S = 15.0
 # Kept back at the end of --seconds, for the last summary and the bundle.
 RESERVE_S = 15.0
+# Importing torch takes seconds; a driver that is stuck never answers.
+ASKING_S = 120.0
 FAILED, WRONG_USE, UNFINISHED, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -529,9 +531,17 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def sees_a_gpu() -> bool:
-    """Whether torch sees a CUDA device; asked in a process of its own, so that this one holds no GPU memory."""
+    """Whether torch sees a CUDA device; asked in a process of its own, so that this one holds no GPU memory.
+
+    Raises:
+        WrongUse: if torch gives no answer: a driver that hangs would otherwise take the whole lease.
+    """
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    try:
+        return subprocess.run([sys.executable, "-c", code], check=False, timeout=ASKING_S).returncode == 0
+    except subprocess.TimeoutExpired:
+        message = f"torch did not say within {ASKING_S:.0f} s whether there is a GPU; see whether nvidia-smi answers"
+        raise WrongUse(message) from None
 
 
 def process_start() -> float:

@@ -13,7 +13,7 @@ from course_utils.claims import Judgement, MachineJudgement
 README = ROOT / "README.md"
 # A line under a table has no room for claims_page.MEANINGS.
 _IN_FEW_WORDS = {
-    "confirmed": "wherever it was measured",
+    "confirmed": "borne out by what was measured or run",
     "depends": "on a condition or a machine",
     "refuted": "by what was measured or run",
     "outdated API": "right for a call that has changed",

@@ -108,14 +108,11 @@ def run_alone(client: Any, source: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["04"])
-def test_the_live_cell_runs_alone_at_once_and_after_a_restart(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_live_cell_runs_alone_at_once_and_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from jupyter_client import KernelManager
 
     monkeypatch.setenv("COURSE_SIZE", "smoke")
-    path = write_demo(find_lesson(name), tmp_path / "workspace" / "demo")
+    path = write_demo(find_lesson("pinned_memory"), tmp_path / "workspace" / "demo")
     live = [cell for cell in read_notebook(path)["cells"] if "experiment" in cell["metadata"].get("tags", [])][-1]
     with demo._settings_of_its_own(path) as variables:
         manager = KernelManager(kernel_name=KERNELSPEC["name"])

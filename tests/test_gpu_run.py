@@ -401,3 +401,9 @@ def test_failing_tests_are_named_with_their_message(tmp_path: Path) -> None:
     ]
     assert tests["skipped"] == {"no GPU": 1}
     assert tests["noted"] == {"test_x::test_good: false_verdicts": "0 of 400"}
+
+
+def test_a_driver_that_never_answers_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr(gpu_run, "ASKING_S", 0.01)
+    assert gpu_run.main([]) == gpu_run.WRONG_USE
+    assert "nvidia-smi" in capsys.readouterr().err

@@ -7,6 +7,7 @@ thread is. Standard library only, and nothing of torch: what a program imports, 
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import faulthandler
@@ -70,11 +71,16 @@ def main() -> int:
     if STACK_SIGNAL is not None:
         faulthandler.register(STACK_SIGNAL, stacks)
     write_whole(pid_file(folder, rank), str(pid))
+    ending = _Ending(pid)
+    # What is registered first runs last: after the program's own threads and its own exit functions.
+    atexit.register(ending.leave)
     try:
         _run(sys.argv[1:])
+        ending.well = True
     except BaseException as error:
         if os.getpid() != pid or (isinstance(error, SystemExit) and not error.code):
             # A child that was forked off speaks for itself only.
+            ending.well = True
             raise
         with contextlib.suppress(OSError):
             write_whole(failure_file(folder, rank), json.dumps(_described(error)))
@@ -83,6 +89,29 @@ def main() -> int:
         # The notebook shows the traceback; in the log it would stand there a second time.
         return 1
     return 0
+
+
+class _Ending:
+    """How the process ends after a program that ended well.
+
+    Gloo's threads may still hold tensors then, and a thread that releases one while Python takes itself apart ends the
+    process with SIGABRT: a rank that had done all its work would be dead.
+
+    Source:
+        https://github.com/pytorch/pytorch/pull/179291
+    """
+
+    def __init__(self, pid: int):
+        self.pid, self.well = pid, False
+
+    def leave(self) -> None:
+        """End the process at once; Python takes nothing apart."""
+        if not self.well or os.getpid() != self.pid:
+            return
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(0)
 
 
 def _run(arguments: list[str]) -> None:

@@ -119,6 +119,14 @@ def test_values_curves_memory_and_paired_times_come_back(
     assert str(PROGRAMS) not in file.read_text()
 
 
+def test_a_rank_that_has_done_its_work_is_not_lost_while_python_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = misbehave(tmp_path / "pids", "abort_while_python_ends", ranks=1, show_output=True)
+    assert run[0]["done"]
+    assert capsys.readouterr().out.split("[rank 0] ")[1:] == ["ready\n", "thread\n", "exit function\n"]
+
+
 @LINUX
 def test_much_output_is_cut_and_what_a_program_leaves_behind_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

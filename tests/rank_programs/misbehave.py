@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -91,6 +93,21 @@ def exit_with_status_3() -> None:
         print("cannot go on")
         sys.exit(3)
     wait_for_others()
+
+
+class Late:
+    """What Python can no longer take apart when it ends, as some thread of gloo's now and then."""
+
+    def __del__(self) -> None:
+        os.abort()
+
+
+def abort_while_python_ends() -> None:
+    """After all that a program may still do: a thread of its own, then its exit functions."""
+    sys.modules["late"] = Late()
+    atexit.register(print, "exit function")
+    threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
+    report(done=True)
 
 
 if __name__ == "__main__":

@@ -197,8 +197,7 @@ def shares_figure(rows: Sequence[Share]) -> ResultFigure:
     points = [list(mine) for _, mine in itertools.groupby(rows, key=lambda row: (row.experiment, row.value))]
     environment = rows[0].environment
     footer = footer_lines(
-        "A dot is a case, the bar ends at the best one, which is named. Dashed: a half, and the ceiling. "
-        "An arrow: beyond the ceiling.",
+        "A dot is a case. The bar ends at the best one, which is named. An arrow: far beyond the ceiling.",
         environment.caption,
     )
     label_in, named_in = 3.2, 2.2

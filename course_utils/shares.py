@@ -267,15 +267,22 @@ def faults(limits: Mapping[str, LessonLimits], lessons: Sequence[Lesson], rows: 
 
 
 def _faults_of_rows(limits: Mapping[str, LessonLimits], rows: Sequence[Share]) -> Iterator[str]:
+    owing: dict[tuple[str, str], list[Share]] = {}
     for row in rows:
-        told = limits.get(row.lesson, LessonLimits())
-        entry = told.experiments.get(row.experiment)
-        kind = row.environment.device_kind
-        short = row.experiment.partition("/")[2]
+        entry = limits.get(row.lesson, LessonLimits()).experiments.get(row.experiment)
         if row.unit != WORK_UNITS["items"] and row.ceiling is None and entry is None:
-            yield f"{row.experiment} has rates in {row.unit}: say under {row.lesson}: {short}: ceiling: against what"
-        if row.wants_reason and (entry is None or kind not in entry.why):
-            yield (
-                f"{row.where}, {row.case}: {format_percent(row.share)} of {row.ceiling} on {row.environment.machine}. "
-                f"Say why, in a sentence under {row.lesson}: {short}: why: {kind}:"
-            )
+            yield f"{row.experiment} has rates in {row.unit}: write what they are held against, {_place(row)}: ceiling:"
+        if row.wants_reason and (entry is None or row.environment.device_kind not in entry.why):
+            owing.setdefault((row.environment.machine, row.experiment), []).append(row)
+    for (machine, _), same in owing.items():
+        farthest = min(same, key=lambda row: row.share or 0)
+        share = f"{format_percent(farthest.share or 0)} of {farthest.ceiling} on {machine}"
+        more = f" (and {len(same) - 1} more)" if len(same) > 1 else ""
+        yield (
+            f"{farthest.where}, {farthest.case}: {share}{more}. Write why, once it is checked, "
+            f"{_place(farthest)}: why: {farthest.environment.device_kind}:"
+        )
+
+
+def _place(row: Share) -> str:
+    return f"under {row.lesson}: {row.experiment.partition('/')[2]}"

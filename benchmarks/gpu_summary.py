@@ -13,22 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from course_utils import store
+from course_utils import shares, store
 from course_utils.display import format_rate, format_ratio, format_seconds
 from course_utils.display.quantities import format_interval, format_percent
 from course_utils.recording import verdicts_of
-from course_utils.results import Case, Ceilings, Comparison, Sweep
+from course_utils.results import Case, Ceilings, Sweep
 from course_utils.store import LessonRecord, RecordError
 
 ROOT = Path(__file__).resolve().parents[1]
-# For experiments whose lesson shows rates and no ceiling: what their rates can be held against.
-CEILING_OF = {
-    "measuring/warm_cache": "copy",
-    "measuring/cold_cache": "copy",
-    "pinned_memory/overlap": "host to device",
-    "mixed_precision/fp8": "matmul bfloat16",
-}
-UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
 COURSE_LIMIT_S = 600
 LINK_SHARE, ATTENTION_SHARE, PRODUCT_TOLERANCE = 0.85, 0.6, 0.15
 
@@ -112,50 +104,22 @@ def _lessons(folder: Path, records: list[LessonRecord]) -> dict[str, dict[str, A
     return found
 
 
-def _comparisons(record: LessonRecord) -> Iterator[tuple[str, Comparison]]:
-    """All comparisons of a record, those of a sweep with the value in their name."""
-    for name in record.experiments:
-        result = record.result(name)
-        if isinstance(result, Comparison):
-            yield name, result
-        elif isinstance(result, Sweep):
-            for point in result.points:
-                yield f"{name}, {result.over} {point.value}", point.comparison
-
-
 def _shares(records: list[LessonRecord], limits: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Every rate in the records beside the ceiling that it is bound by."""
-    here = {entry.name: entry for entry in Ceilings.from_record(limits["ceilings"])} if limits else {}
-    rows = []
-    for record in records:
-        measured = [(name, comparison, comparison.ceiling) for name, comparison in _comparisons(record)]
-        measurements = [
-            (name, measurement, ceiling or here.get(CEILING_OF.get(name.partition(",")[0], "")))
-            for name, comparison, ceiling in measured
-            for measurement in comparison.cases
-        ]
-        for name, experiment in record.experiments.items():
-            if experiment.kind == "measurement":
-                measurements.append((name, record.result(name), here.get(CEILING_OF.get(name, ""))))
-        for name, measurement, ceiling in measurements:
-            for of, unit in UNITS.items():
-                rate = measurement.rate(of)
-                if rate is None:
-                    continue
-                fits = ceiling is not None and ceiling.unit == unit
-                rows.append(
-                    {
-                        "lesson": record.lesson,
-                        "experiment": name,
-                        "case": measurement.label,
-                        "rate": rate,
-                        "unit": unit,
-                        "ceiling": ceiling.name if fits else None,
-                        "share": rate / ceiling.value if fits else None,
-                        "launch-bound": measurement.launch_bound,
-                    }
-                )
-    return rows
+    measured = Ceilings.from_record(limits["ceilings"]) if limits else None
+    return [
+        {
+            "lesson": row.lesson,
+            "experiment": row.where,
+            "case": row.case,
+            "rate": row.rate,
+            "unit": row.unit,
+            "ceiling": row.ceiling,
+            "share": row.share,
+            "launch-bound": row.launch_bound,
+        }
+        for row in shares.shares(records, shares.load_limits(), measured)
+    ]
 
 
 def _case(records: list[LessonRecord], name: str, label: str) -> Case | None:

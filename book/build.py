@@ -20,6 +20,7 @@ from book.claims_page import PAGE, claims_page, judge_all, summary
 from book.generated import BOOK, ROOT, BookError, write
 from book.landing import headline, svg
 from book.lesson_list import Lesson, check_toc, load_lessons
+from book.limits_page import limits_page
 from book.readme import table_with_findings
 from book.status_page import status_page
 from book.stored_outputs import stale_notebooks
@@ -68,6 +69,10 @@ def generate(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None
     """Write the generated pages that are not committed: the status page, and what other pages include."""
     example, figure = headline(lessons)
     write(BOOK / "status.md", status_page(lessons, judgements))
+    limits, figures = limits_page(lessons)
+    write(BOOK / "limits.md", limits)
+    for name, drawn in figures.items():
+        write(GENERATED / name, svg(drawn))
     write(GENERATED / "lessons.md", table_with_findings(lessons, judgements, "../notebooks", "claims.md"))
     write(GENERATED / "claims.md", summary(judgements))
     write(GENERATED / "headline.md", example)

@@ -121,6 +121,7 @@ def table_of_contents(lessons: Sequence[Lesson]) -> str:
         "  - caption: Look things up",
         "    chapters:",
         "      - file: book/glossary",
+        "      - file: book/limits",
         "      - file: book/status",
     ]
     if (BOOK / "instructors.md").is_file():

@@ -25,7 +25,7 @@ _SAMPLES, _SECONDS_EACH = 40, 0.4
 _EXPECTED_S = 4.0
 
 
-def ceilings(name: str | None = None) -> Ceilings:
+def ceilings(name: str | None = None, *, device: Device | None = None) -> Ceilings:
     """Measure this machine's limits: memory copy, matrix product by dtype, launch latency, and transfers to a GPU.
 
     Each rate is the best of some dozen samples, on normal random data: on a GPU a product of zeros draws less power and
@@ -33,6 +33,7 @@ def ceilings(name: str | None = None) -> Ceilings:
 
     Args:
         name: ``lesson/experiment``, to keep the result in a record.
+        device: the device under test, as for :func:`course_utils.compare`; by default this machine's.
 
     Returns:
         Ceilings: ``copy`` (bytes read plus written), ``matmul float32`` and other dtypes, ``launch`` (seconds for one
@@ -46,14 +47,15 @@ def ceilings(name: str | None = None) -> Ceilings:
         >>> ceilings()["copy"].value > 1e8
         True
     """
-    return keep(dataclasses.replace(_measured(torch.get_num_threads(), course_size()), name=name))
+    found = _measured(device, torch.get_num_threads(), course_size())
+    return keep(dataclasses.replace(found, name=name))
 
 
 @lru_cache(maxsize=4)
-def _measured(threads: int, size: str) -> Ceilings:
-    """Both decide what is measured: as many threads as there are now, at the sizes of now."""
+def _measured(device: Device | None, threads: int, size: str) -> Ceilings:
+    """All three decide what is measured: a device, as many threads as there are now, and the sizes of now."""
     del threads, size
-    device = device_under_test()
+    device = device or device_under_test()
     where = {"cuda": "cuda", "mps": "mps"}.get(device.kind, "cpu")
     # Four times the last-level cache, so that it is memory that is measured.
     copy_bytes = scaled(cpu=min(4 * device.cache_bytes(), 2**28), cuda=2**30) if where != "mps" else 2**28

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+# The unit of each rate that a measurement may have.
+WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
 # What the numbers in a table can be: how they are shown follows from it.
 TABLE_UNITS = ("bytes", "s", "B/s", "FLOP/s", "relative", "ratio", "percent", "count")
 # What the memory of a rank is for. The last one is all that is none of the others.

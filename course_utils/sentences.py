@@ -15,7 +15,7 @@ from pathlib import Path
 from course_utils.notebook_files import read_notebook
 
 # Pages that follow from other files as a whole.
-GENERATED_PAGES = ("claims.md", "status.md")
+GENERATED_PAGES = ("claims.md", "limits.md", "status.md")
 BLANK = "\x00"
 
 # Fences of directives such as {glossary} hold prose; those that include a file hold none.

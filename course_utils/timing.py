@@ -224,9 +224,9 @@ def sweep(
     over: Mapping[str, Sequence[Any]],
     name: str | None = None,
     parameters: Mapping[str, Any] | None = None,
-    items: Callable[[Any], float] | None = None,
-    flops: Callable[[Any], float] | None = None,
-    bytes: Callable[[Any], float] | None = None,
+    items: Callable[[Any], float | None] | None = None,
+    flops: Callable[[Any], float | None] | None = None,
+    bytes: Callable[[Any], float | None] | None = None,
     budget_s: float = 1.0,
     **options: Any,
 ) -> Sweep:
@@ -237,7 +237,7 @@ def sweep(
         over: one parameter's name and its values, for example ``{"batch": [1, 8, 64]}``.
         name: ``lesson/experiment``, to keep it in a record.
         parameters: problem sizes and settings that do not vary.
-        items: called with each value; items that one call processes.
+        items: called with each value; items that one call processes, or None where that says nothing.
         flops: likewise, floating-point operations.
         bytes: likewise, bytes.
         budget_s: seconds for the timings of each point.

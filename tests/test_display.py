@@ -1123,3 +1123,22 @@ def test_verdicts_are_all_covered():
 
     for mapping in (figures._VERDICT_COLOUR, figures._VERDICT_INK, figures._VERDICT_MARKER):
         assert set(mapping) == set(Verdict)
+
+
+def test_a_sweep_of_two_cases_shows_the_rates_and_shares_of_both():
+    work = {"eager": 2.0e9, "compiled": 1.5e9}
+
+    def with_rates(comparison: Comparison, bytes_of: dict[str, float | None]) -> Comparison:
+        cases = tuple(
+            dataclasses.replace(case, elapsed_s=(1.0,) * case.rounds, bytes=bytes_of[case.label])
+            for case in comparison.cases
+        )
+        return dataclasses.replace(comparison, cases=cases, ceiling=Ceiling("copy", "B/s", 4e9, (1.0,)))
+
+    sweep = _sweep(("eager", "compiled"), ("chain", "tiny"))
+    chain, tiny = (point.comparison for point in sweep.points)
+    points = (SweepPoint("chain", with_rates(chain, work)), SweepPoint("tiny", with_rates(tiny, dict.fromkeys(work))))
+    shown = dataclasses.replace(sweep, points=points)
+    rows = [line.split() for line in repr(shown).split("Rates")[1].splitlines() if line.strip().startswith("chain")]
+    assert rows == [["chain", "2.00", "GB/s", "1.50", "GB/s", "50%", "38%"]]
+    assert "tiny" not in repr(shown).split("Rates")[1].split("compiled:")[0]

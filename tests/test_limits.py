@@ -115,6 +115,14 @@ def test_short_work_is_sampled_in_bulk_and_the_first_samples_are_thrown_away(
     assert len(limits._samples(device, lambda: None, 1)) == 5
 
 
+def test_another_device_than_the_machines_own_can_be_asked(unmeasured: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "device_under_test", lambda: pytest.fail("the machine's own device was asked"))
+    monkeypatch.setattr(Device, "cache_bytes", lambda self: 2**18)
+    device = _Looking()
+    assert limits.ceilings(device=device)["copy"].samples_s[0] == 1e-3
+    assert device.calls
+
+
 def test_copies_copy() -> None:
     copy = limits._copy(4096, "cpu", "cpu")
     tensors = {name: cell.cell_contents for name, cell in zip(copy.__code__.co_freevars, copy.__closure__, strict=True)}

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils.materials.digits import load_digits_split
-from course_utils.materials.models import GPT, MLP, DigitsCNN, LSTMLanguageModel
+from course_utils.materials.models import GPT, MLP, DigitsCNN, LSTMLanguageModel, rnn_operations
 from course_utils.materials.text import library_text, text_batches
 
 
@@ -53,6 +54,15 @@ def test_the_gpts_output_layer_is_its_embedding():
     model = GPT(width=32, layers=1, heads=2)
     assert model.head.weight is model.token_embedding.weight
     assert len({id(parameter) for parameter in model.parameters()}) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize(("cell", "gates"), [(nn.LSTMCell, 4), (nn.GRUCell, 3)])
+def test_operations_of_an_rnn_are_those_that_torch_counts(cell: type[nn.RNNCellBase], gates: int):
+    rnn, x, state = cell(16, 16), torch.randn(3, 5, 16), None
+    with FlopCounterMode(display=False) as counter:
+        for step in x:
+            state = rnn(step, state)
+    assert rnn_operations(16, length=3, batch=5, gates=gates) == counter.get_total_flops()
 
 
 def test_sizes_that_do_not_fit_are_named():

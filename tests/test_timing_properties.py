@@ -777,6 +777,13 @@ def test_a_sweep_varies_one_parameter(over):
         sweep(lambda n: {"a": one, "b": two}, over=over)
 
 
+def test_a_sweep_gives_a_rate_only_where_it_says_something():
+    work = {1: 64.0, 2: None}
+    found = sweep(lambda n: {"a": one, "b": one}, over={"n": [1, 2]}, bytes=work.get, **QUICK)
+    assert [found[n]["b"].measurement.bytes for n in (1, 2)] == [64.0, None]
+    assert found[2]["b"].measurement.rate("bytes") is None
+
+
 @pytest.mark.parametrize("over", [{"n": 5}, {"n": (i for i in (1, 2))}, [1, 2]])
 def test_a_sweep_over_something_else_says_so(over):
     with pytest.raises(ValueError, match="varies one parameter"):

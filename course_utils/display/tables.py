@@ -27,6 +27,7 @@ from course_utils.paired import Verdict
 from course_utils.results import (
     CLUSTER_PARTS,
     MEMORY_KINDS,
+    WORK_UNITS,
     Case,
     Ceiling,
     Ceilings,
@@ -51,7 +52,6 @@ _NARROWEST = 12
 _GAP = "  "
 _UNIT_SPACE = re.compile(r"(?<=\d) (?!to )")  # a number and its unit stay on one line
 CONTROL_LABEL = "baseline again (A/A control)"
-_WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
 
 
 @dataclass(frozen=True)
@@ -206,14 +206,14 @@ def _seconds_or_nothing(seconds: float | None) -> str:
 
 def _rate_or_nothing(measurement: Measurement, of: str) -> str:
     rate = measurement.rate(of)
-    return "" if rate is None else format_rate(rate, _WORK_UNITS[of])
+    return "" if rate is None else format_rate(rate, WORK_UNITS[of])
 
 
 def ceiling_work(ceiling: Ceiling | None) -> str | None:
     """Which kind of work (``bytes`` or ``flops``) a ceiling limits; None for a latency or for no ceiling."""
     if ceiling is None:
         return None
-    return next((of for of, unit in _WORK_UNITS.items() if unit == ceiling.unit), None)
+    return next((of for of, unit in WORK_UNITS.items() if unit == ceiling.unit), None)
 
 
 def _share_or_nothing(measurement: Measurement, ceiling: Ceiling | None) -> str:
@@ -387,6 +387,8 @@ def _sweep(sweep: Sweep) -> _Sheet:
                 lines.append(f"{sweep.over} {point.value}, {case.label}: {verdict_sentence(case)}.")
             if two and case.is_baseline:
                 continue
+            # Of two cases there is one row, which tells the baseline's rate as well.
+            told = comparison.cases if two else (case.measurement,)
             rows.append(
                 (
                     str(point.value),
@@ -397,8 +399,8 @@ def _sweep(sweep: Sweep) -> _Sheet:
                     "1" if case.is_baseline else format_ratio(case.ratio),
                     "" if case.is_baseline else format_interval(case.interval),
                     floor if two or case.is_baseline else "",
-                    _rate_or_nothing(case.measurement, "bytes") or _rate_or_nothing(case.measurement, "flops"),
-                    _share_or_nothing(case.measurement, comparison.ceiling),
+                    *(_rate_or_nothing(m, "bytes") or _rate_or_nothing(m, "flops") for m in told),
+                    *(_share_or_nothing(m, comparison.ceiling) for m in told),
                 )
             )
     headers = (
@@ -410,9 +412,10 @@ def _sweep(sweep: Sweep) -> _Sheet:
         "relative time",
         "95% interval",
         "noise (A/A)",
-        f"rate, {labels[1]}" if two else "rate",
-        "share of ceiling",
+        *((f"rate, {label}" for label in labels) if two else ("rate",)),
+        *((f"share of ceiling, {label}" for label in labels) if two else ("share of ceiling",)),
     )
+    rates = 4 if two else 2
     columns = [
         _Column(header, cells, numeric=header not in ("case", "verdict"))
         for header, cells in zip(headers, zip(*rows, strict=True), strict=True)
@@ -424,7 +427,8 @@ def _sweep(sweep: Sweep) -> _Sheet:
     lines += sweep.notes
     lines += dict.fromkeys(note for point in sweep.points for note in point.comparison.notes)
     fine_print = (comparison_how(sweep.points[0].comparison), _where(sweep.environment))
-    return _Sheet(tuple(_split(caption, "Rates", columns[0], columns[1:-2], columns[-2:])), tuple(lines), fine_print)
+    tables = _split(caption, "Rates", columns[0], columns[1:-rates], columns[-rates:])
+    return _Sheet(tuple(tables), tuple(lines), fine_print)
 
 
 def ceiling_text(entry: Ceiling, value: float | None = None) -> str:

@@ -141,6 +141,25 @@ class LSTMLanguageModel(nn.Module):
         return self.head(hidden)
 
 
+def rnn_operations(hidden: int, length: int = 32, batch: int = 32, gates: int = 4) -> int:
+    """Floating-point operations of the products in one RNN layer's forward pass, its input as wide as its state.
+
+    Args:
+        hidden: size of the state and of the input.
+        length: time steps.
+        batch: sequences.
+        gates: 4 for an LSTM, 3 for a GRU.
+
+    Returns:
+        Two for each weight (a multiplication and an addition), in each time step of each sequence.
+
+    Example:
+        >>> rnn_operations(128)
+        268435456
+    """
+    return 2 * gates * 2 * hidden**2 * length * batch
+
+
 class MLP(nn.Sequential):
     """Linear layers with ReLU between them.
 

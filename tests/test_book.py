@@ -52,16 +52,17 @@ def run_build(root: Path, *arguments: str, **environment: str) -> subprocess.Com
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The book, built once for all workers that share these tests."""
-    shared = tmp_path_factory.getbasetemp()
+    """The book, built anew where ``make book`` builds it, and once for all workers that share these tests."""
+    folder, shared = ROOT / "book", tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
-    folder = shared / "book"
+    built = shared / "book is built"
     with FileLock(shared / "book.lock"):
-        if not folder.exists():
-            done = run_build(ROOT, "--output", str(folder))
+        if not built.exists():
+            done = run_build(ROOT, "--fresh")
             assert done.returncode == 0, done.stderr
             assert (folder / "_build/html/index.html").as_uri() in done.stdout
+            built.touch()
     return folder
 
 
@@ -134,7 +135,7 @@ def test_a_broken_link_fails_the_build_every_time(copied: Path):
 @pytest.mark.slow
 def test_a_second_build_renders_nothing_again(output: Path, html: Path):
     before = {page: (html / f"{page}.html").stat().st_mtime_ns for page in PAGES}
-    assert run_build(ROOT, "--output", str(output)).returncode == 0
+    assert run_build(ROOT).returncode == 0
     assert {page: (html / f"{page}.html").stat().st_mtime_ns for page in PAGES} == before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
 from collections.abc import Iterator
 from queue import Empty
@@ -17,6 +18,11 @@ os.environ.setdefault("COURSE_SIZE", "smoke")
 # a small training loop then takes several times as long, and the less even the more is going on besides.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# A shell starts what runs in the background with Ctrl-C ignored, and every child inherits that: those that are sent one
+# would never stop.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _POLL_S = 1.0
 

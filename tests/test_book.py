@@ -525,7 +525,7 @@ def test_search_finds_pinned(visit: Callable[..., Visit]):
     tab = visit()
     page = tab.open("search", "?q=pinned")
     for target in ("book/glossary.html", "notebooks/04_pinned_memory.html"):
-        page.locator(f'#search-results li a[href*="{target}"]').first.wait_for(timeout=10_000)
+        page.locator(f'#search-results li a[href*="{target}"]').first.wait_for(timeout=60_000)
     page.locator("#search-results li a").first.click()
     page.locator("h1:visible").wait_for()
     tab.check()

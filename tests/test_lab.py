@@ -58,11 +58,11 @@ def end_tree(process: psutil.Popen) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         tree = [*process.children(recursive=True), process]
         process.terminate()  # JupyterLab ends its kernels itself, if it gets the time
-        _, alive = psutil.wait_procs(tree, timeout=10)
+        _, alive = psutil.wait_procs(tree, timeout=30)
         for left in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 left.kill()
-        return psutil.wait_procs(alive, timeout=5)[1]
+        return psutil.wait_procs(alive, timeout=30)[1]
     return []
 
 
@@ -172,7 +172,7 @@ class Notebook:
             self.page.wait_for_timeout(100)
             self.wait(self.ready, 60, "a cell has run")
             self.page.wait_for_timeout(300)  # a form is drawn a moment after its cell has run
-        form.first.wait_for(timeout=5000)
+        form.first.wait_for(timeout=60_000)
 
     def errors(self) -> list[str]:
         return [
@@ -241,7 +241,7 @@ def lesson(page: Any, lab: str) -> Notebook:
     form.scroll_into_view_if_needed()
     form.locator("input[type=number], input[type=text]").first.fill("2")
     form.locator("button").first.click()
-    form.get_by_text("Locked", exact=False).first.wait_for(timeout=10_000)
+    form.get_by_text("Locked", exact=False).first.wait_for(timeout=60_000)
     picture(page, f"lesson_{LESSON}_prediction")
     notebook.run("notebook:run-all-cells")
     page.wait_for_timeout(500)

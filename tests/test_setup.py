@@ -305,7 +305,7 @@ def test_stopped_setup_ends_cleanly_and_the_next_run_goes_on(tmp_path, stop):
     slow = course.root / "backend.py"
     waiting = tmp_path / "waiting"
     slow.write_text(
-        f"import pathlib, time\npathlib.Path({str(waiting)!r}).touch()\ntime.sleep(60)\n" + BACKEND, encoding="utf-8"
+        f"import pathlib, time\npathlib.Path({str(waiting)!r}).touch()\ntime.sleep(600)\n" + BACKEND, encoding="utf-8"
     )
     command = [sys.executable, course.root / "make.py", "setup"]
     with subprocess.Popen(
@@ -318,7 +318,7 @@ def test_stopped_setup_ends_cleanly_and_the_next_run_goes_on(tmp_path, stop):
             os.killpg(process.pid, stop)  # as a terminal does
         else:
             process.send_signal(stop)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=120)
     assert process.returncode == 128 + stop
     assert "Traceback" not in said
     assert ("run the same command again" in said) == (stop == signal.SIGINT)

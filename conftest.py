@@ -35,6 +35,7 @@ _LONG = (
     "10_torch_compile.ipynb",
     "test_recording.py",
     "test_lab.py",
+    "test_demo_lab.py",
     "11_caching_allocator.ipynb",
     "12_memory_snapshots.ipynb",
     "test_ranks.py",
@@ -46,6 +47,8 @@ _LONG = (
     "test_notebooks.py",
     "test_store.py",
     "test_cluster.py",
+    "test_report.py",
+    "test_gpu_run.py",
 )
 
 
@@ -74,8 +77,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the long files first; within a file, and among the others, nothing changes its place."""
-    items.sort(key=lambda item: _LONG.index(item.path.name) if item.path.name in _LONG else len(_LONG))
+    """Puts the long files first, then all other lessons; within a file, and among the others, nothing changes place."""
+    rest = len(_LONG)
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.name
+        return _LONG.index(name) if name in _LONG else rest + (item.path.suffix != ".ipynb")
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="module")

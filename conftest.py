@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
 from collections.abc import Iterator
 from queue import Empty
@@ -18,26 +19,36 @@ os.environ.setdefault("COURSE_SIZE", "smoke")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# A shell starts what runs in the background with Ctrl-C ignored, and every child inherits that: those that are sent one
+# would never stop.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _POLL_S = 1.0
 
 # What takes longest starts first, so that no worker is left alone with it at the end. A file that is missing here
 # costs time at worst.
 _LONG = (
     "18_fsdp.ipynb",
-    "10_torch_compile.ipynb",
+    "test_book.py",
     "17_ddp.ipynb",
+    "10_torch_compile.ipynb",
+    "test_recording.py",
+    "test_lab.py",
+    "test_demo_lab.py",
     "11_caching_allocator.ipynb",
     "12_memory_snapshots.ipynb",
     "test_ranks.py",
     "test_scripts_ddp.py",
     "test_scripts_fsdp.py",
     "test_setup.py",
-    "test_recording.py",
     "test_memory.py",
     "test_lessons.py",
     "test_notebooks.py",
     "test_store.py",
     "test_cluster.py",
+    "test_report.py",
+    "test_gpu_run.py",
 )
 
 
@@ -66,8 +77,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the long files first; within a file, and among the others, nothing changes its place."""
-    items.sort(key=lambda item: _LONG.index(item.path.name) if item.path.name in _LONG else len(_LONG))
+    """Puts the long files first, then all other lessons; within a file, and among the others, nothing changes place."""
+    rest = len(_LONG)
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.name
+        return _LONG.index(name) if name in _LONG else rest + (item.path.suffix != ".ipynb")
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="module")

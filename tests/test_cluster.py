@@ -483,15 +483,15 @@ def test_the_child_does_not_outlive_its_parent(sign: signal.Signals) -> None:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "started\n"
         waiting = psutil.Process(parent.pid)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not (found := waiting.children(recursive=True)):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         time.sleep(0.5)
         parent.send_signal(sign)
-        _, said = parent.communicate(timeout=60)
+        _, said = parent.communicate(timeout=120)
         assert ("KeyboardInterrupt" in said) == (sign == signal.SIGINT)
-        gone, alive = psutil.wait_procs(found, timeout=60)
+        gone, alive = psutil.wait_procs(found, timeout=120)
         assert gone
         assert not alive
     finally:

@@ -20,9 +20,9 @@ from tests.test_lab import HARMLESS, Notebook, chromium, end_tree, free_port, is
 ROOT = Path(__file__).resolve().parent.parent
 LESSON = os.environ.get("COURSE_DEMO_LESSON", "04")
 TOKEN = "a-token-for-this-test"
-READY_S, RUN_S = 90, 120
+READY_S, RUN_S = 180, 300  # on a machine that is busy with other tests
 
-pytestmark = [pytest.mark.browser, pytest.mark.serial, pytest.mark.timeout(READY_S + RUN_S + 60)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(READY_S + RUN_S + 60)]
 
 
 @pytest.fixture(scope="module")

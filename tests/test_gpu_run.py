@@ -243,7 +243,7 @@ def test_a_stop_ends_the_part_and_keeps_what_is_there(tmp_path: Path) -> None:
     wait_for((notebooks / "begun").exists, "the lesson's kernel")
     family = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=120)
     assert process.returncode == gpu_run.INTERRUPTED
     assert "The same command goes on from here." in said
     wait_for(lambda: not any(alive(member.pid) for member in family), "the end of the kernel")
@@ -393,7 +393,7 @@ def test_failing_tests_are_named_with_their_message(tmp_path: Path) -> None:
         "def test_left_out():\n    pytest.skip('no GPU')\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_x.py", "--junitxml=tests.xml"]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=60)
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=120)
     tests = gpu_summary.summary(tmp_path, dry_run=False)["tests"]
     assert tests["counts"] == {"passed": 1, "failure": 1, "skipped": 1}
     assert [(each["test"], "one is not two" in each["message"]) for each in tests["failures"]] == [

@@ -18,16 +18,25 @@ from course_utils.record_changes import Kind, RecordChangesError, RecordSet, com
 from course_utils.result_rows import rows_of
 from course_utils.results import Comparison, Curve, Curves, Environment, Measurement, Sweep, SweepPoint, Table
 from course_utils.store import Experiment, LessonRecord
+from tests.made_up_records import GPU
 from tests.sandbox import Sandbox, sandbox
-from tests.sandbox import here as sandbox_here
 
 __all__ = ["sandbox"]
 
+CPU = dataclasses.replace(
+    GPU,
+    device_kind="cpu",
+    device_name="Some CPU",
+    size="smoke",
+    gpu_count=0,
+    gpu_memory_bytes=None,
+    compute_capability=None,
+)
 EARLY, LATE = "2026-01-01T10:00:00+00:00", "2026-02-01T10:00:00+00:00"
 
 
 def on(machine: str, **more: Any) -> Environment:
-    return dataclasses.replace(sandbox_here(), machine=machine, **more)
+    return dataclasses.replace(CPU, machine=machine, **more)
 
 
 def compared(ratio: float, noise: float = 0.002, rounds: int = 30, seed: int = 0, control: float = 1.0) -> Comparison:

@@ -119,7 +119,9 @@ def test_a_lesson_that_shows_another_ones_records_is_stale_with_them(
 def copied(tmp_path: Path) -> Path:
     folder = tmp_path / "copy"
     for name in ("book", "notebooks"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("_build", "_generated", "mathjax"))
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("_build", "_generated", "mathjax", "*.tmp")
+        )
     shutil.copy(ROOT / "README.md", folder / "README.md")
     return folder
 

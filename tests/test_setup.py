@@ -305,7 +305,7 @@ def test_stopped_setup_ends_cleanly_and_the_next_run_goes_on(tmp_path, stop):
     slow = course.root / "backend.py"
     waiting = tmp_path / "waiting"
     slow.write_text(
-        f"import pathlib, time\npathlib.Path({str(waiting)!r}).touch()\ntime.sleep(60)\n" + BACKEND, encoding="utf-8"
+        f"import pathlib, time\npathlib.Path({str(waiting)!r}).touch()\ntime.sleep(600)\n" + BACKEND, encoding="utf-8"
     )
     command = [sys.executable, course.root / "make.py", "setup"]
     with subprocess.Popen(
@@ -318,7 +318,7 @@ def test_stopped_setup_ends_cleanly_and_the_next_run_goes_on(tmp_path, stop):
             os.killpg(process.pid, stop)  # as a terminal does
         else:
             process.send_signal(stop)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=120)
     assert process.returncode == 128 + stop
     assert "Traceback" not in said
     assert ("run the same command again" in said) == (stop == signal.SIGINT)
@@ -412,16 +412,35 @@ def test_unknown_words_are_named_beside_the_known_ones(arguments, words):
 def test_test_runs_every_stage_and_names_those_that_failed(monkeypatch, capfd):
     ran = []
 
-    def stage(name, passes):
-        return lambda _python: ran.append(name) or passes
+    def run(command):
+        ran.append(" ".join(map(str, command[2:])))
+        return int("not serial" in ran[-1])
 
     monkeypatch.setattr(verbs, "prepare", lambda _root: Path(sys.executable))
-    monkeypatch.setattr(verbs, "STAGES", {name: stage(name, name != "tests") for name in ("lint", "tests", "book")})
+    monkeypatch.setattr(verbs, "_run", run)
     assert verbs.test([]) == 1
-    assert ran == ["lint", "tests", "book"]
-    assert "failed: tests" in capfd.readouterr().out
-    assert verbs.test(["book"]) == 0
-    assert ran[-1] == "book"
+    together, alone = (command for command in ran if command.startswith("pytest"))
+    assert {"tests", "notebooks", "--nbval"} <= set(together.split())
+    assert "--ignore" not in together
+    assert alone == "pytest -q -m serial tests"
+    assert ran[-1] == alone, "what measures time comes when everything else has ended"
+    assert "failed: tests, notebooks, book, lab in" in capfd.readouterr().out
+    assert verbs.test(["lint", "serial"]) == 0
+    assert ran[-1] == alone
+
+
+@pytest.mark.parametrize(
+    ("stages", "places"),
+    [
+        (["tests"], "tests --ignore=tests/test_book.py --ignore=tests/test_lab.py --ignore=tests/test_demo_lab.py"),
+        (["tests", "lab"], "tests --ignore=tests/test_book.py"),
+        (["book"], "tests/test_book.py"),
+        (["book", "lab"], "tests/test_book.py tests/test_lab.py tests/test_demo_lab.py"),
+    ],
+)
+def test_stages_that_were_not_asked_for_are_left_out(stages, places):
+    assert " ".join(verbs._places(stages)) == places
+    assert all((ROOT / file).is_file() for files in verbs.FILES.values() for file in files)
 
 
 @POSIX

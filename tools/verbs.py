@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tools.environment import SetupError, prepare, variables
@@ -107,15 +107,18 @@ def test(arguments: list[str]) -> int:
         return 2
     python = prepare(ROOT)
     os.environ.setdefault("COURSE_SIZE", "smoke")
+    # The tests start hundreds of processes. Without bytecode each of them would compile the course anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     outcomes = []
-    for name in [stage for stage in STAGES if not arguments or stage in arguments]:
+    for name, passes in _plan([stage for stage in STAGES if not arguments or stage in arguments]):
         print(f"\n=== {name} ===", flush=True)
         started = time.monotonic()
-        passed = STAGES[name](python)
+        passed = passes(python)
         outcomes.append((name, passed, time.monotonic() - started))
     print()
+    width = max(len(name) for name, *_ in outcomes)
     for name, passed, seconds in outcomes:
-        print(f"{name:<10} {'passed' if passed else 'FAILED'} {seconds:7.1f} s")
+        print(f"{name:<{width}} {'passed' if passed else 'FAILED'} {seconds:7.1f} s")
     failed = [name for name, passed, _ in outcomes if not passed]
     total = sum(seconds for *_, seconds in outcomes)
     print(f"{'all passed' if not failed else 'failed: ' + ', '.join(failed)} in {total:.0f} s")
@@ -167,27 +170,44 @@ def _pytest(*arguments: str, fine: tuple[int, ...] = (0,)) -> Callable[[Path], b
     return lambda python: _run([python, "-m", "pytest", "-q", *arguments]) in fine
 
 
-def _test_book(python: Path) -> bool:
-    built = _run([python, "-m", "book.build"]) == 0
-    # These tests share one book and nothing else, so that any worker can take any of them.
-    return built and _run([python, "-m", "pytest", "-q", "-n", "2", "tests/test_book.py"]) == 0
+def _plan(chosen: list[str]) -> Iterator[tuple[str, Callable[[Path], bool]]]:
+    """Yield what to run under which name: stages whose tests can run beside each other are one run of pytest.
+
+    Its workers take from all of them until nothing is left, and each has imported torch and the tests only once.
+    """
+    together = [stage for stage in chosen if stage not in ALONE]
+    for stage in chosen:
+        if stage in ALONE:
+            yield stage, ALONE[stage]
+        elif stage == together[0]:
+            yield ", ".join(together), _pytest(*PARALLEL, "-m", "not serial", *_places(together))
+
+
+def _places(stages: list[str]) -> Iterator[str]:
+    """Yield where pytest finds the tests of some stages, as its arguments."""
+    if "tests" in stages:
+        yield "tests"
+    if "notebooks" in stages:
+        yield from ("--nbval", f"--nbval-cell-timeout={CELL_TIMEOUT_S}", "--nbval-kernel-name=python3", "notebooks")
+    for stage, files in FILES.items():
+        if "tests" in stages and stage not in stages:
+            yield from (f"--ignore={file}" for file in files)
+        elif "tests" not in stages and stage in stages:
+            yield from files
 
 
 NOTHING_COLLECTED = 5
-# conftest.py puts what takes longest first, and that order is kept.
-PARALLEL = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder")
-IN_JUPYTERLAB = ("tests/test_lab.py", "tests/test_demo_lab.py")
-ELSEWHERE = ("--ignore=tests/test_book.py", *(f"--ignore={path}" for path in IN_JUPYTERLAB))
-STAGES: dict[str, Callable[[Path], bool]] = {
+# Many tests wait for another process, so that one worker more than there are cores keeps the cores busy. Not many: each
+# holds torch, and so do the processes that it starts. conftest.py puts what takes longest first, and it stays so.
+WORKERS = min((os.cpu_count() or 1) + 1, 4)
+PARALLEL = ("-n", str(WORKERS), "--dist", "loadscope", "--no-loadscope-reorder")
+STAGES = ("lint", "tests", "notebooks", "book", "lab", "serial")
+ALONE: dict[str, Callable[[Path], bool]] = {
     "lint": lambda python: lint([]) == 0,
-    "tests": _pytest(*PARALLEL, "-m", "not serial", *ELSEWHERE),
-    "serial": _pytest("-m", "serial", *ELSEWHERE, fine=(0, NOTHING_COLLECTED)),
-    "notebooks": _pytest(
-        *PARALLEL, "--nbval", f"--nbval-cell-timeout={CELL_TIMEOUT_S}", "--nbval-kernel-name=python3", "notebooks"
-    ),
-    "book": _test_book,
-    "lab": lambda python: _run([python, "-m", "pytest", "-q", *IN_JUPYTERLAB]) == 0,
+    "serial": _pytest("-m", "serial", "tests", fine=(0, NOTHING_COLLECTED)),
 }
+# What has a stage of its own among the files in tests/.
+FILES = {"book": ("tests/test_book.py",), "lab": ("tests/test_lab.py", "tests/test_demo_lab.py")}
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "lab": lab,
     "test": test,

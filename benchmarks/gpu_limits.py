@@ -4,7 +4,7 @@
 
 The course's own ceilings are measured as lessons measure them. Here they are held against sources that share nothing
 with them: the PCIe link as NVML reports it, ``cublasGemmEx`` called without any of torch's code, and other timers
-(``triton.testing.do_bench``, ``torch.utils.benchmark``). Beside them: how near fused attention comes to the product.
+(``triton.testing.do_bench``, ``torch.utils.benchmark``).
 
 On a CPU the same runs smaller, with NumPy's matrix product in the place of cuBLAS, so that all of it can be tried.
 """
@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import ctypes
 import re
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,23 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from course_utils.devices import device_under_test
 from course_utils.limits import ceilings
-from course_utils.machine import course_size, device_kind, scaled
+from course_utils.machine import course_size, device_kind
 from course_utils.results import Ceilings
 from course_utils.store import write_json
 
 # GB/s of one lane in one direction, by PCIe generation, coding included.
 _LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-HEAD_SIZE = 128
-FUSED = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-}
 
 
 class Unavailable(Exception):  # noqa: N818 - no failure: this machine has no such thing
@@ -252,41 +243,8 @@ def product_rates(found: Ceilings) -> dict[str, Any]:
     return result
 
 
-def attention_rates() -> dict[str, Any]:
-    """Rates of fused attention's forward pass, in FLOP/s: head size 128, 16 heads and 16384 tokens in bf16 on a GPU.
-
-    Returns:
-        ``length``, ``heads``, ``head_size``, ``dtype``, ``rates`` (of the median time, by kernel) and ``missing``.
-    """
-    device = device_under_test()
-    place, dtype = ("cuda", torch.bfloat16) if device_kind() == "cuda" else ("cpu", torch.float32)
-    heads, length = scaled(cpu=1, cuda=16), scaled(cpu=512, cuda=16384)
-    q, k, v = torch.randn(3, 1, heads, length, HEAD_SIZE, device=place).to(dtype)
-    flops = 4 * heads * length**2 * HEAD_SIZE
-    result: dict[str, Any] = {
-        "length": length,
-        "heads": heads,
-        "head_size": HEAD_SIZE,
-        "dtype": str(dtype).removeprefix("torch."),
-        "rates": {},
-        "missing": {},
-    }
-    for name, backend in FUSED.items():
-        try:
-            with sdpa_kernel(backend), torch.no_grad():
-                for _ in range(5):
-                    scaled_dot_product_attention(q, k, v)
-                samples = [device.sample(lambda: scaled_dot_product_attention(q, k, v), 1, "warm") for _ in range(20)]
-        except RuntimeError as error:
-            result["missing"][name] = str(error).splitlines()[0][:200]
-            continue
-        seconds = [sample.elapsed_s if sample.device_s is None else sample.device_s for sample in samples]
-        result["rates"][name] = flops / statistics.median(seconds)
-    return result
-
-
 def measured() -> dict[str, Any]:
-    """Everything: ceilings, link, products and attention, as plain JSON types."""
+    """Everything: ceilings, link and products, as plain JSON types."""
     found = ceilings()
     try:
         link = pcie_link()
@@ -298,7 +256,6 @@ def measured() -> dict[str, Any]:
         "ceilings": found.to_record(),
         "link": of_link,
         "product": product_rates(found),
-        "attention": attention_rates(),
     }
 
 
@@ -311,8 +268,6 @@ def main(arguments: list[str] | None = None) -> int:
     write_json(options.output, found)
     for route, rate in found["product"]["routes"].items():
         print(f"{route}: {rate / 1e12:.3g} TFLOP/s; the ceiling is {found['product']['ceiling'] / 1e12:.3g}")
-    for name, rate in found["attention"]["rates"].items():
-        print(f"attention, {name}: {rate / 1e12:.3g} TFLOP/s")
     return 0
 
 

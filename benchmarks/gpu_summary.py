@@ -23,6 +23,7 @@ from course_utils.store import LessonRecord, RecordError
 ROOT = Path(__file__).resolve().parents[1]
 COURSE_LIMIT_S = 600
 LINK_SHARE, ATTENTION_SHARE, PRODUCT_TOLERANCE = 0.85, 0.6, 0.15
+ATTENTION_LENGTH = 16384
 
 
 def summary(folder: Path, dry_run: bool) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def summary(folder: Path, dry_run: bool) -> dict[str, Any]:
         "parts": (_read(folder / "state.json") or {}).get("parts", {}),
         "tests": _tests(sorted(folder.glob("tests*.xml"))),
         "lessons": _lessons(folder / "parts", records),
-        "limits": limits and {key: limits[key] for key in ("size", "link", "product", "attention")},
+        "limits": limits and {key: limits[key] for key in ("size", "link", "product")},
         "shares": _shares(records, limits),
         "timers": _timers(folder / "timer_quality.json"),
     }
@@ -132,6 +133,19 @@ def _case(records: list[LessonRecord], name: str, label: str) -> Case | None:
     return None
 
 
+def _point(records: list[LessonRecord], name: str, value: Any) -> Comparison | None:
+    """The comparison at one point of a sweep; None if it was not recorded there."""
+    found = (record.result(name) for record in records if name in record.experiments)
+    return next((point.comparison for sweep in found for point in sweep.points if point.value == value), None)
+
+
+def _shares_of(comparison: Comparison) -> dict[str, float]:
+    """Each case's rate of operations, relative to the ceiling that it was recorded with."""
+    rates = {measurement.label: measurement.rate("flops") for measurement in comparison.cases}
+    ceiling = comparison.ceiling
+    return {label: rate / ceiling.value for label, rate in rates.items() if rate and ceiling}
+
+
 def _goals(found: dict[str, Any], records: list[LessonRecord], limits: dict[str, Any] | None) -> list[dict[str, Any]]:
     """What was asked of a GPU of the H200's class, what was found, and whether that is enough (None: not known)."""
     goals: list[dict[str, Any]] = []
@@ -161,14 +175,13 @@ def _goals(found: dict[str, Any], records: list[LessonRecord], limits: dict[str,
         f"{format_percent(product['ceiling'] / max(others))} of it" if others else None,
         bool(others) and abs(product["ceiling"] / max(others) - 1) <= PRODUCT_TOLERANCE,
     )
-    attention = (limits or {}).get("attention", {}).get("rates", {})
-    best = max((attention[name] for name in ("flash", "cudnn") if name in attention), default=None)
+    attention = _point(records, "flash_attention/long", ATTENTION_LENGTH)
+    shares = _shares_of(attention) if attention else {}
+    best = max((shares[name] for name in ("flash", "cudnn") if name in shares), default=None)
     goal(
-        f"fused attention at {ATTENTION_SHARE:.0%} or more of that ceiling, head size 128, 16384 tokens",
-        ", ".join(f"{name} {format_percent(rate / product['ceiling'])}" for name, rate in attention.items())
-        if best and product
-        else None,
-        bool(best and product) and best / product["ceiling"] >= ATTENTION_SHARE,
+        f"fused attention at {ATTENTION_SHARE:.0%} or more of that ceiling, head size 128, {ATTENTION_LENGTH} tokens",
+        ", ".join(f"{name} {format_percent(share)}" for name, share in shares.items()) if best else None,
+        best is not None and best >= ATTENTION_SHARE,
     )
     for name in ("flatten_parameters/forward", "flatten_parameters/step_by_step", "flatten_parameters/whole_model"):
         case = _case(records, name, "scattered")
@@ -231,7 +244,7 @@ def as_text(found: dict[str, Any]) -> str:
         word = {True: "reached", False: "NOT reached", None: "not known"}
         lines += [f"  {word[goal['reached']]:<11}  {goal['goal']}: {goal['found']}" for goal in found["goals"]]
     limits = found["limits"] or {}
-    missing = {**limits.get("product", {}).get("missing", {}), **limits.get("attention", {}).get("missing", {})}
+    missing = dict(limits.get("product", {}).get("missing", {}))
     if reason := limits.get("link", {}).get("missing"):
         missing["PCIe link"] = reason
     if missing:

@@ -1,4 +1,4 @@
-"""What a GPU is held against, as far as a CPU can tell: NVML's answers, the product by another library, attention."""
+"""What a GPU is held against, as far as a CPU can tell: NVML's answers, and the product by another library."""
 
 from __future__ import annotations
 
@@ -100,11 +100,3 @@ def test_a_library_that_computes_something_else_is_found_out(monkeypatch: pytest
 
     monkeypatch.setattr(gpu_limits, "_numpy_product", Wrong)
     assert gpu_limits.product_rates(small_ceilings())["error"] > 0.1
-
-
-@needs_cpu
-def test_attention_names_the_kernels_that_are_not_here() -> None:
-    found = gpu_limits.attention_rates()
-    assert found["head_size"] == 128
-    assert found["rates"]["flash"] > 0
-    assert all(found["missing"][name] for name in ("cudnn", "efficient"))

@@ -61,6 +61,19 @@ def test_an_available_backend_is_close_to_float64(backends: dict, name: str, dty
     assert relative_error(backend.run(q, k, v), reference(q, k, v)) < allowed
 
 
+@pytest.mark.parametrize("name", ["flash", "efficient", "cudnn"])
+def test_fused_kernels_of_the_long_sequences_are_close_to_float64(name: str) -> None:
+    """The lesson's sizes, 16 heads of size 128 in bfloat16: other kernels than those for size 64."""
+    backend = attention_backends("cuda", torch.bfloat16, 128, heads=16)[name]
+    if not backend.available:
+        pytest.skip(f"{name}: {backend.reason}")
+    q, k, v = _inputs(1, 16, 4096, 128, dtype=torch.bfloat16)
+    # Each head for itself, so two of them say what all would, and float64 on a CPU is slow.
+    found = backend.run(q, k, v)[:, ::15]
+    allowed = TOLERANCE_EPSILONS * torch.finfo(torch.bfloat16).eps
+    assert relative_error(found, reference(q[:, ::15], k[:, ::15], v[:, ::15])) < allowed
+
+
 def test_what_every_supported_nvidia_gpu_has(backends: dict) -> None:
     if torch.version.hip:
         pytest.skip("what an AMD GPU has depends on how torch was built")

@@ -11,7 +11,6 @@ import torch
 from benchmarks.gpu_limits import (
     Product,
     Unavailable,
-    attention_rates,
     best_by_do_bench,
     best_by_events,
     cublas_product,
@@ -103,17 +102,6 @@ def test_another_timer_finds_the_same_product(full_ceilings: Ceilings) -> None:
     except Unavailable as reason:
         pytest.skip(str(reason))
     assert 0.85 * rate < full_ceilings["matmul float16"].value < 1.15 * rate
-
-
-@pytest.mark.skipif(
-    torch.version.hip is not None or not torch.cuda.is_available() or torch.cuda.get_device_capability(0) < (9, 0),
-    reason="asked of GPUs from compute capability 9.0 on (H100 and newer)",
-)
-def test_fused_attention_comes_near_the_product(full_ceilings: Ceilings) -> None:
-    rates = attention_rates()
-    ceiling = full_ceilings["matmul bfloat16"].value
-    reached = max(rates["rates"].get(kernel, 0.0) for kernel in ("flash", "cudnn")) / ceiling
-    assert 0.6 <= reached < 1.05, rates
 
 
 @pytest.mark.parametrize("direction", ["host to device", "device to host"])

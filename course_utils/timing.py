@@ -36,6 +36,9 @@ _PILOT_ROUNDS = 24
 _PILOT_SHARE = 0.15
 # More rounds than the interval needs still show the shape of the noise; beyond the upper bound a record only grows.
 _LEAST_ROUNDS, _MOST_ROUNDS = 40, 400
+# A budget may be exceeded by this factor where that completes the rounds that a verdict needs: without them, all the
+# time before is lost, and how long a call takes on another machine is not known when a budget is chosen.
+_MOST_OVERRUN = 3
 # The share of the budget that warming up may take, all cases together.
 _WARMUP_SHARE = 0.25
 _WARMUP_WINDOW = 5
@@ -151,7 +154,8 @@ def compare(
         check: True: outputs must agree by ``torch.testing.assert_close``, at the tolerance of the coarser dtype; a
             function of (baseline's output, case's output) that raises or returns False if they do not; False: no
             check, and the result says so.
-        budget_s: seconds for the timings; first calls, parity check and memory pass are not counted.
+        budget_s: seconds for the timings; first calls, parity check and memory pass are not counted. It may become up
+            to three times as much where that completes the eight rounds that a verdict needs.
         practical: relative difference below which nobody cares: 0.01 is 1%.
         cache: ``warm``, or ``cold`` to empty the caches before each call.
         memory: whether to make a separate pass for peak memory.
@@ -512,6 +516,8 @@ class _Run:
         left_s = self.budget_s - (time.perf_counter() - started)
         planned = max(1, min(wanted, have + max(0, int(left_s / round_s)), _MOST_ROUNDS))
         if len(order) > 1 and planned < paired.MIN_ROUNDS:
+            if (paired.MIN_ROUNDS - have) * round_s <= left_s + (_MOST_OVERRUN - 1) * self.budget_s:
+                return paired.MIN_ROUNDS
             needed = math.ceil(round_s * paired.MIN_ROUNDS * 1.5)
             self.notes.append(
                 f"The budget of {self.budget_s:g} s allowed fewer than the {paired.MIN_ROUNDS} rounds that a verdict "

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from course_utils import paired
+from course_utils import paired, timing
 from course_utils.devices import Device, Sample
 from course_utils.machine import environment
 from course_utils.state import RandomState, fresh
@@ -446,6 +446,26 @@ def test_the_budget_is_kept(budget_s):
     assert spent < 3 * budget_s + 1
     assert result.rounds < 400
     assert result.spent_s <= spent
+
+
+@pytest.mark.parametrize(("call_s", "rounds", "verdict"), [(0.02, 8, "SLOWER"), (0.05, 1, "UNCLEAR")])
+def test_a_budget_is_exceeded_where_that_completes_the_rounds_of_a_verdict(monkeypatch, call_s, rounds, verdict):
+    """A round takes six calls. Within the budget there is time for three rounds of the shorter one."""
+    clock = [0.0]
+
+    class OnAClockOfItsOwn(ScriptedDevice):
+        def sample(self, fn, calls, cache):
+            sample = super().sample(fn, calls, cache)
+            clock[0] += calls * sample.elapsed_s
+            return sample
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    device = OnAClockOfItsOwn({one: call_s, two: 1.1 * call_s})
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=0.5)
+    assert (result.rounds, result.planned_rounds) == (rounds, rounds)
+    assert result["two"].verdict == verdict
+    assert any("budget_s=" in note for note in result.notes) == (rounds < 8)
+    assert clock[0] < 3 * 0.5
 
 
 def test_a_budget_too_small_for_a_verdict_says_how_much_is_needed():

@@ -58,7 +58,7 @@ TEST_GROUPS = {
     "allocator": ("allocator", "caching_allocator", "memory_snapshots"),
     "ranks": ("ranks", "ddp", "fsdp"),
 }
-LESSON_LIMIT_S = 180.0
+LESSON_LIMIT_S = 240.0
 # A process that is told to stop has this long to write what it has; then it is killed, with all that it started.
 GRACE_S = 15.0
 # Kept back at the end of --seconds, for the last summary and the bundle.
@@ -132,7 +132,7 @@ def parts(options: argparse.Namespace, slugs: Sequence[str]) -> list[Part]:
         Part(
             f"tests-{group}",
             (*pytest, "-m", mark, f"--junitxml={out / f'tests-{group}.xml'}", *files),
-            420 if group == "slow" else 300,
+            420,
             240 if group == "slow" else 60,
             tolerated=(nothing_to_run,),
         )

@@ -102,6 +102,7 @@ def test_item_breaks_the_graph_and_a_tensor_does_not() -> None:
     assert (whole.graph_count, whole.break_reasons) == (1, [])
 
 
+@torch._dynamo.config.patch(recompile_limit=8)  # FlexAttention's backend raises it for all of the process
 def test_changing_sizes_compile_twice_and_with_constants_up_to_the_limit() -> None:
     counts = {}
     for dynamic in (None, False):
@@ -117,7 +118,7 @@ def test_changing_sizes_compile_twice_and_with_constants_up_to_the_limit() -> No
             x = torch.randn(size, device="cuda")
             torch.testing.assert_close(compiled(x), torch.relu(x) * 2)
         counts[dynamic] = len(graphs)
-    assert counts == {None: 2, False: torch._dynamo.config.recompile_limit}
+    assert counts == {None: 2, False: 8}
 
 
 def test_blocks_compiled_one_by_one_give_the_model_that_is_not_compiled() -> None:

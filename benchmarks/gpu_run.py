@@ -59,6 +59,19 @@ TEST_GROUPS = {
     "ranks": ("ranks", "ddp", "fsdp"),
 }
 LESSON_LIMIT_S = 240.0
+# With less time left than this a part is not begun, and a shorter one is: what is cut short runs again as a whole.
+# Estimates: where compilers, processes and ranks have to start, it takes longer.
+LEAST_S = {
+    "tests-allocator": 180.0,
+    "tests-ranks": 120.0,
+    "tests-slow": 240.0,
+    "lesson-caching_allocator": 100.0,
+    "lesson-ddp": 110.0,
+    "lesson-flash_attention": 110.0,
+    "lesson-fsdp": 110.0,
+    "lesson-torch_compile": 140.0,
+}
+LEAST_OF_TESTS_S, LEAST_OF_A_LESSON_S = 60.0, 75.0
 # A process that is told to stop has this long to write what it has; then it is killed, with all that it started.
 GRACE_S = 15.0
 # Kept back at the end of --seconds, for the last summary and the bundle.
@@ -133,7 +146,7 @@ def parts(options: argparse.Namespace, slugs: Sequence[str]) -> list[Part]:
             f"tests-{group}",
             (*pytest, "-m", mark, f"--junitxml={out / f'tests-{group}.xml'}", *files),
             420,
-            240 if group == "slow" else 60,
+            LEAST_S.get(f"tests-{group}", LEAST_OF_TESTS_S),
             tolerated=(nothing_to_run,),
         )
         for group, mark, files in test_groups()
@@ -146,7 +159,13 @@ def parts(options: argparse.Namespace, slugs: Sequence[str]) -> list[Part]:
     )
     limit = options.lesson_limit
     recordings = [
-        Part(f"lesson-{slug}", (*me, "--lesson", slug, "--lesson-limit", str(limit)), limit, 75, variables=size)
+        Part(
+            f"lesson-{slug}",
+            (*me, "--lesson", slug, "--lesson-limit", str(limit)),
+            limit,
+            LEAST_S.get(f"lesson-{slug}", LEAST_OF_A_LESSON_S),
+            variables=size,
+        )
         for slug in slugs
     ]
     # If the clocks are wrong, so is everything after them.

@@ -265,8 +265,15 @@ def test_the_clocks_are_tested_before_anything_is_recorded(tmp_path: Path) -> No
     names = [part.name for part in gpu_run.parts(options(tmp_path), ["pinned_memory", "ddp"])]
     assert names.index("tests-measuring") < names.index("lesson-pinned_memory") < names.index("lesson-ddp")
     assert names.index("lesson-ddp") < names.index("tests-slow") < names.index("timer-quality")
-    slow = next(part for part in gpu_run.parts(options(tmp_path), []) if part.name == "tests-slow")
-    assert slow.least_s == 240  # what is cut short has to run again as a whole
+
+
+def test_long_parts_are_not_begun_shortly_before_the_end(tmp_path: Path) -> None:
+    slugs = gpu_run.chosen_lessons(None)
+    least = {part.name: (part.least_s, part.limit_s) for part in gpu_run.parts(options(tmp_path), slugs)}
+    assert gpu_run.LEAST_S.keys() <= least.keys()  # a part that has another name now would be begun at any time
+    for name, seconds in gpu_run.LEAST_S.items():
+        assert least[name][0] == seconds < least[name][1]
+    assert least["lesson-measuring"][0] == gpu_run.LEAST_OF_A_LESSON_S
 
 
 def test_a_summary_that_fails_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,19 +133,6 @@ def _case(records: list[LessonRecord], name: str, label: str) -> Case | None:
     return None
 
 
-def _point(records: list[LessonRecord], name: str, value: Any) -> Comparison | None:
-    """The comparison at one point of a sweep; None if it was not recorded there."""
-    found = (record.result(name) for record in records if name in record.experiments)
-    return next((point.comparison for sweep in found for point in sweep.points if point.value == value), None)
-
-
-def _shares_of(comparison: Comparison) -> dict[str, float]:
-    """Each case's rate of operations, relative to the ceiling that it was recorded with."""
-    rates = {measurement.label: measurement.rate("flops") for measurement in comparison.cases}
-    ceiling = comparison.ceiling
-    return {label: rate / ceiling.value for label, rate in rates.items() if rate and ceiling}
-
-
 def _goals(found: dict[str, Any], records: list[LessonRecord], limits: dict[str, Any] | None) -> list[dict[str, Any]]:
     """What was asked of a GPU of the H200's class, what was found, and whether that is enough (None: not known)."""
     goals: list[dict[str, Any]] = []
@@ -175,12 +162,12 @@ def _goals(found: dict[str, Any], records: list[LessonRecord], limits: dict[str,
         f"{format_percent(product['ceiling'] / max(others))} of it" if others else None,
         bool(others) and abs(product["ceiling"] / max(others) - 1) <= PRODUCT_TOLERANCE,
     )
-    attention = _point(records, "flash_attention/long", ATTENTION_LENGTH)
-    shares = _shares_of(attention) if attention else {}
-    best = max((shares[name] for name in ("flash", "cudnn") if name in shares), default=None)
+    where = f"flash_attention/long, length {ATTENTION_LENGTH}"
+    attention = {row["case"]: row["share"] for row in found["shares"] if row["experiment"] == where and row["share"]}
+    best = max((attention[name] for name in ("flash", "cudnn") if name in attention), default=None)
     goal(
         f"fused attention at {ATTENTION_SHARE:.0%} or more of that ceiling, head size 128, {ATTENTION_LENGTH} tokens",
-        ", ".join(f"{name} {format_percent(share)}" for name, share in shares.items()) if best else None,
+        ", ".join(f"{name} {format_percent(share)}" for name, share in attention.items()) if best else None,
         best is not None and best >= ATTENTION_SHARE,
     )
     for name in ("flatten_parameters/forward", "flatten_parameters/step_by_step", "flatten_parameters/whole_model"):

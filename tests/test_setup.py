@@ -246,6 +246,7 @@ def test_first_setup_installs_from_the_ordinary_index(installed):
     assert installed.origins() == ["ordinary", "ordinary"]
     assert "Making an environment" in installed.first_output
     assert "Ready in" in installed.first_output
+    assert Path(environment.variables(installed.root)["IPYTHONDIR"]).parent.is_dir(), "IPython would warn"
 
 
 def test_torch_index_is_used_for_torch_alone_and_is_remembered(installed):

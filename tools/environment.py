@@ -55,6 +55,8 @@ def variables(root: Path) -> dict[str, str]:
 def prepare(root: Path) -> Path:
     """Return the environment's Python, after making or updating the environment where that is needed."""
     python = venv_python(root)
+    # IPython warns at each start, and takes another folder, where the folder around its own is not there.
+    (root / ".jupyter").mkdir(exist_ok=True)
     stamp = _read_stamp(root)
     torch_index = os.environ.get("TORCH_INDEX_URL") or stamp.get("torch_index")
     digest = _digest(root, torch_index)

@@ -31,7 +31,7 @@ from typing import Any, Self
 
 from course_utils import store
 from course_utils.lessons import LessonError, experiments, find_lesson, fingerprint, notebooks_root
-from course_utils.paired import Interval, Verdict
+from course_utils.paired import MIN_ROUNDS, Interval, Verdict
 from course_utils.results import TABLE_UNITS, Case, Ceiling, Environment, Measurement, Table, words_and_unit
 
 
@@ -630,5 +630,8 @@ def _case_in_words(case: Case, direction: str | None) -> str:
     if case.verdict is Verdict.SAME:
         practical = format_percent(case.comparison.practical)
         return f"the same within {practical} (95% interval {format_interval(shown)} {direction})"
+    if not case.decision_interval.bounded:
+        few = case.comparison.rounds < MIN_ROUNDS
+        return f"unclear (no interval: {'too few rounds' if few else 'the machine drifted'})"
     shown = case.decision_interval.inverse() if is_speed else case.decision_interval
     return f"unclear (99% interval {format_interval(shown)} {direction})"

@@ -11,7 +11,8 @@ import pytest
 
 from course_utils import evidence, store
 from course_utils.evidence import EvidenceError, NotRecordedError, Quantity, evaluate, experiments_in, in_words
-from course_utils.results import RESULT_TYPES
+from course_utils.results import RESULT_TYPES, Comparison, Measurement
+from tests.made_up_records import GPU
 
 ROOT = store.package_root() / "records"
 XEON = "intel-xeon-processor-2-cores"
@@ -233,6 +234,18 @@ def test_a_tally_counts_verdicts_and_the_most_frequent_comes_first():
     assert evaluate("tally([])", None) == "none"
     cases = "case.verdict for point in flash_attention/forward for case in point.comparison"
     assert f" of {evaluate(f'len([{cases}])', XEON)}" in evaluate(f"tally({cases})", XEON)
+
+
+@pytest.mark.parametrize(
+    ("factors", "reason"),
+    [((2.0,) * 5, "too few rounds"), (tuple(1 + 0.01 * number for number in range(64)), "the machine drifted")],
+)
+def test_what_has_no_interval_says_why(factors, reason):
+    rounds = len(factors)
+    baseline, again = Measurement("one", (1.0,) * rounds), Measurement("again", (1.0,) * rounds)
+    made = Comparison((baseline, Measurement("two", factors)), again, GPU, planned_rounds=rounds)
+    assert not made["two"].decision_interval.bounded
+    assert in_words(made["two"]) == f"unclear (no interval: {reason})"
 
 
 def test_in_words_has_the_words_of_the_house():

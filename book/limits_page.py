@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from book.generated import markdown_table
 from book.lesson_list import Lesson
@@ -64,7 +64,8 @@ def limits_page(lessons: Sequence[Lesson]) -> tuple[str, dict[str, ResultFigure]
         "A **[ceiling](glossary.md#ceiling)** is what one machine can do at best: bytes per second of a large copy, "
         "operations per second of a large matrix product. [Lesson 00](../notebooks/00_measuring.ipynb) measures it "
         "with the clock of all other measurements ([How we measure](how_we_measure.md)). What a program reaches of it "
-        "is its share. The rest is the most that anybody could still gain at the same work.",
+        "is its share. The rest is what the same work in the same dtype could still gain, if nothing else held it up. "
+        "Shares of two ceilings do not rank two cases: a tenth of a high one can be more than all of a low one.",
         "",
         "A small share is no fault by itself. A program can wait for what has no ceiling here: for Python, if it is "
         "[launch-bound](glossary.md#launch-bound), for the step before, or for fresh memory. Or it does work that its "
@@ -80,7 +81,7 @@ def limits_page(lessons: Sequence[Lesson]) -> tuple[str, dict[str, ResultFigure]
     figures: dict[str, ResultFigure] = {}
     page += ["## The ceilings of each machine", ""]
     for machine, mine in itertools.groupby(records, key=lambda record: record.environment.machine):
-        page += _machine(machine, next(iter(mine)).environment, records, rows, figures)
+        page += _machine(machine, next(iter(mine)).environment, records, rows, number, figures)
     page += ["## Lesson by lesson", ""]
     for lesson in (lesson for lesson in lessons if lesson.built):
         told = limits.get(lesson.slug, LessonLimits(none=_NOT_YET))
@@ -94,6 +95,7 @@ def _machine(
     environment: Environment,
     records: Sequence[store.LessonRecord],
     rows: Sequence[Share],
+    numbers: Mapping[str, int],
     figures: dict[str, ResultFigure],
 ) -> list[str]:
     """A machine's ceilings, and its figure."""
@@ -112,7 +114,7 @@ def _machine(
         page += [_ceilings_table(found), f"{found.environment.caption}{_threads(found.environment)}.", ""]
     held = _shown(row for row in rows if row.environment.machine == machine and row.share is not None)
     if held:
-        figure = shares_figure(held)
+        figure = shares_figure(held, numbers)
         figures[f"limits-{machine}.svg"] = figure
         page += [f"![{figure.alt}](_generated/limits-{machine}.svg)", ""]
     return page
@@ -126,7 +128,11 @@ def _name(environment: Environment) -> str:
 def _threads(environment: Environment) -> str:
     if environment.device_kind != "cpu":
         return ""
-    return f" · {environment.torch_threads} thread{'s' if environment.torch_threads > 1 else ''}"
+    return f" · {_count(environment.torch_threads)}"
+
+
+def _count(threads: int) -> str:
+    return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
 def _ceilings_table(found: Ceilings) -> str:
@@ -153,10 +159,7 @@ def _lesson(rows: Sequence[Share], told: LessonLimits) -> list[str]:
         environment = here[0].environment
         page += [f"{environment.caption}{_threads(environment)}:", ""]
         page.append(markdown_table(["Experiment", "Case", "Rate", "Share of its ceiling"], map(_cells, _shown(here))))
-        # Of a GPU the host's threads are no limit.
-        others = {row.ceiling_threads for row in here if row.ceiling_threads} - {environment.torch_threads}
-        if environment.device_kind == "cpu" and others:
-            page += [f"The ceilings are those of lesson 00, with {others.pop()} threads.", ""]
+        page += [_held_against(here), ""]
     for kind, words in _KINDS.items():
         wanting = (row.experiment for row in rows if row.wants_reason and row.environment.device_kind == kind)
         experiments: dict[str, list[str]] = {}
@@ -170,12 +173,29 @@ def _lesson(rows: Sequence[Share], told: LessonLimits) -> list[str]:
     return page
 
 
+def _held_against(rows: Sequence[Share]) -> str:
+    """The ceilings behind a lesson's shares, with their values: those of one thread are not those of two."""
+    told: dict[str, list[str]] = {}
+    for row in rows:
+        if row.ceiling is not None and row.ceiling_value is not None and row.ceiling_threads is not None:
+            # Of a GPU the host's threads are no limit.
+            on_cpu = row.environment.device_kind == "cpu"
+            threads = f", measured with {_count(row.ceiling_threads)}" if on_cpu else ""
+            told.setdefault(threads, []).append(f"{row.ceiling} {format_rate(row.ceiling_value, row.unit)}")
+    parts = [f"Ceilings{threads}: {', '.join(dict.fromkeys(values))}." for threads, values in told.items()]
+    return " ".join(parts) or "No ceiling of this machine is known."
+
+
 def _short(experiment: str) -> str:
     return experiment.partition("/")[2].replace("_", " ")
 
 
 def _point(row: Share) -> str:
-    return _short(row.experiment) if row.over is None else f"{_short(row.experiment)}, {row.over} {row.value}"
+    return _short(row.experiment) if row.over is None else f"{_short(row.experiment)}, {row.over} {_value(row)}"
+
+
+def _value(row: Share) -> str:
+    return f"{row.value:,}" if isinstance(row.value, int) else str(row.value)
 
 
 def _cells(row: Share) -> list[str]:
@@ -185,11 +205,12 @@ def _cells(row: Share) -> list[str]:
 
 
 @styled
-def shares_figure(rows: Sequence[Share]) -> ResultFigure:
-    """Shares of one machine's ceilings: a bar for each experiment up to its best case, and a dot for every case.
+def shares_figure(rows: Sequence[Share], numbers: Mapping[str, int]) -> ResultFigure:
+    """Shares of one machine's ceilings: a bar for each experiment up to its highest share, and a dot for every case.
 
     Args:
         rows: of one machine, all with a share; a row of the figure for each experiment and point.
+        numbers: of lessons, by slug.
 
     Returns:
         The figure, with its description in ``alt``.
@@ -197,7 +218,7 @@ def shares_figure(rows: Sequence[Share]) -> ResultFigure:
     points = [list(mine) for _, mine in itertools.groupby(rows, key=lambda row: (row.experiment, row.value))]
     environment = rows[0].environment
     footer = footer_lines(
-        "A dot is a case. The bar ends at the best one, which is named. An arrow: far beyond the ceiling.",
+        f"A dot is a case. The bar ends at the highest share, which is named. An arrow: beyond {_FARTHEST:.0%}.",
         environment.caption,
     )
     label_in, named_in = 3.2, 2.2
@@ -223,8 +244,8 @@ def shares_figure(rows: Sequence[Share]) -> ResultFigure:
         (shown,) = fit(words, named_in - 0.3, 9.5, max_lines=1)
         y_in = bottom_in + height_in * (1 - (y + 0.5) / len(points))
         text_in(fig, WIDTH_IN - named_in + 0.2, y_in, shown, fontsize=9.5, va="center")
-        said.append(f"{_label(best)}: {best.case}, {format_percent(_share(best))} of {best.ceiling}")
-    labels = [fit(_label(cases[0]), label_in - 0.2, 9.5, max_lines=1)[0] for cases in points]
+        said.append(f"{_label(best, numbers)}: {best.case}, {format_percent(_share(best))} of {best.ceiling}")
+    labels = [fit(_label(cases[0], numbers), label_in - 0.2, 9.5, max_lines=1)[0] for cases in points]
     ax.set_yticks(range(len(points)), labels)
     ax.set_ylim(len(points) - 0.5, -0.5)
     ax.set_xlim(0, _FARTHEST)
@@ -233,7 +254,7 @@ def shares_figure(rows: Sequence[Share]) -> ResultFigure:
     ax.spines["left"].set_visible(False)
     ax.set_xlabel("share of the ceiling")
     draw_footer(fig, footer)
-    fig.alt = f"{title}. The best case of each experiment: {'; '.join(said)}. {environment.caption}."
+    fig.alt = f"{title}. The highest share of each experiment: {'; '.join(said)}. {environment.caption}."
     return fig
 
 
@@ -242,6 +263,6 @@ def _share(row: Share) -> float:
     return row.share
 
 
-def _label(row: Share) -> str:
-    """What a row of the figure is called: the lesson's experiment, and the point without its parameter's name."""
-    return f"{row.lesson}: {_short(row.experiment)}{'' if row.over is None else f', {row.value}'}".replace("_", " ")
+def _label(row: Share, numbers: Mapping[str, int]) -> str:
+    """What a row of the figure is called: lesson and experiment, and the point without its parameter's name."""
+    return f"{numbers[row.lesson]:02d} · {_short(row.experiment)}{'' if row.over is None else f', {_value(row)}'}"

@@ -23,6 +23,17 @@ from course_utils.store import keep
 # Samples of one ceiling: the best of them counts, so a few dozen are enough, and slow machines stop at the time.
 _SAMPLES, _SECONDS_EACH = 40, 0.4
 _EXPECTED_S = 4.0
+# What ceilings are called, on whatever machine.
+NAMES = (
+    "copy",
+    "matmul float32",
+    "matmul bfloat16",
+    "matmul float16",
+    "matmul tfloat32",
+    "host to device",
+    "device to host",
+    "launch",
+)
 
 
 def ceilings(name: str | None = None, *, device: Device | None = None) -> Ceilings:

@@ -98,7 +98,7 @@ class _Ending:
     process with SIGABRT: a rank that had done all its work would be dead.
 
     Source:
-        https://github.com/pytorch/pytorch/pull/179291
+        https://github.com/pytorch/pytorch/pull/179291 describes it; the mend proposed there was given up in 2026.
     """
 
     def __init__(self, pid: int):

@@ -15,6 +15,7 @@ from typing import Any
 from course_utils import store
 from course_utils.display.quantities import format_percent
 from course_utils.lessons import Lesson, experiments
+from course_utils.limits import NAMES
 from course_utils.results import WORK_UNITS, Ceilings, Comparison, Environment, Measurement, Sweep
 from course_utils.store import LessonRecord
 
@@ -71,9 +72,9 @@ class Share:
         rate: work per second.
         unit: ``B/s``, ``FLOP/s`` or ``items/s``.
         ceiling: name of the ceiling, or None where this machine has none for it.
-        share: the rate over the ceiling, or None.
-        launch_bound: whether the GPU waited for Python; None where that is not known.
+        ceiling_value: the ceiling itself, in ``unit``, or None.
         ceiling_threads: threads that the ceiling was measured with; those of the rate are in ``environment``.
+        launch_bound: whether the GPU waited for Python; None where that is not known.
     """
 
     environment: Environment
@@ -85,9 +86,14 @@ class Share:
     rate: float
     unit: str
     ceiling: str | None
-    share: float | None
-    launch_bound: bool | None
+    ceiling_value: float | None
     ceiling_threads: int | None
+    launch_bound: bool | None
+
+    @property
+    def share(self) -> float | None:
+        """The rate over the ceiling, or None."""
+        return None if self.ceiling_value is None else self.rate / self.ceiling_value
 
     @property
     def where(self) -> str:
@@ -165,28 +171,36 @@ def shares(
 ) -> list[Share]:
     """Every rate in the records beside the ceiling that it is bound by.
 
-    The ceiling is the comparison's own if it has one. Else it is the one that ``limits`` names, as the lesson itself
-    has recorded it, or lesson 00 on the same machine.
+    The ceiling is the comparison's own if it has one. Else it is the one that ``limits`` names: as the lesson itself
+    has recorded it, or another lesson on the same machine with as many threads, or lesson 00.
 
     Args:
         records: of any machines.
         limits: from :func:`load_limits`.
-        measured: ceilings for a machine without a record of lesson 00.
+        measured: ceilings for a machine that has recorded none.
 
     Returns:
         A row for each rate, in the order of the records.
     """
     kept = list(records)
-    general = {record.environment.machine: record.result(CEILINGS) for record in kept if CEILINGS in record.experiments}
+    recorded: dict[str, list[Ceilings]] = {}
+    for record in sorted(kept, key=lambda record: CEILINGS not in record.experiments):
+        recorded.setdefault(record.environment.machine, []).extend(_ceilings(record))
     rows = []
     for record in kept:
-        own = next((record.result(name) for name, one in record.experiments.items() if one.kind == "ceilings"), None)
-        here = own or general.get(record.environment.machine, measured)
+        there = recorded.get(record.environment.machine, [])
+        threads = record.environment.torch_threads
+        alike = [each for each in there if each.environment.torch_threads == threads]
+        here = next(iter([*_ceilings(record), *alike, *there]), measured)
         told = limits.get(record.lesson, LessonLimits()).experiments
         for name in record.experiments:
             for over, value, comparison, measurement in _measured(record, name):
                 rows += _rows(record, name, (over, value), comparison, measurement, told.get(name), here)
     return rows
+
+
+def _ceilings(record: LessonRecord) -> list[Ceilings]:
+    return [record.result(name) for name, experiment in record.experiments.items() if experiment.kind == Ceilings.kind]
 
 
 def _measured(record: LessonRecord, name: str) -> Iterator[tuple[str | None, Any, Comparison | None, Measurement]]:
@@ -234,9 +248,9 @@ def _rows(
             rate=rate,
             unit=unit,
             ceiling=None if ceiling is None else ceiling.name,
-            share=None if ceiling is None else rate / ceiling.value,
-            launch_bound=measurement.launch_bound,
+            ceiling_value=None if ceiling is None else ceiling.value,
             ceiling_threads=None if ceiling is None else threads,
+            launch_bound=measurement.launch_bound,
         )
 
 
@@ -263,6 +277,9 @@ def faults(limits: Mapping[str, LessonLimits], lessons: Sequence[Lesson], rows: 
         found += [
             f"lesson {slug} has no experiment {name}: remove it" for name in told.experiments if name not in known
         ]
+        for name, held in told.experiments.items():
+            unknown = {each for names in held.ceilings.values() for each in names} - set(NAMES)
+            found += [f"{name}: there is no ceiling {each!r}: {', '.join(NAMES)}" for each in sorted(unknown)]
     return [*found, *dict.fromkeys(_faults_of_rows(limits, rows))]
 
 
@@ -270,8 +287,12 @@ def _faults_of_rows(limits: Mapping[str, LessonLimits], rows: Sequence[Share]) -
     owing: dict[tuple[str, str], list[Share]] = {}
     for row in rows:
         entry = limits.get(row.lesson, LessonLimits()).experiments.get(row.experiment)
-        if row.unit != WORK_UNITS["items"] and row.ceiling is None and entry is None:
-            yield f"{row.experiment} has rates in {row.unit}: write what they are held against, {_place(row)}: ceiling:"
+        named = entry is not None and (row.case in entry.ceilings or "" in entry.ceilings)
+        if row.unit != WORK_UNITS["items"] and row.ceiling is None and not named:
+            yield (
+                f"{row.experiment} has rates in {row.unit} of {row.case!r}: write what they are held against, "
+                f"{_place(row)}: ceiling:"
+            )
         if row.wants_reason and (entry is None or row.environment.device_kind not in entry.why):
             owing.setdefault((row.environment.machine, row.experiment), []).append(row)
     for (machine, _), same in owing.items():

@@ -397,6 +397,8 @@ def test_records_of_a_gpu_decide_what_was_asked_for(tmp_path: Path, pinned_s: fl
     [
         ({"flash": 6e-3, "efficient": 10e-3, "cudnn": 4e-3}, "flash 50%, efficient 30%, cudnn 75%", True),
         ({"flash": 6e-3, "efficient": 4e-3}, "flash 50%, efficient 75%", False),
+        # More than the ceiling: the work is counted wrongly.
+        ({"flash": 2e-3, "efficient": 10e-3}, "flash 150%, efficient 30%", False),
         # Neither kernel that the goal speaks of: nothing is known of it.
         ({"efficient": 4e-3, "xformers": 4e-3}, "not measured", None),
     ],

@@ -174,6 +174,7 @@ def test_what_is_measured_on_a_gpu(unmeasured: None, monkeypatch: pytest.MonkeyP
         assert made[0] == ("_copy", 2**28, "mps", "mps")
         return
     assert names == [*everywhere, "matmul tfloat32", "host to device", "device to host", "launch"]
+    assert sorted(names) == sorted(limits.NAMES)
     # The product of each dtype is made of that dtype, on the GPU.
     assert made == [
         ("_copy", 2**30, "cuda", "cuda"),

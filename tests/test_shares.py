@@ -94,6 +94,17 @@ def test_what_a_lesson_measured_itself_comes_first():
     assert [row.share for row in rows] == [0.5, 0.5, 0.4, 0.4]
 
 
+def test_ceilings_of_as_many_threads_come_before_those_of_lesson_00():
+    two = dataclasses.replace(CPU, torch_threads=2)
+    general = record("measuring", two, ceilings=ceilings(two, copy=100.0))
+    alike = record("torch_compile", CPU, ceilings=ceilings(CPU, copy=80.0))
+    rates = {"fp8": compared(CPU, measured("a", 1.0, bytes=40.0))}
+    limits = of_lesson(fp8=HeldAgainst({"": ("copy",)}))
+    for records, value, threads in (([alike, general], 80.0, 1), ([general], 100.0, 2)):
+        for row in shares.shares([record("mixed_precision", CPU, **rates), *records], limits):
+            assert (row.ceiling_value, row.ceiling_threads, row.share) == (value, threads, 40.0 / value)
+
+
 def test_a_rate_without_a_fitting_ceiling_stays_without_a_share():
     both = [measured("a", 1.0, flops=8.0, bytes=50.0), measured("b", 1.0, items=3.0)]
     rows = shares.shares(
@@ -150,14 +161,23 @@ def test_what_waits_for_python_by_its_record_needs_no_other_reason():
 
 @pytest.mark.parametrize(("share", "wanted"), [(0.49, True), (0.5, False), (1.1, False), (1.2, True), (None, False)])
 def test_shares_far_from_one_want_a_reason(share: float | None, wanted: bool):
-    row = dataclasses.replace(low_on_a_gpu()[0], share=share)
+    row = low_on_a_gpu()[0]
+    row = dataclasses.replace(row, ceiling_value=None if share is None else row.rate / share)
     assert row.wants_reason is wanted
 
 
 def test_every_fault_is_named():
     limits, lessons = shares.load_limits(), find_lessons()
-    rows = [dataclasses.replace(low_on_a_gpu()[0], experiment="mixed_precision/loss", ceiling=None, share=None)]
-    assert any("mixed_precision/loss has rates in FLOP/s" in one for one in shares.faults(limits, lessons, rows))
+    lost = dataclasses.replace(low_on_a_gpu()[0], ceiling=None, ceiling_value=None)
+    assert not any("has rates" in one for one in shares.faults(limits, lessons, [lost])), "a machine may lack a ceiling"
+    for change in ({"experiment": "mixed_precision/loss"}, {"case": "fp-32"}):
+        (fault,) = [
+            one for one in shares.faults(limits, lessons, [dataclasses.replace(lost, **change)]) if "has rates" in one
+        ]
+        assert fault.startswith(f"{change.get('experiment', lost.experiment)} has rates in FLOP/s of")
+    misspelt = of_lesson(step_time=HeldAgainst({"": ("copy", "matmul flaot32")}))
+    (fault,) = [one for one in shares.faults(limits | misspelt, lessons, []) if "flaot" in one]
+    assert fault.startswith("mixed_precision/step_time: there is no ceiling 'matmul flaot32': copy, matmul float32")
     less = {slug: told for slug, told in limits.items() if slug != "ddp"}
     assert any(one.startswith("ddp is missing") for one in shares.faults(less, lessons, []))
     more = limits | {"magic": LessonLimits("None.")} | of_lesson(magic=HeldAgainst())
@@ -204,14 +224,14 @@ def test_the_page_shows_the_last_point_and_the_reasons_of_all(tmp_path: Path, mo
     saved(tmp_path, record("pinned_memory", CPU, staging=sweep), general)
     page, figures = limits_page.limits_page(lesson_list.load_lessons())
     lesson = page.split("### [04")[1].split("### [")[0]
-    assert "| staging, KiB 16384 | straight | 90.0 B/s | 90% of copy |" in lesson
+    assert "| staging, KiB 16,384 | straight | 90.0 B/s | 90% of copy |" in lesson
     assert "KiB 64" not in lesson
     assert "Through staging it is read and written twice" in lesson
-    assert "with 2 threads" in lesson, "the ceilings were measured with other threads than the rates"
+    assert "Ceilings, measured with 2 threads: copy 100 B/s." in lesson, "the rates are those of one thread"
     assert "No GPU run is recorded yet" in page
     (figure,) = figures.values()
     assert f"![{figure.alt}](_generated/limits-some-cpu.svg)" in page
-    assert "staging, 16384: straight, 90% of copy" in figure.alt
+    assert "04 · staging, 16,384: straight, 90% of copy" in figure.alt
     assert "staging, 64" not in figure.alt
 
 
@@ -232,8 +252,11 @@ def test_the_page_says_what_is_not_known(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_figure_has_a_dot_for_every_case_and_none_beyond_its_edge():
     rows = low_on_a_gpu()
-    rows = [dataclasses.replace(row, case=str(share), share=share) for row, share in zip(rows, (0.3, 7.0), strict=True)]
-    figure = limits_page.shares_figure(rows)
+    rows = [
+        dataclasses.replace(row, case=str(share), ceiling_value=row.rate / share)
+        for row, share in zip(rows, (0.3, 7.0), strict=True)
+    ]
+    figure = limits_page.shares_figure(rows, {"mixed_precision": 7})
     (axes,) = figure.axes
     dots = {line.get_xdata()[0]: line.get_marker() for line in axes.lines if len(line.get_xdata()) == 1}
     assert dots == {0.3: "o", axes.get_xlim()[1]: ">"}

@@ -201,7 +201,8 @@ def _value(row: Share) -> str:
 def _cells(row: Share) -> list[str]:
     share = "no ceiling here" if row.share is None else f"{format_percent(row.share)} of {row.ceiling}"
     share += ", launch-bound" if row.launch_bound else ""
-    return [_point(row), row.case, format_rate(row.rate, row.unit), share]
+    # A rate and its unit stay on one line.
+    return [_point(row), row.case, format_rate(row.rate, row.unit).replace(" ", "\N{NO-BREAK SPACE}"), share]
 
 
 @styled
@@ -221,7 +222,7 @@ def shares_figure(rows: Sequence[Share], numbers: Mapping[str, int]) -> ResultFi
         f"A dot is a case. The bar ends at the highest share, which is named. An arrow: beyond {_FARTHEST:.0%}.",
         environment.caption,
     )
-    label_in, named_in = 3.2, 2.2
+    label_in, named_in = 2.6, 2.2
     bottom_in = MARGIN_IN + len(footer) * LINE_IN + 0.5
     height_in = _ROW_IN * len(points)
     fig = new_figure(bottom_in + height_in + 0.5)

@@ -224,7 +224,7 @@ def test_the_page_shows_the_last_point_and_the_reasons_of_all(tmp_path: Path, mo
     saved(tmp_path, record("pinned_memory", CPU, staging=sweep), general)
     page, figures = limits_page.limits_page(lesson_list.load_lessons())
     lesson = page.split("### [04")[1].split("### [")[0]
-    assert "| staging, KiB 16,384 | straight | 90.0 B/s | 90% of copy |" in lesson
+    assert "| staging, KiB 16,384 | straight | 90.0\N{NO-BREAK SPACE}B/s | 90% of copy |" in lesson
     assert "KiB 64" not in lesson
     assert "Through staging it is read and written twice" in lesson
     assert "Ceilings, measured with 2 threads: copy 100 B/s." in lesson, "the rates are those of one thread"

@@ -39,6 +39,17 @@ GPU = Environment(
     gpu_memory_bytes=80 * 2**30,
     compute_capability="9.0",
 )
+CPU = dataclasses.replace(
+    GPU,
+    machine="some-cpu",
+    device_kind="cpu",
+    device_name="Some CPU",
+    size="smoke",
+    torch_threads=1,
+    gpu_count=0,
+    gpu_memory_bytes=None,
+    compute_capability=None,
+)
 TWO_GPUS = dataclasses.replace(GPU, machine="two-gpus", gpu_count=2)
 # What a careless folder name and a careless field could make of a CPU.
 CPU_IN_DISGUISE = dataclasses.replace(TWO_GPUS, machine="nvidia-h200", device_kind="cpu")

@@ -18,20 +18,11 @@ from course_utils.record_changes import Kind, RecordChangesError, RecordSet, com
 from course_utils.result_rows import rows_of
 from course_utils.results import Comparison, Curve, Curves, Environment, Measurement, Sweep, SweepPoint, Table
 from course_utils.store import Experiment, LessonRecord
-from tests.made_up_records import GPU
+from tests.made_up_records import CPU
 from tests.sandbox import Sandbox, sandbox
 
 __all__ = ["sandbox"]
 
-CPU = dataclasses.replace(
-    GPU,
-    device_kind="cpu",
-    device_name="Some CPU",
-    size="smoke",
-    gpu_count=0,
-    gpu_memory_bytes=None,
-    compute_capability=None,
-)
 EARLY, LATE = "2026-01-01T10:00:00+00:00", "2026-02-01T10:00:00+00:00"
 
 

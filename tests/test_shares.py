@@ -13,9 +13,7 @@ from course_utils import shares, store
 from course_utils.lessons import find_lessons
 from course_utils.results import Ceiling, Ceilings, Comparison, Environment, Measurement, Sweep, SweepPoint
 from course_utils.shares import HeldAgainst, LessonLimits, LimitsError, Share
-from tests.made_up_records import GPU
-
-CPU = dataclasses.replace(GPU, machine="some-cpu", device_kind="cpu", device_name="Some CPU", torch_threads=1)
+from tests.made_up_records import CPU, GPU
 
 
 def committed_rows() -> list[Share]:

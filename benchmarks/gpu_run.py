@@ -588,7 +588,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         return Run(options, lambda line: print(line, flush=True), process_start()).run()
     except WrongUse as error:
-        print(f"gpu_run: {error}.", file=sys.stderr)
+        print(f"gpu_run: {str(error).rstrip('.')}.", file=sys.stderr)
         return WRONG_USE
 
 

@@ -5,8 +5,8 @@
 
 The ranks run ``tests/rank_programs/step_memory.py`` under torchrun. Peaks are those of PyTorch's own trackers
 (``MemTracker``, ``FSDPMemTracker``), parts those of the course's ``RankMemory``, on real tensors; of three steps the
-one with the lowest peak counts. The result goes to ``course_utils/benchmark_records/cluster_memory/<machine>.json``,
-that of ``--plans`` to ``course_utils/benchmark_records/cluster_plans/gpt.json``.
+one with the lowest peak counts. The result goes to ``course_utils/ranks/plans/cluster_memory/<machine>.json``,
+that of ``--plans`` to ``course_utils/ranks/plans/cluster_plans/gpt.json``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PLANNED, PLANNED_RANKS = ("6.6 billion", "1.3 billion"), (8, 64, 1024)
 
 
 def measured(points: list[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
-    """The points with what real ranks hold, for :func:`course_utils.cluster.check_cluster`."""
+    """The points with what real ranks hold, for :func:`course_utils.ranks.cluster.check_cluster`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "points.json"
         file.write_text(json.dumps(points))
@@ -52,9 +52,9 @@ def measured(points: list[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
 
 
 def plans() -> dict[str, Any]:
-    """The plans of :func:`course_utils.cluster.stored_plans`, as a record. What all have in common is in it once."""
-    from course_utils import simulate_cluster
-    from course_utils.display.cluster_explorer import SHAPES
+    """The plans of `stored_plans`, as a record. What all have in common is in it once."""
+    from course_utils.ranks.cluster import simulate_cluster
+    from course_utils.ranks.cluster_explorer import SHAPES
 
     def planned(model_and_checkpointing: tuple[str, bool]) -> dict[str, Any]:
         model, checkpointing = model_and_checkpointing
@@ -73,14 +73,14 @@ def plans() -> dict[str, Any]:
 def main() -> None:
     """Measure, simulate, and write the record."""
     sys.path.insert(0, str(ROOT))
-    from course_utils.cluster import STRATEGIES, check_cluster
-    from course_utils.store import package_root, write_json
+    from course_utils.ranks.cluster import STRATEGIES, check_cluster
+    from course_utils.records.store import package_root, write_json
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--plans", action="store_true", help="compute the plans ahead, and measure nothing")
     arguments = parser.parse_args()
-    ranks, records = arguments.ranks, package_root() / "benchmark_records"
+    ranks, records = arguments.ranks, package_root() / "ranks" / "plans"
     if arguments.plans:
         path = records / "cluster_plans" / "gpt.json"
         write_json(path, plans())

@@ -3,7 +3,7 @@
     python benchmarks/demo_seconds.py            # all lessons, some minutes on 2 cores
     python benchmarks/demo_seconds.py 04 09      # these alone; the others stay as they are
 
-The result goes to ``course_utils/benchmark_records/demo_seconds/<machine>.json``.
+The result goes to ``benchmarks/records/demo_seconds/<machine>.json``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import argparse
 import json
 from pathlib import Path
 
-from course_utils.demo import KIND, code_of, demo_notebook, time_demo
-from course_utils.lessons import find_lesson, find_lessons
-from course_utils.recording import environment_here
+from authoring.demo import KIND, code_of, demo_notebook, time_demo
+from course_utils.commands.recording import environment_here
+from course_utils.records.lessons import find_lesson, find_lessons
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-from course_utils.devices import device_under_test
-from course_utils.limits import ceilings
-from course_utils.machine import course_size, device_kind
-from course_utils.results import Ceilings
-from course_utils.store import write_json
+from course_utils.measure.ceilings import ceilings
+from course_utils.measure.devices import device_under_test
+from course_utils.measure.machine import course_size, device_kind
+from course_utils.records.results import Ceilings
+from course_utils.records.store import write_json
 
 # GB/s of one lane in one direction, by PCIe generation, coding included.
 _LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from course_utils import shares, store
-from course_utils.display import format_rate, format_ratio, format_seconds
-from course_utils.display.quantities import format_interval, format_percent
-from course_utils.recording import verdicts_of
-from course_utils.results import Case, Ceilings, Sweep
-from course_utils.store import LessonRecord, RecordError
+from authoring import shares
+from course_utils.commands.recording import verdicts_of
+from course_utils.records import store
+from course_utils.records.results import Case, Ceilings, Sweep
+from course_utils.records.store import LessonRecord, RecordError
+from course_utils.show import format_rate, format_ratio, format_seconds
+from course_utils.show.quantities import format_interval, format_percent
 
 ROOT = Path(__file__).resolve().parents[1]
 COURSE_LIMIT_S = 600
@@ -187,7 +188,7 @@ def _timers(path: Path) -> dict[str, Any] | None:
     """What each timer made of identical code and of known ratios."""
     if not path.exists():
         return None
-    from course_utils import timer_quality
+    from course_utils.lessons.measuring import timer_trial as timer_quality
 
     try:
         record = timer_quality.load(path)
@@ -209,7 +210,7 @@ def _copy_commands(folder: Path, records: list[LessonRecord]) -> list[str]:
         target = f"course_utils/records/{machine}"
         commands.append(f"mkdir -p {target} && cp {folder / 'records' / machine}/*.json {target}/")
         if (folder / "timer_quality.json").exists():
-            target = f"course_utils/benchmark_records/timer_quality/{machine}.json"
+            target = f"course_utils/lessons/measuring/timer_trials/{machine}.json"
             commands.append(f"cp {folder / 'timer_quality.json'} {target}")
     return commands
 

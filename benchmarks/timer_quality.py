@@ -14,7 +14,7 @@ for half the seconds that ``compare`` took.
     python benchmarks/timer_quality.py [--trials 100] [--conditions idle loaded] [--functions matmul ...] [--reference]
 
 Results go to ``benchmarks/results/<machine>/timer_quality.json`` after every trial, and a run that was stopped goes on
-where it was. ``course_utils.timer_quality`` summarises and draws the record.
+where it was. ``course_utils.lessons.measuring.timer_trial`` summarises and draws the record.
 """
 
 from __future__ import annotations
@@ -38,11 +38,7 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
-from course_utils import paired
-from course_utils.machine import device_kind, environment
-from course_utils.results import Comparison
-from course_utils.store import RecordError, write_json
-from course_utils.timer_quality import (
+from course_utils.lessons.measuring.timer_trial import (
     TimerQuality,
     Trial,
     load,
@@ -50,7 +46,11 @@ from course_utils.timer_quality import (
     summary,
     two_median_verdicts,
 )
-from course_utils.timing import DEFAULT_BUDGET_S, MAX_BUDGET_S, compare
+from course_utils.measure.machine import device_kind, environment
+from course_utils.measure.timing import DEFAULT_BUDGET_S, MAX_BUDGET_S, compare
+from course_utils.records import paired
+from course_utils.records.results import Comparison
+from course_utils.records.store import RecordError, write_json
 
 __all__ = ["load", "main", "run", "summary"]
 

@@ -9,61 +9,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from course_utils.allocator import simulate_allocator
-    from course_utils.cluster import simulate_cluster
-    from course_utils.display.prediction import predict
-    from course_utils.limits import ceilings
-    from course_utils.machine import environment, scaled
-    from course_utils.memory import trace_memory
-    from course_utils.observations import curves, tabulate
-    from course_utils.ranks import run_ranks
-    from course_utils.state import fresh
-    from course_utils.store import recorded
-    from course_utils.timing import compare, measure, sweep
+    from course_utils.measure.ceilings import ceilings
+    from course_utils.measure.fresh import fresh
+    from course_utils.measure.machine import environment, scaled
+    from course_utils.measure.tabulate import tabulate
+    from course_utils.measure.timing import compare, sweep
+    from course_utils.records.store import recorded
+    from course_utils.show.prediction import predict
 
 _MODULE_OF = {
-    "ceilings": "limits",
-    "compare": "timing",
-    "curves": "observations",
-    "environment": "machine",
-    "fresh": "state",
-    "measure": "timing",
-    "predict": "display.prediction",
-    "recorded": "store",
-    "run_ranks": "ranks",
-    "scaled": "machine",
-    "simulate_allocator": "allocator",
-    "simulate_cluster": "cluster",
-    "sweep": "timing",
-    "tabulate": "observations",
-    "trace_memory": "memory",
+    "ceilings": "measure.ceilings",
+    "compare": "measure.timing",
+    "environment": "measure.machine",
+    "fresh": "measure.fresh",
+    "predict": "show.prediction",
+    "recorded": "records.store",
+    "scaled": "measure.machine",
+    "sweep": "measure.timing",
+    "tabulate": "measure.tabulate",
 }
 
-__all__ = [
-    "ceilings",
-    "compare",
-    "curves",
-    "environment",
-    "fresh",
-    "measure",
-    "predict",
-    "recorded",
-    "run_ranks",
-    "scaled",
-    "simulate_allocator",
-    "simulate_cluster",
-    "sweep",
-    "tabulate",
-    "trace_memory",
-]
+__all__ = ["ceilings", "compare", "environment", "fresh", "predict", "recorded", "scaled", "sweep", "tabulate"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_utils import store
-from course_utils.results import (
+from course_utils.records import store
+from course_utils.records.results import (
     Comparison,
     Curve,
     Curves,

@@ -17,16 +17,16 @@ from typing import Any
 import psutil
 import pytest
 
-from course_utils import recording
-from course_utils.results import Environment
+from course_utils.commands import recording
+from course_utils.records.results import Environment
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # A cell that can measure without torch: most tests are about what happens around a measurement, and start many kernels.
 SET_UP = """
 import json, os, time
-from course_utils.results import Comparison, Environment, Measurement
-from course_utils.store import keep
+from course_utils.records.results import Comparison, Environment, Measurement
+from course_utils.records.store import keep
 
 def seconds(n):
     start = time.perf_counter()
@@ -121,7 +121,7 @@ class Sandbox:
         return path
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "course_utils.cli", *arguments]
+        return [sys.executable, "-m", "course_utils.commands.cli", *arguments]
 
     def environment(self, **more: str) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("COURSE_", "JPY_"))}

@@ -93,8 +93,8 @@ class ScriptedCuda:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the measuring code read this GPU's host clock instead of the real one."""
         clock = types.SimpleNamespace(perf_counter=self.perf_counter)
-        monkeypatch.setattr("course_utils.devices.time", clock)
-        monkeypatch.setattr("course_utils.timing.time", clock)
+        monkeypatch.setattr("course_utils.measure.devices.time", clock)
+        monkeypatch.setattr("course_utils.measure.timing.time", clock)
 
     # What a case does.
 

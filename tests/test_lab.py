@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from course_utils.lessons import find_lesson, notebooks_root
+from course_utils.records.lessons import find_lesson, notebooks_root
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKEN = "a-token-for-this-test"

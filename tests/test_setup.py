@@ -433,10 +433,14 @@ def test_test_runs_every_stage_and_names_those_that_failed(monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("stages", "places"),
     [
-        (["tests"], "tests --ignore=tests/test_book.py --ignore=tests/test_lab.py --ignore=tests/test_demo_lab.py"),
-        (["tests", "lab"], "tests --ignore=tests/test_book.py"),
-        (["book"], "tests/test_book.py"),
-        (["book", "lab"], "tests/test_book.py tests/test_lab.py tests/test_demo_lab.py"),
+        (
+            ["tests"],
+            "tests --ignore=tests/authoring/test_book.py --ignore=tests/test_lab.py"
+            " --ignore=tests/authoring/test_demo_lab.py",
+        ),
+        (["tests", "lab"], "tests --ignore=tests/authoring/test_book.py"),
+        (["book"], "tests/authoring/test_book.py"),
+        (["book", "lab"], "tests/authoring/test_book.py tests/test_lab.py tests/authoring/test_demo_lab.py"),
     ],
 )
 def test_stages_that_were_not_asked_for_are_left_out(stages, places):

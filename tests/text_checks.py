@@ -9,10 +9,10 @@ from pathlib import Path
 
 import yaml
 
-from course_utils import sentences as text_model
-from course_utils.lessons import Lesson
-from course_utils.prose import ProseError, figure
-from course_utils.sentences import BLANK, Passage, one_line, passages, prose_only, sentence_at
+from authoring import sentences as text_model
+from authoring.prose import ProseError, figure
+from authoring.sentences import BLANK, Passage, one_line, passages, prose_only, sentence_at
+from course_utils.records.lessons import Lesson
 
 LISTED = Path(__file__).with_name("typed_numbers.yml")
 REASONS = ("input", "rule", "arithmetic")

@@ -127,7 +127,7 @@ def test(arguments: list[str]) -> int:
 
 def book(arguments: list[str]) -> int:
     """Build the book."""
-    return _run([prepare(ROOT), "-m", "book.build", *arguments])
+    return _run([prepare(ROOT), "-m", "authoring.pages.build", *arguments])
 
 
 def record(arguments: list[str]) -> int:
@@ -141,11 +141,11 @@ def record(arguments: list[str]) -> int:
 
 def refresh_generated(arguments: list[str]) -> int:
     """Bring everything up to date that is committed and follows from records."""
-    return _run([prepare(ROOT), "-m", "book.refresh", *arguments])
+    return _run([prepare(ROOT), "-m", "authoring.pages.refresh", *arguments])
 
 
 def _course(verb: str) -> Callable[[list[str]], int]:
-    return lambda arguments: _run([prepare(ROOT), "-m", "course_utils.cli", verb, *arguments])
+    return lambda arguments: _run([prepare(ROOT), "-m", "course_utils.commands.cli", verb, *arguments])
 
 
 def lint(arguments: list[str]) -> int:
@@ -155,7 +155,7 @@ def lint(arguments: list[str]) -> int:
     checks = {
         "check": ["-m", "ruff", "check", *(["--fix"] if fix else []), "."],
         "format": ["-m", "ruff", "format", *([] if fix else ["--check"]), "."],
-        "notebooks": ["-m", "course_utils.lessons", *(["--write", "--no-execute"] if fix else ["--check"])],
+        "notebooks": ["-m", "authoring.normal_form", *(["--write", "--no-execute"] if fix else ["--check"])],
     }
     unknown = sorted(set(chosen) - set(checks))
     if unknown:
@@ -207,7 +207,7 @@ ALONE: dict[str, Callable[[Path], bool]] = {
     "serial": _pytest("-m", "serial", "tests", fine=(0, NOTHING_COLLECTED)),
 }
 # What has a stage of its own among the files in tests/.
-FILES = {"book": ("tests/test_book.py",), "lab": ("tests/test_lab.py", "tests/test_demo_lab.py")}
+FILES = {"book": ("tests/authoring/test_book.py",), "lab": ("tests/test_lab.py", "tests/authoring/test_demo_lab.py")}
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "lab": lab,
     "test": test,

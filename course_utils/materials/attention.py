@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_utils.state import Fresh, Switches, fresh
+from course_utils.measure.fresh import Fresh, Switches, fresh
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Every backend computes the same function and rounds in another order. The norm of the difference from float64 stays

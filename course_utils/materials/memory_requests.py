@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from course_utils.allocator import Allocate, AllocatorRun, Event, Free
-from course_utils.memory import trace_memory
-from course_utils.results import MemoryBlock
+from course_utils.memory.allocator import Allocate, AllocatorRun, Event, Free
+from course_utils.memory.trace import trace_memory
+from course_utils.records.results import MemoryBlock
 
 ORDERS = ("as they come", "buckets", "warm-up", "late warm-up")
 

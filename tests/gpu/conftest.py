@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_utils import limits
-from course_utils.devices import CudaDevice
-from course_utils.results import Ceilings
+from course_utils.measure import ceilings as limits
+from course_utils.measure.devices import CudaDevice
+from course_utils.records.results import Ceilings
 
 _REASON = (
     f"needs a CUDA device, and torch {torch.__version__} sees none here; "

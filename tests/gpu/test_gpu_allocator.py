@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_utils.allocator import ENVIRONMENT_VARIABLES, AllocatorOptions
-from course_utils.snapshots import Replay, Snapshot, read_snapshot
+from course_utils.memory.allocator import ENVIRONMENT_VARIABLES, AllocatorOptions
+from course_utils.memory.snapshots import Replay, Snapshot, read_snapshot
 
 MIB = 2**20
 SETTINGS = (

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from course_utils.allocator import ENVIRONMENT_VARIABLES
-from course_utils.snapshots import Snapshot, read_snapshot
+from course_utils.memory.allocator import ENVIRONMENT_VARIABLES
+from course_utils.memory.snapshots import Snapshot, read_snapshot
 
 PROGRAM = Path(__file__).resolve().parents[2] / "notebooks" / "scripts" / "variable_lengths.py"
 _IN_FORCE = (

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from course_utils import paired
-from course_utils.devices import CudaDevice, device_under_test
-from course_utils.timing import compare, measure
+from course_utils.measure.devices import CudaDevice, device_under_test
+from course_utils.measure.timing import compare, measure
+from course_utils.records import paired
 
 
 def _spin(device: CudaDevice, seconds: float) -> Callable[[], None]:

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course_utils import run_ranks
-from course_utils.display.diagrams.ddp import overlap_lanes
+from course_utils.lessons.ddp.drawings import overlap_lanes
 from course_utils.materials.models import GPT
+from course_utils.ranks.launch import run_ranks
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 needs_nccl = pytest.mark.skipif(not dist.is_available() or not dist.is_nccl_available(), reason="needs NCCL")

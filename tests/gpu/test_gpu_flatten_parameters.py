@@ -18,9 +18,9 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils.devices import CudaDevice
-from course_utils.lessons import find_lesson
-from course_utils.notebook_files import parsed_cells, read_notebook
+from course_utils.measure.devices import CudaDevice
+from course_utils.records.lessons import find_lesson
+from course_utils.records.notebook_files import parsed_cells, read_notebook
 
 WARNING = "single contiguous chunk of memory"
 MIB = 2**20

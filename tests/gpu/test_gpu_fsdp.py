@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_utils import run_ranks
+from course_utils.ranks.launch import run_ranks
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 RANKS = [1, pytest.param(2, marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"))]

@@ -16,10 +16,10 @@ from benchmarks.gpu_limits import (
     cublas_product,
     pcie_link,
 )
-from course_utils.devices import CudaDevice
-from course_utils.machine import environment
-from course_utils.results import Ceilings
-from course_utils.timing import compare
+from course_utils.measure.devices import CudaDevice
+from course_utils.measure.machine import environment
+from course_utils.measure.timing import compare
+from course_utils.records.results import Ceilings
 
 
 def _link_bytes_s() -> float:

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from course_utils import fresh, simulate_allocator, trace_memory
-from course_utils.allocator import Allocate, Free
+from course_utils import fresh
 from course_utils.materials.models import GPT
+from course_utils.memory.allocator import Allocate, Free, simulate_allocator
+from course_utils.memory.trace import trace_memory
 
 MIB = 2**20
 REQUESTS = [

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from course_utils.display.number_formats import FORMATS, represent
+from course_utils.lessons.mixed_precision.number_formats import FORMATS, represent
 from course_utils.materials.models import GPT, MLP, LSTMLanguageModel
-from course_utils.state import Switches
+from course_utils.measure.fresh import Switches
 
 needs_tensor_float = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.version.hip is not None or torch.cuda.get_device_capability() < (8, 0),

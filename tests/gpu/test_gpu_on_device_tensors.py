@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from course_utils.exercises.on_device_tensors import Decoder
+from course_utils.lessons.on_device_tensors.checks import Decoder
 from course_utils.materials.models import GPT
 
 

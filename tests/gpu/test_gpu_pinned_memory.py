@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from course_utils.devices import CudaDevice
-from course_utils.timing import compare
+from course_utils.measure.devices import CudaDevice
+from course_utils.measure.timing import compare
 
 MIB = 2**20
 # Long beside everything that Python does in between.

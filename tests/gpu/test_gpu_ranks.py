@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_utils import run_ranks
+from course_utils.ranks.launch import run_ranks
 
 TRAIN = Path(__file__).parents[1] / "rank_programs" / "train.py"
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from course_utils import trace_memory
 from course_utils.materials.models import GPT, MLP
-from course_utils.memory import TraceError
-from course_utils.results import MemoryTrace
+from course_utils.memory.trace import TraceError, trace_memory
+from course_utils.records.results import MemoryTrace
 
 MIB = 2**20
 

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from course_utils.ranks import report
+from course_utils.ranks.launch import report
 
 RANK = int(os.environ["RANK"])
 

@@ -25,7 +25,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT
-from course_utils.rank_memory import RankMemory
+from course_utils.ranks.memory import RankMemory
 
 # Of so many steps the one with the lowest peak counts: when the machine is busy, gloo's threads now and then hold a
 # buffer for a little longer than they need it.

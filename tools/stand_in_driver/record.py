@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_utils.allocator import Allocate, EmptyCache, Event, Free, RecordStream
+from course_utils.memory.allocator import Allocate, EmptyCache, Event, Free, RecordStream
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE.parents[1] / "tests" / "allocator_traces"

@@ -1,0 +1,1 @@
+"""What authors and instructors run: the ledger, figures in texts, slides, demos, and the pages of the book."""

@@ -1,0 +1,49 @@
+"""Which notebooks store outputs that were made from other records than there are now.
+
+A ``stable`` cell shows records, and its output is stored. Running every notebook to see whether one is out of date
+takes minutes. So ``stored_outputs.json`` keeps, for each notebook, a hash of the records that its stored outputs were
+made from: of all that are recorded of the lessons whose experiments it shows, on every machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+
+from authoring.pages.generated import BOOK, write
+from authoring.pages.lesson_list import Lesson
+from course_utils.records import store
+from course_utils.records.notebook_files import read_notebook
+
+STAMPS = BOOK / "stored_outputs.json"
+
+
+def stale_notebooks(lessons: Sequence[Lesson]) -> list[Lesson]:
+    """The built lessons whose stored outputs were made from other records, in order."""
+    stamps = _stamps()
+    return [lesson for lesson in lessons if lesson.built and stamps.get(lesson.stem) != records_hash(lesson)]
+
+
+def stamp(lesson: Lesson) -> None:
+    """Note that a lesson's stored outputs were made from the records that there are now."""
+    stamps = _stamps() | {lesson.stem: records_hash(lesson)}
+    write(STAMPS, json.dumps(stamps, indent=1, sort_keys=True) + "\n")
+
+
+def records_hash(lesson: Lesson) -> str:
+    """A hash of the records of every lesson whose experiments a notebook shows, and of its own."""
+    source = "\n".join(
+        cell["source"] for cell in read_notebook(lesson.notebook)["cells"] if cell["cell_type"] == "code"
+    )
+    shown = {lesson.slug, *re.findall(r"""recorded\(\s*f?["']([a-z0-9_]+)/""", source)}
+    found = hashlib.sha256()
+    root = store.reference_root()
+    for path in sorted(path for slug in shown for path in root.glob(f"*/{slug}.json")):
+        found.update(f"{path.parent.name}/{path.name}\n{path.read_text(encoding='utf-8')}".encode())
+    return found.hexdigest()[:16]
+
+
+def _stamps() -> dict[str, str]:
+    return json.loads(STAMPS.read_text(encoding="utf-8")) if STAMPS.is_file() else {}

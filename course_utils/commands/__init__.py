@@ -1,0 +1,1 @@
+"""The learner's command line: check, record, report and compare."""

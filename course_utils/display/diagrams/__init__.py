@@ -1,1 +1,0 @@
-"""Drawings of mechanisms: what happens, without any measured number. One module for each lesson."""

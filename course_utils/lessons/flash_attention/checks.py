@@ -1,0 +1,209 @@
+"""Checks of lesson 09. All run on the CPU, where SDPA has a flash and a math kernel; none needs a compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from course_utils.lessons.answers import NotAnswered, NotRight, ask, exercise
+from course_utils.materials.attention import kernel_of, reference, relative_error
+
+
+@exercise(
+    "Join two halves",
+    right=(
+        "Each half was divided by a sum of its own. The log-sum-exp tells how large that sum was, so it gives the "
+        "weight of the half; subtracting the larger one first keeps the exponentials finite."
+    ),
+    hints={
+        "average": (
+            "You give both halves the same weight. The half that holds the larger scores had the larger sum under the "
+            "fraction. Which of the inputs knows that sum?"
+        ),
+        "added": (
+            "You add the halves, and each of them is an average already: their weights add up to 1, each for itself. "
+            "What must the weights of the two add up to?"
+        ),
+        "no_exponential": (
+            "You use the log-sum-exp itself as the weight. It is the logarithm of the sum that you need."
+        ),
+        "overflow": (
+            "Right for small scores, and not a number for large ones: exp(200) does not fit into float32. Only the "
+            "difference of the two matters. What can you subtract from both first?"
+        ),
+        "swapped": "You give each half the weight of the other one.",
+    },
+)
+def check_join(answer: Any) -> str | None:
+    """Splits real attention into two parts of its keys, for small scores and for huge ones."""
+    generator = torch.Generator().manual_seed(3)
+    for scale in (1.0, 200.0):
+        q, k, v = torch.randn(3, 2, 6, 10, 8, generator=generator)
+        halves = [_half(q * scale, k[..., part, :], v[..., part, :]) for part in (slice(0, 7), slice(7, 10))]
+        expected = reference(q * scale, k, v)
+        (left, left_lse), (right, right_lse) = halves
+        given = ask(answer, left.clone(), left_lse.clone(), right.clone(), right_lse.clone())
+        if isinstance(given, tuple | list) and given:
+            given = given[0]
+        if not isinstance(given, torch.Tensor):
+            raise NotRight(f"Return the joined output, a tensor; you return {type(given).__name__}.")
+        if given.shape != expected.shape:
+            raise NotRight(f"The output has the shape of a half, {list(left.shape)}; yours has {list(given.shape)}.")
+        _same_dtype(given, left)
+        if scale > 1 and not given.isfinite().all():
+            return "overflow"
+        if relative_error(given, expected) < 1e-4:
+            continue
+        for key, wrong in _joins(*halves).items():
+            if wrong.isfinite().all() and relative_error(given, wrong) < 1e-4:
+                return key
+        raise NotRight(
+            "This is not the attention over all keys. Write a half as (sum of weights times values) / (sum of "
+            "weights), and put the two fractions over one denominator."
+        )
+    return None
+
+
+def _same_dtype(given: torch.Tensor, wanted: torch.Tensor) -> None:
+    if given.dtype != wanted.dtype:
+        raise NotRight(f"What comes in is {wanted.dtype}, and so is what goes out; yours is {given.dtype}.")
+
+
+def _half(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over some of the keys, and the log-sum-exp of its scores, ``[..., length, 1]``."""
+    scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+    return scores.softmax(dim=-1) @ v, scores.logsumexp(dim=-1, keepdim=True)
+
+
+def _joins(one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
+    (left, a), (right, b) = one, other
+    share = torch.sigmoid(a - b)
+    return {
+        "average": (left + right) / 2,
+        "added": left + right,
+        "no_exponential": (left * a + right * b) / (a + b),
+        "swapped": left * (1 - share) + right * share,
+    }
+
+
+@exercise(
+    "Bring flash back",
+    right=(
+        "Nothing is dropped in evaluation, the input has four dimensions, and the numbers of a vector lie side by "
+        "side: all that the kernel asks for."
+    ),
+    hints={
+        "drops": (
+            "Two calls on the same input give different answers. This function is for evaluation: which argument "
+            "brings chance into it?"
+        ),
+        "math_shape": (
+            "Right numbers, and still the math kernel. Look at your table of fallbacks: how many dimensions do the "
+            "fused kernels want?"
+        ),
+        "math_strides": (
+            "Right numbers and four dimensions, and still the math kernel. The inputs are transposed views: what is "
+            "`q.stride(-1)`, and which kernel minds?"
+        ),
+        "wrong_shape": (
+            "The caller passes [heads, length, head_size] and wants that shape back. You added a dimension on the way "
+            "in. Who takes it away?"
+        ),
+    },
+)
+def check_evaluate(answer: Any) -> str | None:
+    """Runs the answer on 3-D inputs whose last dimension is not contiguous, and watches the kernel."""
+    generator = torch.Generator().manual_seed(5)
+    q, k, v = torch.randn(3, 4, 16, 40, generator=generator).transpose(-2, -1)
+    expected = reference(q, k, v)
+
+    def asked() -> Any:
+        # A clone of a view has its strides, and an answer that overwrites it changes nothing here.
+        return ask(answer, q.clone(), k.clone(), v.clone())
+
+    given = asked()
+    if not isinstance(given, torch.Tensor):
+        raise NotRight(f"Return the output of the attention, a tensor; you return {type(given).__name__}.")
+    if given.numel() == expected.numel():
+        _same_dtype(given, q)
+        if not given.isfinite().all():
+            raise NotRight("The output holds numbers that are not finite. Attention over these inputs has none.")
+        if not torch.equal(given, asked()):
+            return "drops"
+    if given.shape != expected.shape and given.squeeze(0).shape == expected.shape:
+        return "wrong_shape"
+    if given.shape != expected.shape:
+        raise NotRight(f"The output has the shape of q, {list(q.shape)}; yours has {list(given.shape)}.")
+    if not relative_error(given, expected) < 1e-4:
+        raise NotRight("The numbers are not those of attention over q, k and v without dropout.")
+    watched = _Watched()
+    with watched:
+        ran = kernel_of(asked)
+    if ran == "flash":
+        return None
+    if not watched.shapes:
+        raise NotRight("SDPA is never called. Keep `F.scaled_dot_product_attention`, and change what you pass to it.")
+    return "math_strides" if len(watched.shapes[0]) == 4 else "math_shape"
+
+
+class _Watched(torch.overrides.TorchFunctionMode):
+    """Notes the shapes of the queries that SDPA is called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.scaled_dot_product_attention:
+            self.shapes.append(tuple((args[0] if args else kwargs["query"]).shape))
+        return func(*args, **kwargs)
+
+
+@exercise(
+    "Packed documents",
+    right="Both conditions are tensors joined by `&`, so one function serves all pairs of positions at once.",
+    hints={
+        "not_causal": "A token also sees what comes after it in its own document. Which comparison is missing?",
+        "not_apart": "A token sees the documents before its own. Where do you compare the two positions' documents?",
+        "reversed": "Your mask is mirrored: a token sees what comes after it. True means: the query may see the key.",
+        "python_and": (
+            "`and`, `or` and `if` ask a tensor for one truth value, and here it stands for many positions. Which "
+            "operator works element by element?"
+        ),
+    },
+)
+def check_packed(answer: Any) -> str | None:
+    """Turns the mask function into a mask with ``create_mask``: no compiler is needed for that."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    for sizes in ((3, 1, 5), (2, 6, 1, 3)):
+        document = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        length = len(document)
+        mask_mod = ask(answer, document.clone())
+        if not callable(mask_mod):
+            raise NotRight(f"Return a function of (b, h, query, key); you return {type(mask_mod).__name__}.")
+        try:
+            mask = create_mask(mask_mod, None, None, length, length, device="cpu")[0, 0]
+        except Exception as error:
+            if isinstance(error, NotImplementedError) and not error.args:
+                raise NotAnswered from None
+            if "data-dependent control flow" in str(error):
+                return "python_and"
+            words = (str(error).splitlines() or ["no reason given"])[0]
+            raise NotRight(f"Your mask function raised {type(error).__name__}: {words}") from error
+        apart = document[:, None] == document[None, :]
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        wrong = {"not_causal": apart, "not_apart": causal, "reversed": (apart & causal).T}
+        if torch.equal(mask, apart & causal):
+            continue
+        for key, pattern in wrong.items():
+            if torch.equal(mask, pattern):
+                return key
+        raise NotRight(
+            f"For documents {document.tolist()} the mask is wrong at {int((mask != (apart & causal)).sum())} of "
+            f"{mask.numel()} pairs of positions."
+        )
+    return None

@@ -1,0 +1,351 @@
+"""Checks of lesson 08. Where a GPU would flatten, a stand-in lays the weights into one buffer and counts the call."""
+
+from __future__ import annotations
+
+import copy
+import numbers
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils.parametrizations import weight_norm
+
+from course_utils.lessons.answers import NotRight, ask, exercise, listed
+
+
+@exercise(
+    "Find the scattered ones",
+    right="One storage, begun at its start, and the order that cuDNN wants: only then are the weights used in place.",
+    hints={
+        "each_contiguous": (
+            "You find none. Each weight is contiguous by itself, however far the next one is away. What must hold for "
+            "all weights of an RNN together?"
+        ),
+        "top_level": "You find those at the top, but an RNN can also be part of a part. What finds them all?",
+        "storages_only": (
+            "You find the RNNs whose weights lie in several storages. One storage is not enough: cuDNN also wants the "
+            "first weight at its start, and the others in its order. Which of your answers would change?"
+        ),
+        "any_start": (
+            "One RNN shares its storage with the rest of the model, and begins somewhere in the middle of it. Where "
+            "does cuDNN expect the first weight?"
+        ),
+        "offsets_only": (
+            "An offset counts from the start of a weight's own storage. In one RNN all offsets are as they should be, "
+            "and one weight lies in the storage of another RNN."
+        ),
+        "any_order": (
+            "In one RNN all weights lie in one storage, from its start, without a gap, but a bias comes between the "
+            "matrices. What is the order that cuDNN wants?"
+        ),
+        "everything": (
+            "Some of what you name is flat, or is no RNN. Gather what you know of one RNN's weights before you judge "
+            "it: does your test pass on one whose weights are views of one buffer?"
+        ),
+    },
+)
+def check_scattered_rnns(answer: Any) -> str | None:
+    """Runs the answer on a model that has an RNN of each kind."""
+    model, scattered = _model_to_search()
+    found = ask(answer, model)
+    if isinstance(found, str):
+        raise NotRight("Return the names of the scattered RNNs as a list, even if it is only one; you return a text.")
+    names = listed(found)
+    if not all(isinstance(name, str) for name in names):
+        raise NotRight("Return names, as `model.named_modules()` gives them: texts, and nothing else.")
+    found = set(names)
+    if found == scattered:
+        return None
+    if not found:
+        return "each_contiguous"
+    if found - scattered:
+        return "everything"
+    missing = scattered - found
+    for key, overlooked in {
+        "top_level": {name for name in scattered if "." in name},
+        "storages_only": {"shifted", "shuffled"},
+        "any_start": {"shifted"},
+        "offsets_only": {"borrower"},
+        "any_order": {"shuffled"},
+    }.items():
+        if missing == overlooked:
+            return key
+    raise NotRight(f"You overlook {', '.join(sorted(missing))}. Print where its weights lie: storage and data_ptr().")
+
+
+@exercise(
+    "As few calls as possible",
+    right="Two kinds of change need you: new data under an old parameter, and a copy of the module. The rest stays "
+    "flat, or the next forward sees to it.",
+    hints={
+        "none": (
+            "Nothing is repaired. Some changes put other memory under the same Parameter object, and the next forward "
+            "does not notice that. Which rows of the table are scattered for good?"
+        ),
+        "all": (
+            "All are flat, and most of your calls copied every weight for nothing: flatten_parameters() does not look "
+            "whether there is anything to do. Leave out what the table shows as flat."
+        ),
+        "self_repairing": (
+            "You call it where the next forward does so by itself: it notices when a parameter is another object than "
+            "before. Which operations put in a new object?"
+        ),
+        "tied": (
+            "Your call on tied weights returns at once: two names for one piece of memory cannot both have a place of "
+            "their own in a buffer. No call makes them flat."
+        ),
+        "copies": (
+            "The copy made by deepcopy stays scattered. Each of its parameters was cloned by itself, and the copy has "
+            "never been asked to flatten. What does the table say of it?"
+        ),
+    },
+)
+def check_repair(answer: Any) -> str | None:
+    """Runs the answer on stand-ins that count, then runs each forward twice."""
+    rnns, done, needy = _rnns_to_repair()
+    before = {name: rnn.calls for name, rnn in rnns.items()}
+    given = dict(rnns), dict(done)
+    result = ask(_returning(answer), *given)
+    if isinstance(result, Generator):
+        raise NotRight("Your function has a yield in it, so that nothing of it runs before somebody asks for a value.")
+    if given != (rnns, done):
+        raise NotRight("You change `rnns` or `done`. Leave them as they are, and call flatten_parameters() of RNNs.")
+    if any(rnn.forwards for rnn in rnns.values()):
+        raise NotRight("You run a forward, which may flatten by itself. Decide by `done`, before any forward runs.")
+    calls = {name: rnn.calls - before[name] for name, rnn in rnns.items()}
+    called = {name for name, count in calls.items() if count}
+    if not called:
+        return "none"
+    if called == set(rnns):
+        return "all"
+    if "a tied one" in called:
+        return "tied"
+    idle = {name for name in called if done[name] in ("load_state_dict(assign=True)", "new Parameter", "weight_norm")}
+    if idle:
+        return "self_repairing"
+    if needy - called == {"a copy"}:
+        return "copies"
+    if called != needy:
+        wrong = sorted(called ^ needy)[0]
+        verb = "needs no call" if wrong in called else "needs a call"
+        raise NotRight(f"{wrong!r}, after {done[wrong]}, {verb}. Look at its row in the table.")
+    if any(count > 1 for count in calls.values()):
+        raise NotRight("You call flatten_parameters() more than once on one RNN. Each call copies all its weights.")
+    for name in needy:
+        try:
+            rnns[name](torch.zeros(1, 1, 8))
+        except Exception as error:
+            raise NotRight(
+                f"{name!r} no longer runs ({type(error).__name__}: {error}). Call flatten_parameters(), and change "
+                "nothing else."
+            ) from error
+        if not _in_one_buffer(rnns[name]._flat_weights):
+            raise NotRight(f"{name!r} is not flat after your call. Call flatten_parameters() of the RNN itself.")
+    return None
+
+
+@exercise(
+    "What one call costs",
+    right="The buffer is as large as the weights, and three passes fill it: zero it, read the weights, write them.",
+    hints={
+        "elements": "You count weights. A float32 takes four bytes.",
+        "no_bias": "You leave out the biases. PyTorch has two for each gate, since cuDNN has two.",
+        "same_input": (
+            "You give every layer the input of the first. From the second layer on, the input is the hidden state "
+            "of the layer below."
+        ),
+        "gates": "You count four gates. That is an LSTM; a GRU has three. How do you tell them apart?",
+        "copy_only": (
+            "The memory is right. You count the copy as one read and one write; but before the copy, the buffer is "
+            "filled with zeros."
+        ),
+        "one_pass": (
+            "The memory is right. A copy reads each byte and writes it, and the buffer was filled with zeros before: "
+            "how often is each byte read or written?"
+        ),
+    },
+)
+def check_fallback_cost(answer: Any) -> str | None:
+    """Compares with the formulas that people write, on RNNs where they differ."""
+    shapes = (("lstm", 32, 64, 1), ("lstm", 48, 64, 3), ("gru", 32, 64, 2))
+    given = []
+    for shape in shapes:
+        pair = ask(answer, *shape)
+        values = [] if isinstance(pair, numbers.Number) else [_number(value) for value in listed(pair)]
+        if len(values) != 2 or None in values:
+            raise NotRight("Return two numbers: bytes of extra memory, and bytes that are read or written.")
+        given.append(tuple(values))
+    formulas: dict[str | None, dict[str, Any]] = {
+        None: {},
+        "elements": {"width": 1},
+        "no_bias": {"biases": 0},
+        "same_input": {"stacked": False},
+        "gates": {"lstm_only": True},
+        "copy_only": {"passes": 2},
+        "one_pass": {"passes": 1},
+    }
+    for key, variant in formulas.items():
+        if given == [_fallback_cost(*shape, **variant) for shape in shapes]:
+            return key
+    expected = _fallback_cost(*shapes[0])
+    if given[0] == expected:
+        raise NotRight(
+            "One layer of an LSTM comes out right. Try two layers, and a GRU, and compare with nn.LSTM, nn.GRU."
+        )
+    raise NotRight(
+        f"For {shapes[0]} you return {given[0][0]:.0f} and {given[0][1]:.0f} bytes; {expected[0]:.0f} and "
+        f"{expected[1]:.0f} are right. Add up w.nbytes over nn.LSTM(32, 64).parameters()."
+    )
+
+
+class StandInLSTM(nn.LSTM):
+    """An LSTM on a CPU that flattens as one on a GPU does, and counts how often it was asked to, and ran."""
+
+    calls = 0
+    forwards = 0
+
+    def flatten_parameters(self) -> None:
+        """Lay the weights into one buffer, unless two of them share their memory."""
+        self.calls += 1
+        weights = self._flat_weights
+        if len({weight.data_ptr() for weight in weights}) == len(weights):
+            _lay(sorted(weights, key=lambda weight: -weight.dim()))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as any LSTM, and count it."""
+        self.forwards += 1
+        return super().forward(*args, **kwargs)
+
+
+def _lay(weights: Sequence[torch.Tensor], start: int = 0) -> None:
+    """Put weights into one new buffer in this order, the first ``start`` elements after its beginning."""
+    buffer = torch.cat([torch.zeros(start), *(weight.detach().flatten() for weight in weights)])
+    for weight, piece in zip(weights, buffer[start:].split([weight.numel() for weight in weights]), strict=True):
+        weight.data = piece.view_as(weight)
+
+
+def _in_one_buffer(weights: Sequence[torch.Tensor]) -> bool:
+    ordered = sorted(weights, key=lambda weight: -weight.dim())
+    place = ordered[0].untyped_storage().data_ptr()
+    for weight in ordered:
+        if weight.untyped_storage().data_ptr() != ordered[0].untyped_storage().data_ptr() or weight.data_ptr() != place:
+            return False
+        place += weight.nbytes
+    return True
+
+
+def _model_to_search() -> tuple[nn.Module, set[str]]:
+    """A model with flat and scattered RNNs, and the names of the scattered ones."""
+    flat = StandInLSTM(8, 16)
+    shuffled = nn.LSTM(8, 16)
+    _lay([shuffled.weight_ih_l0, shuffled.bias_ih_l0, shuffled.weight_hh_l0, shuffled.bias_hh_l0])
+    shifted = nn.LSTM(8, 16)
+    _lay(list(shifted.parameters()), start=64)
+    one_elsewhere = StandInLSTM(8, 16)
+    one_elsewhere.weight_hh_l0.data = one_elsewhere.weight_hh_l0.data.clone()
+    flat_gru = nn.GRU(8, 16)
+    _lay(list(flat_gru.parameters()))
+    lender, borrower = StandInLSTM(8, 16), StandInLSTM(8, 16)
+    for rnn in (lender, borrower):
+        rnn.flatten_parameters()
+    borrower.weight_hh_l0.data = lender.weight_hh_l0.data
+    model = nn.ModuleDict(
+        {
+            "flat": flat,
+            "lender": lender,
+            "borrower": borrower,
+            "copied": copy.deepcopy(flat),
+            "shuffled": shuffled,
+            "shifted": shifted,
+            "head": nn.Linear(8, 8),
+            "decoder": nn.ModuleDict({"flat_gru": flat_gru, "one_elsewhere": one_elsewhere, "gru": nn.GRU(8, 16)}),
+        }
+    )
+    return model, {"borrower", "copied", "shuffled", "shifted", "decoder.one_elsewhere", "decoder.gru"}
+
+
+def _rnns_to_repair() -> tuple[dict[str, StandInLSTM], dict[str, str], set[str]]:
+    """RNNs by name, what was done to each, and the names of those that need a call."""
+
+    def assign(rnn: nn.LSTM) -> None:
+        rnn.load_state_dict({key: value.clone() for key, value in rnn.state_dict().items()}, assign=True)
+
+    def new_data(rnn: nn.LSTM) -> None:
+        rnn.weight_hh_l0.data = rnn.weight_hh_l0.data.clone()
+
+    def new_parameter(rnn: nn.LSTM) -> None:
+        rnn.weight_hh_l0 = nn.Parameter(rnn.weight_hh_l0.detach().clone())
+
+    def from_vector(rnn: nn.LSTM) -> None:
+        # Part of a model: something else comes first in the vector.
+        parameters = [*nn.Linear(4, 4).parameters(), *rnn.parameters()]
+        vector_to_parameters(parameters_to_vector(parameters), parameters)
+
+    def tie(rnn: nn.LSTM) -> None:
+        rnn.weight_hh_l1 = rnn.weight_hh_l0
+
+    steps = {
+        "an encoder": ("optimizer step", lambda rnn: torch.optim.SGD(rnn.parameters(), lr=0.1).step()),
+        "a loaded one": ("load_state_dict", lambda rnn: rnn.load_state_dict(rnn.state_dict())),
+        "an assigned one": ("load_state_dict(assign=True)", assign),
+        "an averaged one": ("p.data =", new_data),
+        "a replaced one": ("new Parameter", new_parameter),
+        "a copy": ("deepcopy", None),
+        "an evolved one": ("vector_to_parameters", from_vector),
+        "a normed one": ("weight_norm", lambda rnn: weight_norm(rnn, "weight_hh_l0")),
+        "a tied one": ("tied weights", tie),
+        "a moved one": (".to(device)", lambda rnn: rnn.to("cpu")),
+    }
+    rnns, done = {}, {}
+    for name, (operation, change) in steps.items():
+        rnn = StandInLSTM(8, 8, num_layers=2)
+        if change is None:
+            rnn = copy.deepcopy(rnn)
+        else:
+            change(rnn)
+        rnns[name], done[name] = rnn, operation
+    return rnns, done, {"an averaged one", "a copy", "an evolved one"}
+
+
+def _returning(answer: Any) -> Any:
+    """A function that works by its effect: returning None is no sign that nobody has begun, a generator is an error."""
+    if not callable(answer):
+        return answer
+
+    def run(rnns: Mapping[str, nn.LSTM], done: Mapping[str, str]) -> Any:
+        result = answer(rnns, done)
+        return result if isinstance(result, Generator) else True
+
+    return run
+
+
+def _number(value: Any) -> float | None:
+    """A number of Python, NumPy, or a tensor without dimensions, as float; None if it is something else."""
+    if isinstance(value, torch.Tensor) and value.dim() == 0:
+        value = value.item()
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        raise NotRight("You return a number that is too large for any memory. Count bytes.") from None
+
+
+def _fallback_cost(
+    kind: str,
+    input_size: int,
+    hidden_size: int,
+    layers: int,
+    *,
+    width: int = 4,
+    biases: int = 2,
+    stacked: bool = True,
+    lstm_only: bool = False,
+    passes: int = 3,
+) -> tuple[float, float]:
+    gates = 4 if kind == "lstm" or lstm_only else 3
+    inputs = [input_size] + [hidden_size if stacked else input_size] * (layers - 1)
+    weights = sum(gates * hidden_size * (inputs_of + hidden_size + biases) for inputs_of in inputs)
+    return float(weights * width), float(passes * weights * width)

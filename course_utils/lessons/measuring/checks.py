@@ -1,0 +1,237 @@
+"""Checks for lesson 00, measuring: four broken benchmarks to repair.
+
+The checks run the learner's benchmark on a scripted clock and a scripted device. There the true answer is known
+exactly, so that a check is as sure on a busy laptop as on a quiet server.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from course_utils.lessons.answers import NotAnswered, NotRight, ask, exercise
+
+
+class _ScriptedDevice:
+    """A clock that moves only when something costs time, and a device that works through a queue."""
+
+    LAUNCH_S, WORK_S, LEFTOVER_S = 0.01, 1.0, 5.0
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.busy_until_s = self.now_s + self.LEFTOVER_S
+        self.waits = 0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def launch(self) -> None:
+        self.now_s += self.LAUNCH_S
+        self.busy_until_s = max(self.busy_until_s, self.now_s) + self.WORK_S
+
+    def synchronize(self) -> None:
+        self.waits += 1
+        self.now_s = max(self.now_s, self.busy_until_s)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NotRight(f"A number is asked for, and your function returns {type(value).__name__}.")
+    return float(value)
+
+
+@exercise(
+    "The missing wait",
+    right="You wait before the clock starts, so that nobody else's work is in the time, and before it stops, so that "
+    "all of yours is.",
+    hints={
+        "no_wait": "You time how long it takes to queue the work. The device has not done it when your clock stops. "
+        "Which argument lets you wait for it?",
+        "waits_too_early": "You wait, but the clock stops before the new work is done. Between which two lines does "
+        "the wait belong?",
+        "leftovers": "Your time holds work that was queued before you started. What must be true of the device when "
+        "the clock starts?",
+    },
+)
+def check_missing_wait(answer: Any) -> str | None:
+    """Examine ``time_one_call(fn, synchronize, clock)``: seconds that the device needs for one call."""
+    device = _ScriptedDevice()
+    seconds = _number(ask(answer, device.launch, device.synchronize, device.clock))
+    truth = device.LAUNCH_S + device.WORK_S
+    if math.isclose(seconds, truth, rel_tol=0.02):
+        return None
+    if math.isclose(seconds, device.LAUNCH_S, rel_tol=0.02):
+        return "waits_too_early" if device.waits else "no_wait"
+    if seconds > truth + device.LEFTOVER_S / 2:
+        return "leftovers"
+    raise NotRight(f"One call takes {truth} s on the scripted device, and your function says {seconds:g} s.")
+
+
+class _ScriptedCalls:
+    """A function whose first two calls are slow, whose others vary, and which a neighbour disturbs now and then."""
+
+    FIRST_S, SECOND_S, SPIKE_S = 40.0, 8.0, 6.0
+    USUAL_S = (1.0, 0.95, 1.02, 1.0, 0.9, 1.05, 1.0)
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.durations_s: list[float] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def call(self) -> None:
+        usual = len(self.durations_s) - 2
+        if usual == -2:
+            duration = self.FIRST_S
+        elif usual == -1:
+            duration = self.SECOND_S
+        elif usual % 8 == 5:
+            duration = self.SPIKE_S
+        else:
+            duration = self.USUAL_S[usual % len(self.USUAL_S)]
+        self.now_s += duration
+        self.durations_s.append(duration)
+
+
+@exercise(
+    "The expensive first call",
+    right="Slow first calls are outside of your time, and neither a spike nor a lucky call decides it.",
+    hints={
+        "counts_first_calls": "The first calls are in your average: compiling, loading, choosing algorithms. A user "
+        "pays that once. What should happen before the clock starts?",
+        "one_warm_up": "One warm-up call is not enough here: the second one is slow too, as with a recompilation. How"
+        " can you tell when the calls are steady?",
+        "mean": "A neighbour disturbed a few calls, and they pulled your mean up. Which average does not care how far"
+        " out an outlier is?",
+        "fastest": "The fastest call is not the usual one. You promise your users a time that most calls miss. Which "
+        "value has half of the calls on either side?",
+    },
+)
+def check_first_call(answer: Any) -> str | None:
+    """Examine ``usual_seconds(fn, clock)``: seconds of a usual call in the steady state."""
+    calls = _ScriptedCalls()
+    seconds = _number(ask(answer, calls.call, calls.clock))
+    made = calls.durations_s
+    if len(made) < 3:
+        raise NotRight(f"You called the function {len(made)} times. Even a steady state has to be reached first.")
+    if math.isclose(seconds, 1.0, rel_tol=0.03):
+        return None
+
+    def says(value: float) -> bool:
+        return math.isclose(seconds, value, rel_tol=1e-6)
+
+    if says(statistics.fmean(made)):
+        return "counts_first_calls"
+    if says(statistics.fmean(made[1:])):
+        return "one_warm_up"
+    if any(says(statistics.fmean(made[skip:])) for skip in range(2, len(made))):
+        return "mean"
+    if says(min(made)):
+        return "fastest"
+    raise NotRight(f"A usual call takes 1 s on the scripted clock, and your function says {seconds:g} s.")
+
+
+class _ScriptedMemory:
+    """Memory whose pages cost time at the first touch, as the pages that an operating system hands out do."""
+
+    ALLOCATE_S, FIRST_TOUCH_S, A_S, B_S = 0.5, 5.0, 1.0, 2.0
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def allocate(self) -> dict[str, bool]:
+        self.now_s += self.ALLOCATE_S
+        return {"touched": False}
+
+    def writer(self, seconds: float) -> Callable[[dict[str, bool]], None]:
+        def write(buffer: dict[str, bool]) -> None:
+            self.now_s += seconds + (0 if buffer["touched"] else self.FIRST_TOUCH_S)
+            buffer["touched"] = True
+
+        return write
+
+
+@exercise(
+    "First touch",
+    right="Both sides write to memory that was touched before, so that the ratio is that of the writing alone.",
+    hints={
+        "first_pays": "Both sides share a buffer, and the side that comes first pays for its pages. Swap the two "
+        "lines in your mind: does the winner change?",
+        "both_pay": "Each side has a buffer of its own now, which is fair, but both times hold the first touch of the"
+        " pages. It hides most of the difference. How do you get it out of both?",
+        "allocates_inside": "The allocation is between your two clock readings. Is it part of the question?",
+        "upside_down": "Your ratio is upside down: it says how many times as long A takes. The question is about B.",
+    },
+)
+def check_first_touch(answer: Any) -> str | None:
+    """Examine ``relative_cost(allocate, write_a, write_b, clock)``: how many times as long B takes to write as A."""
+    memory = _ScriptedMemory()
+    ratio = _number(
+        ask(answer, memory.allocate, memory.writer(memory.A_S), memory.writer(memory.B_S), memory.clock),
+    )
+    truth = memory.B_S / memory.A_S
+    touch, allocate = memory.FIRST_TOUCH_S, memory.ALLOCATE_S
+    expected = {
+        "first_pays": memory.B_S / (memory.A_S + touch),
+        "both_pay": (memory.B_S + touch) / (memory.A_S + touch),
+        "allocates_inside": (memory.B_S + touch + allocate) / (memory.A_S + touch + allocate),
+        "upside_down": 1 / truth,
+    }
+    if math.isclose(ratio, truth, rel_tol=0.02):
+        return None
+    for hint, value in expected.items():
+        if math.isclose(ratio, value, rel_tol=1e-6):
+            return hint
+    raise NotRight(f"B takes {truth:g} times as long as A to write, and your function says {ratio:g}.")
+
+
+@exercise(
+    "The dead result",
+    right="The result depends on all of the work and leaves the function as a tensor: a compiler must do the work, "
+    "and nobody has to wait for a number.",
+    hints={
+        "all_dead": "Nothing that leaves your function depends on the products, so a compiler drops both. What would "
+        "a caller want from this function?",
+        "half_dead": "Only part of the work is left: a product whose result goes nowhere is dropped. Does what you "
+        "return depend on the second product?",
+        "reads_value": "The work is alive, but you read a number out of a tensor. On a GPU that waits for the device "
+        "in every call, and the wait is in your time. Can you hand out the tensor itself?",
+    },
+)
+def check_dead_result(answer: Any) -> str | None:
+    """Examine ``step(x, w)``: two matrix products that survive a compiler's removal of dead code."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    if not callable(answer):
+        raise NotRight(f"A function is asked for, and this is {type(answer).__name__}: pass it without calling it.")
+
+    def traced(x: torch.Tensor, w: torch.Tensor) -> Any:
+        result = answer(x, w)
+        # Python numbers and shapes depend on no tensor in a graph.
+        return [value for value in (result if isinstance(result, tuple | list) else [result]) if torch.is_tensor(value)]
+
+    try:
+        graph = make_fx(traced, tracing_mode="fake")(torch.randn(8, 8), torch.randn(8, 8)).graph
+    except NotImplementedError:
+        raise NotAnswered from None
+    except Exception as error:
+        # A fake tensor has no values: whoever asks for one is reading it.
+        if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
+            return "reads_value"
+        raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
+    if any("_local_scalar_dense" in str(node.target) for node in graph.nodes):  # what .item() is called inside
+        return "reads_value"
+    written = sum("mm" in str(node.target) for node in graph.nodes)
+    if written < 2:
+        raise NotRight(f"Your function does {written} matrix products. Keep both: the task is to keep them alive.")
+    graph.eliminate_dead_code()
+    alive = sum("mm" in str(node.target) for node in graph.nodes)
+    return {0: "all_dead", 1: "half_dead"}.get(alive)

@@ -1,0 +1,390 @@
+"""Checks of lesson 12. All run on the CPU; the traces that they hand out are made by hand, so they hold no surprise."""
+
+from __future__ import annotations
+
+import functools
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from course_utils.lessons.answers import NotRight, ask, exercise, listed
+from course_utils.materials.models import GPT
+from course_utils.measure.machine import environment
+from course_utils.records.results import MemoryBlock, MemoryTrace
+
+MIB = 2**20
+# (name, bytes, born, died). In the first case a block dies at the very moment of the peak, in the second the peak comes
+# early and small blocks make it, in the third it is reached twice.
+_BLOCKS = (
+    (("a", 40, 0, 9), ("b", 50, 1, 3), ("c", 30, 2, 4), ("d", 45, 3, 7), ("e", 10, 4, 9), ("f", 20, 5, 6)),
+    (("w", 10, 0, 12), ("x", 15, 1, 4), ("y", 15, 2, 5), ("z", 15, 3, 6), ("big", 40, 7, 9), ("left", 12, 8, 12)),
+    (("p", 8, 0, 6), ("q", 8, 1, 3), ("r", 8, 4, 5), ("s", 1, 2, 3), ("t", 1, 4, 5)),
+)
+_Blocks = Sequence[tuple[str, int, int, int]]
+
+
+def _alive(blocks: _Blocks, moment: int) -> set[str]:
+    return {name for name, _, born, died in blocks if born <= moment < died}
+
+
+def _totals(blocks: _Blocks, after_death: int = 0) -> list[int]:
+    """The memory of each moment; with ``after_death=1`` as if a block lived one moment longer."""
+    moments = range(max(died for *_, died in blocks))
+    return [sum(size for _, size, born, died in blocks if born <= m < died + after_death) for m in moments]
+
+
+def _peak(blocks: _Blocks, after_death: int = 0) -> int:
+    """The first moment with most memory."""
+    totals = _totals(blocks, after_death)
+    return totals.index(max(totals))
+
+
+def _last_peak(blocks: _Blocks) -> int:
+    totals = _totals(blocks)
+    return max(range(len(totals)), key=lambda moment: (totals[moment], moment))
+
+
+def _alive_too_long(blocks: _Blocks) -> set[str]:
+    moment = _peak(blocks, after_death=1)
+    return {name for name, _, born, died in blocks if born <= moment <= died}
+
+
+@exercise(
+    "Alive at the peak",
+    right=(
+        "A peak is a moment, not a tensor: you add up what is there at each moment, and then look at who was there at "
+        "the highest."
+    ),
+    hints={
+        "largest": (
+            "You name the largest blocks, or the largest alone. Several small blocks at once can be more than a large "
+            "one. Which moment is the highest?"
+        ),
+        "ever": "You name all blocks that ever were. Some were gone before the peak, and some came after it.",
+        "end": (
+            "You name what is there at the end. That is where you look for a leak. The peak can come earlier, and what "
+            "made it is gone by then."
+        ),
+        "died": (
+            "You count a block at the moment at which it dies. `died` is the moment from which on it is gone: the "
+            "memory may be given to the next one then."
+        ),
+        "later": (
+            "Two moments can be equally high, and then you take the later one. The first of them is asked for: do you "
+            "compare with > or with >=?"
+        ),
+    },
+)
+def check_alive(answer: Any) -> str | None:
+    """Asks for several sets of blocks and compares with what a wrong turn gives on all of them."""
+    given = []
+    for blocks in _BLOCKS:
+        names = ask(answer, list(blocks))
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise NotRight(f"Return the names of the blocks, as a list or a set; you return {type(names).__name__}.")
+        names = listed(names)
+        if not all(isinstance(name, str) for name in names):
+            raise NotRight("Return names only, such as 'a': the first entry of each block.")
+        given.append(set(names))
+    ways: Mapping[str | None, Callable[[_Blocks], set[str]]] = {
+        None: lambda blocks: _alive(blocks, _peak(blocks)),
+        "later": lambda blocks: _alive(blocks, _last_peak(blocks)),
+        "died": _alive_too_long,
+        "ever": lambda blocks: {name for name, *_ in blocks},
+        "end": lambda blocks: _alive(blocks, max(died for *_, died in blocks) - 1),
+        "largest": lambda blocks: {max(blocks, key=lambda block: block[1])[0]},
+    }
+    for key, way in ways.items():
+        if given == [way(blocks) for blocks in _BLOCKS]:
+            return key
+    by_size = [[name for name, *_ in sorted(blocks, key=lambda block: -block[1])] for blocks in _BLOCKS]
+    if all(names and names == set(order[: len(names)]) for names, order in zip(given, by_size, strict=True)):
+        return "largest"
+    raise NotRight(
+        "These are not the blocks that are there when the sum is highest. For each moment from 0 on, add up the sizes "
+        "with born <= moment < died."
+    )
+
+
+# Of each trace: the line that leaks, the bytes that it adds in each step, and whether a spike comes in each step.
+_LEAKS = (("train.py:31 evaluate", 2 * MIB), ("metrics.py:12 update", MIB // 4))
+_STEPS, _MOMENTS = 5, 10
+_CACHE = "model.py:30 fill"
+
+
+@functools.cache
+def _leaking_trace(line: str, leaked: int) -> tuple[MemoryTrace, tuple[int, ...]]:
+    """Five steps: weights, Adam's state and a filled cache from the first step on, activations, spikes, and a leak."""
+    total = _STEPS * _MOMENTS + 1
+    blocks = [MemoryBlock(30 * MIB, 0, total, "weights", "GPT", "", "")]
+    starts = tuple(1 + step * _MOMENTS for step in range(_STEPS))
+    for module in ("GPT.blocks.0", "GPT.blocks.1"):
+        born = starts[0] + 7
+        blocks.append(MemoryBlock(28 * MIB, born, total, "optimizer state", module, "train.py:20 step", "zeros_like"))
+    # Looks like the leak, with more blocks and more bytes: of the same kind, and there at the end. It does not grow.
+    for _ in range(12):
+        blocks.append(MemoryBlock(leaked // 2, starts[0] + 2, total, "activations", "GPT.cache", _CACHE, "clone"))
+    for start in starts:
+        at = start
+        blocks.append(MemoryBlock(24 * MIB, at, at + 6, "activations", "GPT.blocks", "model.py:9 forward", "addmm"))
+        blocks.append(MemoryBlock(leaked, at + 1, total, "activations", "", line, "clone"))
+        blocks.append(MemoryBlock(90 * MIB, at + 3, at + 5, "temporaries", "", "train.py:16 step", "_log_softmax"))
+        blocks.append(MemoryBlock(30 * MIB, at + 5, at + 9, "gradients", "GPT", "model.py:9 forward, backward", "mm"))
+    # The last evaluation allocates more and gives it back.
+    blocks.append(MemoryBlock(8 * MIB, starts[-1] + 6, starts[-1] + 8, "temporaries", "", "train.py:40 log", "cat"))
+    trace = MemoryTrace.from_blocks(
+        times_us=[1000 * moment for moment in range(total)],
+        blocks=blocks,
+        label="five steps",
+        device="cpu",
+        environment=environment(),
+    )
+    return trace, starts
+
+
+def _sizes(trace: MemoryTrace, moment: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for row in trace.at(moment):
+        found[row.line] = found.get(row.line, 0) + row.size_bytes
+    return found
+
+
+def _grown(trace: MemoryTrace, before: int, after: int) -> str:
+    earlier, later = _sizes(trace, before), _sizes(trace, after)
+    return max(later, key=lambda line: later[line] - earlier.get(line, 0))
+
+
+@exercise(
+    "Find the leak",
+    right=(
+        "You compare two starts of a step that are both past the first one. Whatever is meant to stay was there at the "
+        "earlier of them already."
+    ),
+    hints={
+        "spike": (
+            "That line makes the largest block at the peak, and gives it back in the same step. A spike is high; a "
+            "leak is what does not come down. At which moments does a step have nothing of its own any more?"
+        ),
+        "largest_left": (
+            "That is the largest memory at the end, and it was there from the beginning: the weights, which no line of "
+            "this call allocated. What *grew*?"
+        ),
+        "grew_once": (
+            "That line's memory came in the first step and stayed as it was, as Adam's state does. A leak grows again "
+            "in the steps after it. Which two moments tell the two apart?"
+        ),
+    },
+)
+def check_leak(answer: Any) -> str | None:
+    """Hands out traces that are made by hand, with a leak that is smaller than everything around it."""
+    given = []
+    for line, leaked in _LEAKS:
+        trace, starts = _leaking_trace(line, leaked)
+        said = ask(answer, trace, list(starts))
+        said = getattr(said, "line", said)
+        if not isinstance(said, str):
+            raise NotRight(f"Return the line, a text such as 'train.py:16 step'; you return {type(said).__name__}.")
+        given.append(said)
+    traces = [_leaking_trace(*leak) for leak in _LEAKS]
+    if given == [line for line, _ in _LEAKS]:
+        return None
+    ways = {
+        "spike": [trace.at_peak[0].line for trace, _ in traces],
+        "largest_left": [trace.at(trace.moments - 1)[0].line for trace, _ in traces],
+        "grew_once": [_grown(trace, 0, trace.moments - 1) for trace, _ in traces],
+    }
+    for key, lines in ways.items():
+        if given == lines:
+            return key
+    ends = [max(trace.at(trace.moments - 1), key=lambda row: row.size_bytes if row.line else 0) for trace, _ in traces]
+    if given in ([row.line for row in ends], [_CACHE for _ in traces]):
+        return "grew_once"
+    raise NotRight(
+        f"For one of the traces you say {given[0]!r}. Look at what each line holds at the start of a step, and at the "
+        "start of the next: which line holds more each time?"
+    )
+
+
+def _model() -> GPT:
+    torch.manual_seed(5)
+    return GPT(vocabulary=16, context=8, width=16, layers=1, heads=2)
+
+
+def _batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(6)
+    return [
+        (torch.randint(16, (2, 8), generator=generator), torch.randint(16, (16,), generator=generator))
+        for _ in range(3)
+    ]
+
+
+def _reference_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, targets: torch.Tensor, zero: bool
+) -> None:
+    functional.cross_entropy(model(tokens).flatten(0, 1), targets).backward()
+    optimizer.step()
+    if zero:
+        optimizer.zero_grad()
+
+
+def _weights_after(step: Callable[..., Any]) -> tuple[torch.Tensor, list[str]]:
+    """All weights after three steps, and what gradients there were when each forward pass began."""
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen: list[str] = []
+
+    def look(module: nn.Module, inputs: Any) -> None:
+        del inputs
+        gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
+        seen.append("none" if not gradients else "numbers" if any(g.any() for g in gradients) else "zeros")
+
+    model.register_forward_pre_hook(look)
+    for tokens, targets in _batches():
+        step(model, optimizer, tokens, targets)
+    weights = torch.cat([weight.detach().flatten() for weight in model.parameters()])
+    return weights, seen
+
+
+@exercise(
+    "Place zero_grad",
+    right=(
+        "No gradient is there while the forward pass builds up its activations, and each step starts from none. Both "
+        "places do it: right after step(), or before the forward pass. After step() also frees them between steps."
+    ),
+    hints={
+        "through_forward": (
+            "The weights come out right, and the last step's gradients are still there while the next forward pass "
+            "runs. They are of no use to anybody by then. Which is the first moment at which nobody needs them?"
+        ),
+        "zeros": (
+            "The gradients are zeros during the forward pass, and zeros take as much memory as numbers. What does "
+            "`set_to_none` change?"
+        ),
+        "no_update": (
+            "The weights do not change as they should: the gradients are gone before `step()` reads them. Between "
+            "which two calls are they needed?"
+        ),
+        "accumulates": (
+            "Each backward pass adds to the gradients of the one before: nothing empties them. That is gradient "
+            "accumulation, and nobody asked for it here."
+        ),
+    },
+)
+def check_step(answer: Any) -> str | None:
+    """Runs three steps of a small model and looks at its gradients whenever a forward pass begins."""
+    if not callable(answer):
+        ask(answer)
+    # A step returns nothing, and that is no sign of an untouched cell here.
+    given, seen = _weights_after(lambda *args: ask(lambda: (answer(*args),)))
+    right, _ = _weights_after(functools.partial(_reference_step, zero=True))
+    added, _ = _weights_after(functools.partial(_reference_step, zero=False))
+    start = torch.cat([weight.detach().flatten() for weight in _model().parameters()])
+    if len(seen) < len(_batches()):
+        raise NotRight(
+            "Your step does not call the model as `model(tokens)`. Keep its lines, and change where `zero_grad` stands."
+        )
+    if torch.allclose(given, start):
+        return "no_update"
+    if not torch.allclose(given, right, atol=1e-6):
+        if torch.allclose(given, added, atol=1e-6):
+            return "accumulates"
+        raise NotRight(
+            "After three steps the weights are not those of plain training. Keep the lines of the step, and change "
+            "only where and how `zero_grad` is called."
+        )
+    if "numbers" in seen:
+        return "through_forward"
+    if "zeros" in seen:
+        return "zeros"
+    return None
+
+
+def _part_frozen() -> nn.Module:
+    """Weights of two dtypes, some of them frozen, and two layers that share one."""
+    torch.manual_seed(7)
+    model = nn.ModuleDict({"embedding": nn.Embedding(50, 16), "head": nn.Linear(16, 50, bias=False)})
+    model["head"].weight = model["embedding"].weight
+    model["middle"] = nn.Linear(16, 16).to(torch.bfloat16)
+    model["frozen"] = nn.Linear(16, 32).requires_grad_(False)
+    return model
+
+
+def _state_bytes(model: nn.Module) -> int:
+    """What AdamW's state really takes after a step."""
+    optimizer = torch.optim.AdamW(model.parameters())
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    return sum(value.nbytes for state in optimizer.state.values() for value in state.values())
+
+
+@exercise(
+    "Adam's bytes",
+    right="Two tensors like each weight that is trained, once for each, in its own dtype; and a step counter each.",
+    hints={
+        "one_copy": (
+            "You count one tensor for each weight. Adam keeps two running means: of gradients, and of their squares."
+        ),
+        "frozen": (
+            "You count frozen weights, too. They get no gradient, so `step()` passes them over and makes no state."
+        ),
+        "four_bytes": (
+            "You take 4 bytes for each number. The running means have the dtype of their weight; a model in 16 bits "
+            "has half of that. What does a tensor say about its own bytes?"
+        ),
+        "shared": (
+            "You count a weight twice that two layers share. An optimizer gets each parameter once. Which method of a "
+            "module gives you each parameter once?"
+        ),
+        "no_counters": (
+            "Nearly: each weight's state also has a counter of its steps, a float32 tensor of one number. Small, but "
+            "the trace counts to the byte."
+        ),
+    },
+)
+def check_state_bytes(answer: Any) -> str | None:
+    """Compares with the state of a real AdamW, on a model with two dtypes, frozen and shared weights."""
+    given = []
+    for model in (_model(), _part_frozen()):
+        value = ask(answer, model)
+        if isinstance(value, torch.Tensor) and value.ndim == 0:
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise NotRight(f"A number of bytes is asked for, and you return {type(value).__name__}.")
+        given.append(int(value) if isinstance(value, numbers.Integral) else float(value))
+    # Models of their own: an answer may change the one that it gets.
+    expected = [_state_bytes(_model()), _state_bytes(_part_frozen())]
+    if given == expected:
+        return None
+    model = _part_frozen()
+    for key, formula in _FORMULAS.items():
+        wrong = formula(model)
+        if given[1] in (wrong, wrong - 4 * len(_trained(model))):
+            return key
+    raise NotRight(
+        f"For a model whose AdamW state takes {expected[1]:,} bytes, you say {given[1]:,}. Make a small model, take "
+        "one step, and look into `optimizer.state`."
+    )
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [weight for weight in model.parameters() if weight.requires_grad]
+
+
+def _all_tensors(model: nn.Module) -> list[torch.Tensor]:
+    """Each layer's weights, so that shared ones come twice."""
+    return [w for layer in model.modules() for w in layer.parameters(recurse=False) if w.requires_grad]
+
+
+_FORMULAS: Mapping[str, Callable[[nn.Module], int]] = {
+    "no_counters": lambda model: sum(2 * w.nbytes for w in _trained(model)),
+    "one_copy": lambda model: sum(w.nbytes + 4 for w in _trained(model)),
+    "frozen": lambda model: sum(2 * w.nbytes + 4 for w in model.parameters()),
+    "four_bytes": lambda model: sum(8 * w.numel() + 4 for w in _trained(model)),
+    "shared": lambda model: sum(2 * w.nbytes + 4 for w in _all_tensors(model)),
+}

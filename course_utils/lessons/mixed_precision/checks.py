@@ -1,0 +1,324 @@
+"""Checks of lesson 07. All run on a CPU, in fp32: what they look at is the order of things, not their speed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from course_utils.lessons.answers import NotAnswered, NotRight, ask, exercise
+
+# Bytes for each parameter: weights, gradients, AdamW's two moments, and further copies of all weights.
+_PARTS = {
+    "fp32": (4, 4, 8, 0),
+    "autocast": (4, 4, 8, 2),
+    "bf16 weights": (2, 2, 4, 0),
+    "master weights": (2, 2, 8, 4),
+}
+_RECIPES = tuple(_PARTS)
+
+
+def _bytes_each(without: str = "") -> tuple[int, ...]:
+    """Bytes for each parameter by recipe, right or with a part forgotten."""
+    drop = {"gradients": 1, "copies": 3}.get(without)
+    found = []
+    for parts in _PARTS.values():
+        kept = [size for index, size in enumerate(parts) if index != drop]
+        if without == "one moment":
+            kept[2] //= 2
+        found.append(sum(kept))
+    return tuple(found)
+
+
+@exercise(
+    "How many bytes?",
+    right="Autocast adds a copy of the weights; what it saves is activations. Master weights are back at 16 bytes.",
+    hints={
+        "halves_all": (
+            "Under autocast you count everything at half its size. Which dtype do model.parameters() have in the "
+            "smallest example, and which one does AdamW take for its moments?"
+        ),
+        "no_copies": (
+            "You leave out a copy of the weights: the one that autocast casts and the backward pass still needs, and "
+            "the fp32 one that the optimizer of the last recipe keeps. How many bytes has each?"
+        ),
+        "one_moment": "AdamW keeps two running averages for each weight: of the gradient, and of its square.",
+        "no_gradients": "You leave out the gradients. When the optimizer steps, there is one for each weight.",
+    },
+)
+def check_state_bytes(answer: Any) -> str | None:
+    """Compares bytes by recipe with what is right, and with what people forget."""
+    counts = (1, 1000, 124_000_000)
+    given = {}
+    for recipe in _RECIPES:
+        each = [_bytes(ask(answer, count, recipe), recipe) / count for count in counts]
+        if each[0] < 0.5:
+            raise NotRight(
+                f"For {recipe!r} and one parameter you return {each[0]:g}. Bytes are asked for, not MiB or GiB."
+            )
+        if not all(math.isclose(value, each[0], rel_tol=1e-6) for value in each):
+            raise NotRight(f"For {recipe!r}, twice as many parameters do not need twice the bytes in your answer.")
+        given[recipe] = each[0]
+    found = tuple(round(value, 3) for value in given.values())
+    if found == _bytes_each():
+        return None
+    if found[1] == found[0] / 2 or found[1] == 8:
+        return "halves_all"
+    if all(value in both for value, *both in zip(found, _bytes_each(), _bytes_each("copies"), strict=True)):
+        return "no_copies"  # all of them, or only one recipe's
+    for key, forgotten in (("one_moment", "one moment"), ("no_gradients", "gradients")):
+        if found == _bytes_each(forgotten):
+            return key
+    wrong = next(recipe for recipe, value, right in zip(_RECIPES, found, _bytes_each(), strict=True) if value != right)
+    much = "much" if given[wrong] > sum(_PARTS[wrong]) else "little"
+    raise NotRight(
+        f"For {wrong!r} you return {given[wrong]:g} bytes for each parameter, and that is too {much}. Write down "
+        "weights, gradients, two moments and copies, one after the other."
+    )
+
+
+def _bytes(value: Any, recipe: str) -> float:
+    """A learner's number, of whatever type."""
+    try:
+        number = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except OverflowError:
+        number = math.inf
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if math.isnan(number):
+        raise NotRight(f"A number is asked for, and for {recipe!r} you return {type(value).__name__}.")
+    if not 0 < number < math.inf:
+        raise NotRight(f"For {recipe!r} you return {number:g}. Bytes are positive, and there is an end to them.")
+    return number
+
+
+class _Watched(torch.amp.GradScaler):
+    """A gradient scaler on the CPU that notes which of its methods were called, and came to an end."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu", init_scale=1024.0, growth_interval=3)
+        self.calls: list[str] = []
+
+    def scale(self, outputs: Any) -> Any:
+        scaled = super().scale(outputs)
+        self.calls.append("scale")
+        return scaled
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
+        result = super().step(optimizer, *args, **kwargs)
+        self.calls.append("step")
+        return result
+
+    def update(self, new_scale: Any = None) -> None:
+        super().update(new_scale)
+        self.calls.append("update")
+
+
+class _Run:
+    """The same small model, trained by somebody's step."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.Linear(3, 2)
+        with torch.no_grad():
+            self.model.weight.copy_(torch.tensor([[0.5, -0.25, 0.125], [0.75, 0.5, -1.0]]))
+            self.model.bias.copy_(torch.tensor([0.25, -0.5]))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.125)
+        self.scaler = _Watched()
+
+    def loss(self, blow_up: float = 1.0) -> torch.Tensor:
+        inputs = torch.tensor([[1.0, 2.0, -1.0], [0.5, -3.0, 2.0], [2.0, 1.0, 0.0], [-1.0, 0.5, 3.0]])
+        return (self.model(inputs) * blow_up - 2).square().mean()
+
+    def weights(self) -> torch.Tensor:
+        return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
+
+
+def _plain_weights(limit: float = 1.0, divisor: float = 1.0) -> tuple[torch.Tensor, list[float]]:
+    """Weights after three steps without a scaler, and the norms of their gradients.
+
+    Args:
+        limit: the norm that gradients are clipped to.
+        divisor: what the clipped gradients are divided by: 1024 is what clipping before unscaling does.
+    """
+    run, norms = _Run(), []
+    for _ in range(3):
+        run.loss().backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(run.model.parameters(), limit).item())
+        for parameter in run.model.parameters():
+            parameter.grad /= divisor
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+    return run.weights(), norms
+
+
+@exercise(
+    "Mend the scaled step",
+    right="Scale, backward, unscale, clip, step, update: the threshold meets true gradients, and the scale can adapt.",
+    hints={
+        "no_scaling": (
+            "The loss that you call backward() on is not scaled, so small fp16 gradients are lost before anybody looks "
+            "at them. Which method of the scaler gives you the loss to start from?"
+        ),
+        "own_step": (
+            "You call the optimizer's step yourself. It takes the gradients as they are, scaled or not finite. Who "
+            "divides by the scale, and who leaves a step out?"
+        ),
+        "clips_scaled": (
+            "When you clip, the gradients still carry the scale: the norm is too large by that factor, and clipping "
+            "makes nearly nothing of them. What has to come between backward() and clipping?"
+        ),
+        "no_update": (
+            "Nobody tells the scaler that a step is over: the scale can neither grow nor back off, and the scaler "
+            "refuses to take the next step. Which call is missing at the end?"
+        ),
+        "no_clipping": "The steps are longer than they may be: gradients are to be clipped to a norm of 1.",
+    },
+)
+def check_scaled_step(answer: Any) -> str | None:
+    """Trains a small model with the answer, and with a step that overflows."""
+    run, norms = _Run(), []
+    try:
+        for _ in range(3):
+            run.optimizer.zero_grad()
+            norms.append(ask(answer, run.loss(), run.model, run.optimizer, run.scaler))
+    except (NotRight, NotAnswered) as problem:
+        return _broken_off(run, problem)
+    if key := _order(run):
+        return key
+    try:
+        given = [float(norm) for norm in norms]
+    except (TypeError, ValueError, RuntimeError):
+        raise NotRight(
+            f"Return the norm of the gradients before clipping, as a number; you return {type(norms[0]).__name__}."
+        ) from None
+    expected, true = _plain_weights()
+    norm_is_true = all(math.isclose(one, other, rel_tol=1e-4) for one, other in zip(given, true, strict=True))
+    if not _same(run, expected):
+        if _same(run, _plain_weights(limit=math.inf)[0]):
+            return "no_clipping"
+        first_is_true = math.isclose(given[0], true[0], rel_tol=1e-4)
+        if _same(run, _plain_weights(divisor=1024.0)[0]) and not first_is_true:
+            return "clips_scaled"
+        raise NotRight(
+            "The weights after three steps are not those of the true gradients. The gradients are to be divided by the "
+            "scale exactly once, by the scaler, and then all together clipped to a norm of 1."
+        )
+    if not norm_is_true:
+        raise NotRight("The steps are right, and the norm that you return is not that of the unscaled gradients.")
+    return _overflow(answer, run)
+
+
+def _same(run: _Run, weights: torch.Tensor) -> bool:
+    return torch.allclose(run.weights(), weights, rtol=1e-5, atol=1e-7)
+
+
+def _broken_off(run: _Run, problem: NotRight | NotAnswered) -> str:
+    """What is missing if the learner's step raises or returns nothing; raises what it raised if that is not known."""
+    calls, has_gradients = run.scaler.calls, any(parameter.grad is not None for parameter in run.model.parameters())
+    if not calls:
+        if has_gradients:
+            return "no_scaling"
+        raise problem
+    if not has_gradients and "step" not in calls:
+        raise NotRight("No parameter has a gradient: nobody calls backward() on the scaled loss.") from problem
+    if isinstance(problem, NotAnswered):
+        if key := _order(run):
+            return key
+        raise NotRight("The step is taken, and you return nothing: return the norm before clipping.") from problem
+    if "step" in calls and "update" not in calls:
+        return "no_update"  # the scaler itself complains about the next step; say that in our words
+    raise problem
+
+
+def _order(run: _Run) -> str | None:
+    """Which call of the scaler is missing, if any."""
+    if "scale" not in run.scaler.calls:
+        return "no_scaling"
+    if "step" not in run.scaler.calls:
+        return "own_step"
+    return None if "update" in run.scaler.calls else "no_update"
+
+
+def _overflow(answer: Any, run: _Run) -> str | None:
+    """One more step, whose gradients are not finite: nothing may move, and the scale must fall."""
+    before, scale = run.weights(), run.scaler.get_scale()
+    if scale != 2048.0:
+        raise NotRight(f"After three good steps the scale should have grown from 1024 to 2048; it is {scale:g}.")
+    run.optimizer.zero_grad()
+    ask(answer, run.loss(blow_up=1e30), run.model, run.optimizer, run.scaler)
+    if not torch.equal(run.weights(), before):
+        return "own_step"
+    if run.scaler.get_scale() != scale / 2:
+        raise NotRight("After a step with gradients that are not finite, the scale should have been halved.")
+    return None
+
+
+# Gradients, and the largest power of two that keeps all of them below fp16's end.
+_SCALES = (
+    ([[1.0, 1e-6], [3e-8]], 2.0**15),
+    ([[3e-4, -2e-7], [5e-5, 1e-9]], 2.0**27),
+    ([[0.02, -7.0], [0.5]], 2.0**13),
+    ([[300.0, 1e-3]], 2.0**7),
+    ([[1e-4, -2e-6], [5e-5], [1e-9, 3e-3]], 2.0**24),  # the largest one comes last
+    ([[5.0] * 64, [-5.0] * 64], 2.0**13),  # many are equally large: no sum, and no norm
+    ([[4e-9, -1e-9]], 2.0**43),  # fp16 makes all of them zero
+)
+_NEGATIVE, _LAST, _TINY = 2, 4, 6
+_ALL_TINY = "In this case all gradients are below fp16's smallest number: look for the largest one in fp32."
+
+
+@exercise(
+    "The largest scale",
+    right="The largest gradient decides how far you can go. Whether the smallest then survives, nobody has promised.",
+    hints={
+        "overflows": (
+            "With your scale the largest gradient becomes infinite in fp16, and the scaler would leave the step out. "
+            "The largest number of fp16 is 65504, so 65536 is already too large."
+        ),
+        "too_small": (
+            "Nothing overflows, but twice your scale would not overflow either, and would save smaller gradients. What "
+            "limits the scale: the largest gradient, or the smallest?"
+        ),
+        "not_a_power": (
+            "Your scale is no power of two. Then scaling rounds: only powers of two leave the mantissa alone. Which "
+            "power is the last one below your limit?"
+        ),
+        "signs": (
+            "One of the hidden gradients is large and negative, and it overflows. Overflow has two ends: what do you "
+            "compare?"
+        ),
+        "one_tensor": (
+            "With your scale a gradient of a later tensor becomes infinite. The scale is one for all of them: have you "
+            "looked at the whole list?"
+        ),
+    },
+)
+def check_largest_scale(answer: Any) -> str | None:
+    """Tries the scale on gradients with a wide range, and with the largest one negative."""
+    found = []
+    for index, (lists, right) in enumerate(_SCALES):
+        try:
+            given = ask(answer, [torch.tensor(values) for values in lists])
+        except NotRight as problem:
+            if index == _TINY:
+                raise NotRight(f"{problem}. {_ALL_TINY}") from problem
+            raise
+        try:
+            scale = float(given)
+        except OverflowError:
+            scale = math.inf
+        except (TypeError, ValueError, RuntimeError):
+            raise NotRight(f"A number is asked for, and you return {type(given).__name__}.") from None
+        if not (math.isfinite(scale) and scale > 0):
+            more = f" {_ALL_TINY}" if index == _TINY else ""
+            raise NotRight(f"A scale is a positive, finite number, and you return {scale:g}.{more}")
+        found.append(scale / right)
+    for key, index in (("signs", _NEGATIVE), ("one_tensor", _LAST)):
+        if found[index] > 1 and all(ratio == 1 for other, ratio in enumerate(found) if other != index):
+            return key
+    if any(math.frexp(ratio)[0] != 0.5 for ratio in found):
+        return "not_a_power"
+    if any(ratio > 1 for ratio in found):
+        return "overflows"
+    return "too_small" if any(ratio < 1 for ratio in found) else None

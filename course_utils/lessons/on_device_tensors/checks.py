@@ -1,0 +1,453 @@
+"""Checks of lesson 02. Wrong devices show on every machine: ``meta`` is a device that is not the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributions import Distribution
+from torch.overrides import TorchFunctionMode
+
+from course_utils.lessons.answers import NotRight, ask, exercise
+from course_utils.measure.fresh import Switches
+
+_ACCELERATORS = ("cuda", "mps", "xpu", "mtia", "hpu")
+
+
+def _with_own_default_device(check: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
+    """Let a check make its tensors on the CPU, whatever default device the notebook has set by now."""
+
+    @functools.wraps(check)
+    def checked(answer: Any) -> str | None:
+        switches = Switches.now()
+        torch.set_default_device(None)
+        try:
+            return check(answer)
+        finally:
+            switches.restore()
+
+    return checked
+
+
+@exercise(
+    "Follow the input",
+    right="The noise is made where the images are and in their dtype, so nothing is moved and no device is named.",
+    hints={
+        "names_device": (
+            "Your code names a device, so it fails wherever the images are on another one. The images know where they "
+            "are. How can the noise learn it from them?"
+        ),
+        "stays_here": (
+            "With images that are not on the CPU, your code raises an error: the noise is on the CPU, and an operation "
+            "does not move it. Where should the noise be made?"
+        ),
+        "moved": (
+            "Right device in the end, but the noise is made on the CPU and copied from there, in each call. Which "
+            "functions make a tensor on the device of another one from the start?"
+        ),
+        "fetches": (
+            "Your code asks for numbers of the images on the CPU. That copies them out of their device, and on a GPU "
+            "Python waits for it. What do you need to know of the images to make noise for them? No number."
+        ),
+        "other_dtype": (
+            "For images in float16 or in bfloat16 you return another dtype: the noise has the default one, or one that "
+            "you name, and the sum takes the wider. What else can the noise take over from the images?"
+        ),
+        "in_place": (
+            "You change the images that were passed in. The caller may need them again. Which operation makes a new "
+            "tensor?"
+        ),
+    },
+)
+@_with_own_default_device
+def check_add_noise(answer: Any) -> str | None:
+    """Runs the answer on images on ``meta``, noting where tensors are made; then on the CPU, for the values."""
+    for dtype in (torch.float16, torch.bfloat16):
+        if problem := _judged_on_meta(answer, torch.empty(16, 1, 8, 8, dtype=dtype, device="meta")):
+            return problem
+    return _judged_by_values(answer)
+
+
+def _judged_on_meta(answer: Any, images: torch.Tensor) -> str | None:
+    problem: NotRight | None = None
+    result = None
+    with _Watch() as watch, _unvalidated_distributions():
+        try:
+            result = _ask(answer, images, 0.1)
+        except NotRight as raised:
+            problem = raised
+    if watch.named_accelerator:
+        return "names_device"
+    if watch.fetched:
+        return "fetches"
+    if problem is not None:
+        if watch.made_on_cpu:
+            return "stays_here"
+        raise problem
+    if not isinstance(result, torch.Tensor) or result.shape != images.shape:
+        raise NotRight(f"Return the noisy images, with the shape of the images; you return {_kind(result)}.")
+    if not result.is_meta:
+        return "stays_here"
+    if watch.made_on_cpu:
+        return "moved"
+    return None if result.dtype == images.dtype else "other_dtype"
+
+
+def _judged_by_values(answer: Any) -> str | None:
+    images = torch.linspace(0, 1, 64 * 64, dtype=torch.float64).reshape(64, 1, 8, 8)
+    before = images.clone()
+    first, second = (_ask(answer, images, 0.5) for _ in range(2))
+    for noisy in (first, second):
+        if not isinstance(noisy, torch.Tensor) or noisy.shape != images.shape or noisy.layout != torch.strided:
+            raise NotRight(
+                f"Return the noisy images, with the shape of the images; on the CPU you return {_kind(noisy)}."
+            )
+        if (noisy.dtype, noisy.device) != (images.dtype, images.device):
+            raise NotRight(
+                f"For images in {images.dtype} on the {images.device} you return {noisy.dtype} on {noisy.device}."
+            )
+    if not torch.equal(images, before):
+        return "in_place"
+    noise = (first - images) / 0.5
+    # Noise of 4096 numbers; a few may agree in six decimals by chance.
+    if noise.std() > 0.5 and noise.round(decimals=6).unique().numel() < 0.98 * noise.numel():
+        raise NotRight("You add the same noise in several places: each number of each image needs noise of its own.")
+    # The mean of so many strays by 1/64, the standard deviation by less; eight times that is no accident.
+    if not (abs(noise.mean().item()) <= 8 / 64 and abs(noise.std().item() - 1) <= 8 / 64):
+        raise NotRight("What you add is not scale times normal noise of mean 0 and standard deviation 1.")
+    if torch.equal(first, second):
+        raise NotRight("Two calls return the same: the noise must be new in each call.")
+    return None
+
+
+def _ask(answer: Any, *args: Any) -> Any:
+    """Ask, and put back what the answer switches."""
+    switches = Switches.now()
+    try:
+        result = ask(answer, *args)
+        if torch.get_default_device() != torch.device("cpu"):
+            raise NotRight(
+                "Your function leaves another default device behind, for all code that runs after it. "
+                "`with torch.device(...)` ends by itself."
+            )
+    finally:
+        switches.restore()
+    return result
+
+
+@contextlib.contextmanager
+def _unvalidated_distributions() -> Iterator[None]:
+    """Let distributions take parameters on ``meta``, which have no values that could be validated."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
+
+
+_READS = {
+    getattr(torch.Tensor, name) for name in ("cpu", "numpy", "tolist", "item", "__bool__", "__float__", "__int__")
+}
+_FROM_VALUES = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
+
+
+class _Watch(TorchFunctionMode):
+    """Notes whether code names an accelerator, makes tensors with dimensions on the CPU, or fetches numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named_accelerator = False
+        self.made_on_cpu = False
+        self.fetched = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = (*args, *kwargs.values())
+        if func is torch.Tensor.cuda or any(_is_accelerator(value) for value in given):
+            self.named_accelerator = True
+        if args and isinstance(args[0], torch.Tensor) and args[0].is_meta:
+            to_cpu = func is torch.Tensor.to and any(_is_cpu(value) for value in given)
+            self.fetched |= func in _READS or to_cpu
+        self.made_on_cpu |= any(_is_on_cpu(value) for value in given)
+        self.made_on_cpu |= func in _FROM_VALUES and any(isinstance(v, list | tuple) and len(v) > 1 for v in args)
+        result = func(*args, **kwargs)
+        self.made_on_cpu |= _is_on_cpu(result)
+        return result
+
+
+def _is_on_cpu(value: Any) -> bool:
+    """Whether it is a tensor with dimensions, or an array of several numbers, in main memory."""
+    if isinstance(value, torch.Tensor):
+        return value.device.type == "cpu" and value.dim() > 0
+    return isinstance(value, np.ndarray) and value.size > 1
+
+
+def _is_cpu(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.device.type == "cpu"
+    return (
+        value == torch.device("cpu") if isinstance(value, torch.device) else isinstance(value, str) and value == "cpu"
+    )
+
+
+def _is_accelerator(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return value.type in _ACCELERATORS
+    return isinstance(value, str) and value.partition(":")[0] in _ACCELERATORS
+
+
+@exercise(
+    "From NumPy without detours",
+    right="The features are the array's own memory, and the labels became integers in one pass.",
+    hints={
+        "elsewhere": (
+            "What you return is not on the CPU any more: it was moved, so it was copied. The task wants the array's "
+            "own memory. Moving is for later. Which line can go?"
+        ),
+        "in_place": (
+            "You change the arrays that were passed in. The caller may need them again. The features need no "
+            "arithmetic at all, and the labels a tensor of their own. Which line writes into the arrays?"
+        ),
+        "float64": (
+            "The features come back as float64. That is twice the memory, and a float32 model refuses them. The array "
+            "is float32: on which detour did the numbers change?"
+        ),
+        "copies": (
+            "The values are right, but they lie in new memory: all of them were copied. `torch.tensor()` always "
+            "copies. Which function makes a tensor out of the memory that is there?"
+        ),
+        "float_labels": (
+            "The labels are still floating-point numbers. `cross_entropy` takes such targets for probabilities, and "
+            "fails or computes something else. Which dtype do class numbers have?"
+        ),
+        "other_integers": (
+            "The labels are integers, but not the ones that `cross_entropy` asks for in class numbers. Which integer "
+            "dtype does PyTorch index with?"
+        ),
+    },
+)
+@_with_own_default_device
+def check_as_tensors(answer: Any) -> str | None:
+    """Compares addresses, dtypes and values."""
+    features = np.arange(60, dtype=np.float32).reshape(12, 5) / 7
+    labels = np.array([3.0, 0.0, 9.0, 1.0] * 3)
+    features_before, labels_before = features.copy(), labels.copy()
+    given = _ask(answer, features, labels)
+    if not isinstance(given, tuple | list) or len(given) != 2 or not all(isinstance(t, torch.Tensor) for t in given):
+        raise NotRight(f"Return two tensors, the features and the labels; you return {_kind(given)}.")
+    inputs, targets = given
+    if inputs.device.type != "cpu" or targets.device.type != "cpu":
+        return "elsewhere"
+    if not np.array_equal(features, features_before) or not np.array_equal(labels, labels_before):
+        return "in_place"
+    if inputs.layout != torch.strided or targets.layout != torch.strided:
+        raise NotRight("Return ordinary dense tensors; one of yours is sparse.")
+    if inputs.shape != (12, 5) or targets.shape != (12,):
+        raise NotRight(
+            f"The features have shape (12, 5) and the labels (12,); yours have {tuple(inputs.shape)} and "
+            f"{tuple(targets.shape)}."
+        )
+    if inputs.dtype == torch.float64:
+        return "float64"
+    if inputs.dtype != torch.float32:
+        raise NotRight(f"The features are float32; yours are {inputs.dtype}.")
+    if not torch.equal(inputs, torch.from_numpy(features)):
+        raise NotRight("The features have other values than the array.")
+    if inputs.data_ptr() != features.ctypes.data:
+        return "copies"
+    if targets.is_floating_point() or targets.is_complex():
+        return "float_labels"
+    if targets.tolist() != labels.astype(int).tolist():
+        raise NotRight("The labels have other values than the array.")
+    return "other_integers" if targets.dtype != torch.int64 else None
+
+
+class Decoder(nn.Module):
+    """What exercise 3 loads: a table of rotations that no checkpoint holds, and an output layer tied to the embedding.
+
+    Args:
+        vocabulary: number of tokens.
+        width: size of a token's vector; even.
+
+    Attributes:
+        rotary: cosines and sines of each position, float32 ``[2, 16, width / 2]``; a buffer outside of the state.
+
+    Example:
+        >>> Decoder()(torch.zeros(2, 4, dtype=torch.int64)).shape
+        torch.Size([2, 4, 64])
+    """
+
+    def __init__(self, vocabulary: int = 64, width: int = 16) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.mixing = nn.Linear(width, width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.tie_weights()
+        self.reset_buffers()
+
+    def tie_weights(self) -> None:
+        """Let the output layer use the embedding's weights: one parameter under two names."""
+        self.head.weight = self.embedding.weight
+
+    def reset_buffers(self) -> None:
+        """Compute the table of rotations, on the device on which the embedding is now."""
+        width, device = self.embedding.embedding_dim, self.embedding.weight.device
+        frequencies = 10_000 ** -torch.linspace(0, 1, width // 2, device=device)
+        angles = torch.arange(16, device=device)[:, None] * frequencies
+        self.register_buffer("rotary", torch.stack([angles.cos(), angles.sin()]), persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Predict the next token.
+
+        Args:
+            tokens: int64 ``[batch, length]``, at most 16 long.
+
+        Returns:
+            Logits, float32 ``[batch, length, vocabulary]``.
+        """
+        even, odd = self.embedding(tokens).unflatten(-1, (-1, 2)).unbind(-1)
+        cos, sin = self.rotary[:, : tokens.shape[1]]
+        rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+        return self.head(self.mixing(rotated))
+
+
+@exercise(
+    "Load it only once",
+    right="Built without memory, filled from the checkpoint alone; what no checkpoint holds is computed afterwards.",
+    hints={
+        "built_for_real": (
+            "The model is built with memory and random weights, and then the checkpoint overwrites them. On which "
+            "device does building a model cost neither?"
+        ),
+        "on_meta": (
+            "A tensor of your model is still on meta: it has a shape and no numbers. Either give all tensors memory "
+            "before you load, or compute what the checkpoint does not hold. Which one is it here?"
+        ),
+        "moves_meta": (
+            "PyTorch told you: a tensor on meta cannot be moved, for it has no numbers to copy. At the line that "
+            "moves, something is still on meta: all of it, or the buffer alone. What must come before that line, or "
+            "instead of it?"
+        ),
+        "other_device": (
+            "Asked for a model on another device than the CPU, you return one with tensors elsewhere. Which line does "
+            "not use `device`?"
+        ),
+        "draws": (
+            "The model is complete, and random numbers were drawn to be overwritten: layers were reset before the "
+            "checkpoint was loaded. What does the checkpoint leave for `reset_parameters` to do?"
+        ),
+        "never_loaded": (
+            "A parameter holds whatever was in its memory before. `to_empty` gives memory, not numbers. What fills it?"
+        ),
+        "empty_buffer": (
+            "All parameters are right, and `rotary` holds whatever was in its memory before. No checkpoint holds it. "
+            "Which method of the model computes it, and when may you call it?"
+        ),
+        "untied": (
+            "Embedding and output layer have equal numbers now, but they are two parameters: each gets a gradient and "
+            "an update of its own. What ties them again, and after which step?"
+        ),
+    },
+)
+@_with_own_default_device
+def check_load_decoder(answer: Any) -> str | None:
+    """Looks at every tensor of the model, which was built by a function that notes where, in memory full of NaN."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20)
+        expected = Decoder()
+        before = torch.get_rng_state()
+        try:
+            model, built_on = _loaded(answer, expected, "cpu")
+            drawn = not torch.equal(torch.get_rng_state(), before)
+            if problem := _problem_of_model(model, built_on, expected):
+                return problem
+            elsewhere, _ = _loaded(answer, expected, "meta")
+        except NotRight as raised:
+            if "meta tensor" in str(raised):
+                return "moves_meta"
+            raise
+    if not isinstance(elsewhere, Decoder) or not all(tensor.is_meta for tensor in _tensors(elsewhere).values()):
+        return "other_device"
+    return "draws" if drawn else None
+
+
+def _loaded(answer: Any, expected: Decoder, device: str) -> tuple[Any, set[str]]:
+    """What the answer returns, and on which devices it built a model."""
+    built_on: set[str] = set()
+
+    def make_model() -> Decoder:
+        model = Decoder()
+        built_on.add(model.embedding.weight.device.type)
+        return model
+
+    checkpoint = {name: value.clone() for name, value in expected.state_dict().items()}
+    with _visible_uninitialised_memory(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # loading into a model on meta does nothing, and says so for each tensor
+        return _ask(answer, make_model, checkpoint, device), built_on
+
+
+def _tensors(model: Decoder) -> dict[str, torch.Tensor]:
+    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+
+
+def _problem_of_model(model: Any, built_on: set[str], expected: Decoder) -> str | None:
+    if not isinstance(model, Decoder):
+        raise NotRight(f"Return the model; you return {_kind(model)}.")
+    if not built_on:
+        raise NotRight("Build the model by calling make_model(), so that the check sees where that happens.")
+    if built_on != {"meta"}:
+        return "built_for_real"
+    tensors = _tensors(model)
+    if any(tensor.is_meta for tensor in tensors.values()):
+        return "on_meta"
+    wanted = {**expected.state_dict(), "rotary": expected.rotary}
+    for name, value in wanted.items():
+        if name not in tensors:
+            raise NotRight(f"{name} is no longer in the model.")
+        found = tensors[name]
+        if (found.shape, found.dtype, found.device) != (value.shape, value.dtype, value.device):
+            raise NotRight(
+                f"{name} is {found.dtype} {tuple(found.shape)} on {found.device}, and was to be {value.dtype} "
+                f"{tuple(value.shape)} on {value.device}."
+            )
+        if torch.equal(found, value):
+            continue
+        if name == "rotary":
+            return "empty_buffer"
+        if found.isnan().any():
+            return "never_loaded"
+        raise NotRight(f"{name} has other values than the checkpoint.")
+    return None if model.head.weight is model.embedding.weight else "untied"
+
+
+@contextlib.contextmanager
+def _visible_uninitialised_memory() -> Iterator[None]:
+    """Fill memory that nobody initialised with NaN.
+
+    Source:
+        https://docs.pytorch.org/docs/2.13/deterministic.html, ``fill_uninitialized_memory`` (torch 2.13).
+    """
+    modes = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(modes[0], warn_only=modes[1])
+        torch.utils.deterministic.fill_uninitialized_memory = filled
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, tuple | list) and value:
+        return f"{len(value)} values ({', '.join(type(one).__name__ for one in value[:3])})"
+    return f"an empty {type(value).__name__}" if isinstance(value, tuple | list) else type(value).__name__

@@ -1,0 +1,353 @@
+"""Checks of lesson 10. None needs a compiler: the graphs are counted, and run as they were traced."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import numbers
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from course_utils.lessons.answers import NotRight, ask, exercise, listed
+
+# (eager, compiled, first call) in seconds: soon paid back, late, with a cheap first call, and three that never are.
+_TIMES = ((0.010, 0.004, 3.0), (0.020, 0.019, 8.0), (0.5, 0.1, 1.0))
+_LOSSES = ((0.004, 0.005, 2.0), (0.004, 0.004, 2.0))
+_LENGTHS = (7, 1, 3, 11, 2, 5, 4, 6, 8, 9, 10)
+_CALLS = 20
+
+
+class _Counting:
+    """A backend that compiles nothing: it counts graphs and the rows that go into them, and runs each as traced."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+        self.rows = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        self.graphs += 1
+
+        def run(*given: Any) -> Any:
+            self.rows += max(
+                (len(value) for value in given if isinstance(value, torch.Tensor) and value.dim()), default=0
+            )
+            return graph.forward(*given)
+
+        return run
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Dynamo's warnings are what the hints say; and nothing that was traced here is left for the notebook's cells."""
+    before = logging.root.manager.disable
+    torch.compiler.reset()
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+        torch.compiler.reset()
+
+
+def _refusal(function: Callable[..., Any], *inputs: torch.Tensor) -> str | None:
+    """What ``fullgraph=True`` says against a function, in a line, or None if it is one graph.
+
+    ``explain`` does not see what ends a graph before its first operation, nor a function that Dynamo was told to skip.
+    """
+    with _quiet():
+        try:
+            torch.compile(function, backend="eager", fullgraph=True)(*inputs)
+        except Exception as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            return next((line for line in lines if line.startswith("Explanation:")), lines[0])
+    return None
+
+
+def _score(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What ``score`` of exercise 1 has to return."""
+    scores = x @ weight
+    scores = torch.where(scores.abs().max() > 10, scores / 10, scores)
+    return scores.softmax(dim=-1), scores.max()
+
+
+@exercise(
+    "One graph",
+    right="Both kinds of input go through one graph. The choice is made by the device, and the number is read outside.",
+    hints={
+        "item": (
+            "`.item()` needs the number now, in Python, so the graph has to end there. Does your function need the "
+            "number, or does its caller?"
+        ),
+        "branch": (
+            "Python's `if` needs True or False now, so the graph has to end there. Which operation chooses between two "
+            "tensors, without asking Python?"
+        ),
+        "always": (
+            "Large and small scores are now treated alike, so the results differ from before for one of the two. The "
+            "condition has to stay, as part of the graph."
+        ),
+        "not_traced": (
+            "No graph at all is traced, so your function runs eagerly. If you did not ask for that, look for a loop: a "
+            "break inside of one makes Dynamo give up on the whole function. Do you need it? And what in it ends the "
+            "graph?"
+        ),
+    },
+)
+def check_one_graph(answer: Any) -> str | None:
+    """Runs the answer on small and on large scores, then counts its graphs."""
+    rng = torch.Generator().manual_seed(0)
+    weight = torch.randn(8, 5, generator=rng)
+    inputs = [torch.randn(4, 8, generator=rng) * size for size in (0.1, 50.0)]
+    wrong = 0
+    for x in inputs:
+        expected, expected_largest = _score(x, weight)
+        probabilities, largest = _pair(ask(answer, x.clone(), weight.clone()))
+        if probabilities.shape != expected.shape:
+            raise NotRight(
+                f"The probabilities have shape {tuple(probabilities.shape)}, not {tuple(expected.shape)}. The results "
+                "must stay as they were."
+            )
+        same = torch.allclose(probabilities.to(expected), expected, rtol=1e-4, atol=1e-6)
+        wrong += not (same and math.isclose(largest, expected_largest.item(), rel_tol=1e-4))
+    if wrong == 1:
+        return "always"
+    if wrong:
+        raise NotRight("The probabilities or the largest score are not what they were before, for any input.")
+    with _quiet():
+        try:
+            found = torch._dynamo.explain(answer)(inputs[0].clone(), weight.clone())
+        except Exception as error:
+            raise NotRight(f"Dynamo could not trace your function: {type(error).__name__}: {error}") from error
+    reasons = " ".join(reason.reason for reason in found.break_reasons)
+    if "item" in reasons:
+        return "item"
+    if "generic_jump" in reasons or "branching" in reasons:
+        return "branch"
+    if reasons:
+        first = found.break_reasons[0].reason.splitlines()[0]
+        raise NotRight(f"The graph ends before your function does. Dynamo says: {first}")
+    if found.graph_count == 0:
+        return "not_traced"
+    if refusal := _refusal(answer, inputs[0].clone(), weight.clone()):
+        raise NotRight(f"With `fullgraph=True` your function does not compile. Dynamo says: {refusal}")
+    return None
+
+
+def _pair(given: Any) -> tuple[torch.Tensor, float]:
+    """The two results of ``score``, the second as a number."""
+    try:
+        probabilities, largest = given
+        number = float(largest)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise NotRight("Return two things, as before: the probabilities, and the largest score.") from None
+    if not isinstance(probabilities, torch.Tensor):
+        raise NotRight(f"The probabilities must be a tensor, and are {type(probabilities).__name__}.")
+    return probabilities, number
+
+
+@exercise(
+    "Eleven lengths",
+    right="At most two graphs serve all lengths, the length 1 included, and each result has the rows of its batch.",
+    hints={
+        "never_compiled": (
+            "The backend was never asked for a graph. Compile `fn` with `backend=backend`, and call what "
+            "`torch.compile` returns."
+        ),
+        "partly_compiled": (
+            "Not every batch went through a compiled graph: some ran eagerly. Does each of your calls go to what "
+            "`torch.compile` returned?"
+        ),
+        "static": (
+            "Almost every length has a graph of its own, until the limit is reached; from there on the function runs "
+            "eagerly. How can a graph serve more than one length?"
+        ),
+        "length_one": (
+            "One graph too many. By default the first length is compiled as a constant, and so is the length 1, which "
+            "comes second. What can you say beforehand, so that no length is compiled as a constant needlessly?"
+        ),
+        "padding_left": (
+            "A result has more rows than its batch. If you fill batches up to one size, cut the filling off again."
+        ),
+    },
+)
+def check_lengths(answer: Any) -> str | None:
+    """Counts the graphs that eleven batches take."""
+    rng = torch.Generator().manual_seed(0)
+    batches = [torch.randn(length, 4, generator=rng) for length in _LENGTHS]
+
+    def double_positive(rows: torch.Tensor) -> torch.Tensor:
+        return torch.relu(rows) * 2
+
+    counting = _Counting()
+    with _quiet():
+        given = listed(ask(answer, double_positive, [batch.clone() for batch in batches], counting))
+    if other := [type(result).__name__ for result in given if not isinstance(result, torch.Tensor)]:
+        raise NotRight(f"Return a list with one tensor for each batch; yours holds a value of type {other[0]}.")
+    if len(given) != len(batches):
+        raise NotRight(f"There are {len(batches)} batches, and you return {len(given)} results.")
+    expected = [double_positive(batch) for batch in batches]
+    if any(
+        result.shape[1:] != right.shape[1:] or not result.dim() for result, right in zip(given, expected, strict=True)
+    ):
+        raise NotRight("Each result must have the columns of its batch: return `fn(batch)` for each.")
+    if _in_another_order(given, expected):
+        raise NotRight("The results are right, but in another order than the batches.")
+    if any(len(result) > len(right) for result, right in zip(given, expected, strict=True)):
+        return "padding_left"
+    for result, right in zip(given, expected, strict=True):
+        if result.shape != right.shape or not torch.allclose(result.to(right), right):
+            raise NotRight(f"For a batch of {len(right)} rows, the result is not `fn(batch)`.")
+    if counting.graphs == 0:
+        return "never_compiled"
+    # A graph for each length; PyTorch gives up earlier unless somebody has raised its limit.
+    if counting.graphs >= min(torch._dynamo.config.recompile_limit, len(_LENGTHS)):
+        return "static"
+    if counting.rows < sum(_LENGTHS):
+        return "partly_compiled"
+    return "length_one" if counting.graphs > 2 else None
+
+
+def _in_another_order(given: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    """Whether these are the expected results, each length once, but not as they were asked for."""
+    lengths = [len(result) for result in given]
+    by_length = {len(right): right for right in expected}
+    return (
+        sorted(lengths) == sorted(by_length)
+        and lengths != [len(right) for right in expected]
+        and all(torch.allclose(result.to(by_length[len(result)]), by_length[len(result)]) for result in given)
+    )
+
+
+@exercise(
+    "Break-even",
+    right="The extra time of the first call, divided by what each later call saves; and never, if none is saved.",
+    hints={
+        "not_divided_by_saving": (
+            "You divide by the time of a whole call. What pays the first call back is what a call *saves*."
+        ),
+        "one_off": (
+            "Almost: the first call does useful work as well. It stands in for one eager call, so only its extra time "
+            "has to be paid back. Write down both totals after n calls."
+        ),
+        "never": (
+            "If a compiled call takes as long as an eager one, or longer, no number of calls pays the first one back. "
+            "Return `math.inf` then."
+        ),
+        "not_whole": "Calls are counted in whole numbers: round up to the first call after which you are not behind.",
+    },
+)
+def check_break_even(answer: Any) -> str | None:
+    """Compares with the formulas that people write, where they differ; then with cases that never pay."""
+    given = [_number(ask(answer, *times)) for times in _TIMES]
+    exact = [(first - c) / (e - c) for e, c, first in _TIMES]
+    if all(math.isclose(value, x, rel_tol=1e-9) for value, x in zip(given, exact, strict=True)):
+        return "not_whole"
+    formulas: dict[str | None, Callable[[float, float, float], float]] = {
+        None: lambda e, c, first: _whole((first - c) / (e - c)),
+        "one_off": lambda e, c, first: _whole(first / (e - c)),
+        "not_divided_by_saving": lambda e, c, first: _whole(first / e),
+    }
+    found: str | None = "other"
+    for key, formula in formulas.items():
+        if all(math.isclose(value, formula(*times)) for value, times in zip(given, _TIMES, strict=True)):
+            found = key
+            break
+    if found == "other":
+        if all(math.isclose(value, first / e) for value, (e, _, first) in zip(given, _TIMES, strict=True)):
+            return "not_divided_by_saving"
+        if all(math.isclose(value, first / (e - c)) for value, (e, c, first) in zip(given, _TIMES, strict=True)):
+            return "one_off"
+        e, c, first = _TIMES[0]
+        raise NotRight(
+            f"With {e} s for an eager call, {c} s for a compiled one and {first} s for the first one, you return "
+            f"{given[0]:.6g}. After how many calls are the two totals equal?"
+        )
+    if found is not None:
+        return found
+    for times in _LOSSES:
+        try:
+            value = answer(*times)
+        except ZeroDivisionError:
+            return "never"
+        except Exception as error:
+            raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
+        if not isinstance(value, numbers.Real) or not math.isinf(value) or value < 0:
+            return "never"
+    return None
+
+
+def _whole(calls: float) -> int:
+    """Rounded up, where a hair's breadth of floating point does not count."""
+    return math.ceil(calls - 1e-9 * max(1.0, abs(calls)))
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise NotRight(f"A number of calls is asked for, and you return {type(value).__name__}.")
+    try:
+        return float(value)
+    except OverflowError:
+        raise NotRight("That is more calls than any program makes.") from None
+
+
+@exercise(
+    "The hidden counter",
+    right="The counter is an input of the graph and no constant in it, so one or two graphs serve every call.",
+    hints={
+        "recompiles": (
+            "A whole number that is an attribute of a module is a constant of the graph, with a guard on it. You "
+            "change it at every call. What changes at every call without being a constant?"
+        ),
+        "frozen": (
+            "The factor no longer grows: it is the same at every call. The counting has to go on, inside of the graph "
+            "or before it."
+        ),
+        "breaks": (
+            "The module no longer compiles as a whole: a part of it runs in Python at every call. Which operations on "
+            "tensors can count, divide and limit?"
+        ),
+        "not_traced": "Nothing of your module is traced: it runs eagerly. Then it cannot recompile, nor gain anything.",
+    },
+)
+def check_counter(answer: Any) -> str | None:
+    """Calls the compiled module twenty times, and counts graphs."""
+    module = ask(answer)
+    if not isinstance(module, nn.Module):
+        raise NotRight(f"Pass the class itself; calling it must make a module, and it makes {type(module).__name__}.")
+    counting = _Counting()
+    factors = []
+    x = torch.full((3,), 2.0)
+    with _quiet():
+        compiled = torch.compile(module, backend=counting)
+        for _ in range(_CALLS):
+            result = ask(compiled, x.clone())
+            if not isinstance(result, torch.Tensor) or result.shape != x.shape:
+                raise NotRight("The module must return a tensor of the shape of its input.")
+            factors.append((result / x).mean().item())
+    expected = [min(1.0, call / 10) for call in range(1, _CALLS + 1)]
+    if not all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(factors, expected, strict=True)):
+        if max(factors) - min(factors) < 1e-6:
+            return "frozen"
+        raise NotRight(
+            f"At call 1, 2 and 3 the factor must be 0.1, 0.2 and 0.3; yours is "
+            f"{', '.join(f'{factor:.3g}' for factor in factors[:3])}."
+        )
+    if counting.graphs == 0:
+        return "not_traced"
+    if not _whole_in_one_graph(ask(answer), x):
+        return "breaks"
+    if counting.graphs > 2:
+        return "recompiles"
+    if refusal := _refusal(ask(answer), x):
+        raise NotRight(f"With `fullgraph=True` your module does not compile. Dynamo says: {refusal}")
+    return None
+
+
+def _whole_in_one_graph(module: nn.Module, x: torch.Tensor) -> bool:
+    with _quiet():
+        found = torch._dynamo.explain(module)(x)
+    return found.graph_count == 1 and not found.break_reasons

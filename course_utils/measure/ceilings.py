@@ -1,0 +1,144 @@
+"""The limits of this machine: what any program on it can reach at best.
+
+A rate means little by itself. "300 GFLOP/s" is poor on one machine and impossible on another; "80% of what this
+machine's matrix product reaches" can be judged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from course_utils.measure.devices import Device, device_under_test
+from course_utils.measure.machine import course_size, environment, scaled
+from course_utils.records.results import Ceiling, Ceilings
+from course_utils.records.store import keep
+from course_utils.show.progress import progress
+
+# Samples of one ceiling: the best of them counts, so a few dozen are enough, and slow machines stop at the time.
+_SAMPLES, _SECONDS_EACH = 40, 0.4
+_EXPECTED_S = 4.0
+# What ceilings are called, on whatever machine.
+NAMES = (
+    "copy",
+    "matmul float32",
+    "matmul bfloat16",
+    "matmul float16",
+    "matmul tfloat32",
+    "host to device",
+    "device to host",
+    "launch",
+)
+
+
+def ceilings(name: str | None = None, *, device: Device | None = None) -> Ceilings:
+    """Measure this machine's limits: memory copy, matrix product by dtype, launch latency, and transfers to a GPU.
+
+    Each rate is the best of some dozen samples, on normal random data: on a GPU a product of zeros draws less power and
+    runs faster than any real one. A machine is measured once in a process; asking again returns the same samples.
+
+    Args:
+        name: ``lesson/experiment``, to keep the result in a record.
+        device: the device under test, as for :func:`course_utils.compare`; by default this machine's.
+
+    Returns:
+        Ceilings: ``copy`` (bytes read plus written), ``matmul float32`` and other dtypes, ``launch`` (seconds for one
+        tiny operation), on a GPU also ``host to device`` and ``device to host`` from pinned memory.
+
+    Source:
+        H. He, "Strangely, Matrix Multiplications on GPUs Run Faster When Given 'Predictable' Data!" (2024),
+        https://www.thonking.ai/p/strangely-matrix-multiplications
+
+    Example:
+        >>> ceilings()["copy"].value > 1e8
+        True
+    """
+    found = _measured(device, torch.get_num_threads(), course_size())
+    return keep(dataclasses.replace(found, name=name))
+
+
+@lru_cache(maxsize=4)
+def _measured(device: Device | None, threads: int, size: str) -> Ceilings:
+    """All three decide what is measured: a device, as many threads as there are now, and the sizes of now."""
+    del threads, size
+    device = device or device_under_test()
+    where = {"cuda": "cuda", "mps": "mps"}.get(device.kind, "cpu")
+    # Four times the last-level cache, so that it is memory that is measured.
+    copy_bytes = scaled(cpu=min(4 * device.cache_bytes(), 2**28), cuda=2**30) if where != "mps" else 2**28
+    n = scaled(cpu=1024, cuda=8192)
+    link_bytes = 2**28
+    work: dict[str, tuple[str, float, Callable[[], Callable[[], Any]]]] = {
+        "copy": ("B/s", 2 * copy_bytes, lambda: _copy(copy_bytes, where, where))
+    }
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        if where == "cpu" and dtype is torch.float16:
+            continue  # most CPUs have no fp16 arithmetic: it is emulated, and no lesson measures against it
+        work[f"matmul {str(dtype).removeprefix('torch.')}"] = (
+            "FLOP/s",
+            2.0 * n**3,
+            lambda d=dtype: _matmul(n, d, where),
+        )
+    if where == "cuda":
+        work["matmul tfloat32"] = ("FLOP/s", 2.0 * n**3, lambda: _matmul(n, torch.float32, where, tf32=True))
+        work["host to device"] = ("B/s", link_bytes, lambda: _copy(link_bytes, "pinned", where))
+        work["device to host"] = ("B/s", link_bytes, lambda: _copy(link_bytes, where, "pinned"))
+    work["launch"] = ("s", 1, lambda: _launch(where))
+    entries = []
+    with progress("ceilings of this machine", expected_s=_EXPECTED_S) as bar:
+        for label, (unit, amount, make) in work.items():
+            bar.describe(label)
+            entries.append(Ceiling(label, unit, amount, _samples(device, make(), 200 if unit == "s" else 1)))
+            bar.advance(_EXPECTED_S / len(work))
+    return Ceilings(
+        entries=tuple(entries),
+        environment=environment(),
+        parameters={"copy_bytes": copy_bytes, "matmul_n": n},
+    )
+
+
+def _samples(device: Device, fn: Callable[[], Any], calls: int) -> tuple[float, ...]:
+    for _ in range(2):
+        device.sample(fn, calls, "warm")
+    samples: list[float] = []
+    started = time.perf_counter()
+    while len(samples) < _SAMPLES and (len(samples) < 5 or time.perf_counter() - started < _SECONDS_EACH):
+        sample = device.sample(fn, calls, "warm")
+        # Between events where there are any: the wait for the device at the end of a timing is no limit of the machine.
+        samples.append(sample.elapsed_s if calls > 1 or sample.device_s is None else sample.device_s)
+    return tuple(samples)
+
+
+def _copy(size_bytes: int, source: str, target: str) -> Callable[[], Any]:
+    def place(where: str) -> torch.Tensor:
+        if where == "pinned":
+            return torch.randn(size_bytes // 4).pin_memory()
+        return torch.randn(size_bytes // 4, device=where)
+
+    a, b = place(source), place(target)
+    return lambda: b.copy_(a, non_blocking=True)
+
+
+def _matmul(n: int, dtype: torch.dtype, where: str, tf32: bool = False) -> Callable[[], Any]:
+    a, b = (torch.randn(n, n, device=where).to(dtype) for _ in range(2))
+    out = torch.empty_like(a)
+
+    def run() -> None:
+        switch = torch.backends.cuda.matmul
+        before = switch.fp32_precision
+        switch.fp32_precision = "tf32" if tf32 else "ieee"
+        try:
+            torch.mm(a, b, out=out)
+        finally:
+            switch.fp32_precision = before
+
+    return run
+
+
+def _launch(where: str) -> Callable[[], Any]:
+    x = torch.zeros(1, device=where)
+    return lambda: x.add_(1)

@@ -1,0 +1,385 @@
+"""Clocks and meters of the device under test: how long calls take, what they allocate, how caches are emptied.
+
+One class for each kind of device. They hold everything that differs between a CPU and a GPU, so that the comparison
+itself (``timing.py``) is the same code everywhere and can be driven by a scripted device in a test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from course_utils.measure.machine import device_kind
+
+# torch 2.13 prints a "USDT:" line whenever a profiler starts; it is read when the profiler is first used.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timing, in seconds for one call.
+
+    Attributes:
+        elapsed_s: until the device is idle; with a cold cache on a GPU, between events.
+        enqueue_s: until Python has the call back; None on a CPU.
+        device_s: between device events; None on a CPU.
+    """
+
+    elapsed_s: float
+    enqueue_s: float | None = None
+    device_s: float | None = None
+
+
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Drop what C++ code writes to the standard error stream; torch warns there of memory that the profiler missed."""
+    try:
+        saved = os.dup(2)
+    except OSError:  # there is no such stream
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def profiled_peak(fn: Callable[[], Any]) -> int:
+    """The most memory that torch's CPU allocator held during one call, above what it held before.
+
+    Memory that was taken before any profiler watched is not known to it: releasing that goes unnoticed.
+
+    Args:
+        fn: the code; called once.
+
+    Returns:
+        Bytes.
+
+    Source:
+        See :meth:`Device.peak_memory`.
+    """
+    # The profiler below torch.profiler: that one imports torch.compile's machinery when it starts, 1.4 s.
+    from torch.autograd.profiler import profile
+
+    with _quiet_stderr(), profile(use_cpu=True, profile_memory=True) as profiler:
+        output = fn()
+        del output
+    events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+class Device:
+    """A CPU, and what is common to all devices.
+
+    Attributes:
+        kind: ``cpu``, ``cuda`` or ``mps``.
+        clock: how ``elapsed_s`` is read, in words.
+        min_sample_s: a timing shorter than this gets more calls: far above the clock's resolution and its cost.
+        min_cold_sample_s: the same with a cold cache. Each call is timed by itself there, and emptying the cache before
+            it takes far longer than the call, so as few calls as the clock allows.
+    """
+
+    kind = "cpu"
+    clock = "host clock"
+    # Where the buffer that empties the cache lives.
+    _torch_device = "cpu"
+    # A thousand times what reading the clock costs, and short enough that most timings escape the scheduler's tick.
+    min_sample_s = 5e-4
+    min_cold_sample_s = 5e-6
+    _cache_folder = Path("/sys/devices/system/cpu/cpu0/cache")
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle. A CPU always is, once the call is back."""
+
+    def cold_clock(self) -> str:
+        """How ``elapsed_s`` is read with a cold cache, in words."""
+        return "host clock, each call apart"
+
+    def sample(self, fn: Callable[[], Any], calls: int, cache: str) -> Sample:
+        """Time ``calls`` calls.
+
+        Args:
+            fn: the code.
+            calls: how many calls go into the timing.
+            cache: ``warm``: one timing around all calls; ``cold``: the caches are emptied before each call, outside
+                of the time.
+
+        Returns:
+            Seconds for one call.
+        """
+        # A garbage collection in one case would be blamed on it though another case made the garbage.
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return self._cold(fn, calls) if cache == "cold" else self._warm(fn, calls)
+        finally:
+            if enabled:
+                gc.enable()
+
+    def _warm(self, fn: Callable[[], Any], calls: int) -> Sample:
+        self.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            fn()
+        self.synchronize()
+        return Sample((time.perf_counter() - start) / calls)
+
+    def _cold(self, fn: Callable[[], Any], calls: int) -> Sample:
+        elapsed = 0.0
+        for _ in range(calls):
+            self.flush_cache()
+            self.synchronize()
+            start = time.perf_counter()
+            fn()
+            self.synchronize()
+            elapsed += time.perf_counter() - start
+        return Sample(elapsed / calls)
+
+    def flush_cache(self) -> None:
+        """Push everything else out of the last-level cache by writing a buffer twice its size."""
+        if not hasattr(self, "_buffer"):
+            self._buffer = self._flush_buffer(2 * self.cache_bytes())
+        self._buffer.add_(1)
+
+    def _flush_buffer(self, size_bytes: int) -> torch.Tensor:
+        return torch.zeros(size_bytes // 4, dtype=torch.int32, device=self._torch_device)
+
+    def cache_bytes(self) -> int:
+        """Size of the last-level cache in bytes; 64 MiB where the system does not tell."""
+        sizes = [0]
+        for file in self._cache_folder.glob("index*/size"):
+            # Virtual machines may show a cache without a size, or not let it be read.
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                text = file.read_text(encoding="ascii").strip()
+                sizes.append(int(text.rstrip("KMG")) * {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1], 1))
+        return max(sizes) or 64 * 2**20
+
+    def prequeued_s(self, fn: Callable[[], Any], calls: int, enqueue_s: float) -> float | None:
+        """Device seconds for one call when all of it was queued before the device began; None on a CPU."""
+        del fn, calls, enqueue_s
+
+    def peak_memory(self, fn: Callable[[], Any]) -> tuple[int | None, int | None]:
+        """The most memory that one call holds at once, on top of what was there before.
+
+        On a CPU this adds up the allocator's own events, as the profiler reports them: scratch memory inside of
+        operations is counted, memory that numpy or Python takes for themselves is not.
+
+        Args:
+            fn: the code. On a CPU it is called twice, and the second call counts: the profiler knows only the size of
+                memory that was taken while it watched, and so would miss that a training step first drops the
+                gradients of the step before.
+
+        Returns:
+            Bytes allocated, and bytes reserved (None on a CPU: there is no caching allocator).
+
+        Source:
+            torch/csrc/profiler: ``[memory]`` events hold the size of every allocation and, negative, of every release;
+            ProfiledCPUMemoryReporter::Delete in c10/core/CPUAllocator.cpp leaves out blocks of unknown size (2.13.0).
+        """
+        for _ in range(2):
+            peak = profiled_peak(fn)
+        return peak, None
+
+
+class CudaDevice(Device):
+    """A CUDA GPU (or a ROCm one, which torch shows as ``cuda``).
+
+    Args:
+        api: the ``torch.cuda`` module, or a scripted stand-in for it in a test.
+        torch_device: where the buffer that empties the cache lives.
+    """
+
+    kind = "cuda"
+    clock = "host clock, until the GPU is idle"
+    # Waiting for the GPU costs some 10 µs of host time, once in each timing: 0.5% of this.
+    min_sample_s = 2e-3
+    # Events resolve 0.5 µs.
+    min_cold_sample_s = 1e-4
+
+    def __init__(self, api: Any = torch.cuda, torch_device: str = "cuda") -> None:
+        self._api = api
+        self._torch_device = torch_device
+        self._sleep_cycles_per_s: float | None = None
+
+    def synchronize(self) -> None:
+        """Wait until all streams of the GPU are idle."""
+        self._api.synchronize()
+
+    def cold_clock(self) -> str:
+        """How ``elapsed_s`` is read with a cold cache, in words."""
+        return "GPU events, each call apart"
+
+    def _warm(self, fn: Callable[[], Any], calls: int) -> Sample:
+        first, last = (self._api.Event(enable_timing=True) for _ in range(2))
+        self.synchronize()
+        start = time.perf_counter()
+        first.record()
+        for _ in range(calls):
+            fn()
+        enqueued = time.perf_counter()
+        last.record()
+        # The whole device, not only the last event: the code may use other streams.
+        self.synchronize()
+        end = time.perf_counter()
+        return Sample((end - start) / calls, (enqueued - start) / calls, first.elapsed_time(last) / 1e3 / calls)
+
+    def _cold(self, fn: Callable[[], Any], calls: int) -> Sample:
+        # No waiting between the calls: while the GPU writes the buffer, Python queues the call, so that the time
+        # between the events is the work and not the launch. (Code that takes Python longer than the buffer takes the
+        # GPU still shows gaps, and work of the CPU is not in the time.)
+        pairs = [tuple(self._api.Event(enable_timing=True) for _ in range(2)) for _ in range(calls)]
+        enqueue = 0.0
+        self.synchronize()
+        for first, last in pairs:
+            self.flush_cache()
+            first.record()
+            start = time.perf_counter()
+            fn()
+            enqueue += time.perf_counter() - start
+            last.record()
+        self.synchronize()
+        device = sum(first.elapsed_time(last) for first, last in pairs) / 1e3 / calls
+        return Sample(device, enqueue / calls, device)
+
+    def cache_bytes(self) -> int:
+        """Size of the GPU's L2 cache in bytes."""
+        return self._api.get_device_properties(self._api.current_device()).L2_cache_size
+
+    def prequeued_s(self, fn: Callable[[], Any], calls: int, enqueue_s: float) -> float | None:
+        """Device seconds for one call when all of it was queued before the GPU began.
+
+        A kernel that only spins keeps the GPU busy while Python queues the calls behind it; the gaps that a slow host
+        leaves between kernels vanish. Half as many calls are tried when the queue was full or the spinning ended too
+        soon.
+
+        Args:
+            fn: the code.
+            calls: calls to begin with.
+            enqueue_s: seconds that Python needs for one call.
+
+        Returns:
+            Seconds for one call; None when nothing could be queued ahead: because the code waits for the GPU itself,
+            works on other streams, or puts no work on the current one.
+        """
+        if self._switches_streams(fn):
+            # Work on another stream does not wait for the spinning on this one.
+            return None
+        while calls >= 1:
+            begin, spun, first, last = (self._api.Event(enable_timing=True) for _ in range(4))
+            self.synchronize()
+            # First, so that a rate that is still unknown is not measured while Python queues.
+            cycles = self._spin_cycles(2 * calls * enqueue_s + 2e-3)
+            start = time.perf_counter()
+            begin.record()
+            self._api._sleep(cycles)
+            spun.record()
+            first.record()
+            for _ in range(calls):
+                fn()
+            enqueued_s = time.perf_counter() - start
+            last.record()
+            self.synchronize()
+            # The spinning is timed and not only asked for: it counts clock cycles, and the clock may have changed.
+            if enqueued_s < 0.9 * begin.elapsed_time(spun) / 1e3:
+                queued_s = first.elapsed_time(last) / 1e3
+                # What two events cost with nothing between them; the 2 µs are the events' resolution with a margin.
+                nothing_s = 2 * spun.elapsed_time(first) / 1e3 + 2e-6
+                return queued_s / calls if queued_s > nothing_s else None
+            calls //= 2
+        return None
+
+    def _switches_streams(self, fn: Callable[[], Any]) -> bool:
+        """Whether a call leaves the current stream: ``torch.cuda.stream`` and ``set_stream`` both end in one function.
+
+        Source:
+            torch/cuda/__init__.py, ``_set_stream_by_id`` (torch 2.13.0).
+        """
+        original = getattr(self._api, "_set_stream_by_id", None)
+        if original is None:
+            return False
+        switched = False
+
+        def noticing(*args: Any, **kwargs: Any) -> Any:
+            nonlocal switched
+            switched = True
+            return original(*args, **kwargs)
+
+        self._api._set_stream_by_id = noticing
+        try:
+            fn()
+        finally:
+            self._api._set_stream_by_id = original
+        return switched
+
+    def _spin_cycles(self, seconds: float) -> int:
+        if self._sleep_cycles_per_s is None:
+            cycles = 2_000_000
+            self._api._sleep(cycles)  # loads the kernel
+            first, last = (self._api.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            self._api._sleep(cycles)
+            last.record()
+            self.synchronize()
+            self._sleep_cycles_per_s = cycles / (first.elapsed_time(last) / 1e3)
+        return int(seconds * self._sleep_cycles_per_s)
+
+    def peak_memory(self, fn: Callable[[], Any]) -> tuple[int | None, int | None]:
+        """The most memory that one call holds at once, on top of what was there before, by the allocator's statistics.
+
+        Args:
+            fn: the code. It is called once.
+
+        Returns:
+            Bytes allocated, and bytes that the caching allocator took from the GPU.
+
+        Source:
+            https://docs.pytorch.org/docs/2.13/generated/torch.cuda.memory.memory_stats.html
+        """
+        gc.collect()
+        self.synchronize()
+        # Blocks that earlier calls left in the cache would hide what this call needs.
+        self._api.empty_cache()
+        allocated, reserved = self._api.memory_allocated(), self._api.memory_reserved()
+        self._api.reset_peak_memory_stats()
+        output = fn()
+        self.synchronize()
+        del output
+        return self._api.max_memory_allocated() - allocated, self._api.max_memory_reserved() - reserved
+
+
+class MpsDevice(Device):
+    """An Apple GPU: the host clock until it is idle. It keeps no peak of its memory."""
+
+    kind = "mps"
+    clock = "host clock, until the GPU is idle"
+    _torch_device = "mps"
+    min_sample_s = min_cold_sample_s = 2e-3
+
+    def synchronize(self) -> None:
+        """Wait until the GPU is idle."""
+        torch.mps.synchronize()
+
+    def peak_memory(self, fn: Callable[[], Any]) -> tuple[int | None, int | None]:
+        """None and None: Metal's allocator keeps no peak."""
+        del fn
+        return None, None
+
+
+def device_under_test() -> Device:
+    """The device that the lessons measure on: see :func:`course_utils.measure.machine.device_kind`."""
+    return {"cuda": CudaDevice, "mps": MpsDevice, "cpu": Device}[device_kind()]()

@@ -1,0 +1,580 @@
+"""Trace the memory of one call: every allocation and release, what it was for, and which line asked for it.
+
+On a CPU the tensors' storages are followed (``live_storages.py``). On CUDA the sizes and times are those of PyTorch's
+own history of its allocator (``cuda_history.py``), and the storages tell what each block is for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+
+from course_utils.measure.devices import profiled_peak
+from course_utils.measure.fresh import Fresh, RandomState, Switches
+from course_utils.measure.machine import environment
+from course_utils.memory.cuda_history import Allocation, read_history
+from course_utils.memory.live_storages import NOWHERE, Block, LiveStorages, Phase, Place, written_by_the_user
+from course_utils.records.results import MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.records.store import keep
+from course_utils.show.quantities import format_bytes
+
+# Seconds for all pairs of a plain and a traced call, and how many pairs there are at most and at least.
+_OVERHEAD_BUDGET_S = 2.0
+_MOST_PAIRS, _LEAST_PAIRS = 9, 3
+# Entries of the CUDA history: some hundred bytes each. More would be a call that nobody can look at.
+_MOST_ENTRIES = 2_000_000
+_METADATA = "course-op "
+
+
+class TraceError(RuntimeError):
+    """The traced call failed.
+
+    Attributes:
+        trace: what happened until then.
+    """
+
+    def __init__(self, message: str, trace: MemoryTrace) -> None:
+        super().__init__(message)
+        self.trace = trace
+
+
+@dataclass
+class _Run:
+    """One traced call.
+
+    Attributes:
+        times_us: of all moments.
+        blocks: all blocks.
+        phases: what ran when.
+        seconds: how long the call took.
+        error: what it raised.
+        more: fields of the result that the device adds.
+        notes: what a reader must know.
+    """
+
+    times_us: list[int]
+    blocks: list[MemoryBlock]
+    phases: list[MemoryPhase]
+    seconds: float
+    error: Exception | None
+    more: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def above_start(self) -> int:
+        """The most bytes above the start."""
+        totals = MemoryTrace.from_blocks(
+            times_us=self.times_us, blocks=self.blocks, label="", device="", environment=None
+        ).totals_bytes
+        return max(totals) - totals[0]
+
+
+class _CpuTracer:
+    """Follows storages on the CPU."""
+
+    meter = "torch's profiler"
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def synchronize(self) -> None:
+        """A CPU is idle once the call is back."""
+
+    def run(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> _Run:
+        """Call ``fn`` once, and trace it."""
+        storages, seconds, error = _followed(fn, LiveStorages(self.device, dict(models), optimizers), self.synchronize)
+        start = storages.times_ns[0]
+        events = len(storages.times_ns)
+        blocks = [
+            _shown(block, block.size_bytes, block.born, block.died or events, storages)
+            for block in storages.blocks
+            if block.counted and block.size_bytes
+        ]
+        phases = [_phase(phase, *phase.events, events) for phase in storages.phases]
+        times_us = [(moment - start) // 1000 for moment in storages.times_ns]
+        return _Run(times_us, blocks, phases, seconds, error, notes=list(storages.notes))
+
+    def metered(
+        self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]
+    ) -> tuple[int, int, list[str]]:
+        """The most memory above the start in one call, by the profiler and by the trace; and what a reader must know.
+
+        That call is traced. A plain one, which the profiler alone watches, tells whether tracing changes the peak.
+        """
+        profiled_peak(fn)  # what this call leaves behind, the profiler knows when the next call releases it
+        seen: list[int] = []
+        run = self.run(lambda: seen.append(profiled_peak(fn)), models, optimizers)
+        if run.error is not None:
+            raise run.error
+        traced, plain = seen[0], profiled_peak(fn)
+        # Code that changes from call to call has no plain peak to compare with.
+        if _differ(traced, plain) and not _differ(plain, profiled_peak(fn)):
+            note = (
+                f"Tracing changes the peak of this code: torch's profiler saw {format_bytes(plain)} above the start in "
+                f"a plain call, and {format_bytes(traced)} in a traced one. Under a trace autograd adds up the "
+                "gradients of a tensor that is used several times out of place."
+            )
+            return traced, run.above_start, [note]
+        return traced, run.above_start, []
+
+
+def _differ(first: int, second: int) -> bool:
+    """Whether two peaks are not the same: by more than 1%."""
+    return abs(first - second) > 0.01 * max(first, second)
+
+
+class _CudaTracer:
+    """Follows the caching allocator's history, and storages to say what its blocks are for.
+
+    Args:
+        device: the GPU.
+        api: ``torch.cuda``, or a stand-in for it in a test.
+    """
+
+    meter = "max_memory_allocated"
+
+    def __init__(self, device: torch.device, api: Any = torch.cuda) -> None:
+        self.device = device
+        self._api = api
+
+    def synchronize(self) -> None:
+        """Wait until the GPU is idle."""
+        self._api.synchronize(self.device)
+
+    def run(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> _Run:
+        """Call ``fn`` once, and trace it.
+
+        Raises:
+            RuntimeError: if the history is being recorded by somebody else, or holds too many entries.
+        """
+        memory, nested = self._api.memory, _depth > 1
+        if not nested and self._api.is_initialized() and _history_is_on():
+            raise RuntimeError(
+                "the history of CUDA memory is being recorded already, and a trace would end that recording: call "
+                "torch.cuda.memory._record_memory_history(None) first"
+            )
+        storages = LiveStorages(self.device, dict(models), optimizers, on_op=self._mark)
+        if not nested:
+            memory._record_memory_history(
+                "all", context="alloc", stacks="python", max_entries=_MOST_ENTRIES, clear_history=True
+            )
+        try:
+            index = self.device.index or 0
+            self.synchronize()
+            before = memory._snapshot()
+            past = len(before["device_traces"][index])
+            statistics = memory.memory_stats(self.device)
+            if not nested:
+                memory.reset_peak_memory_stats(self.device)
+            storages, seconds, error = _followed(fn, storages, self.synchronize)
+            statistics_after = memory.memory_stats(self.device)
+            entries = memory._snapshot()["device_traces"][index]
+        finally:
+            memory._set_memory_metadata("")
+            if not nested:
+                memory._record_memory_history(None)
+        if len(entries) >= _MOST_ENTRIES:
+            raise RuntimeError(
+                f"the call made over {_MOST_ENTRIES:,} entries in the history of CUDA memory: trace fewer steps"
+            )
+        segments = [segment for segment in before["segments"] if segment.get("device", index) == index]
+        settings = before.get("allocator_settings", {})
+        history = read_history(segments, entries[past:], settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+        moments = len(history.times_us)
+        index_of = _Index(storages)
+        blocks = []
+        for allocation in history.allocations:
+            block = index_of.block(allocation)
+            end = moments if allocation.died is None else allocation.died
+            blocks.append(
+                _shown(block, allocation.size_bytes, allocation.born, end, storages, tuple(allocation.frames))
+            )
+        more = {"reserved_bytes": history.reserved_bytes}
+        for name, key in (("device_allocs", "num_device_alloc"), ("alloc_retries", "num_alloc_retries")):
+            if key in statistics_after:
+                more[name] = statistics_after[key] - statistics.get(key, 0)
+        notes = list(storages.notes)
+        run = _Run(history.times_us, blocks, index_of.phases(history.allocations, moments), seconds, error, more, notes)
+        if not history.exact:
+            notes.append("The allocator's entries did not fit its state: sizes are requests, rounded up.")
+        if not nested:
+            start, peak = "allocated_bytes.all.current", "allocated_bytes.all.peak"
+            more |= {"meter_bytes": statistics_after[peak] - statistics[start], "metered_bytes": run.above_start}
+        return run
+
+    def _mark(self, op: int) -> None:
+        """Tell the allocator which operation asks for what it gives out next."""
+        self._api.memory._set_memory_metadata(f"{_METADATA}{op}" if op >= 0 else "")
+
+
+class _Index:
+    """Finds the storage that an allocation was made for."""
+
+    def __init__(self, storages: LiveStorages) -> None:
+        self._storages = storages
+        # What no operation made may have been there before, though it was met during the call. The first one wins.
+        unmade = sorted((block for block in storages.blocks if block.op == -1), key=lambda block: -block.born)
+        self._existing = {block.address: block for block in unmade}
+        self._made = {(block.op, block.address): block for block in storages.blocks if block.born}
+
+    def block(self, allocation: Allocation) -> Block:
+        """The storage's block; for memory that no storage was seen on, one that says as much as is known."""
+        if allocation.born == 0:
+            found = self._existing.get(allocation.address)
+        else:
+            found = self._made.get((self.op(allocation), allocation.address))
+        if found is None:
+            op = self.op(allocation)
+            found = Block.without_storage(allocation.size_bytes, allocation.born, allocation.address, op)
+            if found.op >= 0:  # scratch memory of this operation
+                found.module, found.place = self._storages.modules[found.op], self._storages.places[found.op]
+            if allocation.born == 0:
+                found.kind = "other"
+        return found
+
+    @staticmethod
+    def op(allocation: Allocation) -> int:
+        """The operation during which it was made; -1 if there was none."""
+        mark = allocation.metadata
+        return int(mark.removeprefix(_METADATA)) if mark.startswith(_METADATA) else -1
+
+    def phases(self, allocations: Sequence[Allocation], moments: int) -> list[MemoryPhase]:
+        """The phases, from the first allocation of each to the last one before the next."""
+        ops = sorted((self.op(allocation), allocation.born) for allocation in allocations if allocation.born)
+        found = []
+        for phase in self._storages.phases:
+            inside = [born for op, born in ops if phase.ops[0] <= op <= phase.ops[1]]
+            if inside:
+                found.append(_phase(phase, min(inside), max(inside), moments))
+        return found
+
+
+def _history_is_on() -> bool:
+    return bool(torch._C._cuda_isHistoryEnabled())
+
+
+def _followed(
+    fn: Callable[[], Any], storages: LiveStorages, synchronize: Callable[[], None]
+) -> tuple[LiveStorages, float, Exception | None]:
+    error, seconds = None, 0.0
+    with storages:
+        started = time.perf_counter()
+        try:
+            output = fn()
+            synchronize()
+            seconds = time.perf_counter() - started
+            storages.returned()
+            del output
+        except Exception as raised:
+            error = raised
+    return storages, seconds, error
+
+
+def _phase(phase: Phase, first: int, last: int, moments: int) -> MemoryPhase:
+    first = min(first, moments - 1)
+    return MemoryPhase(phase.name, first, max(first, min(last, moments - 1)))
+
+
+def _shown(
+    block: Block,
+    size: int,
+    born: int,
+    died: int,
+    storages: LiveStorages,
+    frames: tuple[Mapping[str, Any], ...] = (),
+) -> MemoryBlock:
+    line = ""
+    if born:
+        line = _line(block.place) if block.place != NOWHERE else _line_of_frames(frames)
+    op = _operation(storages.ops[block.op]) if block.op >= 0 and born else ""
+    return MemoryBlock(size, born, died, block.kind or "temporaries", block.module, line, op)
+
+
+def _operation(func: Any) -> str:
+    """``addmm`` for ``aten.addmm.default``."""
+    return getattr(func, "__name__", str(func)).partition(".")[0]
+
+
+def _line(place: Place) -> str:
+    """``file:line function``, without any path of this machine."""
+    code, number, backward = place
+    if code is None:
+        return ""
+    return f"{_file(code.co_filename)}:{number} {_function(code)}{', backward' if backward else ''}"
+
+
+def _line_of_frames(frames: Sequence[Mapping[str, Any]]) -> str:
+    for frame in frames:
+        if written_by_the_user(frame["filename"]):
+            return f"{_file(frame['filename'])}:{frame['line']} {frame['name']}"
+    return ""
+
+
+def _function(code: CodeType) -> str:
+    return code.co_qualname.rpartition("<locals>.")[2]
+
+
+def _file(filename: str) -> str:
+    """A file's name for people: the number of a notebook's cell, or the path from where Python was started or looks."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    cells = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    if filename in cells:
+        return f"cell [{cells[filename]}]"
+    if "ipykernel_" in filename or filename.startswith("<"):
+        return "cell" if "ipy" in filename else filename
+    bases = [os.getcwd(), *(path for path in sys.path if path)]
+    for base in sorted({os.path.abspath(base) for base in bases}, key=len, reverse=True):
+        if filename.startswith(base + os.sep):
+            return Path(filename).relative_to(base).as_posix()
+    return Path(filename).name
+
+
+# How many traces are running, one inside the other, all in the thread that holds the lock.
+_depth = 0
+_running = threading.RLock()
+
+
+def trace_memory(
+    fn: Callable[[], Any] | Fresh,
+    label: str = "code",
+    *,
+    name: str | None = None,
+    model: torch.nn.Module | Mapping[str, torch.nn.Module] | None = None,
+    optimizer: Any = None,
+    parameters: Mapping[str, Any] | None = None,
+    device: str | torch.device | None = None,
+    verify: bool = True,
+    overhead: bool = True,
+) -> MemoryTrace:
+    """Trace every allocation and release of a call: how much, when, what for, in which module, by which line.
+
+    The first call is the one that is shown. The code is then called again, three or four times to hold the peak against
+    an independent meter and some more times to find out what tracing costs; with :func:`course_utils.fresh` those calls
+    get a state of their own.
+
+    What counts: memory of the device's tensors. Modules, parameters, gradients and optimizer states are recognised by
+    themselves as soon as the code uses them; what exists and is not used by the code is not counted on a CPU. On CUDA
+    everything that PyTorch's allocator has given out counts.
+
+    Kinds: ``weights`` (parameters and buffers), ``gradients`` (what is or becomes ``.grad``), ``optimizer state``,
+    ``activations`` (made while autograd records, and still there when the backward pass or the end of the call comes),
+    ``other`` (there before: input data, for example) and ``temporaries`` (all else). Memory that a backward pass
+    allocates is named by the line and module of the forward operation that it belongs to.
+
+    On a CPU, memory that no operation returns (scratch memory inside of kernels, mostly) is not seen; the profiler's
+    check says how much that is at the peak. Code under ``torch.compile`` runs as it is written, without being compiled,
+    and a note says so. Other threads that the code starts are not followed. Memory of NumPy is not
+    torch's.
+
+    Tracing changes the peak of some code. Where a tensor is used several times in the graph (one weight matrix in
+    twenty multiplications), autograd mostly adds its gradients up in place, but out of place under any dispatch mode,
+    which takes memory for one more. On a CPU the check calls the code without a trace, too, and a note says
+    what the difference is. On CUDA this is not checked.
+
+    Traces may be nested. The inner one is neither verified nor is its overhead measured.
+
+    Tracing costs some ten microseconds for each operation, however long it takes. Where a step consists of large
+    operations that is little. Where 50 ms hold some hundred small ones it is more than a quarter of the step's time on
+    a CPU, and where they hold thousands (a GRU, whose steps in time are operations of their own) more than all of it.
+    About half is what any dispatch mode costs, even one that does nothing. The result's ``overhead`` says what it was.
+
+    Args:
+        fn: a function without arguments, or :func:`course_utils.fresh`.
+        label: what to call it.
+        name: ``lesson/experiment``, to keep it in a record.
+        model: whose weights and gradients count though the code may not use them; a dictionary gives names to several.
+        optimizer: whose state counts likewise; a list for several.
+        parameters: problem sizes and settings, for the record.
+        device: ``cpu`` or ``cuda``; by default CUDA where there is one.
+        verify: whether to hold the peak against an independent meter: torch's profiler on a CPU, in a traced call and
+            in a plain one. On CUDA the allocator's own statistics are read in the traced call itself, always.
+        overhead: whether to measure what tracing costs.
+
+    Returns:
+        The trace.
+
+    Raises:
+        ValueError: if an argument makes no sense.
+        TraceError: if the code raises; its ``trace`` attribute holds what happened until then.
+        RuntimeError: if there is no such device, somebody else records the history of CUDA memory, or another thread
+            is tracing.
+
+    Source:
+        https://docs.pytorch.org/docs/2.13/torch_cuda_memory.html; torch/cuda/memory.py (2.13.0).
+
+    Example:
+        >>> x = torch.ones(1024)
+        >>> trace = trace_memory(lambda: (x + 1).sum(), "sum", device="cpu", overhead=False)
+        >>> trace.extra_peak_bytes
+        4100
+    """
+    global _depth
+    tracer = _tracer(device)
+    models, optimizers = _models(model), _optimizers(optimizer)
+    if not (callable(fn) or isinstance(fn, Fresh)):
+        raise ValueError(
+            f"trace_memory() takes a function without arguments, got {type(fn).__name__}: pass it without calling it, "
+            "for example trace_memory(step)"
+        )
+    here = environment()
+    if not _running.acquire(blocking=False):
+        raise RuntimeError("another thread is tracing memory, and only one can at a time: call trace_memory() after it")
+    switches = Switches.now()
+    _depth += 1
+    try:
+        return _trace(
+            tracer,
+            fn,
+            models,
+            optimizers,
+            verify=verify,
+            overhead=overhead,
+            label=label,
+            name=name,
+            parameters=dict(parameters or {}),
+            environment=here,
+        )
+    finally:
+        _depth -= 1
+        _running.release()
+        switches.restore()
+
+
+def _trace(
+    tracer: _CpuTracer | _CudaTracer,
+    fn: Callable[[], Any] | Fresh,
+    models: Mapping[str, Any],
+    optimizers: Sequence[Any],
+    *,
+    verify: bool,
+    overhead: bool,
+    **fields: Any,
+) -> MemoryTrace:
+    build = _Builder(fn)
+    run = tracer.run(build(), models, optimizers)
+    notes, more = run.notes, dict(run.more)
+    after = RandomState.now()
+    if run.error is None and _depth > 1 and (verify or overhead):
+        notes.append("Traced inside of another trace: neither verified nor was its overhead measured.")
+    elif run.error is None:
+        if verify and isinstance(tracer, _CpuTracer):
+            try:
+                more["meter_bytes"], more["metered_bytes"], said = tracer.metered(build(), models, optimizers)
+                notes += said
+            except Exception as error:
+                notes.append(f"The peak was not verified: {type(error).__name__}: {error}")
+        if overhead:
+            try:
+                more["plain_s"], more["traced_s"] = _overhead(tracer, build(), models, optimizers)
+            except Exception as error:
+                notes.append(f"The trace's overhead was not measured: {type(error).__name__}: {error}")
+    if "meter_bytes" in more:
+        more["meter"] = tracer.meter
+    after.restore()
+    trace = MemoryTrace.from_blocks(
+        times_us=run.times_us,
+        blocks=run.blocks,
+        phases=run.phases,
+        device=str(tracer.device),
+        notes=tuple(notes),
+        **more,
+        **fields,
+    )
+    if run.error is not None:
+        advice = "Its memory until then is in the `trace` attribute of this error."
+        raise TraceError(f"{trace.label!r} failed: {type(run.error).__name__}: {run.error}. {advice}", trace) from (
+            run.error
+        )
+    return keep(trace)
+
+
+class _Builder:
+    """Gives the function to call; one with fresh state at each time if it was asked for so."""
+
+    def __init__(self, fn: Callable[[], Any] | Fresh) -> None:
+        self._fn = fn
+        self._random = RandomState.now()
+
+    def __call__(self) -> Callable[[], Any]:
+        if not isinstance(self._fn, Fresh):
+            return self._fn
+        self._random.restore()
+        return self._fn.build()
+
+
+def _overhead(
+    tracer: _CpuTracer | _CudaTracer, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Seconds of plain and of traced calls, in pairs, now one first and now the other."""
+
+    def plain() -> float:
+        tracer.synchronize()
+        started = time.perf_counter()
+        fn()
+        tracer.synchronize()
+        return time.perf_counter() - started
+
+    def traced() -> float:
+        run = tracer.run(fn, models, optimizers)
+        if run.error is not None:
+            raise run.error
+        return run.seconds
+
+    started = time.perf_counter()
+    call_s = plain() + traced()  # caches of both are warm now
+    pair_s = time.perf_counter() - started  # with what comes before and after a traced call
+    least = _LEAST_PAIRS if call_s < _OVERHEAD_BUDGET_S else 1  # of long calls one pair says enough
+    pairs = max(least, min(_MOST_PAIRS, int(_OVERHEAD_BUDGET_S / max(pair_s, 1e-9))))
+    seconds: dict[Callable[[], float], list[float]] = {plain: [], traced: []}
+    for i in range(pairs):
+        for call in (plain, traced) if i % 2 else (traced, plain):
+            seconds[call].append(call())
+    return tuple(seconds[plain]), tuple(seconds[traced])
+
+
+def _tracer(device: str | torch.device | None) -> _CpuTracer | _CudaTracer:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device is 'cpu' or 'cuda', got {device!r}") from error
+    if chosen.type == "cpu":
+        return _CpuTracer(torch.device("cpu"))
+    if chosen.type != "cuda":
+        raise ValueError(f"trace_memory() follows the memory of 'cpu' and of 'cuda', got {str(device)!r}")
+    if not torch.cuda.is_available():
+        raise RuntimeError("there is no CUDA device here: pass device='cpu', or leave device out")
+    return _CudaTracer(torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index))
+
+
+def _models(model: Any) -> dict[str, torch.nn.Module]:
+    if model is None:
+        return {}
+    named = dict(model) if isinstance(model, Mapping) else {type(model).__name__: model}
+    for label, one in named.items():
+        if not isinstance(one, torch.nn.Module):
+            raise ValueError(
+                f"model is a torch.nn.Module, or a dictionary of names and modules; {label!r} is a {type(one).__name__}"
+            )
+    return {str(label): one for label, one in named.items()}
+
+
+def _optimizers(optimizer: Any) -> list[Any]:
+    if optimizer is None:
+        return []
+    given = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    for one in given:
+        if not isinstance(getattr(one, "state", None), Mapping):
+            raise ValueError(f"optimizer is a torch.optim optimizer, or a list of them; got a {type(one).__name__}")
+    return given

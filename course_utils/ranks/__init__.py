@@ -1,0 +1,1 @@
+"""Several processes: launching them, what they report, and the simulated cluster."""

@@ -1,0 +1,295 @@
+"""What a torchrun program says of itself: values that it reports, rounds that it times, memory that it holds.
+
+Programs import these from `course_utils.ranks.launch`. They do no harm elsewhere: a program that plain torchrun starts,
+on this machine or on a cluster, runs as it would without them, and rank 0 prints what it has to say.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import random
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from course_utils.ranks.entry import FOLDER_VARIABLE, report_file, write_whole
+
+if TYPE_CHECKING:
+    import torch
+
+# A lesson's record should stay below 200 kB, and it may hold several runs of several ranks.
+MOST_REPORT_BYTES = 32_000
+# A rank that waits in a collective operation of these does so on the CPU, and sleeps.
+_WAITS_ON_CPU = ("gloo", "mpi", "fake")
+_reported: dict[str, Any] = {}
+# The process group of the program, and one beside it in which ranks wait for each other.
+_waiting: tuple[weakref.ref[Any], Any] | None = None
+
+
+def report(**values: Any) -> None:
+    """Hand values of this rank to the notebook that started it with :func:`course_utils.run_ranks`.
+
+    May be called several times; a value replaces an earlier one of the same name. Started otherwise, rank 0 prints the
+    values.
+
+    Args:
+        **values: numbers, texts, truth values, None, tensors with one dimension at most, and lists and dictionaries of
+            these. A number that is not finite becomes None. End names of seconds with ``_s`` and of bytes with
+            ``_bytes``: tables and figures go by that. A list is a series of samples or a curve, a dictionary of bytes
+            is memory by kind.
+
+    Raises:
+        TypeError: if a value is none of these.
+        ValueError: if this rank's report is larger than a record should hold.
+
+    Example:
+        >>> report(loss=[2.0, 1.5], memory_bytes={"weights": 4096})
+        loss: 2 values, the first 2, the last 1.5
+        memory_bytes: weights 4096
+    """
+    new = {name: _plain(value, name) for name, value in values.items()}
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        if os.environ.get("RANK", "0") == "0":
+            for name, value in new.items():
+                sys.stdout.write(f"{name}: {_in_words(value)}\n")
+            sys.stdout.flush()
+        return
+    both = {**_reported, **new}
+    sizes = {name: len(json.dumps(_short(value))) for name, value in both.items()}
+    if sum(sizes.values()) > MOST_REPORT_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise ValueError(
+            f"this rank's report has {sum(sizes.values()) / 1000:.0f} kB, and a record has room for "
+            f"{MOST_REPORT_BYTES / 1000:.0f} kB a rank; {largest!r} alone takes {sizes[largest] / 1000:.0f} kB: "
+            "report fewer values, for example every tenth step"
+        )
+    _reported.update(new)
+    write_whole(
+        report_file(Path(folder), int(os.environ["RANK"])), json.dumps({"values": _reported, "backend": _backend()})
+    )
+
+
+def _plain(value: Any, name: str) -> Any:
+    """A value as JSON holds it."""
+    if hasattr(value, "tolist") and getattr(value, "ndim", 2) <= 1:  # NumPy's or torch's
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, f"{name}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [_plain(item, name) for item in value]
+    raise TypeError(
+        f"report() cannot hand over {name!r}, a {type(value).__name__}: pass numbers, texts, truth values, or lists "
+        "and dictionaries of these, for example with .item() or str()"
+    )
+
+
+def _short(value: Any) -> Any:
+    """A value as a record keeps it: with six digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    return {key: _short(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 1:
+        return f"{len(value)} values, the first {_in_words(value[0])}, the last {_in_words(value[-1])}"
+    if isinstance(value, list):
+        return ", ".join(map(_in_words, value)) or "no values"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_in_words(item)}" for key, item in value.items())
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _distributed() -> Any:
+    """``torch.distributed`` if this program has a process group; None otherwise."""
+    module = sys.modules.get("torch.distributed")
+    return module if module is not None and module.is_available() and module.is_initialized() else None
+
+
+def _backend() -> str | None:
+    dist = _distributed()
+    return None if dist is None else dist.get_backend()
+
+
+def timed_rounds(
+    cases: Mapping[str, Callable[[], Any] | None],
+    *,
+    name: str = "rounds",
+    rounds: int = 20,
+    calls: int = 1,
+    warmup: int = 2,
+    seed: int = 0,
+    items: float | Mapping[str, float] | None = None,
+    agreement: str = "",
+) -> dict[str, list[float]]:
+    """Time cases side by side on all ranks, as :func:`course_utils.compare` does in one process.
+
+    In every round each case runs once, in a random order that is the same on all ranks. Before each timing each rank
+    waits for its device, and then for the others: on the CPU, so that the GPU of a rank that waits is idle. The first
+    case is the baseline; it runs twice in every round, and the second time is the A/A control. The raw seconds are
+    reported: ``run.comparison(name)`` compares the times of the slowest rank.
+
+    Every rank must call this with the same cases in the same order.
+
+    Args:
+        cases: label to function without arguments. None on a rank that has nothing to do in that case: it waits.
+        name: what the result is called.
+        rounds: how many; a verdict needs 8, and 20 to 40 are good.
+        calls: calls in one timing; more for cases under a millisecond.
+        warmup: calls of each case before the first round; the very first one is timed apart.
+        seed: for the order of the cases.
+        items: samples or tokens that one call handles on all ranks together; a number for all cases, or one for each.
+        agreement: what the program has checked of the cases' results, in words.
+
+    Returns:
+        Seconds of one call on this rank, one value a round, by label; no values for a case that is None here.
+
+    Raises:
+        ValueError: if there are fewer than two cases, or an argument makes no sense.
+
+    Example:
+        >>> x = list(range(1000))
+        >>> len(timed_rounds({"sum": lambda: sum(x), "max": lambda: max(x)}, rounds=8, name="on_lists")["max"])
+        on_lists: 8 rounds of sum, max
+        8
+    """
+    if len(cases) < 2:
+        raise ValueError(f"timed_rounds() compares two cases or more, got {len(cases)}: the first is the baseline")
+    for value, what, least in ((rounds, "rounds", 1), (calls, "calls", 1), (warmup, "warmup", 0)):
+        if not isinstance(value, int) or value < least:
+            raise ValueError(f"{what} is a whole number, {least} or more; got {value!r}")
+    if isinstance(items, Mapping) and set(items) != set(cases):
+        raise ValueError(f"items= must be one number or name exactly the cases {', '.join(cases)}")
+    labels = list(cases)
+    order = [*cases.values(), cases[labels[0]]]  # the baseline again: the A/A control
+    first = [_timed(fn, 1) for fn in cases.values()]
+    for fn in order:
+        for _ in range(warmup):
+            _timed(fn, 1)
+    dice = random.Random(seed)
+    seconds: list[list[float]] = [[] for _ in order]
+    turns: list[tuple[int, ...]] = []
+    for _ in range(rounds):
+        if not turns:
+            # All orders come equally often, as long as they can be gone through.
+            places = range(len(order))
+            turns = list(itertools.permutations(places)) if len(order) <= 4 else [tuple(places)]
+            turns = dice.sample(turns, len(turns)) if len(turns) > 1 else [tuple(dice.sample(places, len(order)))]
+        for place in turns.pop():
+            elapsed = _timed(order[place], calls)
+            if elapsed is not None:
+                seconds[place].append(elapsed / calls)
+    own = dict(zip(labels, seconds, strict=False))
+    if os.environ.get(FOLDER_VARIABLE):
+        work = dict(items) if isinstance(items, Mapping) else dict.fromkeys(labels, items)
+        told = {
+            "labels": labels,
+            "seconds": own,
+            "control": seconds[-1],
+            "first_call_s": dict(zip(labels, first, strict=True)),
+            "calls": calls,
+            "items": work,
+            "agreement": agreement,
+        }
+        report(**{name: told})
+    elif os.environ.get("RANK", "0") == "0":
+        sys.stdout.write(f"{name}: {rounds} rounds of {', '.join(labels)}\n")
+    return own
+
+
+def _timed(fn: Callable[[], Any] | None, calls: int) -> float | None:
+    """Wait until all ranks and their devices have nothing to do, then time; None where there is nothing to time."""
+    _synchronize()
+    _wait_for_others()
+    if fn is None:
+        return None
+    start = time.perf_counter()
+    for _ in range(calls):
+        fn()
+    _synchronize()
+    return max(time.perf_counter() - start, 1e-9)
+
+
+def _wait_for_others() -> None:
+    """Wait until all ranks are here, on the CPU: NCCL's barrier would keep the GPUs of those that wait busy."""
+    global _waiting
+    dist = _distributed()
+    if dist is None or dist.get_world_size() == 1:
+        return
+    group = dist.group.WORLD
+    if dist.get_backend() in _WAITS_ON_CPU:
+        dist.barrier()
+        return
+    if _waiting is None or _waiting[0]() is not group:
+        # Once for a program: every rank comes by here at the same time.
+        _waiting = weakref.ref(group), dist.new_group(backend="gloo")
+    # Not barrier(): with a device bound to the process group, that one would take a tensor on the GPU.
+    dist.all_reduce(sys.modules["torch"].zeros(1), group=_waiting[1])
+
+
+def _synchronize() -> None:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    elif torch.backends.mps.is_available():
+        torch.mps.synchronize()
+
+
+def memory_by_kind(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, int]:
+    """Bytes that this rank holds now for a model and its optimizer, by kind.
+
+    Of a sharded parameter (a DTensor) the local shard counts. Memory that several tensors share counts once. Not seen
+    are activations, and buffers that DistributedDataParallel keeps for itself.
+
+    Args:
+        model: the model, wrapped or not.
+        optimizer: its optimizer; a ``ZeroRedundancyOptimizer`` counts with the state of this rank.
+
+    Returns:
+        ``weights`` (buffers included), ``optimizer state`` and ``gradients``.
+
+    Example:
+        >>> import torch
+        >>> memory_by_kind(torch.nn.Linear(8, 4, bias=False))
+        {'weights': 128, 'optimizer state': 0, 'gradients': 0}
+    """
+    import torch
+
+    parameters = list(model.parameters())
+    kinds: dict[str, list[Any]] = {
+        "weights": [*parameters, *model.buffers()],
+        "optimizer state": [],
+        "gradients": [parameter.grad for parameter in parameters],
+    }
+    if optimizer is not None:
+        state = getattr(optimizer, "optim", optimizer).state
+        kinds["optimizer state"] = [value for values in state.values() for value in values.values()]
+    seen: set[tuple[torch.device, int]] = set()
+    sizes = {}
+    for kind, tensors in kinds.items():
+        sizes[kind] = 0
+        for tensor in tensors:
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            storage = local.untyped_storage()
+            key = (storage.device, storage.data_ptr())
+            if storage.nbytes() and key not in seen:
+                seen.add(key)
+                sizes[kind] += storage.nbytes()
+    return sizes

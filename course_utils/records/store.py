@@ -1,0 +1,392 @@
+"""Records: results as JSON files, one for each lesson and machine, written so that a crash never harms an older one.
+
+Pure Python: no torch. A record holds raw samples, the environment, the day, and for each experiment a fingerprint of
+the code and of the parameters that made it. The reference records are part of the package (``records/<machine>/``);
+what a learner records goes to ``results/<machine>/`` beside the package, which git ignores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from course_utils.records.results import RESULT_TYPES, Environment, Unrecorded
+
+SCHEMA_VERSION = 1
+
+
+class RecordError(ValueError):
+    """A record is missing, damaged, too new, or does not fit the experiment. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment in a lesson's record.
+
+    Attributes:
+        name: ``lesson/experiment``.
+        kind: the result's type, a key of ``RESULT_TYPES``: ``comparison``, ``sweep``, ``table``...
+        code_hash: fingerprint of the code that measured it.
+        parameters_hash: fingerprint of the problem sizes in that code.
+        data: the result's own ``to_record()``, without its environment.
+    """
+
+    name: str
+    kind: str
+    code_hash: str
+    parameters_hash: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LessonRecord:
+    """What one machine measured in one lesson.
+
+    Attributes:
+        lesson: the lesson's slug.
+        environment: machine and software.
+        experiments: by name.
+        recorded_at: ISO 8601 time, UTC.
+        seconds: how long the lesson ran.
+    """
+
+    lesson: str
+    environment: Environment
+    experiments: Mapping[str, Experiment]
+    recorded_at: str
+    seconds: float
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    def result(self, name: str) -> Any:
+        """The result of one experiment.
+
+        Args:
+            name: ``lesson/experiment``.
+
+        Returns:
+            One of the types in ``RESULT_TYPES``.
+
+        Raises:
+            RecordError: if the record has no such experiment, or its data is damaged.
+        """
+        if name not in self.experiments:
+            raise RecordError(
+                f"the record of lesson {self.lesson!r} on {self.environment.machine} has no experiment {name!r}; "
+                f"it has: {', '.join(self.experiments) or 'none'}. "
+                f"Check the name, or run `course record {self.lesson}`."
+            )
+        experiment = self.experiments[name]
+        try:
+            return RESULT_TYPES[experiment.kind].from_record(
+                {**experiment.data, "environment": self.environment.to_record()}
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RecordError(
+                f"experiment {name!r} recorded on {self.environment.machine} is damaged ({error}). "
+                f"Restore the file from git or run `course record {self.lesson}`."
+            ) from error
+
+
+def package_root() -> Path:
+    """The folder of ``course_utils``."""
+    return Path(__file__).resolve().parents[1]
+
+
+def reference_root() -> Path:
+    """Where the reference records are: ``course_utils/records``."""
+    return Path(os.environ.get("COURSE_REFERENCE_ROOT") or package_root() / "records")
+
+
+def results_root() -> Path:
+    """Where a learner's own records go: ``results`` beside the package; ``COURSE_RESULTS`` names another folder."""
+    return Path(os.environ.get("COURSE_RESULTS") or package_root().parent / "results")
+
+
+def record_path(root: Path, machine: str, lesson: str) -> Path:
+    """The file of one lesson's record."""
+    return root / machine / f"{lesson}.json"
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON so that the file is either the old one or the whole new one, whatever happens meanwhile.
+
+    Args:
+        path: the file; its folder is made.
+        data: plain JSON types.
+
+    Raises:
+        RecordError: if the disk is full or cannot be written. The old file is untouched.
+    """
+    # Compact: indented raw samples would take one line a number. First, so that bad data leaves no file behind.
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, sort_keys=True) + "\n"
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        # Temporary files are private by default; a record is an ordinary file.
+        temporary.chmod(0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            advice = "the disk is full: free some space and run the same command again"
+        else:
+            advice = "check that you may write there, or set COURSE_RESULTS to a folder of your own"
+        raise RecordError(
+            f"cannot write {path.name} in {path.parent}: {error.strerror}; {advice}. Earlier records are untouched."
+        ) from error
+    finally:
+        # Also after Ctrl-C. Once it is renamed there is nothing left to remove.
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def save_lesson(record: LessonRecord, root: Path) -> Path:
+    """Write a lesson's record below ``root``, atomically.
+
+    Args:
+        record: what to write.
+        root: :func:`reference_root` or :func:`results_root`.
+
+    Returns:
+        The file.
+
+    Raises:
+        RecordError: if it cannot be written; an earlier file is untouched.
+    """
+    path = record_path(root, record.environment.machine, record.lesson)
+    write_json(
+        path,
+        {
+            "schema_version": record.schema_version,
+            "lesson": record.lesson,
+            "recorded_at": record.recorded_at,
+            "seconds": round(record.seconds, 1),
+            "environment": record.environment.to_record(),
+            "experiments": {
+                experiment.name: {
+                    "kind": experiment.kind,
+                    "code_hash": experiment.code_hash,
+                    "parameters_hash": experiment.parameters_hash,
+                    # The environment stands once, above.
+                    "data": {key: value for key, value in experiment.data.items() if key != "environment"},
+                }
+                for experiment in record.experiments.values()
+            },
+        },
+    )
+    return path
+
+
+def load_lesson(path: Path) -> LessonRecord:
+    """Read a lesson's record.
+
+    Args:
+        path: a file that :func:`save_lesson` wrote.
+
+    Returns:
+        The record.
+
+    Raises:
+        RecordError: if it is missing, damaged, or of a newer schema.
+    """
+    shown = f"{path.parent.name}/{path.name}"
+    advice = f"Restore it from git, or delete it and run `course record {path.stem}`."
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RecordError(f"there is no record {shown}. Run `course record {path.stem}` to make one.") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RecordError(f"the record {shown} cannot be read: {error}. {advice}") from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if type(version) is not int:
+        raise RecordError(f"{shown} is not a record of this course: it has no schema_version. {advice}")
+    if version > SCHEMA_VERSION:
+        raise RecordError(
+            f"the record {shown} has schema version {version}, and this course reads up to {SCHEMA_VERSION}. "
+            f"Update the course (git pull), or run `course record {path.stem}`."
+        )
+    try:
+        record = LessonRecord(
+            lesson=data["lesson"],
+            environment=Environment.from_record(data["environment"]),
+            experiments={
+                name: Experiment(name, entry["kind"], entry["code_hash"], entry["parameters_hash"], entry["data"])
+                for name, entry in data["experiments"].items()
+            },
+            recorded_at=data["recorded_at"],
+            seconds=data["seconds"],
+            schema_version=version,
+        )
+        texts = [
+            record.recorded_at,
+            *(h for e in record.experiments.values() for h in (e.code_hash, e.parameters_hash)),
+        ]
+        if not all(isinstance(text, str) for text in texts) or not isinstance(record.seconds, int | float):
+            raise TypeError("a date, a duration or a fingerprint is of another type")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"the record {shown} is damaged: {error!r}. {advice}") from error
+    if record.lesson != path.stem:
+        raise RecordError(f"{shown} holds the record of lesson {record.lesson!r}. {advice}")
+    return record
+
+
+def machines(root: Path) -> list[str]:
+    """Machines that have records below ``root``, sorted."""
+    return sorted({path.parent.name for path in root.glob("*/*.json") if not path.name.startswith(".")})
+
+
+def records_of(lesson: str, root: Path) -> list[LessonRecord]:
+    """Every machine's record of a lesson: accelerators first, then the newest first.
+
+    Args:
+        lesson: the lesson's slug.
+        root: :func:`reference_root` or :func:`results_root`.
+
+    Returns:
+        The records; empty if there are none.
+
+    Raises:
+        RecordError: if one of them cannot be read.
+    """
+    found = [load_lesson(path) for path in root.glob(f"*/{lesson}.json")]
+    found.sort(key=lambda record: (record.recorded_at, record.environment.machine), reverse=True)
+    return sorted(found, key=lambda record: record.environment.device_kind == "cpu")
+
+
+def recorded(name: str, machine: str | None = None) -> Any:
+    """A committed result, shown with the machine and the day that it comes from.
+
+    Args:
+        name: ``lesson/experiment``, for example ``pinned_memory/copy``.
+        machine: a machine's folder name, for example ``nvidia-h200``. By default the newest record of a GPU, or of a
+            CPU as long as no GPU run is recorded; the result then says so.
+
+    Returns:
+        One of the types in ``RESULT_TYPES``; an Unrecorded, which says so in words,
+        for an experiment that the lesson has and no machine has run yet.
+
+    Raises:
+        RecordError: if there is no such experiment or machine, if the record is damaged or too new, or if the
+            experiment's parameters have changed since it was recorded.
+
+    Example:
+        >>> recorded("measuring/doubled_work").rounds >= 8
+        True
+    """
+    lesson, slash, _ = name.partition("/")
+    root = reference_root()
+    if not slash or not lesson:
+        raise RecordError(f"a record's name is 'lesson/experiment', for example 'pinned_memory/copy'; got {name!r}")
+    if machine is not None and machine not in machines(root):
+        raise RecordError(
+            f"there are no records of a machine {machine!r}{_nearest(machine, machines(root))}. "
+            f"Recorded machines: {', '.join(machines(root)) or 'none'}."
+        )
+    available = records_of(lesson, root)
+    if machine is None and not any(name in record.experiments for record in available):
+        needed = _declared(lesson, name)
+        if needed is not None:
+            return Unrecorded(name, needed)
+    if not available:
+        lessons = sorted({path.stem for path in root.glob("*/*.json")})
+        raise RecordError(
+            f"there is no record of a lesson {lesson!r}{_nearest(lesson, lessons)}. "
+            f"Recorded lessons: {', '.join(lessons) or 'none'}. Run `course record {lesson} --reference` to make one."
+        )
+    chosen = [record for record in available if machine in (None, record.environment.machine)]
+    if not chosen:
+        raise RecordError(
+            f"lesson {lesson!r} is not recorded on {machine}; it is on "
+            f"{', '.join(record.environment.machine for record in available)}."
+        )
+    holding = [record for record in chosen if name in record.experiments]
+    record = (holding or chosen)[0]
+    if not holding:
+        suggestion = _nearest(name, list(record.experiments))
+        raise RecordError(
+            f"no record holds {name!r}{suggestion}. Lesson {lesson!r} on {record.environment.machine} holds: "
+            f"{', '.join(record.experiments) or 'nothing'}."
+        )
+    experiment, current = record.experiments[name], current_fingerprint(lesson, name)
+    if current is not None and current.parameters_hash != experiment.parameters_hash:
+        if os.environ.get("COURSE_RECORD_TO"):
+            # This very run makes the record that fits.
+            return Unrecorded(name, _declared(lesson, name) or ())
+        raise RecordError(
+            f"{name!r} was recorded on {record.environment.machine} with other parameters than the notebook has now. "
+            f"Run `course record {lesson} --reference` there, or put the old parameters back."
+        )
+    notes = ["A recorded run."]
+    if machine is None and record.environment.device_kind == "cpu":
+        notes.append("No GPU run of this experiment is recorded yet: this is a CPU's result.")
+    if current is not None and current.code_hash != experiment.code_hash:
+        notes.append("The experiment's code has changed since this was recorded.")
+    result = record.result(name)
+    return dataclasses.replace(result, notes=(*result.notes, *notes))
+
+
+def _nearest(word: str, choices: list[str]) -> str:
+    close = difflib.get_close_matches(word, choices, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _declared(lesson: str, name: str) -> tuple[str, ...] | None:
+    """What an experiment of the lesson's notebook needs, in words; None if the notebook has no such experiment."""
+    from course_utils.records.lessons import NEEDS, LessonError, experiments, find_lesson, needs
+
+    try:
+        found = find_lesson(lesson)
+        if name not in experiments(found):
+            return None
+        needed = needs(found).get(name, ())
+        # Two GPUs are one GPU as well.
+        return tuple(NEEDS[key] for key in needed if not (key == "cuda" and "two-gpus" in needed))
+    except LessonError:
+        return None
+
+
+def current_fingerprint(lesson: str, name: str) -> Any | None:
+    """Fingerprint of an experiment as the lesson's notebook has it now; None where there is no notebook to read."""
+    from course_utils.records.lessons import LessonError, find_lesson, fingerprint
+
+    try:
+        path = find_lesson(lesson).path
+        return fingerprint(path, name)
+    except LessonError:
+        # The package may be installed without the notebooks.
+        return None
+
+
+def keep(result: Any) -> Any:
+    """Keep a named result when a lesson is being recorded; otherwise do nothing.
+
+    ``course record`` executes a notebook with ``COURSE_RECORD_TO`` naming a folder. Each named result is written there
+    at once, so that a lesson that fails later still shows what it had.
+
+    Args:
+        result: any result; one without a name is not kept.
+
+    Returns:
+        The same result.
+    """
+    folder = os.environ.get("COURSE_RECORD_TO")
+    if folder and getattr(result, "name", None):
+        file = Path(folder) / (result.name.replace("/", "__") + ".json")
+        write_json(file, {"name": result.name, "kind": result.kind, "data": result.to_record()})
+    return result

@@ -1,0 +1,183 @@
+"""Numbers with units, for people: three significant digits, the same text on every machine."""
+
+from __future__ import annotations
+
+import math
+
+from course_utils.records.paired import Interval
+
+_SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
+_DECIMAL = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
+_BINARY = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB"))
+
+
+def _three_digits(value: float) -> str:
+    """Three significant digits without an exponent; whole numbers from 100 up."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.3g}")
+    decimals = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    return f"{rounded:.{decimals}f}" if abs(rounded) < 1000 else f"{value:.0f}"
+
+
+def _scaled(value: float, units: tuple[tuple[float, str], ...], step: float) -> tuple[str, str]:
+    """The number and the unit in which it lies between 1 and ``step`` after rounding, where there is such a unit."""
+    for scale, name in units:
+        shown = value / scale
+        if max(abs(float(f"{shown:.3g}")), round(abs(shown))) < step:
+            return _three_digits(shown), name
+    scale, name = units[-1]
+    return _three_digits(value / scale), name
+
+
+def seconds_unit(typical_s: float) -> tuple[float, str]:
+    """The unit in which a time is read best.
+
+    Args:
+        typical_s: a typical time, in seconds.
+
+    Returns:
+        The unit in seconds, and its name.
+
+    Example:
+        >>> seconds_unit(0.002)
+        (0.001, 'ms')
+    """
+    for scale, name in _SECONDS:
+        if typical_s / scale < 999.5:
+            return scale, name
+    return _SECONDS[-1]
+
+
+def format_seconds(seconds: float | None) -> str:
+    """A time with three significant digits.
+
+    Args:
+        seconds: the time; None and infinite times become a dash.
+
+    Returns:
+        For example ``12.3 µs``.
+
+    Example:
+        >>> format_seconds(0.00001234), format_seconds(0.9996), format_seconds(75.2)
+        ('12.3 µs', '1.00 s', '75.2 s')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    if seconds == 0:
+        return "0 s"
+    return " ".join(_scaled(seconds, _SECONDS, 1000))
+
+
+def format_bytes(count: float | None) -> str:
+    """An amount of memory, with binary prefixes: 1 GiB is 1024^3 bytes.
+
+    Args:
+        count: bytes; None becomes a dash.
+
+    Returns:
+        For example ``1.50 GiB``.
+
+    Example:
+        >>> format_bytes(512), format_bytes(3 * 2**29)
+        ('512 B', '1.50 GiB')
+    """
+    if count is None or not math.isfinite(count):
+        return "–"
+    if abs(count) < 1024:
+        return f"{count:.0f} B"
+    return " ".join(_scaled(count, _BINARY, 1024))
+
+
+def format_count(count: int) -> str:
+    """A large number of things, such as parameters.
+
+    Args:
+        count: how many.
+
+    Returns:
+        For example ``6.58 billion``.
+
+    Example:
+        >>> format_count(124_439_808), format_count(6_583_623_680), format_count(900)
+        ('124 million', '6.58 billion', '900')
+    """
+    for scale, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if float(f"{count:.3g}") >= scale:
+            return f"{_three_digits(count / scale)} {word}"
+    return str(count)
+
+
+def format_rate(per_second: float | None, unit: str) -> str:
+    """A rate, with decimal prefixes, as data sheets have them: 1 GB/s is 10^9 bytes a second.
+
+    Args:
+        per_second: work per second; None becomes a dash.
+        unit: ``B/s``, ``FLOP/s``, ``items/s`` or any other.
+
+    Returns:
+        For example ``25.6 GB/s``, ``989 TFLOP/s`` or ``1.20 M items/s``.
+
+    Example:
+        >>> format_rate(25.6e9, "B/s"), format_rate(1234.0, "items/s")
+        ('25.6 GB/s', '1.23 k items/s')
+    """
+    if per_second is None or not math.isfinite(per_second):
+        return "–"
+    number, prefix = _scaled(per_second, _DECIMAL, 1000)
+    joined = prefix + unit if unit in ("B/s", "FLOP/s") else f"{prefix} {unit}".strip()
+    return f"{number} {joined}"
+
+
+def _ratio_decimals(ratio: float) -> int:
+    if abs(ratio - 1) < 0.0195:  # three significant digits would hide how far it is from 1
+        return 3
+    return max(0, 2 - math.floor(math.log10(float(f"{ratio:.3g}")))) if ratio > 0 else 3
+
+
+def format_ratio(ratio: float) -> str:
+    """A ratio of two times, with enough digits to tell it from 1.
+
+    Args:
+        ratio: the ratio.
+
+    Returns:
+        For example ``0.546``, ``1.83`` or ``12.4``.
+
+    Example:
+        >>> format_ratio(1.8347), format_ratio(1.0042), format_ratio(12.44), format_ratio(0.5461)
+        ('1.83', '1.004', '12.4', '0.546')
+    """
+    return f"{ratio:.{_ratio_decimals(ratio)}f}" if math.isfinite(ratio) else "–"
+
+
+def format_interval(interval: Interval) -> str:
+    """An interval of a ratio as ``low to high``, both ends with the same number of decimals where they are alike.
+
+    Args:
+        interval: the interval.
+
+    Returns:
+        For example ``0.541 to 0.552``; a dash when there were too few rounds for an interval.
+
+    Example:
+        >>> format_interval(Interval(0.5412, 0.5523, 0.95)), format_interval(Interval(0.996, 1.0312, 0.95))
+        ('0.541 to 0.552', '0.996 to 1.031')
+    """
+    low, high = interval.low, interval.high
+    if not interval.bounded:
+        return "–"
+    if low <= 0 or high > 3 * low:
+        return f"{format_ratio(low)} to {format_ratio(high)}"
+    decimals = max(_ratio_decimals(low), _ratio_decimals(high))
+    return f"{low:.{decimals}f} to {high:.{decimals}f}"
+
+
+def format_percent(fraction: float) -> str:
+    """A fraction as a percentage with two significant digits.
+
+    Example:
+        >>> format_percent(0.01), format_percent(0.0042), format_percent(0.83)
+        ('1%', '0.42%', '83%')
+    """
+    return f"{float(f'{100 * fraction:.2g}'):g}%" if abs(fraction) < 0.995 else f"{100 * fraction:.0f}%"

@@ -1,0 +1,142 @@
+"""Verdicts in words: what was found, how sure it is, and for an unclear one why and what to do."""
+
+from __future__ import annotations
+
+from course_utils.records import paired
+from course_utils.records.paired import Verdict
+from course_utils.records.results import Case, Comparison, Sweep
+from course_utils.show.quantities import format_interval, format_percent, format_ratio
+
+
+def noise_floor(comparison: Comparison) -> float:
+    """How far the A/A control strayed: 1.004 means that differences up to 0.4% could be noise.
+
+    Args:
+        comparison: a comparison with enough rounds for an interval.
+
+    Returns:
+        A ratio of at least 1; infinite when there are too few rounds.
+    """
+    noise = comparison.noise
+    return max(noise.high, 1 / noise.low if noise.low > 0 else float("inf"), 1.0)
+
+
+def verdict_words(case: Case) -> str:
+    """The verdict in a few words, for a table cell.
+
+    Args:
+        case: one case of a comparison.
+
+    Returns:
+        For example ``FASTER: 1.83 times as fast`` or ``SLOWER: 1.05 times as long``.
+    """
+    if case.is_baseline:
+        return "baseline"
+    verdict = case.verdict
+    if verdict is Verdict.FASTER:
+        return f"FASTER: {format_ratio(case.speedup)} times as fast"
+    if verdict is Verdict.SLOWER:
+        return f"SLOWER: {format_ratio(case.ratio)} times as long"
+    if verdict is Verdict.SAME:
+        return f"SAME: within {format_percent(case.comparison.practical)}"
+    return "UNCLEAR: see below"
+
+
+def _unclear(case: Case) -> str:
+    """Why no verdict could be reached, and what would help. Follows the branches of :func:`paired.decide`."""
+    comparison, interval = case.comparison, case.decision_interval
+    if not (interval.bounded and comparison.noise.bounded):
+        rounds = comparison.rounds
+        if rounds >= paired.MIN_ROUNDS:
+            return (
+                "UNCLEAR: neighbouring rounds resemble each other, so the machine drifts: stop other programs, or "
+                "raise budget_s"
+            )
+        done = f"UNCLEAR: needs {paired.MIN_ROUNDS} rounds, has {rounds}"
+        return f"{done}: let it run to the end" if comparison.interrupted else f"{done}: raise budget_s"
+    shown = f"99% interval {format_interval(interval)}"
+    if interval.low <= 1 <= interval.high:
+        return (
+            f"UNCLEAR: takes {format_ratio(interval.low)} to {format_ratio(interval.high)} times as long as the "
+            f"baseline (99% interval), so it may be faster or slower: raise budget_s, or stop other programs"
+        )
+    direction = "slower" if interval.low > 1 else "faster"
+    floor = noise_floor(comparison)
+    if interval.low <= floor and interval.high >= 1 / floor:
+        return (
+            f"UNCLEAR: looks {direction} ({shown}), but the baseline timed against itself strayed by "
+            f"{format_percent(floor - 1)}: stop other programs, or raise budget_s"
+        )
+    return (
+        f"UNCLEAR: {direction}, but perhaps by less than the {format_percent(comparison.practical)} that matters "
+        f"({shown}): raise budget_s to narrow it"
+    )
+
+
+def verdict_sentence(case: Case) -> str:
+    """The verdict as a sentence, with its 95% interval; an unclear one says why and what to do.
+
+    Args:
+        case: one case of a comparison.
+
+    Returns:
+        For example ``FASTER: 1.83 times as fast (95% interval 1.80 to 1.86)``.
+    """
+    if case.is_baseline:
+        return "baseline: the others are compared with it"
+    verdict = case.verdict
+    if verdict is Verdict.UNCLEAR:
+        return _unclear(case)
+    if verdict is Verdict.FASTER:
+        return f"{verdict_words(case)} (95% interval {format_interval(case.interval.inverse())})"
+    if verdict is Verdict.SLOWER:
+        return f"SLOWER: takes {format_ratio(case.ratio)} times as long (95% interval {format_interval(case.interval)})"
+    return f"{verdict_words(case)} (takes {format_interval(case.interval)} times as long, 95% interval)"
+
+
+def headline(case: Case) -> str:
+    """The verdict as a title that names both sides.
+
+    Args:
+        case: one case of a comparison, not the baseline.
+
+    Returns:
+        For example ``pinned is FASTER: 1.83 times as fast as pageable``.
+    """
+    verdict, baseline = case.verdict, case.comparison.baseline
+    if verdict is Verdict.FASTER:
+        return f"{case.label} is FASTER: {format_ratio(case.speedup)} times as fast as {baseline}"
+    if verdict is Verdict.SLOWER:
+        return f"{case.label} is SLOWER: takes {format_ratio(case.ratio)} times as long as {baseline}"
+    if verdict is Verdict.SAME:
+        return f"{case.label} takes the SAME time as {baseline}, within {format_percent(case.comparison.practical)}"
+    return f"UNCLEAR whether {case.label} is faster or slower than {baseline}"
+
+
+def sweep_summary(sweep: Sweep, label: str) -> str:
+    """How the verdict on one case changes over a sweep.
+
+    Args:
+        sweep: a sweep with at least one point.
+        label: the case.
+
+    Returns:
+        For example ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``. Values that are names have no order, so
+        each verdict lists its own: ``compiled: FASTER for chain, block; SAME for MLP``.
+    """
+    if any(not isinstance(value, int | float) for value in sweep.values):
+        found: dict[Verdict, list[str]] = {}
+        for point in sweep.points:
+            found.setdefault(point.comparison[label].verdict, []).append(str(point.value))
+        return f"{label}: " + "; ".join(f"{verdict} for {', '.join(names)}" for verdict, names in found.items())
+    runs: list[tuple[Verdict, list[str]]] = []
+    for point in sweep.points:
+        verdict = point.comparison[label].verdict
+        if not runs or runs[-1][0] is not verdict:
+            runs.append((verdict, []))
+        runs[-1][1].append(str(point.value))
+    parts = [
+        f"{verdict} at {'' if i else sweep.over + ' '}{values[0]}{' to ' + values[-1] if len(values) > 1 else ''}"
+        for i, (verdict, values) in enumerate(runs)
+    ]
+    return f"{label}: {', '.join(parts)}"

@@ -1,0 +1,261 @@
+"""The command line: what it says, what it returns, and what it makes of machines that lack something."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_utils.commands import cli, machine_check, recording
+from course_utils.records import store
+from tests.sandbox import ROOT, SET_UP, Sandbox, comparing, sandbox
+from tests.sandbox import here as sandbox_here
+
+__all__ = ["sandbox"]
+
+
+@pytest.fixture
+def box(sandbox: Sandbox) -> Sandbox:
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    sandbox.notebook("04_beta", SET_UP, comparing("beta/loops"), comparing("beta/copy"), needs="cuda")
+    return sandbox
+
+
+def one_line(error: str) -> str:
+    """An error that is one line and no traceback."""
+    assert error.count("\n") == 1, error
+    assert error.startswith("course: ")
+    return error
+
+
+# Wrong use
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["recrod"], "there is no 'recrod' (did you mean 'record'?). There are: check, record, report"),
+        (["xyzzy"], "there is no 'xyzzy'. There are: check, record, report"),
+        ([], "the following arguments are required: VERB. `course --help` shows what there is."),
+        (["record", "alhpa"], "Did you mean 00_alpha? The lessons are: 00_alpha, 04_beta."),
+        (["record", "9"], "There is no lesson '9'. The lessons are: 00_alpha, 04_beta."),
+        (["record", "--size", "huge"], "argument --size: invalid choice: 'huge'"),
+        (["record", "--timeout", "-1"], "argument --timeout: invalid number of seconds value: '-1'"),
+        (["record", "--timeout", "nan"], "argument --timeout: invalid number of seconds value: 'nan'"),
+        (["report", "--outptu", "x"], "unrecognized arguments: --outptu"),
+    ],
+)
+def test_wrong_use_is_one_line_with_a_suggestion(box, capsys, arguments, message):
+    assert cli.main(arguments) == 2
+    said = capsys.readouterr()
+    assert message in one_line(said.err)
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("verb", ["check", "record", "report"])
+def test_an_unknown_size_is_refused_before_anything_runs(box, capsys, monkeypatch, verb):
+    monkeypatch.setenv("COURSE_SIZE", "huge")
+    assert cli.main([verb]) == 2
+    assert "COURSE_SIZE='huge' is not a size: set it to 'smoke' or 'full', or unset it" in one_line(
+        capsys.readouterr().err
+    )
+
+
+def test_help_lists_the_verbs_and_succeeds(capsys):
+    assert cli.main(["--help"]) == 0
+    said = capsys.readouterr().out
+    for verb in ("check", "record", "report", "compare"):
+        assert verb in said
+
+
+def test_a_folder_without_lessons_is_one_line(sandbox, capsys, monkeypatch):
+    assert cli.main(["record"]) == 1
+    assert "there are no lessons to record" in one_line(capsys.readouterr().err)
+    monkeypatch.setenv("COURSE_NOTEBOOKS", str(sandbox.root / "nowhere"))
+    assert cli.main(["record"]) == 2
+    assert "There is no notebooks folder" in one_line(capsys.readouterr().err)
+
+
+def test_control_c_in_between_is_one_line(box, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(machine_check, "look", interrupted)
+    assert cli.main(["check"]) == 130
+    assert one_line(capsys.readouterr().err) == "course: stopped\n"
+
+
+def test_a_reader_that_leaves_early_causes_no_traceback(box):
+    run = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m course_utils.commands.cli check --json | head -c 1"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=box.environment(),
+        check=False,
+    )
+    assert run.stdout == "{"
+    assert "Traceback" not in run.stderr
+
+
+def test_the_command_line_itself_starts_without_torch_and_the_drawing_libraries():
+    code = (
+        "import sys, course_utils.commands.cli as c; c._parser(); "
+        "print([name for name in ('torch', 'matplotlib', 'ipywidgets', 'nbclient', 'jinja2') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+# course check
+
+
+def test_check_describes_this_machine_and_each_lesson(box, capsys):
+    here = sandbox_here()
+    assert cli.main(["check"]) == 0
+    said = capsys.readouterr().out
+    assert f"This machine: {here.machine}" in said
+    assert f"torch {here.torch}" in said
+    assert "00_alpha  runs live\n" in said
+    for name in ("C++ compiler", "CUDA GPU", "second GPU", "Chromium", "disk", "jupyterlab"):
+        assert name in said
+    assert max(map(len, said.splitlines())) <= 110
+
+
+def test_check_says_which_lessons_are_shown_from_records(box, monkeypatch):
+    monkeypatch.setattr(recording, "satisfied", lambda here: {"compiler"})
+    words = {status.lesson: status.words for status in machine_check.look().lessons}
+    assert words["00_alpha"] == "runs live"
+    assert words["04_beta"] == "runs live, except copy: needs a CUDA GPU; not recorded anywhere yet"
+    store.write_json(box.reference / "some-gpu" / "beta.json", {})
+    words = {status.lesson: status.words for status in machine_check.look().lessons}
+    assert words["04_beta"] == "runs live, except copy: needs a CUDA GPU; shown from some-gpu"
+
+
+def test_check_writes_json(box, capsys):
+    assert cli.main(["check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["works"] is True
+    assert found["environment"]["torch"] == sandbox_here().torch
+    assert {finding["state"] for finding in found["findings"]} <= {"ok", "missing"}
+    assert [status["lesson"] for status in found["lessons"]] == ["00_alpha", "04_beta"]
+
+
+def test_a_damaged_notebook_is_named_and_the_rest_is_checked(box, capsys):
+    box.notebook("05_gamma", "this is no Python")
+    cli.main(["check"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "05_gamma damaged: 05_gamma.ipynb, cell 2 is not valid Python" in said
+    assert "00_alpha runs live" in said
+
+
+def test_a_torch_that_does_not_start_is_a_finding_with_advice(box):
+    shadow = box.root / "shadow"
+    shadow.mkdir()
+    (shadow / "torch.py").write_text("raise ImportError('libtorch_cpu.so: cannot open shared object file')")
+    run = box.course("check", PYTHONPATH=os.pathsep.join([str(shadow), str(ROOT)]))
+    said = " ".join((run.stdout + run.stderr).split())
+    assert run.returncode == 1
+    assert "broken torch ImportError: libtorch_cpu.so: cannot open shared object file" in said
+    assert "Delete the folder .venv and run `make lab`" in said
+    assert "does not run: torch is broken" in said
+    assert "Traceback" not in said
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    """A stand-in for a program of another machine."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def finding(name: str, **probe) -> machine_check.Finding:
+    defaults = {"available": False, "built_for": None, "warning": None, "environment": sandbox_here().to_record()}
+    found = machine_check._gpu(defaults | probe)
+    return next(entry for entry in found if entry.name == name)
+
+
+@pytest.fixture
+def with_driver(tmp_path, monkeypatch):
+    """nvidia-smi as it answers on a machine with two GPUs."""
+    program(tmp_path / "bin", "nvidia-smi", "echo 'NVIDIA A, Rev 2, 570.12'\necho 'NVIDIA B, 570.12'")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("probe", "advice"),
+    [
+        ({"built_for": None}, "is built for CPUs. Delete the folder .venv, set TORCH_INDEX_URL"),
+        ({"built_for": "13.0", "warning": "driver too old\nmore"}, "cannot use this driver. Update NVIDIA's driver"),
+        ({"built_for": "rocm 6.4"}, "This torch is built for AMD GPUs"),
+    ],
+)
+def test_a_gpu_that_torch_does_not_use_comes_with_the_way_out(with_driver, probe, advice):
+    found = finding("CUDA GPU", **probe)
+    assert found.state == "missing"
+    assert found.found == "NVIDIA A, Rev 2, NVIDIA B, driver 570.12"
+    assert advice in found.advice
+    if probe.get("warning"):
+        assert found.advice.endswith("torch says: driver too old")
+
+
+def test_a_hidden_gpu_is_no_driver_problem(with_driver, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert finding("CUDA GPU", built_for="13.0").advice == "CUDA_VISIBLE_DEVICES hides it. Unset it."
+
+
+def test_a_gpu_that_works_is_named_and_a_second_one_counted():
+    environment = sandbox_here().to_record() | {"device_name": "NVIDIA A", "driver": "570.12", "gpu_count": 1}
+    assert finding("CUDA GPU", available=True, environment=environment).found == "NVIDIA A, driver 570.12"
+    assert finding("second GPU", available=True, environment=environment).state == "missing"
+    assert finding("second GPU", available=True, environment=environment | {"gpu_count": 2}).state == "ok"
+
+
+def test_hardware_without_a_driver_is_seen(tmp_path):
+    for name, vendor, kind in (("a", "0x8086", "0x030000"), ("b", "0x10de", "0x040300")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(vendor + "\n")
+        (tmp_path / name / "class").write_text(kind + "\n")
+    assert not machine_check.nvidia_hardware(tmp_path)
+    (tmp_path / "b" / "class").write_text("0x030200\n")
+    assert machine_check.nvidia_hardware(tmp_path)
+    assert not machine_check.nvidia_hardware(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch.compile looks for another compiler there")
+def test_a_missing_compiler_says_what_to_install_or_to_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    found = machine_check._compiler()
+    assert found.state == "missing"
+    assert "sudo apt install g++" in found.advice
+    assert "compiler" not in recording.satisfied(sandbox_here())
+    program(tmp_path, "clang++", "")
+    assert machine_check._compiler().advice == "torch.compile looks for another: set CXX=clang++."
+    monkeypatch.setenv("CXX", "clang++")
+    assert machine_check._compiler().state == "ok"
+    assert "compiler" in recording.satisfied(sandbox_here())
+    monkeypatch.setenv("CXX", "icpx")
+    assert "correct or unset CXX" in machine_check._compiler().advice
+
+
+def test_a_missing_browser_and_a_full_disk_do_not_stop_the_course(box, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
+    assert machine_check._chromium().state == "missing"
+    (tmp_path / "chromium-1200").mkdir()
+    assert machine_check._chromium().found.endswith("chromium-1200")
+    monkeypatch.setattr(machine_check, "MIN_FREE_BYTES", 2**80)
+    assert machine_check._disk().state == "missing"
+
+
+def test_a_missing_package_is_broken(monkeypatch):
+    found = machine_check._package("a-package-that-is-not-there", "It does something.")
+    assert (found.state, found.found) == ("broken", "not installed")
+    assert found.advice.startswith("It does something. Run `make lab`")

@@ -1,0 +1,458 @@
+"""Comparing records: which verdicts changed between two machines or two dates, and how much of it may be chance."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from authoring import claims
+from course_utils.commands import cli, record_changes
+from course_utils.commands.changes_text import changes_text
+from course_utils.commands.record_changes import (
+    Kind,
+    RecordChangesError,
+    RecordSet,
+    compare_records,
+    read_records,
+    with_claims,
+)
+from course_utils.records import store
+from course_utils.records.result_rows import rows_of
+from course_utils.records.results import Comparison, Curve, Curves, Environment, Measurement, Sweep, SweepPoint, Table
+from course_utils.records.store import Experiment, LessonRecord
+from tests.made_up_records import CPU
+from tests.sandbox import Sandbox, sandbox
+
+__all__ = ["sandbox"]
+
+EARLY, LATE = "2026-01-01T10:00:00+00:00", "2026-02-01T10:00:00+00:00"
+
+
+def on(machine: str, **more: Any) -> Environment:
+    return dataclasses.replace(CPU, machine=machine, **more)
+
+
+def compared(ratio: float, noise: float = 0.002, rounds: int = 30, seed: int = 0, control: float = 1.0) -> Comparison:
+    """Two cases, one of which takes ``ratio`` times as long, with independent noise; so does the A/A control."""
+    draw = random.Random(f"{ratio} {seed}")
+
+    def series(seconds: float) -> tuple[float, ...]:
+        return tuple(seconds * math.exp(draw.gauss(0, noise)) for _ in range(rounds))
+
+    cases = Measurement("plain", series(1e-3)), Measurement("tuned", series(ratio * 1e-3))
+    return Comparison(cases, Measurement("plain again", series(control * 1e-3)), on("any"), name="alpha/loops")
+
+
+def record(machine: str, at: str = EARLY, lesson: str = "alpha", size: str = "smoke", **results: Any) -> LessonRecord:
+    """A record with the results given by name; a tuple holds a result, the hash of its code and of its parameters."""
+    experiments = {}
+    for name, given in results.items():
+        result, code, parameters = given if isinstance(given, tuple) else (given, "code", "parameters")
+        data = {key: value for key, value in result.to_record().items() if key != "environment"}
+        full = f"{lesson}/{name}"
+        experiments[full] = Experiment(full, result.kind, code, parameters, data | {"name": full})
+    return LessonRecord(lesson, on(machine, size=size), experiments, at, 12.5)
+
+
+def side(*records: LessonRecord) -> RecordSet:
+    return RecordSet("some", "made up", {one.lesson: one for one in records})
+
+
+def only_change(a: Any, b: Any, **more: Any) -> record_changes.Change:
+    """What becomes of an experiment with one row."""
+    (change,) = compare_records(side(record("a", it=a)), side(record("b", it=b)), **more).changes
+    return change
+
+
+# What becomes of a ratio
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "kind"),
+    [
+        (compared(0.5), compared(1.5), Kind.CHANGED),
+        (compared(1.0), compared(1.2), Kind.CHANGED),
+        (compared(0.5), compared(0.7), Kind.MOVED),
+        (compared(0.5), compared(0.5, seed=1), Kind.SAME_VERDICT),
+        # Another verdict, but the intervals overlap.
+        (compared(1.009, noise=0.001), compared(1.012, noise=0.004), Kind.WITHIN_NOISE),
+        # Intervals far apart, in a run whose A/A control is as far off: verdicts do not rest on less.
+        (compared(1.0, control=1.15), compared(1.1), Kind.WITHIN_NOISE),
+        (compared(0.5, control=1.5), compared(0.7), Kind.SAME_VERDICT),
+        # Apart, and by less than anybody cares about.
+        (compared(1.0, noise=0.0001), compared(1.004, noise=0.0001), Kind.SAME_VERDICT),
+    ],
+)
+def test_a_verdict_changed_only_if_the_intervals_are_apart(a, b, kind):
+    assert only_change(a, b).kind is kind
+    assert only_change(b, a).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("unclear", "clear", "note"),
+    [
+        (compared(0.8, noise=0.5), compared(0.8), ""),
+        # Too few rounds for an interval: nothing can be said to have changed.
+        (compared(0.5, rounds=5), compared(2.0), ""),
+        # Unclear for its own control, and elsewhere all the same.
+        (compared(1.2, control=1.3), compared(0.5), "0.41"),
+    ],
+)
+def test_to_and_from_unclear_is_no_change_of_mind(unclear, clear, note):
+    change = only_change(unclear, clear)
+    assert (change.kind, bool(change.note)) == (Kind.BECAME_CLEAR, bool(note))
+    assert change.note.startswith(note)
+    assert only_change(clear, unclear).kind is Kind.BECAME_UNCLEAR
+
+
+def test_a_move_says_by_how_much():
+    change = only_change(compared(0.5), compared(0.7))
+    factor = float(change.note.removesuffix(" times A's"))
+    assert factor == pytest.approx(0.7 / 0.5, rel=0.01)
+    assert change.a.words.startswith("FASTER 0.5")
+    assert change.a.interval.low < change.a.value < change.a.interval.high
+
+
+def test_every_point_of_a_sweep_is_compared_with_its_like():
+    def sweep(*ratios: float) -> Sweep:
+        points = tuple(SweepPoint(10 * (i + 1), compared(ratio)) for i, ratio in enumerate(ratios))
+        return Sweep("n", points, on("any"))
+
+    found = compare_records(side(record("a", it=sweep(0.5, 0.5, 2.0))), side(record("b", it=sweep(0.5, 2.0))))
+    assert [(change.row, change.kind) for change in found.changes] == [
+        ("n 10: tuned, against plain", Kind.SAME_VERDICT),
+        ("n 20: tuned, against plain", Kind.CHANGED),
+        ("n 30: tuned, against plain", Kind.ONLY_A),
+    ]
+    assert found.intervals_compared == 2
+    assert found.apart_by_chance == pytest.approx(0.04)
+
+
+def test_chance_alone_takes_hardly_any_intervals_apart():
+    runs = [compared(0.9, noise=0.03, rounds=20, seed=seed) for seed in range(200)]
+    apart = sum(
+        only_change(a, b).kind in (Kind.CHANGED, Kind.MOVED) for a, b in zip(runs[::2], runs[1::2], strict=True)
+    )
+    assert apart <= 0.02 * 100
+
+
+def test_times_without_a_baseline_are_compared_by_their_intervals():
+    def timed(seconds: float, noise: float = 0.002) -> Measurement:
+        draw = random.Random(seconds)
+        samples = tuple(seconds * math.exp(draw.gauss(0, noise)) for _ in range(30))
+        return Measurement("one", samples, environment=on("any"))
+
+    assert only_change(timed(1e-3), timed(1.1e-3)).kind is Kind.MOVED
+    assert only_change(timed(1e-3), timed(1.001e-3)).kind is Kind.SAME_VALUE
+    assert only_change(timed(1e-3, 0.5), timed(1.1e-3)).kind is Kind.SAME_VALUE
+
+
+# Values without an interval
+
+
+def table(value: Any, unit: str | None = None) -> Table:
+    return Table(("case", "value"), (("row", value),), on("any"), {"value": unit} if unit else {})
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "unit", "kind", "note"),
+    [
+        (2**20, 2**20, "bytes", Kind.SAME_VALUE, ""),
+        (1000, 1040, "bytes", Kind.SAME_VALUE, ""),
+        (1000, 1100, "bytes", Kind.DIFFERS, "by 9.1%"),
+        (0, 3, "count", Kind.DIFFERS, "by 100%"),
+        (0, 0, "count", Kind.SAME_VALUE, ""),
+        (1e-7, 1.6e-7, "relative", Kind.SAME_VALUE, ""),
+        (1e-7, 1e-5, "relative", Kind.DIFFERS, "by 99%"),
+        ("math", "flash", None, Kind.DIFFERS, "other words"),
+        (True, False, None, Kind.DIFFERS, "other words"),
+        (None, 3, "count", Kind.DIFFERS, "other words"),
+    ],
+)
+def test_cells_of_tables_are_compared_by_value(a, b, unit, kind, note):
+    change = only_change(table(a, unit), table(b, unit))
+    assert (change.row, change.kind, change.note) == ("row: value", kind, note)
+
+
+def test_the_tolerance_is_for_the_reader_to_choose():
+    assert only_change(table(1000, "bytes"), table(1040, "bytes"), tolerance=0.01).kind is Kind.DIFFERS
+    with pytest.raises(ValueError, match=r"0\.05 is 5%"):
+        only_change(table(1), table(2), tolerance=-1)
+
+
+@pytest.mark.parametrize(
+    ("b", "note"),
+    [
+        (Curve("loss", (1, 2, 3), (3.0, 2.0, 1.01)), ""),
+        (Curve("loss", (1, 2, 3), (3.0, 1.0, 1.0)), "by 50% at 2: 2 and 1"),
+        (Curve("loss", (1, 2), (3.0, 2.0)), "read off elsewhere: 3 and 2 points"),
+        (Curve("loss", (1, 2, 3), (3.0, 2.0, None)), "only one of them is finite at 3"),
+    ],
+)
+def test_curves_say_where_they_part(b, note):
+    a = Curves((Curve("loss", (1, 2, 3), (3.0, 2.0, 1.0)),), "step", "loss", on("any"))
+    change = only_change(a, dataclasses.replace(a, curves=(b,)))
+    assert (change.kind, change.note) == (Kind.DIFFERS if note else Kind.SAME_VALUE, note)
+
+
+# What cannot be compared
+
+
+@pytest.mark.parametrize(
+    ("hashes", "reason"),
+    [
+        (("other", "parameters"), "the experiment's code changed"),
+        (("other", "other"), "the experiment's parameters changed"),
+    ],
+)
+def test_changed_experiments_are_not_compared(hashes, reason):
+    a = record("a", it=compared(0.5), more=compared(0.5))
+    b = record("b", it=(compared(2.0), *hashes))
+    found = compare_records(side(a), side(b))
+    assert [(change.experiment, change.kind, change.note) for change in found.changes] == [
+        ("alpha/it", Kind.NOT_COMPARABLE, reason),
+        ("alpha/more", Kind.ONLY_A, ""),
+    ]
+    assert found.intervals_compared == 0
+
+
+def test_other_sizes_are_said_and_only_ratios_are_compared():
+    a = record("a", it=compared(0.5), told=table(1000, "bytes"))
+    b = record("b", it=compared(2.0), told=table(9000, "bytes"), size="full")
+    found = compare_records(side(a), side(b))
+    assert [change.kind for change in found.changes] == [Kind.CHANGED, Kind.NOT_COMPARABLE]
+    (notice,) = found.notices
+    assert "A ran smoke sizes on cpu, B full sizes on cpu" in notice
+
+
+def test_one_run_on_both_sides_is_no_agreement():
+    a, again = record("a", it=compared(0.5)), record("a", lesson="beta", it=compared(0.5))
+    found = compare_records(side(a, again), side(record("a", LATE, it=compared(0.5, seed=1)), again))
+    assert found.same_runs == ("beta",)
+    assert found.intervals_compared == 1
+    with pytest.raises(RecordChangesError, match="the very same records"):
+        compare_records(side(a), side(a))
+
+
+# Finding records
+
+
+@pytest.fixture
+def box(sandbox: Sandbox) -> Sandbox:
+    """Two machines in the reference records, one of which is the reader's as well."""
+    store.save_lesson(record("first-cpu", it=compared(0.5)), sandbox.reference)
+    store.save_lesson(record("first-cpu", lesson="beta", it=compared(0.5)), sandbox.reference)
+    store.save_lesson(record("second-cpu", LATE, it=compared(2.0)), sandbox.reference)
+    store.save_lesson(record("second-cpu", LATE, it=compared(0.7)), sandbox.results)
+    return sandbox
+
+
+def test_a_machine_a_folder_and_a_file_are_found(box):
+    assert set(read_records("first-cpu").records) == {"alpha", "beta"}
+    folder = box.reference / "first-cpu"
+    assert read_records(str(folder)).records == read_records("first-cpu").records
+    assert set(read_records(str(folder / "beta.json")).records) == {"beta"}
+    # The folder of a single machine will do.
+    assert set(read_records(str(box.results)).records) == {"alpha"}
+
+
+def test_own_records_and_reference_records_of_one_name_are_told_apart(box):
+    with pytest.raises(RecordChangesError, match="say own:second-cpu or reference:second-cpu"):
+        read_records("second-cpu")
+    own, reference = read_records("own:second-cpu"), read_records("reference:second-cpu")
+    assert (own.where, reference.where) == ("your own records", "the reference records")
+    (change,) = compare_records(reference, own).changes
+    assert change.kind is Kind.CHANGED
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("first-cup", r"did you mean 'first-cpu'\?\)\. Recorded machines: first-cpu, second-cpu"),
+        ("own:first-cpu", "there is no machine, folder or file 'own:first-cpu'.*Recorded machines: second-cpu"),
+        ("reference", "holds several machines: name one, such as"),
+        ("notebooks", "there are no records in notebooks"),
+        ("-x:first-cpu", "'-x' is no commit"),
+    ],
+)
+def test_a_wrong_name_is_met_with_what_there_is(box, monkeypatch, name, message):
+    monkeypatch.chdir(box.root)
+    with pytest.raises(RecordChangesError, match=message):
+        read_records(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "cannot be read"), ('{"schema_version": 99}', "schema version 99"), ("[]", "is not a record")],
+)
+def test_a_record_that_cannot_be_read_is_named_and_the_others_are_compared(box, text, message):
+    (box.reference / "first-cpu" / "beta.json").write_text(text)
+    found = read_records("first-cpu")
+    assert set(found.records) == {"alpha"}
+    assert len(found.problems) == 1
+    assert message in found.problems[0]
+    (box.reference / "first-cpu" / "alpha.json").unlink()
+    with pytest.raises(RecordChangesError, match=message):
+        read_records("first-cpu")
+
+
+def test_samples_that_are_damaged_are_noticed_before_anything_is_compared(box):
+    path = box.reference / "first-cpu" / "beta.json"
+    data = json.loads(path.read_text())
+    data["experiments"]["beta/it"]["data"]["cases"][0]["elapsed_s"] = [0]
+    path.write_text(json.dumps(data))
+    assert "is damaged" in read_records("first-cpu").problems[0]
+
+
+def test_an_older_commit_is_compared_with_what_lies_there_now(tmp_path, monkeypatch):
+    package = tmp_path / "course_utils"
+    records = package / "records"
+    monkeypatch.setattr(store, "package_root", lambda: package)
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(records))
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "results"))
+
+    def git(*arguments: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    store.save_lesson(record("a-cpu", it=compared(0.5)), records)
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    store.save_lesson(record("a-cpu", LATE, it=compared(2.0)), records)
+    before, now = read_records("HEAD:a-cpu"), read_records("a-cpu")
+    assert (before.records["alpha"].recorded_at, now.records["alpha"].recorded_at) == (EARLY, LATE)
+    assert [change.kind for change in compare_records(before, now).changes] == [Kind.CHANGED]
+    with pytest.raises(RecordChangesError, match=r"commit HEAD has no records of 'a-gpu'.*It has: a-cpu"):
+        read_records("HEAD:a-gpu")
+    with pytest.raises(RecordChangesError, match=r"git cannot read that commit .*REV:MACHINE takes a commit"):
+        read_records("HEAD~7:a-cpu")
+
+
+# The ledger
+
+
+def test_claims_that_the_two_sides_decide_differently_are_listed(box, monkeypatch):
+    rule = (("confirmed", 'alpha/it["tuned"].verdict == "FASTER"'), ("refuted", "True"))
+    part = claims.Part("tuned is faster", "speed", "any", "confirmed", rule=rule)
+    claim = claims.Claim("T1", "tuned is faster", "x", "alpha", "Alpha", "speed", "any", "confirmed", "s", "", (part,))
+    beta = dataclasses.replace(part, rule=(("confirmed", 'beta/it["tuned"].verdict == "FASTER"'),))
+    monkeypatch.setattr(claims, "load_claims", lambda: [claim, dataclasses.replace(claim, id="T2", parts=(beta,))])
+    a, b = read_records("first-cpu"), read_records("reference:second-cpu")
+    (change,) = with_claims(compare_records(a, b)).claims
+    # T2 stays open on the side that has not recorded beta: that is no difference.
+    assert (change.claim, change.a, change.b) == ("T1", "confirmed", "refuted")
+    assert "T1  A: confirmed, B: refuted  tuned is faster" in changes_text(with_claims(compare_records(a, b)))
+    assert with_claims(compare_records(a, read_records("own:second-cpu"))).claims == ()
+
+
+def test_a_rule_that_does_not_fit_an_older_record_is_said_and_stops_nothing(box, monkeypatch):
+    part = claims.Part("x", "speed", "any", "confirmed", rule=(("confirmed", 'alpha/it["renamed"].ratio < 1'),))
+    claim = claims.Claim("T1", "x", "x", "alpha", "Alpha", "speed", "any", "confirmed", "s", "", (part,))
+    monkeypatch.setattr(claims, "load_claims", lambda: [claim])
+    found = with_claims(compare_records(read_records("first-cpu"), read_records("own:second-cpu")))
+    (notice,) = found.notices
+    assert notice.startswith("Claim T1 is not compared: ")
+    assert found.counts[Kind.MOVED] == 1
+
+    def damaged() -> list[claims.Claim]:
+        raise claims.ClaimError("the ledger is damaged")
+
+    monkeypatch.setattr(claims, "load_claims", damaged)
+    assert with_claims(dataclasses.replace(found, notices=())).notices == (
+        "No claims are compared: the ledger is damaged",
+    )
+
+
+# The command
+
+
+def test_the_command_says_what_changed_and_how_much_may_be_chance(box, capsys):
+    assert cli.main(["compare", "first-cpu", "reference:second-cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "changed, beyond noise: another verdict" in said
+    assert "A  FASTER 0.5" in said
+    assert "B  SLOWER 2.00" in said
+    assert "Only in A: beta." in said
+    assert "1 pair of 99% intervals compared" in said
+    assert "on average at most 0.02 of them" in " ".join(said.split())
+
+
+def test_what_is_the_same_is_shown_when_asked_for(box, capsys):
+    store.save_lesson(record("third-cpu", it=compared(0.5, seed=1)), box.reference)
+    cli.main(["compare", "first-cpu", "third-cpu"])
+    short = capsys.readouterr().out
+    assert "tuned, against plain" not in short
+    assert "--all shows the rest as well." in short
+    cli.main(["compare", "first-cpu", "third-cpu", "--all"])
+    assert "same verdict: and the interval has hardly moved\n  alpha/it\n    tuned, against plain\n" in (
+        capsys.readouterr().out
+    )
+
+
+def test_many_values_that_differ_are_counted_and_shown_when_asked_for():
+    def wide(factor: int) -> Table:
+        return Table(("case", "n"), tuple((f"row {i}", i * factor) for i in range(1, 9)), on("any"), {"n": "count"})
+
+    found = compare_records(side(record("a", it=wide(1))), side(record("b", it=wide(2))))
+    assert "and 5 more; --all shows them" in changes_text(found)
+    assert "row 8: n (by 50%)" not in changes_text(found)
+    assert "row 8: n (by 50%)" in changes_text(found, everything=True)
+
+
+def test_the_text_fits_the_terminal_and_json_says_the_same(box, capsys):
+    found = compare_records(read_records("first-cpu"), read_records("reference:second-cpu"))
+    assert max(map(len, changes_text(found, width=60).splitlines())) <= 60
+    assert cli.main(["compare", "first-cpu", "reference:second-cpu", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["counts"]["changed, beyond noise"] == 1
+    (change,) = told["changes"]
+    assert change["a"]["verdict"] == "FASTER"
+    assert change["a"]["interval_99"][0] < change["a"]["value"] < change["a"]["interval_99"][1]
+    assert told["only_a"] == ["beta"]
+
+
+def test_json_holds_no_infinite_ends(box, capsys):
+    store.save_lesson(record("third-cpu", it=compared(0.5, rounds=4)), box.reference)
+    assert cli.main(["compare", "first-cpu", "third-cpu", "--json"]) == 0
+    (change,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["changes"]
+    assert change["b"]["interval_99"] is None
+    assert change["b"]["noise_floor"] is None
+    assert change["a"]["noise_floor"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["first-cpu"], "the following arguments are required: B"),
+        (["first-cpu", "first-cpu"], "first-cpu and first-cpu are the very same records"),
+        (["first-cpu", "frist-cpu"], "did you mean 'first-cpu'?"),
+        (["first-cpu", "second-cpu"], "say own:second-cpu or reference:second-cpu"),
+        (["first-cpu", "second-cpu", "--tolerance", "5"], "argument --tolerance: invalid fraction value: '5'"),
+    ],
+)
+def test_wrong_use_is_one_line(box, capsys, arguments, message):
+    assert cli.main(["compare", *arguments]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.startswith("course: ")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+# Rows
+
+
+def test_no_two_rows_of_a_committed_result_share_a_label():
+    for path in sorted(Path(store.package_root(), "records").glob("*/*.json")):
+        found = store.load_lesson(path)
+        for name in found.experiments:
+            labels = [row.label for row in rows_of(found.result(name))]
+            assert len(labels) == len(set(labels)), name

@@ -1,0 +1,584 @@
+"""Recording lessons: real notebooks in real kernels, and everything that can go wrong while they run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_utils.commands import cli, recording
+from course_utils.commands.recording import RecordingError
+from course_utils.records import lessons, store
+from course_utils.records.paired import Verdict
+from tests.sandbox import SET_UP, Sandbox, alive, comparing, kill, number_in, sandbox, wait_for
+from tests.sandbox import here as sandbox_here
+
+__all__ = ["sandbox"]
+
+# Writes the kernel's process id, so that a test knows which process must be gone.
+SAY_WHO = "import os\nopen('pid.part', 'w').write(f'{os.getpid()}\\n')\nos.replace('pid.part', 'pid')"
+HANG = "import time\ntime.sleep(300)"
+
+
+# A worker in a session of its own, as torchrun starts them.
+WORKER = """
+import subprocess, sys
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+open("worker", "w").write(f"{worker.pid}\\n")
+""".strip()
+
+
+@pytest.fixture
+def here():
+    return sandbox_here()
+
+
+@pytest.fixture
+def course_main(sandbox, here, monkeypatch, capsys):
+    """The command line in this process, which spares a test that starts many the time to ask torch."""
+    monkeypatch.setattr(recording, "environment_here", lambda size=None: here)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        status = cli.main(arguments)
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    return run
+
+
+def record_all(box: Sandbox) -> list[str]:
+    """Record every lesson that is not current; returns the states."""
+    return [
+        outcome.state
+        for outcome in recording.record_lessons(lessons.find_lessons(), box.results, sandbox_here(), repeat=False)
+    ]
+
+
+def other_record(box: Sandbox, lesson: str, machine: str) -> dict[str, bytes]:
+    """A record that is there before, with content that nobody could write by accident."""
+    folder = box.results / machine
+    folder.mkdir(parents=True)
+    (folder / f"{lesson}.json").write_text('{"schema_version": 1, "kept": "as it was"}\n')
+    return box.record_files()
+
+
+# What is written
+
+
+def test_a_recorded_lesson_reads_back_with_its_samples_environment_and_fingerprints(sandbox, here):
+    sandbox.notebook(
+        "00_alpha",
+        "from course_utils import compare"
+        'compare({"short": lambda: sum(range(20_000)), "long": lambda: sum(range(40_000))}, name="alpha/loops", '
+        "memory=False, check=False, budget_s=1)",
+    )
+    lesson = lessons.find_lesson("alpha")
+    cells = []
+    record = recording.record_lesson(
+        lesson, sandbox.results, here, on_cell=lambda cell, count, done: cells.append((cell, count, done))
+    )
+    again = store.load_lesson(sandbox.results / here.machine / "alpha.json")
+    result = again.result("alpha/loops")
+    assert result.rounds >= 8
+    assert result["long"].verdict in (Verdict.SLOWER, Verdict.UNCLEAR)
+    print_ = lessons.fingerprint(lesson.path, "alpha/loops")
+    stored = again.experiments["alpha/loops"]
+    assert (stored.code_hash, stored.parameters_hash) == (print_.code_hash, print_.parameters_hash)
+    assert again.environment.torch == here.torch
+    assert again.environment.size == here.size
+    assert again.recorded_at == record.recorded_at
+    assert again.recorded_at.endswith("+00:00")
+    assert again.seconds > 0
+    assert {(1, 2, False), (1, 2, True), (2, 2, False), (2, 2, True)} == set(cells)
+    assert not sandbox.leftovers()
+
+
+def test_the_kernel_is_told_where_and_how_large_and_runs_beside_the_notebook(sandbox, here):
+    sandbox.notebook(
+        "00_alpha",
+        SET_UP,
+        "import os, sys\nopen('seen', 'w').write('\\n'.join([os.environ['COURSE_SIZE'], os.environ['COURSE_PROGRESS'], "
+        "os.getcwd(), sys.executable]))",
+        comparing("alpha/loops"),
+    )
+    run = sandbox.course("record", "alpha", "--size", "full", "--reference")
+    assert run.returncode == 0, run.stdout + run.stderr
+    size, progress, folder, python = (sandbox.notebooks / "seen").read_text().splitlines()
+    assert (size, progress, Path(folder), python) == ("full", "0", sandbox.notebooks, sys.executable)
+    # A reference goes into its own folder.
+    assert not sandbox.results.exists()
+    (path,) = sandbox.reference.glob("*/alpha.json")
+    assert store.load_lesson(path).environment.size == "full"
+
+
+def test_a_recording_begins_without_kernels_that_were_compiled_earlier(sandbox, tmp_path, monkeypatch):
+    earlier = tmp_path / "compiled earlier"
+    (earlier / "kernels").mkdir(parents=True)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(earlier))
+    sandbox.notebook(
+        "00_alpha",
+        SET_UP,
+        "import os\ncache = os.environ['TORCHINDUCTOR_CACHE_DIR']\n"
+        "assert not os.path.exists(cache) or not os.listdir(cache)\n"
+        "open('seen', 'w').write(cache)",
+        comparing("alpha/loops"),
+    )
+    run = sandbox.course("record", "alpha")
+    assert run.returncode == 0, run.stdout + run.stderr
+    used = Path((sandbox.notebooks / "seen").read_text())
+    assert used != earlier
+    assert not used.exists()  # nothing is left behind
+
+
+def test_the_recording_process_itself_runs_no_torch_code_while_a_kernel_measures():
+    used = subprocess.run(
+        [sys.executable, "-c", "import course_utils.commands.recording, sys; print('nbclient' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert used.stdout.strip() == "False"
+
+
+def test_an_interrupted_comparison_becomes_no_reference_but_may_be_kept(sandbox, here):
+    sandbox.notebook(
+        "00_alpha",
+        SET_UP + "\nimport dataclasses",
+        comparing("alpha/loops"),
+        "keep(dataclasses.replace(result, interrupted=True))",
+    )
+    lesson = lessons.find_lesson("alpha")
+    with pytest.raises(RecordingError, match="alpha/loops was interrupted"):
+        recording.record_lesson(lesson, sandbox.reference, here, reference=True)
+    assert not sandbox.reference.exists()
+    recording.record_lesson(lesson, sandbox.results, here)
+    assert recording.interrupted_experiments(store.load_lesson(sandbox.results / here.machine / "alpha.json")) == [
+        "alpha/loops"
+    ]
+    # It is kept, and still it is measured again next time.
+    assert recording.is_current(lesson, sandbox.results, here) is None
+
+
+# Experiments that are missing, unknown, or need another machine
+
+
+def test_an_experiment_that_the_notebook_names_and_never_measures_is_a_failure(sandbox, here):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"), f"if False:\n    {comparing('alpha/forgotten')}")
+    with pytest.raises(RecordingError, match="no result of alpha/forgotten"):
+        recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here)
+    assert not sandbox.record_files()
+
+
+def test_an_experiment_whose_need_is_not_met_may_be_missing(sandbox, here, monkeypatch):
+    monkeypatch.setattr(recording, "satisfied", lambda environment: set())
+    sandbox.notebook(
+        "00_alpha",
+        SET_UP,
+        comparing("alpha/loops"),
+        f"if False:\n    {comparing('alpha/on_gpu')}",
+        needs="cuda",
+    )
+    (outcome,) = recording.record_lessons(lessons.find_lessons(), sandbox.results, here, repeat=True)
+    assert outcome.state == "recorded"
+    assert outcome.message == "without alpha/on_gpu, which needs a CUDA GPU"
+    assert list(sandbox.record("alpha")["experiments"]) == ["alpha/loops"]
+    # Complete for this machine: measured once is enough.
+    assert recording.is_current(lessons.find_lesson("alpha"), sandbox.results, here)
+
+
+def test_a_need_that_does_not_exist_is_refused(sandbox):
+    sandbox.notebook("00_alpha", comparing("alpha/loops"), needs="quantum")
+    with pytest.raises(lessons.LessonError, match="needs 'quantum'; a notebook may need: cuda"):
+        lessons.needs(lessons.find_lesson("alpha"))
+
+
+def test_a_result_whose_name_is_not_in_the_notebook_is_a_failure(sandbox, here):
+    sandbox.notebook(
+        "00_alpha",
+        SET_UP + "\nimport dataclasses",
+        comparing("alpha/loops"),
+        "keep(dataclasses.replace(result, **dict(name='alpha/' + 'other')))",
+    )
+    with pytest.raises(RecordingError, match=r"alpha/other is measured, but 00_alpha\.ipynb does not name it"):
+        recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here)
+
+
+# Lessons that fail
+
+
+def test_a_failing_lesson_keeps_its_earlier_record_and_the_others_go_on(sandbox, course_main):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    sandbox.notebook("01_beta", SET_UP, comparing("beta/loops"))
+    assert record_all(sandbox) == ["recorded", "recorded"]
+    before = sandbox.record_files()
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"), "numbers = []\nnumbers[3]")
+    status, said = course_main("record", "alpha", "beta")
+    assert status == 1
+    after = sandbox.record_files()
+    alpha, beta = sorted(before)
+    assert after[alpha] == before[alpha]
+    assert after[beta] != before[beta]
+    assert "cell 4 of 4 (`numbers = []`): IndexError: list index out of range" in " ".join(said.split())
+    assert "1 lesson failed; earlier records of alpha are as they were." in said
+    assert "Traceback" not in said
+    assert not sandbox.leftovers()
+
+
+@pytest.mark.parametrize(
+    ("death", "cause"),
+    [
+        ("import os\nos._exit(3)", r"the kernel died \(exit status 3\)"),
+        ("import os\nos.kill(os.getpid(), 9)", r"the kernel died \(SIGKILL: often too little memory\)"),
+        ("import os\nos.kill(os.getpid(), 11)", r"the kernel died \(SIGSEGV\)"),
+    ],
+)
+def test_a_kernel_that_dies_is_a_failure_that_names_the_cell(sandbox, here, death, cause):
+    before = other_record(sandbox, "alpha", here.machine)
+    sandbox.notebook("00_alpha", "x = 1", death, comparing("alpha/loops"))
+    with pytest.raises(RecordingError, match=r"cell 3 of 4 .*: " + cause):
+        recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here)
+    assert sandbox.record_files() == before
+    assert not sandbox.leftovers()
+
+
+def test_a_cell_that_takes_too_long_is_a_failure_and_its_children_are_gone(sandbox, here):
+    before = other_record(sandbox, "alpha", here.machine)
+    sandbox.notebook("00_alpha", SAY_WHO, WORKER, HANG, comparing("alpha/loops"))
+    with pytest.raises(RecordingError, match=r"cell 4 of 5 .* took longer than 2 s: allow more with --timeout"):
+        recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here, timeout_s=2)
+    assert sandbox.record_files() == before
+    for file in ("pid", "worker"):
+        pid = number_in(sandbox.notebooks / file)
+        assert pid is not None
+        wait_for(lambda pid=pid: not alive(pid), f"the end of the {file} process", 10)
+
+
+def test_a_worker_that_outlives_a_good_lesson_is_ended_too(sandbox, here):
+    sandbox.notebook("00_alpha", SET_UP, WORKER, comparing("alpha/loops"))
+    recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here)
+    wait_for(lambda: not alive(number_in(sandbox.notebooks / "worker")), "the end of the worker", 10)
+
+
+# Being stopped
+
+
+def test_kill_nine_leaves_the_earlier_record_whole_and_no_kernel(sandbox, course_main):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    assert record_all(sandbox) == ["recorded"]
+    before = sandbox.record_files()
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"), SAY_WHO, HANG)
+    process = sandbox.start("record", "alpha")
+    kernel = wait_for(lambda: number_in(sandbox.notebooks / "pid"), "the kernel")
+    assert alive(kernel)
+    kill(process)
+    process.wait(10)
+    process.stdout.close()
+    assert sandbox.record_files() == before
+    wait_for(lambda: not alive(kernel), "the end of the kernel", 20)
+    # What the killed run left is gone after the next one, which works.
+    assert len(sandbox.leftovers()) == 1
+    (sandbox.results / "some-machine").mkdir()
+    half = sandbox.results / "some-machine" / ".alpha.json.abc.tmp"
+    half.write_text("{")
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    status, said = course_main("record", "alpha")
+    assert status == 0, said
+    assert not sandbox.leftovers()
+    assert not half.exists()
+    assert sandbox.record("alpha")["experiments"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_keeps_finished_lessons_and_the_same_command_goes_on(sandbox, signum):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    sandbox.notebook("01_beta", SAY_WHO, HANG, comparing("beta/loops"))
+    process = sandbox.start("record")
+    kernel = wait_for(lambda: number_in(sandbox.notebooks / "pid"), "the kernel")
+    kill(process, signum)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signum, said
+    assert not alive(kernel)
+    assert "Stopped. Kept: alpha; earlier records of the others are as they were." in said
+    assert "Go on with: course record" in said
+    assert "Traceback" not in said
+    assert not sandbox.leftovers()
+    before = sandbox.record_files()
+    assert [Path(name).name for name in before] == ["alpha.json"]
+    sandbox.notebook("01_beta", SET_UP, comparing("beta/loops"))
+    assert record_all(sandbox) == ["skipped", "recorded"]
+    after = sandbox.record_files()
+    assert {name: after[name] for name in before} == before
+    assert len(after) == 2
+
+
+def test_a_stopped_run_of_named_lessons_says_which_are_left(sandbox):
+    sandbox.notebook("00_alpha", SAY_WHO, HANG, comparing("alpha/loops"))
+    sandbox.notebook("01_beta", comparing("beta/loops"))
+    process = sandbox.start("record", "beta", "alpha", "--size", "smoke", "--timeout", "100")
+    wait_for(lambda: number_in(sandbox.notebooks / "pid"), "the kernel")
+    kill(process, signal.SIGINT)
+    said, _ = process.communicate(timeout=120)
+    # beta fails (it imports nothing), so both are left.
+    assert "Stopped. Kept: nothing" in said
+    assert "Go on with: course record beta alpha --size smoke --timeout 100" in said
+
+
+def test_another_recording_in_progress_is_noticed_and_left_alone(sandbox, course_main):
+    sandbox.notebook("00_alpha", SAY_WHO, HANG, comparing("alpha/loops"))
+    sandbox.notebook("01_beta", SET_UP, comparing("beta/loops"))
+    process = sandbox.start("record", "alpha")
+    kernel = wait_for(lambda: number_in(sandbox.notebooks / "pid"), "the kernel")
+    try:
+        status, said = course_main("record", "beta")
+        assert status == 0
+        assert f"Another `course record` (process {process.pid}) is running" in said
+        assert len(sandbox.leftovers()) == 1
+        assert alive(kernel)
+    finally:
+        kill(process, signal.SIGINT)
+        process.communicate(timeout=120)
+
+
+# Disks
+
+
+def test_a_full_disk_leaves_the_earlier_record_and_stops_the_run(sandbox):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/one"), comparing("alpha/two"))
+    sandbox.notebook("01_beta", SET_UP, comparing("beta/loops"))
+    recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, sandbox_here())
+    before = sandbox.record_files()
+    (record,) = before.values()
+    # Each result fits, the record of both does not.
+    limit = int(0.75 * len(record))
+    run = sandbox.course(
+        "record", "alpha", "beta", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    )
+    assert run.returncode == 1
+    said = " ".join(run.stdout.split())
+    assert "the disk is full: free some space and run the same command again" in said
+    assert "not run" in run.stdout
+    assert sandbox.record_files() == before
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+def as_nobody_special() -> list[str]:
+    """What starts a process to which the permissions of files apply: root ignores them."""
+    if os.geteuid() != 0:
+        return []
+    starter = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]
+    if not shutil.which("setpriv") or subprocess.run([*starter, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("root writes everywhere, and setpriv cannot take that from it here")
+    return starter
+
+
+def test_a_read_only_folder_is_noticed_before_anything_is_measured(sandbox):
+    sandbox.notebook("00_alpha", "open('ran', 'w').close()", SET_UP, comparing("alpha/loops"))
+    (sandbox.results / "m").mkdir(parents=True)
+    (sandbox.results / "m" / "alpha.json").write_text("{}")
+    before = sandbox.record_files()
+    sandbox.results.chmod(0o555)
+    try:
+        run = sandbox.course("record", before=as_nobody_special())
+    finally:
+        sandbox.results.chmod(0o755)
+    assert run.returncode == 1
+    assert "Permission denied; check that you may write there, or set COURSE_RESULTS" in run.stderr
+    assert len(run.stderr.strip().splitlines()) == 2  # what is recorded where, and the error
+    assert not (sandbox.notebooks / "ran").exists()
+    assert sandbox.record_files() == before
+
+
+# What is said meanwhile, and at the end
+
+
+def test_the_summary_counts_verdicts_and_says_how_to_go_on(sandbox, course_main):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"), comparing("alpha/more"))
+    sandbox.notebook("01_beta", SET_UP, comparing("beta/loops"), "1 / 0")
+    status, said = course_main("record", "--timeout", "50")
+    assert status == 1
+    lines = {line.split()[0]: line for line in said.splitlines() if line.split()[-1:] in (["recorded"], ["failed"])}
+    (record,) = sandbox.results.glob("*/alpha.json")
+    found = recording.verdicts_of(store.load_lesson(record))
+    assert sum(found.values()) == 2
+    assert ", ".join(f"{number} {verdict}" for verdict, number in found.items()) in lines["alpha"]
+    assert lines["beta"].split()[2:4] == ["–", "–"]
+    assert "beta: cell 4 of 4 (`1 / 0`): ZeroDivisionError: division by zero" in said
+    assert "2 lessons: 1 recorded, 1 failed, in 0:" in said
+    assert "go on with: course record beta --timeout 50" in said
+    assert "`course report` puts them beside" in said
+
+
+def test_verdicts_are_those_of_the_cases_without_the_baselines(sandbox, here):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    record = recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here)
+    case = record.result("alpha/loops")["40000"]
+    assert recording.verdicts_of(record) == {case.verdict: 1}
+
+
+def test_how_long_a_lesson_will_take_is_judged_from_the_nearest_earlier_record(sandbox, here):
+    names = ["alpha", "beta", "gamma", "delta"]
+    for number, name in enumerate(names):
+        sandbox.notebook(f"0{number}_{name}", SET_UP, comparing(f"{name}/loops"))
+    chosen = lessons.find_lessons()
+
+    def expected(repeat: bool = True) -> list[float]:
+        return list(recording.expected_seconds(chosen, sandbox.results, here, repeat=repeat).values())
+
+    assert len(set(expected())) == 1  # nothing is known: all alike
+    assert expected()[0] > 0
+    record = recording.record_lesson(chosen[0], sandbox.results, here)
+
+    def save(lesson: str, seconds: float, root: Path, at: str = "2026-01-01", **place) -> None:
+        there = dataclasses.replace(here, **place)
+        store.save_lesson(
+            dataclasses.replace(record, lesson=lesson, environment=there, seconds=seconds, recorded_at=at), root
+        )
+
+    save("alpha", 10, sandbox.results)
+    save("alpha", 99, sandbox.reference, "2026-09-09", machine="another")  # newer, but not this machine
+    save("beta", 20, sandbox.reference, machine="another")
+    save("beta", 30, sandbox.reference, "2026-02-02", machine="a-third")
+    save("gamma", 400, sandbox.reference, machine="a-gpu", device_kind="cuda")
+    save("gamma", 400, sandbox.reference, machine="another", size="full")
+    # No record of such a device at that size: the median of the others.
+    assert expected() == [10, 30, 20, 20]
+    # What will be skipped takes no time.
+    assert expected(repeat=False) == [0, 30, 30, 30]
+
+
+def test_nothing_is_drawn_while_a_lesson_is_recorded(sandbox, here):
+    sandbox.notebook(
+        "00_alpha",
+        SET_UP,
+        "class Seen:\n    def __repr__(self):\n        return 'seen'\n"
+        "    def _repr_html_(self):\n        raise SystemExit('drawn as HTML')\n"
+        "    def _repr_mimebundle_(self, include=None, exclude=None):\n        open('drawn', 'w').close()\n"
+        "        return {}\nSeen()",
+        comparing("alpha/loops"),
+    )
+    recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here)
+    assert not (sandbox.notebooks / "drawn").exists()
+
+
+# Measuring again, or not
+
+
+def test_only_what_a_new_run_would_repeat_is_skipped(sandbox, here):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    lesson = lessons.find_lesson("alpha")
+
+    def states(**more) -> list[str]:
+        return [o.state for o in recording.record_lessons([lesson], sandbox.results, here, **{"repeat": False, **more})]
+
+    assert states() == ["recorded"]
+    before = sandbox.record_files()
+    (outcome,) = recording.record_lessons([lesson], sandbox.results, here, repeat=False)
+    assert outcome.state == "skipped"
+    assert outcome.message.startswith("already recorded on 20")
+    assert outcome.message.endswith("--force measures again")
+    assert sandbox.record_files() == before
+    assert states(repeat=True) == ["recorded"]
+
+    stored = store.load_lesson(sandbox.results / here.machine / "alpha.json")
+    assert recording.is_current(lesson, sandbox.results, here) == stored
+
+    def changed(**values) -> bool:
+        return recording.is_current(lesson, sandbox.results, dataclasses.replace(here, **values)) is None
+
+    assert changed(torch="0.1")
+    assert changed(size="full" if here.size == "smoke" else "smoke")
+    assert changed(machine="another-machine")
+    # A comment changes nothing; code and problem sizes do.
+    sandbox.notebook("00_alpha", SET_UP, "# a remark\n" + comparing("alpha/loops"))
+    assert recording.is_current(lesson, sandbox.results, here)
+    for set_up, cell in (
+        (SET_UP.replace("sum(", "max("), comparing("alpha/loops")),
+        (SET_UP, comparing("alpha/loops", ', parameters={"n": 2}')),
+    ):
+        sandbox.notebook("00_alpha", set_up, cell)
+        assert recording.is_current(lesson, sandbox.results, here) is None
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"), comparing("alpha/new"))
+    assert recording.is_current(lesson, sandbox.results, here) is None
+
+
+def test_a_damaged_record_is_measured_again(sandbox, here):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    other_record(sandbox, "alpha", here.machine)
+    assert recording.is_current(lessons.find_lesson("alpha"), sandbox.results, here) is None
+
+
+def test_force_and_names_measure_again_through_the_command_line(sandbox, course_main):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    assert course_main("record")[0] == 0
+    first = sandbox.record_files()
+    status, said = course_main("record")
+    assert status == 0
+    assert "skipped (already recorded on" in said
+    assert sandbox.record_files() == first
+    for argument in ("--force", "0"):
+        before = sandbox.record_files()
+        status, said = course_main("record", argument)
+        assert status == 0, said
+        assert sandbox.record_files() != before
+
+
+def test_a_record_that_is_too_large_to_commit_is_mentioned(sandbox, here, monkeypatch):
+    monkeypatch.setattr(recording, "MAX_RECORD_BYTES", 100)
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    (outcome,) = recording.record_lessons(lessons.find_lessons(), sandbox.results, here, repeat=True)
+    assert outcome.state == "recorded"
+    assert "kB; a lesson's record should stay below" in outcome.message
+
+
+def test_clean_up_removes_only_what_recordings_leave(sandbox):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    mine = sandbox.temporary / f"course-record-{dead.pid}-abc"
+    mine.mkdir()
+    others = [sandbox.temporary / "course-record", sandbox.temporary / "course-work", sandbox.temporary / "notes.txt"]
+    for path in others:
+        path.mkdir()
+    folder = sandbox.results / "m"
+    folder.mkdir(parents=True)
+    (folder / "alpha.json").write_text("{}")
+    (folder / ".alpha.json.x.tmp").write_text("{")
+    (folder / ".notes.tmp").write_text("mine")
+    assert recording.clean_up(sandbox.results) is None
+    assert not mine.exists()
+    assert all(path.exists() for path in others)
+    assert sorted(path.name for path in folder.iterdir()) == [".notes.tmp", "alpha.json"]
+
+
+def test_a_folder_is_only_kept_for_a_process_that_can_have_made_it(sandbox):
+    folder = sandbox.temporary / f"course-record-{os.getppid()}-abc"
+    folder.mkdir()
+    assert recording.clean_up(sandbox.results) == os.getppid()
+    assert folder.exists()
+    # Older than the process: another one had its number before.
+    os.utime(folder, (1, 1))
+    assert recording.clean_up(sandbox.results) is None
+    assert not folder.exists()
+
+
+def test_the_machine_is_described_in_another_process(sandbox, monkeypatch):
+    assert recording.environment_here("full").size == "full"
+    monkeypatch.setenv("COURSE_SIZE", "huge")
+    with pytest.raises(RecordingError, match="COURSE_SIZE='huge' is not a size"):
+        recording.environment_here()
+
+
+def test_records_are_plain_json(sandbox, here):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here)
+    text = (sandbox.results / here.machine / "alpha.json").read_text()
+    assert json.loads(text)["schema_version"] == store.SCHEMA_VERSION
+    assert str(sandbox.root) not in text

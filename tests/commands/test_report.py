@@ -1,0 +1,435 @@
+"""The report: real records of two machines on one page that needs nothing else."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from authoring import claims
+from course_utils.commands import cli, machine_check, recording, report
+from course_utils.records import lessons, store
+from course_utils.records.results import (
+    Ceiling,
+    Ceilings,
+    Comparison,
+    Curve,
+    Curves,
+    Environment,
+    Measurement,
+    RankReport,
+    RankResults,
+    Sweep,
+    SweepPoint,
+    Table,
+)
+from course_utils.records.store import Experiment, LessonRecord
+from tests.sandbox import Sandbox, sandbox
+from tests.sandbox import here as sandbox_here
+
+__all__ = ["sandbox"]
+
+TODAY = datetime.date(2026, 1, 2)
+NAMES = tuple(f"alpha/{name}" for name in ("loops", "over_n", "one", "limits", "kernels", "loss", "ranks", "words"))
+
+
+def seconds(n: int) -> float:
+    start = time.perf_counter()
+    sum(range(n))
+    return time.perf_counter() - start
+
+
+def comparison(here: Environment, name: str | None, n: int = 5_000) -> Comparison:
+    """Two loops, one twice as long, timed round by round."""
+    rounds = [(seconds(n), seconds(2 * n), seconds(n)) for _ in range(20)]
+    short, long, again = zip(*rounds, strict=True)
+    return Comparison(
+        (Measurement("short", short), Measurement("long <&> twice", long)), Measurement("short", again), here, name=name
+    )
+
+
+def results(here: Environment) -> list:
+    points = tuple(SweepPoint(n, comparison(here, None, n)) for n in (2_000, 8_000))
+    samples = tuple(seconds(50_000) for _ in range(9))
+    timed = [comparison(here, None).cases[i].elapsed_s for i in (0, 1)]
+    told = {
+        "peak_bytes": 2**21,
+        "steps": {
+            "labels": ["alone", "together"],
+            "seconds": {"alone": timed[0], "together": timed[1]},
+            "control": timed[0],
+            "first_call_s": {},
+            "calls": 1,
+            "items": {},
+            "agreement": "",
+        },
+    }
+    return [
+        comparison(here, "alpha/loops"),
+        Sweep(over="n", points=points, environment=here, name="alpha/over_n"),
+        Measurement("one loop", samples, environment=here, name="alpha/one"),
+        Ceilings((Ceiling("additions", "FLOP/s", 50_000, samples),), here, name="alpha/limits"),
+        Table(("case", "kernel", "peak"), (("mask", "math", 2**20),), here, {"peak": "bytes"}, name="alpha/kernels"),
+        Curves((Curve("fp32", (1, 2), (2.5, 1.25)),), "step", "loss", here, name="alpha/loss"),
+        RankResults("scripts/a.py", tuple(RankReport(rank, told) for rank in range(2)), here, name="alpha/ranks"),
+        Table(("case", "kernel"), (("mask", "math"),), here, name="alpha/words"),
+    ]
+
+
+def save(root: Path, here: Environment, found: list, lesson: str = "alpha", notebook: str = "alpha") -> Path:
+    path = lessons.find_lesson(notebook).path
+    experiments = {}
+    for result in found:
+        print_ = lessons.fingerprint(path, result.name)
+        experiments[result.name] = Experiment(
+            result.name, result.kind, print_.code_hash, print_.parameters_hash, result.to_record()
+        )
+    record = LessonRecord(lesson, here, experiments, "2026-01-01T10:00:00+00:00", 1.0)
+    return store.save_lesson(record, root)
+
+
+@pytest.fixture
+def mine(sandbox: Sandbox) -> Environment:
+    cells = [f'measure(name="{name}", parameters={{"n": 5000}})' for name in NAMES]
+    sandbox.notebook("00_alpha", *cells)
+    return sandbox_here()
+
+
+@pytest.fixture
+def other(mine: Environment) -> Environment:
+    """A machine that is not this one, and sorts before it: an accelerator."""
+    return dataclasses.replace(
+        mine, machine="other-gpu", device_kind="cuda", device_name="Other GPU", gpu_count=1, size="full"
+    )
+
+
+@pytest.fixture
+def both(sandbox: Sandbox, mine: Environment, other: Environment) -> Sandbox:
+    save(sandbox.results, mine, results(mine))
+    save(sandbox.reference, other, results(other))
+    return sandbox
+
+
+def text_of(page: str) -> str:
+    return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
+
+
+def test_both_machines_stand_side_by_side_with_verdict_and_interval(both, mine, other):
+    page = report.render(TODAY)
+    (table,) = re.findall(r'<table class="side stack".*?</table>', page, flags=re.DOTALL)[:1]
+    heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, flags=re.DOTALL)
+    assert [text_of(head).split()[0] for head in heads[1:]] == [mine.machine, other.machine]
+    assert "this machine, smoke sizes, 2026-01-01" in table
+    assert "recorded, full sizes" in table
+    for root, machine in ((both.results, mine), (both.reference, other)):
+        case = store.load_lesson(root / machine.machine / "alpha.json").result("alpha/loops")["long <&> twice"]
+        assert case.words.partition(": ")[2].split("(")[0].strip() in text_of(table)
+    assert table.count('class="verdict ') == 2
+    assert "2026-01-02" in page
+
+
+def test_every_kind_of_result_is_shown(both):
+    words = text_of(report.render(TODAY))
+    for name in NAMES:
+        assert name in words
+    assert "against short, n 2000" in words
+    assert "one loop" in words
+    assert "FLOP/s" in words
+    assert "kernel: math; peak: 1.00 MiB" in words
+    assert "1.25 at step 2" in words
+    assert "rank 1 peak: 2.00 MiB" in words
+    assert "steps: together against alone" in words
+
+
+def test_the_page_is_the_same_every_time_but_for_the_date(both):
+    first = report.render(TODAY)
+    assert report.render(TODAY) == first
+    assert report.render(datetime.date(2026, 1, 3)) == first.replace("Written on 2026-01-02", "Written on 2026-01-03")
+
+
+def test_the_page_holds_everything_and_escapes_what_it_shows(both):
+    page = report.render(TODAY)
+    assert "long &lt;&amp;&gt; twice" in page
+    assert "<&>" not in page
+    links = re.findall(r'(?:src|href|action|srcset)="([^"]*)"', page)
+    assert links
+    assert all(link.startswith(("data:", "#")) for link in links)
+    assert "@import" not in page
+    assert "url(" not in page
+    for target in (link[1:] for link in links if link.startswith("#")):
+        assert page.count(f'id="{target}"') == 1
+    assert len(page) < 2_000_000
+
+
+def test_the_figure_is_this_machines_own(both, mine):
+    page = report.render(TODAY)
+    assert page.count('<img src="data:image/png;base64,') == len(NAMES) - 1  # a table of words has none
+    assert page.count(f'on {mine.machine}: every sample"') == len(NAMES) - 1
+
+
+# What is missing or wrong
+
+
+def test_nothing_recorded_says_what_to_run(sandbox, mine):
+    words = text_of(report.render(TODAY))
+    assert "Nothing is recorded yet" in words
+    assert "Run course record" in words
+    assert "Run course record alpha ." in words
+
+
+def test_a_lesson_that_only_others_recorded_says_so(sandbox, mine, other):
+    save(sandbox.reference, other, results(other))
+    words = text_of(report.render(TODAY))
+    assert "Nothing is recorded on this machine yet" in words
+    assert "Not recorded on this machine yet. Run course record alpha ." in words
+    assert "other-gpu" in words
+
+
+def folded(page: str) -> list[str]:
+    """Lessons of which only the heading shows until they are opened."""
+    sections = re.findall(r'<section aria-labelledby="(\w+)">(.*?)</section>', page, flags=re.DOTALL)
+    return [slug for slug, inside in sections if '<details class="others">' in inside]
+
+
+def test_your_own_lessons_are_marked_and_the_others_folded(both, other):
+    both.notebook("01_beta", 'measure(name="beta/one")')
+    both.notebook("02_gamma", 'measure(name="gamma/one")')
+    save(both.reference, other, [dataclasses.replace(results(other)[2], name="beta/one")], "beta", "beta")
+    page = report.render(TODAY)
+    assert folded(page) == ["beta"]
+    assert re.findall(r'<li class="here"><a href="#(\w+)"', page) == ["alpha"]
+    assert "● marks the lessons that you have recorded" in page
+    # The whole page folded would show nothing.
+    shutil.rmtree(both.results)
+    page = report.render(TODAY)
+    assert folded(page) == []
+    assert "●" not in page.partition("</style>")[2]
+
+
+def test_a_page_is_built_without_notebooks(both, monkeypatch):
+    monkeypatch.setenv("COURSE_NOTEBOOKS", str(both.root / "nowhere"))
+    words = text_of(report.render(TODAY))
+    assert "There is no notebooks folder" in words
+    assert "alpha/loops" in words
+
+
+def damage(path: Path, how: str) -> None:
+    data = json.loads(path.read_text())
+    if how == "cut":
+        path.write_text(path.read_text()[:200])
+    elif how == "newer":
+        path.write_text(json.dumps(data | {"schema_version": 99}))
+    elif how == "foreign":
+        path.write_text(json.dumps({"name": "package", "version": "1.0"}))
+    elif how == "empty":
+        path.write_text("")
+    elif how == "binary":
+        path.write_bytes(b"\x89PNG\x00\xff")
+    elif how == "list":
+        path.write_text("[1, 2]")
+    elif how == "experiments":
+        path.write_text(json.dumps(data | {"experiments": [1]}))
+    elif how == "renamed":
+        path.rename(path.with_name("beta.json"))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("cut", "other-gpu/alpha.json cannot be read"),
+        ("empty", "other-gpu/alpha.json cannot be read"),
+        ("binary", "other-gpu/alpha.json cannot be read"),
+        ("newer", "other-gpu/alpha.json has schema version 99"),
+        ("foreign", "other-gpu/alpha.json is not a record of this course"),
+        ("list", "other-gpu/alpha.json is not a record of this course"),
+        ("experiments", "other-gpu/alpha.json is damaged"),
+        ("renamed", "other-gpu/beta.json holds the record of lesson &#39;alpha&#39;"),
+    ],
+)
+def test_a_bad_record_is_named_and_the_rest_is_shown(both, other, mine, how, message):
+    damage(both.reference / other.machine / "alpha.json", how)
+    page = report.render(TODAY)
+    assert "Not everything could be shown" in page
+    assert message in page
+    assert f'<th scope="row">{mine.machine}' in page
+    assert 'class="verdict ' in page
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data.pop("cases"),
+        lambda data: data["cases"][1].update(elapsed_s=[]),
+        lambda data: data["cases"][1].update(elapsed_s=[0.0] * 20),
+        lambda data: data["cases"][1].update(elapsed_s=["fast"] * 20),
+        lambda data: data.update(cases=[]),
+        lambda data: data.update(surprise=1),
+    ],
+)
+def test_a_damaged_experiment_is_named_and_the_others_are_shown(both, other, spoil):
+    path = both.reference / other.machine / "alpha.json"
+    data = json.loads(path.read_text())
+    before = copy.deepcopy(data)
+    spoil(data["experiments"]["alpha/loops"]["data"])
+    assert data != before
+    path.write_text(json.dumps(data))
+    page = report.render(TODAY)
+    assert re.search(r"experiment &#39;alpha/loops&#39; (recorded on|of) other-gpu", page)
+    assert "Restore the file from git" in page
+    assert page.count("recorded, full sizes") > 3
+
+
+def test_other_problem_sizes_and_other_code_are_noticed(both, mine):
+    path = both.notebooks / "00_alpha.ipynb"
+    source = path.read_text()
+    path.write_text(source.replace('\\"n\\": 5000', '\\"n\\": 6000'))
+    assert "Measured with other problem sizes than the lesson has now" in report.render(TODAY)
+    path.write_text(source.replace("measure(name", "measure(lambda: 1, name"))
+    words = report.render(TODAY)
+    assert "code has changed since" in words
+    assert "other problem sizes than" not in words
+    path.write_text(source)
+    assert "has changed" not in report.render(TODAY)
+
+
+def test_a_lesson_that_this_copy_does_not_have_is_still_shown(both, other):
+    path = both.reference / other.machine / "alpha.json"
+    data = json.loads(path.read_text())
+    path.with_name("gone.json").write_text(json.dumps(data | {"lesson": "gone"}))
+    assert "Your copy of the course has no such lesson." in report.render(TODAY)
+
+
+# The file
+
+
+def test_the_command_writes_the_page_and_prints_its_path(both, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["report", "--output", "pages/mine.html"]) == 0
+    assert capsys.readouterr().out == f"{Path('pages/mine.html')}\n"
+    assert (tmp_path / "pages/mine.html").read_text().startswith("<!DOCTYPE html>")
+    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["mine.html"]
+    assert cli.main(["report", "--output", "pages"]) == 0
+    assert (tmp_path / "pages/report.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_one_clear_line(both, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["report", "--output", str(tmp_path / "file" / "report.html")]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "Choose another place with --output." in error
+
+
+def test_a_recorded_lesson_arrives_in_the_report(sandbox):
+    from tests.sandbox import SET_UP, comparing
+
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"))
+    recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, sandbox_here())
+    words = text_of(report.render(TODAY))
+    assert "40000 against 20000" in words
+    assert "SLOWER" in words or "UNCLEAR" in words
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    from playwright.sync_api import sync_playwright
+
+    program = machine_check.chromium()
+    if program is None:
+        pytest.fail("no Chromium: `course check` says how to get it")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=program if Path(program).is_file() else None,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        yield started
+        started.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "light"), (1280, "dark")])
+def test_a_browser_shows_both_machines_and_asks_for_nothing(both, mine, other, browser, tmp_path, width, scheme):
+    path = report.write_report(tmp_path / "report.html")
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    asked, said = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(path.as_uri())
+    assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
+    assert said == []
+    cells = page.locator("table.side").first.locator("tbody td")
+    assert cells.count() == 2
+    boxes = [cells.nth(i).bounding_box() for i in range(2)]
+    if width > 640:
+        assert boxes[0]["y"] == boxes[1]["y"]
+        assert boxes[0]["x"] < boxes[1]["x"]
+    else:
+        assert boxes[0]["y"] < boxes[1]["y"]
+        assert mine.machine in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
+    for i in range(2):
+        assert re.search("FASTER|SLOWER|SAME|UNCLEAR", cells.nth(i).inner_text())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 300")
+    light = sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))
+    assert (light > 600) == (scheme == "light")
+    dimmed = page.locator("figure img").first.evaluate("image => getComputedStyle(image).filter")
+    assert (dimmed == "none") == (scheme == "light")
+    page.get_by_text(f"All numbers of {other.machine}").first.click()
+    assert page.get_by_text("Verdicts rest on 99% intervals").nth(1).is_visible()
+    page.close()
+
+
+# The ledger
+
+
+@pytest.fixture
+def recorded_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One lesson's committed record as one's own."""
+    source = next(store.reference_root().glob("*/caching_allocator.json"))
+    copied = tmp_path / "results" / source.parent.name / source.name
+    copied.parent.mkdir(parents=True)
+    copied.write_bytes(source.read_bytes())
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "no-references"))
+    return copied
+
+
+def test_your_own_records_judge_the_claims_that_they_can(recorded_here: Path):
+    problems: list[str] = []
+    judged = {one.claim.id: one for one in report._judged_here(problems)}
+    assert problems == []
+    assert {one.claim.lesson for one in judged.values()} == {"caching_allocator"}
+    assert judged["T8"].agrees
+    assert judged["T8"].here.numbers
+    page = report.render(TODAY)
+    assert "The claims, judged by your records" in page
+    assert "all as the ledger does" in page
+    assert all(words in page for _, words in judged["T8"].here.numbers)
+
+
+def test_a_claim_that_your_records_judge_otherwise_is_said(recorded_here: Path, monkeypatch: pytest.MonkeyPatch):
+    stated = [dataclasses.replace(claim, verdict="confirmed") for claim in claims.load_claims() if claim.id == "T8"]
+    monkeypatch.setattr(claims, "load_claims", lambda: stated)
+    page = report.render(TODAY)
+    assert re.search(r"decide 1 claim of the course's ledger,\s+1 of them otherwise", page)
+    assert "<strong>refuted</strong>" in page
+
+
+def test_without_records_of_your_own_nothing_is_judged(
+    recorded_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "results"))
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "nothing"))
+    assert "judged by your records" not in report.render(TODAY)

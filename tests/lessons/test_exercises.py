@@ -1,0 +1,298 @@
+"""Every exercise of every lesson: untouched starting cell, solution, and one wrong answer for each hint.
+
+Starting cells and solutions are taken from the notebooks, wrong answers from each lesson's ``wrong_answers.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from course_utils.lessons import answers as exercises
+from course_utils.lessons.answers import Exercise, Feedback, NotRight, ask, exercise, listed
+from course_utils.records.lessons import find_lessons
+from course_utils.records.notebook_files import parsed_cells, read_notebook
+
+MODULES = sorted(path.parent.name for path in Path(exercises.__file__).parent.glob("*/checks.py"))
+HEADING = re.compile(r"^### Exercise (\d+)(?: · (.+?) · \d+ min)?\s*$", re.MULTILINE)
+
+
+def checks_of(slug: str) -> dict[str, Exercise]:
+    module = importlib.import_module(f"course_utils.lessons.{slug}.checks")
+    return {name: value for name, value in vars(module).items() if isinstance(value, Exercise)}
+
+
+def wrong_answers(slug: str) -> dict[str, dict[str, Any]]:
+    return importlib.import_module(f"course_utils.lessons.{slug}.wrong_answers").WRONG
+
+
+class Lesson:
+    """A notebook's exercises: names by number, and the code under each heading."""
+
+    def __init__(self, path: Path):
+        notebook = read_notebook(path)
+        self.imports: list[ast.stmt] = []
+        self.names: dict[int, str] = {}
+        self.starts: dict[int, list[ast.Module]] = {}
+        self.solutions: dict[int, list[ast.Module]] = {}
+        trees = dict(parsed_cells(notebook, path.name))
+        section, number = "", 0
+        for position, cell in enumerate(notebook["cells"], start=1):
+            if cell["cell_type"] == "markdown":
+                for line in cell["source"].splitlines():
+                    if line.startswith("## "):
+                        section, number = line[3:].strip(), 0
+                    elif found := HEADING.match(line):
+                        number = int(found[1])
+                        if found[2]:
+                            self.names[number] = found[2]
+            else:
+                tree = trees[position]
+                self.imports += [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+                kept = {"Exercises": self.starts, "Solutions": self.solutions}.get(section)
+                if kept is not None and number:
+                    kept.setdefault(number, []).append(tree)
+
+    def feedback(self, cells: list[ast.Module]) -> list[tuple[str, Feedback]]:
+        """Run cells with nothing but the notebook's imports; what their last expressions say, with the check's name."""
+        scope: dict[str, Any] = {}
+        exec(compile(ast.Module(self.imports, []), "<imports>", "exec"), scope)
+        said = []
+        for tree in cells:
+            *body, last = tree.body
+            is_call = isinstance(last, ast.Expr) and isinstance(last.value, ast.Call)
+            exec(compile(ast.Module([*body, *([] if is_call else [last])], []), "<cell>", "exec"), scope)
+            if is_call:
+                value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), scope)
+                if isinstance(value, Feedback):
+                    said.append((ast.unparse(last.value.func).rpartition(".")[2], value))
+        return said
+
+
+LESSONS = {lesson.slug: lesson.path for lesson in find_lessons()}
+every_check = pytest.mark.parametrize(("slug", "check"), [(slug, name) for slug in MODULES for name in checks_of(slug)])
+every_hint = pytest.mark.parametrize(
+    ("slug", "check", "hint"),
+    [(slug, name, hint) for slug in MODULES for name, found in checks_of(slug).items() for hint in found.hints],
+)
+
+
+def number_of(lesson: Lesson, check: Exercise) -> int:
+    return next((number for number, name in lesson.names.items() if name == check.name), 0)
+
+
+@pytest.mark.parametrize("slug", MODULES)
+def test_each_exercise_of_a_lesson_has_its_check(slug: str):
+    assert slug in LESSONS, f"course_utils/lessons/{slug}/checks.py belongs to no lesson"
+    names = list(Lesson(LESSONS[slug]).names.values())
+    assert sorted(names) == sorted(check.name for check in checks_of(slug).values())
+
+
+@every_check
+def test_the_untouched_starting_cell_is_not_right(slug: str, check: str):
+    """It is not answered, or it is broken code to repair, which gets a hint."""
+    lesson, found = Lesson(LESSONS[slug]), checks_of(slug)[check]
+    said = dict(lesson.feedback(lesson.starts[number_of(lesson, found)]))
+    assert said[check].outcome == "not answered" or said[check].hint in found.hints
+
+
+@every_check
+def test_the_solution_is_right(slug: str, check: str):
+    lesson, found = Lesson(LESSONS[slug]), checks_of(slug)[check]
+    said = dict(lesson.feedback(lesson.solutions[number_of(lesson, found)]))
+    assert said[check] == Feedback("right", found.right)
+
+
+@every_check
+def test_three_misconceptions_have_hints_of_their_own(slug: str, check: str):
+    hints = checks_of(slug)[check].hints
+    assert len(hints) >= 3
+    assert len(set(hints.values())) == len(hints)
+    assert set(wrong_answers(slug).get(check, {})) == set(hints)
+
+
+@every_hint
+def test_a_wrong_answer_gets_its_hint(slug: str, check: str, hint: str):
+    found = checks_of(slug)[check]
+    feedback = found(wrong_answers(slug)[check][hint])
+    assert (feedback.outcome, feedback.hint, feedback.words) == ("not yet", hint, found.hints[hint])
+
+
+# The form itself
+
+
+@exercise("Double it", right="Yes.", hints={"squares": "You square it."})
+def check_double(answer):
+    if ask(answer, 3) == 9:
+        return "squares"
+    if ask(answer, 3) != 6:
+        raise NotRight("For 3, 6 is right.")
+    return None
+
+
+def unfinished(n):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "words"),
+    [
+        (lambda n: 2 * n, "right", "Yes."),
+        (lambda n: n * n, "not yet", "You square it."),
+        (lambda n: n, "not yet", "For 3, 6 is right."),
+        (lambda n: n / 0, "not yet", "Your code raised ZeroDivisionError: division by zero"),
+        (6, "not yet", "A function is asked for, and this is int: pass it without calling it."),
+        (None, "not answered", "Write your answer to “Double it” above and run the cell again."),
+        (..., "not answered", "Write your answer to “Double it” above and run the cell again."),
+        (unfinished, "not answered", "Write your answer to “Double it” above and run the cell again."),
+        (lambda n: None, "not answered", "Write your answer to “Double it” above and run the cell again."),
+    ],
+)
+def test_a_check_answers_anything(answer, outcome: str, words: str):
+    feedback = check_double(answer)
+    assert (feedback.outcome, feedback.words) == (outcome, words)
+
+
+def endless(*args: Any, **kwargs: Any):
+    while True:
+        yield 1
+
+
+def breaking_off(*args: Any, **kwargs: Any):
+    yield 1
+    raise ValueError("broken off")
+
+
+STRANGE = {
+    "a number": 5,
+    "a text": "text",
+    "a type": int,
+    "no arguments": lambda: 1,
+    "raises": lambda *args, **kwargs: 1 / 0,
+    "a text back": lambda *args, **kwargs: "text",
+    "a number back": lambda *args, **kwargs: 10**400,
+    "not a number back": lambda *args, **kwargs: float("nan"),
+    "nested lists back": lambda *args, **kwargs: [[1], "a", None],
+    "an empty list back": lambda *args, **kwargs: [],
+    "a tensor back": lambda *args, **kwargs: torch.zeros(2, 3, 4),
+    "a function back": lambda *args, **kwargs: lambda *more: None,
+    "the first argument back": lambda *args, **kwargs: args[0] if args else 0,
+    "an endless generator": endless,
+    "a generator that breaks off": breaking_off,
+}
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("strange", STRANGE)
+@pytest.mark.parametrize("slug", MODULES)
+def test_every_check_answers_strange_answers(slug: str, strange: str):
+    for name, check in checks_of(slug).items():
+        feedback = check(STRANGE[strange])
+        assert isinstance(feedback, Feedback), name
+        assert feedback.outcome != "right", name
+
+
+def test_an_error_inside_a_check_is_no_traceback_for_the_learner():
+    @exercise("Anything", right="", hints={})
+    def check(answer):
+        return answer.missing
+
+    feedback = check(5)
+    assert feedback.outcome == "not yet"
+    assert "AttributeError" in feedback.words
+
+
+def test_an_operation_that_pytorch_lacks_is_not_an_untouched_cell():
+    @exercise("Anything", right="", hints={})
+    def check(answer):
+        ask(answer)
+
+    def moves_off_meta():
+        return torch.ones(2, device="meta").to("cpu")
+
+    def untouched():
+        raise NotImplementedError
+
+    assert check(untouched).outcome == "not answered"
+    feedback = check(moves_off_meta)
+    assert feedback.outcome == "not yet"
+    assert "meta" in feedback.words
+
+
+def test_what_a_learner_returns_is_listed_or_refused():
+    assert listed(iter([1, 2])) == [1, 2]
+    for values, words in (
+        (endless(), "no end"),
+        (breaking_off(), "broken off"),
+        (5, "A list is asked for, and you return int"),
+    ):
+        with pytest.raises(NotRight, match=words):
+            listed(values)
+
+
+def test_feedback_shows_itself_and_escapes_what_the_learner_wrote():
+    feedback = check_double(lambda n: {}["<b>"])
+    assert repr(feedback) == "Not yet. Your code raised KeyError: '<b>'"
+    assert feedback._repr_html_() == (
+        "<p><strong>Not yet.</strong> Your code raised KeyError: &#x27;&lt;b&gt;&#x27;</p>"
+    )
+
+
+# What the checks of single lessons accept besides their solutions, and what they say to other mistakes
+
+
+def test_pinned_memory_accepts_other_right_answers():
+    checks = checks_of("pinned_memory")
+
+    def upload(data, batch_size, device):
+        pinned = data.pin_memory().pin_memory()
+        starts = range(0, len(data), batch_size)
+        return [pinned[start : start + batch_size].cuda(non_blocking=True) for start in starts]
+
+    def collect_with_an_event(outputs, gpu):
+        stacked = torch.stack(outputs).sum(dim=1).to(device="cpu", non_blocking=True)
+        done = gpu.Event()
+        done.record()
+        done.synchronize()
+        return stacked.tolist()
+
+    assert checks["check_upload"](upload).outcome == "right"
+    assert checks["check_collect"](collect_with_an_event).outcome == "right"
+
+
+def test_pinned_memory_sees_blocking_reads_as_waits():
+    checks = checks_of("pinned_memory")
+    assert checks["check_collect"](lambda outputs, gpu: [o.sum().item() for o in outputs]).hint == "waits_each_time"
+    assert checks["check_collect"](lambda outputs, gpu: [o.cpu().sum() for o in outputs]).hint == "waits_each_time"
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "words"),
+    [
+        ("check_step_speedup", lambda c, s, t: "twice", "A number is asked for, and you return str."),
+        ("check_step_speedup", lambda c, s, t: 7, "you return 7, and 2 is right"),
+        ("check_upload", lambda data, size, device: 3, "Yield batches, or return a list of them; you return int."),
+        ("check_upload", lambda data, size, device: [], "There must be at least one batch"),
+        ("check_upload", lambda data, size, device: [data.pin_memory().cuda()], "yours have 20."),
+        ("check_upload", lambda data, size, device: (1 / 0 for _ in data), "Your code raised ZeroDivisionError"),
+        (
+            "check_upload",
+            lambda data, size, device: [(batch + 1).to(device) for batch in data.split(size)],
+            "The batches, one after the other, are not the data.",
+        ),
+        ("check_collect", lambda outputs, gpu: 3.0, "Return a list with the sum of each result, as numbers"),
+        ("check_collect", lambda outputs, gpu: [1.0], "There are 4 results, and you return 1 numbers."),
+        ("check_collect", lambda outputs, gpu: [0.0] * 4, "these are other numbers."),
+    ],
+)
+def test_pinned_memory_says_what_else_is_wrong(check: str, answer, words: str):
+    feedback = checks_of("pinned_memory")[check](answer)
+    assert feedback.outcome == "not yet"
+    assert feedback.hint is None
+    assert words in feedback.words

@@ -1,0 +1,74 @@
+"""Lines of the standard library in batches, and the program of lesson 11 that trains on them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_utils.materials.lines import IGNORED, line_batches, pad_lines, padded_length
+
+PROGRAM = Path(__file__).resolve().parents[2] / "notebooks" / "scripts" / "variable_lengths.py"
+
+
+def test_lines_of_similar_length_are_together_and_batches_are_shuffled():
+    batches = line_batches(batches=30, lines=8)
+    assert [len(batch) for batch in batches] == [8] * 30
+    assert len({line for batch in batches for line in batch}) > 100
+    in_order = sorted(batches, key=padded_length)
+    assert in_order != batches
+    ends = [(min(map(len, batch)), max(map(len, batch))) for batch in in_order]
+    assert all(longest <= shortest for (_, longest), (shortest, _) in itertools.pairwise(ends))
+
+
+def test_the_seed_alone_decides_the_batches():
+    assert line_batches(5, 4, seed=3) == line_batches(5, 4, seed=3)
+    assert line_batches(5, 4, seed=3) != line_batches(5, 4, seed=4)
+
+
+@pytest.mark.parametrize(("batches", "lines", "name"), [(0, 4, "batches"), (4, -1, "lines"), (2.5, 4, "batches")])
+def test_a_number_that_makes_no_sense_is_named(batches: object, lines: object, name: str):
+    with pytest.raises(ValueError, match=name):
+        line_batches(batches, lines)
+
+
+def test_more_lines_than_there_are_is_an_error_that_says_how_many_there_are():
+    with pytest.raises(ValueError, match=r"there are \d+ lines"):
+        line_batches(10_000, 10_000)
+
+
+def test_targets_are_one_byte_further_on_and_padding_does_not_count():
+    lines = [b"return x", b"if y:"]
+    tokens, targets = pad_lines(lines, length=10)
+    assert tokens.shape == targets.shape == (2, 10)
+    assert tokens.dtype is targets.dtype is torch.int64
+    for row, line in enumerate(lines):
+        used = len(line) - 1
+        assert bytes(tokens[row, :used].tolist()) == line[:-1]
+        assert bytes(targets[row, :used].tolist()) == line[1:]
+        assert targets[row, used:].eq(IGNORED).all()
+    assert pad_lines(lines)[0].shape[1] == padded_length(lines) == 7
+
+
+def test_too_short_a_length_is_refused():
+    with pytest.raises(ValueError, match="needs 7"):
+        pad_lines([b"return x"], length=6)
+
+
+@pytest.mark.parametrize("order", ["as they come", "buckets", "warm-up", "late warm-up"])
+def test_the_program_trains_in_every_order(
+    order: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ["--device", "cpu", "--order", order, "--steps", "2", "--lines", "2", "--width", "32"]
+    monkeypatch.setattr(sys, "argv", [str(PROGRAM), *arguments])
+    with torch.random.fork_rng(devices=[]):
+        runpy.run_path(str(PROGRAM), run_name="__main__")
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["order"] == order
+    assert len(report["step_s"]) == 2
+    assert not report["out_of_memory"]

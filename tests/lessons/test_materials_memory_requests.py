@@ -1,0 +1,153 @@
+"""A step's requests at lengths where it was not traced, and whole trainings made of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from course_utils.materials.memory_requests import Requests, summary, trace_requests, training_events
+from course_utils.materials.models import GPT
+from course_utils.memory.allocator import Allocate, Free, simulate_allocator
+from course_utils.memory.trace import trace_memory
+from course_utils.records.results import MemoryBlock
+
+pytestmark = pytest.mark.usefixtures("only_new_objects")
+
+
+def passes(model: GPT, length: int, rows: int, vocabulary: int) -> None:
+    tokens, targets = torch.randint(vocabulary, (2, rows, length))
+    functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT:
+    return GPT(context=64, width=32, layers=1, heads=2)
+
+
+@pytest.fixture(scope="module")
+def kinds(model: GPT) -> dict[str, Requests]:
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+    def warm_up(length: int) -> None:
+        passes(model, length, 2, 256)
+        model.zero_grad()
+
+    def step(length: int, optimizer: torch.optim.Optimizer = optimizer) -> None:
+        passes(model, length, 2, 256)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def first_step(length: int) -> None:
+        step(length, torch.optim.AdamW(model.parameters(), foreach=True))
+
+    step(8)
+    return {
+        name: trace_requests(work, model, lengths=(16, 48))
+        for name, work in (("warm-up", warm_up), ("first step", first_step), ("step", step))
+    }
+
+
+def test_a_step_at_another_length_is_the_traced_one(model: GPT, kinds: dict[str, Requests]):
+    def work() -> None:
+        passes(model, 37, 2, 256)
+        model.zero_grad()
+
+    trace = trace_memory(work, device="cpu", model=model, verify=False, overhead=False)
+    made = [block for block in trace.blocks if block.born]
+    assert kinds["warm-up"].sizes(37) == [block.size_bytes for block in made]
+    assert [(b.born, b.died) for b in kinds["warm-up"].blocks] == [(b.born, b.died) for b in made]
+
+
+def test_the_peak_is_that_of_the_trace(model: GPT, kinds: dict[str, Requests]):
+    def work() -> None:
+        passes(model, 37, 2, 256)
+        model.zero_grad()
+
+    trace = trace_memory(work, device="cpu", model=model, verify=False, overhead=False)
+    events = kinds["warm-up"].events(37, "w", factor=1)
+    level = peak = 0
+    sizes = {}
+    for event in events:
+        if isinstance(event, Allocate):
+            sizes[event.id] = event.bytes
+            level += event.bytes
+        else:
+            level -= sizes[event.id]
+        peak = max(peak, level)
+    assert peak == trace.extra_peak_bytes
+    assert level == 0
+
+
+def test_twice_the_rows_the_width_and_the_vocabulary_are_four_times_the_memory():
+    """The factor of lesson 11. Biases, norms and the positions only double: they are the small rest."""
+    peaks = []
+    for scale in (1, 2):
+        model = GPT(vocabulary=256 * scale, context=128, width=64 * scale, layers=2, heads=2 * scale)
+
+        def work(model: GPT = model, scale: int = scale) -> None:
+            passes(model, 80, 8 * scale, 256 * scale)
+
+        trace = trace_memory(work, device="cpu", model=model, verify=False, overhead=False)
+        peaks.append(trace.extra_peak_bytes)
+    assert peaks[1] / peaks[0] == pytest.approx(4, rel=0.02)
+
+
+def test_only_the_optimizers_state_outlives_a_step(model: GPT, kinds: dict[str, Requests]):
+    parameters = len(list(model.parameters()))
+    for name, kept in (("warm-up", 0), ("first step", 3 * parameters), ("step", 0)):  # two moments and a count
+        events = kinds[name].events(20, name)
+        allocated = {event.id for event in events if isinstance(event, Allocate)}
+        assert len(allocated) - sum(isinstance(event, Free) for event in events) == kept
+
+
+def test_a_training_is_weights_then_steps(model: GPT, kinds: dict[str, Requests]):
+    events, ends = training_events(kinds, [10, 30, 20], model)
+    run = simulate_allocator(events)
+    assert len(ends) == 3
+    assert ends[-1] == len(events)
+    assert run.allocated_bytes[ends[1] - 1] == run.allocated_bytes[ends[2] - 1]
+    with_warm_up, _ = training_events(kinds, [10, 30, 20], model, order="warm-up")
+    assert len(with_warm_up) == len(events) + len(kinds["warm-up"].events(30, "w"))
+    late, late_ends = training_events(kinds, [10, 30, 20], model, order="late warm-up")
+    assert late[: ends[0]] == events[: ends[0]]
+    assert late[ends[0] : -len(events) + ends[0]] == kinds["warm-up"].events(30, "warm-up")
+    assert late[late_ends[1] :] == events[ends[1] :]
+    padded, _ = training_events(kinds, [10, 30, 20], model, order="buckets", bucket=16)
+    equal, _ = training_events(kinds, [16, 32, 32], model)
+    assert padded == equal
+    doubled, _ = training_events(kinds, [10], model, factor=2)
+    single, _ = training_events(kinds, [10], model)
+    assert [e.bytes for e in doubled if isinstance(e, Allocate)] == [
+        2 * e.bytes for e in single if isinstance(e, Allocate)
+    ]
+    with pytest.raises(ValueError, match="order is"):
+        training_events(kinds, [10], model, order="sorted")
+
+
+def test_a_summary_counts_whole_steps():
+    block = MemoryBlock(3 * 2**20, 1, 2, "temporaries")
+    work = Requests((block,), (0,), 8, 3)
+    kinds = {"first step": work, "step": work}
+    model = torch.nn.Identity()
+    events, ends = training_events(kinds, [8, 8], model, factor=10)
+    done = summary(simulate_allocator(events), ends)
+    assert (done["steps done"], done["taken"], done["retries"]) == (2, 1, 0)
+    assert done["peak allocated"] == done["peak reserved"] == 30 * 2**20
+    assert done["unused"] == 0
+    half = summary(simulate_allocator([Allocate("a", 10 * 2**20), Free("a"), Allocate("b", 30 * 2**20)]), [1, 3])
+    assert half["unused"] == pytest.approx(0.25)
+    failed = summary(simulate_allocator(events, cap_bytes=2**20), ends)
+    assert failed["steps done"] == 0
+    assert failed["unused"] is None
+    # A training whose last event fails has not completed its last step.
+    last = summary(simulate_allocator([Allocate("a", 2**20), Allocate("b", 2**24)], cap_bytes=2**22), [1, 2])
+    assert last["steps done"] == 1
+
+
+def test_work_that_cannot_be_drawn_through_two_lengths_is_refused():
+    identity = torch.nn.Identity()
+    with pytest.raises(ValueError, match="same blocks"):
+        trace_requests(lambda length: [torch.ones(4) for _ in range(length)], identity, lengths=(2, 4))
+    with pytest.raises(ValueError, match="straight line"):
+        trace_requests(lambda length: torch.ones(10 if length > 50 else 3), identity)

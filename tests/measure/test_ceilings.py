@@ -1,0 +1,191 @@
+"""The ceilings: for real once, and what they would measure on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from course_utils.measure import ceilings as limits
+from course_utils.measure.devices import Device, Sample
+from course_utils.measure.machine import device_kind, environment
+from course_utils.records.results import Ceilings
+
+
+@pytest.fixture(scope="session")
+def real() -> Ceilings:
+    return limits.ceilings()
+
+
+class _Looking(Device):
+    """Times nothing, and looks at the tensors that the work is done on."""
+
+    def __init__(self, kind: str = "cpu") -> None:
+        self.kind = kind
+        self.tensors: list[list[torch.Tensor]] = []
+        self.calls: list[int] = []
+
+    def sample(self, fn: Callable[[], Any], calls: int, cache: str) -> Sample:
+        assert cache == "warm"
+        if fn not in getattr(self, "seen", []):
+            self.seen = [*getattr(self, "seen", []), fn]
+            cells = [cell.cell_contents for cell in fn.__closure__ or ()]
+            self.tensors.append([value for value in cells if isinstance(value, torch.Tensor)])
+        self.calls.append(calls)
+        return Sample(1e-3)
+
+
+@pytest.fixture
+def unmeasured() -> Iterator[None]:
+    """The ceilings are measured anew, and what other tests measured stays away from it."""
+    limits._measured.cache_clear()
+    yield
+    limits._measured.cache_clear()
+
+
+def test_ceilings_of_this_machine(real: Ceilings) -> None:
+    names = [entry.name for entry in real]
+    assert names[0] == "copy"
+    assert {"copy", "matmul float32", "matmul bfloat16", "launch"} <= set(names)
+    assert len(names) == len(set(names))
+    for entry in real:
+        assert entry.value > 0
+        assert entry.unit == {"c": "B/s", "m": "FLOP/s", "l": "s"}.get(entry.name[0], "B/s")
+        assert 5 <= len(entry.samples_s) <= limits._SAMPLES
+        assert min(entry.samples_s) > 0
+    assert real.environment.machine == environment().machine
+    if device_kind() == "cpu":
+        assert "matmul float16" not in names
+        assert real.parameters["matmul_n"] == 1024
+
+
+def test_ceilings_are_possible(real: Ceilings) -> None:
+    # Orders of magnitude only: an abacus and a machine of the year 2100 would both be wrong.
+    assert 1e7 < real["copy"].value < 1e15
+    assert 1e7 < real["matmul float32"].value < 1e18
+    assert 1e-8 < real["launch"].value < 1e-2
+
+
+def test_a_second_question_is_not_measured_again(real: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_samples", lambda *_: pytest.fail("measured again"))
+    again = limits.ceilings(name="tiny/ceilings")
+    assert again.entries == real.entries
+    assert (real.name, again.name) == (None, "tiny/ceilings")
+
+
+def test_a_named_question_is_kept_while_a_lesson_is_recorded(
+    real: Ceilings, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path))
+    limits.ceilings()
+    assert list(tmp_path.iterdir()) == []
+    limits.ceilings(name="tiny/ceilings")
+    assert [file.name for file in tmp_path.iterdir()] == ["tiny__ceilings.json"]
+    assert Ceilings.from_record(real.to_record()).to_record() == real.to_record()
+
+
+def test_rates_are_measured_on_random_data(unmeasured: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = _Looking()
+    monkeypatch.setattr(limits, "device_under_test", lambda: device)
+    monkeypatch.setattr(Device, "cache_bytes", lambda self: 2**18)
+    result = limits.ceilings()
+    inputs = [tensors for tensors in device.tensors if tensors and tensors[0].numel() > 1]
+    assert len(inputs) == len(result.entries) - 1  # all but the launch of a tiny operation
+    for tensors in inputs:
+        # A product also has a target, whose memory holds whatever was there before.
+        normal = [t for t in map(torch.Tensor.float, tensors) if abs(t.std() - 1) < 0.05 and abs(t.mean()) < 0.05]
+        assert len(normal) >= 2, "an input is not random"
+    copied = inputs[0][0]
+    assert copied.nbytes == 4 * 2**18 == result.parameters["copy_bytes"]
+    assert result["copy"].work == 2 * copied.nbytes  # read and written
+    assert result["copy"].value == pytest.approx(2 * copied.nbytes / 1e-3)
+    assert result["matmul float32"].work == 2 * 1024**3
+
+
+def test_short_work_is_sampled_in_bulk_and_the_first_samples_are_thrown_away(
+    unmeasured: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = _Looking()
+    assert limits._samples(device, lambda: None, 200) == (1e-3,) * limits._SAMPLES
+    assert device.calls == [200] * (limits._SAMPLES + 2)
+    # A slow machine stops when the time is up, and not before there are five.
+    monkeypatch.setattr(limits, "_SECONDS_EACH", 0.0)
+    assert len(limits._samples(device, lambda: None, 1)) == 5
+
+
+def test_another_device_than_the_machines_own_can_be_asked(unmeasured: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "device_under_test", lambda: pytest.fail("the machine's own device was asked"))
+    monkeypatch.setattr(Device, "cache_bytes", lambda self: 2**18)
+    device = _Looking()
+    assert limits.ceilings(device=device)["copy"].samples_s[0] == 1e-3
+    assert device.calls
+
+
+def test_copies_copy() -> None:
+    copy = limits._copy(4096, "cpu", "cpu")
+    tensors = {name: cell.cell_contents for name, cell in zip(copy.__code__.co_freevars, copy.__closure__, strict=True)}
+    assert not tensors["a"].equal(tensors["b"])
+    copy()
+    assert tensors["a"].equal(tensors["b"])
+    assert tensors["a"].nbytes == 4096
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_matrix_product_runs_under_its_own_precision_and_puts_it_back(
+    monkeypatch: pytest.MonkeyPatch, tf32: bool
+) -> None:
+    switch = torch.backends.cuda.matmul
+    before = switch.fp32_precision
+    seen: list[str] = []
+    product = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda *a, **k: (seen.append(switch.fp32_precision), product(*a, **k))[1])
+    limits._matmul(16, torch.float32, "cpu", tf32=tf32)()
+    assert seen == ["tf32" if tf32 else "ieee"]
+    assert switch.fp32_precision == before
+
+
+def test_precision_comes_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    monkeypatch.setattr(torch, "mm", lambda *a, **k: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        limits._matmul(16, torch.float32, "cpu", tf32=True)()
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_what_is_measured_on_a_gpu(unmeasured: None, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    made: list[tuple[Any, ...]] = []
+
+    def note(*what: Any, **more: Any) -> Callable[[], None]:
+        made.append((*what, *more.items()))
+        return lambda: None
+
+    for name in ("_copy", "_matmul", "_launch"):
+        monkeypatch.setattr(limits, name, lambda *a, _name=name, **k: note(_name, *a, **k))
+    monkeypatch.setattr(limits, "device_under_test", lambda: _Looking(kind))
+    monkeypatch.setattr(limits, "scaled", lambda *, cpu, cuda: cuda)
+    result = limits.ceilings()
+    names = [entry.name for entry in result]
+    everywhere = ["copy", "matmul float32", "matmul bfloat16", "matmul float16"]
+    if kind == "mps":
+        assert names == [*everywhere, "launch"]
+        assert made[0] == ("_copy", 2**28, "mps", "mps")
+        return
+    assert names == [*everywhere, "matmul tfloat32", "host to device", "device to host", "launch"]
+    assert sorted(names) == sorted(limits.NAMES)
+    # The product of each dtype is made of that dtype, on the GPU.
+    assert made == [
+        ("_copy", 2**30, "cuda", "cuda"),
+        ("_matmul", 8192, torch.float32, "cuda"),
+        ("_matmul", 8192, torch.bfloat16, "cuda"),
+        ("_matmul", 8192, torch.float16, "cuda"),
+        ("_matmul", 8192, torch.float32, "cuda", ("tf32", True)),
+        ("_copy", 2**28, "pinned", "cuda"),
+        ("_copy", 2**28, "cuda", "pinned"),
+        ("_launch", "cuda"),
+    ]
+    # One way over the link, so bytes count once; in the GPU's own memory they are read and written.
+    assert result["host to device"].work == 2**28
+    assert result["copy"].work == 2 * 2**30

@@ -1,0 +1,92 @@
+"""Tables and curves of what a notebook found out: what they take, what they refuse, and that they are recorded."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from course_utils import tabulate
+from course_utils.measure.tabulate import curves
+from course_utils.records.results import Curves, Table
+
+
+def test_rows_become_a_table():
+    table = tabulate(
+        [
+            {"dtype": "float16", "size": 2, "exact": False, "error": np.float64(1e-3)},
+            {"dtype": "float32", "size": torch.tensor(4), "exact": True, "error": math.inf},
+        ],
+        units={"size": "bytes", "error": "relative"},
+    )
+    assert table.columns == ("dtype", "size", "exact", "error")
+    assert table["float16"] == {"dtype": "float16", "size": 2, "exact": False, "error": 1e-3}
+    assert table["float32"]["size"] == 4
+    assert table["float32"]["error"] is None
+    shown = repr(table)
+    for part in ("4 B", "1.0e-03", "yes", "no", "–"):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("rows", "units", "message"),
+    [
+        ([], None, "at least one row"),
+        ([{}], None, "at least one row"),
+        ([{"a": 1, "b": 2}, {"a": 3}], None, "same keys"),
+        ([{"a": 1}, {"a": 1}], None, "'a', names the rows.* '1' twice"),
+        ([{"a": 1}], {"b": "s"}, "column 'b'"),
+        ([{"a": 1}], {"a": "metres"}, "'metres'"),
+    ],
+)
+def test_what_makes_no_table_is_named(rows: list, units: dict | None, message: str):
+    with pytest.raises(ValueError, match=message):
+        tabulate(rows, units=units)
+
+
+@pytest.mark.parametrize("value", [torch.zeros(3), [1, 2], torch.float16])
+def test_a_value_that_a_record_cannot_hold_is_named(value: object):
+    with pytest.raises(TypeError, match="'dtype' holds a"):
+        tabulate([{"case": "a", "dtype": value}])
+
+
+def test_values_become_curves():
+    result = curves({"all": [3.0, math.nan, 1.0], "every tenth": ([10, 20], [2.5, 1.5])}, x="step", y="loss")
+    assert result["all"].x == (1, 2, 3)
+    assert result["all"].y == (3.0, None, 1.0)
+    assert result["every tenth"].x == (10, 20)
+    assert result["every tenth"].final == 1.5
+
+
+def test_a_pair_of_numbers_is_two_values():
+    assert curves({"two": (3.0, 2.0)}, x="step", y="loss")["two"].y == (3.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ({}, "at least one line"),
+        ([1.0], "at least one line"),
+        ({"a": []}, "'a'"),
+        ({"a": ([1, 2], [1.0])}, "2 and 1"),
+        ({"a": ([math.inf], [1.0])}, "x that is not finite"),
+    ],
+)
+def test_what_makes_no_curves_is_named(lines: object, message: str):
+    with pytest.raises(ValueError, match=message):
+        curves(lines, x="step", y="loss")
+
+
+def test_named_results_are_kept_while_a_lesson_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path))
+    table = tabulate([{"case": "a", "error": 1e-7}], name="tiny/errors")
+    lines = curves({"a": [1.0]}, x="step", y="loss", name="tiny/loss")
+    tabulate([{"case": "a"}])
+    kept = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert set(kept) == {"tiny__errors.json", "tiny__loss.json"}
+    assert Table.from_record(kept["tiny__errors.json"]["data"]) == table
+    assert Curves.from_record(kept["tiny__loss.json"]["data"]) == lines

@@ -1,0 +1,265 @@
+"""Memory traces on CUDA, without a GPU: PyTorch's own recorded histories, and a stand-in that writes one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from course_utils.memory import trace as memory
+from course_utils.memory.cuda_history import Allocation, History, read_history
+from course_utils.memory.live_storages import Block, LiveStorages
+from course_utils.memory.trace import TraceError, _CudaTracer
+from course_utils.records.results import MemoryTrace
+from tests.scripted_history import ScriptedHistory
+
+MIB = 2**20
+TRACES = sorted((Path(__file__).parents[1] / "allocator_traces").glob("*.json"))
+
+
+def _totals(history: History) -> list[int]:
+    changes = [0] * (len(history.times_us) + 1)
+    for allocation in history.allocations:
+        changes[allocation.born] += allocation.size_bytes
+        if allocation.died is not None:
+            changes[allocation.died] -= allocation.size_bytes
+    return list(itertools.accumulate(changes[:-1]))
+
+
+# What PyTorch's own allocator recorded
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+def test_sizes_are_those_of_pytorchs_allocator(path: Path) -> None:
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    entries = recorded["device_traces"][0]
+    history = read_history([], entries, recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"])
+    assert history.exact
+    totals = _totals(history)
+    assert max(totals) == recorded["stats"]["allocated_peak"]
+    assert max(history.reserved_bytes) == recorded["stats"]["reserved_peak"]
+    blocks = {
+        block["address"]: block["size"]
+        for segment in recorded["segments"]
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
+    assert {a.address: a.size_bytes for a in history.allocations if a.died is None} == blocks
+    assert totals[-1] == sum(blocks.values())
+    assert history.reserved_bytes[-1] == sum(segment["total_size"] for segment in recorded["segments"])
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+def test_a_history_goes_on_from_the_state_at_its_end(path: Path) -> None:
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    frees = [
+        {"action": action, "addr": block["address"], "size": block["requested_size"]}
+        for segment in recorded["segments"]
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+        for action in ("free_requested", "free_completed")
+    ]
+    history = read_history(recorded["segments"], frees, recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"])
+    assert history.exact
+    totals = _totals(history)
+    assert totals[0] == sum(segment["allocated_size"] for segment in recorded["segments"])
+    assert totals[-1] == 0
+    assert set(history.reserved_bytes) == {sum(segment["total_size"] for segment in recorded["segments"])}
+
+
+# By hand
+
+
+def _entry(action: str, address: int, size: int, **more: Any) -> dict[str, Any]:
+    return {"action": action, "addr": address, "size": size, **more}
+
+
+def test_a_large_block_keeps_a_rest_that_is_too_small_to_split() -> None:
+    entries = [_entry("segment_alloc", 0, 20 * MIB), _entry("alloc", 0, 19 * MIB)]
+    assert _totals(read_history([], entries)) == [0, 0, 20 * MIB]
+    entries = [_entry("segment_alloc", 0, 20 * MIB), _entry("alloc", 0, 18 * MIB)]
+    assert _totals(read_history([], entries)) == [0, 0, 18 * MIB]
+
+
+def test_a_release_counts_when_it_is_requested() -> None:
+    entries = [
+        _entry("segment_alloc", 0, 2 * MIB, time_us=100),
+        _entry("alloc", 0, 1000, time_us=105),
+        _entry("free_requested", 0, 1000, time_us=120),
+        _entry("alloc", 1024, 100, time_us=130),  # the first block is not free yet
+        _entry("free_completed", 0, 1000, time_us=140),
+        _entry("alloc", 0, 512, time_us=150),
+        _entry("oom", 0, 10**12, time_us=151),
+        _entry("snapshot", 0, 0, time_us=152),
+    ]
+    history = read_history([], entries)
+    assert history.exact
+    assert _totals(history) == [0, 0, 1024, 0, 512, 1024]
+    assert history.times_us == [0, 0, 5, 20, 30, 50]
+    assert history.reserved_bytes == [0] + [2 * MIB] * 5
+
+
+def test_entries_that_do_not_fit_leave_rounded_requests() -> None:
+    entries = [_entry("alloc", 64, 1000), _entry("alloc", 4096, 100), _entry("free_requested", 64, 1000)]
+    history = read_history([], entries)
+    assert not history.exact
+    assert _totals(history) == [0, 1024, 1536, 512]
+
+
+# A stand-in
+
+
+def _run(gpu: ScriptedHistory, fn: Callable[[], Any], **options: Any) -> MemoryTrace:
+    fields = {"label": "step", "name": None, "parameters": {}, "environment": memory.environment()}
+    tracer = _CudaTracer(torch.device("cpu"), gpu)
+    memory._depth += 1
+    try:
+        with gpu:
+            return memory._trace(tracer, fn, {}, [], verify=True, overhead=False, **fields, **options)
+    finally:
+        memory._depth -= 1
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU build of torch cannot be asked whether the history is on."""
+    monkeypatch.setattr(memory, "_history_is_on", lambda: False)
+
+
+def _training(gpu: ScriptedHistory) -> Callable[[], None]:
+    model = nn.Sequential(nn.Linear(128, 128, bias=False), nn.ReLU(), nn.Linear(128, 128, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    x = torch.randn(64, 128)
+    gpu.adopt(*model.parameters(), x)
+
+    def step() -> None:
+        y = model(x)
+        y.backward(torch.ones_like(y))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_step_is_told_apart_by_kind_module_and_line() -> None:
+    gpu = ScriptedHistory()
+    step = _training(gpu)
+    trace = _run(gpu, step)
+    weights, batch = 2 * 128 * 128 * 4, 64 * 128 * 4
+    kinds = trace.by_kind()
+    assert set(kinds["weights"]) == {weights}
+    assert set(kinds["other"]) == {batch}
+    assert (max(kinds["gradients"]), kinds["gradients"][-1]) == (weights, 0)
+    assert (kinds["optimizer state"][0], kinds["optimizer state"][-1]) == (0, weights)
+    assert max(kinds["activations"]) >= 2 * batch
+    # The meter is the allocator itself.
+    assert trace.meter == "max_memory_allocated"
+    assert trace.meter_bytes == trace.metered_bytes == trace.extra_peak_bytes
+    assert trace.scratch_bytes == 0
+    # Here each block has a segment of its own: reserved right before it, and given back right after it.
+    assert max(trace.reserved_bytes) == trace.peak_bytes
+    assert all(held >= used for held, used in zip(trace.reserved_bytes, trace.totals_bytes, strict=True))
+    assert trace.device_allocs == sum(block.born > 0 for block in trace.blocks)
+    assert trace.alloc_retries == 0
+    assert [phase.name for phase in trace.phases] == ["forward", "backward", "optimizer step"]
+    back = {block.module for block in trace.blocks if block.line.endswith(", backward")}
+    assert {"Sequential.0", "Sequential.1", "Sequential.2"} <= back
+    assert all("test_cuda_history.py:" in block.line for block in trace.blocks if block.born)
+    assert "Reserved: the allocator held up to" in " ".join(repr(trace).split())
+    assert gpu.metadata == ""
+    assert [call for call in gpu.calls if call != "synchronize"] == ["record all", "record None"]
+
+
+@pytest.mark.usefixtures("quiet")
+def test_scratch_memory_of_an_operation_is_seen_and_named() -> None:
+    gpu = ScriptedHistory("mm", 8 * MIB)
+    step = _training(gpu)
+    trace = _run(gpu, step)
+    scratch = [block for block in trace.blocks if block.size_bytes == 8 * MIB]
+    assert len(scratch) == 5  # two forward, three backward
+    assert {(block.kind, block.op) for block in scratch} == {("temporaries", "mm")}
+    assert {block.module for block in scratch} == {"Sequential.0", "Sequential.2"}
+    assert trace.extra_peak_bytes >= 8 * MIB
+    assert trace.scratch_bytes == 0
+
+
+@pytest.mark.usefixtures("quiet")
+def test_memory_outside_of_operations_is_named_by_the_allocators_stack() -> None:
+    gpu = ScriptedHistory()
+    frames = (
+        {"filename": str(Path(torch.__file__).parent / "cuda" / "graphs.py"), "line": 3, "name": "capture"},
+        {"filename": "/home/somebody/train.py", "line": 7, "name": "main"},
+    )
+    trace = _run(gpu, lambda: gpu.take(1 << 60, MIB, frames))
+    (block,) = trace.blocks
+    assert (block.kind, block.module, block.op) == ("temporaries", "", "")
+    assert block.line == "train.py:7 main"
+    assert block.died == trace.moments
+
+
+def test_memory_that_no_operation_made_is_found_though_it_was_met_late() -> None:
+    storages = LiveStorages(torch.device("cpu"), {})
+    for born, address in ((0, 64), (3, 64), (3, 128), (5, 256)):
+        block = Block.without_storage(512, born, address)
+        block.kind = "weights" if (born, address) in ((0, 64), (3, 128), (5, 256)) else "gradients"
+        storages.blocks.append(block)
+    index = memory._Index(storages)
+    # There before the call, whether met then or late; or made in the call, by another thread.
+    found = [index.block(Allocation(address, 512, born)) for born, address in ((0, 64), (0, 128), (2, 256))]
+    assert [block.kind for block in found] == ["weights"] * 3
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_failing_call_stops_the_recording_and_keeps_the_trace() -> None:
+    gpu = ScriptedHistory()
+
+    def code() -> None:
+        gpu.take(1 << 60, 3 * MIB)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    with pytest.raises(TraceError, match="OutOfMemoryError: CUDA out of memory") as caught:
+        _run(gpu, code)
+    assert caught.value.trace.peak_bytes == 3 * MIB
+    assert gpu.calls[-1] == "record None"
+
+
+def test_a_recording_of_somebody_else_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_history_is_on", lambda: True)
+    gpu = ScriptedHistory()
+    with pytest.raises(RuntimeError, match=r"recorded already.*_record_memory_history\(None\)"):
+        _run(gpu, lambda: None)
+    assert gpu.calls == []
+
+
+@pytest.mark.usefixtures("quiet")
+def test_traces_in_traces_share_one_recording() -> None:
+    gpu = ScriptedHistory()
+    inner: list[MemoryTrace] = []
+
+    def code() -> None:
+        gpu.take(1 << 60, MIB)
+        inner.append(_run(gpu, lambda: gpu.take(1 << 61, 2 * MIB)))
+        gpu.give(1 << 60)
+
+    outer = _run(gpu, code)
+    assert (outer.peak_bytes, outer.end_bytes) == (3 * MIB, 2 * MIB)
+    assert (inner[0].start_bytes, inner[0].peak_bytes) == (MIB, 3 * MIB)
+    assert inner[0].meter_bytes is None
+    assert outer.meter_bytes == 3 * MIB
+    assert [call for call in gpu.calls if call != "synchronize"] == ["record all", "record None"]
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_history_that_is_full_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_MOST_ENTRIES", 4)
+    gpu = ScriptedHistory()
+    with pytest.raises(RuntimeError, match=r"over 4 entries.*trace fewer steps"):
+        _run(gpu, lambda: [gpu.take((1 << 60) + i * MIB, 512) for i in range(4)])
+    assert gpu.calls[-1] == "record None"

@@ -1,0 +1,897 @@
+"""Traces of memory on a CPU: every byte against arithmetic and the profiler, and each kind of tensor in its place."""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim import optimizer as optimizer_hooks
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils.checkpoint import checkpoint
+
+from course_utils import fresh
+from course_utils.materials.models import GPT, MLP, DigitsCNN, LSTMLanguageModel
+from course_utils.memory.live_storages import BINDINGS, LiveStorages
+from course_utils.memory.trace import TraceError, trace_memory
+from course_utils.records.results import MemoryTrace
+
+KIB = 1024
+CPU = torch.device("cpu")
+
+pytestmark = pytest.mark.usefixtures("only_new_objects")
+
+
+def _kib(count: float) -> torch.Tensor:
+    """A tensor of so many KiB that nobody has written to."""
+    return torch.empty(int(count * KIB), dtype=torch.uint8)
+
+
+def _once(fn: Callable[[], Any], **options: Any) -> MemoryTrace:
+    """Trace the first call only."""
+    return trace_memory(fn, device="cpu", verify=False, overhead=False, **options)
+
+
+def _peaks(trace: MemoryTrace) -> dict[str, int]:
+    """The most of each kind at any moment."""
+    return {kind: max(values) for kind, values in trace.by_kind().items()}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    call, resize, compiler = nn.Module.__call__, torch.UntypedStorage.resize_, torch.compile
+    yield
+    assert torch.compile is compiler
+    assert _get_current_dispatch_mode() is None
+    assert nn.Module.__call__ is call
+    assert torch.UntypedStorage.resize_ is resize
+    assert not optimizer_hooks._global_optimizer_pre_hooks
+    assert not optimizer_hooks._global_optimizer_post_hooks
+
+
+# Bytes
+
+
+def test_bytes_over_time_are_those_of_the_storages() -> None:
+    def code() -> torch.Tensor:
+        a = _kib(10)
+        b = _kib(20)
+        del a
+        c = _kib(4)
+        del b
+        return c
+
+    trace = _once(code)
+    assert [total // KIB for total in trace.totals_bytes] == [0, 10, 30, 20, 24, 4, 0, 0]
+    assert trace.peak_bytes == trace.extra_peak_bytes == 30 * KIB
+    assert trace.peak_moment == 2
+    (row,) = trace.at_peak  # one line allocated both
+    assert (row.size_bytes, row.count, row.kind, row.op) == (30 * KIB, 2, "temporaries", "empty")
+    assert trace.allocations == 3
+    assert list(trace.times_us) == sorted(trace.times_us)
+
+
+def test_views_in_place_operations_and_shared_storages_add_nothing() -> None:
+    def code() -> None:
+        a = torch.zeros(KIB)
+        views = [a.view(32, 32), a[:10], a.view(32, 32).t(), a.expand(3, KIB), a.detach(), *a.split(100)]
+        a.add_(1).mul_(2)
+        views[0].relu_()
+        torch.add(a, 1, out=a)
+        a.data.zero_()
+        torch._foreach_add_([a], 1.0)
+        b = torch.empty(0)
+        b.set_(a.untyped_storage(), 0, (KIB,))
+
+    assert _once(code).peak_bytes == 4 * KIB
+
+
+def test_a_storage_lives_as_long_as_any_of_its_views() -> None:
+    def code() -> None:
+        a = torch.zeros(KIB)
+        view = a[:1]
+        del a
+        other = _kib(1)
+        del view, other
+
+    assert _once(code).totals_bytes == (0, 4 * KIB, 5 * KIB, KIB, 0, 0)
+
+
+@pytest.mark.parametrize("how", ["tensor", "storage", "out"])
+def test_a_storage_that_changes_its_size(how: str) -> None:
+    def code() -> None:
+        a = torch.zeros(KIB // 4)
+        if how == "tensor":
+            a.resize_(KIB)
+        elif how == "storage":
+            a.untyped_storage().resize_(4 * KIB)
+        else:
+            a.resize_(0)
+            torch.ones(KIB, out=a)
+        del a
+
+    trace = _once(code)
+    assert trace.totals_bytes[-1] == 0
+    assert max(block.size_bytes for block in trace.blocks) == 4 * KIB
+
+
+def test_what_numpy_holds_is_not_torchs() -> None:
+    array = np.ones(KIB, dtype=np.float32)
+
+    def code() -> torch.Tensor:
+        return torch.from_numpy(array) + 1
+
+    trace = _once(code)
+    assert trace.peak_bytes == 4 * KIB
+    assert any("NumPy" in note for note in trace.notes)
+
+
+def test_a_tensor_from_a_list_is_new() -> None:
+    trace = _once(lambda: torch.tensor([1.0] * KIB))
+    assert (trace.start_bytes, trace.peak_bytes) == (0, 4 * KIB)
+
+
+def test_sparse_gradients_are_followed() -> None:
+    table = nn.Embedding(100, 16, sparse=True)
+    trace = _once(lambda: table(torch.arange(4)).sum().backward())
+    assert table.weight.grad.is_sparse
+    assert trace.by_kind()["gradients"][-1] == 4 * 16 * 4 + 4 * 8
+
+
+# What was there before
+
+
+def test_what_existed_counts_once_it_is_used_or_dropped() -> None:
+    used, dropped, idle = torch.zeros(KIB), [torch.zeros(2 * KIB)], torch.zeros(4 * KIB)
+
+    def code() -> torch.Tensor:
+        dropped.clear()
+        return used + 1
+
+    trace = _once(code)
+    assert trace.start_bytes == 12 * KIB
+    assert _peaks(trace) == {"other": 12 * KIB, "temporaries": 4 * KIB}
+    assert trace.end_bytes == 4 * KIB
+    del idle
+
+
+def test_a_model_that_is_named_counts_though_it_is_not_used() -> None:
+    model = nn.Linear(16, 16)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 16)).sum().backward()
+    optimizer.step()
+    weights = 4 * (16 * 16 + 16)
+    trace = _once(lambda: None, model=model, optimizer=optimizer)
+    assert _peaks(trace) == {"weights": weights, "gradients": weights, "optimizer state": 2 * weights + 2 * 4}
+    assert trace.start_bytes == trace.end_bytes == trace.peak_bytes
+    named = _once(lambda: None, model={"policy": model, "value": nn.Linear(2, 2)})
+    assert {block.module for block in named.blocks} == {"policy", "value"}
+
+
+def test_what_autograd_saved_before_the_call_is_known_once_it_is_used() -> None:
+    x = torch.ones(KIB, requires_grad=True)
+    loss = (x.exp() * 2).sum()
+    trace = _once(lambda: loss.backward())
+    # What exp returned, which its backward needs, and the loss.
+    assert trace.start_bytes == 4 * KIB + 4
+    assert trace.by_kind()["gradients"][-1] == 4 * KIB
+
+
+def test_a_plain_step_is_not_taken_for_compiled_code() -> None:
+    step = _step("mlp")
+    __import__("torch._dynamo")  # any optimizer's first step loads it, too
+    assert _once(step).notes == ()
+
+
+class _Raises(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise TypeError("no function works on this one")
+
+
+class _Unfinished(nn.Module):
+    def __init__(self) -> None:
+        pass
+
+
+class _UnfinishedOptimizer(torch.optim.Optimizer):
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: nn.LazyLinear(4), lambda: torch.ones(3).as_subclass(_Raises), _Unfinished, _UnfinishedOptimizer],
+    ids=["lazy", "tensor", "module", "optimizer"],
+)
+def test_odd_objects_elsewhere_are_passed_over(make: Callable[[], Any]) -> None:
+    odd = make()
+    trace = _once(lambda: torch.ones(KIB))
+    assert (trace.start_bytes, trace.peak_bytes, trace.notes) == (0, 4 * KIB, ())
+    del odd
+
+
+def test_a_lazy_model_gets_its_weights_in_the_call() -> None:
+    model = nn.LazyLinear(16)
+    x = torch.ones(4, 32)
+    trace = _once(lambda: model(x).sum().backward(), model=model)
+    size = 4 * (16 * 32 + 16)
+    assert (trace.by_kind()["weights"][0], trace.by_kind()["weights"][-1]) == (0, size)
+    assert trace.by_kind()["gradients"][-1] == size
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda: torch.func.hessian(lambda x: (x**3).sum())(torch.ones(50)),
+        lambda: torch.masked.masked_tensor(torch.ones(KIB), torch.ones(KIB) > 0) + 1,
+    ],
+    ids=["hessian", "masked"],
+)
+def test_tensors_without_memory_of_their_own_break_nothing(code: Callable[[], Any]) -> None:
+    assert _once(code).peak_bytes > 0
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_a_tensor_that_is_loaded_in_the_call_is_new(mmap: bool, tmp_path: Path) -> None:
+    file = tmp_path / "tensor.pt"
+    torch.save(torch.ones(KIB), file)
+    trace = _once(lambda: torch.load(file, mmap=mmap) + 1)
+    assert trace.start_bytes == 0
+    assert trace.peak_bytes == (4 if mmap else 8) * KIB  # a mapped file is not torch's memory
+    assert any("a file's" in note for note in trace.notes) == mmap
+
+
+def test_a_model_that_is_loaded_in_the_call_is_new(tmp_path: Path) -> None:
+    file = tmp_path / "model.pt"
+    torch.save(nn.Linear(64, 64), file)
+    x = torch.ones(1, 64)
+    trace = _once(lambda: torch.load(file, weights_only=False)(x).sum())
+    assert trace.start_bytes == 4 * 64
+    assert trace.by_kind()["weights"][0] == trace.by_kind()["weights"][-1] == 0
+    assert max(trace.by_kind()["weights"]) == 4 * (64 * 64 + 64)
+
+
+def test_memory_of_another_thread_counts_from_its_first_use() -> None:
+    def code() -> torch.Tensor:
+        made: list[torch.Tensor] = []
+        thread = threading.Thread(target=lambda: made.append(torch.ones(KIB)))
+        thread.start()
+        thread.join()
+        return made[0] + 1
+
+    trace = _once(code)
+    assert (trace.start_bytes, trace.peak_bytes) == (0, 8 * KIB)
+    assert any("first use on" in note for note in trace.notes)
+
+
+def test_a_tensor_made_of_others_may_name_what_is_no_tensor(tmp_path: Path) -> None:
+    from torch import distributed
+
+    if not distributed.is_available():
+        pytest.skip("this build has no torch.distributed")
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    distributed.init_process_group(
+        "gloo", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
+    try:
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
+        x = distribute_tensor(torch.ones(KIB), mesh, [Replicate()])
+        trace = _once(lambda: x + 1)
+        assert (trace.start_bytes, trace.peak_bytes, trace.notes) == (4 * KIB, 8 * KIB, ())
+    finally:
+        distributed.destroy_process_group()
+
+
+# Training steps
+
+
+def _step(name: str, set_to_none_first: bool = True, **options: Any) -> Callable[[], torch.Tensor]:
+    torch.manual_seed(0)
+    if name == "gpt":
+        model, x = GPT(width=64, layers=2), torch.randint(256, (4, 64))
+    elif name in ("lstm", "gru"):
+        model, x = LSTMLanguageModel(width=64, cell=name), torch.randint(256, (4, 32))
+    elif name == "mlp":
+        model, x = MLP((64, 256, 256, 10)), torch.randn(128, 64)
+    else:
+        model, x = DigitsCNN(16), torch.randn(32, 1, 8, 8)
+    y = x if name in ("gpt", "lstm", "gru") else torch.randint(10, (len(x),))
+    optimizer = torch.optim.AdamW(model.parameters(), **options)
+
+    def step() -> torch.Tensor:
+        if set_to_none_first:
+            optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x).flatten(0, -2), y.flatten())
+        loss.backward()
+        optimizer.step()
+        if not set_to_none_first:
+            optimizer.zero_grad()
+        return loss
+
+    step.parts = model, optimizer, x, y
+    return step
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"foreach": False}], ids=str)
+@pytest.mark.parametrize("name", ["gpt", "gru", "mlp"])
+@pytest.mark.parametrize("first", [True, False])
+def test_peak_of_a_training_step_equals_the_profilers(name: str, options: dict[str, bool], first: bool) -> None:
+    trace = trace_memory(_step(name, first, **options), name, device="cpu", overhead=False)
+    assert trace.meter == "torch's profiler"
+    # Kernels of foreach make small tensors of their scalars for themselves.
+    assert 0 <= trace.scratch_bytes <= 64
+    assert trace.meter_bytes > 64 * KIB
+
+
+@pytest.mark.parametrize("name", ["lstm", "cnn"])
+def test_scratch_memory_inside_of_kernels_is_reported(name: str) -> None:
+    # oneDNN's LSTM and convolutions take memory that is no tensor's.
+    trace = trace_memory(_step(name, fused=True), name, device="cpu", overhead=False)
+    assert trace.scratch_bytes >= 0
+    shown = repr(trace)
+    assert ("scratch memory, which no operation returns" in " ".join(shown.split())) == (trace.scratch_bytes > 0)
+
+
+def test_a_peak_that_tracing_changes_is_noted() -> None:
+    weight = torch.randn(256, 256, requires_grad=True)
+
+    def code(uses: int) -> None:
+        weight.grad = None
+        y = torch.ones(1, 256)
+        for _ in range(uses):
+            y = torch.tanh(y @ weight)
+        y.sum().backward()
+
+    notes = {uses: trace_memory(lambda uses=uses: code(uses), device="cpu", overhead=False).notes for uses in (1, 4)}
+    assert notes[1] == ()
+    (note,) = notes[4]
+    # One gradient is there at the start, and goes. Two are added up; under a trace the sum is a third one.
+    assert re.search(r"2\d\d KiB above the start in a plain call, and 5\d\d KiB in a traced one", note), note
+
+
+def test_code_that_changes_from_call_to_call_has_no_plain_peak_to_compare_with() -> None:
+    sizes = iter(range(1, 9))
+    assert trace_memory(lambda: _kib(next(sizes)), device="cpu", overhead=False).notes == ()
+
+
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return x.mul_(2)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [nn.ReLU(), nn.ReLU(inplace=True), nn.LeakyReLU(inplace=True), nn.GELU(), nn.Dropout(0.5)],
+    ids=str,
+)
+def test_peak_with_in_place_operations_equals_the_profilers(activation: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(64, 256), activation, nn.Linear(256, 256), activation, nn.Linear(256, 1))
+    x = torch.randn(64, 64)
+
+    def code() -> None:
+        _double(model(x.chunk(2)[0]).transpose(0, 1).contiguous()).sum().backward()
+        for weight in model.parameters():
+            weight.grad = None
+
+    assert trace_memory(code, device="cpu", overhead=False).scratch_bytes == 0
+
+
+def test_kinds_of_a_training_step() -> None:
+    step = _step("mlp", foreach=True)
+    model, optimizer, x, y = step.parts
+    trace = _once(step)
+    weights = sum(4 * p.numel() for p in model.parameters())
+    state = sum(4 * v.numel() for s in optimizer.state.values() for v in s.values())
+    kinds = trace.by_kind()
+    assert set(kinds["weights"]) == {weights}
+    assert set(kinds["other"]) == {x.untyped_storage().nbytes() + y.untyped_storage().nbytes()}
+    # Gradients and the state come in the first step, and stay.
+    assert (kinds["gradients"][0], max(kinds["gradients"]), kinds["gradients"][-1]) == (0, weights, weights)
+    assert (kinds["optimizer state"][0], kinds["optimizer state"][-1]) == (0, state)
+    assert kinds["activations"][0] == kinds["activations"][-1] == 0
+    phases = {phase.name: phase for phase in trace.phases}
+    assert list(phases) == ["forward", "backward", "optimizer step"]
+    step_starts = phases["optimizer step"].first
+    assert kinds["optimizer state"][step_starts - 1] == 0
+    # Hidden layers before and after ReLU, 128 x 256 floats each; ReLU keeps its result only.
+    kept = kinds["activations"][phases["backward"].first]
+    assert kept >= 2 * 128 * 256 * 4
+    second = _once(step)
+    assert second.by_kind()["optimizer state"][0] == state
+    assert second.by_kind()["gradients"][0] == weights
+    assert min(second.by_kind()["gradients"]) == 0  # zero_grad comes first
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_where_zero_grad_stands_shows(first: bool) -> None:
+    step = _step("mlp", first, fused=True)
+    step()
+    model = step.parts[0]
+    weights = sum(4 * p.numel() for p in model.parameters())
+    trace = _once(step)
+    start = trace.by_kind()["gradients"][0]
+    assert start == (weights if first else 0)
+
+
+def test_gradients_that_are_added_up_stay_one_set() -> None:
+    model = nn.Linear(64, 64)
+    x = torch.randn(8, 64)
+
+    def code() -> None:
+        for _ in range(3):
+            model(x).sum().backward()
+
+    trace = _once(code)
+    weights = 4 * (64 * 64 + 64)
+    assert trace.by_kind()["gradients"][-1] == weights
+    assert [phase.name for phase in trace.phases] == ["forward", "backward"] * 3
+
+
+def test_weights_without_a_module_and_a_step_by_hand() -> None:
+    weight = torch.randn(64, 64, requires_grad=True)
+    x = torch.randn(8, 64)
+
+    def code() -> None:
+        (x @ weight).sum().backward()
+        with torch.no_grad():
+            weight.sub_(0.1 * weight.grad)
+        weight.grad = None
+
+    trace = _once(code)
+    kinds = trace.by_kind()
+    assert set(kinds["weights"]) == {4 * 64 * 64}
+    assert max(kinds["gradients"]) == 4 * 64 * 64
+    assert kinds["gradients"][-1] == 0
+    assert max(kinds["temporaries"]) >= 4 * 64 * 64
+
+
+def test_a_model_and_an_optimizer_that_are_made_inside() -> None:
+    def code() -> None:
+        model = MLP((16, 32, 4))
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.randn(8, 16)).sum().backward()
+        optimizer.step()
+
+    trace = _once(code)
+    size = 4 * (16 * 32 + 32 + 32 * 4 + 4)
+    peaks = _peaks(trace)
+    assert (peaks["weights"], peaks["gradients"]) == (size, size)
+    assert peaks["optimizer state"] == 2 * size + 4 * 4
+    gc.collect()
+    assert trace.start_bytes == 0
+
+
+def test_no_activations_where_autograd_does_not_record() -> None:
+    model, x = MLP((64, 256, 10)), torch.randn(32, 64)
+    with torch.no_grad():
+        assert "activations" not in _once(lambda: model(x)).by_kind()
+    # What a graph that is returned still holds is kept for a backward pass, too.
+    assert max(_once(lambda: model(x)).by_kind()["activations"]) >= 32 * 256 * 4
+
+
+class _Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * gradient * x
+
+
+def test_custom_autograd_functions() -> None:
+    weight = torch.randn(KIB, requires_grad=True)
+
+    def code() -> None:
+        _Square.apply(weight.exp()).sum().backward()
+
+    trace = trace_memory(code, device="cpu", overhead=False)
+    assert trace.scratch_bytes == 0
+    kinds = trace.by_kind()
+    assert max(kinds["activations"]) >= 4 * KIB  # exp's result
+    lines = {block.line for block in trace.blocks if block.op == "mul"}
+    assert any(line.endswith("_Square.forward") for line in lines)
+    assert any(line.endswith("_Square.backward") or line.endswith(", backward") for line in lines)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_lowers_the_activations(reentrant: bool) -> None:
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(6))
+    x = torch.randn(256, 64, requires_grad=True)
+
+    def plain() -> None:
+        y = x
+        for block in blocks:
+            y = block(y)
+        y.square().sum().backward()
+
+    def recomputed() -> None:
+        y = x
+        for block in blocks:
+            y = checkpoint(block, y, use_reentrant=reentrant)
+        y.square().sum().backward()
+
+    traces = [trace_memory(code, device="cpu", overhead=False) for code in (plain, recomputed)]
+    # Checkpointing keeps the state of the random numbers for each block: tensors that no operation returns.
+    state = torch.get_rng_state().numel()
+    assert [trace.scratch_bytes for trace in traces] == [0, len(blocks) * state]
+    kept, kept_less = (max(trace.by_kind()["activations"]) for trace in traces)
+    assert kept_less < 0.7 * kept
+
+
+def test_backward_in_other_threads_is_followed() -> None:
+    # Deep reentrant backward passes run in threads of autograd's own. A GPU's always do.
+    seen: set[int] = set()
+
+    class Deeper(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, depth: int) -> torch.Tensor:
+            ctx.depth = depth
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+            seen.add(threading.get_ident())
+            if ctx.depth:
+                with torch.enable_grad():
+                    inner = torch.ones(KIB, requires_grad=True)
+                    Deeper.apply(inner, ctx.depth - 1).sum().backward()
+            return gradient * 2, None
+
+    x = torch.ones(KIB, requires_grad=True)
+    trace = _once(lambda: Deeper.apply(x, 130).sum().backward())
+    assert len(seen) > 1
+    assert sum(block.op == "mul" for block in trace.blocks) == 131
+
+
+# Names
+
+
+def test_lines_and_modules() -> None:
+    step = _step("gpt", foreach=True)
+    trace = _once(step)
+    gelus = [block for block in trace.blocks if block.op == "gelu"]
+    assert {block.module for block in gelus} == {"GPT.blocks.0.mlp.1", "GPT.blocks.1.mlp.1"}
+    assert all(block.line.startswith("course_utils/materials/models.py:") for block in gelus)
+    assert all(block.line.endswith(" Block.forward") for block in gelus)
+    back = [block for block in trace.blocks if block.op == "gelu_backward"]
+    assert {block.module for block in back} == {block.module for block in gelus}
+    assert {block.line for block in back} == {f"{block.line}, backward" for block in gelus}
+    losses = [block for block in trace.blocks if block.op.startswith("_log_softmax") and "backward" not in block.op]
+    assert all(block.module == "" and block.line.endswith(" step") for block in losses)
+    assert all("tests/memory/test_trace.py:" in block.line for block in losses)
+    state = [block for block in trace.blocks if block.kind == "optimizer state" and block.size_bytes > 4]
+    weights = {block.module for block in trace.blocks if block.kind == "weights"}
+    assert {block.module for block in state} == weights
+    stepping = [block for block in trace.blocks if block.module == "AdamW"]
+    assert stepping
+    assert all(block.kind == "temporaries" for block in stepping)
+
+
+def test_no_path_of_this_machine_is_in_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    file = tmp_path / "elsewhere" / "somebodys_code.py"
+    file.write_text("import torch\ndef run():\n    return torch.ones(8)\n", encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)
+    assert {block.line for block in _once(names["run"]).blocks} == {"somebodys_code.py:3 run"}
+    monkeypatch.chdir(tmp_path)
+    assert {block.line for block in _once(names["run"]).blocks} == {"elsewhere/somebodys_code.py:3 run"}
+    cell: dict[str, Any] = {}
+    exec(compile("import torch\ndef run():\n    return torch.ones(8)\n", "/tmp/ipykernel_123/456.py", "exec"), cell)
+    assert {block.line for block in _once(cell["run"]).blocks} == {"cell:3 run"}
+
+
+def test_by_module_goes_as_deep_as_asked() -> None:
+    trace = _once(_step("gpt", foreach=True))
+    assert "GPT" in trace.by_module(0)
+    assert {"GPT.blocks.0", "GPT.blocks.1", "GPT.token_embedding"} <= set(trace.by_module(1))
+    assert "GPT.blocks.0.mlp.0" in trace.by_module(2)
+    for depth in (0, 1, 2):
+        assert tuple(map(sum, zip(*trace.by_module(depth).values(), strict=True))) == trace.totals_bytes
+    with pytest.raises(ValueError, match="0 or more"):
+        trace.by_module(-1)
+
+
+# Around the call
+
+
+def test_a_call_that_fails_leaves_its_trace_and_nothing_else() -> None:
+    model = nn.Linear(8, 8)
+
+    def code() -> None:
+        kept = _kib(64)
+        model(torch.ones(4, 8))
+        torch.ones(2) @ torch.ones(3)
+        del kept
+
+    with pytest.raises(TraceError, match=r"'broken' failed: RuntimeError.*`trace` attribute") as caught:
+        trace_memory(code, "broken", device="cpu")
+    trace = caught.value.trace
+    assert trace.peak_bytes >= 64 * KIB
+    assert trace.overhead is None
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert torch.ones(2).sum() == 2
+
+
+def test_an_error_that_the_code_handles_is_no_failure() -> None:
+    class Moody(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError(x.shape)
+
+    moody, model = Moody(), nn.Linear(8, 8)
+
+    def code() -> torch.Tensor:
+        with pytest.raises(ValueError, match="4, 8"):
+            moody(torch.ones(4, 8))
+        return model(torch.ones(4, 8))
+
+    trace = _once(code)
+    assert {block.module for block in trace.blocks if block.op == "addmm"} == {"Linear"}
+
+
+def test_ctrl_c_takes_everything_down() -> None:
+    def code() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trace_memory(code, device="cpu")
+
+
+def test_traces_in_traces() -> None:
+    inner: list[MemoryTrace] = []
+
+    def code() -> None:
+        a = _kib(8)
+        inner.append(trace_memory(lambda: _kib(16), "inner", device="cpu"))
+        del a
+
+    outer = _once(code)
+    assert inner[0].peak_bytes == 16 * KIB
+    assert inner[0].overhead is None
+    assert inner[0].scratch_bytes is None
+    assert "inside of another trace" in inner[0].notes[0]
+    assert outer.peak_bytes == 24 * KIB
+
+
+def test_another_thread_is_told_that_a_trace_is_running() -> None:
+    inside, done = threading.Event(), threading.Event()
+    traces: list[MemoryTrace] = []
+
+    def code() -> torch.Tensor:
+        inside.set()
+        assert done.wait(60)
+        return _kib(8)
+
+    thread = threading.Thread(target=lambda: traces.append(_once(code)))
+    thread.start()
+    try:
+        assert inside.wait(60)
+        with pytest.raises(RuntimeError, match="another thread is tracing memory"):
+            _once(lambda: _kib(1))
+    finally:
+        done.set()
+        thread.join()
+    assert traces[0].peak_bytes == 8 * KIB
+    assert _once(lambda: _kib(1)).peak_bytes == KIB
+
+
+def test_the_first_call_is_shown_and_fresh_state_is_built_for_the_others() -> None:
+    calls: list[int] = []
+    built: list[int] = []
+
+    def factory() -> Callable[[], torch.Tensor]:
+        built.append(0)
+        model = nn.Linear(8, 8)
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def step() -> torch.Tensor:
+            calls.append(1)
+            loss = model(torch.ones(2, 8)).sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    before = torch.get_rng_state()
+    trace = trace_memory(fresh(factory), device="cpu")
+    assert len(built) == 3  # traced, verified, timed
+    assert trace.by_kind()["optimizer state"][0] == 0
+    assert trace.by_kind()["optimizer state"][-1] > 0
+    assert len(trace.plain_s) == len(trace.traced_s) >= 3
+    assert trace.overhead > 0
+    assert len(calls) > 5
+    assert not torch.equal(before, torch.get_rng_state())  # the factory drew the weights, once
+    torch.set_rng_state(before)
+    factory()
+    expected = torch.get_rng_state()
+    torch.set_rng_state(before)
+    trace_memory(fresh(factory), device="cpu")
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+def test_only_one_call_if_nothing_else_is_asked() -> None:
+    calls: list[int] = []
+    trace = _once(lambda: calls.append(1))
+    assert calls == [1]
+    assert trace.overhead is None
+    assert trace.scratch_bytes is None
+    assert (trace.peak_bytes, trace.moments) == (0, 2)
+    assert "not measured" in repr(trace)
+
+
+def test_a_profiler_that_is_on_already_is_no_reason_to_fail() -> None:
+    with torch.autograd.profiler.profile():
+        trace = trace_memory(lambda: torch.ones(8), device="cpu", overhead=False)
+    assert trace.peak_bytes == 32
+    assert trace.scratch_bytes in (None, 0)
+
+
+def test_tracing_changes_no_result() -> None:
+    plain, traced = _step("gpt", fused=True), _step("gpt", fused=True)
+    losses = [plain() for _ in range(3)]
+    seen: list[torch.Tensor] = []
+    for _ in range(3):
+        _once(lambda: seen.append(traced().detach()))
+    assert [loss.item() for loss in losses] == [loss.item() for loss in seen]
+
+
+def test_a_trace_keeps_nothing_alive() -> None:
+    model = nn.Linear(8, 8)
+    refs: list[Any] = []
+
+    def code(model: nn.Module) -> None:
+        y = model(torch.ones(4, 8))
+        refs.append(weakref.ref(y.untyped_storage()))
+
+    storages = LiveStorages(CPU, {})
+    with storages:
+        code(model)
+        assert refs[0]() is None
+    watched = weakref.ref(model)
+    del model
+    gc.collect()
+    assert watched() is None
+
+
+def test_compiled_code_runs_and_is_followed_as_eager_code() -> None:
+    runs: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            runs.append(1)
+            return graph.forward(*args)
+
+        return run
+
+    compiled = torch.compile(lambda x: (x.sin() + 1).cos(), backend=backend)
+    x = torch.ones(KIB)
+    trace = _once(lambda: compiled(x))
+    assert trace.peak_bytes == 12 * KIB
+    assert any("torch.compile" in note for note in trace.notes)
+    assert not any("torch.compile" in note for note in _once(lambda: x.sin()).notes)
+    assert runs == []
+    # A dispatch mode by itself would have switched compilation off for good.
+    compiled(x)
+    assert runs == [1]
+
+
+class _Seen(TorchDispatchMode):
+    """Writes down which operations there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+_MORE_ARGUMENTS = {
+    "view.default": ([64],),
+    "transpose.int": (0, 1),
+    "permute.default": ([1, 0],),
+    "select.int": (0, 1),
+    "sum.dim_IntList": ([0], True),
+}
+
+
+@pytest.mark.parametrize("name", BINDINGS)
+def test_what_runs_an_operation_ends_in_the_same_overload(name: str) -> None:
+    _, packet, overload = name.split(".")
+    operation = getattr(getattr(torch.ops.aten, packet), overload)
+    shape = {"bmm": (2, 8, 8), "_local_scalar_dense": ()}.get(packet, (8, 8))
+    tensors = sum(not one.kwarg_only and "Tensor" in str(one.type) for one in operation._schema.arguments)
+    names, results = [], []
+    for run in (operation, BINDINGS[name]):
+        arguments = [torch.linspace(0.1, 0.9, torch.Size(shape).numel()).reshape(shape) for _ in range(tensors)]
+        with torch._C._AutoDispatchBelowAutograd(), _Seen() as seen:
+            results.append(run(*arguments, *_MORE_ARGUMENTS.get(f"{packet}.{overload}", ())))
+        names.append(seen.names)
+    same = ["aten.item.default"] if packet == "_local_scalar_dense" else [name]
+    assert names == [[name], same]
+    assert type(results[0]) is type(results[1])
+    assert torch.equal(*map(torch.as_tensor, results))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("operations", "most"), [("large", 1.25), ("small", 1.5)])
+def test_what_a_trace_costs(operations: str, most: float) -> None:
+    torch.manual_seed(0)
+    if operations == "large":
+        model, x = MLP((512, 1024, 1024, 512)), torch.randn(1024, 512)
+    else:  # over 400 operations in some 50 ms
+        model, x = GPT(), torch.randint(256, (4, 128))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    def cost_s(traced: bool) -> float:
+        with LiveStorages(CPU, {}) if traced else nullcontext():
+            started = time.thread_time()  # other programs take turns with this one
+            step()
+            return time.thread_time() - started
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        step(), cost_s(True)
+        pairs = [(cost_s(True), cost_s(False)) for _ in range(15)]
+    finally:
+        torch.set_num_threads(threads)
+    ratios = sorted(traced / plain for traced, plain in pairs)
+    # The third smallest of 15 is the lower end of the median's interval at 99%.
+    assert ratios[2] < most, ratios
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fn": torch.ones(3)}, "takes a function without arguments, got Tensor"),
+        ({"fn": None}, "pass it without calling it"),
+        ({"device": "meta"}, "'cpu' and of 'cuda', got 'meta'"),
+        ({"device": "gpu"}, "'cpu' or 'cuda', got 'gpu'"),
+        ({"model": 3}, "'int' is a int"),
+        ({"model": {"a": torch.ones(2)}}, "'a' is a Tensor"),
+        ({"optimizer": "Adam"}, "got a str"),
+        ({"optimizer": [None]}, "got a NoneType"),
+    ],
+)
+def test_bad_input_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        trace_memory(**{"fn": lambda: None, "device": "cpu", **arguments})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_without_cuda_it_says_so() -> None:
+    with pytest.raises(RuntimeError, match="no CUDA device here: pass device='cpu'"):
+        trace_memory(lambda: None, device="cuda")
+    assert trace_memory(lambda: None, verify=False, overhead=False).device == "cpu"
+
+
+def test_a_factory_that_returns_no_function() -> None:
+    with pytest.raises(TypeError, match="must return the function"):
+        trace_memory(fresh(lambda: 3), device="cpu")

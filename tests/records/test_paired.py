@@ -1,0 +1,420 @@
+"""The statistics of paired comparison, against scipy, against enumeration and against simulated timings."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_utils.records import paired
+from course_utils.records.paired import Interval, Verdict
+
+seconds = st.floats(min_value=1e-7, max_value=1e3, allow_nan=False)
+log_ratio = st.floats(min_value=-5, max_value=5, allow_nan=False)
+confidences = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99, 0.999])
+MIRRORED = {
+    Verdict.FASTER: Verdict.SLOWER,
+    Verdict.SLOWER: Verdict.FASTER,
+    Verdict.SAME: Verdict.SAME,
+    Verdict.UNCLEAR: Verdict.UNCLEAR,
+}
+
+
+def verdict_of(case: list[float], baseline: list[float], control: list[float], practical: float = 0.01) -> Verdict:
+    """The whole way from seconds to a verdict, as a comparison goes it."""
+    logs = paired.log_ratios(case, baseline)
+    noise = paired.ratio_interval(paired.log_ratios(control, baseline))
+    return paired.decide(math.exp(statistics.median(logs)), paired.ratio_interval(logs), noise, practical)
+
+
+# --- rank and interval
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.9, 0.95, 0.99, 0.999])
+def test_rank_is_the_widest_cut_that_the_binomial_allows(confidence):
+    for n in [*range(120), 400, 1000]:
+        rank = paired.interval_rank(n, confidence)
+        tail = (1 - confidence) / 2
+        # Rank k fails to cover when fewer than k values fall on one side of the median.
+        assert rank == 0 or scipy.stats.binom.cdf(rank - 1, n, 0.5) <= tail * (1 + 1e-9)
+        if rank < n // 2:
+            assert scipy.stats.binom.cdf(rank, n, 0.5) > tail * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.99])
+@pytest.mark.parametrize("n", [8, 9, 20, 41, 100, 400])
+def test_interval_is_the_one_of_scipy(n, confidence):
+    values = np.random.default_rng(n).lognormal(size=n)
+    theirs = scipy.stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
+    mine = paired.median_interval(values.tolist(), confidence)
+    assert (mine.low, mine.high) == pytest.approx((theirs.low, theirs.high), rel=0, abs=0)
+
+
+@pytest.mark.parametrize("n", range(1, 15))
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95, 0.99])
+def test_coverage_is_at_least_the_confidence_by_enumeration(n, confidence):
+    """Only the side of the median on which each value falls matters: all 2^n ways are equally likely."""
+    covered = 0
+    for signs in itertools.product((-1.0, 1.0), repeat=n):
+        interval = paired.median_interval([sign * (i + 1) for i, sign in enumerate(signs)], confidence)
+        covered += interval.low <= 0 <= interval.high
+    assert covered / 2**n >= confidence
+    rank = paired.interval_rank(n, confidence)
+    if 0 < rank < n // 2:
+        narrower = 1 - 2 * scipy.stats.binom.cdf(rank, n, 0.5)
+        assert narrower < confidence  # not wider than it must be
+
+
+def test_the_99_percent_interval_needs_8_values():
+    assert paired.MIN_ROUNDS == 8
+    assert not paired.median_interval([1.0] * 7, 0.99).bounded
+    assert paired.median_interval([1.0] * 8, 0.99).bounded
+    assert paired.ratio_interval([0.1] * 7) == Interval(0.0, math.inf, 0.99)
+    assert paired.ratio_interval([]) == Interval(0.0, math.inf, 0.99)
+
+
+@given(st.lists(log_ratio, min_size=8, max_size=60), st.tuples(confidences, confidences))
+def test_more_confidence_never_narrows(values, pair):
+    lower, higher = sorted(pair)
+    narrow, wide = paired.median_interval(values, lower), paired.median_interval(values, higher)
+    assert wide.low <= narrow.low <= narrow.high <= wide.high
+
+
+@given(st.lists(log_ratio, min_size=1, max_size=60), confidences)
+def test_the_median_lies_inside(values, confidence):
+    interval = paired.median_interval(values, confidence)
+    assert interval.low <= statistics.median(values) <= interval.high
+
+
+@given(st.lists(log_ratio, min_size=8, max_size=40), st.integers(0, 39), st.floats(5, 1e6))
+def test_one_terrible_outlier_cannot_move_the_interval_beyond_the_next_value(values, place, outlier):
+    spoiled = list(values)
+    spoiled[place % len(values)] = outlier
+    before, after = paired.median_interval(values, 0.95), paired.median_interval(spoiled, 0.95)
+    ordered = sorted(values)
+    assert after.low <= ordered[min(paired.interval_rank(len(values), 0.95), len(values) - 1)]
+    assert after.low >= before.low
+
+
+def test_large_samples():
+    assert paired.interval_rank(5000, 0.99) == int(scipy.stats.binom.ppf(0.005, 5000, 0.5))
+    generator = random.Random(1)
+    logs = [generator.gauss(0.05, 0.2) for _ in range(5000)]
+    interval = paired.ratio_interval(logs)
+    assert interval.meets(math.exp(0.045), math.exp(0.055))
+    assert interval.relative_width < 0.03
+
+
+@pytest.mark.parametrize("confidence", [0, 1, -0.5, 1.5, 99])
+def test_confidence_must_be_a_fraction(confidence):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        paired.median_interval([1.0] * 20, confidence)
+
+
+def test_interval_questions():
+    interval = Interval(0.5, 2.0, 0.99)
+    assert interval.inside(0.4, 2.1)
+    assert not interval.inside(0.6, 2.1)
+    assert interval.meets(2.0, 3.0)
+    assert not interval.meets(2.1, 3.0)
+    assert interval.inverse() == interval
+    assert interval.relative_width == pytest.approx(1.2)
+    assert Interval(0.0, math.inf, 0.99).inverse() == Interval(0.0, math.inf, 0.99)
+    assert Interval(-math.inf, math.inf, 0.99).relative_width == math.inf
+
+
+# --- ratios
+
+
+@given(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=50))
+def test_swapping_case_and_baseline_negates_the_logs_and_inverts_the_ratio(pairs):
+    case, baseline = [c for c, _ in pairs], [b for _, b in pairs]
+    forward, backward = paired.log_ratios(case, baseline), paired.log_ratios(baseline, case)
+    assert forward == pytest.approx([-x for x in backward], abs=1e-12)
+    assert statistics.median(forward) == pytest.approx(-statistics.median(backward), abs=1e-12)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(seconds, seconds, seconds), min_size=8, max_size=60))
+def test_swapping_mirrors_interval_and_verdict(rounds):
+    case, baseline, control = (list(series) for series in zip(*rounds, strict=True))
+    forward = paired.ratio_interval(paired.log_ratios(case, baseline))
+    backward = paired.ratio_interval(paired.log_ratios(baseline, case)).inverse()
+    assert (forward.low, forward.high) == pytest.approx((backward.low, backward.high), rel=1e-9)
+    # The same noise for both directions: a control has one, whichever side is called the baseline.
+    noise = paired.ratio_interval(paired.log_ratios(control, baseline))
+    ratio = math.exp(statistics.median(paired.log_ratios(case, baseline)))
+    inverse = paired.ratio_interval(paired.log_ratios(baseline, case))
+    assert paired.decide(1 / ratio, inverse, noise) == MIRRORED[paired.decide(ratio, forward, noise)]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(seconds, seconds, seconds), min_size=8, max_size=40),
+    # Powers of two scale a float without rounding it.
+    st.sampled_from([2.0**-20, 0.5, 4.0, 2.0**10]),
+)
+def test_the_unit_of_time_does_not_matter(rounds, unit):
+    case, baseline, control = (list(series) for series in zip(*rounds, strict=True))
+    scaled = [[unit * x for x in series] for series in (case, baseline, control)]
+    assert paired.log_ratios(scaled[0], scaled[1]) == paired.log_ratios(case, baseline)
+    assert verdict_of(*scaled) == verdict_of(case, baseline, control)
+
+
+@given(st.lists(st.tuples(seconds, seconds), min_size=8, max_size=40), st.lists(seconds, min_size=40, max_size=40))
+def test_a_drift_that_both_sides_share_cancels(pairs, drift):
+    case = [c * d for (c, _), d in zip(pairs, drift, strict=False)]
+    baseline = [b * d for (_, b), d in zip(pairs, drift, strict=False)]
+    plain = paired.log_ratios([c for c, _ in pairs], [b for _, b in pairs])
+    assert paired.log_ratios(case, baseline) == pytest.approx(plain, abs=1e-9)
+
+
+def test_one_timing_against_one_is_unbiased_where_pooling_is_not():
+    """The reason that the docstring of log_ratios gives: skewed noise, identical code."""
+    generator = random.Random(7)
+    case, baseline, control = ([math.exp(generator.expovariate(5)) for _ in range(20_000)] for _ in range(3))
+    one = statistics.median(paired.log_ratios(case, baseline))
+    averages = [(b + c) / 2 for b, c in zip(baseline, control, strict=True)]
+    pooled = statistics.median(paired.log_ratios(case, averages))
+    assert abs(one) < 0.005
+    assert pooled < -0.01
+
+
+@pytest.mark.parametrize(("case", "reference"), [([1.0, 2.0], [1.0]), ([], [1.0])])
+def test_unequal_series_are_refused(case, reference):
+    with pytest.raises(ValueError, match="one value a round each"):
+        paired.log_ratios(case, reference)
+
+
+@pytest.mark.parametrize(("case", "reference"), [([0.0], [1.0]), ([1.0], [0.0]), ([1.0], [-1.0])])
+def test_times_that_are_not_positive_are_refused(case, reference):
+    with pytest.raises(ValueError, match="more calls"):
+        paired.log_ratios(case, reference)
+
+
+# --- dependence between rounds
+
+
+def autoregressive(generator: random.Random, n: int, follow: float) -> list[float]:
+    """Noise in which each round remembers the last one."""
+    value = generator.gauss(0, 1) / math.sqrt(1 - follow * follow)
+    series = []
+    for _ in range(n):
+        value = follow * value + generator.gauss(0, 1)
+        series.append(value)
+    return series
+
+
+def test_autocorrelation_is_that_of_the_ranks():
+    values = autoregressive(random.Random(3), 200, 0.6)
+    ranks = scipy.stats.rankdata(values)
+    centred = ranks - ranks.mean()
+    expected = (centred[:-1] @ centred[1:]) / (centred @ centred)
+    assert paired.lag1_autocorrelation(values) == pytest.approx(expected)
+
+
+@given(st.lists(log_ratio, max_size=60))
+def test_autocorrelation_stays_between_minus_1_and_1(values):
+    assert -1 <= paired.lag1_autocorrelation(values) <= 1
+
+
+def test_autocorrelation_of_nothing_to_see():
+    assert paired.lag1_autocorrelation([1.0, 2.0, 3.0]) == 0
+    assert paired.lag1_autocorrelation([5.0] * 20) == 0
+
+
+def test_autocorrelation_with_ties_is_that_of_the_order():
+    # A coarse clock gives equal values; they must not make a trend out of none, nor hide one.
+    trend = [float(i // 4) for i in range(40)]
+    assert paired.lag1_autocorrelation(trend) > 0.8
+    generator = random.Random(5)
+    noise = [float(generator.randrange(3)) for _ in range(400)]
+    assert abs(paired.lag1_autocorrelation(noise)) < 0.15
+
+
+def test_independent_rounds_are_mostly_left_alone():
+    generator = random.Random(11)
+    sizes = [paired.block([generator.gauss(0, 1) for _ in range(100)])[1] for _ in range(1000)]
+    # 5% one-sided; three standard errors of 1000 trials on top.
+    assert sum(size > 1 for size in sizes) / 1000 < 0.07
+
+
+@pytest.mark.parametrize("follow", [0.4, 0.7])
+def test_blocking_restores_the_coverage_of_dependent_rounds(follow):
+    generator = random.Random(13)
+    plain = blocked = 0
+    trials = 600
+    for _ in range(trials):
+        series = autoregressive(generator, 160, follow)
+        interval = paired.median_interval(series, 0.95)
+        plain += interval.low <= 0 <= interval.high
+        interval = paired.median_interval(paired.block(series)[0], 0.95)
+        blocked += interval.low <= 0 <= interval.high
+    assert plain / trials < 0.90  # what it would be without
+    # Not all of it: what is left of the dependence between blocks still costs a few percent.
+    assert blocked / trials > 0.87
+    assert 0.95 - blocked / trials < (0.95 - plain / trials) / 2
+
+
+@given(st.lists(log_ratio, max_size=200))
+def test_blocks_are_medians_of_neighbours_and_enough_are_left(values):
+    blocks, size = paired.block(values)
+    assert size & (size - 1) == 0
+    assert len(blocks) == len(values) // size
+    assert len(blocks) >= min(len(values), paired.MIN_ROUNDS)
+    for i, value in enumerate(blocks):
+        assert value == statistics.median(values[i * size : (i + 1) * size])
+
+
+@given(st.lists(st.floats(0.1, 4, allow_nan=False), min_size=16, max_size=120, unique=True))
+def test_blocking_is_the_same_in_both_directions(values):
+    forward, size = paired.block(values)
+    backward, other = paired.block([-value for value in values])
+    assert size == other
+    assert backward == [-value for value in forward]
+
+
+# --- verdicts
+
+QUIET = Interval(0.998, 1.002, 0.99)
+UNBOUNDED = Interval(0.0, math.inf, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "noise", "verdict"),
+    [
+        (1.050, 1.040, 1.060, QUIET, "SLOWER"),
+        (0.950, 0.940, 0.960, QUIET, "FASTER"),
+        (1.000, 0.995, 1.005, QUIET, "SAME"),
+        # Real, and still nothing to change code for.
+        (1.005, 1.003, 1.007, QUIET, "SAME"),
+        (1.000, 0.980, 1.020, QUIET, "UNCLEAR"),
+        # Beyond the noise, but the ratio itself is within what matters.
+        (1.009, 1.004, 1.014, QUIET, "UNCLEAR"),
+        # Just past it.
+        (1.011, 1.004, 1.018, QUIET, "SLOWER"),
+        # The A/A gate, in both directions and from both sides.
+        (1.050, 1.040, 1.060, Interval(0.99, 1.045, 0.99), "UNCLEAR"),
+        (1.050, 1.040, 1.060, Interval(0.955, 1.001, 0.99), "UNCLEAR"),
+        (0.950, 0.940, 0.960, Interval(0.99, 1.045, 0.99), "UNCLEAR"),
+        (0.950, 0.940, 0.960, Interval(0.955, 1.001, 0.99), "UNCLEAR"),
+        (1.050, 1.040, 1.060, Interval(0.99, 1.039, 0.99), "SLOWER"),
+        # A gate that lies wholly on one side must not let through what lies between it and 1.
+        (1.050, 0.990, 1.060, Interval(0.98, 0.99, 0.99), "UNCLEAR"),
+        # No interval, no verdict.
+        (1.500, 0.000, math.inf, QUIET, "UNCLEAR"),
+        (1.500, 1.400, 1.600, UNBOUNDED, "UNCLEAR"),
+        (1.000, 1.000, 1.000, UNBOUNDED, "UNCLEAR"),
+    ],
+)
+def test_verdicts(ratio, low, high, noise, verdict):
+    interval = Interval(low, high, 0.99)
+    assert paired.decide(ratio, interval, noise) == verdict
+    mirrored = paired.decide(1 / ratio, interval.inverse(), noise)
+    assert mirrored == MIRRORED[Verdict(verdict)]
+
+
+def test_what_matters_is_for_the_caller_to_say():
+    interval = Interval(1.02, 1.04, 0.99)
+    assert paired.decide(1.03, interval, QUIET) == "SLOWER"
+    assert paired.decide(1.03, interval, QUIET, practical=0.05) == "SAME"
+    assert paired.decide(1.03, interval, QUIET, practical=0.035) == "UNCLEAR"
+
+
+@given(st.floats(0.01, 100), st.integers(0, 7))
+def test_fewer_than_8_rounds_are_always_unclear(ratio, rounds):
+    baseline = [1.0] * rounds
+    logs = paired.log_ratios([ratio] * rounds, baseline)
+    noise = paired.ratio_interval(paired.log_ratios(baseline, baseline))
+    assert paired.decide(ratio, paired.ratio_interval(logs), noise) == "UNCLEAR"
+
+
+def test_8_clear_rounds_are_enough():
+    assert verdict_of([2.0] * 8, [1.0] * 8, [1.0] * 8) == "SLOWER"
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(seconds, seconds, seconds), min_size=8, max_size=60),
+    st.floats(0.001, 0.3),
+)
+def test_a_direction_is_never_given_against_the_control(rounds, practical):
+    case, baseline, control = (list(series) for series in zip(*rounds, strict=True))
+    logs = paired.log_ratios(case, baseline)
+    ratio, interval = math.exp(statistics.median(logs)), paired.ratio_interval(logs)
+    noise = paired.ratio_interval(paired.log_ratios(control, baseline))
+    verdict = paired.decide(ratio, interval, noise, practical)
+    if verdict is Verdict.SLOWER:
+        assert interval.low > max(noise.high, 1 / noise.low, 1)
+        assert ratio > 1 + practical
+    elif verdict is Verdict.FASTER:
+        assert interval.high < min(1 / noise.high, noise.low, 1)
+        assert ratio < 1 / (1 + practical)
+    elif verdict is Verdict.SAME:
+        assert interval.inside(1 / (1 + practical), 1 + practical)
+
+
+def test_identical_code_with_wild_noise_gets_no_direction():
+    """Skewed, drifting noise with outliers of 5x: what a shared machine does."""
+    generator = random.Random(17)
+    false = 0
+    trials = 800
+    for _ in range(trials):
+        drift = [math.exp(x / 10) for x in autoregressive(generator, 60, 0.8)]
+        sides = [
+            [d * (1 + generator.expovariate(20)) * (5 if generator.random() < 0.03 else 1) for d in drift]
+            for _ in range(3)
+        ]
+        false += verdict_of(*sides) in (Verdict.FASTER, Verdict.SLOWER)
+    assert false <= 2  # at most 1 in 400
+
+
+# --- planning
+
+
+def test_more_noise_asks_for_more_rounds():
+    generator = random.Random(19)
+    shape = [generator.gauss(0, 1) for _ in range(24)]
+    wanted = [paired.rounds_for_precision([[s * x for x in shape]], 0.004) for s in (0.0, 0.005, 0.01, 0.02, 0.04)]
+    assert wanted == sorted(wanted)
+    assert wanted[0] == paired.MIN_ROUNDS
+    assert wanted[-1] > 3 * wanted[-2]  # four times as many for twice the noise
+
+
+def test_a_coarser_wish_asks_for_fewer_rounds():
+    generator = random.Random(23)
+    pilot = [[generator.gauss(0, 0.02) for _ in range(24)]]
+    wanted = [paired.rounds_for_precision(pilot, precision) for precision in (0.002, 0.004, 0.008, 0.1)]
+    assert wanted == sorted(wanted, reverse=True)
+    assert wanted[-1] == paired.MIN_ROUNDS
+
+
+def test_the_noisiest_series_decides():
+    generator = random.Random(29)
+    quiet, loud = ([generator.gauss(0, scale) for _ in range(24)] for scale in (0.002, 0.03))
+    assert paired.rounds_for_precision([quiet, loud], 0.004) == paired.rounds_for_precision([loud], 0.004)
+
+
+def test_dependence_asks_for_more_rounds():
+    generator = random.Random(31)
+    plain = [generator.gauss(0, 0.02) for _ in range(24)]
+    assert paired.rounds_for_precision([sorted(plain)], 0.004) > 2 * paired.rounds_for_precision([plain], 0.004)
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.02])
+def test_the_planned_rounds_reach_the_precision(scale):
+    generator = random.Random(37)
+    reached = []
+    for _ in range(100):
+        pilot = [generator.gauss(0, scale) for _ in range(200)]
+        rounds = paired.rounds_for_precision([pilot], 0.005)
+        interval = paired.median_interval([generator.gauss(0, scale) for _ in range(rounds)], 0.99)
+        reached.append((interval.high - interval.low) / 2)
+    assert statistics.median(reached) == pytest.approx(0.005, rel=0.25)

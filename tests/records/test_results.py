@@ -1,0 +1,678 @@
+"""Results: statistics as properties, records that hold what was measured, and clear errors for wrong names."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_utils.records import paired
+from course_utils.records.results import (
+    RESULT_TYPES,
+    Ceiling,
+    Ceilings,
+    CheckedPoint,
+    ClusterCheck,
+    ClusterPlan,
+    ClusterPoint,
+    Comparison,
+    Curve,
+    Curves,
+    Environment,
+    Measurement,
+    MemoryBlock,
+    MemoryPhase,
+    MemoryTrace,
+    MethodError,
+    RankReport,
+    RankResults,
+    Sweep,
+    SweepPoint,
+    Table,
+    Unrecorded,
+)
+
+HERE = Environment(
+    machine="some-cpu-2-cores",
+    device_kind="cpu",
+    device_name="Some CPU",
+    cpu_model="Some CPU",
+    cpu_cores=2,
+    memory_bytes=8 * 2**30,
+    os="Linux x86_64",
+    python="3.11.7",
+    torch="2.13.0+cpu",
+    size="smoke",
+    date="2026-11-01",
+)
+ROUNDS = 20
+
+
+def measurement(label: str = "code", seconds: float = 1e-3, **more: object) -> Measurement:
+    # A little spread, the same in every series, so that ratios are exact.
+    return Measurement(label, tuple(seconds * (1 + i % 5 / 100) for i in range(ROUNDS)), **more)
+
+
+def comparison(*cases: Measurement, control: Measurement | None = None, **more: object) -> Comparison:
+    return Comparison(
+        cases=cases,
+        control=control or dataclasses.replace(cases[0], label=f"{cases[0].label} again"),
+        environment=HERE,
+        **more,
+    )
+
+
+# Measurement
+
+
+def test_median_and_interval_are_of_the_raw_samples() -> None:
+    one = Measurement("code", (3.0, 1.0, 2.0, 10.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0))
+    assert one.rounds == 10
+    assert one.median_s == 5.5
+    assert (one.interval_s.low, one.interval_s.high) == (2.0, 9.0)
+    assert not Measurement("code", (1.0,) * 5).interval_s.bounded
+
+
+def test_rates_are_work_over_the_median() -> None:
+    one = Measurement("code", (0.5, 0.5, 0.5), items=10, flops=4e9)
+    assert one.rate("items") == 20
+    assert one.rate("flops") == 8e9
+    assert one.rate("bytes") is None
+
+
+@pytest.mark.parametrize(
+    ("enqueue", "device", "prequeued", "expected"),
+    [
+        pytest.param(None, None, None, None, id="a CPU"),
+        pytest.param(0.1, 1.0, None, False, id="Python is far ahead"),
+        pytest.param(0.79, 1.0, 0.1, False, id="just no suspicion"),
+        pytest.param(0.95, 1.0, 0.3, True, id="confirmed"),
+        pytest.param(0.95, 1.0, 0.9, False, id="not confirmed: the gaps are small"),
+        pytest.param(0.95, 1.0, None, None, id="could not be tested"),
+    ],
+)
+def test_launch_bound(
+    enqueue: float | None, device: float | None, prequeued: float | None, expected: bool | None
+) -> None:
+    one = Measurement(
+        "code",
+        (1.0,) * 3,
+        enqueue_s=() if enqueue is None else (enqueue,) * 3,
+        device_s=() if device is None else (device,) * 3,
+        prequeued_s=prequeued,
+    )
+    assert one.launch_bound is expected
+    assert (one.enqueue_median_s, one.device_median_s) == (enqueue, device)
+
+
+def test_fields_that_say_nothing_are_not_in_a_record_and_zero_is_kept() -> None:
+    record = measurement(peak_allocated_bytes=0).to_record()
+    assert set(record) == {"label", "elapsed_s", "calls", "peak_allocated_bytes"}
+    assert record["peak_allocated_bytes"] == 0
+
+
+@given(st.floats(min_value=1e-12, max_value=1e12))
+def test_records_keep_six_digits(seconds: float) -> None:
+    kept = Measurement("code", (seconds,)).to_record()["elapsed_s"][0]
+    assert kept == pytest.approx(seconds, rel=5.1e-6)
+    assert len(f"{kept!r}".replace(".", "").replace("-", "").split("e")[0].strip("0")) <= 6
+    assert Measurement.from_record(Measurement("code", (kept,)).to_record()).elapsed_s == (kept,)
+
+
+# Comparison
+
+
+def test_ratio_is_the_median_of_the_ratios_of_each_round() -> None:
+    # Separate medians would say 1; round by round the case takes twice as long in most rounds.
+    base = Measurement("base", (1.0, 1.0, 1.0, 8.0, 8.0))
+    case = Measurement("case", (2.0, 2.0, 2.0, 1.0, 1.0))
+    assert comparison(base, case)["case"].ratio == 2.0
+
+
+def test_ratio_speedup_and_verdict() -> None:
+    result = comparison(measurement("base", 2e-3), measurement("half", 1e-3), measurement("same", 2e-3))
+    half = result["half"]
+    assert half.ratio == pytest.approx(0.5)
+    assert half.speedup == pytest.approx(2)
+    assert half.interval.low == half.interval.high == pytest.approx(0.5)
+    assert (half.interval.confidence, half.decision_interval.confidence) == (0.95, 0.99)
+    assert [case.verdict for case in result] == ["SAME", "FASTER", "SAME"]
+    assert [case.is_baseline for case in result] == [True, False, False]
+    assert result.labels == ("base", "half", "same")
+    assert result.baseline == "base"
+    assert result.rounds == ROUNDS
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), min_size=8, max_size=60))
+def test_swapping_case_and_baseline_inverts_the_ratio(pairs: list[tuple[float, float]]) -> None:
+    one = Measurement("one", tuple(a for a, _ in pairs))
+    other = Measurement("other", tuple(b for _, b in pairs))
+    there, back = comparison(one, other)["other"], comparison(other, one)["one"]
+    assert there.ratio == pytest.approx(1 / back.ratio, rel=1e-9)
+    assert there.ratio == pytest.approx(back.speedup, rel=1e-9)
+    if there.decision_interval.bounded:
+        assert there.decision_interval.low == pytest.approx(1 / back.decision_interval.high, rel=1e-9)
+
+
+def test_control_decides_what_is_noise() -> None:
+    base, case = measurement("base"), measurement("case", 1.05e-3)
+    assert comparison(base, case)["case"].verdict == "SLOWER"
+    # The baseline against itself came out 8% apart in the same rounds: then 5% is nothing.
+    noisy = comparison(base, case, control=measurement("base again", 1.08e-3))
+    assert noisy.noise.high == pytest.approx(1.08)
+    assert noisy["case"].verdict == "UNCLEAR"
+    assert noisy["base"].ratio == pytest.approx(1.08)
+    assert noisy["base"].verdict == "SAME"
+
+
+def test_practical_difference_is_the_readers_choice() -> None:
+    base, case = measurement("base"), measurement("case", 1.02e-3)
+    assert comparison(base, case, practical=0.01)["case"].verdict == "SLOWER"
+    assert comparison(base, case, practical=0.05)["case"].verdict == "SAME"
+
+
+@pytest.mark.parametrize("rounds", [1, 5, paired.MIN_ROUNDS - 1])
+def test_too_few_rounds_are_always_unclear(rounds: int) -> None:
+    def short(label: str, seconds: float) -> Measurement:
+        return Measurement(label, (seconds,) * rounds)
+
+    result = comparison(short("base", 1.0), short("case", 100.0))
+    assert result["case"].verdict == "UNCLEAR"
+    assert math.isinf(result["case"].decision_interval.high)
+    assert repr(result)
+
+
+def test_break_even_counts_the_calls_that_pay_for_a_dear_first_one() -> None:
+    result = comparison(
+        measurement("eager", 2e-3, first_call_s=0.01),
+        measurement("compiled", 1e-3, first_call_s=10.01),
+        measurement("cheap", 1e-3, first_call_s=0.001),
+        measurement("worse", 4e-3, first_call_s=10.0),
+    )
+    calls = result["compiled"].break_even_calls
+    base = result["eager"].median_s
+    # Up to that call the compiled one has taken longer in all, from then on less.
+    assert calls == pytest.approx(10_000 / 1.02, rel=0.01)
+    assert 10.01 + (calls - 1) * base / 2 <= 0.01 + (calls - 1) * base
+    assert 10.01 + (calls - 3) * base / 2 > 0.01 + (calls - 3) * base
+    assert result["cheap"].break_even_calls is None
+    assert result["worse"].break_even_calls is None
+    assert result["eager"].break_even_calls is None
+
+
+def test_wrong_names_are_answered_with_the_right_ones() -> None:
+    result = comparison(measurement("base"), measurement("case"))
+    with pytest.raises(KeyError, match="no case 'cas' in this comparison; there are: base, case"):
+        result["cas"]
+    limits = Ceilings((Ceiling("copy", "B/s", 10.0, (1.0,)),), HERE)
+    with pytest.raises(KeyError, match="no ceiling 'matmul' on this machine; there are: copy"):
+        limits["matmul"]
+    sweep = Sweep("n", (SweepPoint(1, result), SweepPoint(8, result)), HERE)
+    with pytest.raises(KeyError, match="no point n=2 in this sweep; there are: 1, 8"):
+        sweep[2]
+
+
+# Ceilings and sweeps
+
+
+def test_a_rate_is_the_best_sample_and_a_latency_the_middle_one() -> None:
+    assert Ceiling("copy", "B/s", 100.0, (4.0, 1.0, 2.0)).value == 100
+    assert Ceiling("launch", "s", 1, (4.0, 1.0, 2.0)).value == 2
+
+
+def test_sweep_finds_where_a_verdict_begins() -> None:
+    base = measurement("base", 2e-3)
+    same, faster = comparison(base, measurement("case", 2e-3)), comparison(base, measurement("case", 1e-3))
+    sweep = Sweep("n", (SweepPoint(1, same), SweepPoint(8, faster), SweepPoint(64, faster)), HERE)
+    assert sweep.values == (1, 8, 64)
+    assert sweep.first("case", "FASTER") == 8
+    assert sweep.first("case", "SLOWER") is None
+    assert sweep[8] is faster
+    assert [point.value for point in sweep] == [1, 8, 64]
+
+
+def test_a_sweeps_record_holds_the_environment_once() -> None:
+    point = comparison(measurement("base"), measurement("case"))
+    sweep = Sweep("n", (SweepPoint(1, point), SweepPoint(8, point)), HERE, name="tiny/sweep")
+    record = sweep.to_record()
+    assert json.dumps(record).count("cpu_model") == 1
+    again = Sweep.from_record(record)
+    assert again.to_record() == record
+    assert again[8].environment == HERE
+
+
+# Traces of memory
+
+BLOCKS = (
+    MemoryBlock(1000, 0, 6, "weights", "MLP.0"),
+    MemoryBlock(300, 1, 4, "activations", "MLP.0", "model.py:3 forward", "addmm"),
+    MemoryBlock(300, 2, 6, "activations", "MLP.0", "model.py:3 forward", "addmm"),
+    MemoryBlock(50, 3, 5, "temporaries", "", "step.py:7 step", "sum"),
+)
+TRACE = MemoryTrace(
+    label="step",
+    device="cpu",
+    times_us=(0, 10, 20, 35, 40, 90),
+    blocks=BLOCKS,
+    environment=HERE,
+    phases=(MemoryPhase("forward", 1, 3), MemoryPhase("backward", 4, 5)),
+    plain_s=(0.1, 0.2, 0.1),
+    traced_s=(0.12, 0.2, 0.11),
+    meter="some meter",
+    meter_bytes=650,
+    metered_bytes=650,
+    allocations=3,
+)
+
+
+def test_a_trace_adds_up_its_blocks() -> None:
+    assert TRACE.totals_bytes == (1000, 1300, 1600, 1650, 1350, 1300)
+    assert (TRACE.start_bytes, TRACE.peak_bytes, TRACE.extra_peak_bytes, TRACE.end_bytes) == (1000, 1650, 650, 1300)
+    assert TRACE.peak_moment == 3
+    assert TRACE.by_kind() == {
+        "weights": (1000,) * 6,
+        "activations": (0, 300, 600, 600, 300, 300),
+        "temporaries": (0, 0, 0, 50, 50, 0),
+    }
+    assert [(row.kind, row.size_bytes, row.count) for row in TRACE.at_peak] == [
+        ("weights", 1000, 1),
+        ("activations", 600, 2),
+        ("temporaries", 50, 1),
+    ]
+    assert TRACE.by_module()["MLP.0"] == (1000, 1300, 1600, 1600, 1300, 1300)
+    assert TRACE.overhead == pytest.approx(1.1)
+    assert TRACE.scratch_bytes == 0
+    assert dataclasses.replace(TRACE, meter_bytes=None).scratch_bytes is None
+    assert dataclasses.replace(TRACE, plain_s=(), traced_s=()).overhead is None
+    with pytest.raises(IndexError, match="moments 0 to 5"):
+        TRACE.at(6)
+
+
+_traces = st.lists(
+    st.tuples(
+        st.integers(0, 10**9),
+        st.integers(0, 59),
+        st.integers(1, 60),
+        st.sampled_from(["weights", "activations", "temporaries"]),
+        st.sampled_from(["GPT.blocks.0.mlp", "GPT.head", ""]),
+        st.sampled_from(["a.py:1 f", "b.py:2 g"]),
+        st.sampled_from(["add", "mm"]),
+    ),
+    max_size=80,
+).map(lambda rows: [MemoryBlock(s, b, min(60, b + d), *rest) for s, b, d, *rest in rows])
+
+
+@given(blocks=_traces, most_blocks=st.integers(6, 90), most_moments=st.integers(6, 70))
+def test_a_condensed_trace_is_small_and_its_sums_are_exact(
+    blocks: list[MemoryBlock], most_blocks: int, most_moments: int
+) -> None:
+    fields = {"label": "step", "device": "cpu", "environment": HERE}
+    times = list(range(0, 600, 10))
+    whole = MemoryTrace(times_us=tuple(times), blocks=tuple(blocks), **fields)
+    small = MemoryTrace.from_blocks(
+        times_us=times,
+        blocks=blocks,
+        phases=[MemoryPhase("forward", 3, 40)],
+        reserved_bytes=whole.totals_bytes,
+        most_blocks=most_blocks,
+        most_moments=most_moments,
+        **fields,
+    )
+    assert small.moments <= max(most_moments, 60 if not small.condensed else 0)
+    assert small.condensed == (len(blocks) > most_blocks or most_moments < 60)
+    assert small.peak_bytes == whole.peak_bytes
+    assert (small.start_bytes, small.end_bytes) == (whole.start_bytes, whole.end_bytes)
+    moment_of = {time: moment for moment, time in enumerate(times)}
+    kept = [moment_of[time] for time in small.times_us]
+    assert {kept[0], kept[-1]} == {0, 59}
+    for kind, values in whole.by_kind().items():
+        assert small.by_kind().get(kind, (0,) * len(kept)) == tuple(values[moment] for moment in kept)
+    assert small.reserved_bytes == small.totals_bytes
+    assert sum(row.size_bytes for row in small.at_peak) == whole.peak_bytes
+    assert small.allocations == sum(block.born > 0 for block in blocks)
+    assert all(0 <= phase.first <= phase.last < small.moments for phase in small.phases)
+    assert MemoryTrace.from_record(json.loads(json.dumps(small.to_record()))) == small
+
+
+def test_a_large_trace_makes_a_small_record() -> None:
+    # Twenty thousand blocks, most of them alive in the middle: as bad as a long recurrent network.
+    count = 20_000
+    blocks = [
+        MemoryBlock(
+            4096 + i, i + 1, 2 * count - i, "activations", f"Net.layers.{i % 64}", f"net.py:{i % 40} forward", "mm"
+        )
+        for i in range(count)
+    ]
+    times = range(2 * count + 1)
+    trace = MemoryTrace.from_blocks(times_us=times, blocks=blocks, label="long", device="cpu", environment=HERE)
+    assert trace.condensed
+    assert trace.peak_bytes == sum(block.size_bytes for block in blocks)
+    assert sum(row.count for row in trace.at_peak) == count
+    assert len(trace.blocks) <= 1000
+    assert len(json.dumps(trace.to_record())) < 60_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"times_us": []},
+        {"times_us": [0, 10, -5, 5, 5, 5]},
+        {"times_us": [0, 10]},
+        {"phases": [["forward", 3, 9]]},
+        {"phases": [["forward"]]},
+        {"reserved_bytes": [1, 2]},
+        {"plain_s": [0.1]},
+        {"blocks": {}},
+        {"label": 3},
+    ],
+)
+def test_damaged_traces_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        MemoryTrace.from_record({**TRACE.to_record(), **change})
+
+
+@pytest.mark.parametrize(("column", "value"), [("died", 0), ("born", 9), ("size_bytes", -1), ("kind", "weight")])
+def test_blocks_that_make_no_sense_are_refused(column: str, value: object) -> None:
+    record = TRACE.to_record()
+    values = record["blocks"][column]
+    if column == "kind":
+        values["texts"][0] = value
+    else:
+        values[0] = value
+    with pytest.raises(ValueError, match="makes no sense"):
+        MemoryTrace.from_record(record)
+
+
+# Ranks
+
+
+def rounds_of(*slowdowns: float, idle: str = "") -> dict[str, object]:
+    """What `timed_rounds` reports on one rank: a plain case and a dear one."""
+    seconds = {
+        label: [] if label == idle else [1e-3 * slowdown * (1 + i % 5 / 100) for i in range(ROUNDS)]
+        for label, slowdown in zip(("plain", "dear"), slowdowns, strict=True)
+    }
+    return {
+        "labels": ["plain", "dear"],
+        "seconds": seconds,
+        "control": seconds["plain"],
+        "first_call_s": {label: 0.5 if seconds[label] else None for label in seconds},
+        "calls": 2,
+        "items": {"plain": 8, "dear": 16},
+        "agreement": "equal losses",
+    }
+
+
+def ranks_of(*values: dict[str, object], **more: object) -> RankResults:
+    reports = tuple(RankReport(rank, of_rank) for rank, of_rank in enumerate(values))
+    return RankResults("scripts/train.py", reports, HERE, **more)
+
+
+RANKS = ranks_of(
+    {
+        "step_s": [0.1, 0.3, 0.2],
+        "loss": [2.0, None, 1.0],
+        "peak_bytes": 2**20,
+        "memory_bytes": {"gradients": 1024, "weights": 2048},
+        "note": "fine",
+        "steps": rounds_of(1, 2),
+    },
+    {"step_s": [0.25], "loss": [2.5, 1.5], "peak_bytes": 2**21, "late": True, "steps": rounds_of(1.5, 1)},
+    name="ddp/parity",
+    args=("--steps", "3"),
+)
+
+
+def test_a_table_of_ranks_goes_by_the_names_of_the_values() -> None:
+    table = RANKS.table
+    assert table.columns == ("rank", "step (median)", "loss (last)", "peak", "weights", "gradients", "note", "late")
+    assert table.rows == (
+        (0, 0.2, 1.0, 2**20, 2048, 1024, "fine", None),
+        (1, 0.25, 1.5, 2**21, None, None, None, True),
+    )
+    assert table.units == {"step (median)": "s", "peak": "bytes", "weights": "bytes", "gradients": "bytes"}
+    # Where nothing fits into a table, it says why.
+    assert (ranks_of({}).table.columns, ranks_of({}).table.notes) == (("rank",), ("The ranks reported nothing.",))
+    nested = ranks_of({"errors": {"float32": 0.1}, "steps": rounds_of(1, 2)}, notes=("On one rank.",))
+    why = "Nested values, which no table holds: errors; read them by run[rank][name]."
+    assert nested.table.notes == ("On one rank.", why)
+    assert repr(nested).count(why) == 1
+    assert ranks_of({"steps": rounds_of(1, 2)}).table.notes == RANKS.table.notes == ()
+    # Two names that would share a column keep what tells them apart.
+    assert ranks_of({"step_s": 1.0, "step": 3}).table.columns == ("rank", "step_s", "step")
+
+
+def test_values_of_ranks_are_found_by_name_and_rank() -> None:
+    assert RANKS.values("note") == {0: "fine"}
+    assert [told["peak_bytes"] for told in RANKS] == [2**20, 2**21]
+    assert RANKS.command == "torchrun --standalone --nproc-per-node=2 scripts/train.py --steps 3"
+    for wrong, message in (
+        (lambda: RANKS[2], "no rank 2; there are 0 to 1"),
+        (lambda: RANKS[0]["lost"], "rank 0 reported no 'lost'; there are: step_s, loss"),
+        (lambda: RANKS.values("lost"), "no rank reported 'lost'; there are: step_s"),
+        (lambda: RANKS.comparison("lost"), "no rank reported 'lost'"),
+    ):
+        with pytest.raises(KeyError, match=message):
+            wrong()
+
+
+def test_curves_of_ranks_are_their_series() -> None:
+    drawn = RANKS.curves("loss")
+    assert (drawn.labels, drawn.y_label) == (("rank 0", "rank 1"), "loss")
+    assert (drawn["rank 0"].x, drawn["rank 0"].y) == ((1, 2, 3), (2.0, None, 1.0))
+    with pytest.raises(ValueError, match="'peak_bytes' is not a series"):
+        RANKS.curves("peak_bytes")
+
+
+def test_paired_times_of_ranks_are_those_of_the_slowest() -> None:
+    compared = RANKS.comparison("steps", practical=0.05)
+    assert (compared.baseline, compared.rounds, compared.practical) == ("plain", ROUNDS, 0.05)
+    # 1.5 on rank 1 against 2 on rank 0.
+    assert compared["dear"].ratio == pytest.approx(2 / 1.5)
+    assert compared["dear"].verdict == "SLOWER"
+    assert compared["plain"].median_s == pytest.approx(1.5e-3 * 1.02)
+    assert (compared.agreement, compared.cases[1].items, compared.cases[1].calls) == ("equal losses", 16, 2)
+    # A rank with nothing to do in a case does not count there.
+    idle = ranks_of({"steps": rounds_of(1, 2)}, {"steps": rounds_of(9, 1, idle="plain")}).comparison("steps")
+    assert idle["dear"].ratio == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (({"loss": [1.0]},), "'loss' does not come from timed_rounds.*: none"),
+        (({"loss": [1.0], "steps": rounds_of(1, 2)},), "'loss' does not come from timed_rounds.*: steps"),
+        (({"loss": rounds_of(1, 2)}, {"loss": {**rounds_of(1, 2), "labels": ["dear", "plain"]}}), "other cases"),
+        (({"loss": rounds_of(1, 2)}, {"loss": {**rounds_of(1, 2), "control": [1.0]}}), r"in \[1, 20\] rounds"),
+        (({"loss": rounds_of(1, 2, idle="dear")},), r"in \[0\] rounds"),
+    ],
+)
+def test_rounds_that_do_not_fit_are_refused(values: tuple[dict[str, object], ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ranks_of(*values).comparison("loss")
+
+
+def test_the_order_of_what_ranks_reported_outlives_a_file() -> None:
+    # Files have sorted keys; the baseline and the first column must not depend on the alphabet.
+    again = RankResults.from_record(json.loads(json.dumps(RANKS.to_record(), sort_keys=True)))
+    assert again.keys == RANKS.keys
+    assert again.table.columns == RANKS.table.columns
+    assert again.comparison("steps").labels == ("plain", "dear")
+    assert repr(again) == repr(RANKS)
+
+
+@pytest.mark.parametrize("change", [{"reports": []}, {"reports": [{"rank": 1, "values": []}]}, {"program": 3}])
+def test_damaged_rank_results_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        RankResults.from_record({**RANKS.to_record(), **change})
+
+
+# All of them
+
+_PARTS = {"weights": 4, "gradients": 0, "optimizer": 8, "gathered": 2, "activations": 6}
+_PLAN = ClusterPlan(
+    points=tuple(ClusterPoint(s, n, 4, 4, 8, 2, 6, 20, _PARTS, "backward") for s in ("ddp", "fsdp") for n in (2, 8)),
+    errors=(MethodError("fsdp", 0.00123, 2, 4, 2000),),
+    environment=HERE,
+    parameters={"width": 8, "layers": 2, "heads": 2, "vocabulary": 16, "context": 8},
+)
+_CHECK = ClusterCheck(
+    points=(
+        CheckedPoint("fsdp", 2, 1000, "fp32", {"weights": 1000, "peak": 100_000}, {"weights": 1010, "peak": 99_000}),
+        CheckedPoint("fsdp", 4, 2000, "fp32", {"peak": 100_000}, {"peak": 97_000}),
+        CheckedPoint("ddp", 2, 2000, "fp32", {"gathered": 0, "peak": 1000}, {"gathered": 0, "peak": 1000}),
+    ),
+    environment=HERE,
+)
+_ALL = [
+    _PLAN,
+    _CHECK,
+    HERE,
+    measurement(environment=HERE),
+    Ceilings((Ceiling("copy", "B/s", 10.0, (1.0,)),), HERE),
+    comparison(measurement("base"), measurement("case")),
+    Sweep("n", (SweepPoint(1, comparison(measurement("base"), measurement("case"))),), HERE),
+    TRACE,
+    RANKS,
+    Table(("dtype", "error", "kernel"), (("fp32", 1e-7, "math"), ("bf16", None, "flash")), HERE, {"error": "relative"}),
+    Curves((Curve("fp32", (1, 2), (2.5, None)),), "step", "loss", HERE),
+]
+
+
+@pytest.mark.parametrize("result", _ALL, ids=lambda r: r.kind)
+def test_results_are_frozen_show_themselves_and_are_plain_data(result: object) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.notes = ()
+    assert repr(result)
+    html = result._repr_html_()
+    assert "<table" in html
+    for banned in ("<style", "<script", " id=", " style="):
+        assert banned not in html
+    assert result._repr_html_() == html
+    record = result.to_record()
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+    assert RESULT_TYPES[result.kind].from_record(record).to_record() == record
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_no_two_results_share_a_kind() -> None:
+    assert {result.kind for result in _ALL} == set(RESULT_TYPES)
+
+
+def test_unknown_keys_of_an_environment_are_ignored() -> None:
+    # A later version may add fields that this one does not know.
+    assert Environment.from_record({**HERE.to_record(), "colour": "red"}) == HERE
+
+
+def test_caption_names_machine_software_and_day() -> None:
+    assert HERE.caption == "Some CPU, 2 cores · torch 2.13.0+cpu · 2026-11-01"
+    gpu = dataclasses.replace(HERE, device_kind="cuda", device_name="NVIDIA H200")
+    assert gpu.caption == "NVIDIA H200 · torch 2.13.0+cpu · 2026-11-01"
+
+
+def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
+    waiting = Unrecorded("tiny/<pair>", ("a CUDA GPU",))
+    assert "No run of tiny/<pair> is recorded yet. It needs a CUDA GPU." in repr(waiting)
+    assert "course record tiny" in waiting.words
+    both = Unrecorded("tiny/pair", ("two CUDA GPUs", "a C++ compiler"))
+    assert "It needs two CUDA GPUs and a C++ compiler. On such a machine, run" in both.words
+    assert "&lt;pair&gt;" in waiting._repr_html_()
+    assert waiting.plot(ax=object()) is waiting
+    assert waiting.plot("weights", stacked=True) is waiting
+    assert waiting.explore() is waiting
+    assert waiting["case"].first("case", "FASTER") is waiting
+    assert waiting.comparison("steps", practical=0.05).plot() is waiting
+    assert waiting.curves("loss").plot() is waiting
+    assert waiting.table is waiting
+    # A loop over the cases or ranks of what is not there comes to an end.
+    assert list(waiting) == []
+    assert "steps" not in waiting
+
+
+# Memory per rank
+
+
+def test_points_of_a_plan_are_found_by_strategy_and_ranks() -> None:
+    assert _PLAN["fsdp", 8] is _PLAN.points[3]
+    assert _PLAN["ddp"] == _PLAN.points[:2]
+    assert (_PLAN.strategies, _PLAN.ranks) == (("ddp", "fsdp"), (2, 8))
+    assert _PLAN.points[0]["weights"] == 4
+    with pytest.raises(KeyError, match="ddp, fsdp on 2, 8"):
+        _PLAN["fsdp", 4]
+
+
+def test_a_prediction_is_trusted_as_far_as_was_measured() -> None:
+    assert _PLAN.trust(_PLAN["fsdp", 2]) == "within 0.2% of 2 measured points"  # rounded up
+    assert _PLAN.trust(_PLAN["fsdp", 8]) == "not validated beyond 4 ranks"
+    assert _PLAN.trust(_PLAN["ddp", 2]) == "not validated"
+    assert _PLAN.trust(dataclasses.replace(_PLAN["fsdp", 2], ranks=1)) == "not validated on one rank"
+    larger = dataclasses.replace(_PLAN, parameters={**_PLAN.parameters, "layers": 3})
+    assert larger.trust(larger["fsdp", 2]) == "not validated beyond 2,000 parameters"
+    assert larger.trust(larger["fsdp", 8]) == "not validated beyond 4 ranks and 2,000 parameters"
+    again = _PLAN.against(_CHECK)
+    assert again.trust(again["ddp", 2]) == "within 0.1% of 1 measured point"
+    assert again.trust(again["fsdp", 2]) == "within 3.0% of 2 measured points"
+
+
+def test_a_check_tells_the_largest_deviation() -> None:
+    # 10 bytes of weights too many count against 1% of what is largest, not against the weights' own 1000.
+    assert [point.deviation for point in _CHECK] == [0.01, 0.03, 0]
+    assert _CHECK.error == 0.03
+    assert [(e.strategy, e.points, e.ranks, e.parameters) for e in _CHECK.errors] == [
+        ("fsdp", 2, 4, 2000),
+        ("ddp", 1, 2, 2000),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("result", "change"),
+    [
+        (_PLAN, {"points": []}),
+        (_PLAN, {"points": [{**dataclasses.asdict(_PLAN.points[0]), "at_peak": {}}]}),
+        (_PLAN, {"points": [{**dataclasses.asdict(_PLAN.points[0]), "ranks": "2"}]}),
+        (_PLAN, {"parameters": {**_PLAN.parameters, "width": "8"}}),
+        (_PLAN, {"parameters": {}}),
+        (_CHECK, {"points": []}),
+        (_CHECK, {"points": [{**dataclasses.asdict(_CHECK.points[0]), "simulated": {}}]}),
+    ],
+)
+def test_damaged_plans_and_checks_are_refused(result: object, change: dict[str, object]) -> None:
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        type(result).from_record({**result.to_record(), **change})
+
+
+# Tables and curves
+
+
+def test_a_tables_rows_and_a_curves_end_are_found_by_name() -> None:
+    table, curves = _ALL[-2:]
+    assert table["bf16"] == {"dtype": "bf16", "error": None, "kernel": "flash"}
+    assert [row["dtype"] for row in table] == ["fp32", "bf16"]
+    assert curves["fp32"].final is None
+    assert [curve.label for curve in curves] == ["fp32"]
+    with pytest.raises(KeyError, match="fp32, bf16"):
+        table["fp64"]
+    with pytest.raises(KeyError, match="there are: fp32"):
+        curves["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("result", "change"),
+    [
+        (_ALL[-2], {"rows": [["fp32", 1e-7]]}),
+        (_ALL[-2], {"rows": [["fp32", 1e-7, "math"], ["fp32", 1e-7, "math"]]}),
+        (_ALL[-2], {"columns": []}),
+        (_ALL[-1], {"curves": []}),
+        (_ALL[-1], {"curves": [{"label": "a", "x": [1], "y": [1.0, 2.0]}]}),
+        (_ALL[-1], {"curves": [{"label": "a", "x": [1], "y": ["much"]}]}),
+        (_ALL[-1], {"curves": [{"label": "a", "x": [1], "y": [1.0]}, {"label": "a", "x": [1], "y": [1.0]}]}),
+    ],
+)
+def test_damaged_tables_and_curves_are_refused(result: object, change: dict[str, object]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        type(result).from_record({**result.to_record(), **change})

@@ -26,8 +26,8 @@ from typing import Any
 
 from authoring import evidence
 from course_utils.records import store
+from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import LessonError, notebooks_root
-from course_utils.records.results import Environment
 
 VERDICTS = ("confirmed", "depends", "refuted", "outdated API", "documented", "open")
 # What a rule may give: "documented" rests on a cited source, and "open" is what remains when no rule holds.

@@ -346,7 +346,7 @@ def demo_times(lesson: Lesson, root: Path | None = None) -> list[DemoTime]:
     Raises:
         RecordError: if a file is damaged.
     """
-    from course_utils.records.results import Environment
+    from course_utils.records.kinds.environment import Environment
 
     code = code_of(demo_notebook(lesson))
     found = []

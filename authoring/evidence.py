@@ -30,9 +30,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from course_utils.records import store
+from course_utils.records.kinds.ceilings import Ceiling
+from course_utils.records.kinds.comparison import Case
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.rank_results import words_and_unit
+from course_utils.records.kinds.table import TABLE_UNITS, Table
 from course_utils.records.lessons import LessonError, experiments, find_lesson, fingerprint, notebooks_root
 from course_utils.records.paired import MIN_ROUNDS, Interval, Verdict
-from course_utils.records.results import TABLE_UNITS, Case, Ceiling, Environment, Measurement, Table, words_and_unit
 
 
 class EvidenceError(ValueError):

@@ -14,8 +14,12 @@ from typing import Any
 
 from course_utils.measure.ceilings import NAMES
 from course_utils.records import store
+from course_utils.records.kinds.ceilings import Ceilings
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import WORK_UNITS, Measurement
+from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.lessons import Lesson, experiments
-from course_utils.records.results import WORK_UNITS, Ceilings, Comparison, Environment, Measurement, Sweep
 from course_utils.records.store import LessonRecord
 from course_utils.show.quantities import format_percent
 

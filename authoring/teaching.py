@@ -18,9 +18,9 @@ from authoring.demo import SET_UP_ID, demo_notebook, demo_times
 from authoring.evidence import EvidenceError, environment_of, evaluate, in_words, machines
 from authoring.excerpts import Question, asked
 from authoring.prose import figure, reading_minutes
+from course_utils.records.kinds.comparison import Case
 from course_utils.records.lessons import Lesson, LessonError, find_lesson, notebooks_root
 from course_utils.records.notebook_files import read_notebook
-from course_utils.records.results import Case
 from course_utils.records.store import package_root
 
 _HALF_A_DAY = 300  # minutes; a longer day has lunch

@@ -26,7 +26,7 @@ import torch
 from course_utils.measure.ceilings import ceilings
 from course_utils.measure.devices import device_under_test
 from course_utils.measure.machine import course_size, device_kind
-from course_utils.records.results import Ceilings
+from course_utils.records.kinds.ceilings import Ceilings
 from course_utils.records.store import write_json
 
 # GB/s of one lane in one direction, by PCIe generation, coding included.

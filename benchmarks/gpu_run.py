@@ -35,7 +35,7 @@ from typing import Any
 from benchmarks import gpu_summary
 from course_utils.commands import recording
 from course_utils.records import lessons, store
-from course_utils.records.results import Environment
+from course_utils.records.kinds.environment import Environment
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "benchmarks" / "results" / "gpu"  # ignored by git

@@ -16,7 +16,9 @@ from typing import Any
 from authoring import shares
 from course_utils.commands.recording import verdicts_of
 from course_utils.records import store
-from course_utils.records.results import Case, Ceilings, Sweep
+from course_utils.records.kinds.ceilings import Ceilings
+from course_utils.records.kinds.comparison import Case
+from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.store import LessonRecord, RecordError
 from course_utils.show import format_rate, format_ratio, format_seconds
 from course_utils.show.quantities import format_interval, format_percent

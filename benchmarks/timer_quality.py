@@ -49,7 +49,7 @@ from course_utils.lessons.measuring.timer_trial import (
 from course_utils.measure.machine import device_kind, environment
 from course_utils.measure.timing import DEFAULT_BUDGET_S, MAX_BUDGET_S, compare
 from course_utils.records import paired
-from course_utils.records.results import Comparison
+from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.store import RecordError, write_json
 
 __all__ = ["load", "main", "run", "summary"]

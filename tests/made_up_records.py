@@ -10,18 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.records import store
-from course_utils.records.results import (
-    Comparison,
-    Curve,
-    Curves,
-    Environment,
-    Measurement,
-    RankReport,
-    RankResults,
-    Sweep,
-    SweepPoint,
-    Table,
-)
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.rank_results import RankReport, RankResults
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
+from course_utils.records.kinds.table import Table
 
 GPU = Environment(
     machine="some-gpu",

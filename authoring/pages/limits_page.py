@@ -10,7 +10,8 @@ from authoring.pages.generated import markdown_table
 from authoring.pages.lesson_list import Lesson
 from authoring.shares import LessonLimits, Share
 from course_utils.records import store
-from course_utils.records.results import Ceilings, Environment
+from course_utils.records.kinds.ceilings import Ceilings
+from course_utils.records.kinds.environment import Environment
 from course_utils.show import format_rate
 from course_utils.show.canvas import (
     LINE_IN,

@@ -20,7 +20,7 @@ from typing import Any
 
 from course_utils.commands import recording
 from course_utils.records import lessons, store
-from course_utils.records.results import Environment
+from course_utils.records.kinds.environment import Environment
 
 MIN_FREE_BYTES = 2 * 2**30
 _SUPPORTED_PYTHON = ((3, 11), (3, 13))

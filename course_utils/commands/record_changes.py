@@ -22,9 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.records import lessons, paired, store
+from course_utils.records.kinds.comparison import Case
+from course_utils.records.kinds.curves import Curve
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.paired import Interval
 from course_utils.records.result_rows import Row, rows_of
-from course_utils.records.results import Case, Curve, Environment, Measurement
 from course_utils.records.store import LessonRecord, RecordError
 from course_utils.show import format_ratio, format_seconds
 from course_utils.show.quantities import format_interval, format_percent

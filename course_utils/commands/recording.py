@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_utils.records import lessons, store
+from course_utils.records.kinds.comparison import Case
+from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.paired import Verdict
 from course_utils.records.result_rows import rows_of
-from course_utils.records.results import Case, Environment
 from course_utils.records.store import Experiment, LessonRecord, RecordError
 
 if TYPE_CHECKING:

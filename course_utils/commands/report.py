@@ -20,21 +20,18 @@ from typing import Any
 from authoring import claims
 from authoring.claims import Claim, ClaimError, MachineJudgement
 from course_utils.records import lessons, store
-from course_utils.records.results import (
-    Case,
-    Ceilings,
-    ClusterCheck,
-    ClusterPlan,
-    Comparison,
-    Curves,
-    Environment,
-    Measurement,
-    MemoryTrace,
-    NothingToDrawError,
-    RankResults,
-    Sweep,
-    Table,
-)
+from course_utils.records.kinds.ceilings import Ceilings
+from course_utils.records.kinds.cluster_check import ClusterCheck
+from course_utils.records.kinds.cluster_plan import ClusterPlan
+from course_utils.records.kinds.comparison import Case, Comparison
+from course_utils.records.kinds.curves import Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.memory_trace import MemoryTrace
+from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.kinds.sweep import Sweep
+from course_utils.records.kinds.table import Table
+from course_utils.records.result import NothingToDrawError
 from course_utils.records.store import LessonRecord, RecordError
 from course_utils.show import format_bytes, format_rate, format_seconds, verdict_sentence
 from course_utils.show.tables import value_text

@@ -10,7 +10,7 @@ import torch
 
 from course_utils.memory.allocator import Allocate, AllocatorRun, Event, Free
 from course_utils.memory.trace import trace_memory
-from course_utils.records.results import MemoryBlock
+from course_utils.records.kinds.memory_trace import MemoryBlock
 
 ORDERS = ("as they come", "buckets", "warm-up", "late warm-up")
 

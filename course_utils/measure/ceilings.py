@@ -16,7 +16,7 @@ import torch
 
 from course_utils.measure.devices import Device, device_under_test
 from course_utils.measure.machine import course_size, environment, scaled
-from course_utils.records.results import Ceiling, Ceilings
+from course_utils.records.kinds.ceilings import Ceiling, Ceilings
 from course_utils.records.store import keep
 from course_utils.show.progress import progress
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from course_utils.records.results import Environment
+from course_utils.records.kinds.environment import Environment
 
 SIZES = ("smoke", "full")
 # Instruction sets that decide how fast a CPU is at the lessons' dtypes.

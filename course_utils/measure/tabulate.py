@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from course_utils.measure.machine import environment
-from course_utils.records.results import TABLE_UNITS, Curve, Curves, Table
+from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.table import TABLE_UNITS, Table
 from course_utils.records.store import keep
 
 

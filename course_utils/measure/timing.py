@@ -23,7 +23,10 @@ from course_utils.measure.devices import Device, Sample, device_under_test
 from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import environment
 from course_utils.records import paired
-from course_utils.records.results import Ceiling, Comparison, Measurement, Sweep, SweepPoint
+from course_utils.records.kinds.ceilings import Ceiling
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.store import keep
 from course_utils.show.progress import progress
 

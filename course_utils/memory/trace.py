@@ -23,7 +23,7 @@ from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import environment
 from course_utils.memory.cuda_history import Allocation, read_history
 from course_utils.memory.live_storages import NOWHERE, Block, LiveStorages, Phase, Place, written_by_the_user
-from course_utils.records.results import MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
 from course_utils.records.store import keep
 from course_utils.show.quantities import format_bytes
 

@@ -19,15 +19,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from course_utils.records.results import (
-    CLUSTER_PARTS,
-    CheckedPoint,
-    ClusterCheck,
-    ClusterPlan,
-    ClusterPoint,
-    GPTShape,
-    trust_words,
-)
+from course_utils.records.kinds.cluster_check import CheckedPoint, ClusterCheck
+from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape, trust_words
 from course_utils.records.store import RecordError, keep, package_root
 from course_utils.show.progress import progress
 

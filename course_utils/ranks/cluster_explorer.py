@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from course_utils.records.results import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape, Unrecorded
+from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape
+from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.quantities import format_bytes, format_count
 
 if TYPE_CHECKING:

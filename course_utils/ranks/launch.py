@@ -36,7 +36,7 @@ from course_utils.ranks.supervisor import (
     outcome_file,
     rank_logs,
 )
-from course_utils.records.results import RankReport, RankResults
+from course_utils.records.kinds.rank_results import RankReport, RankResults
 
 __all__ = ["RankError", "memory_by_kind", "report", "run_ranks", "timed_rounds"]
 

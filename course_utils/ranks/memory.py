@@ -24,7 +24,7 @@ from torch._guards import active_fake_mode
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
-from course_utils.records.results import CLUSTER_PARTS
+from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS
 
 # Operations that move tensors between ranks, or copy them into and out of the buffers for that.
 _COMMUNICATION = frozenset({"c10d", "fsdp", "_c10d_functional"})

@@ -6,20 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils.records.results import (
-    Case,
-    Ceilings,
-    ClusterCheck,
-    ClusterPlan,
-    Comparison,
-    Curve,
-    Curves,
-    Measurement,
-    MemoryTrace,
-    RankResults,
-    Sweep,
-    Table,
-)
+from course_utils.records.kinds.ceilings import Ceilings
+from course_utils.records.kinds.cluster_check import ClusterCheck
+from course_utils.records.kinds.cluster_plan import ClusterPlan
+from course_utils.records.kinds.comparison import Case, Comparison
+from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.memory_trace import MemoryTrace
+from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.kinds.sweep import Sweep
+from course_utils.records.kinds.table import Table
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class Row:
     Attributes:
         label: what it is about; no two rows of a result share it.
         value: a Case against its baseline, a Measurement, a Curve, or a plain number, text, truth value or None.
-        unit: of a number: a key of :data:`course_utils.records.results.TABLE_UNITS`.
+        unit: of a number: a key of :data:`course_utils.records.kinds.table.TABLE_UNITS`.
     """
 
     label: str

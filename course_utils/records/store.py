@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_utils.records.results import RESULT_TYPES, Environment, Unrecorded
+from course_utils.records.kinds import RESULT_TYPES
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.unrecorded import Unrecorded
 
 SCHEMA_VERSION = 1
 

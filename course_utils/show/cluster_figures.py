@@ -7,7 +7,9 @@ import itertools
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course_utils.records.results import CLUSTER_PARTS, ClusterCheck, ClusterPlan, Table
+from course_utils.records.kinds.cluster_check import ClusterCheck
+from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan
+from course_utils.records.kinds.table import Table
 from course_utils.show.canvas import ResultFigure, styled
 from course_utils.show.quantities import format_bytes, format_count
 from course_utils.show.table_figures import axis_unit, table_figure
@@ -18,7 +20,7 @@ _MOST_BARS = 12
 
 @styled
 def plan_figure(plan: ClusterPlan, *, memory_bytes: int | None, ax: Axes | None) -> Figure:
-    """Draw the peaks; see :meth:`course_utils.records.results.ClusterPlan.plot`."""
+    """Draw the peaks; see `ClusterPlan.plot`."""
     if memory_bytes is not None and memory_bytes <= 0:
         raise ValueError(f"memory_bytes is the memory of one device, got {memory_bytes}")
     points = sorted(plan.points, key=lambda point: point.ranks)
@@ -55,7 +57,7 @@ def plan_figure(plan: ClusterPlan, *, memory_bytes: int | None, ax: Axes | None)
 
 @styled
 def check_figure(check: ClusterCheck, *, ax: Axes | None) -> Figure:
-    """Draw measured and simulated peaks; see :meth:`course_utils.records.results.ClusterCheck.plot`."""
+    """Draw measured and simulated peaks; see `ClusterCheck.plot`."""
     points = [point for point in check.points if "peak" in point.measured]
     if not points:
         raise ValueError("no peak was measured: there is nothing to draw; look at the table")

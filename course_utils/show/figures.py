@@ -15,22 +15,18 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
+from course_utils.records.kinds.ceilings import Ceiling, Ceilings
+from course_utils.records.kinds.cluster_check import ClusterCheck
+from course_utils.records.kinds.cluster_plan import ClusterPlan
+from course_utils.records.kinds.comparison import Case, Comparison
+from course_utils.records.kinds.curves import Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.memory_trace import MemoryTrace
+from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.kinds.sweep import Sweep
+from course_utils.records.kinds.table import Table
 from course_utils.records.paired import Interval, Verdict
-from course_utils.records.results import (
-    Case,
-    Ceiling,
-    Ceilings,
-    ClusterCheck,
-    ClusterPlan,
-    Comparison,
-    Curves,
-    Environment,
-    Measurement,
-    MemoryTrace,
-    RankResults,
-    Sweep,
-    Table,
-)
 from course_utils.show.canvas import (
     LEGEND_X,
     LINE_IN,

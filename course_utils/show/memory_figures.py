@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from course_utils.records.results import MEMORY_KINDS, MemoryBlock, MemoryTrace
+from course_utils.records.kinds.memory_trace import MEMORY_KINDS, MemoryBlock, MemoryTrace
 from course_utils.show.canvas import (
     CASE_COLOURS,
     LINE_IN,
@@ -186,7 +186,7 @@ def _phases(ax: Axes, trace: MemoryTrace, x: str, width_in: float) -> None:
 
 @styled
 def memory_figure(trace: MemoryTrace, *, by: str = "kind", x: str = "event", ax: Axes | None = None) -> Figure:
-    """Draw memory over time; see :meth:`course_utils.records.results.MemoryTrace.plot`."""
+    """Draw memory over time; see `MemoryTrace.plot`."""
     if by not in ("kind", "module"):
         raise ValueError(f"by is 'kind' or 'module', got {by!r}")
     if x not in ("event", "time"):
@@ -256,7 +256,7 @@ _COLUMNS = 348  # of the picture that is there before the script draws: two poin
 
 
 class MemoryExplorer:
-    """A trace to zoom into. Shows itself; made by :meth:`course_utils.records.results.MemoryTrace.explore`.
+    """A trace to zoom into. Shows itself; made by `MemoryTrace.explore`.
 
     Attributes:
         trace: the trace.

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from course_utils.records.kinds.comparison import Case
 from course_utils.records.paired import Interval, Verdict
-from course_utils.records.results import Case
 from course_utils.show.quantities import format_interval, format_ratio
 from course_utils.show.verdicts import verdict_sentence
 

@@ -7,17 +7,16 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course_utils.records.results import (
-    Curve,
-    Curves,
-    NothingToDrawError,
+from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.rank_results import (
     RankResults,
-    Table,
     is_memory_by_kind,
     is_series,
     memory_kinds,
     words_and_unit,
 )
+from course_utils.records.kinds.table import Table
+from course_utils.records.result import NothingToDrawError
 from course_utils.show.quantities import seconds_unit
 from course_utils.show.table_figures import curves_figure, table_figure
 from course_utils.show.tables import is_number
@@ -45,7 +44,7 @@ def _first_to_draw(run: RankResults) -> str:
 
 
 def rank_figure(run: RankResults, key: str | None, *, log_y: bool, ax: Axes | None) -> Figure:
-    """Draw what the ranks reported; see :meth:`course_utils.records.results.RankResults.plot`."""
+    """Draw what the ranks reported; see `RankResults.plot`."""
     key = _first_to_draw(run) if key is None else key
     drawn_as = _drawn_as(run, key)
     values, (words, unit) = run.values(key), words_and_unit(key)

@@ -12,7 +12,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from course_utils.records.results import Curves, Environment, NothingToDrawError, Table
+from course_utils.records.kinds.curves import Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.table import Table
+from course_utils.records.result import NothingToDrawError
 from course_utils.show.canvas import (
     LINE_IN,
     MARGIN_IN,
@@ -166,7 +169,7 @@ def _legend(fig: Figure, columns: Sequence[str], y: float, log: bool) -> None:
 
 @styled
 def table_figure(table: Table, columns: str | Sequence[str] | None, *, stacked: bool, ax: Axes | None) -> Figure:
-    """Draw columns of a table as horizontal bars; see :meth:`course_utils.records.results.Table.plot`."""
+    """Draw columns of a table as horizontal bars; see `Table.plot`."""
     chosen = _chosen(table, columns)
     if ax is not None:
         _bars(ax, table, chosen, stacked)
@@ -257,7 +260,7 @@ def _lines(ax: Axes, result: Curves, log_y: bool) -> None:
 
 @styled
 def curves_figure(result: Curves, *, log_y: bool, ax: Axes | None) -> Figure:
-    """Draw curves into one panel; see :meth:`course_utils.records.results.Curves.plot`."""
+    """Draw curves into one panel; see `Curves.plot`."""
     if ax is not None:
         _lines(ax, result, log_y)
         ax.legend(frameon=False, handlelength=3.2)

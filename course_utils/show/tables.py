@@ -13,26 +13,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from course_utils.records.kinds.ceilings import Ceiling, Ceilings
+from course_utils.records.kinds.cluster_check import ClusterCheck
+from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan
+from course_utils.records.kinds.comparison import Case, Comparison
+from course_utils.records.kinds.curves import Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import WORK_UNITS, Measurement
+from course_utils.records.kinds.memory_trace import MEMORY_KINDS, MemoryRow, MemoryTrace
+from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.kinds.sweep import Sweep
+from course_utils.records.kinds.table import Table
 from course_utils.records.paired import Verdict
-from course_utils.records.results import (
-    CLUSTER_PARTS,
-    MEMORY_KINDS,
-    WORK_UNITS,
-    Case,
-    Ceiling,
-    Ceilings,
-    ClusterCheck,
-    ClusterPlan,
-    Comparison,
-    Curves,
-    Environment,
-    Measurement,
-    MemoryRow,
-    MemoryTrace,
-    RankResults,
-    Sweep,
-    Table,
-)
 from course_utils.show.quantities import (
     format_bytes,
     format_count,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from course_utils.records import paired
+from course_utils.records.kinds.comparison import Case, Comparison
+from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.paired import Verdict
-from course_utils.records.results import Case, Comparison, Sweep
 from course_utils.show.quantities import format_interval, format_percent, format_ratio
 
 

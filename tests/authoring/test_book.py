@@ -22,7 +22,10 @@ from filelock import FileLock
 from authoring.pages import claims_page, landing, lesson_list, readme, status_page
 from authoring.pages.generated import BookError
 from course_utils.records import store
-from course_utils.records.results import Comparison, Environment, Measurement, Sweep, SweepPoint
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))

@@ -12,7 +12,9 @@ import pytest
 from authoring import evidence
 from authoring.evidence import EvidenceError, NotRecordedError, Quantity, evaluate, experiments_in, in_words
 from course_utils.records import store
-from course_utils.records.results import RESULT_TYPES, Comparison, Measurement
+from course_utils.records.kinds import RESULT_TYPES
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.measurement import Measurement
 from tests.made_up_records import GPU
 
 ROOT = store.package_root() / "records"

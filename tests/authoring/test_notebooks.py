@@ -20,6 +20,7 @@ import yaml
 
 from authoring.normal_form import check
 from course_utils.records import store
+from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import (
     Lesson,
     LessonError,
@@ -31,7 +32,6 @@ from course_utils.records.lessons import (
     notebooks_root,
 )
 from course_utils.records.notebook_files import parsed_cells, read_notebook
-from course_utils.records.results import Environment
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons() if (ROOT / "notebooks").is_dir() else []

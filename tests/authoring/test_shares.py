@@ -12,8 +12,12 @@ from authoring import shares
 from authoring.pages import lesson_list, limits_page
 from authoring.shares import HeldAgainst, LessonLimits, LimitsError, Share
 from course_utils.records import store
+from course_utils.records.kinds.ceilings import Ceiling, Ceilings
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.lessons import find_lessons
-from course_utils.records.results import Ceiling, Ceilings, Comparison, Environment, Measurement, Sweep, SweepPoint
 from tests.made_up_records import CPU, GPU
 
 

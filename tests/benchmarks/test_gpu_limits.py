@@ -12,7 +12,7 @@ import torch
 from benchmarks import gpu_limits
 from benchmarks.gpu_limits import Unavailable, pcie_link
 from course_utils.measure.machine import environment
-from course_utils.records.results import Ceiling, Ceilings
+from course_utils.records.kinds.ceilings import Ceiling, Ceilings
 
 
 class NVMLError(Exception):

@@ -17,7 +17,10 @@ import pytest
 from benchmarks import gpu_run, gpu_summary
 from benchmarks.gpu_run import Part
 from course_utils.records import store
-from course_utils.records.results import Ceiling, Comparison, Measurement, Sweep, SweepPoint
+from course_utils.records.kinds.ceilings import Ceiling
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from tests import made_up_records
 from tests.sandbox import SET_UP, Sandbox, alive, comparing, number_in, sandbox, wait_for
 from tests.sandbox import here as sandbox_here

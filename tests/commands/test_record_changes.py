@@ -24,8 +24,13 @@ from course_utils.commands.record_changes import (
     with_claims,
 )
 from course_utils.records import store
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
+from course_utils.records.kinds.table import Table
 from course_utils.records.result_rows import rows_of
-from course_utils.records.results import Comparison, Curve, Curves, Environment, Measurement, Sweep, SweepPoint, Table
 from course_utils.records.store import Experiment, LessonRecord
 from tests.made_up_records import CPU
 from tests.sandbox import Sandbox, sandbox

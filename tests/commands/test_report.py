@@ -17,20 +17,14 @@ import pytest
 from authoring import claims
 from course_utils.commands import cli, machine_check, recording, report
 from course_utils.records import lessons, store
-from course_utils.records.results import (
-    Ceiling,
-    Ceilings,
-    Comparison,
-    Curve,
-    Curves,
-    Environment,
-    Measurement,
-    RankReport,
-    RankResults,
-    Sweep,
-    SweepPoint,
-    Table,
-)
+from course_utils.records.kinds.ceilings import Ceiling, Ceilings
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.rank_results import RankReport, RankResults
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
+from course_utils.records.kinds.table import Table
 from course_utils.records.store import Experiment, LessonRecord
 from tests.sandbox import Sandbox, sandbox
 from tests.sandbox import here as sandbox_here

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from course_utils.materials.models import GPT, MLP
 from course_utils.memory.trace import TraceError, trace_memory
-from course_utils.records.results import MemoryTrace
+from course_utils.records.kinds.memory_trace import MemoryTrace
 
 MIB = 2**20
 

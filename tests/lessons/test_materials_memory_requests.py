@@ -10,7 +10,7 @@ from course_utils.materials.memory_requests import Requests, summary, trace_requ
 from course_utils.materials.models import GPT
 from course_utils.memory.allocator import Allocate, Free, simulate_allocator
 from course_utils.memory.trace import trace_memory
-from course_utils.records.results import MemoryBlock
+from course_utils.records.kinds.memory_trace import MemoryBlock
 
 pytestmark = pytest.mark.usefixtures("only_new_objects")
 

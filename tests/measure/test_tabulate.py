@@ -12,7 +12,8 @@ import torch
 
 from course_utils import tabulate
 from course_utils.measure.tabulate import curves
-from course_utils.records.results import Curves, Table
+from course_utils.records.kinds.curves import Curves
+from course_utils.records.kinds.table import Table
 
 
 def test_rows_become_a_table():

@@ -16,7 +16,7 @@ from course_utils.memory import trace as memory
 from course_utils.memory.cuda_history import Allocation, History, read_history
 from course_utils.memory.live_storages import Block, LiveStorages
 from course_utils.memory.trace import TraceError, _CudaTracer
-from course_utils.records.results import MemoryTrace
+from course_utils.records.kinds.memory_trace import MemoryTrace
 from tests.scripted_history import ScriptedHistory
 
 MIB = 2**20

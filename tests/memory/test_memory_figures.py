@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from course_utils.records.results import MEMORY_KINDS
+from course_utils.records.kinds.memory_trace import MEMORY_KINDS
 from course_utils.show import format_bytes
 from course_utils.show.memory_figures import KIND_COLOURS, MemoryExplorer, _stacking, _ticks
 from tests.figure_checks import problems_of_texts, visible_texts

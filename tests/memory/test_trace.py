@@ -25,7 +25,7 @@ from course_utils import fresh
 from course_utils.materials.models import GPT, MLP, DigitsCNN, LSTMLanguageModel
 from course_utils.memory.live_storages import BINDINGS, LiveStorages
 from course_utils.memory.trace import TraceError, trace_memory
-from course_utils.records.results import MemoryTrace
+from course_utils.records.kinds.memory_trace import MemoryTrace
 
 KIB = 1024
 CPU = torch.device("cpu")

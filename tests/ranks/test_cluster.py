@@ -32,7 +32,8 @@ from course_utils.ranks.cluster import (
 )
 from course_utils.ranks.cluster_explorer import SHAPES, cluster_explorer
 from course_utils.ranks.memory import RankMemory
-from course_utils.records.results import CLUSTER_PARTS, ClusterPlan, GPTShape, Unrecorded
+from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, GPTShape
+from course_utils.records.unrecorded import Unrecorded
 from tests.ranks.test_cluster_display import parts_of, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -476,7 +477,7 @@ def test_a_simulation_that_fails_says_what_it_said_last(tmp_path: Path, monkeypa
 
 _INTERRUPTED = """
 from course_utils.ranks.cluster import simulate_cluster
-from course_utils.records.results import GPTShape
+from course_utils.records.kinds.cluster_plan import GPTShape
 print("started", flush=True)
 simulate_cluster(GPTShape(4096, 200, 32, 32000, 2048), ranks=[8])
 """

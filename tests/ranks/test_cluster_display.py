@@ -14,7 +14,8 @@ import pytest
 from course_utils.ranks import cluster
 from course_utils.ranks import cluster_explorer as module
 from course_utils.ranks.cluster_explorer import GIB, SHAPES, cluster_explorer, cluster_frames
-from course_utils.records.results import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape, Unrecorded
+from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape
+from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.quantities import format_count
 from tests.html_checks import Parsed
 from tests.show.test_tables_and_figures import CPU, _plan

@@ -25,7 +25,8 @@ import torch
 from course_utils.ranks import launch as ranks_module
 from course_utils.ranks import reports as rank_reports
 from course_utils.ranks.launch import RankError, memory_by_kind, report, run_ranks, timed_rounds
-from course_utils.records.results import RankResults, Verdict
+from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.paired import Verdict
 
 PROGRAMS = Path(__file__).parents[1] / "rank_programs"
 TRAIN, MISBEHAVE = PROGRAMS / "train.py", PROGRAMS / "misbehave.py"

@@ -12,30 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_utils.records import paired
-from course_utils.records.results import (
-    RESULT_TYPES,
-    Ceiling,
-    Ceilings,
-    CheckedPoint,
-    ClusterCheck,
-    ClusterPlan,
-    ClusterPoint,
-    Comparison,
-    Curve,
-    Curves,
-    Environment,
-    Measurement,
-    MemoryBlock,
-    MemoryPhase,
-    MemoryTrace,
-    MethodError,
-    RankReport,
-    RankResults,
-    Sweep,
-    SweepPoint,
-    Table,
-    Unrecorded,
-)
+from course_utils.records.kinds import RESULT_TYPES
+from course_utils.records.kinds.ceilings import Ceiling, Ceilings
+from course_utils.records.kinds.cluster_check import CheckedPoint, ClusterCheck
+from course_utils.records.kinds.cluster_plan import ClusterPlan, ClusterPoint, MethodError
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.records.kinds.rank_results import RankReport, RankResults
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
+from course_utils.records.kinds.table import Table
+from course_utils.records.unrecorded import Unrecorded
 
 HERE = Environment(
     machine="some-cpu-2-cores",

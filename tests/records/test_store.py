@@ -20,34 +20,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from course_utils.records import store
+from course_utils.records.kinds import RESULT_TYPES
+from course_utils.records.kinds.ceilings import Ceiling, Ceilings
+from course_utils.records.kinds.cluster_check import CheckedPoint, ClusterCheck
+from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, MethodError
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.memory_trace import MEMORY_KINDS, MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.records.kinds.rank_results import RankReport, RankResults
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
+from course_utils.records.kinds.table import Table
 from course_utils.records.lessons import fingerprint
-from course_utils.records.results import (
-    CLUSTER_PARTS,
-    MEMORY_KINDS,
-    RESULT_TYPES,
-    Ceiling,
-    Ceilings,
-    CheckedPoint,
-    ClusterCheck,
-    ClusterPlan,
-    ClusterPoint,
-    Comparison,
-    Curve,
-    Curves,
-    Environment,
-    Measurement,
-    MemoryBlock,
-    MemoryPhase,
-    MemoryTrace,
-    MethodError,
-    RankReport,
-    RankResults,
-    Sweep,
-    SweepPoint,
-    Table,
-    Unrecorded,
-)
 from course_utils.records.store import Experiment, LessonRecord, RecordError, load_lesson, recorded, save_lesson
+from course_utils.records.unrecorded import Unrecorded
 
 CPU = Environment(
     machine="some-cpu-2-cores",

@@ -14,31 +14,19 @@ from io import BytesIO
 
 import pytest
 
+from course_utils.records.kinds.ceilings import Ceiling, Ceilings
+from course_utils.records.kinds.cluster_check import CheckedPoint, ClusterCheck
+from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, MethodError
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.records.kinds.rank_results import RankReport, RankResults
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
+from course_utils.records.kinds.table import Table
 from course_utils.records.paired import Interval, Verdict
-from course_utils.records.results import (
-    CLUSTER_PARTS,
-    Ceiling,
-    Ceilings,
-    CheckedPoint,
-    ClusterCheck,
-    ClusterPlan,
-    ClusterPoint,
-    Comparison,
-    Curve,
-    Curves,
-    Environment,
-    Measurement,
-    MemoryBlock,
-    MemoryPhase,
-    MemoryTrace,
-    MethodError,
-    NothingToDrawError,
-    RankReport,
-    RankResults,
-    Sweep,
-    SweepPoint,
-    Table,
-)
+from course_utils.records.result import NothingToDrawError
 from course_utils.show import (
     figure,
     format_bytes,

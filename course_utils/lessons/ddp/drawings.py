@@ -8,7 +8,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
-from course_utils.records.results import RankResults, Unrecorded
+from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.canvas import ResultFigure
 from course_utils.show.shapes import (
     BLUE,

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_utils.records import paired
+from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval, Verdict
-from course_utils.records.results import Environment
 from course_utils.records.store import RecordError, package_root
 
 if TYPE_CHECKING:

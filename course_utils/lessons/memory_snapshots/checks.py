@@ -14,7 +14,7 @@ from torch.nn import functional
 from course_utils.lessons.answers import NotRight, ask, exercise, listed
 from course_utils.materials.models import GPT
 from course_utils.measure.machine import environment
-from course_utils.records.results import MemoryBlock, MemoryTrace
+from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
 
 MIB = 2**20
 # (name, bytes, born, died). In the first case a block dies at the very moment of the peak, in the second the peak comes

@@ -1,0 +1,141 @@
+"""The simulated cluster beside real ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.result import Result, built, compact, tuples
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class MethodError:
+    """How well the simulation met what was measured on real ranks, for one strategy.
+
+    Attributes:
+        strategy: which.
+        deviation: the largest relative deviation, of any part at any point.
+        points: how many points were measured.
+        ranks: the most ranks among them.
+        parameters: the most parameters that a model among them had.
+    """
+
+    strategy: str
+    deviation: float
+    points: int
+    ranks: int
+    parameters: int
+
+    @property
+    def words(self) -> str:
+        """The deviation, rounded up, and what it is drawn from."""
+        bound = max(1, math.ceil(round(self.deviation * 1000, 6))) / 10
+        return f"within {bound:.1f}% of {self.points} measured point{'s' if self.points > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class CheckedPoint:
+    """What was measured on real ranks, and what the simulation says of the same step.
+
+    Attributes:
+        strategy: how the model was spread over the ranks.
+        ranks: how many there were.
+        parameters: of the model.
+        setting: the step's settings, in words.
+        measured: bytes of one rank, by part and for the ``peak``, as far as they were measured.
+        simulated: the same from the simulation.
+    """
+
+    strategy: str
+    ranks: int
+    parameters: int
+    setting: str
+    measured: Mapping[str, int]
+    simulated: Mapping[str, int]
+
+    @property
+    def deviation(self) -> float:
+        """The largest relative deviation. A part of under 1% of what is largest counts as if it had 1%."""
+        floor = 0.01 * max(self.measured.values())
+        return max(abs(self.simulated[part] - size) / max(size, floor) for part, size in self.measured.items())
+
+
+@dataclass(frozen=True, repr=False)
+class ClusterCheck(Result):
+    """Measured points beside simulated ones. Made by :func:`course_utils.ranks.cluster.check_cluster`.
+
+    Attributes:
+        points: one for each measured point.
+        environment: machine and software.
+        name: the record's name, ``lesson/experiment``.
+        parameters: settings.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "cluster_check"
+
+    points: tuple[CheckedPoint, ...]
+    environment: Environment
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> float:
+        """The largest relative deviation of all."""
+        return max(point.deviation for point in self.points)
+
+    @property
+    def errors(self) -> tuple[MethodError, ...]:
+        """How well the method met the points of each strategy."""
+        groups: dict[str, list[CheckedPoint]] = {}
+        for point in self.points:
+            groups.setdefault(point.strategy, []).append(point)
+        return tuple(
+            MethodError(
+                strategy,
+                max(point.deviation for point in group),
+                len(group),
+                max(point.ranks for point in group),
+                max(point.parameters for point in group),
+            )
+            for strategy, group in groups.items()
+        )
+
+    def __iter__(self) -> Iterator[CheckedPoint]:
+        return iter(self.points)
+
+    def plot(self, ax: Any = None) -> Figure:
+        """Draw measured and simulated peaks side by side.
+
+        Args:
+            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
+
+        Returns:
+            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+        """
+        from course_utils.show.cluster_figures import check_figure
+
+        return check_figure(self, ax=ax)
+
+    def to_record(self) -> dict[str, Any]:
+        """The points as plain JSON types."""
+        return compact(dataclasses.asdict(self) | {"environment": self.environment.to_record()})
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The points from :meth:`to_record`'s dictionary."""
+        values = tuples(record, ("notes",))
+        values["environment"] = Environment.from_record(record["environment"])
+        values["points"] = tuple(built(CheckedPoint, point) for point in record["points"])
+        result = built(cls, values)
+        if not result.points or any(not p.measured or set(p.measured) - set(p.simulated) for p in result.points):
+            raise ValueError("each checked point has measured sizes, and the same sizes simulated")
+        return result

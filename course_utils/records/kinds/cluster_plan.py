@@ -1,0 +1,205 @@
+"""What each rank of a simulated cluster holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from course_utils.records.kinds.cluster_check import ClusterCheck, MethodError
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.result import Result, built, compact, tuples
+from course_utils.records.unrecorded import Unrecorded
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# What the memory of a rank is for. The last one is all that is none of the others.
+CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
+
+
+@dataclass(frozen=True)
+class GPTShape:
+    """The size of a ``materials.models.GPT``.
+
+    Attributes:
+        width: size of a token's vector.
+        layers: number of blocks.
+        heads: attention heads of each block.
+        vocabulary: number of tokens.
+        context: the longest sequence.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    vocabulary: int = 256
+    context: int = 256
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters; the output layer shares the embedding's."""
+        width = self.width
+        return (self.vocabulary + self.context + 2) * width + self.layers * (12 * width**2 + 13 * width)
+
+
+@dataclass(frozen=True)
+class ClusterPoint:
+    """Memory of the rank that holds most, in one training step under one strategy on one number of ranks.
+
+    Attributes:
+        strategy: how the model is spread over the ranks.
+        ranks: how many there are.
+        weights_bytes: parameters as they lie between steps. This and the next four are each part's own largest size.
+        gradients_bytes: gradients as they lie between ``backward`` and ``zero_grad``.
+        optimizer_bytes: the optimizer's state.
+        gathered_bytes: parameters and gradients that are put together or sent, and the buffers for that.
+        activations_bytes: all else: what is kept for the backward pass, and temporaries.
+        peak_bytes: the most that all parts took together.
+        at_peak: what each part took then.
+        peak_phase: what ran then: ``forward``, ``backward`` or ``optimizer step``.
+    """
+
+    strategy: str
+    ranks: int
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    gathered_bytes: int
+    activations_bytes: int
+    peak_bytes: int
+    at_peak: Mapping[str, int]
+    peak_phase: str
+
+    @property
+    def label(self) -> str:
+        """Strategy and ranks in words."""
+        return f"{self.strategy}, {self.ranks} rank{'s' if self.ranks > 1 else ''}"
+
+    def __getitem__(self, part: str) -> int:
+        """The largest size of one of ``CLUSTER_PARTS``, or ``peak``."""
+        return getattr(self, f"{part}_bytes")
+
+
+def trust_words(point: ClusterPoint, errors: Iterable[MethodError], parameters: int) -> str:
+    """How good the simulation of a model with so many parameters is at a point; see :meth:`ClusterPlan.trust`."""
+    error = next((error for error in errors if error.strategy == point.strategy), None)
+    if error is None:
+        return "not validated"
+    beyond = []
+    if point.ranks > error.ranks:
+        beyond.append(f"{error.ranks} ranks")
+    if parameters > error.parameters:
+        beyond.append(f"{error.parameters:,} parameters")
+    if beyond:
+        return f"not validated beyond {' and '.join(beyond)}"
+    # One rank takes other code: nothing is gathered there.
+    return error.words if point.ranks > 1 or error.ranks == 1 else "not validated on one rank"
+
+
+@dataclass(frozen=True, repr=False)
+class ClusterPlan(Result):
+    """Memory per rank on clusters that need not exist, simulated. Made by :func:`course_utils.simulate_cluster`.
+
+    Attributes:
+        points: one for each strategy and number of ranks.
+        errors: how well the method met real ranks, by strategy.
+        environment: machine and software of the simulation.
+        name: the record's name, ``lesson/experiment``.
+        parameters: the model's shape and the settings of the step.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "cluster_plan"
+
+    points: tuple[ClusterPoint, ...]
+    errors: tuple[MethodError, ...]
+    environment: Environment
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> GPTShape:
+        """The model's size."""
+        return GPTShape(**{f.name: self.parameters[f.name] for f in dataclasses.fields(GPTShape)})
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The strategies that were simulated."""
+        return tuple(dict.fromkeys(point.strategy for point in self.points))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The numbers of ranks that were simulated."""
+        return tuple(dict.fromkeys(point.ranks for point in self.points))
+
+    def __iter__(self) -> Iterator[ClusterPoint]:
+        return iter(self.points)
+
+    def __getitem__(self, key: str | tuple[str, int]) -> Any:
+        """``plan["fsdp", 64]`` is one point, ``plan["fsdp"]`` all of a strategy."""
+        strategy, ranks = key if isinstance(key, tuple) else (key, None)
+        found = tuple(p for p in self.points if p.strategy == strategy and ranks in (None, p.ranks))
+        if not found:
+            raise KeyError(
+                f"no {key!r} in this plan; there are: {', '.join(self.strategies)} on {', '.join(map(str, self.ranks))}"
+            )
+        return found if ranks is None else found[0]
+
+    def trust(self, point: ClusterPoint) -> str:
+        """How good the method is at a point, in words.
+
+        Args:
+            point: one of the plan's.
+
+        Returns:
+            The largest deviation from measured points, or that nothing was measured there.
+        """
+        return trust_words(point, self.errors, self.shape.parameters)
+
+    def against(self, check: ClusterCheck | Unrecorded) -> Self | Unrecorded:
+        """The same plan, with the error that your own measured points give.
+
+        Args:
+            check: from :func:`course_utils.ranks.cluster.check_cluster`.
+
+        Returns:
+            A new plan; or the check, if it is not recorded yet.
+        """
+        if isinstance(check, Unrecorded):
+            return check
+        return dataclasses.replace(self, errors=check.errors)
+
+    def plot(self, *, memory_bytes: int | None = None, ax: Any = None) -> Figure:
+        """Draw the memory at the peak as stacked bars, by strategy and ranks.
+
+        Args:
+            memory_bytes: a device's memory, to draw as a line.
+            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
+
+        Returns:
+            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+        """
+        from course_utils.show.cluster_figures import plan_figure
+
+        return plan_figure(self, memory_bytes=memory_bytes, ax=ax)
+
+    def to_record(self) -> dict[str, Any]:
+        """The plan as plain JSON types."""
+        return compact(dataclasses.asdict(self) | {"environment": self.environment.to_record()})
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The plan from :meth:`to_record`'s dictionary."""
+        values = tuples(record, ("notes",))
+        values["environment"] = Environment.from_record(record["environment"])
+        values["points"] = tuple(built(ClusterPoint, point) for point in record["points"])
+        values["errors"] = tuple(built(MethodError, error) for error in record["errors"])
+        result = built(cls, values)
+        if not result.points or any(set(point.at_peak) != set(CLUSTER_PARTS) for point in result.points):
+            raise ValueError("a plan has points, and each point all parts")
+        built(GPTShape, dataclasses.asdict(result.shape))
+        return result

@@ -1,0 +1,448 @@
+"""The memory of one call, allocation by allocation."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.result import Result, built, built_of, compact, tuples
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# What a block of memory is for, in the order in which a picture stacks them: what comes and goes is on top.
+MEMORY_KINDS = ("weights", "optimizer state", "gradients", "other", "activations", "temporaries")
+
+
+# A record holds at most this many blocks and moments of a trace: some 40 kB. See `MemoryTrace.from_blocks`.
+MOST_BLOCKS = 1000
+
+
+MOST_MOMENTS = 1500
+
+
+@dataclass(frozen=True)
+class MemoryBlock:
+    """One allocation, or several that are alike in a trace that was condensed.
+
+    Attributes:
+        size_bytes: its size, of all together if there are several.
+        born: the moment from which on it is there; 0 if it was there before the traced call.
+        died: the moment from which on it is gone; the number of moments if it outlives the traced call.
+        kind: one of `MEMORY_KINDS`.
+        module: the module that it belongs to, such as ``GPT.blocks.0.mlp.1``; empty outside of modules.
+        line: ``file:line function`` of the user's code that allocated it; empty if it was there before.
+        op: the operation that allocated it, such as ``addmm``.
+        count: how many allocations it stands for.
+    """
+
+    size_bytes: int
+    born: int
+    died: int
+    kind: str
+    module: str = ""
+    line: str = ""
+    op: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class MemoryPhase:
+    """A part of the traced call: ``forward``, ``backward`` or ``optimizer step``.
+
+    Attributes:
+        name: which.
+        first: its first moment.
+        last: its last moment.
+    """
+
+    name: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Blocks of one kind, module, line and operation that were there at one moment, added up.
+
+    Attributes:
+        kind: one of `MEMORY_KINDS`.
+        module: the module they belong to; empty outside of modules.
+        line: the line that allocated them.
+        op: the operation that allocated them.
+        size_bytes: bytes in all.
+        count: number of blocks.
+    """
+
+    kind: str
+    module: str
+    line: str
+    op: str
+    size_bytes: int
+    count: int
+
+
+@dataclass(frozen=True, repr=False)
+class MemoryTrace(Result):
+    """Every allocation and release of one call, over time.
+
+    A moment is the start (moment 0), and each allocation or release after it.
+
+    Attributes:
+        label: what was traced.
+        device: ``cpu``, ``cuda:0``...
+        times_us: microseconds from the start of the call to each moment.
+        blocks: every block that was there at any moment.
+        environment: machine and software.
+        phases: what the call did when.
+        reserved_bytes: what the caching allocator had taken from the device at each moment (CUDA); empty on a CPU.
+        device_allocs: how often the caching allocator asked the device for memory (cudaMalloc); None on a CPU.
+        alloc_retries: how often it had to give cached memory back and try again; None on a CPU.
+        meter: an independent meter of the peak, in words; empty if none was asked.
+        meter_bytes: the most above the start by that meter.
+        metered_bytes: the most above the start by the trace, in the very call that the meter watched.
+        plain_s: seconds of calls without a trace.
+        traced_s: seconds of calls with a trace, each right before or after the call in the same place of ``plain_s``.
+        allocations: allocations during the call, all of them.
+        condensed: whether blocks were put together or left out to keep the record small.
+        name: the record's name, ``lesson/experiment``.
+        parameters: problem sizes and settings.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "memory_trace"
+
+    label: str
+    device: str
+    times_us: tuple[int, ...]
+    blocks: tuple[MemoryBlock, ...]
+    environment: Environment
+    phases: tuple[MemoryPhase, ...] = ()
+    reserved_bytes: tuple[int, ...] = ()
+    device_allocs: int | None = None
+    alloc_retries: int | None = None
+    meter: str = ""
+    meter_bytes: int | None = None
+    metered_bytes: int | None = None
+    plain_s: tuple[float, ...] = ()
+    traced_s: tuple[float, ...] = ()
+    allocations: int = 0
+    condensed: bool = False
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_blocks(
+        cls,
+        *,
+        times_us: Sequence[int],
+        blocks: Sequence[MemoryBlock],
+        phases: Sequence[MemoryPhase] = (),
+        reserved_bytes: Sequence[int] = (),
+        most_blocks: int = MOST_BLOCKS,
+        most_moments: int = MOST_MOMENTS,
+        **fields: Any,
+    ) -> Self:
+        """Make a trace that is small enough for a record.
+
+        A long call has more blocks and moments than a record should hold. Then only some moments are kept: the first,
+        the last, and of each stretch between them the one with most memory, so the peak is always among them. Blocks
+        that were there at none of these are left out, and blocks that are alike (same kind, module, line and operation,
+        there at the same moments) are put together. At every moment that is kept, every sum is exact.
+
+        Args:
+            times_us: of all moments.
+            blocks: all blocks.
+            phases: what the call did when.
+            reserved_bytes: at all moments, or empty.
+            most_blocks: blocks to keep at most.
+            most_moments: moments to keep at most.
+            **fields: the other attributes.
+
+        Returns:
+            The trace.
+        """
+        fields = {"allocations": sum(block.count for block in blocks if block.born), **fields}
+        if len(blocks) <= most_blocks and len(times_us) <= most_moments:
+            return cls(
+                times_us=tuple(times_us),
+                blocks=tuple(blocks),
+                phases=tuple(phases),
+                reserved_bytes=tuple(reserved_bytes),
+                **fields,
+            )
+        totals = _sums(((block.size_bytes, block.born, block.died) for block in blocks), len(times_us))
+        many = most_moments
+        while True:
+            kept = _highest(totals, many)
+            merged = _merged(blocks, kept)
+            if len(merged) > most_blocks and many <= most_moments // 4:
+                merged = _merged([dataclasses.replace(block, op="") for block in blocks], kept)
+            if len(merged) <= most_blocks or many <= 8:
+                break
+            many //= 2
+        for unnamed in ({"op": "", "line": ""}, {"op": "", "line": "", "module": ""}):
+            if len(merged) > most_blocks:
+                merged = _merged([dataclasses.replace(block, **unnamed) for block in blocks], kept)
+        return cls(
+            times_us=tuple(times_us[moment] for moment in kept),
+            blocks=tuple(merged),
+            phases=tuple(
+                MemoryPhase(phase.name, first, last)
+                for phase in phases
+                if (first := bisect.bisect_left(kept, phase.first))
+                <= (last := bisect.bisect_right(kept, phase.last) - 1)
+            ),
+            reserved_bytes=tuple(reserved_bytes[moment] for moment in kept) if reserved_bytes else (),
+            condensed=True,
+            **fields,
+        )
+
+    @property
+    def moments(self) -> int:
+        """Number of moments."""
+        return len(self.times_us)
+
+    @functools.cached_property
+    def totals_bytes(self) -> tuple[int, ...]:
+        """Bytes that were allocated at each moment."""
+        return _sums(((block.size_bytes, block.born, block.died) for block in self.blocks), self.moments)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that were allocated at once, those from before the call included."""
+        return max(self.totals_bytes)
+
+    @property
+    def peak_moment(self) -> int:
+        """The first moment at which the peak was reached."""
+        return self.totals_bytes.index(self.peak_bytes)
+
+    @property
+    def start_bytes(self) -> int:
+        """What was there before the call."""
+        return self.totals_bytes[0]
+
+    @property
+    def end_bytes(self) -> int:
+        """What is still there after the call, once its result is dropped."""
+        return self.totals_bytes[-1]
+
+    @property
+    def extra_peak_bytes(self) -> int:
+        """How far the peak rises above what was there before the call."""
+        return self.peak_bytes - self.start_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int | None:
+        """The most that the caching allocator had taken from the device; None on a CPU."""
+        return max(self.reserved_bytes, default=None)
+
+    @property
+    def scratch_bytes(self) -> int | None:
+        """How far the meter saw the peak above the trace's: memory that no operation returns. None without a meter."""
+        if self.meter_bytes is None or self.metered_bytes is None:
+            return None
+        return self.meter_bytes - self.metered_bytes
+
+    @property
+    def overhead(self) -> float | None:
+        """Time of a traced call over that of a plain one, the median of the pairs; None if it was not measured."""
+        if not self.plain_s:
+            return None
+        return statistics.median(traced / plain for plain, traced in zip(self.plain_s, self.traced_s, strict=True))
+
+    def by_kind(self) -> dict[str, tuple[int, ...]]:
+        """Bytes at each moment for every kind that occurs, in the order of `MEMORY_KINDS`."""
+        found = self._by(lambda block: block.kind)
+        return {kind: found[kind] for kind in MEMORY_KINDS if kind in found}
+
+    def by_module(self, depth: int = 1) -> dict[str, tuple[int, ...]]:
+        """Bytes at each moment for every module.
+
+        Args:
+            depth: how far to go into the model: 0 for whole models, 1 for their parts, and so on. Numbered parts count
+                with the list that holds them: ``GPT.blocks.0`` is one step into ``GPT``.
+
+        Returns:
+            Module to bytes; the empty name is memory outside of modules.
+
+        Raises:
+            ValueError: if ``depth`` is negative.
+        """
+        if depth < 0:
+            raise ValueError(f"depth is 0 or more, got {depth}: 0 is the whole model, 1 its parts")
+        return self._by(lambda block: _module_at_depth(block.module, depth))
+
+    def _by(self, key: Callable[[MemoryBlock], str]) -> dict[str, tuple[int, ...]]:
+        groups: dict[str, list[MemoryBlock]] = {}
+        for block in self.blocks:
+            groups.setdefault(key(block), []).append(block)
+        return {
+            name: _sums(((block.size_bytes, block.born, block.died) for block in group), self.moments)
+            for name, group in groups.items()
+        }
+
+    def at(self, moment: int) -> tuple[MemoryRow, ...]:
+        """What was there at one moment, the largest first.
+
+        Args:
+            moment: its number.
+
+        Returns:
+            A row for each kind, module, line and operation.
+
+        Raises:
+            IndexError: if there is no such moment.
+        """
+        if not 0 <= moment < self.moments:
+            raise IndexError(f"moment {moment} is not in this trace: it has moments 0 to {self.moments - 1}")
+        sums: dict[tuple[str, str, str, str], list[int]] = {}
+        for block in self.blocks:
+            if block.born <= moment < block.died:
+                row = sums.setdefault((block.kind, block.module, block.line, block.op), [0, 0])
+                row[0] += block.size_bytes
+                row[1] += block.count
+        rows = [MemoryRow(*key, size_bytes=size, count=count) for key, (size, count) in sums.items()]
+        return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.kind, row.module, row.line, row.op)))
+
+    @property
+    def at_peak(self) -> tuple[MemoryRow, ...]:
+        """What was there at the peak, the largest first."""
+        return self.at(self.peak_moment)
+
+    def plot(self, *, by: str = "kind", x: str = "event", ax: Any = None) -> Figure:
+        """Draw memory over time as stacked areas.
+
+        Args:
+            by: ``kind``, or ``module`` for the parts of the model.
+            x: ``event`` gives each allocation and release the same width, as PyTorch's viewer does; ``time`` is in ms.
+            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
+
+        Returns:
+            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+
+        Raises:
+            ValueError: if ``by`` or ``x`` is another one.
+        """
+        from course_utils.show.memory_figures import memory_figure
+
+        return memory_figure(self, by=by, x=x, ax=ax)
+
+    def explore(self) -> Any:
+        """The picture to zoom into, with every block's name under the pointer.
+
+        Returns:
+            Something that shows itself in a notebook and in a page without a kernel, with all that it needs inside.
+        """
+        from course_utils.show.memory_figures import MemoryExplorer
+
+        return MemoryExplorer(self)
+
+    def to_record(self) -> dict[str, Any]:
+        """The trace as plain JSON types: blocks as columns, texts once."""
+        record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        record["environment"] = self.environment.to_record()
+        record["times_us"] = _steps(self.times_us)
+        record["reserved_bytes"] = _steps(self.reserved_bytes)
+        record["phases"] = [[phase.name, phase.first, phase.last] for phase in self.phases]
+        columns: dict[str, Any] = {}
+        for f in dataclasses.fields(MemoryBlock):
+            values = [getattr(block, f.name) for block in self.blocks]
+            if f.name in ("kind", "module", "line", "op"):
+                texts = list(dict.fromkeys(values))
+                number = {text: i for i, text in enumerate(texts)}
+                columns[f.name] = {"texts": texts, "of": [number[value] for value in values]}
+            else:
+                columns[f.name] = values
+        record["blocks"] = columns
+        return compact({key: value for key, value in record.items() if value not in (None, (), [], {}, "")})
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The trace from :meth:`to_record`'s dictionary."""
+        values = tuples(record, ("plain_s", "traced_s", "notes"))
+        values["environment"] = Environment.from_record(record["environment"])
+        values["times_us"] = _from_steps(record["times_us"])
+        values["reserved_bytes"] = _from_steps(record.get("reserved_bytes", ()))
+        values["phases"] = tuple(built_of(MemoryPhase, phase) for phase in record.get("phases", ()))
+        columns = []
+        for f in dataclasses.fields(MemoryBlock):
+            column = record["blocks"][f.name]
+            columns.append([column["texts"][i] for i in column["of"]] if isinstance(column, Mapping) else column)
+        values["blocks"] = tuple(built_of(MemoryBlock, row) for row in zip(*columns, strict=True))
+        result = built(cls, values)
+        moments = result.moments
+        if not moments or list(result.times_us) != sorted(result.times_us):
+            raise ValueError(f"{result.label!r} has no moments, or moments that are out of order")
+        for block in result.blocks:
+            if block.kind not in MEMORY_KINDS or not 0 <= block.born < block.died <= moments or block.size_bytes < 0:
+                raise ValueError(f"{result.label!r} has a block that makes no sense: {block}")
+        if any(not 0 <= phase.first <= phase.last < moments for phase in result.phases):
+            raise ValueError(f"{result.label!r} has a phase outside of its moments")
+        if len(result.reserved_bytes) not in (0, moments) or len(result.plain_s) != len(result.traced_s):
+            raise ValueError(f"{result.label!r} has series of different lengths")
+        return result
+
+
+def _steps(values: Sequence[int]) -> list[int]:
+    """The first value and the differences that follow: shorter in a file."""
+    return [later - earlier for earlier, later in itertools.pairwise((0, *values))]
+
+
+def _from_steps(steps: Sequence[int]) -> tuple[int, ...]:
+    return tuple(itertools.accumulate(steps))
+
+
+def _sums(spans: Iterable[tuple[int, int, int]], moments: int) -> tuple[int, ...]:
+    """Adds up sizes at each moment, from (size, born, died)."""
+    changes = [0] * (moments + 1)
+    for size, born, died in spans:
+        changes[born] += size
+        changes[died] -= size
+    return tuple(itertools.accumulate(changes[:moments]))
+
+
+def _highest(totals: Sequence[int], many: int) -> list[int]:
+    """At most ``many`` moments: the first, the last, and the highest of each stretch between them."""
+    last = len(totals) - 1
+    stretches = max(1, many - 2)
+    edges = [1 + round(i * (last - 1) / stretches) for i in range(stretches + 1)]
+    chosen = {0, last}
+    for start, end in itertools.pairwise(edges):
+        if start < end:
+            chosen.add(max(range(start, end), key=totals.__getitem__))
+    return sorted(chosen)
+
+
+def _merged(blocks: Sequence[MemoryBlock], kept: Sequence[int]) -> list[MemoryBlock]:
+    """The blocks that were there at any of these moments, those that are alike put together."""
+    sums: dict[tuple[Any, ...], list[int]] = {}
+    for block in blocks:
+        born, died = bisect.bisect_left(kept, block.born), bisect.bisect_left(kept, block.died)
+        if born < died:
+            key = (born, died, block.kind, block.module, block.line, block.op)
+            both = sums.setdefault(key, [0, 0])
+            both[0] += block.size_bytes
+            both[1] += block.count
+    return [MemoryBlock(size, *key, count=count) for key, (size, count) in sums.items()]
+
+
+def _module_at_depth(module: str, depth: int) -> str:
+    """``GPT.blocks.0.mlp`` is ``GPT`` at depth 0 and ``GPT.blocks.0`` at depth 1."""
+    parts, steps = module.split("."), 0
+    for i, part in enumerate(parts[1:], start=1):
+        if not part.isdigit() or parts[i - 1] == parts[0]:
+            steps += 1
+        if steps > depth:
+            return ".".join(parts[:i])
+    return module

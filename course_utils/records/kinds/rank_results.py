@@ -1,0 +1,342 @@
+"""What the ranks of a launch reported."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from course_utils.records import paired
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.memory_trace import MEMORY_KINDS
+from course_utils.records.kinds.table import Table
+from course_utils.records.result import Result, built, compact, fields_of, tuples
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What one rank of a program reported.
+
+    Attributes:
+        rank: its number.
+        values: plain values by name.
+    """
+
+    rank: int
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, repr=False)
+class RankResults(Result):
+    """What the ranks of a torchrun program reported to :func:`course_utils.run_ranks`.
+
+    Attributes:
+        program: the program's path, as it was given.
+        reports: what each rank reported, by rank.
+        environment: machine and software.
+        args: the program's own arguments.
+        backend: ``nccl`` or ``gloo``: what the ranks talked through.
+        threads_per_rank: threads that one operation of a rank may use.
+        seconds: from the start of torchrun to its end.
+        name: the record's name, ``lesson/experiment``.
+        parameters: problem sizes and settings; ranks, arguments, backend and threads among them.
+        notes: what a reader must know, in words.
+    """
+
+    kind: ClassVar[str] = "rank_results"
+
+    program: str
+    reports: tuple[RankReport, ...]
+    environment: Environment
+    args: tuple[str, ...] = ()
+    backend: str = "gloo"
+    threads_per_rank: int = 1
+    seconds: float = 0.0
+    name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.reports)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of all that was reported, in the order of the first report."""
+        return tuple(dict.fromkeys(key for report in self.reports for key in report.values))
+
+    @property
+    def rounds(self) -> tuple[str, ...]:
+        """Names of what ``timed_rounds`` timed: what :meth:`comparison` takes."""
+        return tuple(key for key in self.keys if all(map(_is_rounds, self.values(key).values())))
+
+    @property
+    def command(self) -> str:
+        """What starts the same program by hand, in a shell and in the folder of the notebook."""
+        arguments = [self.program, *self.args]
+        return f"torchrun --standalone --nproc-per-node={self.ranks} {shlex.join(arguments)}"
+
+    def __getitem__(self, rank: int) -> Mapping[str, Any]:
+        for report in self.reports:
+            if report.rank == rank:
+                return _Reported(report.values, f"rank {rank}")
+        raise KeyError(f"there is no rank {rank!r}; there are 0 to {self.ranks - 1}")
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return (self[report.rank] for report in self.reports)
+
+    def values(self, key: str) -> dict[int, Any]:
+        """One value of all ranks that reported it.
+
+        Args:
+            key: its name.
+
+        Returns:
+            Rank to value.
+
+        Raises:
+            KeyError: if no rank reported it.
+        """
+        if key not in self.keys:
+            raise KeyError(f"no rank reported {key!r}; there are: {', '.join(self.keys) or 'none'}")
+        return {report.rank: report.values[key] for report in self.reports if key in report.values}
+
+    @property
+    def table(self) -> Table:
+        """One row a rank: the median of seconds, memory by kind, the last value of a series, and what else fits."""
+        columns, units = ["rank"], {}
+        cells: dict[str, dict[int, Any]] = {}
+
+        def add(column: str, rank: int, value: Any, unit: str | None) -> None:
+            if column not in cells:
+                columns.append(column)
+                cells[column] = {}
+                if unit is not None:
+                    units[column] = unit
+            cells[column][rank] = value
+
+        by_kind = [key for key in self.keys if all(is_memory_by_kind(key, v) for v in self.values(key).values())]
+        for key in self.keys:
+            words, unit = words_and_unit(key)
+            if sum(words_and_unit(other)[0] == words for other in self.keys) > 1:
+                words = key
+            for rank, value in self.values(key).items():
+                if key in by_kind:
+                    for kind in memory_kinds(value):
+                        add(kind if len(by_kind) == 1 else f"{words}: {kind}", rank, value[kind], "bytes")
+                elif is_series(value):
+                    numbers = [item for item in value if item is not None]
+                    if unit == "s":
+                        add(f"{words} (median)", rank, statistics.median(numbers) if numbers else None, unit)
+                    else:
+                        add(f"{words} (last)", rank, value[-1], unit)
+                elif value is None or isinstance(value, bool | int | float | str):
+                    number = isinstance(value, int | float) and not isinstance(value, bool)
+                    add(words, rank, value, unit if number else None)
+        rows = tuple(
+            (report.rank, *(cells[column].get(report.rank) for column in columns[1:])) for report in self.reports
+        )
+        notes = self.notes
+        if len(columns) == 1:
+            # A column of numbers alone would look as if something had gone wrong.
+            known = [key for key in self.keys if key not in self.rounds]
+            told = f"Nested values, which no table holds: {', '.join(known)}; read them by run[rank][name]."
+            notes = (*notes, *([told] if known else [] if self.keys else ["The ranks reported nothing."]))
+        return Table(
+            columns=tuple(columns),
+            rows=rows,
+            units=units,
+            environment=self.environment,
+            name=self.name or self.program,
+            parameters=self.parameters,
+            notes=notes,
+        )
+
+    def curves(self, key: str, x: str = "step", y: str | None = None) -> Curves:
+        """A series of all ranks, such as the loss, as one line a rank.
+
+        Args:
+            key: its name.
+            x: what the series goes along.
+            y: what it is, with its unit; by default its name.
+
+        Returns:
+            The curves; x counts from 1.
+
+        Raises:
+            KeyError: if no rank reported it.
+            ValueError: if it is not a series of numbers.
+        """
+        values = self.values(key)
+        if not all(map(is_series, values.values())):
+            raise ValueError(f"{key!r} is not a series of numbers: report(...) a list to draw it as a curve")
+        return Curves(
+            curves=tuple(
+                Curve(f"rank {rank}", tuple(range(1, len(value) + 1)), tuple(value)) for rank, value in values.items()
+            ),
+            x_label=x,
+            y_label=y or words_and_unit(key)[0],
+            environment=self.environment,
+            name=self.name,
+            parameters=self.parameters,
+            notes=self.notes,
+        )
+
+    def comparison(self, key: str = "rounds", practical: float = paired.PRACTICAL) -> Comparison:
+        """What :func:`course_utils.ranks.launch.timed_rounds` timed in the program, compared.
+
+        A case's time in a round is that of the slowest rank.
+
+        Args:
+            key: the ``name`` that the program gave to its rounds.
+            practical: relative difference below which nobody cares: 0.01 is 1%.
+
+        Returns:
+            The comparison, with interval, A/A control and verdicts.
+
+        Raises:
+            KeyError: if no rank reported it.
+            ValueError: if it does not come from ``timed_rounds``, or ranks timed other cases or numbers of rounds.
+        """
+        if not 0 < practical < 1:
+            raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
+        told = list(self.values(key).values())
+        if not all(map(_is_rounds, told)):
+            raise ValueError(
+                f"{key!r} does not come from timed_rounds(), which makes what can be compared; "
+                f"these do: {', '.join(self.rounds) or 'none'}"
+            )
+        labels = tuple(told[0]["labels"])
+        if any(tuple(one["labels"]) != labels for one in told):
+            raise ValueError(f"the ranks timed other cases under {key!r}: each must name the same, in the same order")
+        first = told[0]
+
+        def slowest(label: str) -> Measurement:
+            firsts = [one["first_call_s"][label] for one in told if one["first_call_s"].get(label) is not None]
+            return Measurement(
+                label,
+                _slowest([one["seconds"][label] for one in told], label),
+                calls=first["calls"],
+                first_call_s=max(firsts, default=None),
+                items=first["items"].get(label),
+            )
+
+        cases = tuple(map(slowest, labels))
+        control = f"{labels[0]} again"
+        several = self.ranks > 1
+        return Comparison(
+            cases=cases,
+            control=Measurement(control, _slowest([one["control"] for one in told], control), calls=first["calls"]),
+            environment=self.environment,
+            name=f"{self.name or self.program}, {key}",
+            parameters=self.parameters,
+            clock=f"host clock, the slowest of {self.ranks} ranks" if several else "host clock",
+            agreement=first["agreement"] or "not checked",
+            practical=practical,
+            planned_rounds=cases[0].rounds,
+            spent_s=self.seconds,
+            notes=self.notes,
+        )
+
+    def plot(self, key: str | None = None, *, log_y: bool = False, ax: Any = None) -> Figure:
+        """Draw one thing that the ranks reported.
+
+        Args:
+            key: its name. A series of seconds is drawn sample by sample, another series as a curve, memory by kind as
+                stacked bars, a number as bars. By default a curve if there is one, else memory, else seconds, else
+                what ``timed_rounds`` timed.
+            log_y: whether the y axis of a curve is logarithmic.
+            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
+
+        Returns:
+            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+
+        Raises:
+            KeyError: if no rank reported it.
+            ValueError: if it cannot be drawn.
+        """
+        from course_utils.show.rank_figures import rank_figure
+
+        return rank_figure(self, key, log_y=log_y, ax=ax)
+
+    def to_record(self) -> dict[str, Any]:
+        """The results as plain JSON types, raw samples included."""
+        record = {**fields_of(self), "environment": self.environment.to_record()}
+        # Pairs: files sort the keys of dictionaries, and the order of the columns would be lost.
+        record["reports"] = [{"rank": one.rank, "values": list(one.values.items())} for one in self.reports]
+        return compact(record)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The results from :meth:`to_record`'s dictionary."""
+        values = tuples(record, ("args", "notes"))
+        values["reports"] = tuple(
+            built(RankReport, {**report, "values": dict(report["values"])}) for report in record["reports"]
+        )
+        values["environment"] = Environment.from_record(record["environment"])
+        result = built(cls, values)
+        if [report.rank for report in result.reports] != list(range(max(1, result.ranks))):
+            raise ValueError("there is a report for each rank, in order")
+        return result
+
+
+class _Reported(dict[str, Any]):
+    """What one rank reported: a dictionary that says what there is when a name is wrong."""
+
+    def __init__(self, values: Mapping[str, Any], who: str) -> None:
+        super().__init__(values)
+        self._who = who
+
+    def __missing__(self, key: str) -> Any:
+        raise KeyError(f"{self._who} reported no {key!r}; there are: {', '.join(self) or 'none'}")
+
+
+def words_and_unit(key: str) -> tuple[str, str | None]:
+    """``step_s`` is "step", in seconds."""
+    for ending, unit in (("_s", "s"), ("_bytes", "bytes")):
+        if key.endswith(ending) and key != ending:
+            return key.removesuffix(ending).replace("_", " "), unit
+    return key.replace("_", " "), None
+
+
+def is_series(value: Any) -> bool:
+    """Whether a value is a list of numbers."""
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and len(value) > 0
+        and all(item is None or (isinstance(item, int | float) and not isinstance(item, bool)) for item in value)
+    )
+
+
+def memory_kinds(*sizes: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds in dictionaries of memory by kind, in the order in which pictures stack them."""
+    kinds = dict.fromkeys(kind for one in sizes for kind in one)
+    return (*(kind for kind in MEMORY_KINDS if kind in kinds), *sorted(kinds.keys() - set(MEMORY_KINDS)))
+
+
+def is_memory_by_kind(key: str, value: Any) -> bool:
+    """Whether a value is memory by kind: a dictionary of numbers under a name that ends with ``_bytes``."""
+    return key.endswith("_bytes") and isinstance(value, Mapping) and is_series(list(value.values()))
+
+
+def _is_rounds(value: Any) -> bool:
+    """Whether a value is what ``timed_rounds`` reports."""
+    return isinstance(value, Mapping) and {"labels", "seconds", "control"} <= value.keys()
+
+
+def _slowest(series: Sequence[Sequence[float]], label: str) -> tuple[float, ...]:
+    """Round by round the longest time of the ranks that had something to do."""
+    timed = [one for one in series if one]
+    if not timed or len({len(one) for one in timed}) > 1:
+        raise ValueError(f"the ranks timed {label!r} in {sorted(map(len, series))} rounds: all must do the same number")
+    return tuple(map(max, zip(*timed, strict=True)))

@@ -1,0 +1,32 @@
+"""Writing files whole: what is there is either the old file or the new one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file so that it is either the old one or the whole new one, whatever happens meanwhile.
+
+    Args:
+        path: the file; its folder is made.
+        content: text is written as UTF-8.
+
+    Raises:
+        OSError: if the disk is full or cannot be written. The old file is untouched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        # Temporary files are private by default; these are ordinary ones.
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    finally:
+        # Also after Ctrl-C. Once it is renamed there is nothing left to remove.
+        Path(name).unlink(missing_ok=True)

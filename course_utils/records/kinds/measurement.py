@@ -13,10 +13,11 @@ from course_utils.records import paired
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
 from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
-from course_utils.show.formats import format_bytes, format_rate, format_seconds
+from course_utils.show.formats import axis_unit, format_bytes, format_rate, format_seconds
 from course_utils.show.tables import Sheet, facts
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # The unit of each rate that a measurement may have.
@@ -171,9 +172,69 @@ class Measurement(Result):
 
     def plot(self, ax: Any = None) -> Figure:
         """Draw every round, and how often each time was seen; see :meth:`Result.plot`."""
-        from course_utils.show.figures import measurement_figure
+        from course_utils.show import canvas
 
-        return measurement_figure(self, ax)
+        with canvas.style():
+            if ax is not None:
+                self._draw_rounds(ax)
+                ax.legend(frameon=False)
+                return ax.get_figure(root=True)
+            caption = self.environment.caption if self.environment else ""
+            title = f"{self.label}: {format_seconds(self.median_s)} per call"
+            if self.interval_s.bounded:
+                low, high = map(format_seconds, self.interval_s.ends)
+                title += f" (95% interval {low} to {high})"
+            fig = canvas.titled_figure(title, 2.95, rounds_and_calls([self]), caption, above=1)
+            order, counts = fig.subplots(1, 2, width_ratios=(4.9, 1.75), sharey=True)
+            self._draw_rounds(order)
+            self._draw_counts(counts)
+            canvas.legend(fig, *order.get_legend_handles_labels(), 4)
+            first = "" if self.first_call_s is None else f" The first call took {format_seconds(self.first_call_s)}."
+            fastest, slowest = map(format_seconds, (min(self.elapsed_s), max(self.elapsed_s)))
+            fig.alt = (
+                f"Time per call of {self.label} in {self.rounds} rounds: median {format_seconds(self.median_s)}, from "
+                f"{fastest} to {slowest}.{first}{f' {caption}.' if caption else ''}"
+            )
+            return fig
+
+    def _draw_rounds(self, ax: Axes) -> None:
+        """Every call or round in the order in which they ran."""
+        from matplotlib.ticker import MaxNLocator
+
+        from course_utils.show import canvas
+
+        scale, unit = axis_unit("s", self.median_s)
+        first = [] if self.first_call_s is None else [self.first_call_s / scale]
+        before = [*first, *(second / scale for second in self.warmup_s)]
+        measured = [second / scale for second in self.elapsed_s]
+        start = -len(before)
+        if first:
+            ax.plot([start], first, "D", color="#D55E00", ms=8, label="first call", zorder=4)
+        if before:
+            ax.plot(range(start, 0), before, "o-", color="#E69F00", ms=5, lw=1, label="warm-up", zorder=3)
+        ax.plot(measured, "o", color="#0072B2", ms=4.5, mew=0, alpha=0.7, label="measured", zorder=3)
+        ax.axhline(self.median_s / scale, color="#111111", lw=1.2, zorder=2, label="median")
+        log = canvas.span(before + measured) > 10
+        canvas.scale_axis(ax, "y", before + measured, log=log, count=6)
+        ax.set_xlim(start - 1, self.rounds)
+        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        ax.set_xlabel("round (below 0: warm-up)" if before else "round")
+        ax.set_ylabel(f"time per call ({unit}{', log scale' if log else ''})")
+        canvas.grid(ax, "y")
+
+    def _draw_counts(self, ax: Axes) -> None:
+        """How often each time was measured, beside the rounds."""
+        import numpy as np
+        from matplotlib.ticker import MaxNLocator
+
+        scale, _ = axis_unit("s", self.median_s)
+        edges = (np.geomspace if ax.get_yscale() == "log" else np.linspace)(*ax.get_ylim(), 41)
+        measured = [second / scale for second in self.elapsed_s]
+        ax.hist(measured, bins=edges, orientation="horizontal", color="#0072B2", alpha=0.75)
+        ax.axhline(self.median_s / scale, color="#111111", lw=1.2)
+        ax.tick_params(axis="y", which="both", left=False, labelleft=False)
+        ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        ax.set_xlabel("rounds (count)")
 
     def to_record(self) -> dict[str, Any]:
         """The measurement as plain JSON types; fields that say nothing are left out."""

@@ -1,4 +1,4 @@
-"""What takes longest starts first, by the seconds of an earlier run, so that no worker is left alone with it at the end.
+"""What takes longest starts first, by the seconds of an earlier run: no worker is left alone with it at the end.
 
 ``make test ARGS=--write-seconds`` records the seconds in ``tests/seconds.json``.
 """

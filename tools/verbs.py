@@ -204,7 +204,7 @@ def _places(stages: list[str]) -> Iterator[str]:
 
 NOTHING_COLLECTED = 5
 # Many tests wait for another process, so that one worker more than there are cores keeps the cores busy. Not many: each
-# holds torch, and so do the processes that it starts. What takes longest starts first (tests/start_order.py), and stays.
+# holds torch, and so do the processes that it starts. What takes longest starts first: tests/start_order.py.
 WORKERS = min((os.cpu_count() or 1) + 1, 4)
 PARALLEL = ("-n", str(WORKERS), "--dist", "loadscope", "--no-loadscope-reorder")
 STAGES = ("lint", "tests", "notebooks", "book", "lab", "serial")

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = (
     "no Chromium: tests with a browser are skipped. Install one (Debian, Ubuntu: sudo apt-get install chromium), "

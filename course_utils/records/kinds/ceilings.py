@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import WORK_UNITS
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, built, compact, tuples
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
 from course_utils.show.formats import axis_unit, format_rate, format_seconds
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -35,6 +34,10 @@ class Ceiling:
     work: float
     samples_s: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        if not self.samples_s or min(self.samples_s) <= 0:
+            raise ValueError(f"{self.name!r} has no samples, or samples that are not positive")
+
     @property
     def value(self) -> float:
         """The limit: the best rate seen, or the median latency in seconds."""
@@ -57,14 +60,6 @@ class Ceiling:
     def in_words(self, unit: str | None = None) -> str:
         """The limit with its unit."""
         return self.text(self.value)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The ceiling from its dictionary."""
-        result = built(cls, tuples(record, ("samples_s",)))
-        if not result.samples_s or min(result.samples_s) <= 0:
-            raise ValueError(f"{result.name!r} has no samples, or samples that are not positive")
-        return result
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,26 +144,6 @@ class Ceilings(Result):
             limits = "; ".join(f"{entry.name} {entry.in_words()}" for entry in self.entries)
             fig.alt = f"Limits of {self.environment.device_name}: {limits}. {self.environment.caption}."
             return fig
-
-    def to_record(self) -> dict[str, Any]:
-        """The ceilings as plain JSON types."""
-        return compact(
-            {
-                "entries": [dataclasses.asdict(entry) for entry in self.entries],
-                "environment": self.environment.to_record(),
-                "name": self.name,
-                "parameters": self.parameters,
-                "notes": self.notes,
-            }
-        )
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The ceilings from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["entries"] = tuple(Ceiling.from_record(entry) for entry in record["entries"])
-        values["environment"] = Environment.from_record(record["environment"])
-        return built(cls, values)
 
 
 def _draw_group(ax: Axes, group: Sequence[Ceiling]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
 from course_utils.records.kinds.ceilings import Ceiling
@@ -20,7 +19,7 @@ from course_utils.records.kinds.measurement import (
     seconds_text,
 )
 from course_utils.records.paired import Interval, Verdict
-from course_utils.records.result import Finding, Reading, Result, built, compact, fields_of, tuples
+from course_utils.records.result import Finding, Reading, Result
 from course_utils.records.verdicts import headline, verdict_in_a_text, verdict_sentence, verdict_words
 from course_utils.show.formats import axis_unit, format_interval, format_percent, format_ratio, format_seconds
 from course_utils.show.tables import Column, Sheet, split
@@ -182,6 +181,12 @@ class Comparison(Result):
     interrupted: bool = False
     ceiling: Ceiling | None = None
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.labels)) < max(2, len(self.cases)):
+            raise ValueError("a comparison has two cases or more, of different names")
+        if {case.rounds for case in self.cases} != {self.rounds}:
+            raise ValueError("the cases have different numbers of rounds")
 
     @property
     def baseline(self) -> str:
@@ -416,31 +421,6 @@ class Comparison(Result):
         _draw_ratio(ax, len(self.cases), Case(self.cases[0], self), named=True)
         ax.set_title("← faster", loc="left")
         ax.set_title("slower →", loc="right")
-
-    def to_record(self) -> dict[str, Any]:
-        """The comparison as plain JSON types, raw samples included."""
-        record = fields_of(self)
-        record["cases"] = [case.to_record() for case in self.cases]
-        record["control"] = self.control.to_record()
-        record["environment"] = self.environment.to_record()
-        record["ceiling"] = None if self.ceiling is None else dataclasses.asdict(self.ceiling)
-        return compact(record)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The comparison from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["cases"] = tuple(Measurement.from_record(case) for case in record["cases"])
-        values["control"] = Measurement.from_record(record["control"])
-        values["environment"] = Environment.from_record(record["environment"])
-        if record.get("ceiling") is not None:
-            values["ceiling"] = Ceiling.from_record(record["ceiling"])
-        result = built(cls, values)
-        if len(set(result.labels)) < max(2, len(result.cases)):
-            raise ValueError("a comparison has two cases or more, of different names")
-        if {case.rounds for case in result.cases} != {result.rounds}:
-            raise ValueError("the cases have different numbers of rounds")
-        return result
 
 
 def _draw_ratio(ax: Axes, y: float, case: Case, named: bool = False) -> None:

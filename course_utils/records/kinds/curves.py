@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result, built, compact, fields_of, tuples
+from course_utils.records.result import Finding, Reading, Result
 from course_utils.show.formats import value_text
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -35,18 +34,14 @@ class Curve:
     x: tuple[float, ...]
     y: tuple[float | None, ...]
 
+    def __post_init__(self) -> None:
+        if not self.x or len(self.x) != len(self.y):
+            raise ValueError(f"{self.label!r} has no points, or other numbers of x and of y")
+
     @property
     def final(self) -> float | None:
         """The last value; None if it is not finite."""
         return self.y[-1]
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The curve from its dictionary."""
-        result = built(cls, tuples(record, ("x", "y")))
-        if not result.x or len(result.x) != len(result.y):
-            raise ValueError(f"{result.label!r} has no points, or other numbers of x and of y")
-        return result
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,6 +67,10 @@ class Curves(Result):
     name: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.curves or len(set(self.labels)) < len(self.curves):
+            raise ValueError("there is at least one curve, and each has a name of its own")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -167,23 +166,6 @@ class Curves(Result):
         ax.set_xlabel(self.x_label)
         ax.set_ylabel(self.y_label + (", log scale" if log_y else ""))
         canvas.grid(ax, "both")
-
-    def to_record(self) -> dict[str, Any]:
-        """The curves as plain JSON types."""
-        record = {**fields_of(self), "environment": self.environment.to_record()}
-        record["curves"] = [dataclasses.asdict(curve) for curve in self.curves]
-        return compact(record)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The curves from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["curves"] = tuple(Curve.from_record(curve) for curve in record["curves"])
-        values["environment"] = Environment.from_record(record["environment"])
-        result = built(cls, values)
-        if not result.curves or len(set(result.labels)) < len(result.curves):
-            raise ValueError("there is at least one curve, and each has a name of its own")
-        return result
 
 
 def _number(value: float | None) -> str:

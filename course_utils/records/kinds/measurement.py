@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
-from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
+from course_utils.records.result import Finding, Reading, Result
 from course_utils.show.formats import axis_unit, format_bytes, format_rate, format_seconds
 from course_utils.show.tables import Sheet, facts
 
@@ -69,6 +68,12 @@ class Measurement(Result):
     name: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.elapsed_s or min(self.elapsed_s) <= 0:
+            raise ValueError(f"{self.label!r} has no times, or times that are not positive")
+        if {len(self.enqueue_s), len(self.device_s)} - {0, self.rounds}:
+            raise ValueError(f"{self.label!r} has other numbers of device times and of rounds")
 
     @property
     def rounds(self) -> int:
@@ -236,26 +241,10 @@ class Measurement(Result):
         ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         ax.set_xlabel("rounds (count)")
 
-    def to_record(self) -> dict[str, Any]:
-        """The measurement as plain JSON types; fields that say nothing are left out."""
-        record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "environment"}
-        record = {key: value for key, value in record.items() if value not in (None, (), {})}
-        if self.environment is not None:
-            record["environment"] = self.environment.to_record()
-        return compact(record)
-
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The measurement from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("elapsed_s", "enqueue_s", "device_s", "warmup_s", "notes"))
-        if values.get("environment") is not None:
-            values["environment"] = Environment.from_record(values["environment"])
-        result = built(cls, values)
-        if not result.elapsed_s or min(result.elapsed_s) <= 0:
-            raise ValueError(f"{result.label!r} has no times, or times that are not positive")
-        if {len(result.enqueue_s), len(result.device_s)} - {0, result.rounds}:
-            raise ValueError(f"{result.label!r} has other numbers of device times and of rounds")
-        return result
+    def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Fields that say nothing are left out."""
+        return {key: value for key, value in values.items() if value not in (None, [], {})}
 
 
 def rounds_and_calls(measurements: Sequence[Measurement]) -> str:

@@ -7,14 +7,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.ceilings import Ceiling
 from course_utils.records.kinds.comparison import NOISE_COLOUR, PRACTICAL_COLOUR, Case, Comparison
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.paired import SHOWN_CONFIDENCE, Verdict, median_interval
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, built, compact, tuples
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
 from course_utils.records.verdicts import sweep_summary, verdict_words
 from course_utils.show.formats import (
     axis_unit,
@@ -314,38 +314,19 @@ class Sweep(Result):
             ax.plot([x], [case.ratio], _MARKERS[case.verdict], ms=7, color=colour, mfc=face, zorder=4)
         return ends
 
-    def to_record(self) -> dict[str, Any]:
-        """The sweep as plain JSON types, raw samples included."""
-        points = []
-        for point in self.points:
-            record = point.comparison.to_record()
-            del record["environment"]  # the sweep has it once
-            points.append({"value": point.value, "comparison": record})
-        return compact(
-            {
-                "over": self.over,
-                "points": points,
-                "environment": self.environment.to_record(),
-                "name": self.name,
-                "parameters": self.parameters,
-                "interrupted": self.interrupted,
-                "notes": self.notes,
-            }
-        )
+    @classmethod
+    def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The sweep has the environment once, not at each point."""
+        for point in values["points"]:
+            del point["comparison"]["environment"]
+        return values
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The sweep from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["environment"] = Environment.from_record(record["environment"])
-        values["points"] = tuple(
-            SweepPoint(
-                point["value"],
-                Comparison.from_record({**point["comparison"], "environment": record["environment"]}),
-            )
-            for point in record["points"]
-        )
-        return built(cls, values)
+    def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Each point's comparison has the sweep's environment."""
+        here = {"environment": record["environment"]}
+        points = [{**point, "comparison": {**point["comparison"], **here}} for point in record["points"]]
+        return {**record, "points": points}
 
 
 def _side(number: int, case: Case) -> Measurement:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, built, compact, fields_of, tuples
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
 from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, value_text
 from course_utils.show.tables import Column, Sheet, split
 
@@ -48,6 +48,12 @@ class Table(Result):
     name: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.columns or any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError("a table has a value for each column in each row")
+        if len(set(self.labels)) < len(self.rows):
+            raise ValueError("each row of a table has a name of its own")
 
     @property
     def labels(self) -> tuple[Any, ...]:
@@ -193,23 +199,6 @@ class Table(Result):
         what = columns[0] if len(columns) == 1 else _QUANTITIES.get(unit or "", "")
         ax.set_xlabel(f"{what} ({counted})".strip() if counted else what)
         canvas.grid(ax, "x")
-
-    def to_record(self) -> dict[str, Any]:
-        """The table as plain JSON types."""
-        return compact({**fields_of(self), "environment": self.environment.to_record()})
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The table from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("columns", "notes"))
-        values["rows"] = tuple(tuple(row) for row in record["rows"])
-        values["environment"] = Environment.from_record(record["environment"])
-        result = built(cls, values)
-        if not result.columns or any(len(row) != len(result.columns) for row in result.rows):
-            raise ValueError("a table has a value for each column in each row")
-        if len(set(result.labels)) < len(result.rows):
-            raise ValueError("each row of a table has a name of its own")
-        return result
 
 
 def _write_values(ax: Axes, ends: Sequence[float], at: Sequence[float], texts: Sequence[str]) -> None:

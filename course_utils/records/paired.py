@@ -276,6 +276,7 @@ def rounds_for_precision(
     Args:
         pilot: log ratios of the pilot's rounds, one series for each case. The noisiest series decides.
         precision: half-width of the interval that is wanted, relative: 0.005 is ±0.5%.
+        confidence: between 0 and 1.
 
     Returns:
         At least :data:`MIN_ROUNDS`.

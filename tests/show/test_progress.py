@@ -43,11 +43,16 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[], _Terminal]:
 
 def test_a_long_wait_is_shown_and_wiped_also_after_an_interruption(terminal: Callable[[], _Terminal]) -> None:
     stream = terminal()
-    with pytest.raises(KeyboardInterrupt), progress("pinned_memory/copy", expected_s=30.0) as bar:
-        bar.advance(10.0)
-        bar.describe("second half")
-        bar.advance(25.0)  # took longer than expected
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with progress("pinned_memory/copy", expected_s=30.0) as bar:
+            bar.advance(10.0)
+            bar.describe("second half")
+            bar.advance(25.0)  # took longer than expected
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert "pinned_memory/copy" in stream.written
     assert "of about 30 s" in stream.written
     assert "second half" in stream.written

@@ -58,12 +58,6 @@ def axis_unit(unit: str | None, typical: float) -> tuple[float, str]:
 def format_seconds(seconds: float | None) -> str:
     """A time with three significant digits.
 
-    Args:
-        seconds: the time; None and infinite times become a dash.
-
-    Returns:
-        For example ``12.3 µs``.
-
     Example:
         >>> format_seconds(0.00001234), format_seconds(0.9996), format_seconds(75.2)
         ('12.3 µs', '1.00 s', '75.2 s')
@@ -78,12 +72,6 @@ def format_seconds(seconds: float | None) -> str:
 def format_bytes(count: float | None) -> str:
     """An amount of memory, with binary prefixes: 1 GiB is 1024^3 bytes.
 
-    Args:
-        count: bytes; None becomes a dash.
-
-    Returns:
-        For example ``1.50 GiB``.
-
     Example:
         >>> format_bytes(512), format_bytes(3 * 2**29)
         ('512 B', '1.50 GiB')
@@ -97,12 +85,6 @@ def format_bytes(count: float | None) -> str:
 
 def format_count(count: int) -> str:
     """A large number of things, such as parameters.
-
-    Args:
-        count: how many.
-
-    Returns:
-        For example ``6.58 billion``.
 
     Example:
         >>> format_count(124_439_808), format_count(6_583_623_680), format_count(900)
@@ -143,12 +125,6 @@ def _ratio_decimals(ratio: float) -> int:
 
 def format_ratio(ratio: float) -> str:
     """A ratio of two times, with enough digits to tell it from 1.
-
-    Args:
-        ratio: the ratio.
-
-    Returns:
-        For example ``0.546``, ``1.83`` or ``12.4``.
 
     Example:
         >>> format_ratio(1.8347), format_ratio(1.0042), format_ratio(12.44), format_ratio(0.5461)

@@ -66,7 +66,7 @@ def _read(markup: str) -> _Reader:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_html_is_plain_and_complete(name):
+def test_html_is_plain_and_complete_and_text_fits_a_terminal(name):
     reader = _read(RESULTS[name]._repr_html_())
     assert set(reader.tags) <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "p", "br"}
     assert reader.attributes <= {"scope"}
@@ -74,6 +74,9 @@ def test_html_is_plain_and_complete(name):
     assert "nan" not in reader.text
     assert "inf " not in reader.text
     assert "None" not in reader.text
+    shown = repr(RESULTS[name])
+    assert max(map(len, shown.splitlines())) <= 110
+    assert all(line == line.rstrip() for line in shown.splitlines())
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -101,13 +104,6 @@ def test_readings_and_findings_have_labels_of_their_own_and_words(name):
     assert all(reading.words for reading in readings)
     assert all(finding.words for finding in findings)
     assert bool(readings) == bool(findings) == (result.kind != "environment")
-
-
-@pytest.mark.parametrize("name", RESULTS)
-def test_text_fits_a_terminal(name):
-    shown = repr(RESULTS[name])
-    assert max(map(len, shown.splitlines())) <= 110
-    assert all(line == line.rstrip() for line in shown.splitlines())
 
 
 def test_markup_in_labels_and_notes_is_escaped():
@@ -147,12 +143,9 @@ def test_columns_appear_with_what_they_hold():
     assert "launch-bound" not in plain
 
 
-def test_interrupted_comparison_says_so():
+def test_what_was_interrupted_or_not_checked_says_so():
     assert "Interrupted after 5 of 24 rounds." in repr(RESULTS["few rounds"])
     assert "Interrupted" not in repr(RESULTS["two"])
-
-
-def test_unchecked_agreement_is_not_called_checked():
     assert "checked: not" not in repr(comparison_of(TWO, agreement="not checked"))
 
 
@@ -215,7 +208,7 @@ def test_showing_text_and_html_needs_neither_matplotlib_nor_ipywidgets(pytestcon
 
 
 @pytest.mark.parametrize("name", [name for name, result in RESULTS.items() if result.kind != "environment"])
-def test_figure_is_a_small_image_with_labelled_axes(name):
+def test_a_figure_is_a_small_image_with_labelled_axes_and_texts_that_can_be_read(name):
     from PIL import Image
 
     fig = RESULTS[name].plot()
@@ -234,11 +227,7 @@ def test_figure_is_a_small_image_with_labelled_axes(name):
         assert any(environment.caption in text for text in shown)
         assert environment.caption in fig.alt
     assert repr(fig) == f"Figure: {fig.alt}"
-
-
-@pytest.mark.parametrize("name", [name for name, result in RESULTS.items() if result.kind != "environment"])
-def test_no_text_is_cut_off_or_overlaps(name):
-    assert problems_of_texts(RESULTS[name].plot()) == []
+    assert problems_of_texts(fig) == []
 
 
 def test_bars_are_as_long_as_their_values_and_parts_end_where_the_next_begins():

@@ -430,8 +430,9 @@ def _draw_ratio(ax: Axes, y: float, case: Case, named: bool = False) -> None:
     """
     line = {"color": case.colour, "solid_capstyle": "butt"}
     shown, decides = case.interval, case.decision_interval
-    if decides.bounded:
+    if shown.bounded:
         ax.plot(shown.ends, [y, y], lw=9, alpha=0.75, zorder=4, label="95% interval" if named else None, **line)
+    if decides.bounded:
         ax.plot(decides.ends, [y, y], lw=1.8, zorder=3, label="99% (decides)" if named else None, **line)
     style = "-" if decides.bounded else (0, (1, 1))
     ax.plot([case.ratio] * 2, [y - 0.3, y + 0.3], lw=2.2, ls=style, zorder=5, **line)

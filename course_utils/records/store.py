@@ -261,7 +261,7 @@ def recorded(name: str, machine: str | None = None) -> Any:
             experiment's parameters have changed since it was recorded.
 
     Example:
-        >>> recorded("measuring/doubled_work").rounds >= 8
+        >>> recorded("measuring/known_answers").rounds >= 8
         True
     """
     lesson, slash, _ = name.partition("/")

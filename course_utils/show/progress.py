@@ -37,7 +37,8 @@ def progress(label: str, expected_s: float) -> Any:
             self.update(seconds)
 
         def describe(self, text: str) -> None:
-            self.set_description_str(text, refresh=self.delay == 0)
+            if not self.disable:
+                self.set_description_str(text, refresh=not self.delay)
 
         def close(self) -> None:
             # A notebook's bar that is not full is left behind, in red, as if something had failed.

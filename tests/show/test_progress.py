@@ -78,6 +78,7 @@ def test_a_bar_can_be_turned_off(terminal: Callable[[], _Terminal], monkeypatch:
     stream = terminal()
     monkeypatch.setenv("COURSE_PROGRESS", "0")
     with progress("long", expected_s=100.0) as bar:
+        bar.describe("second half")
         bar.advance(50.0)
     assert stream.written == ""
 

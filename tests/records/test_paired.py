@@ -200,6 +200,12 @@ def test_blocks_are_medians_of_neighbours_and_enough_are_left(values):
         assert value == statistics.median(values[i * size : (i + 1) * size])
 
 
+def test_a_trend_is_blocked_until_8_blocks_are_left():
+    blocks, size = paired.block([float(i) for i in range(32)])
+    assert (blocks, size) == ([1.5 + 4 * i for i in range(8)], 4)
+    assert paired.ratio_interval([float(i) for i in range(32)]) == Interval(0.0, math.inf, 0.99)  # still a trend
+
+
 # --- verdicts
 
 QUIET = Interval(0.998, 1.002, 0.99)

@@ -238,10 +238,10 @@ def _mismatch(probe: Mapping[str, Any] | None) -> str:
         return "This torch is built for AMD GPUs. Delete the folder .venv, unset TORCH_INDEX_URL and run `make lab`."
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return "CUDA_VISIBLE_DEVICES hides it. Unset it."
-    warning = f" torch says: {probe['warning'].splitlines()[0]}" if probe["warning"] else ""
+    says = f" torch says: {probe['warning'].splitlines()[0]}" if probe["warning"] else ""
     return (
         f"torch is built for CUDA {probe['built_for']} and cannot use this driver. Update NVIDIA's driver, or set "
-        f"TORCH_INDEX_URL to a build for an older CUDA (pytorch.org/get-started), delete .venv, run `make lab`.{warning}"
+        f"TORCH_INDEX_URL to a build for an older CUDA (pytorch.org/get-started), delete .venv, run `make lab`.{says}"
     )
 
 

@@ -301,6 +301,6 @@ def _picture(result: Any) -> str:
     drawn, packed = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=96)
     # Few colours are in use, so nobody sees that there are fewer.
-    image = Image.open(drawn).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    image = Image.open(drawn).convert("RGB").quantize(32, dither=Image.Dither.NONE)
     image.convert("RGB").save(packed, format="webp", lossless=True)
     return "data:image/webp;base64," + base64.b64encode(packed.getvalue()).decode("ascii")

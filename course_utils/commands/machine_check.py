@@ -22,7 +22,7 @@ from course_utils.commands import recording
 from course_utils.records import lessons, store
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson
-from course_utils.show import format_bytes
+from course_utils.show.formats import format_bytes
 
 MIN_FREE_BYTES = 2 * 2**30
 _PROBE = """

@@ -21,17 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.records import lessons, paired, store
-from course_utils.records.kinds.comparison import Case
-from course_utils.records.kinds.curves import Curve
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.paired import Interval, Verdict
-from course_utils.records.result_rows import Row, rows_of
+from course_utils.records.paired import Verdict
+from course_utils.records.result import Reading
 from course_utils.records.store import LessonRecord, RecordError
-from course_utils.show import format_ratio, format_seconds
-from course_utils.show.quantities import format_interval, format_percent
+from course_utils.show.formats import format_percent, format_ratio, value_text
 from course_utils.show.suggestions import did_you_mean
-from course_utils.show.tables import value_text
 
 # Errors by rounding are read by their order of magnitude: half or double says nothing.
 _ERROR_TOLERANCE = 0.5
@@ -82,31 +77,6 @@ class RecordSet:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What one side says in one row.
-
-    Attributes:
-        words: the value as text.
-        verdict: FASTER, SLOWER, SAME or UNCLEAR; empty where nothing is compared.
-        value: the ratio to the baseline, or a number in its own unit; None for a text.
-        interval: 99% interval of a ratio or of a median time, where it is bounded.
-        floor: factor up to which the run's A/A control takes ratios for noise; None if it is too short to say.
-    """
-
-    words: str
-    verdict: str = ""
-    value: float | None = None
-    interval: Interval | None = None
-    floor: float | None = 1.0
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
-        ends = [self.interval.low, self.interval.high] if self.interval else None
-        plain = {"verdict": self.verdict or None, "value": self.value, "interval_99": ends, "words": self.words}
-        return plain | {"noise_floor": self.floor if self.verdict else None}
-
-
-@dataclass(frozen=True)
 class Change:
     """One row on both sides.
 
@@ -128,8 +98,24 @@ class Change:
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        sides = {"a": self.a and self.a.to_json(), "b": self.b and self.b.to_json()}
+        sides = {"a": self.a and _plain(self.a), "b": self.b and _plain(self.b)}
         return {"experiment": self.experiment, "row": self.row, "kind": str(self.kind), **sides, "note": self.note}
+
+
+def _plain(reading: Reading) -> dict[str, Any]:
+    """What one side says, as plain JSON types, which know no infinity."""
+    return {
+        "verdict": reading.verdict or None,
+        "value": reading.number,
+        "interval_99": [reading.interval.low, reading.interval.high] if _has_interval(reading) else None,
+        "noise_floor": reading.floor if reading.verdict and math.isfinite(reading.floor) else None,
+        "words": reading.words,
+    }
+
+
+def _has_interval(reading: Reading | None) -> bool:
+    interval = reading and reading.interval
+    return bool(interval) and interval.bounded and interval.low > 0
 
 
 @dataclass(frozen=True)
@@ -165,7 +151,7 @@ class Changes:
     def intervals_compared(self) -> int:
         """Pairs of 99% intervals that were set against each other."""
         compared = [change for change in self.changes if change.kind is not Kind.NOT_COMPARABLE]
-        return sum(all(side and side.interval for side in (change.a, change.b)) for change in compared)
+        return sum(_has_interval(change.a) and _has_interval(change.b) for change in compared)
 
     @property
     def apart_by_chance(self) -> float:
@@ -364,87 +350,58 @@ def _lesson_changes(here: LessonRecord, there: LessonRecord, tolerance: float) -
             reason = "the experiment's parameters changed"
         elif before.code_hash != after.code_hash:
             reason = "the experiment's code changed"
-        rows_a = {row.label: row for row in rows_of(here.result(name))}
-        rows_b = {row.label: row for row in rows_of(there.result(name))}
-        for label in dict.fromkeys([*rows_a, *rows_b]):
-            row_a, row_b = rows_a.get(label), rows_b.get(label)
-            a, b = row_a and _reading(row_a), row_b and _reading(row_b)
+        readings_a = {reading.label: reading for reading in here.result(name).readings()}
+        readings_b = {reading.label: reading for reading in there.result(name).readings()}
+        for label in dict.fromkeys([*readings_a, *readings_b]):
+            a, b = readings_a.get(label), readings_b.get(label)
             kind, note = Kind.NOT_COMPARABLE, reason
-            if not reason and row_a and row_b:
-                kind, note = _compared(row_a, row_b, a, b, alike, tolerance)
+            if not reason and a and b:
+                kind, note = _compared(a, b, alike, tolerance)
             elif not reason:
-                kind = Kind.ONLY_A if row_a else Kind.ONLY_B
+                kind = Kind.ONLY_A if a else Kind.ONLY_B
             yield Change(name, label, kind, a, b, note)
 
 
-def _compared(row_a: Row, row_b: Row, a: Reading, b: Reading, same_sizes: bool, tolerance: float) -> tuple[Kind, str]:
+def _compared(a: Reading, b: Reading, same_sizes: bool, tolerance: float) -> tuple[Kind, str]:
     """What became of a row that both sides have, by the same code."""
-    if not same_sizes and not isinstance(row_a.value, Case):
+    if not same_sizes and not a.verdict:
         return Kind.NOT_COMPARABLE, "other problem sizes"
-    if isinstance(row_a.value, Case | Measurement) and a.value and b.value:
-        return _timed_change(a, b, row_a.value)
-    note = _difference(row_a, row_b, tolerance)
+    if a.interval and b.interval and a.number and b.number:
+        return _timed_change(a, b)
+    note = _difference(a, b, tolerance)
     return Kind.DIFFERS if note else Kind.SAME_VALUE, note
-
-
-def _reading(row: Row) -> Reading:
-    value = row.value
-    if isinstance(value, Case):
-        interval = _bounded(value.decision_interval)
-        between = format_interval(interval) if interval else "no interval"
-        words = f"{value.verdict} {format_ratio(value.ratio)} ({between})"
-        return Reading(words, value.verdict, value.ratio, interval, _floor(value.comparison.noise))
-    if isinstance(value, Measurement):
-        interval = _bounded(paired.ratio_interval([math.log(second) for second in value.elapsed_s]))
-        between = f" ({format_seconds(interval.low)} to {format_seconds(interval.high)})" if interval else ""
-        return Reading(format_seconds(value.median_s) + between, "", value.median_s, interval)
-    if isinstance(value, Curve):
-        return Reading(f"ends at {value_text(value.final, None)} ({len(value.x)} points)")
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    return Reading(value_text(value, row.unit), "", number)
-
-
-def _bounded(interval: Interval) -> Interval | None:
-    return interval if interval.bounded and interval.low > 0 else None
-
-
-def _floor(noise: Interval) -> float | None:
-    """The factor up to which a difference is noise, as in :func:`course_utils.records.paired.decide`."""
-    return max(noise.high, 1 / noise.low, 1.0) if _bounded(noise) else None
 
 
 def _apart(a: Reading, b: Reading) -> bool:
     """Whether two 99% intervals are apart by more than the A/A control of either side."""
-    if not (a.interval and b.interval and a.floor and b.floor):
+    if not (_has_interval(a) and _has_interval(b)):
         return False
     low, high = sorted((a.interval, b.interval), key=lambda interval: interval.low)
     return not low.meets(high.low, high.high) and high.low / low.high > max(a.floor, b.floor)
 
 
-def _timed_change(a: Reading, b: Reading, value: Case | Measurement) -> tuple[Kind, str]:
+def _timed_change(a: Reading, b: Reading) -> tuple[Kind, str]:
     """What became of a ratio or of a time, and by how much it moved."""
     apart = _apart(a, b)
-    moved = f"{format_ratio(b.value / a.value)} times A's"
+    moved = f"{format_ratio(b.number / a.number)} times A's"
     if a.verdict != b.verdict and Verdict.UNCLEAR in (a.verdict, b.verdict):
         kind = Kind.BECAME_CLEAR if a.verdict == Verdict.UNCLEAR else Kind.BECAME_UNCLEAR
         return kind, moved if apart else ""
     if a.verdict != b.verdict:
         return Kind.CHANGED if apart else Kind.WITHIN_NOISE, ""
-    practical = value.comparison.practical if isinstance(value, Case) else paired.PRACTICAL
-    if apart and abs(math.log(b.value / a.value)) > math.log1p(practical):
+    if apart and abs(math.log(b.number / a.number)) > math.log1p(a.practical):
         return Kind.MOVED, moved
     return Kind.SAME_VERDICT if a.verdict else Kind.SAME_VALUE, ""
 
 
-def _difference(a: Row, b: Row, tolerance: float) -> str:
+def _difference(a: Reading, b: Reading, tolerance: float) -> str:
     """By how much two values without an interval differ, in words; empty if they are alike."""
-    if isinstance(a.value, Curve) and isinstance(b.value, Curve):
-        return _curve_difference(a.value, b.value, tolerance)
-    numbers = [value for value in (a.value, b.value) if isinstance(value, int | float) and not isinstance(value, bool)]
-    if len(numbers) < 2:
+    if a.points is not None and b.points is not None:
+        return _curve_difference(a.points, b.points, tolerance)
+    if a.number is None or b.number is None:
         return "" if a.value == b.value else "other words"
     allowed = max(tolerance, _ERROR_TOLERANCE) if a.unit == "relative" else tolerance
-    difference = _relative(*numbers)
+    difference = _relative(a.number, b.number)
     return f"by {format_percent(difference)}" if difference > allowed else ""
 
 
@@ -453,15 +410,14 @@ def _relative(a: float, b: float) -> float:
     return abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0
 
 
-def _curve_difference(a: Curve, b: Curve, tolerance: float) -> str:
+def _curve_difference(a: Mapping[float, float | None], b: Mapping[float, float | None], tolerance: float) -> str:
     """Where two curves are furthest apart, in words; empty if they are alike."""
-    if a.x != b.x:
-        return f"read off elsewhere: {len(a.x)} and {len(b.x)} points"
-    points = list(zip(a.x, a.y, b.y, strict=True))
-    if gaps := [x for x, one, two in points if (one is None) != (two is None)]:
+    if list(a) != list(b):
+        return f"read off elsewhere: {len(a)} and {len(b)} points"
+    if gaps := [x for x in a if (a[x] is None) != (b[x] is None)]:
         return f"only one of them is finite at {gaps[0]:g}"
-    finite = [(_relative(one, two), x, one, two) for x, one, two in points if one is not None]
-    worst, x, one, two = max(finite, default=(0.0, 0.0, 0.0, 0.0))
-    if worst <= tolerance:
+    differences = {x: _relative(a[x], b[x]) for x in a if a[x] is not None}
+    worst = max(differences, key=differences.get, default=None)
+    if worst is None or differences[worst] <= tolerance:
         return ""
-    return f"by {format_percent(worst)} at {x:g}: {value_text(one, None)} and {value_text(two, None)}"
+    return f"by {format_percent(differences[worst])} at {worst:g}: {value_text(a[worst])} and {value_text(b[worst])}"

@@ -25,11 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_utils.records import lessons, store
-from course_utils.records.kinds.comparison import Case
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.paired import Verdict
-from course_utils.records.result_rows import rows_of
 from course_utils.records.store import Experiment, LessonRecord, RecordError
 
 if TYPE_CHECKING:
@@ -412,8 +410,7 @@ class Outcome:
 
 def verdicts_of(record: LessonRecord) -> dict[str, int]:
     """Number of cases by verdict, over all comparisons of a lesson; baselines do not count."""
-    rows = [row.value for name in record.experiments for row in rows_of(record.result(name))]
-    counts = Counter(value.verdict for value in rows if isinstance(value, Case))
+    counts = Counter(reading.verdict for name in record.experiments for reading in record.result(name).readings())
     return {verdict: counts[verdict] for verdict in Verdict if counts[verdict]}
 
 

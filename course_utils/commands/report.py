@@ -17,15 +17,9 @@ from typing import Any
 
 from course_utils.records import lessons, store
 from course_utils.records.files import write_whole
-from course_utils.records.kinds.comparison import Case
-from course_utils.records.kinds.curves import Curve
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.result import NothingToDrawError
-from course_utils.records.result_rows import Row, rows_of
+from course_utils.records.result import Finding, NothingToDrawError
 from course_utils.records.store import LessonRecord, RecordError
-from course_utils.show import format_seconds, verdict_sentence
-from course_utils.show.tables import value_text
 
 # The interval plots of one experiment share a scale that shows at least this much to either side of 1.
 _MIN_SCALE = math.log(1.1)
@@ -46,23 +40,6 @@ class Section:
 
     title: str
     html: str
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What one machine says in one row.
-
-    Attributes:
-        verdict: FASTER, SLOWER, SAME or UNCLEAR; empty for a result without a verdict.
-        words: the rest of the sentence.
-        small: the times behind it.
-        ratio: the case's time over the baseline's, with its 95% interval: low, middle, high.
-    """
-
-    verdict: str
-    words: str
-    small: str = ""
-    ratio: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +72,7 @@ class Shown:
     """One experiment on one machine: its rows by label, what keeps it from being compared, and how it shows itself."""
 
     column: Column
-    cells: dict[str, Cell]
+    cells: dict[str, Finding]
     notices: list[str]
     table: str
     figure: str
@@ -230,7 +207,7 @@ def _experiments(slug: str, columns: Sequence[Column], problems: list[str]) -> l
 def _shown(column: Column, name: str, with_figure: bool) -> Shown:
     result = column.record.result(name)
     try:
-        cells = {row.label: _cell(row) for row in rows_of(result)}
+        cells = {finding.label: finding for finding in result.findings()}
         table = result._repr_html_()
         figure = _picture(result) if with_figure else ""
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -251,28 +228,6 @@ def _notices(record: LessonRecord, name: str, result: Any) -> list[str]:
     elif now is not None and now.code_hash != experiment.code_hash:
         notices.append("The experiment's code has changed since.")
     return notices
-
-
-def _cell(row: Row) -> Cell:
-    value = row.value
-    if isinstance(value, Case):
-        return _verdict_cell(value)
-    if isinstance(value, Measurement):
-        interval = value.interval_s
-        between = f"95% interval {format_seconds(interval.low)} to {format_seconds(interval.high)}"
-        return Cell("", f"{format_seconds(value.median_s)} a call", between if interval.bounded else "")
-    if isinstance(value, Curve):
-        return Cell("", f"{value_text(value.final, None)} at {value.x[-1]:g}")
-    return Cell("", value_text(value, row.unit))
-
-
-def _verdict_cell(case: Case) -> Cell:
-    verdict, _, words = verdict_sentence(case).partition(": ")
-    base = case.comparison.cases[0]
-    small = f"{format_seconds(case.median_s)}; {base.label}: {format_seconds(base.median_s)}"
-    interval = case.interval
-    bounded = interval.low > 0 and interval.high < math.inf
-    return Cell(verdict, words, small, (interval.low, case.ratio, interval.high) if bounded else None)
 
 
 def _marks(machines: Sequence[Shown]) -> dict[tuple[str, int], list[float]]:

@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -362,7 +363,7 @@ def _explained(
     if isinstance(error, CellExecutionError):
         reason = (error.evalue or "").strip().partition("\n")[0]
         failure = RecordingError(f"{where}: {error.ename}: {reason}".rstrip(": "))
-        failure.traceback = error.traceback
+        failure.traceback = re.sub(r"\x1b\[[0-9;]*m", "", error.traceback)  # without the colours of a terminal
         return failure
     if isinstance(error, CellTimeoutError):
         return RecordingError(f"{where} took longer than {timeout_s:g} s: allow more with --timeout, or mend the cell")

@@ -165,13 +165,6 @@ def test_an_interrupted_comparison_becomes_no_reference_but_may_be_kept(sandbox,
 # Experiments that are missing, unknown, or need another machine
 
 
-def test_an_experiment_that_the_notebook_names_and_never_measures_is_a_failure(sandbox, here):
-    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"), f"if False:\n    {comparing('alpha/forgotten')}")
-    with pytest.raises(RecordingError, match="no result of alpha/forgotten"):
-        recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here)
-    assert not sandbox.record_files()
-
-
 def test_an_experiment_whose_need_is_not_met_may_be_missing(sandbox, here, monkeypatch):
     monkeypatch.setattr(recording, "satisfied", lambda environment: set())
     sandbox.notebook(
@@ -189,15 +182,21 @@ def test_an_experiment_whose_need_is_not_met_may_be_missing(sandbox, here, monke
     assert recording.is_current(lessons.find_lesson("alpha"), sandbox.results, here)
 
 
-def test_a_result_whose_name_is_not_in_the_notebook_is_a_failure(sandbox, here):
-    sandbox.notebook(
-        "00_alpha",
-        SET_UP + "\nimport dataclasses",
-        comparing("alpha/loops"),
-        "keep(dataclasses.replace(result, **dict(name='alpha/' + 'other')))",
-    )
-    with pytest.raises(RecordingError, match=r"alpha/other is measured, but 00_alpha\.ipynb does not name it"):
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (f"if False:\n    {comparing('alpha/forgotten')}", "no result of alpha/forgotten"),
+        (
+            "import dataclasses\nkeep(dataclasses.replace(result, **dict(name='alpha/' + 'other')))",
+            r"alpha/other is measured, but 00_alpha\.ipynb does not name it",
+        ),
+    ],
+)
+def test_a_notebook_that_names_other_experiments_than_it_measures_is_a_failure(sandbox, here, cell, message):
+    sandbox.notebook("00_alpha", SET_UP, comparing("alpha/loops"), cell)
+    with pytest.raises(RecordingError, match=message):
         recording.record_lesson(lessons.find_lesson("alpha"), sandbox.results, here)
+    assert not sandbox.record_files()
 
 
 # Lessons that fail
@@ -450,10 +449,3 @@ def test_a_record_that_is_too_large_to_commit_is_mentioned(sandbox, here, monkey
     (outcome,) = recording.record_lessons(lessons.find_lessons(), sandbox.results, here, repeat=True)
     assert outcome.state == "recorded"
     assert "kB; a lesson's record should stay below" in outcome.message
-
-
-def test_the_machine_is_described_in_another_process(sandbox, monkeypatch):
-    assert recording.environment_here("full").size == "full"
-    monkeypatch.setenv("COURSE_SIZE", "huge")
-    with pytest.raises(RecordingError, match="COURSE_SIZE='huge' is not a size"):
-        recording.environment_here()

@@ -25,6 +25,7 @@ from course_utils.records.kinds.rank_results import RankReport, RankResults
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.kinds.table import Table
 from course_utils.records.store import Experiment, LessonRecord
+from tests.browser import chromium
 from tests.sandbox import Sandbox, sandbox
 from tests.sandbox import here as sandbox_here
 
@@ -301,15 +302,8 @@ def test_a_page_that_cannot_be_written_is_one_clear_line(both, capsys, tmp_path)
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=shutil.which("chromium") or shutil.which("google-chrome"),
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-        )
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.mark.browser

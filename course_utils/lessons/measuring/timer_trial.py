@@ -213,7 +213,8 @@ class TimerQuality:
         """The table, and what a reader must know of it."""
         rows = {name: values for condition in self.conditions for name, values in self._rows(condition).items()}
         columns = [Column("", tuple(rows), numeric=False)]
-        columns += [Column(judge, cells) for judge, cells in zip(self.judges, zip(*rows.values()), strict=True)]
+        for number, judge in enumerate(self.judges):
+            columns.append(Column(judge, tuple(values[number] for values in rows.values())))
         threads, burners = self.settings["threads"], self.settings["burners"]
         lines = [
             "One torch thread." if threads == 1 else f"{threads} torch threads.",
@@ -228,20 +229,18 @@ class TimerQuality:
     def _rows(self, condition: str) -> dict[str, list[str]]:
         """Each judge's answers in one condition, by what was asked."""
         judges = self.judges
-        known = {judge: [trial for trial, _ in self.select(judge, condition, 2.0)] for judge in judges}
-        twins = {
-            f"{truth:.2f}x twin, called SLOWER": [
-                self.detection(judge, condition, truth).words("at least") for judge in judges
-            ]
-            for truth in (1.03, 1.05)
-        }
+        known = [[trial for trial, _ in self.select(judge, condition, 2.0)] for judge in judges]
         rows = {
             "identical code, false verdicts": [
                 self.false_verdicts(judge, condition).words("at most") for judge in judges
-            ],
-            **twins,
-            "known 2.00x, largest error": [self._largest_error(known[judge]) for judge in judges],
-            "its 95% interval, median width": [_median_width(known[judge]) for judge in judges],
+            ]
+        }
+        for truth in (1.03, 1.05):
+            rates = [self.detection(judge, condition, truth) for judge in judges]
+            rows[f"{truth:.2f}x twin, called SLOWER"] = [rate.words("at least") for rate in rates]
+        rows |= {
+            "known 2.00x, largest error": [self._largest_error(trials) for trials in known],
+            "its 95% interval, median width": [_median_width(trials) for trials in known],
             "seconds, median": [self._median_seconds(judge, condition) for judge in judges],
         }
         return {f"{condition}: {name}": values for name, values in rows.items()}
@@ -339,9 +338,7 @@ def timer_quality(machine: str | None = None) -> TimerQuality:
 def _draw(record: TimerQuality) -> Figure:
     from course_utils.show.canvas import WIDTH_IN, axes_in, new_figure
 
-    strips = [
-        (condition, judge) for condition in record.conditions for judge in record.judges if "apart" not in judge
-    ]
+    strips = [(condition, judge) for condition in record.conditions for judge in record.judges if "apart" not in judge]
     groups = [(condition, truth) for condition in record.conditions for truth in (1.03, 1.05)]
     row_in, gap_in = 0.25, 0.16
     between_in = 1.28 if len(record.judges) <= 4 else 1.5  # the legend needs a second line

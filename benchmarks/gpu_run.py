@@ -59,10 +59,8 @@ class Part:
 
     Attributes:
         name: also the name of its log.
-        command: what to run.
         limit_s: the longest that it may take.
         least_s: with less time left than this it is not begun.
-        variables: environment variables beside this process's own.
         tolerated: exit statuses beside 0 that count as done.
     """
 
@@ -81,7 +79,6 @@ class Outcome:
     Attributes:
         state: ``done``, ``failed``, ``timed out`` (its own limit), ``cut short`` (the run's time was up) or
             ``not run``.
-        seconds: how long it ran.
         status: exit status, if it ended by itself.
     """
 
@@ -91,13 +88,7 @@ class Outcome:
 
 
 def parts(output: Path, dry_run: bool, here: Environment) -> list[Part]:
-    """All parts, in order of value.
-
-    Args:
-        output: the run's folder.
-        dry_run: without a GPU.
-        here: this machine, and the size to run at.
-    """
+    """All parts, in order of value."""
     # No cache of pytest's in a folder that travels; a hung test ends alone, not with all the others.
     pytest = (sys.executable, "-m", "pytest", "-v", "-rf", "--tb=short", "-p", "no:cacheprovider", "--timeout=150")
     nothing_to_run = 5

@@ -56,14 +56,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class RecordSet:
-    """The records of one side.
-
-    Attributes:
-        name: as it was asked for.
-        where: where they were found, in words.
-        records: by lesson.
-        problems: what could not be read, in words.
-    """
+    """The records of one side, by lesson: what it was asked for as, where they were found, what could not be read."""
 
     name: str
     where: str
@@ -83,9 +76,6 @@ class Change:
     Attributes:
         experiment: ``lesson/experiment``.
         row: what the row is about; empty if it speaks of the whole experiment.
-        kind: what became of it.
-        a: what A says, if it says anything.
-        b: what B says.
         note: why it cannot be compared, or by how much it moved.
     """
 
@@ -123,12 +113,9 @@ class Changes:
     """All that two sides say.
 
     Attributes:
-        a: one side.
-        b: the other.
         changes: every row, lesson by lesson.
         same_runs: lessons for which both sides hold the very same run.
-        only_a: lessons that only A has recorded.
-        only_b: lessons that only B has recorded.
+        only_a: lessons that only A has recorded; ``only_b`` likewise.
         notices: what a reader must know about a lesson, such as other problem sizes.
         tolerance: relative difference up to which numbers without an interval count as alike.
     """
@@ -258,8 +245,8 @@ def _read(name: str, where: str, files: Sequence[Path]) -> RecordSet:
 def _read_commit(name: str, commit: str, machine: str) -> RecordSet:
     if commit.startswith("-"):
         raise RecordChangesError(f"{commit!r} is no commit")
-    listed = _git("ls-tree", "-d", "--name-only", commit, "records/").decode().splitlines()
-    known = sorted(Path(line).name for line in listed)
+    listed = _git("ls-tree", "-r", "--name-only", commit, "records/").decode().splitlines()
+    known = sorted({Path(line).parent.name for line in listed if line.endswith(".json")})
     if machine not in known:
         raise RecordChangesError(
             f"commit {commit} has no records of {machine!r}{did_you_mean(machine, known)}. "

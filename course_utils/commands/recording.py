@@ -444,7 +444,7 @@ def record_lessons(
         repeat: whether lessons whose record is current are measured again.
         reference: whether others will rely on the records.
         timeout_s: the longest that one cell may take.
-        on_cell: called with the lesson's slug, the number of the cell that runs, and the number of cells.
+        on_cell: as for :func:`record_lesson`; it also gets the lesson's slug.
 
     Yields:
         What became of each lesson, as soon as it is known.

@@ -31,12 +31,7 @@ class ReportError(RuntimeError):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page that others contribute: it comes before the lessons.
-
-    Attributes:
-        title: plain text.
-        html: what stands under it.
-    """
+    """A part of the page that others contribute: a title in plain text, and the HTML that stands under it."""
 
     title: str
     html: str
@@ -44,13 +39,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Column:
-    """One machine's record of a lesson.
-
-    Attributes:
-        record: the record.
-        own: whether it is from the results folder, and not a reference.
-        whose: ``this machine``, ``yours`` or ``recorded``.
-    """
+    """One machine's record of a lesson: one's own or a reference; ``yours``, ``recorded`` or of ``this machine``."""
 
     record: LessonRecord
     own: bool
@@ -92,9 +81,9 @@ def build(output: Path, extra: Sequence[Section] = ()) -> Path:
         ReportError: if it cannot be written; an earlier page is untouched.
     """
     path = output / "report.html" if output.is_dir() else output
-    page = render(extra=extra)
     try:
-        write_whole(path, page)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, render(extra=extra))
     except OSError as error:
         raise ReportError(f"cannot write {path}: {error.strerror}. Choose another place with --output.") from error
     return path

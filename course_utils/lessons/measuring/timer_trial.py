@@ -62,21 +62,14 @@ _STYLE = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One question put to one timer.
+    """One question put to one timer, and its answer.
 
     Attributes:
-        method: ``compare``, ``timer`` (``torch.utils.benchmark.Timer``) or ``do_bench`` (``triton.testing.do_bench``).
-        function: what was timed.
-        condition: ``idle`` or ``loaded``.
         truth: how much work the case does, relative to the baseline: 1, 1.03, 1.05 or 2.
-        index: number of the trial.
-        ratio: the case's time over the baseline's, as measured.
         verdict: ``compare``'s verdict; for the others the one by the 1% rule: a ratio further than 1% from 1 decides.
-        seconds: what the judgement took.
         rounds: timings of each case; 0 where the timer does not tell.
         cautious: the verdict by the kinder rule: beyond 1%, and the middle halves of the two samples do not overlap.
-        low: lower end of the 95% interval; None where there is none.
-        high: upper end of it.
+        low: lower end of the 95% interval, and ``high`` the upper one; None where there is none.
         pooled: the ratio against the average of two baseline timings in each round; identical code by ``compare`` only.
     """
 
@@ -126,14 +119,7 @@ class Rate(NamedTuple):
 class TimerQuality:
     """The record of one run of the benchmark. It shows itself as a table, and draws itself with ``.plot()``.
 
-    Attributes:
-        environment: machine and software.
-        settings: numbers of trials, budget, threads and so on.
-        workloads: what each function does, and the true ratios of its twins.
-        trials: every trial, in the order in which they ran.
-        recorded_at: ISO 8601 time of the last trial, UTC.
-        seconds: how long all trials took.
-        complete: whether all planned trials are in.
+    ``workloads`` says what each function does, and the true ratios of its twins.
     """
 
     environment: Environment

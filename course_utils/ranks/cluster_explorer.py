@@ -269,7 +269,7 @@ class _Simulation:
     def _draw(self, message: str = "") -> None:
         missing = self._missing(self.points)
         if missing and not message:
-            message = f"simulating, {len(missing)} to go, about {expected_s(missing):.0f} s …"
+            message = f"simulating, {len(missing)} to go, about {expected_s(missing):.0f} s on a quiet machine …"
         rows = [self.known[_key(point)] for point in self.points if _key(point) in self.known]
         self.viewer.message = message
         self.viewer.state = _state(rows, NOTES)

@@ -302,6 +302,8 @@ class Prediction:
                 show_locked()
 
         button.on_click(lock)
+        if self.choices is None:  # Enter, as the box tells it
+            entry.on_msg(lambda _, content, __: lock(_) if content.get("event") == "submit" else None)
         if self.answered:
             entry.value = self._answer if self.choices is not None else f"{self._answer:g}"
             show_locked()

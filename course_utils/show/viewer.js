@@ -7,11 +7,15 @@ const NARROWEST = 320;
 
 // Small tools
 
+// What can have the focus: JupyterLab must not take its arrow keys and Enter for commands.
+const FOCUSED = ["button", "input", "select"];
+
 /** Adds an element; below an SVG it is one of SVG. */
 function add(parent, name, attributes = {}, text = undefined) {
   const drawn = name === "svg" || parent instanceof SVGElement;
   const node = drawn ? document.createElementNS(SVG, name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (FOCUSED.includes(name) || "tabindex" in attributes) node.setAttribute("data-lm-suppress-shortcuts", "");
   if (text !== undefined) node.textContent = text;
   parent.append(node);
   return node;
@@ -93,7 +97,9 @@ function addInput(label, field, choose) {
     number: () => between(field.min, Number(input.value) || 0, field.max),
     text: () => input.value,
   };
-  input.addEventListener("change", () => choose(key, read[type]()));
+  const take = () => choose(key, read[type]());
+  input.addEventListener("change", take);
+  input.addEventListener("keydown", (event) => event.key === "Enter" && take()); // in JupyterLab it is no change
   return input;
 }
 
@@ -107,7 +113,9 @@ function addForm(parent, fields, chosen, choose) {
       continue;
     }
     const label = add(form, "label", { title: field.hint ?? "" }, `${field.label} `);
-    inputs.push([field, addInput(label, { ...field, value: chosen()[field.key] }, choose)]);
+    const input = addInput(label, { ...field, value: chosen()[field.key] }, choose);
+    input.setAttribute("aria-label", field.label);
+    inputs.push([field, input]);
   }
   return () => {
     for (const [field, input] of inputs) {
@@ -561,7 +569,6 @@ function trace(body) {
   svg.addEventListener("keydown", (event) => {
     if (!(event.key in keys)) return;
     event.preventDefault();
-    event.stopPropagation(); // Escape and the arrows mean something to a notebook, too
     keys[event.key]();
   });
   button(bar, "Whole call", whole);

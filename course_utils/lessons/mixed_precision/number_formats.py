@@ -458,7 +458,7 @@ def number_format_explorer(value: float = 0.1) -> Viewer:
         field("value", "value", hint="a number, such as 1e-8"),
         field("value", "÷ 2", factor=0.5),
         field("value", "× 2", factor=2),
-        field("value", "", [("or choose one", None), *presets]),
+        field("value", "or", [("choose one", None), *presets]),
     ]
     viewer = Viewer(view="formats", form=form, chosen={"value": repr(float(value))})
 

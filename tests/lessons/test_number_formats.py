@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
-import re
-import shutil
 import struct
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from course_utils.lessons.mixed_precision import number_formats as module
 from course_utils.lessons.mixed_precision.number_formats import (
     FORMATS,
     PRESETS,
@@ -23,7 +16,7 @@ from course_utils.lessons.mixed_precision.number_formats import (
     number_formats,
     represent,
 )
-from tests.html_checks import Parsed
+from tests.html_checks import Parsed, content_of
 
 DTYPES = {name: getattr(torch, layout.dtype) for name, layout in FORMATS.items() if layout.dtype}
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -194,61 +187,14 @@ def test_errors_name_the_argument(call, message: str) -> None:
         call()
 
 
-# The forms
-
-
-def test_the_books_form_is_self_contained_and_has_fixed_ids() -> None:
-    text = number_formats()._repr_html_()
-    parsed = Parsed(text)
-    assert parsed.outside == []
-    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-    assert len(set(parsed.ids)) == len(parsed.ids) > 30
-    assert all(name.startswith("number-formats-") for name in parsed.ids)
-    assert len(text) < 60_000
-
-
-def test_the_books_form_is_the_same_in_every_process() -> None:
-    code = (
-        "from course_utils.lessons.mixed_precision import number_formats as formats; "
-        "print(formats.number_formats()._repr_html_())"
-    )
-    root = Path(module.__file__).resolve().parents[2]
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root, encoding="utf-8"
-        ).stdout
-        for _ in range(2)
-    ]
-    assert said[0] == said[1] == number_formats()._repr_html_() + "\n"
-
-
-def test_without_scripts_the_tables_remain() -> None:
-    text = re.sub(r"<script>.*?</script>", "", number_formats(1e-8)._repr_html_(), flags=re.DOTALL)
-    assert 'id="number-formats-form" hidden' in text  # a list that could change nothing is not shown
-    plain = re.sub(r"<[^>]+>", " ", re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL))
-    for name, layout in FORMATS.items():
-        shown = represent(1e-8, name)
-        assert f"1 + {layout.exponent_bits} + {layout.mantissa_bits}" in plain
-        assert shown.exponent in plain
-    assert plain.count("lost: became 0") == 3
-    assert "The casts of older versions give NaN" in plain
-
-
-def test_the_data_in_the_page_are_those_of_the_tables() -> None:
-    text = number_formats(math.pi)._repr_html_()
-    data = json.loads(re.search(r"var data = (\[.*?\]);\n", text)[1])
-    assert [entry["value"] for entry in data] == [module._number(value) for value, _ in PRESETS]
-    for entry, (value, _) in zip(data, PRESETS, strict=True):
-        assert [row["fields"] for row in entry["rows"]] == [
-            list(module._fields(represent(value, name))) for name in FORMATS
-        ]
+# The explorers; what a browser makes of them is in tests/show/test_viewer.py
 
 
 def test_another_value_joins_the_list() -> None:
-    text = number_formats(0.3)._repr_html_()
-    assert '<option value="0" selected>0.3 · as printed</option>' in text
-    assert text.count("<option") == len(PRESETS) + 1
-    assert number_formats(1.0)._repr_html_().count("<option") == len(PRESETS)
+    content = content_of(number_formats(0.3)._repr_html_())
+    assert content["chosen"] == {"value": "0.3 · as printed"}
+    assert len(content["states"]) == len(PRESETS) + 1
+    assert len(content_of(number_formats(1.0)._repr_html_())["states"]) == len(PRESETS)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 0.0, -0.1, 3.4e38, 1e-45, 1e300, 5e-324])
@@ -259,70 +205,35 @@ def test_every_value_can_be_shown(value: float) -> None:
 
 def test_ticks_are_the_numbers_of_the_format() -> None:
     """Near 1, where the distance doubles, every tick is a number of bf16 and none is missing."""
-    layout = FORMATS["bf16"]
-    ticks = {x + k * step for x, step, count in module._runs(1.0, layout) for k in range(count)}
-    values = [layout.decode(code) for code in range(2**15)]
-    expected = [module._WIDTH * (0.5 + (v - 1) / (2 * module._REACH)) for v in values if 0.875 <= v <= 1.125]
-    assert len(ticks) == len(expected)
-    assert sorted(ticks) == pytest.approx(expected, abs=0.2)
-    assert module._runs(1e-8, FORMATS["fp16"]) == []
-    assert all(count == 0 for *_, count in module._runs(1.0, FORMATS["fp32"]))
+    near_one = {row["name"]: row for row in number_format_explorer(1.0).state["rows"]}
+    ticks = sorted({round(x + k * step, 4) for x, step, count in near_one["bf16"]["runs"] for k in range(count)})
+    values = [FORMATS["bf16"].decode(code) for code in range(2**15)]
+    expected = [0.5 + (value - 1) / 0.25 for value in values if 0.875 <= value <= 1.125]
+    assert ticks == pytest.approx(expected, abs=0.001)
+    assert all(count == 0 for *_, count in near_one["fp32"]["runs"])
+    assert near_one["bf16"]["mark"] == 0.5
+    assert [row["runs"] for row in number_format_explorer(1e-8).state["rows"] if row["name"] == "fp16"] == [[]]
 
 
-def test_the_widget_shows_what_is_typed() -> None:
-    box = number_format_explorer(0.1)
-    row, message, shown = box.children
-    entry, smaller, larger, choice = row.children
-    assert "0.1000977" in shown.value
-    entry.value = "1e-8"
-    assert shown.value.count("lost: became 0") == 3
-    assert message.value == ""
-    before = shown.value
-    entry.value = "<b>"
-    assert "is not a number" in message.value
-    assert "<b>" not in message.value
-    assert shown.value == before
-    entry.value = "0,5"
-    assert message.value == ""
-    assert shown.value.count("exact") == len(FORMATS)
-    before = shown.value
-    entry.value = "70,000"
-    assert "Type 70000 or 70.000" in message.value
-    assert shown.value == before
-    entry.value = "0,125"
-    assert message.value == ""
-    assert "fp32" in shown.value != before
-    entry.value = "0.5"
-    larger.click()
-    assert entry.value == "1.0"
-    smaller.click()
-    smaller.click()
-    assert entry.value == "0.25"
-    choice.value = 70000.0
-    assert entry.value == "70000.0"
-    assert shown.value.count("infinity") == 2
-    assert "id=" not in shown.value  # a page may hold it twice
+def test_the_explorer_shows_what_is_typed() -> None:
+    viewer = number_format_explorer(0.1)
 
+    def typed(value: str) -> list[str]:
+        viewer.chosen = {"value": value}
+        return [row["error"] for row in viewer.state["rows"]]
 
-@pytest.mark.browser
-def test_the_books_form_works_from_a_file(tmp_path: Path) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("Chromium is not installed")
-    page_file = tmp_path / "page.html"
-    page_file.write_text(f"<!doctype html><meta charset=utf-8>{number_formats()._repr_html_()}", encoding="utf-8")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
-        errors: list[str] = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(page_file.as_uri())
-        assert page.locator("#number-formats-choice").is_visible()
-        for index, (value, _) in enumerate(PRESETS):
-            page.select_option("#number-formats-choice", str(index))
-            for row, name in enumerate(FORMATS):
-                texts = [page.locator(f"#number-formats-{part}-{row}").text_content() for part in module._PARTS]
-                assert texts == list(module._fields(represent(value, name))), (value, name)
-        browser.close()
-    assert errors == []
+    assert viewer.state["rows"][2]["stored"] == "0.1000977"
+    assert typed("1e-8").count("lost: became 0") == 3
+    before = viewer.state
+    assert typed("<b>") == [row["error"] for row in before["rows"]]
+    assert viewer.message == "'<b>' is not a number. Type digits, for example 0.1 or 1e-8."
+    assert typed("0,5") == ["exact"] * len(FORMATS)
+    assert (viewer.message, viewer.chosen) == ("", {"value": "0.5"})
+    typed("70,000")
+    assert "Type 70000 or 70.000" in viewer.message
+    assert viewer.state["caption"].endswith(" 0.5")
+    typed("0,125")
+    assert viewer.state["caption"].endswith(" 0.125")
+    assert typed("70000").count("too large") == 3
+    typed("-inf")
+    assert viewer.chosen == {"value": "-Infinity"}  # a number in JavaScript, too

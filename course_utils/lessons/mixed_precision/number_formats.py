@@ -329,7 +329,7 @@ def _runs(value: float, layout: NumberFormat) -> list[tuple[float, float, int]]:
             continue
         dense = last - first + 1 > _MOST_TICKS
         width = (last - first) * step if dense else step
-        begin, distance = (round(size / (high - low), 5) for size in (first * step - low, width))
+        begin, distance = (round(size / (high - low), 6) for size in (first * step - low, width))
         runs.append((begin, distance, 0 if dense else last - first + 1))
     return runs
 

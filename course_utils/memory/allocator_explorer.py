@@ -17,7 +17,7 @@ from course_utils.memory.allocator import (
     simulate_allocator,
 )
 from course_utils.memory.allocator_figures import LOOKS, MIB, rows_of
-from course_utils.show.quantities import format_bytes
+from course_utils.show.formats import format_bytes
 from course_utils.show.viewer import Viewer, field, stored_view
 
 # More frames than this, over all runs together, make a page slow.

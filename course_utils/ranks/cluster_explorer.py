@@ -16,7 +16,7 @@ from course_utils.ranks.cluster import NOTES, STRATEGIES, expected_s, points_of,
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape
 from course_utils.records.store import RecordError
 from course_utils.records.unrecorded import Unrecorded
-from course_utils.show.quantities import format_bytes, format_count
+from course_utils.show.formats import format_bytes, format_count
 from course_utils.show.viewer import Viewer, field, stored_view, table_html
 
 GIB = 2**30

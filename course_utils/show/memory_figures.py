@@ -30,7 +30,7 @@ from course_utils.show.canvas import (
     text_in,
     text_width_in,
 )
-from course_utils.show.quantities import format_bytes
+from course_utils.show.formats import format_bytes
 
 # Okabe and Ito's palette. What stays is blue and grey, what comes and goes is warm.
 KIND_COLOURS = {

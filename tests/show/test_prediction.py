@@ -7,10 +7,10 @@ import html as html_module
 import ipywidgets
 import pytest
 
-from course_utils.show import format_ratio
 from course_utils.show import prediction as prediction_module
+from course_utils.show.formats import format_ratio
 from course_utils.show.prediction import predict
-from tests.show.test_tables_and_figures import RESULTS
+from tests.example_results import RESULTS
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +15,11 @@ import pytest
 from course_utils.lessons.mixed_precision.number_formats import FORMATS, PRESETS, number_formats
 from course_utils.memory.allocator_explorer import allocator_explorer, allocator_frames
 from course_utils.ranks.cluster_explorer import cluster_frames
-from course_utils.show import format_bytes
+from course_utils.show.formats import format_bytes
+from tests.example_results import RESULTS
 from tests.html_checks import Parsed, content_of
 from tests.memory.test_allocator_display import EVERY, growing_requests, run_of
 from tests.ranks.test_cluster_display import planned
-from tests.show.test_tables_and_figures import RESULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = RESULTS["trace"]
@@ -98,23 +97,17 @@ def test_a_trace_holds_every_block() -> None:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def page(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """All explorers on one page, opened from a file; errors of the script fail the test that ends with it."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("needs Chromium on the PATH")
     file = tmp_path_factory.mktemp("viewer") / "page.html"
     parts = [f"<div id={name}>{SHOWN[name]}</div>" for name in ("allocator", "cluster", "formats", "trace")]
     file.write_text(f"<!doctype html><meta charset=utf-8>{''.join(parts)}<div id=live></div>", encoding="utf-8")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        opened = browser.new_page(viewport={"width": 900, "height": 700})
-        errors: list[str] = []
-        opened.on("pageerror", lambda error: errors.append(str(error)))
-        opened.goto(file.as_uri())
-        yield opened
-        browser.close()
+    opened = chromium.new_page(viewport={"width": 900, "height": 700})
+    errors: list[str] = []
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.goto(file.as_uri())
+    yield opened
+    opened.close()
     assert errors == []
 
 

@@ -97,25 +97,13 @@ def test_tf32_is_fp32_with_a_shorter_mantissa() -> None:
 
 
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
-def test_neighbours_are_torchs_nextafter(name: str) -> None:
+def test_spacing_is_torchs_nextafter(name: str) -> None:
     dtype = DTYPES[name]
-    for value in [0.0, -0.0, 1.0, -1.0, 0.1, 2.0**-126, 2.0**-140, -(2.0**-133), FORMATS[name].largest, 1e-45]:
+    for value in [0.0, 1.0, -1.0, 0.1, 2.0**-126, 2.0**-140, -(2.0**-133), 1e-45]:
         shown = represent(value, name)
         stored = torch.tensor(shown.value, dtype=dtype)
-        for side, ours in ((math.inf, shown.above), (-math.inf, shown.below)):
-            assert torch.nextafter(stored, torch.tensor(side, dtype=dtype)).item() == ours, (value, side)
-
-
-@every_dtype
-def test_neighbours_are_the_next_patterns(name: str) -> None:
-    layout = FORMATS[name]
-    codes = [*range(1, 40), layout.largest_code - 1, 3 << layout.mantissa_bits]
-    for code in codes:
-        below, value, above = (layout.decode(code + step) for step in (-1, 0, 1))
-        up, down = represent(value, name), represent(-value, name)
-        assert (up.below, up.value, up.above) == (below, value, above)
-        assert (down.above, down.value, down.below) == (-below, -value, -above)
-        assert up.spacing == down.spacing == above - value
+        outward = torch.tensor(math.copysign(math.inf, value), dtype=dtype)
+        assert (torch.nextafter(stored, outward) - stored).abs().item() == shown.spacing, value
 
 
 @pytest.mark.parametrize(
@@ -153,13 +141,11 @@ def test_the_edges(value: float, name: str, kind: str, stored: float) -> None:
 def test_nan_and_the_ends_have_no_spacing_beyond(name: str) -> None:
     shown = represent(math.nan, name)
     assert math.isnan(shown.value)
-    assert (shown.kind, shown.below, shown.above, shown.spacing) == ("nan", None, None, None)
-    if name in DTYPES:
-        assert math.isnan(torch.tensor(math.nan).to(DTYPES[name]).item())
-    largest = represent(FORMATS[name].largest, name)
-    assert largest.above == (math.inf if FORMATS[name].has_infinity else None)
-    assert largest.spacing == largest.value - largest.below
-    assert represent(math.inf, name).spacing == (None if FORMATS[name].has_infinity else largest.spacing)
+    assert (shown.kind, shown.spacing) == ("nan", None)
+    layout = FORMATS[name]
+    before = layout.largest - layout.decode(layout.largest_code - 1)
+    assert represent(layout.largest, name).spacing == before
+    assert represent(math.inf, name).spacing == (None if layout.has_infinity else before)
 
 
 def test_relative_error_is_bounded_by_half_the_spacing() -> None:
@@ -179,7 +165,6 @@ def test_relative_error_is_bounded_by_half_the_spacing() -> None:
         (lambda: represent(torch.tensor(1.0), "fp16"), r"value must be a number, got tensor\(1.\): .*tensor.item"),
         (lambda: number_formats("0.1"), r"value must be a number"),
         (lambda: number_format_explorer(None), r"value must be a number, got None"),
-        (lambda: FORMATS["fp16"].decode(2**15), r"code must be from 0 to 32767 in fp16, got 32768"),
     ],
 )
 def test_errors_name_the_argument(call, message: str) -> None:

@@ -73,23 +73,12 @@ class NumberFormat:
         return math.ldexp(1.0, -self.mantissa_bits)
 
     def decode(self, code: int) -> float:
-        """The value of a bit pattern without its sign.
-
-        Args:
-            code: the exponent's and the mantissa's bits, read as an integer: 0 to ``2**(bits - 1) - 1``.
-
-        Returns:
-            The value; infinity or NaN for the patterns that mean that.
-
-        Raises:
-            ValueError: if ``code`` does not fit.
+        """The value of a bit pattern without its sign, read as an integer: 0 to ``2**(bits - 1) - 1``.
 
         Example:
             >>> FORMATS["bf16"].decode(0b0_01111111_0000001)
             1.0078125
         """
-        if not 0 <= code < 2 ** (self.bits - 1):
-            raise ValueError(f"code must be from 0 to {2 ** (self.bits - 1) - 1} in {self.name}, got {code!r}")
         if code > self.largest_code:
             return math.inf if self.has_infinity and code == self.largest_code + 1 else math.nan
         exponent, mantissa = code >> self.mantissa_bits, code & (2**self.mantissa_bits - 1)
@@ -124,8 +113,7 @@ class Representation:
         mantissa: its bits, as text.
         kind: ``normal``; ``subnormal`` (close to zero, with fewer bits left); ``zero``; ``underflow`` (became zero);
             ``overflow`` (was too large); ``infinite``; ``nan``.
-        below: the next smaller number; None if there is none.
-        above: the next larger number; None if there is none.
+        spacing: distance to the next number away from zero, or towards zero for the largest; None at infinity and NaN.
     """
 
     format: NumberFormat
@@ -135,17 +123,7 @@ class Representation:
     exponent: str
     mantissa: str
     kind: Kind
-    below: float | None
-    above: float | None
-
-    @property
-    def spacing(self) -> float | None:
-        """Distance to the next number away from zero, or towards zero for the largest. None at infinity and NaN."""
-        if not math.isfinite(self.value):
-            return None
-        outward, inward = (self.above, self.below) if self.sign == "0" else (self.below, self.above)
-        neighbour = outward if outward is not None and math.isfinite(outward) else inward
-        return None if neighbour is None else abs(neighbour - self.value)
+    spacing: float | None
 
     @property
     def relative_error(self) -> float | None:
@@ -167,7 +145,7 @@ def represent(value: float, format: str) -> Representation:
         format: a key of :data:`FORMATS`: ``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp8 e5m2`` or ``fp8 e4m3fn``.
 
     Returns:
-        Bits, stored value and neighbours.
+        Bits, stored value and spacing.
 
     Raises:
         ValueError: if ``value`` is no number, or ``format`` is not known.
@@ -191,26 +169,17 @@ def represent(value: float, format: str) -> Representation:
         given = float(value)
     except OverflowError:  # an integer beyond every format here
         given = math.inf if value > 0 else -math.inf
-    negative = math.copysign(1.0, given) < 0
     code, kind = _encode(abs(given), layout)
-    sign = -1.0 if negative else 1.0
-    stored = sign * layout.decode(code)
-    if kind == "nan":
-        below = above = None
-    else:
-        inward, outward = _at(code - 1, layout), _at(code + 1, layout)
-        below, above = (inward, outward) if not negative else (_negated(outward), _negated(inward))
-    field, mantissa = code >> layout.mantissa_bits, code & (2**layout.mantissa_bits - 1)
+    exponent, mantissa = code >> layout.mantissa_bits, code & (2**layout.mantissa_bits - 1)
     return Representation(
         format=layout,
         given=given,
-        value=stored,
-        sign="1" if negative else "0",
-        exponent=f"{field:0{layout.exponent_bits}b}",
+        value=math.copysign(layout.decode(code), given),
+        sign="1" if math.copysign(1.0, given) < 0 else "0",
+        exponent=f"{exponent:0{layout.exponent_bits}b}",
         mantissa=f"{mantissa:0{layout.mantissa_bits}b}",
         kind=kind,
-        below=below,
-        above=above,
+        spacing=_spacing(code, layout),
     )
 
 
@@ -236,16 +205,11 @@ def _encode(size: float, layout: NumberFormat) -> tuple[int, Kind]:
     return code, "normal" if code >> layout.mantissa_bits else "subnormal"
 
 
-def _at(code: int, layout: NumberFormat) -> float | None:
-    """The number with the next pattern; below zero the numbers are those above it, with a minus."""
-    if code < 0:
-        return -layout.smallest
-    value = layout.decode(code) if code < 2 ** (layout.bits - 1) else math.nan
-    return None if math.isnan(value) else value
-
-
-def _negated(value: float | None) -> float | None:
-    return None if value is None else -value
+def _spacing(code: int, layout: NumberFormat) -> float | None:
+    if code > layout.largest_code:
+        return None
+    neighbour = code + 1 if code < layout.largest_code else code - 1
+    return abs(layout.decode(neighbour) - layout.decode(code))
 
 
 # Showing

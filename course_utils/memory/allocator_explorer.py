@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import html
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from course_utils.memory.allocator import (
-    DEFAULT_LARGE_SEGMENT_BYTES,
     AllocatorOptions,
     AllocatorRun,
     Event,
@@ -20,6 +21,20 @@ from course_utils.memory.allocator_figures import LOOKS, MIB, rows_of
 from course_utils.show.formats import format_bytes
 from course_utils.show.viewer import Viewer, field, stored_view
 
+
+def _sizes(*values: int, none: str = "none") -> dict[str, Any]:
+    return {"options": {str(value) if value else none: value for value in values}}
+
+
+# The options' defaults, and what their fields offer.
+_OPTIONS: Mapping[str, tuple[Any, dict[str, Any]]] = {
+    "expandable_segments": (False, {}),
+    "max_split_size_mb": (0, _sizes(0, 20, 32, 64, 128)),
+    "max_non_split_rounding_mb": (0, _sizes(0, 20, 32, 64, none="default")),
+    "roundup_power2_divisions": (0, _sizes(0, 1, 2, 4, 8, 16)),
+    "garbage_collection_threshold": (0, {"min": 0, "max": math.nextafter(1, 0), "step": 0.1}),  # PyTorch refuses 1
+    "large_segment_size_mb": (20, _sizes(12, 20, 32, 64)),
+}
 # More frames than this, over all runs together, make a page slow.
 MOST_FRAMES = 240
 _POOLS = ("small", "large")
@@ -210,8 +225,7 @@ def allocator_explorer(
         settings = {key: value for key, value in viewer.chosen.items() if key != "at"}
         if settings != shown.get("settings"):
             try:
-                asked = _options(settings)
-                cap = settings["cap"] * MIB or None
+                asked, cap = _written(settings), settings["cap"] * MIB or None
                 run = simulate_allocator(events, options=asked, cap_bytes=cap, device_bytes=device_bytes)
             except ValueError as error:
                 viewer.message = f"{error}. Still shown: {shown['run'].options.text or '(defaults)'}."
@@ -231,49 +245,25 @@ def allocator_explorer(
 
 
 def _chosen(options: AllocatorOptions) -> dict[str, Any]:
-    """Options as the values of fields: sizes in MiB, 0 for none."""
-    divisions = options.roundup_power2_divisions
-    return {
-        "expandable_segments": options.expandable_segments,
-        "max_split_size_mb": (options.max_split_size_bytes or 0) // MIB,
-        "max_non_split_rounding_mb": (options.max_non_split_rounding_bytes or 0) // MIB,
-        "roundup_power2_divisions": list(divisions) if len(set(divisions)) > 1 else divisions[0],
-        "garbage_collection_threshold": options.garbage_collection_threshold,
-        "large_segment_size_mb": options.large_segment_bytes // MIB,
-    }
+    """What the fields show of some options; 0 stands for none."""
+    chosen = {name: first for name, (first, _) in _OPTIONS.items()}
+    for name, value in re.findall(r"(\w+):(\[.*?\]|[^,]+)", options.text):
+        if name in chosen:  # a division for each size stays as it is written
+            chosen[name] = value if value.startswith("[") else ast.literal_eval(value)
+    return chosen
 
 
-def _options(chosen: Mapping[str, Any]) -> AllocatorOptions:
-    divisions = chosen["roundup_power2_divisions"]
-    return AllocatorOptions(
-        expandable_segments=chosen["expandable_segments"],
-        max_split_size_bytes=chosen["max_split_size_mb"] * MIB or None,
-        max_non_split_rounding_bytes=chosen["max_non_split_rounding_mb"] * MIB or None,
-        roundup_power2_divisions=tuple(divisions) if isinstance(divisions, list) else divisions,
-        garbage_collection_threshold=chosen["garbage_collection_threshold"],
-        large_segment_bytes=chosen["large_segment_size_mb"] * MIB,
-    )
+def _written(chosen: Mapping[str, Any]) -> str:
+    """The options as PyTorch reads them, without those that are at their default."""
+    return ",".join(f"{name}:{chosen[name]}" for name, (first, _) in _OPTIONS.items() if chosen[name] != first)
 
 
 def _form(chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A field for each option, with PyTorch's names. What is chosen first is always among the choices."""
-
-    def choice(key: str, values: Iterable[int], none: str = "none") -> dict[str, Any]:
-        first = chosen[key]
-        pairs = [(str(value) if value else none, value) for value in values]
-        if first not in [value for _, value in pairs]:
-            pairs.append(("as given" if isinstance(first, list) else str(first), first))
-        return field(key, key, pairs)
-
-    return [
-        field("expandable_segments", "expandable_segments"),
-        choice("max_split_size_mb", (0, 20, 32, 64, 128)),
-        choice("max_non_split_rounding_mb", (0, 20, 32, 64), "default"),
-        choice("roundup_power2_divisions", (0, 1, 2, 4, 8, 16)),
-        # PyTorch refuses 1.
-        field(
-            "garbage_collection_threshold", "garbage_collection_threshold", min=0, max=math.nextafter(1, 0), step=0.1
-        ),
-        choice("large_segment_size_mb", (12, DEFAULT_LARGE_SEGMENT_BYTES // MIB, 32, 64)),
-        field("cap", "limit in MiB (0: none)", min=0, max=max(2**20, chosen["cap"]), step=10),
-    ]
+    form = []
+    for name, (_, more) in _OPTIONS.items():
+        options = dict(more.get("options", ()))
+        if options and chosen[name] not in options.values():
+            options[str(chosen[name])] = chosen[name]
+        form.append(field(name, name, options.items(), **{key: more[key] for key in more if key != "options"}))
+    return [*form, field("cap", "limit in MiB (0: none)", min=0, max=max(2**20, chosen["cap"]), step=10)]

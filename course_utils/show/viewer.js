@@ -314,21 +314,17 @@ function formats(body) {
     return code;
   }
 
-  function ticks(runs, left, room, y) {
-    const path = [];
-    for (const [start, step, count] of runs) {
-      const x = left + start * room;
-      if (count === 0) path.push(`M${x} ${y - 7}h${step * room}v14h${-step * room}z`); // too dense: one bar
-      for (let k = 0; k < count; k += 1) path.push(`M${x + k * step * room} ${y - 7}h1.2v14h-1.2z`);
-    }
-    return path.join("");
+  /** Marks; a bar if they are too dense. */
+  function marks({ ticks, dense }, left, room, y) {
+    const box = (x, wide) => `M${left + x * room} ${y - 7}h${wide}v14h${-wide}z`;
+    return dense ? box(ticks[0], (ticks[1] - ticks[0]) * room) : ticks.map((x) => box(x, 1.2)).join("");
   }
 
   function line(row, y, left, room) {
     add(svg, "text", { x: left - 8, y: y + 4, class: "end" }, row.name);
     add(svg, "path", { d: `M${left} ${y}h${room}`, class: "axis" });
-    add(svg, "path", { d: ticks(row.runs, left, room, y), class: "ticks" });
-    if (!row.runs.length) add(svg, "text", { x: left + 6, y: y + 4, class: "note" }, "no number near the value");
+    add(svg, "path", { d: marks(row, left, room, y), class: "ticks" });
+    if (!row.ticks.length) add(svg, "text", { x: left + 6, y: y + 4, class: "note" }, "no number near the value");
     if (row.mark === null) return;
     add(svg, "path", { d: `M${left + row.mark * room} ${y - 9}l6 9l-6 9l-6 -9z`, class: "mark" });
   }

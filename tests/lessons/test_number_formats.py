@@ -191,13 +191,14 @@ def test_every_value_can_be_shown(value: float) -> None:
 def test_ticks_are_the_numbers_of_the_format() -> None:
     """Near 1, where the distance doubles, every tick is a number of bf16 and none is missing."""
     near_one = {row["name"]: row for row in number_format_explorer(1.0).state["rows"]}
-    ticks = sorted({round(x + k * step, 4) for x, step, count in near_one["bf16"]["runs"] for k in range(count)})
     values = [FORMATS["bf16"].decode(code) for code in range(2**15)]
     expected = [0.5 + (value - 1) / 0.25 for value in values if 0.875 <= value <= 1.125]
-    assert ticks == pytest.approx(expected, abs=0.001)
-    assert all(count == 0 for *_, count in near_one["fp32"]["runs"])
+    assert near_one["bf16"]["ticks"] == pytest.approx(expected, abs=0.001)
+    assert (near_one["fp32"]["ticks"], near_one["fp32"]["dense"]) == ([0, 1], True)
     assert near_one["bf16"]["mark"] == 0.5
-    assert [row["runs"] for row in number_format_explorer(1e-8).state["rows"] if row["name"] == "fp16"] == [[]]
+    assert [row["ticks"] for row in number_format_explorer(1e-8).state["rows"] if row["name"] == "fp16"] == [[]]
+    (last,) = (row for row in number_format_explorer(448.0).state["rows"] if row["name"] == "fp8 e4m3fn")
+    assert max(last["ticks"]) == last["mark"] == 0.5  # nothing beyond the largest number
 
 
 def test_the_explorer_shows_what_is_typed() -> None:

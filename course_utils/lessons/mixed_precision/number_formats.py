@@ -272,50 +272,37 @@ def _error(shown: Representation) -> str:
     return f"{error:.1e}" + (" (subnormal)" if shown.kind == "subnormal" else "")
 
 
-def _runs(value: float, layout: NumberFormat) -> list[tuple[float, float, int]]:
-    """The format's numbers near a value, as (first, distance, count) in shares of the picture's width.
-
-    The distance changes where a power of two is crossed, so there are at most two runs; a run that is too dense to be
-    drawn has the count 0 and stands for a bar of that width.
-    """
-    size = abs(value)
-    low, high = (1 - _REACH) * size, (1 + _REACH) * size
-    if not math.isfinite(high) or size < 1e-300:  # zero, or so small that 12.5% of it is no number even in Python
-        return []
-    power = math.ldexp(1.0, math.frexp(high)[1] - 1)  # the only power of two that can lie between low and high
-    runs: list[tuple[float, float, int]] = []
-    for start, end in [(low, power), (power, high)] if low < power else [(low, high)]:
-        start, end = min(start, layout.largest * 1.0000001), min(end, layout.largest * 1.0000001)
-        exponent = max(math.frexp(start)[1] - 1, layout.lowest_exponent)
-        step = math.ldexp(1.0, exponent - layout.mantissa_bits)
-        first, last = math.ceil(start / step), math.floor(end / step)
-        if end <= start or last < first or (last == first == 0):
-            continue
-        dense = last - first + 1 > _MOST_TICKS
-        width = (last - first) * step if dense else step
-        begin, distance = (round(size / (high - low), 6) for size in (first * step - low, width))
-        runs.append((begin, distance, 0 if dense else last - first + 1))
-    return runs
+def _ticks(value: float, layout: NumberFormat) -> tuple[list[float], bool]:
+    """The format's numbers near a value, as shares of the picture's width; of too many, the first and the last."""
+    low, high = (1 - _REACH) * abs(value), (1 + _REACH) * abs(value)
+    if not math.isfinite(high) or high - low < 1e-300:  # 12.5% of it is no number even in Python
+        return [], False
+    first, last = (min(_encode(end, layout)[0], layout.largest_code) for end in (low, high))
+    first += layout.decode(first) < low
+    last -= layout.decode(last) > high
+    dense = last - first >= _MOST_TICKS
+    codes = (first, last) if dense else range(first, last + 1)
+    return [round((layout.decode(code) - low) / (high - low), 5) for code in codes], dense
 
 
 def _mark(shown: Representation) -> float | None:
     """Where the stored number lies, as a share of the picture's width; None if that is outside of it."""
-    stored, value = shown.value, shown.given
-    if not (math.isfinite(stored) and math.isfinite(value)) or value == 0:
+    if shown.relative_error is None:
         return None
-    place = 0.5 + (abs(stored) / abs(value) - 1) / (2 * _REACH)
+    place = 0.5 + (shown.value / shown.given - 1) / (2 * _REACH)
     return round(place, 5) if 0 <= place <= 1 else None
 
 
 def _row(value: float, name: str) -> dict[str, Any]:
-    shown = represent(value, name)
+    shown, (ticks, dense) = represent(value, name), _ticks(value, FORMATS[name])
     return {
         "name": name,
         **{part: getattr(shown, part) for part in ("sign", "exponent", "mantissa")},
         "stored": _number(shown.value),
         "spacing": "" if shown.spacing is None else f"{shown.spacing:.2g}",
         "error": _error(shown),
-        "runs": _runs(value, FORMATS[name]),
+        "ticks": ticks,
+        "dense": dense,
         "mark": _mark(shown),
     }
 

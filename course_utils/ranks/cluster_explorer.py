@@ -49,14 +49,8 @@ def _row(point: ClusterPoint, trust: str) -> dict[str, Any]:
 
 
 def _state(rows: Sequence[dict[str, Any]], notes: Sequence[str]) -> dict[str, Any]:
-    return {
-        "words": _PICTURE,
-        "parts": CLUSTER_PARTS,
-        "caption": _CAPTION,
-        "heads": _HEADS,
-        "rows": rows,
-        "notes": notes,
-    }
+    fixed = {"words": _PICTURE, "parts": CLUSTER_PARTS, "caption": _CAPTION, "heads": _HEADS}
+    return {**fixed, "rows": rows, "notes": notes}
 
 
 def _memory_field(*more_gib: int) -> dict[str, Any]:
@@ -88,7 +82,8 @@ class ClusterFrames:
         for plan, setting, of_plan in zip(self.plans, settings, rows, strict=True):
             notes = ["Simulated, on the rank that holds most.", *plan.notes, plan.environment.caption]
             states.append({"when": setting, **_state(of_plan, notes)})
-        form = [field(key, key, _values(self.plans, settings, key)) for key in settings[0]]
+        by_size = sorted(zip(self.plans, settings, strict=True), key=lambda pair: pair[0].shape.parameters)
+        form = [field(key, key, dict.fromkeys(setting[key] for _, setting in by_size)) for key in settings[0]]
         # First the strategies on so many ranks, then each strategy on every number of them.
         bars = list(itertools.chain.from_iterable(rows))
         views = list(dict.fromkeys([row["views"][0] for row in bars] + [row["views"][1] for row in bars]))
@@ -122,14 +117,6 @@ def _differences(plans: Sequence[ClusterPlan]) -> list[dict[str, str]]:
     ]
     different = [key for key in settings[0] if len({setting[key] for setting in settings}) > 1]
     return [{key: setting[key] for key in different} for setting in settings]
-
-
-def _values(plans: Sequence[ClusterPlan], settings: Sequence[dict[str, str]], key: str) -> list[str]:
-    """The values of a setting, models by size."""
-    pairs = list(zip(plans, settings, strict=True))
-    if key == "model":
-        pairs.sort(key=lambda pair: pair[0].shape.parameters)
-    return list(dict.fromkeys(setting[key] for _, setting in pairs))
 
 
 def _rows(plan: ClusterPlan) -> list[dict[str, Any]]:

@@ -21,8 +21,9 @@ function add(parent, name, attributes = {}, text = undefined) {
   return node;
 }
 
-function button(parent, text, onClick, label = text) {
-  const node = add(parent, "button", { type: "button", title: label, "aria-label": label }, text);
+function button(parent, text, onClick, label = "") {
+  const named = label ? { title: label, "aria-label": label } : {};
+  const node = add(parent, "button", { type: "button", ...named }, text);
   node.addEventListener("click", onClick);
   return node;
 }

@@ -127,7 +127,7 @@ def test_events_are_stepped_through_and_played(page: Any) -> None:
             assert form.locator("svg[role=img] rect").count() == blocks
     form.get_by_label("one event back").click()
     assert slider.input_value() == str(len(run) - 1)
-    form.get_by_label("play").click()
+    form.get_by_text("play", exact=True).click()
     page.wait_for_function(f"document.querySelector('#allocator input').value === '{len(run)}'")
 
 

@@ -7,7 +7,6 @@ import html
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from course_utils.memory.allocator import (
@@ -19,7 +18,7 @@ from course_utils.memory.allocator import (
 )
 from course_utils.memory.allocator_figures import LOOKS, MIB, rows_of
 from course_utils.show.formats import format_bytes
-from course_utils.show.viewer import Viewer, field, stored_view
+from course_utils.show.viewer import StoredView, Viewer, field, stored_view
 
 
 def _sizes(*values: int, none: str = "none") -> dict[str, Any]:
@@ -132,31 +131,7 @@ def _numbers(run: AllocatorRun, after: int) -> str:
     )
 
 
-@dataclass(frozen=True)
-class AllocatorFrames:
-    """Runs of the simulated allocator, to step through in a page without a kernel. Made by `allocator_frames`.
-
-    Attributes:
-        runs: the runs, by what they are called.
-    """
-
-    runs: Mapping[str, AllocatorRun]
-
-    def __repr__(self) -> str:
-        return "\n\n".join(f"{label}\n{run!r}" for label, run in self.runs.items())
-
-    def _repr_html_(self) -> str:
-        states = [{"when": {"run": label}, **_state(run, range(len(run) + 1))} for label, run in self.runs.items()]
-        form = [field("run", "Allocator", self.runs)]
-        return stored_view("allocator", states, self._without_scripts(), form, run=next(iter(self.runs)))
-
-    def _without_scripts(self) -> str:
-        """Each run's numbers, and the last moment of the first one in words."""
-        run = next(iter(self.runs.values()))
-        return f"<p>{html.escape(_words(run, len(run)))}</p>\n<pre>{html.escape(repr(self))}</pre>"
-
-
-def allocator_frames(runs: Mapping[str, AllocatorRun] | AllocatorRun) -> AllocatorFrames:
+def allocator_frames(runs: Mapping[str, AllocatorRun] | AllocatorRun) -> StoredView:
     """Show runs event by event in a page without a kernel, such as the book. All that it needs is in the page.
 
     Where scripts are not allowed, such as on GitHub, the numbers of the runs remain.
@@ -188,7 +163,11 @@ def allocator_frames(runs: Mapping[str, AllocatorRun] | AllocatorRun) -> Allocat
         raise ValueError(
             f"{frames} frames are too many for a page: show at most {MOST_FRAMES} events, all runs together"
         )
-    return AllocatorFrames(dict(runs))
+    states = [{"when": {"run": label}, **_state(run, range(len(run) + 1))} for label, run in runs.items()]
+    first, shown = next(iter(runs.items()))
+    text = "\n\n".join(f"{label}\n{run!r}" for label, run in runs.items())
+    fallback = f"<p>{html.escape(_words(shown, len(shown)))}</p>\n<pre>{html.escape(text)}</pre>"
+    return StoredView(text, stored_view("allocator", states, fallback, [field("run", "Allocator", runs)], run=first))
 
 
 def allocator_explorer(

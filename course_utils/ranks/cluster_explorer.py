@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import html
-import itertools
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from course_utils.ranks.cluster import NOTES, STRATEGIES, expected_s, points_of, settings_of, stored_plans
@@ -17,7 +15,7 @@ from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, 
 from course_utils.records.store import RecordError
 from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.formats import format_bytes, format_count
-from course_utils.show.viewer import Viewer, field, stored_view, table_html
+from course_utils.show.viewer import StoredView, Viewer, field, stored_view, table_html
 
 GIB = 2**30
 _MEMORIES_GIB = (0, 16, 24, 40, 80, 141)
@@ -61,45 +59,6 @@ def _memory_field(*more_gib: int) -> dict[str, Any]:
 # The book
 
 
-@dataclass(frozen=True)
-class ClusterFrames:
-    """Plans to choose from in a page without a kernel. Made by :func:`cluster_frames`.
-
-    Attributes:
-        plans: the plans.
-        memory_bytes: a device's memory, which is chosen first; 0 for none.
-    """
-
-    plans: tuple[ClusterPlan, ...]
-    memory_bytes: int
-
-    def __repr__(self) -> str:
-        return "\n\n".join(map(repr, self.plans))
-
-    def _repr_html_(self) -> str:
-        settings, rows = _differences(self.plans), [_rows(plan) for plan in self.plans]
-        states = []
-        for plan, setting, of_plan in zip(self.plans, settings, rows, strict=True):
-            notes = ["Simulated, on the rank that holds most.", *plan.notes, plan.environment.caption]
-            states.append({"when": setting, **_state(of_plan, notes)})
-        by_size = sorted(zip(self.plans, settings, strict=True), key=lambda pair: pair[0].shape.parameters)
-        form = [field(key, key, dict.fromkeys(setting[key] for _, setting in by_size)) for key in settings[0]]
-        # First the strategies on so many ranks, then each strategy on every number of them.
-        bars = list(itertools.chain.from_iterable(rows))
-        views = list(dict.fromkeys([row["views"][0] for row in bars] + [row["views"][1] for row in bars]))
-        form += [field("bars", "bars", views), _memory_field(self.memory_bytes // GIB)]
-        chosen = {**settings[0], "bars": views[0], "memory": self.memory_bytes}
-        return stored_view("cluster", states, self._without_scripts(rows[0], states[0]["notes"]), form, **chosen)
-
-    def _without_scripts(self, rows: Sequence[dict[str, Any]], notes: Sequence[str]) -> str:
-        """The first plan's first number of ranks, and what of it does not fit."""
-        shown = [row for row in rows if row["views"][0] == rows[0]["views"][0]]
-        table = table_html(_CAPTION, _HEADS, [(row["label"], *row["cells"]) for row in shown])
-        larger = [row["label"] for row in shown if 0 < self.memory_bytes < row["total"]]
-        words = f"Does not fit into {format_bytes(self.memory_bytes)}: {'; '.join(larger)}." if larger else ""
-        return f"{table}\n<p>{html.escape(' '.join([words, *notes]).strip())}</p>"
-
-
 def _differences(plans: Sequence[ClusterPlan]) -> list[dict[str, str]]:
     """Of each plan the settings in which the plans differ."""
     settings = [
@@ -119,13 +78,9 @@ def _differences(plans: Sequence[ClusterPlan]) -> list[dict[str, str]]:
     return [{key: setting[key] for key in different} for setting in settings]
 
 
-def _rows(plan: ClusterPlan) -> list[dict[str, Any]]:
-    return [_row(point, plan.trust(point)) for point in plan.points]
-
-
 def cluster_frames(
     plans: Sequence[ClusterPlan | Unrecorded] | ClusterPlan | Unrecorded, *, memory_bytes: int = 80 * GIB
-) -> ClusterFrames | Unrecorded:
+) -> StoredView | Unrecorded:
     """Show plans that were computed ahead in a page without a kernel, such as the book. All it needs is in the page.
 
     A list to choose from appears for each setting in which the plans differ (model, batch, length, precision...), and
@@ -148,11 +103,35 @@ def cluster_frames(
             return plan
     if not given:
         raise ValueError("cluster_frames() needs a plan: pass one, or a list of them")
-    if len({tuple(setting.values()) for setting in _differences(given)}) < len(given):
+    settings = _differences(given)
+    if len({tuple(setting.values()) for setting in settings}) < len(given):
         raise ValueError("two of the plans have the same settings: put their ranks and strategies into one plan")
     if memory_bytes < 0:
         raise ValueError(f"memory_bytes is the memory of one device, or 0, got {memory_bytes}")
-    return ClusterFrames(given, memory_bytes // GIB * GIB)
+    states = [{"when": setting, **_state_of(plan)} for plan, setting in zip(given, settings, strict=True)]
+    by_size = sorted(zip(given, settings, strict=True), key=lambda pair: pair[0].shape.parameters)
+    form = [field(key, key, dict.fromkeys(setting[key] for _, setting in by_size)) for key in settings[0]]
+    # First the strategies on so many ranks, then each strategy on every number of them.
+    rows = [row for state in states for row in state["rows"]]
+    views = list(dict.fromkeys([row["views"][0] for row in rows] + [row["views"][1] for row in rows]))
+    form += [field("bars", "bars", views), _memory_field(memory_bytes // GIB)]
+    chosen = {**settings[0], "bars": views[0], "memory": memory_bytes // GIB * GIB}
+    page = stored_view("cluster", states, _without_scripts(states[0], chosen["memory"]), form, **chosen)
+    return StoredView("\n\n".join(map(repr, given)), page)
+
+
+def _state_of(plan: ClusterPlan) -> dict[str, Any]:
+    rows = [_row(point, plan.trust(point)) for point in plan.points]
+    return _state(rows, ["Simulated, on the rank that holds most.", *plan.notes, plan.environment.caption])
+
+
+def _without_scripts(state: dict[str, Any], memory_bytes: int) -> str:
+    """The first number of ranks, and what of it does not fit."""
+    rows = [row for row in state["rows"] if row["views"][0] == state["rows"][0]["views"][0]]
+    table = table_html(_CAPTION, _HEADS, [(row["label"], *row["cells"]) for row in rows])
+    larger = [row["label"] for row in rows if 0 < memory_bytes < row["total"]]
+    words = [f"Does not fit into {format_bytes(memory_bytes)}: {'; '.join(larger)}."] if larger else []
+    return f"{table}\n<p>{html.escape(' '.join([*words, *state['notes']]))}</p>"
 
 
 # JupyterLab

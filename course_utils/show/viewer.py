@@ -6,6 +6,7 @@ import hashlib
 import html
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,25 @@ def field(key: str, label: str, options: Iterable[Any] | None = None, **more: An
     """
     pairs = [each if isinstance(each, tuple) else (str(each), each) for each in options or ()]
     return {"key": key, "label": label, **({"options": pairs} if pairs else {}), **more}
+
+
+@dataclass(frozen=True)
+class StoredView:
+    """What shows itself in a page without a kernel.
+
+    Attributes:
+        text: for a terminal.
+        html: for a page; see `stored_view`.
+    """
+
+    text: str
+    html: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
 
 
 def stored_view(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from course_utils.show.viewer import Viewer, field, stored_view, table_html
+from course_utils.show.viewer import StoredView, Viewer, field, stored_view, table_html
 
 Kind = Literal["normal", "subnormal", "zero", "underflow", "overflow", "infinite", "nan"]
 
@@ -318,38 +318,6 @@ def _state(value: float) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class NumberFormats:
-    """All formats, and what each makes of one value. Made by :func:`number_formats`; shows itself.
-
-    Attributes:
-        value: the value.
-    """
-
-    value: float
-
-    def __repr__(self) -> str:
-        lines = [f"{'format':<11} {'bits of ' + _number(self.value):<35} {'stored':<14} {'spacing':<9} error"]
-        for row in _state(self.value)["rows"]:
-            bits = f"{row['sign']} {row['exponent']} {row['mantissa']}"
-            lines.append(f"{row['name']:<11} {bits:<35} {row['stored']:<14} {row['spacing']:<9} {row['error']}")
-        return "\n".join(line.rstrip() for line in lines)
-
-    def _repr_html_(self) -> str:
-        presets = PRESETS if self.value in PRESETS else {self.value: "as printed", **PRESETS}
-        names = {value: f"{_number(value)} · {words}" for value, words in presets.items()}
-        states = [{"when": {"value": name}, **_state(value)} for value, name in names.items()]
-        form = [field("value", "Another value", names.values())]
-        shown = _state(self.value)
-        bits = ("sign", "exponent", "mantissa")
-        rows = [
-            (row["name"], " ".join(row[part] for part in bits), row["stored"], row["spacing"], row["error"])
-            for row in shown["rows"]
-        ]
-        fallback = f"{table_html(shown['caption'], _HEADS, rows)}\n<p><small>{_FOOTNOTE}</small></p>"
-        return f"{_range_table()}\n{stored_view('formats', states, fallback, form, value=names[self.value])}"
-
-
 def _range_table() -> str:
     rows = [
         (
@@ -365,7 +333,7 @@ def _range_table() -> str:
     return table_html("Number formats: range and precision", _RANGE_HEADS, rows)
 
 
-def number_formats(value: float = 0.1) -> NumberFormats:
+def number_formats(value: float = 0.1) -> StoredView:
     """Show the formats: range and precision of each, and what each makes of a value.
 
     In a page without a kernel, such as the book, a list of further values can be chosen from; all that it needs is in
@@ -384,8 +352,21 @@ def number_formats(value: float = 0.1) -> NumberFormats:
         >>> print(str(number_formats(1.001)).splitlines()[3])
         bf16        0 01111111 0000000                  1              0.0078    1.0e-03
     """
-    represent(value, "fp32")
-    return NumberFormats(float(value))
+    value = represent(value, "fp32").given
+    shown = _state(value)
+    lines = [f"{'format':<11} {'bits of ' + _number(value):<35} {'stored':<14} {'spacing':<9} error"]
+    rows = [
+        (row["name"], f"{row['sign']} {row['exponent']} {row['mantissa']}", row["stored"], row["spacing"], row["error"])
+        for row in shown["rows"]
+    ]
+    lines += [f"{name:<11} {bits:<35} {stored:<14} {spacing:<9} {error}" for name, bits, stored, spacing, error in rows]
+    fallback = f"{table_html(shown['caption'], _HEADS, rows)}\n<p><small>{_FOOTNOTE}</small></p>"
+    presets = PRESETS if value in PRESETS else {value: "as printed", **PRESETS}
+    names = {each: f"{_number(each)} · {words}" for each, words in presets.items()}
+    states = [{"when": {"value": name}, **_state(each)} for each, name in names.items()]
+    form = [field("value", "Another value", names.values())]
+    page = stored_view("formats", states, fallback, form, value=names[value])
+    return StoredView("\n".join(line.rstrip() for line in lines), f"{_range_table()}\n{page}")
 
 
 def number_format_explorer(value: float = 0.1) -> Viewer:
@@ -400,7 +381,7 @@ def number_format_explorer(value: float = 0.1) -> Viewer:
     Raises:
         ValueError: if ``value`` is no number.
     """
-    represent(value, "fp32")
+    value = represent(value, "fp32").given
     presets = [
         ("or choose one", None),
         *((f"{_number(each)} · {words}", repr(each)) for each, words in PRESETS.items()),
@@ -411,7 +392,7 @@ def number_format_explorer(value: float = 0.1) -> Viewer:
         field("value", "× 2", factor=2),
         field("value", "or", [("choose one", None), *presets]),
     ]
-    viewer = Viewer(view="formats", form=form, chosen={"value": repr(float(value))})
+    viewer = Viewer(view="formats", form=form, chosen={"value": repr(value)})
 
     def show(_: Any = None) -> None:
         try:

@@ -10,6 +10,7 @@ import html
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from course_utils.show.formats import Range, format_interval, format_ratio
@@ -111,20 +112,12 @@ class Prediction:
 
     @property
     def _range_words(self) -> str:
-        if self.low is not None and self.high is not None:
-            return f"Give a number from {self.low:g} to {self.high:g}."
-        if self.low is not None:
+        if self.high is None:
             return f"Give a number of at least {self.low:g}."
-        return f"Give a number of at most {self.high:g}."
+        return f"Give a number {'of at most' if self.low is None else f'from {self.low:g} to'} {self.high:g}."
 
     def answer(self, value: float | str) -> Prediction:
-        """Lock in an answer from code.
-
-        Args:
-            value: a number.
-
-        Returns:
-            The prediction itself.
+        """Lock in an answer from code, and return the prediction.
 
         Raises:
             ValueError: if the answer is no number or out of range, or if another one is locked already.
@@ -190,11 +183,7 @@ class Prediction:
         return bundle
 
     def widget(self) -> Widget:
-        """The form: question, input and a button that locks the answer in, as Enter does.
-
-        Returns:
-            A fresh ipywidgets box; all forms of one prediction share its answer.
-        """
+        """A fresh form: question, input and a button that locks the answer in, as Enter does."""
         import ipywidgets
 
         layout = ipywidgets.Layout
@@ -264,51 +253,30 @@ def _distance(predicted: float, measured: float, interval: Range | None) -> str:
 
 
 def _number_line(reveal: Reveal) -> str:
-    """A number line with prediction and measurement, as inline SVG on a white card (fine on a dark page)."""
-    measured, predicted, interval = reveal.measured, reveal.predicted, reveal.interval
-    values = [v for v in (measured, predicted) if v is not None]
-    if interval is not None:
-        values += [interval.low, interval.high]
-    times = reveal.unit in _TIMES
-    if times:
-        values.append(1.0)
+    """A number line with prediction and measurement, on a white card (fine on a dark page)."""
+    import jinja2
+
+    times, interval = reveal.unit in _TIMES, reveal.interval
+    bounds = [] if interval is None else [interval.low, interval.high]
+    predicted = [] if reveal.predicted is None else [reveal.predicted]
+    values = [reveal.measured, *predicted, *bounds, *([1.0] if times else [])]
     log = min(values) > 0 and (times or max(values) > 4 * min(values))
     transform = math.log if log else float
     low, high = transform(min(values)), transform(max(values))
     pad = 0.12 * (high - low) or (0.3 if log else 0.3 * abs(low) or 1.0)
-    low, high = low - pad, high + pad
-    left, width = 20, 480
 
     def x(value: float) -> float:
-        return round(left + width * (transform(value) - low) / (high - low), 1)
+        return round(20 + 480 * (transform(value) - low + pad) / (high - low + 2 * pad), 1)
 
-    def label(value: float, y: int, text: str, colour: str) -> str:
-        at = x(value)
-        anchor = "start" if at < 130 else "end" if at > 390 else "middle"
-        return f'<text x="{at}" y="{y}" text-anchor="{anchor}" fill="{colour}">{html.escape(text)}</text>'
-
-    parts = [f'<line x1="{left}" y1="60" x2="{left + width}" y2="60" stroke="#777" />']
-    if times:
-        parts += [
-            f'<line x1="{x(1)}" y1="50" x2="{x(1)}" y2="70" stroke="#777" />',
-            label(1, 118, "1x: no difference", "#555"),
-            f'<line x1="{x(1)}" y1="70" x2="{x(1)}" y2="106" stroke="#bbb" stroke-dasharray="2 3" />',
-        ]
-    if interval is not None:
-        parts.append(
-            f'<line x1="{x(interval.low)}" y1="60" x2="{x(interval.high)}" y2="60" stroke="#0072B2" stroke-width="6" />'
-        )
-    parts.append(f'<circle cx="{x(measured)}" cy="60" r="6" fill="#0072B2" />')
-    parts.append(label(measured, 92, f"measured {_number_text(measured, reveal.unit)}", "#005a8c"))
-    if predicted is not None:
-        at = x(predicted)
-        parts.append(f'<path d="M{at} 53 l-7 -12 h14 z" fill="#D55E00" />')
-        parts.append(label(predicted, 32, f"you said {_number_text(predicted, reveal.unit)}", "#a84300"))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 520 130" width="520" '
-        f'style="max-width:100%;height:auto" role="img" '
-        f'aria-label="{html.escape(reveal.words)}" font-family="sans-serif" font-size="15">'
-        f'<rect width="520" height="130" fill="#fff" />{"".join(parts)}</svg>'
+    template = Path(__file__).with_name("number_line.svg.j2").read_text(encoding="utf-8")
+    return jinja2.Template(template, autoescape=True).render(
+        words=reveal.words,
+        one=x(1) if times else None,
+        interval=[x(bound) for bound in bounds] or None,
+        measured=x(reveal.measured),
+        measured_text=_number_text(reveal.measured, reveal.unit),
+        predicted=x(reveal.predicted) if predicted else None,
+        predicted_text=_number_text(reveal.predicted, reveal.unit) if predicted else "",
     )
 
 

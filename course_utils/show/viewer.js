@@ -433,11 +433,11 @@ function trace(body) {
   }
 
   function draw() {
-    const found = columns();
-    highest = 1.1 * Math.max(...found.map(([, i]) => Math.max(totals[i], state.reserved_bytes[i] ?? 0))) || 1;
+    const shown = columns();
+    highest = 1.1 * Math.max(...shown.map(([, i]) => Math.max(totals[i], state.reserved_bytes[i] ?? 0))) || 1;
     blank(svg, width, floor + 24, state.words);
     grid();
-    const line = (values) => steps(found.map(([begin, best]) => [x(begin), y(values[best])]), width - 12);
+    const line = (values) => steps(shown.map(([begin, best]) => [x(begin), y(values[best])]), width - 12);
     // The highest first: what is painted later hides all but the topmost strip of it.
     for (let kind = sums.length - 1; kind >= 0; kind -= 1) {
       add(svg, "path", { d: `${line(sums[kind])}V${floor}H${left}Z`, fill: state.kinds[kind][1] });
@@ -473,16 +473,16 @@ function trace(body) {
 
   /** The block at a height; without one, the largest that is there. */
   function blockAt(moment, height) {
-    let found = -1;
+    let best = -1;
     let sum = 0;
     state.blocks.forEach(([bytes, born, died], index) => {
       if (born > moment || moment >= died) return;
-      const larger = found < 0 || bytes > state.blocks[found][0];
-      const covers = found < 0 && sum + bytes > height;
-      if (height === null ? larger : covers) found = index;
+      const larger = best < 0 || bytes > state.blocks[best][0];
+      const covers = best < 0 && sum + bytes > height;
+      if (height === null ? larger : covers) best = index;
       sum += bytes;
     });
-    return found;
+    return best;
   }
 
   function point(moment, height = null) {

@@ -1,7 +1,6 @@
 """Floating-point formats under a magnifier: the bits of a value, its neighbours, and what does not fit.
 
-The first half is arithmetic on Python numbers and needs neither torch nor a notebook. The second half shows it: as a
-form for JupyterLab, and as one piece of HTML for the book, with everything that it needs inside.
+The first half is arithmetic on Python numbers and needs neither torch nor a notebook. The second half shows it.
 """
 
 from __future__ import annotations
@@ -105,7 +104,6 @@ class Representation:
     """What a format makes of a value.
 
     Attributes:
-        format: the format.
         given: the value that was asked for.
         value: what is stored: the nearest number of the format, the even one of two that are equally near.
         sign: one bit, as text.
@@ -116,7 +114,6 @@ class Representation:
         spacing: distance to the next number away from zero, or towards zero for the largest; None at infinity and NaN.
     """
 
-    format: NumberFormat
     given: float
     value: float
     sign: str
@@ -172,7 +169,6 @@ def represent(value: float, format: str) -> Representation:
     code, kind = _encode(abs(given), layout)
     exponent, mantissa = code >> layout.mantissa_bits, code & (2**layout.mantissa_bits - 1)
     return Representation(
-        format=layout,
         given=given,
         value=math.copysign(layout.decode(code), given),
         sign="1" if math.copysign(1.0, given) < 0 else "0",
@@ -382,10 +378,7 @@ def number_format_explorer(value: float = 0.1) -> Viewer:
         ValueError: if ``value`` is no number.
     """
     value = represent(value, "fp32").given
-    presets = [
-        ("or choose one", None),
-        *((f"{_number(each)} · {words}", repr(each)) for each, words in PRESETS.items()),
-    ]
+    presets = [(f"{_number(each)} · {words}", repr(each)) for each, words in PRESETS.items()]
     form = [
         field("value", "value", hint="a number, such as 1e-8"),
         field("value", "÷ 2", factor=0.5),

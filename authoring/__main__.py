@@ -22,8 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "demo",
         help="open a lesson's five-minute path in JupyterLab, in large type",
         description="Open a lesson's five-minute path in JupyterLab: one document, large type, set-up done. It is a "
-        "copy in workspace/demo/, and needs no network and no GPU. Other options, such as --no-browser and --port=9999, "
-        "go to JupyterLab.",
+        "copy in workspace/demo/, and needs no network and no GPU. Other options, such as --no-browser and "
+        "--port=9999, go to JupyterLab.",
     )
     verb.add_argument("lesson", metavar="LESSON", help="number, name or file of a lesson")
     verb.add_argument("--new", action="store_true", help="make the copy anew, also if you have edited it")

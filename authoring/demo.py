@@ -19,8 +19,8 @@ from typing import Any
 
 from authoring.execution import KERNELSPEC, executed, seconds_of
 from authoring.room_text import NOT_FOR_A_ROOM, excerpt, opening, verdict_alone
-from course_utils.records.fingerprint import code_of, hash_of
 from course_utils.records.files import write_whole
+from course_utils.records.fingerprint import code_of, hash_of
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError, notebooks_root
 from course_utils.records.notebook_files import dumped, parsed_cells, read_notebook
@@ -35,19 +35,13 @@ _BLOCKS = (ast.Try, ast.For, ast.While, ast.With)
 # The path has no room for the case in which the technique does not help: the lesson and the slides have it.
 _DROPPED = (*NOT_FOR_A_ROOM, "When it does not help")
 _AS_MADE = "course_demo"  # the notebook's metadata say what it was when it was made
+_ANEW = '`make demo ARGS="{:02d} --new"` makes it anew.'
 _TITLE_ENDS = "**You will be able to"
 
 
 @dataclass(frozen=True)
 class DemoTime:
-    """How long the code of a five-minute path took on one machine.
-
-    Attributes:
-        machine: the machine's name.
-        caption: machine, versions and date, in words.
-        cells_s: seconds of each code cell that the room waits for, by its id, in order.
-        as_it_is: whether the path's code is still what was timed.
-    """
+    """Seconds of each code cell of a path that the room waits for, and whether the path still is what was timed."""
 
     machine: str
     caption: str
@@ -69,14 +63,6 @@ def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
 
     Raises:
         LessonError: if no cell is tagged ``demo``, or if a cell is not valid Python.
-
-    Example:
-        >>> from course_utils.records.lessons import find_lesson
-        >>> path = demo_notebook(find_lesson("pinned_memory"))
-        >>> path["cells"][0]["source"].splitlines()[0]
-        '# 04 · Pinned memory'
-        >>> path["cells"][1]["id"]
-        'set-up'
     """
     notebook = read_notebook(lesson.path)
     trees = parsed_cells(notebook, lesson.path.name)
@@ -87,7 +73,7 @@ def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
     imports = min(trees)
     early, late = _hoisted(statements(trees), chosen, imports)
     title = opening(excerpt(cells[1]["source"]), _TITLE_ENDS)
-    about = f"> **Five minutes.** This is a copy: change what you like. `make demo ARGS=\"{lesson.number:02d} --new\"` makes it anew."
+    about = "> **Five minutes.** This is a copy: change what you like. " + _ANEW.format(lesson.number)
     set_up = "\n\n".join(["# Set-up\n" + cells[imports]["source"], *(_source(part, cells) for part in early)])
     path = [_markdown("title", f"{title}\n\n{about}"), _code(SET_UP_ID, set_up, jupyter={"source_hidden": True})]
     for number, cell in cells.items():
@@ -134,11 +120,6 @@ def start_up(notebook: dict[str, Any]) -> str:
 
     Args:
         notebook: what `demo_notebook` made, as it is or edited.
-
-    Example:
-        >>> from course_utils.records.lessons import find_lesson
-        >>> "asked = predict(" in start_up(demo_notebook(find_lesson("pinned_memory")))
-        True
     """
     cells = dict(enumerate(notebook["cells"], start=1))
     set_up = next((number for number, cell in cells.items() if cell.get("id") == SET_UP_ID), None)
@@ -186,18 +167,15 @@ def _code(identifier: str, source: str, **metadata: Any) -> dict[str, Any]:
 def write_demo(
     lesson: Lesson, folder: Path, notes: str = "", new: bool = False, say: Callable[[str], None] = lambda _: None
 ) -> Path:
-    """Writes the five-minute path of a lesson into a folder, with the programs that its cells start.
+    """Writes the five-minute path of a lesson, and the programs that its cells start, and returns the notebook.
 
     Args:
         lesson: the lesson.
-        folder: made if it is not there. An earlier copy of the same lesson is kept if its text or code was edited;
-            outputs do not count. So is a program in ``scripts/`` that is not the lesson's.
+        folder: where to. An earlier copy is kept if its text or code was edited; outputs do not count. So is a program
+            in ``scripts/`` that is not the lesson's.
         notes: as for `demo_notebook`.
         new: replace what was edited, too.
         say: is told what is kept.
-
-    Returns:
-        The notebook.
 
     Raises:
         LessonError: if an earlier copy cannot be read.
@@ -218,7 +196,7 @@ def write_demo(
         else:
             shutil.copyfile(script, copy)
     if kept:
-        say(f"Kept as you edited it: {', '.join(kept)}. `make demo ARGS=\"{lesson.number:02d} --new\"` makes it anew.")
+        say(f"Kept as you edited it: {', '.join(kept)}. {_ANEW.format(lesson.number)}")
     return path
 
 
@@ -241,13 +219,7 @@ def code_hash(notebook: dict[str, Any]) -> str:
 
 
 def time_demo(lesson: Lesson) -> tuple[float, dict[str, float]]:
-    """Runs the five-minute path of a lesson in a kernel of its own.
-
-    Args:
-        lesson: the lesson.
-
-    Returns:
-        Seconds of the folded set-up cells, and those of each other code cell by its id.
+    """Runs a five-minute path. Returns seconds of its folded set-up cells, and of each other code cell by its id.
 
     Raises:
         LessonError: if a cell fails. The message says which.
@@ -262,10 +234,6 @@ def time_demo(lesson: Lesson) -> tuple[float, dict[str, float]]:
 
 def demo_times(lesson: Lesson, folder: Path = TIMES) -> list[DemoTime]:
     """Returns how long a lesson's five-minute path took, on each machine that timed it.
-
-    Args:
-        lesson: the lesson.
-        folder: holds one file for each machine.
 
     Raises:
         RecordError: if a file is damaged.

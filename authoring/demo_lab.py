@@ -1,4 +1,4 @@
-"""JupyterLab for a demo: one document, large type, set-up done, and nothing of the user's own settings read or changed."""
+"""JupyterLab for a demo: one document, large type, set-up done. It neither reads nor changes the user's own settings."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def open_demo(path: Path, arguments: Sequence[str] = (), say: Callable[[str], No
         command.append("--allow-root")  # in a container there is often no other user
     command += arguments
     say(f"Opening {path.name}. Set-up runs while the page loads. Ctrl-C ends the demo.")
-    if os.name == "nt":
-        return subprocess.run(command, env=variables, check=False).returncode
     sys.stdout.flush()
-    os.execve(command[0], command, variables)
+    if os.name != "nt":
+        os.execve(command[0], command, variables)
+    return subprocess.run(command, env=variables, check=False).returncode
 
 
 def settings_of_its_own(path: Path) -> dict[str, str]:

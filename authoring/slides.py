@@ -31,33 +31,21 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _PAGE = 140  # words that a slide holds at full size
 _CAPTION = 60  # words that leave room for a figure or a short piece of code
 _SHORT_CODE = 12  # lines
-_LINES = 24  # of printed text on one slide
-_LINES_OF_CODE = 22
+_LINES = 22  # of code or printed text on one slide
 _ROWS = 9  # of a table on one slide
 _LINE_OF_CODE, _ROW = 9, 10  # words of text that take as much room
 _TITLE_ENDS = "**You need"
 _TABLE = re.compile(r"(<table\b.*?</table>)", re.DOTALL)
 _CITATION = re.compile(r"(`+[^`]+`+)|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])")
+_CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 _ITEM = re.compile(r"(?:[-*+]|\d+[.)]) ")
-_FORMULA = re.compile(r"\$\$|\\\(|(?<![\w$\\])\$(?=\S)[^$\n]*\S\$(?!\w)")
 
 
 def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     """Returns the slides of a lesson as a notebook, one cell for each part, with nbconvert's slide types.
 
-    Args:
-        lesson: the lesson.
-
     Raises:
         LessonError: if no cell is tagged ``slide``.
-
-    Example:
-        >>> from course_utils.records.lessons import find_lesson
-        >>> deck = slides_notebook(find_lesson("pinned_memory"))
-        >>> deck["cells"][0]["source"].splitlines()[0]
-        '# 04 · Pinned memory'
-        >>> any("Exercise" in cell["source"] or "Solution" in cell["source"] for cell in deck["cells"])
-        False
     """
     parts: list[dict[str, Any]] = []
     heading = question = ""
@@ -86,7 +74,7 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
         "kernelspec": dict(KERNELSPEC),
         "language_info": {"name": "python"},
         "title": f"{lesson.number:02d} · {lesson.title}",
-        "has_formulas": any(_has_formulas(part["source"]) for part in parts if part["cell_type"] == "markdown"),
+        "has_formulas": any("$" in _CODE.sub("", part["source"]) for part in parts if part["cell_type"] == "markdown"),
     }
     return {"cells": parts, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
@@ -129,7 +117,7 @@ def _code(cell: dict[str, Any], heading: str, has_room: bool) -> Iterator[dict[s
     if outputs:
         slides = [(cell["source"], group) for group in _groups(outputs)]
     else:
-        slides = [("\n".join(piece), []) for piece in _pieces(lines, _LINES_OF_CODE)]
+        slides = [("\n".join(piece), []) for piece in _pieces(lines, _LINES)]
         has_room = has_room and len(lines) <= _SHORT_CODE
     for source, group in slides:
         if not has_room or any("<script" in _html(each) and "<table" in _html(each) for each in group):
@@ -167,36 +155,27 @@ def _words(output: dict[str, Any]) -> int:
 
 
 def _cut(output: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """An output in pieces that a slide holds: each table, with what stands before it, and long texts and tables cut."""
-    parts = _TABLE.split(_html(output))
+    """An output in pieces that a slide holds: each table with what stands before it, and long texts and tables cut."""
     if output["output_type"] == "stream":
         for piece in _pieces(output["text"].rstrip().split("\n"), _LINES):
             yield {**output, "text": "\n".join(piece) + "\n"}
         return
-    if len(parts) == 1:
-        yield output
-        return
-    # What a script fills stays with the script.
-    fixed = [index for index, part in enumerate(parts) if "<script" in part or " id=" in part]
-    if fixed and any("<script" in part for part in parts[1:]):
-        first = fixed[0] // 2 * 2
-        pieces = ["".join(parts[:first]), "".join(parts[first:])]
-    else:
-        pieces = _tables(parts)
-    for piece in filter(None, pieces):
-        yield {**output, "data": {"text/html": piece}}
+    for piece in _tables(_TABLE.split(_html(output))):
+        yield {**output, "data": {"text/html": piece}} if piece != _html(output) else output
 
 
 def _tables(parts: list[str]) -> list[str]:
-    """Each table with what stands before it; a picture before them and a long text after the last one are apart."""
-    pieces = [parts[0]] if "<svg" in parts[0] else []
-    before = "" if pieces else parts[0]
-    for table, after in zip(parts[1::2], parts[2::2], strict=True):
-        pieces += [before + part for part in _rows_apart(table)]
-        before = after
-    if len(before.split()) > _CAPTION:
-        return [*pieces, before]
-    return [*pieces[:-1], pieces[-1] + before]
+    """Tables, each with what stands before it; a picture before them, and a long text after the last one, are apart."""
+    if any("<script" in part for part in parts[1:]):  # what it fills stays with it
+        first = next(index for index, part in enumerate(parts) if "<script" in part or " id=" in part) // 2 * 2
+        return [piece for piece in ("".join(parts[:first]), "".join(parts[first:])) if piece]
+    pieces = [""]
+    for text, table in zip(parts[::2], parts[1::2], strict=False):
+        first, *others = _rows_apart(table)
+        pieces += [text, first, *others] if "<svg" in text else [text + first, *others]
+    is_long = len(parts[-1].split()) > _CAPTION
+    pieces[-1:] = [pieces[-1], parts[-1]] if is_long else [pieces[-1] + parts[-1]]
+    return [piece for piece in pieces if piece] or [""]
 
 
 def _rows_apart(table: str) -> list[str]:
@@ -204,12 +183,9 @@ def _rows_apart(table: str) -> list[str]:
     start, body, end = re.fullmatch(r"(.*?<tbody>\n?)(.*)(</tbody>.*)", table, flags=re.DOTALL).groups()
     rows = re.findall(r"<tr\b.*?</tr>\n?", body, flags=re.DOTALL)
     words = len(re.sub(r"<[^>]*>", " ", body).split())
-    count = max(math.ceil(len(rows) / _ROWS), math.ceil(words / _PAGE), 1)
-    size = math.ceil(len(rows) / count)
-    goes_on = start.replace("</caption>", " (continued)</caption>")
-    return [
-        (goes_on if index else start) + "".join(rows[size * index : size * (index + 1)]) + end for index in range(count)
-    ]
+    size = math.ceil(len(rows) / max(math.ceil(len(rows) / _ROWS), math.ceil(words / _PAGE)))
+    starts = itertools.chain([start], itertools.repeat(start.replace("</caption>", " (continued)</caption>")))
+    return ["".join([next(starts), *rows[at : at + size], end]) for at in range(0, len(rows), size)]
 
 
 def _pieces(lines: list[str], longest: int) -> Iterator[list[str]]:
@@ -233,64 +209,44 @@ def _without_citations(markdown: str) -> str:
     return "\n".join(lines)
 
 
-def _pages(markdown: str, before: str = "") -> Iterator[str]:
+def _pages(markdown: str, heading: str = "") -> Iterator[str]:
     """Cuts text at paragraphs, items of lists and headings. A page that goes on repeats its heading with a number.
 
-    ``before`` is the heading that the text goes on under, if it begins without one.
+    ``heading`` is what the text goes on under, if it begins without one.
     """
-    words = before
-    for section in _sections(markdown):
-        number = 1
-        if own := heading_of(section[0]):
-            words = own[1]
-        for page in _spread(section):
-            if not heading_of(page[0]) and words:
-                number += 1
-                page.insert(0, f"## {words} <small>{number}</small>")
-            text = page[0]
-            for last, block in itertools.pairwise(page):
-                text += ("\n" if _ITEM.match(last) and _ITEM.match(block) else "\n\n") + block
-            yield text
-
-
-def _sections(markdown: str) -> Iterator[list[str]]:
-    """Blocks up to the next heading. A heading that stands alone is with the one below it."""
-    section: list[str] = []
+    page: list[str] = []
+    number = 1
     for block in _blocks(markdown):
-        if heading_of(block) and not all(heading_of(part) for part in section):
-            yield section
-            section = []
-        section.append(block)
-    if section:
-        yield section
-
-
-def _spread(section: Sequence[str]) -> list[list[str]]:
-    """Blocks on pages that are filled one after the other. A small rest goes onto the page before it."""
-    pages: list[list[str]] = [[]]
-    for block in section:
-        # A heading stays with its text, however long that is.
-        if not all(map(heading_of, pages[-1])) and sum(map(_weight, pages[-1])) + _weight(block) > _PAGE:
-            pages.append([])
-        pages[-1].append(block)
-    if len(pages) > 1 and sum(map(_weight, pages[-1])) < _PAGE / 4:
-        pages[-2:] = [pages[-2] + pages[-1]]
-    return pages
+        own = heading_of(block)
+        # A heading stays with its text, however long that is, and with a heading right below it.
+        if not all(map(heading_of, page)) and (own or sum(map(_weight, page)) + _weight(block) > _PAGE):
+            yield "\n\n".join(page)
+            page = []
+        if own:
+            heading, number = own[1], 1
+        elif not page and heading:
+            number += 1
+            page.append(f"## {heading} <small>{number}</small>")
+        if page and _ITEM.match(page[-1]) and _ITEM.match(block):
+            page[-1] += "\n" + block
+        else:
+            page.append(block)
+    if page:
+        yield "\n\n".join(page)
 
 
 def _blocks(markdown: str) -> Iterator[str]:
     """Paragraphs, headings, tables and pieces of code; each item of a list by itself."""
     block: list[str] = []
-    was_code = was_heading = False
+    was_code = False
     for line, is_code in lines_with_fences(markdown):
-        is_heading = not is_code and heading_of(line) is not None
-        begins = is_heading or was_heading or is_code != was_code
-        if block and (begins or (not is_code and (not line.strip() or _ITEM.match(line)))):
+        begins = not is_code and (not line.strip() or _ITEM.match(line) or heading_of(line))
+        if block and (begins or is_code != was_code):
             yield "\n".join(block)
             block = []
         if is_code or line.strip():
             block.append(line)
-        was_code, was_heading = is_code, is_heading
+        was_code = is_code
     if block:
         yield "\n".join(block)
 
@@ -304,28 +260,20 @@ def _weight(markdown: str) -> int:
     return weight
 
 
-def _has_formulas(markdown: str) -> bool:
-    text = "\n".join(line for line, is_code in lines_with_fences(markdown) if not is_code)
-    return _FORMULA.search(re.sub(r"`[^`]*`", "", text)) is not None
-
-
 # The page
 
 
 def write_slides(
     lessons: Sequence[Lesson], folder: Path, assets: str | None = None, say: Callable[[str], None] = lambda _: None
 ) -> list[Path]:
-    """Writes the slides of lessons, one HTML page each.
+    """Writes the slides of lessons, and returns the pages, one for each.
 
     Args:
         lessons: the lessons.
-        folder: made if it is not there.
+        folder: where to.
         assets: where reveal.js and MathJax are, as seen from a page, such as ``../_static``. By default they are copied
             into ``folder``, so that it can be taken elsewhere as it is.
         say: is told each page as it is written.
-
-    Returns:
-        The pages, in the order of the lessons.
 
     Raises:
         LessonError: if a lesson has no slides.

@@ -32,12 +32,7 @@ _HALF_A_DAY = 300  # minutes; a longer day has lunch
 
 @dataclass(frozen=True)
 class Question:
-    """What a cell asks the reader to predict.
-
-    Attributes:
-        words: the question; what only a run can fill in is three dots.
-        unit: the unit of the answer, as `predict` is given it; empty if there is none.
-    """
+    """What a cell asks the reader to predict, and the unit of the answer. What only a run can fill in is three dots."""
 
     words: str
     unit: str = ""
@@ -51,14 +46,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Expectation:
-    """One number that the room will see, on one machine.
-
-    Attributes:
-        say: what is measured.
-        machine: where it was recorded.
-        caption: machine, versions and date.
-        words: the result, with its interval.
-    """
+    """One number that the room will see: what is measured, where, and the result with its interval."""
 
     say: str
     machine: str
@@ -86,14 +74,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Route:
-    """A way through the course.
-
-    Attributes:
-        name: such as "Half a day".
-        minutes: how long the room is free on each day.
-        about: what it is for, in a sentence.
-        days: the parts of each day, in order, with breaks.
-    """
+    """A way through the course: how long the room is free on each day, and the parts of each day with their breaks."""
 
     name: str
     minutes: int
@@ -123,12 +104,7 @@ def stated_minutes(lesson: Lesson) -> int:
 
 
 def demo_minutes(lesson: Lesson) -> float:
-    """Returns how long a five-minute path takes: its words at reading speed, and its cells on the slowest machine.
-
-    Example:
-        >>> demo_minutes(find_lesson("pinned_memory")) < 8
-        True
-    """
+    """Returns how long a five-minute path takes: its words at reading speed, and its cells on the slowest machine."""
     shown = [cell["source"] for cell in demo_notebook(lesson)["cells"] if not cell["id"].startswith(SET_UP_ID)]
     return reading_minutes(shown) + max((timed.seconds for timed in demo_times(lesson)), default=0) / 60
 
@@ -139,8 +115,6 @@ def routes() -> list[Route]:
     Example:
         >>> [route.name for route in routes()]
         ['Half a day', 'Half a day without a GPU', 'One day', 'Two days']
-        >>> all(minutes <= route.minutes for route in routes() for minutes in route.planned_minutes)
-        True
     """
     return [
         Route(each["name"], each["minutes"], each["about"], tuple(_days(each, plans()["plan"])))
@@ -183,13 +157,6 @@ def expectations(lesson: Lesson) -> list[Expectation]:
 
     Raises:
         EvidenceError: if no machine at all has a number that ``book/instructors.yml`` names.
-
-    Example:
-        >>> first = expectations(find_lesson("pinned_memory"))[0]
-        >>> first.say
-        'Through the staging buffer, 64 KiB'
-        >>> "times as long" in first.words
-        True
     """
     question = question_of(lesson)
     expected: list[Expectation] = []
@@ -250,12 +217,7 @@ def asked(source: str) -> Question | None:
 
 
 def wrong_turns(lesson: Lesson) -> list[WrongTurn]:
-    """Returns what the checks of a lesson recognise, with the hint that each gives.
-
-    Example:
-        >>> wrong_turns(find_lesson("pinned_memory"))[0].exercise
-        'Is it worth it?'
-    """
+    """Returns what the checks of a lesson recognise, with the hint that each gives."""
     checks = vars(importlib.import_module(f"course_utils.lessons.{lesson.slug}.checks")).values()
     return [
         WrongTurn(check.name, key.replace("_", " "), hint)
@@ -284,7 +246,7 @@ def rendered(template: str, **values: Any) -> str:
     """
     folder = FileSystemLoader(Path(__file__).parent / "templates")
     # Markdown, where nothing is escaped; all values are ours.
-    environment = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)  # noqa: S701
+    environment = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters["words"] = in_words
     environment.filters["link"] = lambda of: f"[{of.number:02d} · {of.title}](../notebooks/{of.path.name})"
     return environment.get_template(template).render(values)

@@ -34,18 +34,13 @@ def generated() -> dict[str, str]:
         "expectations": {"expectations": {lesson: expectations(lesson) for lesson in lessons}},
         "wrong_turns": {"wrong_turns": {lesson: wrong_turns(lesson) for lesson in lessons}},
     }
-    return {
-        f"instructors_{part}.md": rendered(f"instructors_{part}.md.j2", **given) for part, given in values.items()
-    }
+    return {f"instructors_{part}.md": rendered(f"instructors_{part}.md.j2", **given) for part, given in values.items()}
 
 
 def add_slides(html: Path) -> None:
     """Writes the slides beside the pages of the book, where they share its copy of reveal.js and MathJax.
 
     Only what is older than its notebook, or than the code that makes slides, is made again.
-
-    Args:
-        html: the folder of the book's pages.
 
     Raises:
         LessonError: if a lesson has no slides.

@@ -38,11 +38,11 @@ def records_hash(lesson: Lesson) -> str:
         cell["source"] for cell in read_notebook(lesson.notebook)["cells"] if cell["cell_type"] == "code"
     )
     shown = {lesson.slug, *re.findall(r"""recorded\(\s*f?["']([a-z0-9_]+)/""", source)}
-    found = hashlib.sha256()
+    records = hashlib.sha256()
     root = store.reference_root()
     for path in sorted(path for slug in shown for path in root.glob(f"*/{slug}.json")):
-        found.update(f"{path.parent.name}/{path.name}\n{path.read_text(encoding='utf-8')}".encode())
-    return found.hexdigest()[:16]
+        records.update(f"{path.parent.name}/{path.name}\n{path.read_text(encoding='utf-8')}".encode())
+    return records.hexdigest()[:16]
 
 
 def _stamps() -> dict[str, str]:

@@ -20,10 +20,8 @@ from course_utils.records.statements import Statement, needed, statements
 from course_utils.show.suggestions import did_you_mean
 
 # Calls that measure something and may be named with ``name="slug/experiment"``.
-MEASURING = frozenset(
-    ("ceilings", "check_cluster", "compare", "curves", "measure")
-    + ("run_ranks", "simulate_cluster", "sweep", "tabulate", "trace_memory")
-)
+MEASURING = frozenset({"ceilings", "check_cluster", "compare", "curves", "measure"})
+MEASURING |= {"run_ranks", "simulate_cluster", "sweep", "tabulate", "trace_memory"}
 # Calls that only show something: they are no part of what is measured.
 SHOWING = frozenset({"print", "display", "predict", "Markdown", "HTML", "environment", "recorded"})
 SHOWING_METHODS = frozenset({"plot", "reveal"})
@@ -74,7 +72,8 @@ def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
     code, sizes = _code_and_sizes(used)
     for program in sorted(_programs(used)):
         if (path.parent / program).is_file():
-            code += _program_code((path.parent / program).read_bytes(), program)
+            lines = _used_of_module((path.parent / program).read_bytes())
+            code += [program, *code_of(lines), *_materials_code(lines)]
     return Fingerprint(hash_of([*code, *_materials_code(used)]), hash_of(sizes))
 
 
@@ -107,7 +106,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _only_shows(node: Any) -> bool:
-    """Whether this is a docstring, a name that a cell ends with, or a call that shows something and measures nothing."""
+    """Whether this is a docstring, a name alone, or a call that shows something and measures nothing."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant | ast.Name) or _only_shows(node.value)
     if not isinstance(node, ast.Call):
@@ -128,7 +127,9 @@ def code_of(used: Iterable[Statement], apart: Collection[int] = ()) -> list[str]
 def _code_and_sizes(used: Sequence[Statement]) -> tuple[list[str], list[str]]:
     nodes = [part.node for part in used]
     calls = [part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call)]
-    names = {part.id for call in calls for size in _sizes(call) for part in ast.walk(size) if isinstance(part, ast.Name)}
+    names = {
+        part.id for call in calls for size in _sizes(call) for part in ast.walk(size) if isinstance(part, ast.Name)
+    }
     sizes: list[ast.AST] = [size for call in calls for size in _sizes(call)]
     for node in nodes:
         if isinstance(node, ast.Assign) and _is_literal(node.value) and getattr(node.targets[0], "id", "") in names:
@@ -203,20 +204,14 @@ def _materials_code(used: Sequence[Statement]) -> list[str]:
 def _material_code(module: str, name: str) -> list[str]:
     path = _MATERIALS / f"{module}.py"
     try:
-        return _module_code(path.read_bytes(), name)
+        used = _used_of_module(path.read_bytes(), name)
     except (OSError, SyntaxError) as error:
         raise LessonError(f"an experiment uses {path.name}, which cannot be read: {error}") from error
-
-
-@lru_cache(maxsize=256)
-def _module_code(content: bytes, name: str) -> list[str]:
-    """The code of a module that one of its names depends on, or all of it without a name."""
-    parts = statements({1: ast.parse(content), 2: ast.parse(name)})
-    used = needed(parts, {2}) if name else parts
     return code_of(used) + _materials_code(used)
 
 
-@lru_cache(maxsize=64)
-def _program_code(content: bytes, name: str) -> list[str]:
-    used = statements({1: ast.parse(content)})
-    return [name, *code_of(used), *_materials_code(used)]
+@lru_cache(maxsize=256)
+def _used_of_module(content: bytes, name: str = "") -> list[Statement]:
+    """The statements of a module that one of its names depends on, or all of them without a name."""
+    parts = statements({1: ast.parse(content), 2: ast.parse(name)})
+    return needed(parts, {2}) if name else parts

@@ -1,8 +1,4 @@
-"""Lessons: finding them, and what experiments they hold.
-
-`find_lessons` and `find_lesson` turn ``notebooks/NN_slug.ipynb`` into `Lesson` objects, `experiments` names what a
-lesson measures, and `fingerprint` says which code and problem sizes an experiment has. None of them runs a lesson.
-"""
+"""Lessons: finding them, and what experiments they hold. None of this runs a lesson."""
 
 from __future__ import annotations
 
@@ -12,30 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from course_utils.records.fingerprint import Fingerprint, fingerprint, named_experiments
-from course_utils.records.notebook_files import (
-    NEEDS,
-    LessonError,
-    notebook_bytes,
-    parsed_cells,
-    parsed_notebook,
-    read_notebook,
-)
+from course_utils.records.fingerprint import fingerprint, named_experiments
+from course_utils.records.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_cells, parsed_notebook
 from course_utils.show.suggestions import did_you_mean
 
-__all__ = [
-    "NEEDS",
-    "Fingerprint",
-    "Lesson",
-    "LessonError",
-    "experiments",
-    "find_lesson",
-    "find_lessons",
-    "fingerprint",
-    "needs",
-    "notebooks_root",
-    "read_notebook",
-]
+__all__ = ["NEEDS", "LessonError", "fingerprint"]  # from here, too
 
 _FILE_NAME = re.compile(r"(?P<number>\d\d)_(?P<slug>[a-z][a-z0-9_]*)\.ipynb")
 _TITLE = re.compile(r"#\s+(?:\d+\s*·\s*)?(?P<title>.+?)\s*")
@@ -64,9 +41,7 @@ class Lesson:
 
 
 def notebooks_root() -> Path:
-    """Returns the folder that holds the notebooks.
-
-    It is ``notebooks/`` beside the package; the environment variable ``COURSE_NOTEBOOKS`` names another one.
+    """Returns ``notebooks/`` beside the package, or what the environment variable ``COURSE_NOTEBOOKS`` names.
 
     Raises:
         LessonError: if there is no such folder.
@@ -132,9 +107,6 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
 def experiments(lesson: Lesson) -> list[str]:
     """Returns the names of a lesson's experiments, ``slug/experiment`` each, in notebook order.
 
-    An experiment is a call with a keyword ``name=`` whose value is a string literal that begins with the slug;
-    ``ceilings("slug/experiment")`` is one, too.
-
     Raises:
         LessonError: if a name is used twice, or a cell is not valid Python.
     """
@@ -146,10 +118,7 @@ def experiments(lesson: Lesson) -> list[str]:
 
 
 def needs(lesson: Lesson) -> dict[str, tuple[str, ...]]:
-    """Returns what each experiment of a lesson needs to run live: its cell has a tag such as ``needs-cuda``.
-
-    Returns:
-        Keys of `NEEDS` by experiment; an experiment that runs anywhere is left out.
+    """Returns keys of `NEEDS` by experiment: its cell has a tag such as ``needs-cuda``. What needs none is left out.
 
     Raises:
         LessonError: if the notebook cannot be read, or a cell is not valid Python.

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup
 
+from authoring import __main__ as command
 from authoring import slides
-from authoring.excerpts import asked
-from authoring.slides import SlidesError, slides_notebook, write_slides
+from authoring.room_text import excerpt
+from authoring.slides import slides_notebook, write_slides
 from authoring.teaching import expectations
-from course_utils.commands import cli
-from course_utils.records.lessons import Lesson, find_lesson, find_lessons
+from course_utils.records.lessons import Lesson, LessonError, find_lesson, find_lessons
 from course_utils.records.notebook_files import read_notebook
+from tests.made_up_notebooks import lesson_of, text
 
 LESSONS = find_lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
@@ -95,22 +96,9 @@ def test_a_heading_is_never_alone_and_lists_stay_lists():
     assert pages[-1] == "## C\n\nEnd."
 
 
-@pytest.mark.parametrize(
-    ("source", "question"),
-    [
-        ('asked = predict("How many?", low=1)\nasked', "How many?"),
-        ('rival = f()\nquestion = f"Is {rival} faster?"\nguess = predict(question)', "Is … faster?"),
-        ("compare(cases)", ""),
-    ],
-)
-def test_the_question_of_a_prediction_is_found(source: str, question: str):
-    found = asked(source)
-    assert (found.words if found else "") == question
-
-
 def test_long_printed_text_is_cut_at_an_empty_line():
     text = "\n".join(["a"] * 20 + [""] + ["b"] * 20)
-    pieces = [piece["text"] for piece in slides._cut([{"output_type": "stream", "name": "stdout", "text": text}])]
+    pieces = [piece["text"] for piece in slides._cut({"output_type": "stream", "name": "stdout", "text": text})]
     assert pieces == ["a\n" * 20, "b\n" * 20]
 
 
@@ -118,7 +106,7 @@ def test_a_long_table_goes_on_with_its_caption_and_header():
     rows = "".join(f"<tr><td>{n}</td></tr>\n" for n in range(20))
     table = f"<table>\n<caption>a</caption>\n<thead><tr><th>n</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table>"
     output = {"output_type": "display_data", "metadata": {}, "data": {"text/html": f"{table}\n{table}\n<p>End.</p>"}}
-    pieces = [piece["data"]["text/html"] for piece in slides._tables(output)]
+    pieces = [piece["data"]["text/html"] for piece in slides._cut(output)]
     assert [piece.count("<td>") for piece in pieces] == [7, 7, 6] * 2
     assert ["(continued)" in piece for piece in pieces] == [False, True, True] * 2
     assert all(piece.count("<thead>") == 1 for piece in pieces)
@@ -130,25 +118,33 @@ def test_citations_are_not_on_slides_and_code_is_as_it_was():
     assert slides._without_citations(text) == "It is so. `a[1]` and [link](http://x) stay.\n```\nb [1]\n```"
 
 
-def test_a_lesson_without_slides_is_an_error(tmp_path: Path):
-    text = find_lesson("measuring").path.read_text(encoding="utf-8")
-    (tmp_path / "00_measuring.ipynb").write_text(text.replace('"slide"', '"demo"').replace('"subslide"', '"demo"'))
-    with pytest.raises(SlidesError, match="tag its cells slide or subslide"):
-        slides_notebook(find_lesson("measuring", tmp_path))
-
-
 @pytest.mark.parametrize(
-    ("markdown", "has"),
+    ("markdown", "expected"),
     [
-        ("The error is $x^2$.", True),
-        ("$$x$$", True),
-        ("`$HOME` and `$x$`", False),
-        ("It costs $5 and $6.", False),
-        ("```\n$x$\n```", False),
+        ("## Verdict\n\nYes.\n\n### Sources\n\n- [1]\n\n### Next lesson\n\n05", "## Verdict\n\nYes."),
+        ("## Verdict\n\nYes.\n\n## Exercises\n\nThree.\n\n## Solutions", "## Verdict\n\nYes."),
+        ("### Sources\n\n- [1]\n\n## Recap\n\n- one", "## Recap\n\n- one"),
+        ("```\n## Solutions\n```\n\nStays.", "```\n## Solutions\n```\n\nStays."),
+        ("A [lesson](04_a.ipynb#b), a [term](../book/glossary.md#c).", "A lesson, a term."),
+        (
+            "The [docs](https://a.org), `x[i](y)` and ![](a.png).",
+            "The [docs](https://a.org), `x[i](y)` and ![](a.png).",
+        ),
     ],
 )
-def test_formulas_are_found(markdown: str, has: bool):
-    assert slides._has_formulas(markdown) == has
+def test_what_is_not_for_a_room_is_left_out(markdown: str, expected: str):
+    assert excerpt(markdown) == expected
+
+
+def test_a_lesson_without_slides_is_an_error(tmp_path: Path):
+    with pytest.raises(LessonError, match="tag its cells slide or subslide"):
+        slides_notebook(lesson_of(tmp_path, text("# 05 · Things", "demo")))
+
+
+def test_formulas_are_found(tmp_path: Path):
+    for words, has in (("The error is $x^2$.", True), ("`$HOME`\n```\n$x$\n```", False)):
+        deck = slides_notebook(lesson_of(tmp_path, text(f"# 05 · Things\n\n{words}", "slide")))
+        assert deck["metadata"]["has_formulas"] == has
 
 
 # The pages
@@ -176,15 +172,9 @@ def test_in_the_book_the_slides_share_its_files(tmp_path: Path):
     assert '"../_static/reveal/reveal.js"' in page.read_text(encoding="utf-8")
 
 
-def test_slides_are_written_by_name_and_a_wrong_name_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["slides", "4", "--output", str(tmp_path / "a")]) == 0
-    assert (tmp_path / "a" / "04_pinned_memory.html").is_file()
-    capsys.readouterr()
-    assert cli.main(["slides", "pinned_memori", "--output", str(tmp_path / "b")]) == cli.WRONG_USE
-    said = capsys.readouterr().err
-    assert "Did you mean 04_pinned_memory?" in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "b").exists()
+def test_slides_are_written_by_name(tmp_path: Path):
+    assert command.main(["slides", "4", "--output", str(tmp_path)]) == 0
+    assert (tmp_path / "04_pinned_memory.html").is_file()
 
 
 @pytest.mark.browser

@@ -255,4 +255,4 @@ def demo_times(lesson: Lesson, folder: Path = TIMES) -> list[DemoTime]:
 
 def demo_folder() -> Path:
     """Returns where demos are written: ``workspace/demo`` beside the notebooks, which git ignores."""
-    return notebooks_root().resolve().parent / "workspace" / "demo"
+    return notebooks_root().absolute().parent / "workspace" / "demo"

@@ -1,4 +1,4 @@
-"""JupyterLab for a demo: one document, large type, set-up done. It neither reads nor changes the user's own settings."""
+"""JupyterLab for a demo: one document, large type, set-up done. The user's own settings are left alone."""
 
 from __future__ import annotations
 

@@ -233,11 +233,11 @@ def test_the_command(untidy: Path, capsys: pytest.CaptureFixture[str], monkeypat
 # nbval: the options and the root conftest make it strict
 
 
-def nbval(folder: Path, *arguments: str, seconds: int = 100) -> subprocess.CompletedProcess[str]:
+def nbval(folder: Path, seconds: int = 100) -> subprocess.CompletedProcess[str]:
     shutil.copy(ROOT / "conftest.py", folder / "conftest.py")
-    environment = {key: value for key, value in os.environ.items() if key != "COURSE_SIZE"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "--color=no", "-q"]
-    command += ["--rootdir", str(folder), "-c", "/dev/null", "--nbval", f"--nbval-cell-timeout={seconds}", *arguments]
+    environment = {key: value for key, value in os.environ.items() if key != "COURSE_SIZE"} | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "--color=no", "-q", "--rootdir", str(folder)]
+    command += ["-c", "/dev/null", "--nbval", f"--nbval-cell-timeout={seconds}"]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
 
 

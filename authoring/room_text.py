@@ -34,10 +34,6 @@ def excerpt(markdown: str, dropped: Collection[str] = NOT_FOR_A_ROOM) -> str:
     A heading that is dropped takes with it all that stands under it, up to the next heading of its level. Links that
     lead to another file of the course become plain text: on a slide and in a demo they would lead nowhere.
 
-    Args:
-        markdown: the source of a Markdown cell.
-        dropped: headings to leave out, without their ``#``.
-
     Example:
         >>> print(excerpt("## Verdict\n\nIt *depends*.\n\n### Sources\n\n- one\n\n## Solutions"))
         ## Verdict
@@ -53,12 +49,7 @@ def excerpt(markdown: str, dropped: Collection[str] = NOT_FOR_A_ROOM) -> str:
 
 
 def ends_left_out(markdown: str) -> bool:
-    r"""Whether `excerpt` leaves out the end of a text. Then what follows the text is not for a room either.
-
-    Example:
-        >>> ends_left_out("## Verdict\n\n## Solutions\n\n### Exercise 1"), ends_left_out("## Verdict")
-        (True, False)
-    """
+    """Whether `excerpt` leaves out the end of a text. Then what follows the text is not for a room either."""
     return [is_left_out for *_, is_left_out in _sorted(markdown, NOT_FOR_A_ROOM)][-1]
 
 
@@ -86,10 +77,5 @@ def verdict_alone(markdown: str) -> str:
 
 
 def opening(markdown: str, up_to: str) -> str:
-    r"""Returns the text before the first line that begins with ``up_to``.
-
-    Example:
-        >>> opening("# A\n\n*Why?*\n\n**You need** a GPU.", "**You need**")
-        '# A\n\n*Why?*'
-    """
+    """Returns the text before the first line that begins with ``up_to``."""
     return re.split(rf"^{re.escape(up_to)}", markdown, maxsplit=1, flags=re.MULTILINE)[0].strip()

@@ -269,7 +269,7 @@ def write_slides(
     """Writes the slides of lessons, and returns the pages, one for each.
 
     Args:
-        lessons: the lessons.
+        lessons: one page is written for each.
         folder: where to.
         assets: where reveal.js and MathJax are, as seen from a page, such as ``../_static``. By default they are copied
             into ``folder``, so that it can be taken elsewhere as it is.

@@ -110,12 +110,7 @@ def demo_minutes(lesson: Lesson) -> float:
 
 
 def routes() -> list[Route]:
-    """Returns the routes, with the minutes that lessons and five-minute paths take now.
-
-    Example:
-        >>> [route.name for route in routes()]
-        ['Half a day', 'Half a day without a GPU', 'One day', 'Two days']
-    """
+    """Returns the routes, with the minutes that lessons and five-minute paths take now."""
     return [
         Route(each["name"], each["minutes"], each["about"], tuple(_days(each, plans()["plan"])))
         for each in plans()["routes"]

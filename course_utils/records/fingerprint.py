@@ -53,10 +53,6 @@ def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
     need. Materials (``course_utils.materials``) that they import count as if they stood in the notebook, and so does a
     program that they name as ``scripts/....py``. Other imports do not count, nor what only shows something.
 
-    Args:
-        notebook: the notebook's path.
-        name: the experiment, ``slug/experiment``.
-
     Raises:
         LessonError: if the notebook has no such experiment; the message lists those it has.
     """

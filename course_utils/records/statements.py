@@ -93,17 +93,16 @@ def needed(parts: Sequence[Statement], chosen: Collection[int]) -> list[Statemen
 
 
 def _examined(cell: int, node: ast.stmt) -> Statement:
-    table = symtable.symtable(ast.unparse(node), "cell", "exec")
-    binds = {each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()}
-    reads, reads_later = _read(table)
     parts = list(_as_it_runs(node))
+    binds = set(_bound(parts))
+    changes = set(_changed_in_place(parts))
+    reads, reads_later = _read(symtable.symtable(ast.unparse(node), "cell", "exec"))
     first_use: dict[str, ast.expr_context] = {}
     for part in parts:
         if isinstance(part, ast.Name):
             first_use.setdefault(part.id, part.ctx)
     given = {name for name, use in first_use.items() if isinstance(use, ast.Store)}
     given |= {part.name for part in parts if isinstance(part, ast.ExceptHandler) and part.name}
-    changes = set(_changed_in_place(parts))
     reads = (reads | changes) - given
     if isinstance(node, _MAY_HAPPEN):
         changes |= binds  # what was there before may still count
@@ -113,6 +112,19 @@ def _examined(cell: int, node: ast.stmt) -> Statement:
     return Statement(cell, node, *map(frozenset, (binds - changes, changes, reads, reads_later - binds)))
 
 
+def _bound(parts: Sequence[ast.AST]) -> Iterator[str]:
+    """The names that get a value. Not from symtable: since Python 3.12 it has those of comprehensions among them."""
+    loops = [part.target for part in parts if isinstance(part, ast.comprehension)]
+    own = {id(name) for target in loops for name in ast.walk(target)}
+    for part in parts:
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) and id(part) not in own:
+            yield part.id
+        elif isinstance(part, ast.alias):
+            yield (part.asname or part.name).split(".")[0]
+        elif isinstance(getattr(part, "name", None), str):  # a definition, or what a handler or a pattern names
+            yield part.name
+
+
 def _read(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
     """The notebook's names that are read when this runs, and those that are read when its functions are called."""
     is_top = table.get_type() == "module"
@@ -120,7 +132,7 @@ def _read(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
     later: set[str] = set()
     for child in table.get_children():
         child_now, child_later = _read(child)
-        if child.get_type() == "function" and child.get_name() not in _COMPREHENSIONS:
+        if child.get_type() == "function" and child.get_name().strip("<>") not in _COMPREHENSIONS:
             later |= child_now
         else:
             now |= child_now

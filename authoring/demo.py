@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
 from authoring.execution import KERNELSPEC, executed, seconds_of
 from authoring.room_text import NOT_FOR_A_ROOM, excerpt, opening, verdict_alone
 from course_utils.records.files import write_whole
@@ -75,25 +77,28 @@ def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
     title = opening(excerpt(cells[1]["source"]), _TITLE_ENDS)
     about = "> **Five minutes.** This is a copy: change what you like. " + _ANEW.format(lesson.number)
     set_up = "\n\n".join(["# Set-up\n" + cells[imports]["source"], *(_source(part, cells) for part in early)])
-    path = [_markdown("title", f"{title}\n\n{about}"), _code(SET_UP_ID, set_up, jupyter={"source_hidden": True})]
+    folded = {"jupyter": {"source_hidden": True}}
+    path = [new_markdown_cell(f"{title}\n\n{about}", id="title"), new_code_cell(set_up, id=SET_UP_ID, metadata=folded)]
     for number, cell in cells.items():
         before = [_source(part, cells) for part in late if part.cell == number]
         if before:
             source = "# From the lesson\n" + "\n\n".join(before)
-            path.append(_code(f"{SET_UP_ID}-{number}", source, jupyter={"source_hidden": True}))
+            path.append(new_code_cell(source, id=f"{SET_UP_ID}-{number}", metadata=folded))
         if number not in chosen or number in (1, imports):
             continue
         if cell["cell_type"] == "code":
             tags = [tag for tag in _tags(cell) if tag in ("experiment", "stable")]
-            path.append({**_code(cell["id"], cell["source"], tags=tags), "outputs": cell["outputs"]})
+            shown = {"id": cell["id"], "metadata": {"tags": tags}, "outputs": cell["outputs"]}
+            path.append(new_code_cell(cell["source"], **shown))
         elif text := excerpt(cell["source"], _DROPPED):
-            path.append(_markdown(cell["id"], verdict_alone(text) if text.startswith("## Verdict") else text))
+            text = verdict_alone(text) if text.startswith("## Verdict") else text
+            path.append(new_markdown_cell(text, id=cell["id"]))
     if notes:
         # The next heading of its level, the title, ends the fold.
-        heading = _markdown("notes-heading", "# Notes for the instructor", **{"jp-MarkdownHeadingCollapsed": True})
-        path = [heading, _markdown("notes", notes), *path]
-    metadata = {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}}
-    return {"cells": path, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+        collapsed = {"jp-MarkdownHeadingCollapsed": True}
+        heading = new_markdown_cell("# Notes for the instructor", id="notes-heading", metadata=collapsed)
+        path = [heading, new_markdown_cell(notes, id="notes"), *path]
+    return new_notebook(cells=path, metadata={"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
 
 
 def _hoisted(parts: list[Statement], chosen: set[int], imports: int) -> tuple[list[Statement], list[Statement]]:
@@ -154,14 +159,6 @@ def _source(part: Statement, cells: dict[int, dict[str, Any]]) -> str:
     """The text of a statement, as it stands in its cell."""
     first = min([part.node, *getattr(part.node, "decorator_list", [])], key=lambda node: node.lineno).lineno
     return "\n".join(cells[part.cell]["source"].split("\n")[first - 1 : part.node.end_lineno])
-
-
-def _markdown(identifier: str, source: str, **metadata: Any) -> dict[str, Any]:
-    return {"cell_type": "markdown", "id": identifier, "metadata": metadata, "source": source}
-
-
-def _code(identifier: str, source: str, **metadata: Any) -> dict[str, Any]:
-    return _markdown(identifier, source, **metadata) | {"cell_type": "code", "execution_count": None, "outputs": []}
 
 
 def write_demo(

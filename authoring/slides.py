@@ -17,6 +17,7 @@ from typing import Any
 
 import nbformat
 from nbconvert.exporters import SlidesExporter
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from traitlets.config import Config
 
 from authoring.execution import KERNELSPEC
@@ -71,12 +72,12 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     for number, part in enumerate(parts):
         part["id"] = f"part-{number}"
     metadata = {
-        "kernelspec": dict(KERNELSPEC),
+        "kernelspec": KERNELSPEC,
         "language_info": {"name": "python"},
         "title": f"{lesson.number:02d} · {lesson.title}",
         "has_formulas": any("$" in _CODE.sub("", part["source"]) for part in parts if part["cell_type"] == "markdown"),
     }
-    return {"cells": parts, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    return new_notebook(cells=parts, metadata=metadata)
 
 
 def _recorded_answer(lesson: Lesson, question: str) -> str:
@@ -103,7 +104,7 @@ def _last_heading(cell: dict[str, Any]) -> str:
 
 
 def _page(source: str, slide_type: str) -> dict[str, Any]:
-    return {"cell_type": "markdown", "metadata": {"slideshow": {"slide_type": slide_type}}, "source": source}
+    return new_markdown_cell(source, metadata={"slideshow": {"slide_type": slide_type}})
 
 
 # Code and its outputs
@@ -125,7 +126,7 @@ def _code(cell: dict[str, Any], heading: str, has_room: bool) -> Iterator[dict[s
         metadata = {"slideshow": {"slide_type": "-"}, "tags": ["only-output"] if group else []}
         # On a slide nobody can run a cell, so its number would say nothing.
         shown = [{**each, "execution_count": None} if "execution_count" in each else each for each in group]
-        yield {"cell_type": "code", "metadata": metadata, "source": source, "outputs": shown, "execution_count": None}
+        yield new_code_cell(source, metadata=metadata, outputs=shown)
         has_room = False
 
 

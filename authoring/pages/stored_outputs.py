@@ -34,9 +34,8 @@ def stamp(lesson: Lesson) -> None:
 
 def records_hash(lesson: Lesson) -> str:
     """A hash of the records of every lesson whose experiments a notebook shows, and of its own."""
-    source = "\n".join(
-        cell["source"] for cell in read_notebook(lesson.notebook)["cells"] if cell["cell_type"] == "code"
-    )
+    cells = read_notebook(lesson.notebook)["cells"]
+    source = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
     shown = {lesson.slug, *re.findall(r"""recorded\(\s*f?["']([a-z0-9_]+)/""", source)}
     records = hashlib.sha256()
     root = store.reference_root()

@@ -49,11 +49,7 @@ def notebooks_root() -> Path:
     chosen = os.environ.get("COURSE_NOTEBOOKS")
     root = Path(chosen) if chosen else Path(__file__).resolve().parents[2] / "notebooks"
     if not root.is_dir():
-        advice = (
-            "Correct or unset COURSE_NOTEBOOKS."
-            if chosen
-            else "Work in a clone of the repository, or set COURSE_NOTEBOOKS to the folder that holds the lessons."
-        )
+        advice = "Correct or unset COURSE_NOTEBOOKS." if chosen else "Work in a clone of the repository."
         raise LessonError(f"There is no notebooks folder at {root}. {advice}")
     return root
 

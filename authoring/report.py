@@ -63,3 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"report: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -156,8 +156,13 @@ def _authoring(verb: str) -> Callable[[list[str]], int]:
     return lambda arguments: _run([prepare(ROOT), "-m", "authoring", verb, *arguments])
 
 
+def _module(*words: str) -> Callable[[list[str]], int]:
+    """A verb that is a program of the environment, with what follows the verb as its arguments."""
+    return lambda arguments: _run([prepare(ROOT), "-m", *words, *arguments])
+
+
 def _course(verb: str) -> Callable[[list[str]], int]:
-    return lambda arguments: _run([prepare(ROOT), "-m", "course_utils.commands.cli", verb, *arguments])
+    return _module("course_utils.commands.cli", verb)
 
 
 def lint(arguments: list[str]) -> int:
@@ -223,9 +228,9 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "record": record,
     "refresh": refresh_generated,
     "check": _course("check"),
-    "report": _course("report"),
-    "demo": _authoring("demo"),
-    "slides": _authoring("slides"),
+    "report": _module("authoring.report"),
+    "demo": _module("authoring", "demo"),
+    "slides": _module("authoring", "slides"),
     "compare": _course("compare"),
     "lint": lint,
     "workspace": workspace,

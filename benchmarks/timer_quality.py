@@ -46,8 +46,9 @@ from course_utils.lessons.measuring.timer_trial import (
     summary,
     two_median_verdicts,
 )
+from course_utils.measure.compare import compare
 from course_utils.measure.machine import device_kind, environment
-from course_utils.measure.timing import DEFAULT_BUDGET_S, MAX_BUDGET_S, compare
+from course_utils.measure.rounds import DEFAULT_BUDGET_S, MAX_BUDGET_S
 from course_utils.records import paired
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.store import RecordError, write_json

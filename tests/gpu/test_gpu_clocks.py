@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from course_utils.measure.devices import CudaDevice, device_under_test
-from course_utils.measure.timing import compare, measure
+from course_utils.measure.compare import compare, measure
 from course_utils.records import paired
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.measure.devices import CudaDevice
-from course_utils.measure.timing import compare
+from course_utils.measure.compare import compare
 
 MIB = 2**20
 # Long beside everything that Python does in between.

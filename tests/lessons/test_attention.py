@@ -25,7 +25,7 @@ from course_utils.materials.attention import (
     that_run,
 )
 from course_utils.measure.fresh import Switches
-from course_utils.measure.timing import compare
+from course_utils.measure.compare import compare
 
 
 def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:

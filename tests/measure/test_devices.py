@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_utils.measure import devices, timing
+from course_utils.measure import devices, rounds
+from course_utils.measure.compare import CaseError, compare, measure
 from course_utils.measure.devices import CudaDevice, Device, MpsDevice, Sample, device_under_test
 from course_utils.measure.fresh import fresh
-from course_utils.measure.timing import CaseError, compare, measure
 from tests.scripted_cuda import MIB, ScriptedCuda
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -664,5 +664,5 @@ def test_gpu_tests_collect_and_say_why_they_are_skipped() -> None:
 
 def test_measuring_code_reads_no_other_clock() -> None:
     # The stand-in replaces `time` in these two modules; a clock taken in by name would escape it.
-    for module in (devices, timing):
+    for module in (devices, rounds):
         assert "from time import" not in Path(module.__file__).read_text(encoding="utf-8")

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from course_utils.measure import timing
+from course_utils.measure.compare import CaseError, compare, measure
 from course_utils.measure.devices import Device, Sample
 from course_utils.measure.fresh import RandomState, fresh
 from course_utils.measure.machine import environment
-from course_utils.measure.timing import MAX_BUDGET_S, CaseError, compare, measure, sweep
+from course_utils.measure.rounds import MAX_BUDGET_S
+from course_utils.measure.sweep import sweep
 from course_utils.records import paired
 
 pytestmark = pytest.mark.serial
@@ -449,8 +450,8 @@ def test_the_budget_is_kept(budget_s):
     assert result.spent_s <= spent
 
 
-@pytest.mark.parametrize(("call_s", "rounds", "verdict"), [(0.02, 8, "SLOWER"), (0.05, 1, "UNCLEAR")])
-def test_a_budget_is_exceeded_where_that_completes_the_rounds_of_a_verdict(monkeypatch, call_s, rounds, verdict):
+@pytest.mark.parametrize(("call_s", "round_count", "verdict"), [(0.02, 8, "SLOWER"), (0.05, 1, "UNCLEAR")])
+def test_a_budget_is_exceeded_where_that_completes_the_rounds_of_a_verdict(monkeypatch, call_s, round_count, verdict):
     """A round takes six calls. Within the budget there is time for three rounds of the shorter one."""
     clock = [0.0]
 
@@ -460,12 +461,12 @@ def test_a_budget_is_exceeded_where_that_completes_the_rounds_of_a_verdict(monke
             clock[0] += calls * sample.elapsed_s
             return sample
 
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: clock[0])
     device = OnAClockOfItsOwn({one: call_s, two: 1.1 * call_s})
     result = compare({"one": one, "two": two}, check=False, device=device, budget_s=0.5)
-    assert (result.rounds, result.planned_rounds) == (rounds, rounds)
+    assert (result.rounds, result.planned_rounds) == (round_count, round_count)
     assert result["two"].verdict == verdict
-    assert any("budget_s=" in note for note in result.notes) == (rounds < 8)
+    assert any("budget_s=" in note for note in result.notes) == (round_count < 8)
     assert clock[0] < 3 * 0.5
 
 

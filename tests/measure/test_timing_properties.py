@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from course_utils.measure import rounds
 from course_utils.measure.compare import CaseError, compare, measure
 from course_utils.measure.devices import Device, Sample
 from course_utils.measure.fresh import RandomState, fresh

@@ -35,36 +35,7 @@ def _with_own_default_device(check: Callable[[Any], str | None]) -> Callable[[An
     return checked
 
 
-@exercise(
-    "Follow the input",
-    right="The noise is made where the images are and in their dtype, so nothing is moved and no device is named.",
-    hints={
-        "names_device": (
-            "Your code names a device, so it fails wherever the images are on another one. The images know where they "
-            "are. How can the noise learn it from them?"
-        ),
-        "stays_here": (
-            "With images that are not on the CPU, your code raises an error: the noise is on the CPU, and an operation "
-            "does not move it. Where should the noise be made?"
-        ),
-        "moved": (
-            "Right device in the end, but the noise is made on the CPU and copied from there, in each call. Which "
-            "functions make a tensor on the device of another one from the start?"
-        ),
-        "fetches": (
-            "Your code asks for numbers of the images on the CPU. That copies them out of their device, and on a GPU "
-            "Python waits for it. What do you need to know of the images to make noise for them? No number."
-        ),
-        "other_dtype": (
-            "For images in float16 or in bfloat16 you return another dtype: the noise has the default one, or one that "
-            "you name, and the sum takes the wider. What else can the noise take over from the images?"
-        ),
-        "in_place": (
-            "You change the images that were passed in. The caller may need them again. Which operation makes a new "
-            "tensor?"
-        ),
-    },
-)
+@exercise
 @_with_own_default_device
 def check_add_noise(answer: Any) -> str | None:
     """Runs the answer on images on ``meta``, noting where tensors are made; then on the CPU, for the values."""
@@ -203,36 +174,7 @@ def _is_accelerator(value: Any) -> bool:
     return isinstance(value, str) and value.partition(":")[0] in _ACCELERATORS
 
 
-@exercise(
-    "From NumPy without detours",
-    right="The features are the array's own memory, and the labels became integers in one pass.",
-    hints={
-        "elsewhere": (
-            "What you return is not on the CPU any more: it was moved, so it was copied. The task wants the array's "
-            "own memory. Moving is for later. Which line can go?"
-        ),
-        "in_place": (
-            "You change the arrays that were passed in. The caller may need them again. The features need no "
-            "arithmetic at all, and the labels a tensor of their own. Which line writes into the arrays?"
-        ),
-        "float64": (
-            "The features come back as float64. That is twice the memory, and a float32 model refuses them. The array "
-            "is float32: on which detour did the numbers change?"
-        ),
-        "copies": (
-            "The values are right, but they lie in new memory: all of them were copied. `torch.tensor()` always "
-            "copies. Which function makes a tensor out of the memory that is there?"
-        ),
-        "float_labels": (
-            "The labels are still floating-point numbers. `cross_entropy` takes such targets for probabilities, and "
-            "fails or computes something else. Which dtype do class numbers have?"
-        ),
-        "other_integers": (
-            "The labels are integers, but not the ones that `cross_entropy` asks for in class numbers. Which integer "
-            "dtype does PyTorch index with?"
-        ),
-    },
-)
+@exercise
 @_with_own_default_device
 def check_as_tensors(answer: Any) -> str | None:
     """Compares addresses, dtypes and values."""
@@ -318,44 +260,7 @@ class Decoder(nn.Module):
         return self.head(self.mixing(rotated))
 
 
-@exercise(
-    "Load it only once",
-    right="Built without memory, filled from the checkpoint alone; what no checkpoint holds is computed afterwards.",
-    hints={
-        "built_for_real": (
-            "The model is built with memory and random weights, and then the checkpoint overwrites them. On which "
-            "device does building a model cost neither?"
-        ),
-        "on_meta": (
-            "A tensor of your model is still on meta: it has a shape and no numbers. Either give all tensors memory "
-            "before you load, or compute what the checkpoint does not hold. Which one is it here?"
-        ),
-        "moves_meta": (
-            "PyTorch told you: a tensor on meta cannot be moved, for it has no numbers to copy. At the line that "
-            "moves, something is still on meta: all of it, or the buffer alone. What must come before that line, or "
-            "instead of it?"
-        ),
-        "other_device": (
-            "Asked for a model on another device than the CPU, you return one with tensors elsewhere. Which line does "
-            "not use `device`?"
-        ),
-        "draws": (
-            "The model is complete, and random numbers were drawn to be overwritten: layers were reset before the "
-            "checkpoint was loaded. What does the checkpoint leave for `reset_parameters` to do?"
-        ),
-        "never_loaded": (
-            "A parameter holds whatever was in its memory before. `to_empty` gives memory, not numbers. What fills it?"
-        ),
-        "empty_buffer": (
-            "All parameters are right, and `rotary` holds whatever was in its memory before. No checkpoint holds it. "
-            "Which method of the model computes it, and when may you call it?"
-        ),
-        "untied": (
-            "Embedding and output layer have equal numbers now, but they are two parameters: each gets a gradient and "
-            "an update of its own. What ties them again, and after which step?"
-        ),
-    },
-)
+@exercise
 @_with_own_default_device
 def check_load_decoder(answer: Any) -> str | None:
     """Looks at every tensor of the model, which was built by a function that notes where, in memory full of NaN."""

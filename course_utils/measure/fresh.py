@@ -10,7 +10,7 @@ import contextlib
 import operator
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,16 @@ class Switches:
     def now(cls) -> Switches:
         """Read all switches."""
         return cls({name: get() for name, (get, _) in _SWITCHES.items()})
+
+    @classmethod
+    @contextlib.contextmanager
+    def kept(cls) -> Iterator[None]:
+        """Put all switches back at the end of a block."""
+        before = cls.now()
+        try:
+            yield
+        finally:
+            before.restore()
 
     def restore(self) -> None:
         """Set every switch that differs from what it was."""

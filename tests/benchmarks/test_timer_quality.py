@@ -25,8 +25,8 @@ import torch
 
 from course_utils.lessons.measuring import timer_trial as quality
 from course_utils.lessons.measuring.timer_trial import TimerQuality, Trial
-from course_utils.measure.machine import environment
 from course_utils.measure.compare import compare
+from course_utils.measure.machine import environment
 from course_utils.records import paired
 from course_utils.records.store import RecordError, machines, records_of, write_json
 

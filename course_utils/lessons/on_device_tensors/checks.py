@@ -25,12 +25,9 @@ def _with_own_default_device(check: Callable[[Any], str | None]) -> Callable[[An
 
     @functools.wraps(check)
     def checked(answer: Any) -> str | None:
-        switches = Switches.now()
-        torch.set_default_device(None)
-        try:
+        with Switches.kept():
+            torch.set_default_device(None)
             return check(answer)
-        finally:
-            switches.restore()
 
     return checked
 
@@ -99,16 +96,13 @@ def _judged_by_values(answer: Any) -> str | None:
 
 def _ask(answer: Any, *args: Any) -> Any:
     """Ask, and put back what the answer switches."""
-    switches = Switches.now()
-    try:
+    with Switches.kept():
         result = ask(answer, *args)
         if torch.get_default_device() != torch.device("cpu"):
             raise NotRight(
                 "Your function leaves another default device behind, for all code that runs after it. "
                 "`with torch.device(...)` ends by itself."
             )
-    finally:
-        switches.restore()
     return result
 
 

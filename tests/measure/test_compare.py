@@ -376,6 +376,15 @@ def test_the_budget_is_kept(budget_s):
     assert result.spent_s <= spent
 
 
+def test_the_size_for_tests_keeps_measurements_short_whatever_their_budget(monkeypatch):
+    monkeypatch.setenv("COURSE_SIZE", "test")
+    started = time.perf_counter()
+    result = compare({"a": lambda: time.sleep(0.001), "b": lambda: time.sleep(0.002)}, budget_s=60, memory=False)
+    assert time.perf_counter() - started < 5
+    assert 1 <= result.rounds < 100
+    assert result.environment.size == "test"
+
+
 @pytest.mark.parametrize(("call_s", "round_count", "verdict"), [(0.02, 8, "SLOWER"), (0.05, 1, "UNCLEAR")])
 def test_a_budget_is_exceeded_where_that_completes_the_rounds_of_a_verdict(monkeypatch, call_s, round_count, verdict):
     """A round takes six calls. Within the budget there is time for three rounds of the shorter one."""

@@ -56,6 +56,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, gib: float, capability: tuple[int, int
         ("cuda", None, "full", "large"),
         ("cuda", "full", "full", "large"),
         ("cuda", "smoke", "smoke", "small"),
+        ("cuda", "test", "test", "small"),
         ("cuda", "", "full", "large"),
         ("cuda", "  Smoke ", "smoke", "small"),
     ],
@@ -70,6 +71,7 @@ def test_size_by_machine_and_wish(
 ) -> None:
     on(kind, size)
     _gpu(monkeypatch, 139.8, (9, 0))
+    assert device_kind() == kind
     assert course_size() == expected_size
     assert scaled(cpu="small", cuda="large") == expected
 

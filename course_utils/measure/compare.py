@@ -151,7 +151,7 @@ def compare(
             name=name,
             parameters=dict(parameters or {}),
             cache=cache,
-            clock=rounds.device.cold_clock() if cache == "cold" else rounds.device.clock,
+            clock=rounds.device.cold_clock if cache == "cold" else rounds.device.clock,
             agreement=agreement,
             practical=practical,
             planned_rounds=rounds.planned,

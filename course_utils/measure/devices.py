@@ -79,7 +79,7 @@ class Device:
 
     Attributes:
         kind: ``cpu``, ``cuda`` or ``mps``.
-        clock: how ``elapsed_s`` is read, in words.
+        clock: how ``elapsed_s`` is read, in words; ``cold_clock`` with a cold cache.
         min_sample_s: a timing shorter than this gets more calls: far above the clock's resolution and its cost.
         min_cold_sample_s: the same with a cold cache. Each call is timed by itself there, and emptying the cache before
             it takes far longer than the call, so as few calls as the clock allows.
@@ -87,6 +87,7 @@ class Device:
 
     kind = "cpu"
     clock = "host clock"
+    cold_clock = "host clock, each call apart"
     # Where the buffer that empties the cache lives.
     _torch_device = "cpu"
     # A thousand times what reading the clock costs, and short enough that most timings escape the scheduler's tick.
@@ -96,10 +97,6 @@ class Device:
 
     def synchronize(self) -> None:
         """Wait until the device is idle. A CPU always is, once the call is back."""
-
-    def cold_clock(self) -> str:
-        """How ``elapsed_s`` is read with a cold cache, in words."""
-        return "host clock, each call apart"
 
     def sample(self, fn: Callable[[], Any], calls: int, cache: str) -> Sample:
         """Time ``calls`` calls: all together, or one by one with a ``cold`` cache, emptied outside of the time."""
@@ -173,6 +170,7 @@ class CudaDevice(Device):
 
     kind = "cuda"
     clock = "host clock, until the GPU is idle"
+    cold_clock = "GPU events, each call apart"
     # Waiting for the GPU costs some 10 µs of host time, once in each timing: 0.5% of this.
     min_sample_s = 2e-3
     # Events resolve 0.5 µs.
@@ -186,10 +184,6 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         """Wait until all streams of the GPU are idle."""
         self._api.synchronize()
-
-    def cold_clock(self) -> str:
-        """How ``elapsed_s`` is read with a cold cache, in words."""
-        return "GPU events, each call apart"
 
     def _events(self, count: int) -> list[Any]:
         return [self._api.Event(enable_timing=True) for _ in range(count)]

@@ -61,13 +61,6 @@ def test_ceilings_of_this_machine(real: Ceilings) -> None:
         assert real.parameters["matmul_n"] == 1024
 
 
-def test_a_second_question_is_not_measured_again(real: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_samples", lambda *_: pytest.fail("measured again"))
-    again = limits.ceilings(name="tiny/ceilings")
-    assert again.entries == real.entries
-    assert (real.name, again.name) == (None, "tiny/ceilings")
-
-
 def test_a_named_question_is_kept_while_a_lesson_is_recorded(
     real: Ceilings, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,15 +148,6 @@ def test_switches_of_a_case_reach_neither_the_other_nor_the_caller():
         assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_the_default_device_is_put_back():
-    def factory():
-        torch.set_default_device("meta")
-        return lambda: torch.zeros(2)
-
-    compare({"cpu": lambda: torch.zeros(2), "meta": fresh(factory)}, check=False, **QUICK)
-    assert torch.get_default_device() == torch.device("cpu")
-
-
 def test_state_is_put_back_after_a_failure_too():
     threads = torch.get_num_threads()
     torch.manual_seed(3)
@@ -423,7 +414,7 @@ class InterruptedDevice(ScriptedDevice):
         return super().sample(fn, calls, cache)
 
 
-@pytest.mark.parametrize("timings", [3, 4, 5, 3 * 50, 3 * 50 + 1, 3 * 50 + 2])
+@pytest.mark.parametrize("timings", [3, 5, 3 * 50 + 1])
 def test_ctrl_c_keeps_complete_rounds(timings):
     device = InterruptedDevice(timings)
     result = compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
@@ -439,18 +430,6 @@ def test_ctrl_c_keeps_complete_rounds(timings):
 
 def interrupt():
     raise KeyboardInterrupt
-
-
-def test_ctrl_c_in_the_code_itself_puts_state_back():
-    threads = torch.get_num_threads()
-
-    def factory():
-        torch.set_num_threads(threads + 1)
-        return interrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compare({"a": one, "b": fresh(factory)}, **QUICK)
-    assert torch.get_num_threads() == threads
 
 
 def test_ctrl_c_in_the_memory_pass_keeps_the_rounds():
@@ -529,11 +508,8 @@ def test_cases_that_are_none(cases, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        *(
-            ({"budget_s": budget}, "more than 0 and at most 3600")
-            for budget in (0, -1, math.nan, math.inf, -math.inf, MAX_BUDGET_S * 2, "2", None)
-        ),
-        *(({"practical": practical}, "between 0 and 1") for practical in (0, 1, -0.1, 2, math.nan, math.inf)),
+        *(({"budget_s": budget}, "more than 0 and at most 3600") for budget in (0, math.nan, MAX_BUDGET_S * 2, "2")),
+        *(({"practical": practical}, "between 0 and 1") for practical in (0, 1, math.nan)),
         ({"cache": "hot"}, "'warm' or 'cold', got 'hot'"),
         ({"items": {"a": 1}}, "name exactly the cases a, b; got a"),
         ({"flops": {"a": 1, "c": 2}}, "flops= .*a, b; got a, c"),
@@ -643,13 +619,10 @@ def test_a_sweep_gives_a_rate_only_where_it_says_something():
 def test_a_sweep_names_the_value_at_which_a_case_failed():
     with pytest.raises(CaseError, match=r"at n=2: case 'b' failed"):
         sweep(lambda n: {"a": one, "b": one if n == 1 else lambda: 1 / 0}, over={"n": [1, 2]}, **QUICK)
+    with pytest.raises(CaseError, match=r"at n=0: the cases could not be made: ZeroDivisionError"):
+        sweep(lambda n: {"a": one, "b": two} if 1 / n else {}, over={"n": [1, 0]}, **QUICK)
     with pytest.raises(ValueError, match="more than 0"):
         sweep(lambda n: {"a": one, "b": two}, over={"n": [1]}, budget_s=-1)
-
-
-def test_a_sweep_names_the_value_at_which_cases_could_not_be_made():
-    with pytest.raises(CaseError, match="n=0"):
-        sweep(lambda n: {"a": one, "b": two} if 1 / n else {}, over={"n": [1, 0]}, **QUICK)
 
 
 def test_an_unknown_size_is_refused_before_anything_is_measured(monkeypatch):

@@ -82,12 +82,6 @@ def test_cuda_device_time_holds_the_gaps_that_a_slow_host_leaves(gpu: ScriptedCu
     assert sample.enqueue_s == pytest.approx(sample.device_s, rel=0.03)
 
 
-def test_cuda_work_on_another_stream_is_in_elapsed_time_only(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    sample = cuda.sample(lambda: gpu.kernel(1e-3, stream=1), 4, "warm")
-    assert sample.elapsed_s == pytest.approx(1e-3, rel=0.02)
-    assert sample.device_s < 0.02 * sample.elapsed_s
-
-
 def test_cuda_timing_begins_when_the_gpu_is_idle(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
     gpu.kernel(5.0)  # somebody else's work from before
     assert cuda.sample(lambda: gpu.kernel(1e-3), 1, "warm").elapsed_s < 2e-3
@@ -202,15 +196,6 @@ def test_cpu_code_on_a_gpu_machine_is_not_called_launch_bound(gpu: ScriptedCuda,
 
 # ---------------------------------------------------------------------------------------------------------------------
 # GPU: a whole comparison
-
-
-@pytest.mark.parametrize("kernel_s", [2e-6, 50e-6, 900e-6, 5e-3])
-def test_cuda_timings_get_enough_calls(gpu: ScriptedCuda, cuda: CudaDevice, kernel_s: float) -> None:
-    result = compare({"a": lambda: gpu.kernel(kernel_s), "b": lambda: gpu.kernel(kernel_s)}, budget_s=0.5, device=cuda)
-    for measurement in result.cases:
-        assert measurement.calls * measurement.median_s >= 0.9 * cuda.min_sample_s
-        assert len(measurement.enqueue_s) == len(measurement.device_s) == measurement.rounds == result.rounds
-    assert result.control.calls == result.cases[0].calls
 
 
 def test_cuda_known_ratio(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
@@ -370,19 +355,6 @@ def test_last_level_cache_is_read_from_the_system(
         (tmp_path / folder / "size").write_text(text + "\n", encoding="ascii")
     monkeypatch.setattr(Device, "_cache_folder", tmp_path)
     assert Device().cache_bytes() == expected
-
-
-def test_flush_buffer_is_twice_the_cache_and_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "index3").mkdir()
-    (tmp_path / "index3" / "size").write_text("3072K\n", encoding="ascii")
-    monkeypatch.setattr(Device, "_cache_folder", tmp_path)
-    device = Device()
-    device.flush_cache()
-    buffer = device._buffer
-    assert buffer.nbytes == 6 * MIB
-    device.flush_cache()
-    assert device._buffer is buffer
-    assert buffer.unique().tolist() == [2]
 
 
 # What torch takes for the number in `tensor * 2`.

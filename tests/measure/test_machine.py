@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_utils.measure import machine
@@ -103,6 +103,7 @@ def test_a_size_that_is_none_is_one_clear_message(on: Callable[..., None], size:
 # Names
 
 
+@settings(max_examples=30)
 @given(st.text())
 def test_slug_is_fit_for_a_folder_whatever_the_text(text: str) -> None:
     result = slug(text)

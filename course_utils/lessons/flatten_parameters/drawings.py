@@ -32,8 +32,8 @@ def weights_in_memory() -> ResultFigure:
         pen.write(x + wide / 2, fresh + 0.2, "copy", size=10, ha="center")
         pen.arrow((start + wide / 2, top - 0.03), (x + wide / 2, fresh + 0.43), ORANGE, "--", width=2)
         x += wide
-    said = "at every call: allocate a buffer, zero it, copy all weights into it"
-    pen.write(left + 0.6 + total / 2, fresh - 0.15, said, ORANGE_INK, ha="center")
+    words = "at every call: allocate a buffer, zero it, copy all weights into it"
+    pen.write(left + 0.6 + total / 2, fresh - 0.15, words, ORANGE_INK, ha="center")
     pen.box(6.75, fresh - 0.12, 1.05, 0.64, "cuDNN", PALE_GREEN)
     pen.arrow((left + 0.65 + total, fresh + 0.2), (6.73, fresh + 0.2), ORANGE, "--")
 
@@ -44,8 +44,8 @@ def weights_in_memory() -> ResultFigure:
         pen.ax.add_patch(FancyBboxPatch((x, flat), wide, 0.4, boxstyle="square,pad=0", fc=PALE_BLUE, ec=EDGE, lw=1))
         pen.write(x + wide / 2, flat + 0.2, name, size=10, ha="center")
         x += wide
-    said = "at every call: compare the addresses, copy nothing"
-    pen.write(left + 0.6 + total / 2, flat - 0.2, said, BLUE_INK, ha="center")
+    words = "at every call: compare the addresses, copy nothing"
+    pen.write(left + 0.6 + total / 2, flat - 0.2, words, BLUE_INK, ha="center")
     pen.box(6.75, flat - 0.12, 1.05, 0.64, "cuDNN", PALE_GREEN)
     pen.arrow((left + 0.65 + total, flat + 0.2), (6.73, flat + 0.2), BLUE)
     return pen.described(

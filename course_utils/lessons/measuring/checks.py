@@ -85,22 +85,22 @@ def check_first_call(answer: Any) -> str | None:
     """Examine ``usual_seconds(fn, clock)``: seconds of a usual call in the steady state."""
     calls = _ScriptedCalls()
     seconds = number(ask(answer, calls.call, calls.clock))
-    made = calls.durations_s
-    if len(made) < 3:
-        raise NotRight(f"You called the function {len(made)} times. Even a steady state has to be reached first.")
+    durations = calls.durations_s
+    if len(durations) < 3:
+        raise NotRight(f"You called the function {len(durations)} times. Even a steady state has to be reached first.")
     if math.isclose(seconds, 1.0, rel_tol=0.03):
         return None
 
     def says(value: float) -> bool:
         return math.isclose(seconds, value, rel_tol=1e-6)
 
-    if says(statistics.fmean(made)):
+    if says(statistics.fmean(durations)):
         return "counts_first_calls"
-    if says(statistics.fmean(made[1:])):
+    if says(statistics.fmean(durations[1:])):
         return "one_warm_up"
-    if any(says(statistics.fmean(made[skip:])) for skip in range(2, len(made))):
+    if any(says(statistics.fmean(durations[skip:])) for skip in range(2, len(durations))):
         return "mean"
-    if says(min(made)):
+    if says(min(durations)):
         return "fastest"
     raise NotRight(f"A usual call takes 1 s on the scripted clock, and your function says {seconds:g} s.")
 

@@ -156,16 +156,12 @@ def _is_on_cpu(value: Any) -> bool:
 
 def _is_cpu(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
-        return value.device.type == "cpu"
-    return (
-        value == torch.device("cpu") if isinstance(value, torch.device) else isinstance(value, str) and value == "cpu"
-    )
+        value = value.device
+    return isinstance(value, str | torch.device) and str(value) == "cpu"
 
 
 def _is_accelerator(value: Any) -> bool:
-    if isinstance(value, torch.device):
-        return value.type in _ACCELERATORS
-    return isinstance(value, str) and value.partition(":")[0] in _ACCELERATORS
+    return isinstance(value, str | torch.device) and str(value).partition(":")[0] in _ACCELERATORS
 
 
 @exercise
@@ -206,14 +202,7 @@ def check_as_tensors(answer: Any) -> str | None:
 
 
 class Decoder(nn.Module):
-    """What exercise 3 loads: a table of rotations that no checkpoint holds, and an output layer tied to the embedding.
-
-    Args:
-        vocabulary: number of tokens.
-        width: size of a token's vector; even.
-
-    Attributes:
-        rotary: cosines and sines of each position, float32 ``[2, 16, width / 2]``; a buffer outside of the state.
+    """What exercise 3 loads: an output layer tied to the embedding, and a table of rotations outside of the state.
 
     Example:
         >>> Decoder()(torch.zeros(2, 4, dtype=torch.int64)).shape
@@ -240,14 +229,7 @@ class Decoder(nn.Module):
         self.register_buffer("rotary", torch.stack([angles.cos(), angles.sin()]), persistent=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Predict the next token.
-
-        Args:
-            tokens: int64 ``[batch, length]``, at most 16 long.
-
-        Returns:
-            Logits, float32 ``[batch, length, vocabulary]``.
-        """
+        """Predict the next token, from at most 16."""
         even, odd = self.embedding(tokens).unflatten(-1, (-1, 2)).unbind(-1)
         cos, sin = self.rotary[:, : tokens.shape[1]]
         rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
@@ -310,17 +292,17 @@ def _problem_of_model(model: Any, built_on: set[str], expected: Decoder) -> str 
     for name, value in wanted.items():
         if name not in tensors:
             raise NotRight(f"{name} is no longer in the model.")
-        found = tensors[name]
-        if (found.shape, found.dtype, found.device) != (value.shape, value.dtype, value.device):
+        loaded = tensors[name]
+        if (loaded.shape, loaded.dtype, loaded.device) != (value.shape, value.dtype, value.device):
             raise NotRight(
-                f"{name} is {found.dtype} {tuple(found.shape)} on {found.device}, and was to be {value.dtype} "
+                f"{name} is {loaded.dtype} {tuple(loaded.shape)} on {loaded.device}, and was to be {value.dtype} "
                 f"{tuple(value.shape)} on {value.device}."
             )
-        if torch.equal(found, value):
+        if torch.equal(loaded, value):
             continue
         if name == "rotary":
             return "empty_buffer"
-        if found.isnan().any():
+        if loaded.isnan().any():
             return "never_loaded"
         raise NotRight(f"{name} has other values than the checkpoint.")
     return None if model.head.weight is model.embedding.weight else "untied"

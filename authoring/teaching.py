@@ -5,7 +5,6 @@ Plans are in ``book/instructors.yml``. Everything else comes from records, from 
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -254,20 +253,15 @@ def wrong_turns(lesson: Lesson) -> list[WrongTurn]:
         >>> wrong_turns(find_lesson("pinned_memory"))[0].exercise
         'Is it worth it?'
     """
+    import yaml
+
+    path = package_root() / "lessons" / lesson.slug / "hints.yml"
+    checks = yaml.safe_load(path.read_text(encoding="utf-8")).values()
     return [
-        WrongTurn(name, key.replace("_", " "), hint)
-        for name, hints in _checks(package_root() / "lessons" / lesson.slug / "checks.py")
-        for key, hint in hints.items()
+        WrongTurn(check["name"], key.replace("_", " "), hint)
+        for check in checks
+        for key, hint in check["hints"].items()
     ]
-
-
-def _checks(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Name and hints of each check, read from the text of its module: importing it would import torch."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        for call in getattr(node, "decorator_list", []):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "exercise":
-                hints = next(keyword.value for keyword in call.keywords if keyword.arg == "hints")
-                yield ast.literal_eval(call.args[0]), ast.literal_eval(hints)
 
 
 def presenter_notes(lesson: Lesson) -> str:

@@ -110,7 +110,7 @@ def test_a_number_that_nobody_recorded_is_an_error(monkeypatch: pytest.MonkeyPat
 
 @each_lesson
 def test_wrong_turns_are_those_of_the_checks(lesson: Lesson):
-    """They are read from the text of the module; here it is imported."""
+    """They are read from the file of hints; here the checks are imported."""
     module = importlib.import_module(f"course_utils.lessons.{lesson.slug}.checks")
     checks = [value for value in vars(module).values() if isinstance(value, Exercise)]
     real = [(check.name, key.replace("_", " "), hint) for check in checks for key, hint in check.hints.items()]

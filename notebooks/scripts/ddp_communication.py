@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import report, timed_rounds
+from course_utils.ranks.reports import report, timed_rounds
 
 LENGTH = 32
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import report, timed_rounds
+from course_utils.ranks.reports import report, timed_rounds
 
 Cases = dict[str, Callable[[], Tensor] | None]
 

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import memory_by_kind, report
+from course_utils.ranks.reports import memory_by_kind, report
 
 # Relative, in float32: the order of additions differs between one process and several, nothing else does.
 GRADIENT_TOLERANCE, LOSS_TOLERANCE = 1e-5, 1e-3

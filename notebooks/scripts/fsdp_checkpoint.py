@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import memory_by_kind, report
+from course_utils.ranks.reports import memory_by_kind, report
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import report
+from course_utils.ranks.reports import report
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

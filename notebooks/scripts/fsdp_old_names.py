@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_utils.materials.models import GPT, Block
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import memory_by_kind, report
+from course_utils.ranks.reports import memory_by_kind, report
 
 BLOCKS = ModuleWrapPolicy({Block})
 

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import memory_by_kind, report, timed_rounds
+from course_utils.ranks.reports import memory_by_kind, report, timed_rounds
 from course_utils.ranks.memory import RankMemory
 
 STRATEGIES = ("DDP", "ZeRO-1", "FSDP no reshard", "FSDP", "FSDP root only")

@@ -36,7 +36,7 @@ class RankReport:
 
 @dataclass(frozen=True, repr=False)
 class RankResults(Result):
-    """What the ranks of a torchrun program reported to :func:`course_utils.run_ranks`.
+    """What the ranks of a torchrun program reported to :func:`course_utils.ranks.launch.run_ranks`.
 
     Attributes:
         program: the program's path, as it was given.
@@ -192,7 +192,7 @@ class RankResults(Result):
         )
 
     def comparison(self, key: str = "rounds", practical: float = paired.PRACTICAL) -> Comparison:
-        """What :func:`course_utils.ranks.launch.timed_rounds` timed in the program, compared.
+        """What :func:`course_utils.ranks.reports.timed_rounds` timed in the program, compared.
 
         A case's time in a round is that of the slowest rank.
 

@@ -32,8 +32,8 @@ from course_utils.ranks.agent import RUN_VARIABLE, end_run, outcome_file
 from course_utils.ranks.entry import DEADLINE_VARIABLE, FOLDER_VARIABLE, report_file, stack_file
 from course_utils.records.kinds.rank_results import RankReport, RankResults
 from course_utils.records.store import keep
+from course_utils.show.formats import format_bytes
 from course_utils.show.progress import Progress, progress
-from course_utils.show.quantities import format_bytes
 from course_utils.show.suggestions import did_you_mean
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -169,8 +169,8 @@ def _checked_program(program: str | os.PathLike[str]) -> Path:
     folder = path.parent if path.parent.is_dir() else Path()
     programs = sorted(str(file) for file in folder.glob("*.py"))
     raise FileNotFoundError(
-        f"there is no program {str(program)!r}{did_you_mean(str(path), programs)}. A path is relative to the notebook's "
-        f"folder; programs in {str(folder)!r}: {', '.join(programs) or 'none'}."
+        f"there is no program {str(program)!r}{did_you_mean(str(path), programs)}. A path is relative to the "
+        f"notebook's folder; programs in {str(folder)!r}: {', '.join(programs) or 'none'}."
     )
 
 

@@ -99,7 +99,7 @@ def run_ranks(
     """Run a torchrun program on several processes of this machine and return what they report.
 
     The program is an ordinary one: the same file runs under ``torchrun`` in a shell, on one machine or several. It
-    hands over values with :func:`course_utils.ranks.reports.report`. Its working directory is the notebook's.
+    hands over values with :func:`course_utils.ranks.programs.report`. Its working directory is the notebook's.
 
     Args:
         program: path of a Python file, for example ``scripts/ddp_train.py``.
@@ -184,10 +184,8 @@ def _checked_arguments(args: Sequence[str | int | float]) -> tuple[str, ...]:
 
 
 def _check_numbers(ranks: int, timeout_s: float, threads_per_rank: int | None) -> None:
-    for what, value in {
-        "ranks": ranks,
-        "threads_per_rank": 1 if threads_per_rank is None else threads_per_rank,
-    }.items():
+    numbers = {"ranks": ranks} | ({} if threads_per_rank is None else {"threads_per_rank": threads_per_rank})
+    for what, value in numbers.items():
         if type(value) is not int or value < 1:
             raise ValueError(f"{what} is a whole number, 1 or more; got {value!r}")
     if not 0 < timeout_s < float("inf"):

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import MLP
 from course_utils.materials.text import library_text
-from course_utils.ranks.reports import report
+from course_utils.ranks.programs import report
 
 BATCH, LENGTH = 32, 64
 Batches = list[tuple[Tensor, Tensor]]

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.reports import memory_by_kind, report
+from course_utils.ranks.programs import join_ranks, memory_by_kind, report
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -70,13 +70,7 @@ def main() -> None:
     if not args.folder:
         parser.error("say where the checkpoint is: --folder FOLDER")
 
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    cuda = torch.cuda.device_count() >= local_ranks
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
 
     batches = list(text_batches(library_text(2**16).data, args.batch, args.length, 4, device=device))

@@ -6,7 +6,6 @@ On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=
 """
 
 import argparse
-import os
 from collections.abc import Callable, Iterable
 
 import torch
@@ -18,36 +17,13 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.reports import report
+from course_utils.ranks.collectives import Collectives
+from course_utils.ranks.programs import join_ranks, report
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-class Collectives(TorchDispatchMode):
-    """Notes name, dtype and bytes of each collective."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, str, int]] = []
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation.namespace == "c10d":
-            tensors = [value for value in args if isinstance(value, torch.Tensor)]
-            if tensors:
-                whole = max(tensors, key=lambda tensor: tensor.nbytes)
-                name = operation.__name__.split(".")[0].strip("_").removesuffix("_base")
-                self.seen.append((name, str(whole.dtype).removeprefix("torch."), whole.nbytes))
-        return operation(*args, **(kwargs or {}))
-
-    def of(self, name: str) -> dict[str, object]:
-        """Number, bytes and dtypes of one kind of collective."""
-        found = [entry for entry in self.seen if entry[0] == name]
-        dtypes = " ".join(sorted({dtype for _, dtype, _ in found}))
-        return {"calls": len(found), "bytes": sum(size for *_, size in found), "dtype": dtypes}
 
 
 def shard(model: GPT, mesh: DeviceMesh, policy: MixedPrecisionPolicy | None = None) -> nn.Module:
@@ -204,13 +180,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32, help="bytes in a piece")
     args = parser.parse_args()
 
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    cuda = torch.cuda.device_count() >= local_ranks
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
 
     def gpt() -> GPT:

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from course_utils.ranks.reports import report
+from course_utils.ranks.programs import report
 
 RANK = int(os.environ["RANK"])
 

@@ -1,4 +1,4 @@
-"""For torchrun programs: hand values to the notebook, time rounds on all ranks, count memory by kind.
+"""For torchrun programs: meet the other ranks, hand values to the notebook, time rounds, count memory by kind.
 
 They do no harm elsewhere: a program that plain torchrun starts, on this machine or on a cluster, runs as it would
 without them, and rank 0 prints what it has to say.
@@ -32,6 +32,19 @@ _WAITS_ON_CPU = ("gloo", "mpi", "fake")
 _reported: dict[str, Any] = {}
 # The process group of the program, and one beside it in which ranks wait for each other.
 _waiting: tuple[weakref.ref[Any], Any] | None = None
+
+
+def join_ranks() -> tuple[int, int, torch.device]:
+    """Meet the other processes. torchrun has put into the environment who you are and where they are."""
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if torch.cuda.device_count() >= local_ranks:
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        dist.init_process_group("gloo")
+    return dist.get_rank(), dist.get_world_size(), device
 
 
 def report(**values: Any) -> None:

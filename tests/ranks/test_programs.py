@@ -10,15 +10,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils.ranks import reports
-from course_utils.ranks.reports import memory_by_kind, report, timed_rounds
+from course_utils.ranks import programs
+from course_utils.ranks.programs import memory_by_kind, report, timed_rounds
 
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(reports, "_waiting", None)
-    monkeypatch.setattr(reports, "_reported", {})
+    monkeypatch.setattr(programs, "_waiting", None)
+    monkeypatch.setattr(programs, "_reported", {})
 
 
 def test_reports_elsewhere_are_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_a_report_that_no_record_could_hold_is_refused_where_it_is_made(
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text())["values"] == {"loss": 1.0}
     # A lesson with three runs of two ranks at the limit stays below what a record should have.
-    assert 3 * 2 * reports.MOST_REPORT_BYTES < 200_000
+    assert 3 * 2 * programs.MOST_REPORT_BYTES < 200_000
 
 
 def test_rounds_run_in_one_process_and_are_the_same_on_every_rank(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +78,7 @@ def test_rounds_run_in_one_process_and_are_the_same_on_every_rank(capsys: pytest
 def test_ranks_wait_on_the_cpu_so_that_their_gpus_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a real process group; that it has two ranks on NCCL is only said."""
     done: list[str] = []
-    monkeypatch.setattr(reports, "_synchronize", lambda: done.append("device"))
+    monkeypatch.setattr(programs, "_synchronize", lambda: done.append("device"))
     all_reduce = dist.all_reduce
 
     def noting(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
@@ -89,20 +89,20 @@ def test_ranks_wait_on_the_cpu_so_that_their_gpus_are_idle(monkeypatch: pytest.M
     dist.init_process_group("cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         assert len(timed_rounds({"a": list, "b": list}, rounds=2)["b"]) == 2
-        assert reports._waiting is None  # one rank has nobody to wait for
+        assert programs._waiting is None  # one rank has nobody to wait for
         done.clear()
         monkeypatch.setattr(dist, "get_world_size", lambda: 2)
         monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
         monkeypatch.setattr(dist, "all_reduce", noting)
         timed_rounds({"a": None, "b": None}, rounds=1, warmup=0)
-        (_, group), before = reports._waiting, len(done)
+        (_, group), before = programs._waiting, len(done)
         timed_rounds({"a": None, "b": None}, rounds=1, warmup=0)
     finally:
         dist.destroy_process_group()
     # The device is idle before the others are waited for; the group is made once.
     assert done == ["device", "gloo on cpu"] * 10
     assert before == 10
-    assert group is reports._waiting[1]
+    assert group is programs._waiting[1]
 
 
 def test_memory_by_kind_counts_each_storage_once() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -34,25 +34,22 @@ def outputs_of(*commands: Sequence[str], limit_s: float = LIMIT_S, **variables: 
         RUN_VARIABLE: mark,
         **variables,
     }
-    # Files, not pipes: a pipe ends only when the last process that was ever given it has ended.
-    logs = [TemporaryFile() for _ in commands]
-    try:
-        started = [
-            subprocess.Popen(command, cwd=NOTEBOOKS, env=environment, stdout=log, stderr=subprocess.STDOUT)
-            for command, log in zip(commands, logs, strict=True)
-        ]
-        statuses = [process.wait(timeout=limit_s) for process in started]
-    except subprocess.TimeoutExpired:
-        statuses = ["too late"]
-    finally:
-        end_run(mark)
-    outputs = [_text(log) for log in logs]
+    with TemporaryDirectory() as folder:
+        # Files, not pipes: a pipe ends only when the last process that was ever given it has ended.
+        logs = [Path(folder, str(number)) for number in range(len(commands))]
+        started = []
+        try:
+            for command, path in zip(commands, logs, strict=True):
+                with path.open("wb") as log:
+                    started.append(
+                        subprocess.Popen(command, cwd=NOTEBOOKS, env=environment, stdout=log, stderr=subprocess.STDOUT)
+                    )
+            statuses = [process.wait(timeout=limit_s) for process in started]
+        except subprocess.TimeoutExpired:
+            statuses = ["too late"]
+        finally:
+            end_run(mark)
+        outputs = [log.read_text(encoding="utf-8", errors="replace") for log in logs]
     if any(statuses):
         pytest.fail(f"ended with {statuses}:\n" + "\n".join(outputs))
     return outputs
-
-
-def _text(log) -> str:
-    with log:
-        log.seek(0)
-        return log.read().decode(errors="replace")

@@ -133,7 +133,7 @@ def simulate_cluster(
     return keep(
         ClusterPlan(
             points=tuple(_point(settings, sizes) for settings, sizes in zip(asked, simulated, strict=True)),
-            errors=_stored_errors(),
+            errors=stored_check().errors,
             environment=environment(),
             name=name,
             parameters={key: asked[0][key] for key in (*_SHAPE, *_DEFAULTS)},
@@ -201,10 +201,14 @@ def _settings_of_measured(point: Mapping[str, Any]) -> dict[str, Any]:
     return _checked({key: value for key, value in point.items() if key not in _SIZES})
 
 
-def stored_check() -> ClusterCheck | None:
-    """The committed check: real ranks on gloo against the simulation, by ``benchmarks/cluster_memory.py``."""
-    files = sorted((package_root() / "ranks" / "plans" / "cluster_memory").glob("*.json"))
-    return _stored(files[-1], ClusterCheck.from_record) if files else None
+def stored_check() -> ClusterCheck:
+    """The committed check: real ranks on gloo against the simulation, by ``benchmarks/cluster_memory.py``.
+
+    Raises:
+        RecordError: if it is missing or damaged.
+    """
+    folder = package_root() / "ranks" / "plans" / "cluster_memory"
+    return _stored(max(folder.glob("*.json"), default=folder), ClusterCheck.from_record)
 
 
 def stored_plans() -> tuple[ClusterPlan, ...]:
@@ -224,7 +228,7 @@ def stored_plans() -> tuple[ClusterPlan, ...]:
         common = {"environment": record["environment"], "notes": NOTES, "errors": (), "name": None}
         return tuple(ClusterPlan.from_record({**common, **plan}) for plan in record["plans"])
 
-    errors = _stored_errors()
+    errors = stored_check().errors
     stored = _stored(package_root() / "ranks" / "plans" / "cluster_plans" / "gpt.json", plans)
     return tuple(dataclasses.replace(plan, errors=errors) for plan in stored)
 
@@ -237,11 +241,6 @@ def _stored(path: Path, build: Callable[[Mapping[str, Any]], T]) -> T:
             f"{path.name} is missing or damaged ({error!r}). Restore it from git, or run"
             " `python benchmarks/cluster_memory.py`, with --plans for the plans."
         ) from error
-
-
-def _stored_errors() -> tuple[Any, ...]:
-    check = stored_check()
-    return () if check is None else check.errors
 
 
 def settings_of(
@@ -272,7 +271,7 @@ def points_of(
     Yields:
         Each point, and in words how good the method is there.
     """
-    errors = _stored_errors()
+    errors = stored_check().errors
     with contextlib.closing(_simulated(asked, None, None, wanted)) as simulated:
         for settings, sizes in zip(asked, simulated, strict=False):  # fewer when they are no longer wanted
             point = _point(settings, sizes)

@@ -21,10 +21,8 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TextIO
 
-import psutil
 import torch
 
 from course_utils.measure.machine import environment
@@ -32,14 +30,11 @@ from course_utils.ranks.agent import RUN_VARIABLE, end_run, outcome_file
 from course_utils.ranks.entry import DEADLINE_VARIABLE, FOLDER_VARIABLE, report_file, stack_file
 from course_utils.records.kinds.rank_results import RankReport, RankResults
 from course_utils.records.store import keep
-from course_utils.show.formats import format_bytes
 from course_utils.show.progress import Progress, progress
 from course_utils.show.suggestions import did_you_mean
 
 DEFAULT_TIMEOUT_S = 120.0
 BACKENDS = ("gloo", "nccl")
-# A rank that has imported torch and trains a small model holds about this much; one with a CUDA build some more.
-RANK_BYTES = 400 * 2**20
 # More ranks than this on a core only wait for each other.
 RANKS_PER_CORE = 4
 MOST_LOG_BYTES = 256 * 2**20
@@ -199,12 +194,6 @@ def _check_capacity(ranks: int, cores: int) -> None:
             f"{ranks} ranks are too many for this machine's {cores} core{'s' if cores > 1 else ''}: they would only "
             f"wait for each other. Ask for {most} at most."
         )
-    available = psutil.virtual_memory().available
-    if ranks * RANK_BYTES > available:
-        raise ValueError(
-            f"{ranks} ranks need about {format_bytes(ranks * RANK_BYTES)} of memory, and {format_bytes(available)} are "
-            f"free: ask for {max(1, available // RANK_BYTES)} at most, or free what other notebooks hold."
-        )
 
 
 def _checked_backend(backend: str | None, ranks: int) -> str:
@@ -251,18 +240,12 @@ class _Run:
         self.folder = Path(tempfile.mkdtemp(prefix="course-ranks-"))
         self.deadline = time.time() + timeout_s
         self.output = _Output(self.folder)
-        own = {
-            RUN_VARIABLE: self.mark,
-            FOLDER_VARIABLE: str(self.folder),
-            DEADLINE_VARIABLE: str(self.deadline),
-        }
+        own = {RUN_VARIABLE: self.mark, FOLDER_VARIABLE: str(self.folder), DEADLINE_VARIABLE: str(self.deadline)}
+        torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
+        torchrun += [f"--log-dir={self.folder / 'logs'}", "--redirects=3", "-m", "course_utils.ranks.entry"]
         with self._agent_log.open("wb") as log:
             self.agent = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "course_utils.ranks.agent", "--standalone", "--local-addr=127.0.0.1"),
-                    *(f"--nproc-per-node={ranks}", f"--log-dir={self.folder / 'logs'}", "--redirects=3"),
-                    *("-m", "course_utils.ranks.entry", str(program), *args),
-                ],
+                [sys.executable, "-m", "course_utils.ranks.agent", *torchrun, str(program), *args],
                 env={**variables, **own},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -278,9 +261,7 @@ class _Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         end_run(self.mark)
         self.agent.stdin.close()
         self.agent.wait()

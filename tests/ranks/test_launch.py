@@ -274,11 +274,7 @@ def test_what_makes_no_sense_is_said_before_anything_starts(options: dict[str, A
 
 
 @pytest.mark.usefixtures("nothing_starts")
-def test_more_ranks_than_memory_or_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "RANK_BYTES", 2**50)
-    with pytest.raises(ValueError, match=r"2 ranks need about 2\.00 PiB|2 ranks need about .* of memory, and .* free"):
-        run_ranks(TRAIN, ranks=2)
-    monkeypatch.undo()
+def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ValueError, match="NCCL needs a GPU for each rank: 2 were asked for, and torch sees 1"):

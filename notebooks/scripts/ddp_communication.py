@@ -21,7 +21,7 @@ from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
 from course_utils.ranks.programs import join_ranks, report, timed_rounds
 
-LENGTH = 32
+BATCH, LENGTH = 1, 32  # pieces of text on each rank, and bytes in a piece
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "bucket_cap_mb=25": {"bucket_cap_mb": 25},
@@ -105,12 +105,11 @@ def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tenso
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=112)
-    parser.add_argument("--batch", type=int, default=1, help="pieces of text on each rank")
     parser.add_argument("--rounds", type=int, default=20)
     args = parser.parse_args()
     rank, ranks, device = join_ranks()
     text = library_text(2**20).data
-    batches = list(text_batches(text, args.batch, LENGTH, steps=4, seed=rank, device=str(device)))
+    batches = list(text_batches(text, BATCH, LENGTH, steps=4, seed=rank, device=str(device)))
     torch.manual_seed(0)
     base = GPT(context=LENGTH, width=args.width, layers=3, heads=4).to(device)
 

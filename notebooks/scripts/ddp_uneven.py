@@ -23,6 +23,7 @@ from course_utils.materials.text import library_text
 from course_utils.ranks.programs import report
 
 BATCH, LENGTH = 32, 64
+WAIT_S = 2.0  # how long a rank without Join waits for the others
 Batches = list[tuple[Tensor, Tensor]]
 
 
@@ -70,10 +71,10 @@ def train(model: nn.Module, batches: Batches) -> None:
         optimizer.step()
 
 
-def train_without_join(model: nn.Module, batches: Batches, wait_s: float) -> None:
+def train_without_join(model: nn.Module, batches: Batches) -> None:
     """Train, where the ranks have different numbers of batches. Reports what becomes of those with more."""
     # A group of its own, made when all ranks are here: the short time-out counts for nothing else.
-    group = dist.new_group(timeout=timedelta(seconds=wait_s))
+    group = dist.new_group(timeout=timedelta(seconds=WAIT_S))
     began = time.perf_counter()
     try:
         train(DistributedDataParallel(model, process_group=group), batches)
@@ -87,7 +88,6 @@ def train_without_join(model: nn.Module, batches: Batches, wait_s: float) -> Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--broken", action="store_true", help="the last rank finds a label that is none")
-    parser.add_argument("--wait-s", type=float, default=2.0, help="how long a rank without Join waits for the others")
     args = parser.parse_args()
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -118,7 +118,7 @@ def main() -> None:
             report(steps=found["steps"], weights_as_on_rank_0=torch.equal(vector, of_rank_0))
         if rank == ranks - 1:  # it was the last one to have batches, and alone with its last two
             report(last_gradient_over_own=joined)
-        train_without_join(model, batches, args.wait_s)
+        train_without_join(model, batches)
     dist.destroy_process_group()
 
 

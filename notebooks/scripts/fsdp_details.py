@@ -5,7 +5,6 @@ On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=
 --rdzv-id=1 scripts/fsdp_details.py
 """
 
-import argparse
 from collections.abc import Callable, Iterable
 
 import torch
@@ -23,6 +22,8 @@ from course_utils.materials.text import library_text, text_batches
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.programs import join_ranks, report
 
+WIDTH, LAYERS = 128, 2
+BATCH, LENGTH = 4, 32  # pieces of text on each rank, and bytes in a piece
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -173,21 +174,14 @@ def accumulation(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everyth
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=4, help="pieces of text on each rank")
-    parser.add_argument("--length", type=int, default=32, help="bytes in a piece")
-    args = parser.parse_args()
-
     rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
 
     def gpt() -> GPT:
         torch.manual_seed(0)
-        return GPT(context=args.length, width=args.width, layers=args.layers, heads=2).to(device)
+        return GPT(context=LENGTH, width=WIDTH, layers=LAYERS, heads=2).to(device)
 
-    everything = next(text_batches(library_text(2**16).data, args.batch * ranks, args.length, 1, device=device))
+    everything = next(text_batches(library_text(2**16).data, BATCH * ranks, LENGTH, 1, device=device))
     batch = tuple(tensor.chunk(ranks)[rank] for tensor in everything)
 
     report(

@@ -5,7 +5,6 @@ On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=
 --rdzv-id=1 scripts/fsdp_old_names.py
 """
 
-import argparse
 import functools
 import warnings
 from collections.abc import Callable
@@ -158,7 +157,6 @@ def attempt(call: Callable[[], dict]) -> dict:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
     rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
     both = init_device_mesh(device.type, (1, ranks), mesh_dim_names=("replicate", "shard"))

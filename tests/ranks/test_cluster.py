@@ -32,10 +32,10 @@ from course_utils.ranks.cluster import (
     stored_plans,
 )
 from course_utils.ranks.cluster_explorer import SHAPES
+from course_utils.ranks.launch import run_ranks
 from course_utils.ranks.memory import RankMemory
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, GPTShape
 from course_utils.records.unrecorded import Unrecorded
-from tests.launches import outputs_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = GPTShape(width=64, layers=2, heads=2, vocabulary=128, context=32)
@@ -250,36 +250,29 @@ def test_missing_and_damaged_stored_plans_are_named(tmp_path: Path, monkeypatch:
 # Against real ranks
 
 
-def measured_by_real_ranks(points: list[dict[str, Any]], ranks: int, folder: Path, steps: int) -> list[dict[str, Any]]:
-    file = folder / "points.json"
-    file.write_text(json.dumps(points))
-    program = ROOT / "tests" / "rank_programs" / "step_memory.py"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    outputs_of([*torchrun, str(program), str(file), str(steps)], limit_s=280)
-    return json.loads(Path(f"{file}.out").read_text())
-
-
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.usefixtures("answered")
-def test_real_ranks_hold_what_was_predicted(tmp_path: Path) -> None:
+def test_real_ranks_hold_what_was_predicted() -> None:
+    program = ROOT / "tests" / "rank_programs" / "step_memory.py"
     # The step with the lowest peak counts. On a busy machine gloo's threads may hold a buffer in each of three.
     for steps in (3, 15):
+        run = run_ranks(program, ranks=2, args=[json.dumps(REAL), steps], backend="gloo", timeout_s=280)
         pairs = []
-        for of_ranks in measured_by_real_ranks(REAL, 2, tmp_path, steps):
+        for of_ranks in zip(*(values["measured"] for values in run), strict=True):
             by_torch, by_us = ([rank[by] for rank in of_ranks] for by in ("torch", "rank_memory"))
             pairs.append([max(of, key=lambda rank: rank["peak"]) for of in (by_torch, by_us)])
         if all(by_us["peak"] == pytest.approx(by_torch["peak"], rel=0.02) for by_torch, by_us in pairs):
             break
-    told = []
+    measured = []
     for point, (by_torch, by_us) in zip(REAL, pairs, strict=True):
         # PyTorch's tracker and ours agree on real tensors: they see the same storages.
         assert by_us["peak"] == pytest.approx(by_torch["peak"], rel=0.02)
         assert by_us["weights"] == by_torch["weights"]
         assert by_us["optimizer"] == by_torch["optimizer"]
         sizes = {f"{part}_bytes": size for part, size in by_us.items() if part != "peak"}
-        told.append({**point, "ranks": 2, **sizes, "peak_bytes": by_torch["peak"]})
-    check = check_cluster(told, name="fsdp/simulated", timeout_s=280)
+        measured.append({**point, "ranks": 2, **sizes, "peak_bytes": by_torch["peak"]})
+    check = check_cluster(measured, name="fsdp/simulated", timeout_s=280)
     assert check.error <= 0.05, repr(check)
     assert {error.strategy for error in check.errors} == {"ddp", "zero1", "zero2", "fsdp"}
 

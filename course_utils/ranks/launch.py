@@ -37,16 +37,18 @@ DEFAULT_TIMEOUT_S = 120.0
 BACKENDS = ("gloo", "nccl")
 # More ranks than this on a core only wait for each other.
 RANKS_PER_CORE = 4
-MOST_LOG_BYTES = 256 * 2**20
 _POLL_S = 0.05
 # Ranks write down where they are when time is up: they get this long for it.
 _STACK_S = 0.5
 # What a program leaves behind may end by itself, as multiprocessing's resource tracker does.
 _LEFT_BEHIND_S = 0.3
 _USUAL_S = 5.0
-# What a cell shows of one rank, and how much of a long line.
+# What a rank printed, in torchrun's log.
+_PREFIX = "[rank ${rank}] "
+_PRINTED = re.compile(r"\[rank (\d+)\] (.+)\n?")
+# What a cell shows of a rank, and of a long line.
 _SHOWN_LINES, _LINE_CHARACTERS, _LAST_LINES = 100, 1_000, 5
-_CHUNK_BYTES = 64_000
+_END_BYTES = 64_000
 # The notebook's own: where it records to, and how it draws.
 _NOT_INHERITED = ("COURSE_RECORD_TO", "MPLBACKEND")
 _CLOSED_BY_TORCHRUN = -signal.SIGTERM
@@ -61,8 +63,8 @@ class RankError(RuntimeError):
     """A program's ranks did not all end well. Shows the failed rank's own traceback first.
 
     Attributes:
-        reason: ``raised``, ``died`` (without a traceback: by a signal, or by an exit status), ``timed out``,
-            ``printed too much`` or ``did not start``.
+        reason: ``raised``, ``died`` (without a traceback: by a signal, or by an exit status), ``timed out``
+            or ``did not start``.
         rank: the rank that failed first; None if it was not one of them.
         traceback: its traceback as text; for a death by SIGSEGV or SIGABRT the Python stack where it died.
     """
@@ -172,9 +174,6 @@ def _checked_program(program: str | os.PathLike[str]) -> Path:
 def _checked_arguments(args: Sequence[str | int | float]) -> tuple[str, ...]:
     if isinstance(args, str):
         raise ValueError(f'args is a list, one item for each word: args=["--steps", 20]; got {args!r}')
-    for item in args:
-        if isinstance(item, bool) or not isinstance(item, str | int | float | os.PathLike):
-            raise ValueError(f'args holds {item!r}: a command line is made of texts and numbers, as in ["--steps", 20]')
     return tuple(map(str, args))
 
 
@@ -213,6 +212,7 @@ def _checked_backend(backend: str | None, ranks: int) -> str:
 def _variables(backend: str, threads: int, more: Mapping[str, str]) -> dict[str, str]:
     """The environment of torchrun and its ranks."""
     variables = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+    variables["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = _PREFIX
     variables["OMP_NUM_THREADS"] = variables["MKL_NUM_THREADS"] = str(threads)
     if backend == "gloo":
         variables["CUDA_VISIBLE_DEVICES"] = ""
@@ -239,13 +239,15 @@ class _Run:
         self.mark = uuid.uuid4().hex
         self.folder = Path(tempfile.mkdtemp(prefix="course-ranks-"))
         self.deadline = time.time() + timeout_s
-        self.output = _Output(self.folder)
+        self.keep_folder = False
+        self.log = self.folder / "torchrun.log"  # what torchrun prints, and with a prefix what the ranks print
+        self.printed: Counter[int] = Counter()  # lines of each rank
         own = {RUN_VARIABLE: self.mark, FOLDER_VARIABLE: str(self.folder), DEADLINE_VARIABLE: str(self.deadline)}
-        torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
-        torchrun += [f"--log-dir={self.folder / 'logs'}", "--redirects=3", "-m", "course_utils.ranks.entry"]
-        with self._agent_log.open("wb") as log:
+        torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}", "--tee=3"]
+        torchrun += [f"--log-dir={self.folder / 'logs'}", "-m", "course_utils.ranks.entry"]
+        with self.log.open("wb") as log:
             self.agent = subprocess.Popen(
-                [sys.executable, "-m", "course_utils.ranks.agent", *torchrun, str(program), *args],
+                [sys.executable, "-u", "-m", "course_utils.ranks.agent", *torchrun, str(program), *args],
                 env={**variables, **own},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -254,10 +256,6 @@ class _Run:
                 start_new_session=True,
             )
 
-    @property
-    def _agent_log(self) -> Path:
-        return self.folder / "torchrun.log"
-
     def __enter__(self) -> Self:
         return self
 
@@ -265,7 +263,7 @@ class _Run:
         end_run(self.mark)
         self.agent.stdin.close()
         self.agent.wait()
-        if self.output.was_cut:
+        if self.keep_folder:
             atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -274,27 +272,48 @@ class _Run:
         """Wait for the end, and show what is printed meanwhile.
 
         Raises:
-            RankError: if it takes too long, or prints too much.
+            RankError: if it takes too long.
         """
         before = time.perf_counter()
-        while self.agent.poll() is None:
-            if out is not None:
-                self.output.show_new(out)
-            if time.time() > self.deadline + _STACK_S:
-                raise self._too_long()
-            if self.output.size_bytes() > MOST_LOG_BYTES:
-                raise self._too_much()
-            time.sleep(_POLL_S)
-            now = time.perf_counter()
-            bar.advance(now - before)
-            before = now
-        left_behind = end_run(self.mark, _LEFT_BEHIND_S)
+        with self.log.open(encoding="utf-8", errors="replace") as log:
+            while self.agent.poll() is None:
+                self._show_new(log, out)
+                if time.time() > self.deadline + _STACK_S:
+                    raise self._too_long()
+                time.sleep(_POLL_S)
+                now = time.perf_counter()
+                bar.advance(now - before)
+                before = now
+            left_behind = end_run(self.mark, _LEFT_BEHIND_S)
+            self._show_new(log, out)
         if out is not None:
-            self.output.show_new(out, ended=True)
-            if left_behind:
-                processes = f"{left_behind} process{'es' if left_behind > 1 else ''}"
-                out.write(f"{processes} that the program left behind had to be ended.\n")
-            out.flush()
+            self._show_end(out, left_behind)
+
+    def _show_new(self, log: TextIO, out: TextIO | None) -> None:
+        if out is None:
+            return
+        for line in log:
+            printed = _PRINTED.fullmatch(line)
+            if printed is None:  # torchrun's own words
+                continue
+            rank, text = int(printed[1]), printed[2]
+            self.printed[rank] += 1
+            if self.printed[rank] <= _SHOWN_LINES:
+                more = "... (and more on this line)" if len(text) > _LINE_CHARACTERS else ""
+                out.write(f"[rank {rank}] {text[:_LINE_CHARACTERS]}{more}\n")
+        out.flush()
+
+    def _show_end(self, out: TextIO, left_behind: int) -> None:
+        for rank, lines in sorted(self.printed.items()):
+            if lines > _SHOWN_LINES:
+                self.keep_folder = True
+                (folder,) = self.folder.glob(f"logs/*/attempt_0/{rank}")
+                out.write(f"[rank {rank}] ... {lines} lines in all, in {folder} until this kernel ends. The last:\n")
+                out.writelines(f"[rank {rank}] {line}\n" for line in self._last_words(rank))
+        if left_behind:
+            processes = f"{left_behind} process{'es' if left_behind > 1 else ''}"
+            out.write(f"{processes} that the program left behind had to be ended.\n")
+        out.flush()
 
     def reports(self) -> list[dict[str, Any]]:
         """Values and backend of each rank.
@@ -303,7 +322,7 @@ class _Run:
             RankError: if not all ranks ended well.
         """
         if not outcome_file(self.folder).exists():
-            last = "\n".join(_last_lines(self._agent_log, 15)) or "It printed nothing."
+            last = "\n".join(_last_lines(self.log, 15)) or "It printed nothing."
             words = "was ended from outside" if self.agent.returncode < 0 else f"ended ({self.agent.returncode})"
             raise RankError(f"torchrun {words} before its ranks were done. The last it said:\n{last}", reason="died")
         failures = json.loads(outcome_file(self.folder).read_text(encoding="utf-8"))
@@ -326,7 +345,10 @@ class _Run:
             lines, reason = [f"raised {_first_line(failure['message'])}", traceback], "raised"
         else:
             traceback = self._stack(first)
-            where = ["It was here, the latest call first:", traceback] if traceback else self.output.last_words(first)
+            where = ["It was here, the latest call first:", traceback]
+            if not traceback:
+                last = self._last_words(first)
+                where = [f"The last that rank {first} printed:", *last] if last else [f"Rank {first} printed nothing."]
             lines, reason = [_status_in_words(failure["status"]), *where], "died"
         lines += [
             f"rank {rank} failed after it: {_first_line(failures[rank]['message'])}"
@@ -339,7 +361,7 @@ class _Run:
     def _too_long(self) -> RankError:
         stacks = {rank: stack for rank in range(self.ranks) if (stack := self._stack(rank))}
         if not stacks:
-            last = "\n".join(_last_lines(self._agent_log, 15))
+            last = "\n".join(_last_lines(self.log, 15))
             message = f"the ranks had not started after {self.timeout_s:g} s: allow more with timeout_s=.\n{last}"
             return RankError(message.strip(), reason="did not start")
         lines = [f"{self.program.name} was not done after {self.timeout_s:g} s and was ended."]
@@ -351,16 +373,6 @@ class _Run:
         )
         return RankError("\n".join(lines), reason="timed out", rank=0 if self.ranks == 1 else None)
 
-    def _too_much(self) -> RankError:
-        rank = max(range(self.ranks), key=self.output.size_bytes)
-        message = (
-            f"rank {rank} printed {self.output.size_bytes(rank) / 2**20:.0f} MiB: more than "
-            f"{MOST_LOG_BYTES / 2**20:.0f} MiB from all ranks would fill the disk, so they were ended. Print less, for "
-            "example every hundredth step."
-        )
-        lines = [message, *self.output.last_words(rank)]
-        return RankError("\n".join(lines), reason="printed too much", rank=rank)
-
     def _stack(self, rank: int) -> str:
         """Where a rank was, by faulthandler; empty if it was not asked."""
         file = stack_file(self.folder, rank)
@@ -371,74 +383,19 @@ class _Run:
             lines.remove(threads[0])
         return self._shortened("\n".join([*lines, ""]))
 
+    def _last_words(self, rank: int) -> list[str]:
+        logs = [log for log in self.folder.glob(f"logs/*/attempt_0/{rank}/std*.log") if log.stat().st_size]
+        return _last_lines(max(logs, key=os.path.getmtime)) if logs else []
+
     def _shortened(self, text: str) -> str:
         """A traceback without the frames that start the program, and with paths as the notebook writes them."""
         return _FRAMES_BEFORE.sub("", text).strip("\n").replace(f'File "{Path.cwd()}{os.sep}', 'File "')
 
 
-class _Output:
-    """What the ranks print: torchrun keeps it in ``logs/<run>/attempt_0/<rank>/stdout.log`` and ``stderr.log``."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.was_cut = False
-        self._offsets: Counter[Path] = Counter()
-        self._shown: Counter[int] = Counter()  # lines of each rank
-
-    def logs(self, rank: int | None = None) -> list[Path]:
-        """The files of one rank, or of all, that are not empty."""
-        files = sorted(self.folder.glob(f"logs/*/attempt_0/{'*' if rank is None else rank}/std*.log"))
-        return [file for file in files if file.stat().st_size]
-
-    def size_bytes(self, rank: int | None = None) -> int:
-        """How much one rank, or all, have printed."""
-        return sum(file.stat().st_size for file in self.logs(rank))
-
-    def last_words(self, rank: int) -> list[str]:
-        """The last lines of a rank, with a heading."""
-        logs = self.logs(rank)
-        if not logs:
-            return [f"Rank {rank} printed nothing."]
-        return [f"The last that rank {rank} printed:", *_last_lines(max(logs, key=os.path.getmtime))]
-
-    def show_new(self, out: TextIO, ended: bool = False) -> None:
-        """Show the lines that are complete by now; at the end the rest, and what was left out."""
-        for path in self.logs():
-            rank = int(path.parent.name)
-            with path.open("rb") as file:
-                file.seek(self._offsets[path])
-                while self._shown[rank] <= _SHOWN_LINES and (new := file.read(_CHUNK_BYTES)):
-                    complete = new if ended or len(new) == _CHUNK_BYTES else new[: new.rfind(b"\n") + 1]
-                    self._offsets[path] += len(complete)
-                    for line in filter(None, re.split(rb"[\r\n]+", complete)):
-                        self._show(out, rank, line)
-                    if complete != new:
-                        break
-        if ended:
-            for rank in [rank for rank, lines in self._shown.items() if lines > _SHOWN_LINES]:
-                self._say_what_was_cut(out, rank)
-        out.flush()
-
-    def _show(self, out: TextIO, rank: int, line: bytes) -> None:
-        text = line.decode("utf-8", "replace")
-        if len(text) > _LINE_CHARACTERS:
-            text = f"{text[:_LINE_CHARACTERS]}... (and more on this line)"
-        if self._shown[rank] < _SHOWN_LINES:
-            out.write(f"[rank {rank}] {text}\n")
-        self._shown[rank] += 1
-
-    def _say_what_was_cut(self, out: TextIO, rank: int) -> None:
-        self.was_cut = True
-        out.write(f"[rank {rank}] ... and so on, {self.size_bytes(rank) / 2**20:.1f} MiB in all. It ends with:\n")
-        for line in self.last_words(rank)[1:]:
-            out.write(f"[rank {rank}] {line}\n")
-        out.write(f"All that it printed is in {self.logs(rank)[0].parent} until this kernel ends.\n")
-
-
 def _last_lines(path: Path, most: int = _LAST_LINES) -> list[str]:
     """The last lines of a file, however large it is."""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _CHUNK_BYTES))
+        file.seek(max(0, path.stat().st_size - _END_BYTES))
         lines = re.split(r"[\r\n]+", file.read().decode("utf-8", "replace"))
     return [line[-_LINE_CHARACTERS:] for line in lines if line.strip()][-most:]
 

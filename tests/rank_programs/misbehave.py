@@ -83,12 +83,6 @@ def print_megabytes() -> None:
     report(printed=50_000)
 
 
-def print_for_ever() -> None:
-    """Until the disk is full."""
-    while True:
-        sys.stdout.write("y" * 2**20)
-
-
 def exit_with_status_3() -> None:
     """No exception, no traceback."""
     if RANK == 0:

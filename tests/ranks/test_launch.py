@@ -128,10 +128,9 @@ def test_much_output_is_cut_and_what_a_program_leaves_behind_is_ended(
         assert of_rank[1] == f"[rank {rank}] {'x' * 1000}... (and more on this line)"
         assert of_rank[2].startswith(f"[rank {rank}] line 0 of rank {rank} ")
         assert of_rank[-1].startswith(f"[rank {rank}] line 49999 of rank {rank}")
-        assert f"[rank {rank}] ... and so on, " in shown
+        folder = Path(shown.partition(f"[rank {rank}] ... 50002 lines in all, in ")[2].partition(" until")[0])
+        assert len((folder / "stdout.log").read_text().splitlines()) == 50_002
     assert "2 processes that the program left behind" in shown
-    folder = Path(shown.partition("All that it printed is in ")[2].partition(" until")[0])
-    assert len((folder / "stdout.log").read_text().splitlines()) == 50_002
 
 
 # What goes wrong while it runs
@@ -179,7 +178,6 @@ FAILURES: dict[str, tuple[dict[str, Any], str, int | None, list[str]]] = {
         0,
         ["rank 0 of 2 ended with exit status 3\nThe last that rank 0 printed:\n", "\ncannot go on"],
     ),
-    "print_for_ever": ({"ranks": 1}, "printed too much", 0, ["more than 20 MiB"]),
 }
 
 
@@ -187,7 +185,6 @@ FAILURES: dict[str, tuple[dict[str, Any], str, int | None, list[str]]] = {
 @pytest.mark.parametrize("what", FAILURES)
 def test_a_failed_rank_is_named_and_nothing_is_left(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options, reason, rank, words = FAILURES[what]
-    monkeypatch.setattr(launch, "MOST_LOG_BYTES", 20 * 2**20)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(RankError) as caught:
         misbehave(tmp_path / "pids", what, **options)
@@ -199,7 +196,7 @@ def test_a_failed_rank_is_named_and_nothing_is_left(what: str, tmp_path: Path, m
     # A notebook shows that, and none of our frames.
     assert error._render_traceback_() == [f"RankError: {error}"]
     assert not {"entry.py", "runpy", "multiprocessing/errors"} & set(str(error).split())
-    assert all_gone(tmp_path / "pids", least=2 if options.get("ranks") == 1 else 4)
+    assert all_gone(tmp_path / "pids", least=4)
     assert not list(tmp_path.glob("course-ranks-*"))
 
 
@@ -262,7 +259,6 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"timeout_s": 0}, "timeout_s is a number of seconds"),
         ({"threads_per_rank": 0}, "threads_per_rank is a whole number"),
         ({"args": "--steps 20"}, "args is a list"),
-        ({"args": ["--steps", None]}, "args holds None"),
         ({"backend": "mpi"}, "'nccl' or 'gloo'"),
         ({"variables": {"DEBUG": 1}}, "names to texts"),
     ],

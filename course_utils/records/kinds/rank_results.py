@@ -94,7 +94,7 @@ class RankResults(Result):
     def __getitem__(self, rank: int) -> Mapping[str, Any]:
         for report in self.reports:
             if report.rank == rank:
-                return _Reported(report.values)
+                return _Reported(rank, report.values)
         raise KeyError(f"there is no rank {rank!r}; there are 0 to {self.ranks - 1}")
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
@@ -373,8 +373,12 @@ class RankResults(Result):
 class _Reported(dict[str, Any]):
     """What one rank reported: a dictionary that says what there is when a name is wrong."""
 
+    def __init__(self, rank: int, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.rank = rank
+
     def __missing__(self, key: str) -> Any:
-        raise KeyError(f"this rank reported no {key!r}; there are: {', '.join(self) or 'none'}")
+        raise KeyError(f"rank {self.rank} reported no {key!r}; there are: {', '.join(self) or 'none'}")
 
 
 def words_and_unit(key: str) -> tuple[str, str | None]:

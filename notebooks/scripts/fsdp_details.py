@@ -1,8 +1,6 @@
 """Four details of FSDP on real ranks: order of optimizer and wrapping, mixed precision, clipping, accumulation.
 
 By hand, on one machine: torchrun --standalone --nproc-per-node=2 scripts/fsdp_details.py
-On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400
---rdzv-id=1 scripts/fsdp_details.py
 """
 
 from collections.abc import Callable, Iterable

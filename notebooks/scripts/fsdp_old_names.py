@@ -1,8 +1,6 @@
 """Run each name of FSDP1 that circulating posts use, and today's form of it, and say what happens.
 
 By hand: torchrun --standalone --nproc-per-node=2 scripts/fsdp_old_names.py
-On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400
---rdzv-id=1 scripts/fsdp_old_names.py
 """
 
 import functools

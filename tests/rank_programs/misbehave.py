@@ -110,5 +110,7 @@ if __name__ == "__main__":
     remember(os.getpid())
     if "fork" in sys.argv[3:]:
         fork_away()
+        while len(Path(sys.argv[2]).read_text(encoding="utf-8").split()) < 2 * int(os.environ["WORLD_SIZE"]):
+            time.sleep(0.02)  # nobody does anything before all are there
     print("ready", flush=True)
     globals()[sys.argv[1]]()

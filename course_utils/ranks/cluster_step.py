@@ -177,7 +177,7 @@ def simulate(point: dict[str, Any], rank: int = 0) -> dict[str, Any]:
                 _sharded_step(point, memory, mesh)  # the first shard is the largest
     finally:
         dist.destroy_process_group()
-    return simulate(point, rank) if memory.found is None else dataclasses.asdict(memory.found)
+    return simulate(point, rank) if memory.last_step is None else dataclasses.asdict(memory.last_step)
 
 
 def _end_with_the_parent() -> None:

@@ -71,13 +71,13 @@ class RankMemory(TorchDispatchMode):
         >>> with RankMemory() as memory:
         ...     with memory.step(model, optimizer):
         ...         model(torch.zeros(1, 1024)).sum().backward()
-        >>> memory.found.largest["weights"] // 2**20, memory.found.largest["gradients"] // 2**20
+        >>> memory.last_step.largest["weights"] // 2**20, memory.last_step.largest["gradients"] // 2**20
         (4, 4)
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: StepMemory | None = None
+        self.last_step: StepMemory | None = None
         self._phase = ""
         self._storages: dict[int, _Storage] = {}  # the living ones, by address
         self._events: list[tuple[_Storage, int, str]] = []  # storage, change of its size, phase
@@ -94,7 +94,7 @@ class RankMemory(TorchDispatchMode):
 
     @contextlib.contextmanager
     def step(self, model: torch.nn.Module, *optimizers: Any) -> Iterator[None]:
-        """One training step; afterwards :attr:`found` says what it held.
+        """One training step; afterwards :attr:`last_step` says what it held.
 
         Args:
             model: the wrapped model.
@@ -108,7 +108,7 @@ class RankMemory(TorchDispatchMode):
         finally:
             self._recording = False
         self._name_parts(model, optimizers)
-        self.found = _added_up(start, self._events)
+        self.last_step = _added_up(start, self._events)
 
     def _name_parts(self, model: torch.nn.Module, optimizers: tuple[Any, ...]) -> None:
         # ZeroRedundancyOptimizer keeps this rank's state in an optimizer of its own.

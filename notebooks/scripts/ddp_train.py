@@ -86,8 +86,8 @@ def main() -> None:
     gradients = {"float32": gradient(ddp, batch, rank, ranks)}
     gradients["float64"] = gradient(DistributedDataParallel(copy.deepcopy(exact)), batch, rank, ranks)
     if rank == 0:
-        for kind, one in (("float32", copy.deepcopy(references["one process"])), ("float64", exact)):
-            expected = gradient(one, batch, 0, 1)
+        for kind, alone in (("float32", copy.deepcopy(references["one process"])), ("float64", exact)):
+            expected = gradient(alone, batch, 0, 1)
             errors[kind] = ((gradients[kind] - expected).norm() / expected.norm()).item()
 
     # Loss curves. A rank knows the loss of its own slice; the mean of equal slices is the global batch's.
@@ -102,7 +102,7 @@ def main() -> None:
         apart = {}
         for label in references:  # one process, and DataParallel where there is a GPU for it
             pairs = zip(curves[label], curves["DDP"], strict=True)
-            apart[label] = max(abs(one / together - 1) for one, together in pairs)
+            apart[label] = max(abs(alone / together - 1) for alone, together in pairs)
         report(gradient_error=errors, loss_error=max(apart.values()), loss_curves=curves)
         assert errors["float32"] < GRADIENT_TOLERANCE, f"gradients differ by {errors['float32']:.1e}"
         for label, error in apart.items():

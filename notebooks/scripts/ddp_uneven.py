@@ -110,12 +110,12 @@ def main() -> None:
         joined = {}
         for divide_by_all in (True, False):
             trained = DistributedDataParallel(copy.deepcopy(model))
-            found = train_joined(trained, batches, divide_by_all)
+            last_step = train_joined(trained, batches, divide_by_all)
             vector = torch.cat([parameter.detach().flatten() for parameter in trained.parameters()])
             of_rank_0 = vector.clone()
             dist.broadcast(of_rank_0, 0)
-            joined[f"divide_by_initial_world_size={divide_by_all}"] = found["share"]
-            report(steps=found["steps"], weights_as_on_rank_0=torch.equal(vector, of_rank_0))
+            joined[f"divide_by_initial_world_size={divide_by_all}"] = last_step["share"]
+            report(steps=last_step["steps"], weights_as_on_rank_0=torch.equal(vector, of_rank_0))
         if rank == ranks - 1:  # it was the last one to have batches, and alone with its last two
             report(last_gradient_over_own=joined)
         train_without_join(model, batches)

@@ -97,11 +97,11 @@ def whole(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]
     return [g.full_tensor() if isinstance(g, DTensor) else g for g in gradients]
 
 
-def error(found: list[torch.Tensor | None], right: list[torch.Tensor]) -> float | None:
+def error(gradients: list[torch.Tensor | None], right: list[torch.Tensor]) -> float | None:
     """Norm of the difference over norm; None if there are no gradients."""
-    if any(gradient is None for gradient in found):
+    if any(gradient is None for gradient in gradients):
         return None
-    difference = sum((a - b).double().square().sum() for a, b in zip(found, right, strict=True)).sqrt()
+    difference = sum((a - b).double().square().sum() for a, b in zip(gradients, right, strict=True)).sqrt()
     return (difference / sum(b.double().square().sum() for b in right).sqrt()).item()
 
 
@@ -161,13 +161,13 @@ def accumulation(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everyth
     model = shard(gpt(), mesh)
     with Collectives() as collectives:
         accumulate(model, micro_batches, sync)
-    found = whole(weight.grad for weight in model.parameters())
+    gradients = whole(weight.grad for weight in model.parameters())
     return {
         "all-gathers": collectives.of("allgather")["calls"],
         "reduce-scatters": collectives.of("reduce_scatter")["calls"],
         "gradient bytes after the first": sum(held.values()),
-        "weights with a gradient": sum(gradient is not None for gradient in found),
-        "error of the gradients": error(found, [weight.grad for weight in alone.parameters()]),
+        "weights with a gradient": sum(gradient is not None for gradient in gradients),
+        "error of the gradients": error(gradients, [weight.grad for weight in alone.parameters()]),
     }
 
 

@@ -145,13 +145,13 @@ def attempt(call: Callable[[], dict]) -> dict:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            found = {"says": "runs"} | call()
+            outcome = {"says": "runs"} | call()
         except Exception as error:
             lines = str(error).strip().splitlines() or [""]
-            found = {"says": f"{type(error).__name__}: {lines[0]}"[:180]}
+            outcome = {"says": f"{type(error).__name__}: {lines[0]}"[:180]}
     first = [" ".join(str(warning.message).split()) for warning in caught if warning.category is FutureWarning]
-    found["warns"] = first[0][:180] if first else ""
-    return found
+    outcome["warns"] = first[0][:180] if first else ""
+    return outcome
 
 
 def main() -> None:

@@ -123,13 +123,13 @@ def main() -> None:
         shares = [mine(batch) for batch in batches(args.batch[0], args.steps)]
         with RankMemory() as held:  # before the model is wrapped, so that it sees DDP's buckets
             model, optimizer = spread(strategy, gpt(), mesh)
-            found, measured = [training_step(model, optimizer, batch) for batch in shares[:2]], []
+            own_losses, measured = [training_step(model, optimizer, batch) for batch in shares[:2]], []
             for batch in shares[2:]:  # now the optimizer has its state, and DDP its final buckets
                 with held.step(model, optimizer):
-                    found.append(training_step(model, optimizer, batch, held.phase))
-                measured.append(held.found)
+                    own_losses.append(training_step(model, optimizer, batch, held.phase))
+                measured.append(held.last_step)
         lowest = min(measured, key=lambda step: step.peak_bytes)  # gloo's threads may hold a buffer for longer
-        mean = torch.stack(found)
+        mean = torch.stack(own_losses)
         dist.all_reduce(mean)
         losses[strategy] = (mean / ranks).tolist()
         steps[strategy] = {

@@ -82,7 +82,7 @@ def by_rank_memory(point: dict[str, Any]) -> dict[str, Any]:
         for _ in range(STEPS):
             with memory.step(model, optimizer):
                 train(point, model, optimizer)
-            found.append({**memory.found.largest, "peak": memory.found.peak_bytes})
+            found.append({**memory.last_step.largest, "peak": memory.last_step.peak_bytes})
     return min(found, key=lambda step: step["peak"])
 
 

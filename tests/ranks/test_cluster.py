@@ -105,7 +105,7 @@ def test_followed_memory_is_told_apart_by_what_it_became() -> None:
                 del y
                 memory.phase("optimizer step")
                 optimizer.step()
-    found = memory.found
+    found = memory.last_step
     assert found is not None
     assert {part: size // 10**6 for part, size in found.largest.items() if part != "activations"} == {
         "weights": 4,
@@ -132,11 +132,11 @@ def test_followed_memory_sees_storages_change_their_size_and_die() -> None:
             assert view.numel() == 9990
             del view
             kept.untyped_storage().resize_(80_000)
-        assert memory.found is not None
-        assert memory.found.largest["activations"] == 80_000
+        assert memory.last_step is not None
+        assert memory.last_step.largest["activations"] == 80_000
         with memory.step(model):
             kept.add_(1)
-        assert memory.found.largest["activations"] == 80_000
+        assert memory.last_step.largest["activations"] == 80_000
     assert torch.UntypedStorage.resize_ is plain
 
 

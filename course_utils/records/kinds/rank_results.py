@@ -326,7 +326,7 @@ class RankResults(Result):
         """The results as plain JSON types, raw samples included."""
         record = {**fields_of(self), "environment": self.environment.to_record()}
         # Pairs: files sort the keys of dictionaries, and the order of the columns would be lost.
-        record["reports"] = [{"rank": one.rank, "values": list(one.values.items())} for one in self.reports]
+        record["reports"] = [{"rank": report.rank, "values": list(report.values.items())} for report in self.reports]
         return compact(record)
 
     @classmethod

@@ -52,7 +52,7 @@ _END_BYTES = 64_000
 # The notebook's own: where it records to, and how it draws.
 _NOT_INHERITED = ("COURSE_RECORD_TO", "MPLBACKEND")
 _CLOSED_BY_TORCHRUN = -signal.SIGTERM
-_OFTEN = {signal.SIGKILL: ", often for want of memory", signal.SIGSEGV: ", an access to memory that is not its own"}
+_OFTEN = {"SIGKILL": ", often for want of memory", "SIGSEGV": ", an access to memory that is not its own"}
 # Frames that start the program, each with the lines of source under it.
 _FRAMES_BEFORE = re.compile(
     r'  File "(?:<frozen runpy>|[^"]*(?:elastic.multiprocessing.errors.__init__|ranks.entry)\.py)".*\n(?:    .*\n)*'
@@ -408,4 +408,5 @@ def _first_line(message: str) -> str:
 def _status_in_words(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
-    return f"died: ended by {signal.Signals(-status).name}{_OFTEN.get(-status, '')}"
+    name = signal.Signals(-status).name
+    return f"died: ended by {name}{_OFTEN.get(name, '')}"

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 RUN_VARIABLE = "COURSE_RANKS_RUN"
-_END_S = 10.0
+_END_S, _POLL_S = 10.0, 0.02
 # Whoever has it ends this process.
 _last = threading.Lock()
 
@@ -43,26 +44,36 @@ def end_run(mark: str, patience_s: float = 0.0) -> int:
     Returns:
         How many had to be killed.
     """
-    killed = 0
-    while processes := _processes_of(mark):
-        _, alive = psutil.wait_procs(processes, timeout=patience_s)
-        for process in alive:
+    patient_until = time.monotonic() + patience_s
+    while _processes_of(mark) and time.monotonic() < patient_until:
+        time.sleep(_POLL_S)
+    killed: set[psutil.Process] = set()
+    deadline = time.monotonic() + _END_S
+    while (processes := _processes_of(mark)) and time.monotonic() < deadline:
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        killed += len(alive)
-        _, unkillable = psutil.wait_procs(alive, timeout=_END_S)
-        if unkillable:
-            break
-    return killed
+        killed |= processes
+        time.sleep(_POLL_S)
+    return len(killed)
 
 
-def _processes_of(mark: str) -> list[psutil.Process]:
-    processes = []
+def _processes_of(mark: str) -> set[psutil.Process]:
+    processes = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(RUN_VARIABLE) == mark:
-                processes += [process, *process.children(recursive=True)]
-    return list(dict.fromkeys(processes))
+                processes.add(process)
+                processes.update(process.children(recursive=True))
+    return set(filter(_runs, processes))
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it does not only wait for its parent to take note of its death."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _end_with_the_notebook() -> None:

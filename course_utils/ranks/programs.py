@@ -14,7 +14,7 @@ import random
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ def timed_rounds(
     return own
 
 
-def _orders(count: int, dice: random.Random) -> Any:
+def _orders(count: int, dice: random.Random) -> Iterator[Sequence[int]]:
     """Random orders without end. All come equally often, as long as they can be gone through."""
     while True:
         if count > 4:

@@ -31,11 +31,12 @@ from course_utils.ranks.cluster import (
     stored_check,
     stored_plans,
 )
-from course_utils.ranks.cluster_explorer import SHAPES
+from course_utils.ranks.cluster_explorer import SHAPES, cluster_explorer
 from course_utils.ranks.launch import run_ranks
 from course_utils.ranks.memory import RankMemory
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, GPTShape
 from course_utils.records.unrecorded import Unrecorded
+from tests.ranks.test_cluster_display import labels, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = GPTShape(width=64, layers=2, heads=2, vocabulary=128, context=32)
@@ -58,6 +59,7 @@ def sizes() -> dict[str, dict[str, Any]]:
     points = settings_of(SMALL, ranks=[2, 8], strategies=list(STRATEGIES), precision="fp32")
     points += settings_of(SMALL, ranks=1, strategies=["ddp", "fsdp"], precision="fp32")
     points += settings_of(STORED, ranks=8, strategies="ddp")
+    points += settings_of(SMALL, ranks=2, strategies="fsdp")
     points += [cluster._checked({**point, "ranks": 2, "backend": "gloo"}) for point in REAL]
     return dict(zip(map(key_of, points), cluster._simulated(points, None, 280), strict=True))
 
@@ -331,6 +333,13 @@ def test_measured_points_that_make_no_sense(change: dict[str, Any], message: str
 def test_settings_are_told_in_words() -> None:
     (point,) = settings_of(SMALL, strategies="ddp", ranks=2, checkpointing=True, gradient_as_bucket_view=False)
     assert setting_words(point) == ("bf16, batch 1 x 32, checkpointing, AdamW foreach, buckets beside gradients, nccl")
+
+
+@pytest.mark.usefixtures("answered")
+def test_the_explorer_shows_what_is_really_simulated() -> None:
+    viewer = cluster_explorer(SMALL, strategies=["fsdp"], ranks=2, length=32)
+    wait_for(lambda: "to go" not in viewer.message)
+    assert labels(viewer) == ["fsdp, 2 ranks"], viewer.message
 
 
 # What can go wrong

@@ -346,9 +346,10 @@ class MemoryTrace(Result):
         Returns:
             Something that shows itself in a notebook and in a page without a kernel, with all that it needs inside.
         """
-        from course_utils.show.memory_figures import MemoryExplorer
+        from course_utils.records.memory_explorer import memory_explorer
+        from course_utils.show.memory_figures import KIND_COLOURS, description
 
-        return MemoryExplorer(self)
+        return memory_explorer(self, KIND_COLOURS, description(self))
 
     def to_record(self) -> dict[str, Any]:
         """The trace as plain JSON types: blocks as columns, texts once."""

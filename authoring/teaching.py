@@ -1,6 +1,7 @@
 """What an instructor wants to know: routes, times, what to expect on each machine, and where people go wrong.
 
-Plans are in ``book/instructors.yml``. Everything else comes from records, from the lessons and from their checks.
+Routes are in ``book/instructors.yml``, and what to expect is in each lesson.yml. Everything else comes from records,
+from the lessons and from their checks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from authoring.demo import SET_UP_ID, demo_notebook, demo_times
 from authoring.evidence import EvidenceError, environment_of, evaluate, in_words, machines
 from authoring.excerpts import Question, asked
-from authoring.prose import figure, reading_minutes
+from authoring.figures_in_text import figure, reading_minutes
+from authoring.lesson_files import read_lesson
 from course_utils.records.kinds.comparison import Case
 from course_utils.records.lessons import Lesson, LessonError, find_lesson, notebooks_root
 from course_utils.records.notebook_files import read_notebook
@@ -192,7 +194,7 @@ def expectations(lesson: Lesson) -> list[Expectation]:
         lesson: the lesson.
 
     Raises:
-        EvidenceError: if no machine at all has a number that ``book/instructors.yml`` names.
+        EvidenceError: if no machine at all has a number that its lesson.yml names.
 
     Example:
         >>> found = expectations(find_lesson("pinned_memory"))
@@ -203,17 +205,17 @@ def expectations(lesson: Lesson) -> list[Expectation]:
     """
     question = question_of(lesson)
     found = []
-    for each in plans()["expect"].get(lesson.slug, []):
+    for each in read_lesson(package_root() / "lessons" / lesson.slug / "lesson.yml").expect:
         problem: EvidenceError | None = None
         before = len(found)
         for machine in machines():
             try:
-                words = _answer(evaluate(each["value"], machine), each.get("unit"), question)
-                caption = environment_of(each["value"], machine).caption
+                words = _answer(evaluate(each.value, machine), each.unit, question)
+                caption = environment_of(each.value, machine).caption
             except EvidenceError as error:  # this machine has no record of it, or one of another size
                 problem = error
             else:
-                found.append(Expectation(each["say"], machine, caption, words))
+                found.append(Expectation(each.say, machine, caption, words))
         if problem and len(found) == before:
             raise problem
     return found

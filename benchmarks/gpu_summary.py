@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from authoring import shares
+from authoring.limits import HIGH, load_limits, shares
 from course_utils.commands.recording import verdicts_of
 from course_utils.records import store
 from course_utils.records.kinds.ceilings import Ceilings
@@ -121,7 +121,7 @@ def _shares(records: list[LessonRecord], limits: dict[str, Any] | None) -> list[
             "share": row.share,
             "launch-bound": row.launch_bound,
         }
-        for row in shares.shares(records, shares.load_limits(), measured)
+        for row in shares(records, load_limits(), measured)
     ]
 
 
@@ -172,7 +172,7 @@ def _goals(found: dict[str, Any], records: list[LessonRecord], limits: dict[str,
         f"fused attention at {ATTENTION_SHARE:.0%} or more of that ceiling, head size 128, {longest}",
         ", ".join(f"{name} {format_percent(share)}" for name, share in attention.items()) if best else None,
         # Above the ceiling by more than noise, it is the count of the work that is wrong.
-        best is not None and ATTENTION_SHARE <= best <= shares.HIGH,
+        best is not None and ATTENTION_SHARE <= best <= HIGH,
     )
     for name in ("flatten_parameters/forward", "flatten_parameters/step_by_step", "flatten_parameters/whole_model"):
         case = _case(records, name, "scattered")

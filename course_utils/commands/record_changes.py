@@ -534,10 +534,11 @@ def with_claims(changes: Changes) -> Changes:
         ()
     """
     from authoring.claims import ClaimError, judge, load_claims
+    from authoring.lesson_files import LessonFileError
 
     try:
         ledger = load_claims()
-    except ClaimError as error:
+    except LessonFileError as error:
         return dataclasses.replace(changes, notices=(*changes.notices, f"No claims are compared: {error}"))
     found, notices = [], []
     with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from authoring import claims
-from authoring.claims import Claim, ClaimError, MachineJudgement
+from authoring.claims import ClaimError, MachineJudgement
+from authoring.lesson_files import Claim, LessonFileError
 from course_utils.records import lessons, store
 from course_utils.records.kinds.ceilings import Ceilings
 from course_utils.records.kinds.cluster_check import ClusterCheck
@@ -272,8 +273,6 @@ def _machines(records: Sequence[Column]) -> list[tuple[Column, int]]:
 
 def _judged_here(problems: list[str]) -> list[JudgedHere]:
     """The claims that records of one's own decide. Those that need a call to be run are left to the ledger's page."""
-    if not claims.claims_path().is_file():
-        return []  # the package may be installed without the book
     try:
         ledger = [claim for claim in claims.load_claims() if claim.experiments and not claim.calls]
         return [
@@ -282,7 +281,7 @@ def _judged_here(problems: list[str]) -> list[JudgedHere]:
             for here in claims.judge(claim, store.results_root()).machines
             if here.verdict != "open"
         ]
-    except (ClaimError, RecordError) as error:
+    except (ClaimError, LessonFileError, RecordError) as error:
         problems.append(str(error))
         return []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import os
@@ -10,11 +11,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from authoring import teaching
 from authoring.evidence import EvidenceError, evaluate, experiments_in, machines
 from authoring.excerpts import Question
+from authoring.lesson_files import Expected, load_lessons
 from authoring.pages import instructors
 from authoring.teaching import (
     demo_minutes,
@@ -72,11 +73,11 @@ def test_the_minutes_are_those_of_the_lessons():
 @each_lesson
 def test_each_lesson_says_what_to_expect(lesson: Lesson):
     found = expectations(lesson)
-    assert found, f"book/instructors.yml names no number of {lesson.slug}"
+    assert found, f"{lesson.slug}/lesson.yml names no number to expect"
     assert all(re.search(r"\d", each.words) for each in found)
     assert {each.machine for each in found} <= set(machines())
-    for each in plans()["expect"][lesson.slug]:
-        assert all(name.startswith(f"{lesson.slug}/") for name in experiments_in(each["value"]))
+    for each in load_lessons()[lesson.number].expect:
+        assert {name.partition("/")[0] for name in experiments_in(each.value)} == {lesson.slug}
 
 
 @each_lesson
@@ -102,8 +103,9 @@ def test_a_case_is_told_in_the_direction_of_the_question():
 
 
 def test_a_number_that_nobody_recorded_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    wrong = {"expect": {"pinned_memory": [{"say": "x", "value": 'pinned_memory/staging[65]["through staging"]'}]}}
-    monkeypatch.setattr(teaching, "plans", lambda: wrong)
+    wrong = Expected("x", 'pinned_memory/staging[65]["through staging"]')
+    lesson = dataclasses.replace(load_lessons()[4], expect=(wrong,))
+    monkeypatch.setattr(teaching, "read_lesson", lambda path: lesson)
     with pytest.raises(EvidenceError, match="65"):
         expectations(find_lesson("pinned_memory"))
 
@@ -135,15 +137,6 @@ def test_the_guide_includes_what_is_generated_and_nothing_else():
         assert expectations(lesson)[0].words in made["instructors_expectations.md"]
     table = made["instructors_routes.md"].splitlines()
     assert all(line.count("|") == 3 for line in table if line.startswith("|"))
-
-
-def test_typed_plans_are_all_that_the_file_holds():
-    """What the room will see is an expression, never a number."""
-    text = yaml.safe_load((ROOT / "book" / "instructors.yml").read_text(encoding="utf-8"))
-    assert set(text) == {"plan", "routes", "expect"}
-    for each in (each for expected in text["expect"].values() for each in expected):
-        assert set(each) <= {"say", "value", "unit"}
-        assert experiments_in(each["value"])
 
 
 def test_slides_in_the_book_are_made_again_only_when_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

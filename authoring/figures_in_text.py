@@ -1,0 +1,325 @@
+"""Figures in texts: filled from records, and checked against them.
+
+In README.md, the book's pages and the Markdown cells of lessons, a figure stands between two comments, which no reader
+sees::
+
+    On two cores, scaling takes <!--= ddp/scaling.comparison("steps")["DDP, 2 ranks"] @ MACHINE -->...<!--/-->.
+
+The first comment says where the figure comes from: an expression over records (:mod:`authoring.evidence`) and the
+machine, which may be left out where one machine alone has recorded it. ``claim T8`` gives a verdict of the claims
+ledger, and ``time 04`` the minutes that a lesson takes.
+
+``python -m authoring.figures_in_text --write`` fills in what stands between the comments, ``--check`` says what is out
+of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from authoring import evidence
+from authoring.claims import load_claims
+from authoring.course_texts import BLANK, Passage, code_blanked, one_line, passages, sentence_at, text_files
+from course_utils.records import store
+from course_utils.records.lessons import Lesson, LessonError, find_lesson
+from course_utils.records.notebook_files import dumped, read_notebook
+
+WORDS_A_MINUTE = 150  # slower than a novel: code is read, too, and cells are run one by one
+NOT_RECORDED = "not recorded"
+
+MARKER = re.compile(r"<!--=(?P<what>.*?)-->(?P<text>.*?)<!--/-->", re.S)
+_COMMENT_OF_A_MARKER = re.compile(r"<!--=|<!--/-->")
+_MACHINE = re.compile(r"(?P<expression>.+?)\s+@\s+(?P<machine>[\w.+-]+)", re.S)
+_EXERCISE = re.compile(r"^#+ Exercise \d+ · .+ · (?P<minutes>\d+) min\s*$", re.M)
+
+
+class FigureError(ValueError):
+    """A marker that cannot be filled. The message says what to do."""
+
+
+class UnrecordedError(FigureError):
+    """What a marker asks for is not recorded."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a marker, and where it begins."""
+
+    start: int
+    problem: str
+
+
+# What a marker stands for
+
+
+def reading_minutes(texts: Iterable[str]) -> float:
+    """How long it takes to read texts and code, aloud or not.
+
+    Args:
+        texts: Markdown or code. Comments that no reader sees and the addresses of links do not count.
+
+    Returns:
+        Minutes, by `WORDS_A_MINUTE`.
+
+    Example:
+        >>> reading_minutes(["word " * 75, "<!-- hidden -->[one](file.md) " * 75])
+        1.0
+    """
+    shown = (re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", text, flags=re.S) for text in texts)
+    return sum(len(re.findall(r"\S*\w\S*", text)) for text in shown) / WORDS_A_MINUTE
+
+
+def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
+    """How long a lesson takes: reading it, its exercises, and one run.
+
+    Args:
+        lesson: which.
+        records: where the reference records are; `reference_root` by default.
+
+    Returns:
+        Minutes: the words of its text and of its code by `WORDS_A_MINUTE`, the minutes that its exercises name, and the
+        run of the slowest machine that has recorded it.
+
+    Raises:
+        UnrecordedError: if no machine has recorded it.
+    """
+    texts = [cell["source"] for cell in read_notebook(lesson.path)["cells"]]
+    exercises = sum(int(match["minutes"]) for text in texts for match in _EXERCISE.finditer(text))
+    runs = store.records_of(lesson.slug, records or store.reference_root())
+    if not runs:
+        raise UnrecordedError(f"no machine has recorded {lesson.slug}. Run `course record {lesson.slug} --reference`.")
+    return reading_minutes(texts) + exercises + max(run.seconds for run in runs) / 60
+
+
+def _time(number: str, records: Path | None) -> str:
+    try:
+        lesson = find_lesson(number)
+    except LessonError as error:
+        raise FigureError(str(error)) from error
+    return f"{max(5, 5 * round(lesson_minutes(lesson, records) / 5))} minutes"
+
+
+def _claim(identifier: str) -> str:
+    claims = {claim.id: claim for claim in load_claims()}
+    if identifier not in claims:
+        raise FigureError(f"the ledger has no claim {identifier!r}; it has: {', '.join(claims)}.")
+    return claims[identifier].word
+
+
+def _value(what: str, records: Path | None) -> str:
+    match = _MACHINE.fullmatch(what)
+    expression = match["expression"] if match else what
+    try:
+        names = evidence.experiments_in(expression)
+        if not names:
+            raise FigureError(f"{what!r} reads no experiment: such a number needs no marker.")
+        machine = match["machine"] if match else _only_machine(what, names, records)
+        return evidence.in_words(evidence.evaluate(expression, machine, records))
+    except evidence.NotRecordedError as error:
+        raise UnrecordedError(str(error)) from error
+    except evidence.EvidenceError as error:
+        raise FigureError(str(error)) from error
+
+
+def _only_machine(expression: str, names: Sequence[str], records: Path | None) -> str:
+    """The one machine that has recorded what an expression reads."""
+    having = []
+    for machine in evidence.machines(records):
+        try:
+            evidence.evaluate(expression, machine, records)
+        except evidence.NotRecordedError:
+            continue
+        having.append(machine)
+    if len(having) > 1:
+        raise FigureError(f"several machines have recorded it, so name one: {expression} @ {having[0]}.")
+    if not having:
+        lessons = " ".join(dict.fromkeys(name.partition("/")[0] for name in names))
+        raise UnrecordedError(f"no machine has recorded {', '.join(names)}. Run `course record {lessons} --reference`.")
+    return having[0]
+
+
+def figure(what: str, records: Path | None = None) -> str:
+    """The words that a marker stands for.
+
+    Args:
+        what: ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8`` or ``time 04``.
+        records: where the reference records are; `reference_root` by default.
+
+    Returns:
+        The words.
+
+    Raises:
+        UnrecordedError: if it is not recorded.
+        FigureError: if it cannot be worked out.
+
+    Example:
+        >>> figure("measuring/known_answers.rounds >= 8 @ amd-epyc-2-cores")
+        'yes'
+    """
+    if match := re.fullmatch(r"claim (\w+)", what):
+        return _claim(match[1])
+    if match := re.fullmatch(r"time (\w+)", what):
+        return _time(match[1], records)
+    return _value(what, records)
+
+
+# Filling texts
+
+
+def markers(text: str) -> list[re.Match[str]]:
+    """The figures of a text, as matches of `MARKER`. What stands in code is none.
+
+    Example:
+        >>> [match["text"] for match in markers("It is <!--= claim T8 -->refuted<!--/-->, not `<!--= x -->`.")]
+        ['refuted']
+    """
+    blanked = _without_code(text)
+    return [match for match in MARKER.finditer(text) if blanked[match.start()] != BLANK]
+
+
+def _without_code(text: str) -> str:
+    """The text with code blanked; a backtick inside of a marker's expression begins no code."""
+    hidden = re.sub(r"(?<=<!--=).*?(?=-->)", lambda match: match[0].replace("`", "'"), text, flags=re.S)
+    return code_blanked(hidden)
+
+
+def fill(text: str, records: Path | None = None) -> tuple[str, list[Fault]]:
+    """A text with its figures as the records have them today.
+
+    Args:
+        text: Markdown.
+        records: where the reference records are; `reference_root` by default.
+
+    Returns:
+        The text, and why markers cannot be filled. What is not recorded says so in the text; where a marker itself is
+        wrong, the text stays.
+    """
+    faults, pieces, end = [], [], 0
+    for marker in markers(text):
+        try:
+            words = figure(one_line(marker["what"]), records)
+        except FigureError as error:
+            words = NOT_RECORDED if isinstance(error, UnrecordedError) else marker["text"]
+            faults.append(Fault(marker.start(), str(error)))
+        pieces += [text[end : marker.start("text")], words]
+        end = marker.end("text")
+    return "".join([*pieces, text[end:]]), faults
+
+
+def _misplaced(text: str) -> list[Fault]:
+    """Where the comments of a marker do not make one, or would show."""
+    blanked = _without_code(text)
+    whole = {place for marker in markers(text) for place in (marker.start(), marker.end("text"))}
+    faults = []
+    for match in _COMMENT_OF_A_MARKER.finditer(text):
+        if blanked[match.start()] == BLANK:
+            faults.append(Fault(match.start(), "a marker in code, which would show as it stands. Put it outside."))
+        elif match.start() not in whole:
+            faults.append(Fault(match.start(), "half a marker. It is written <!--= what -->figure<!--/-->."))
+    for marker in markers(text):
+        line = text[text.rfind("\n", 0, marker.start()) + 1 : marker.start()]
+        if not re.sub(r"^\s*(?:(?:[-*+>]|\d+[.)])\s+)*", "", line):
+            # Markdown takes a line that begins with a comment for HTML, and shows the rest of it as it stands.
+            faults.append(Fault(marker.start(), "a marker at the beginning of a line. Put a word before it."))
+        if "--" in marker["what"] or marker["what"].rstrip().endswith("-"):
+            faults.append(Fault(marker.start(), "a marker with two dashes in it, which may end the comment."))
+    return faults
+
+
+def _faults(passage: Passage, records: Path | None) -> list[str]:
+    text = passage.text
+    filled, faults = fill(text, records)
+    faults = [*_misplaced(text), *faults]
+    for before, after in zip(markers(text), markers(filled), strict=True):
+        if before["text"] != after["text"] and after["text"] != NOT_RECORDED:
+            problem = (
+                f"it says {before['text']!r}, and the records give {after['text']!r}. Run `python -m "
+                "authoring.figures_in_text --write`, and read the sentence again."
+            )
+            faults.append(Fault(before.start(), problem))
+    shown = [(one_line(re.sub(r"<!--.*?-->", "", sentence_at(text, fault.start).text)), fault) for fault in faults]
+    return [f'{passage.where}: "{sentence}": {fault.problem}' for sentence, fault in shown]
+
+
+def check(files: Iterable[Path] | None = None, records: Path | None = None) -> list[str]:
+    """What is wrong with the figures in texts.
+
+    Args:
+        files: which texts; by default README.md, the book's pages and the lessons.
+        records: where the reference records are; `reference_root` by default.
+
+    Returns:
+        One message for each figure that differs from the records, is not recorded, or cannot be worked out. It names
+        the file and the sentence, and says what to do. Empty if all is well.
+
+    Raises:
+        LessonError: if a notebook cannot be read.
+    """
+    chosen = text_files() if files is None else files
+    return [fault for path in chosen for passage in passages(path) for fault in _faults(passage, records)]
+
+
+def write(files: Iterable[Path] | None = None, records: Path | None = None) -> tuple[list[Path], list[str]]:
+    """Fills in the figures in texts. All else in a file stays as it is.
+
+    Args:
+        files: which texts; by default README.md, the book's pages and the lessons.
+        records: where the reference records are; `reference_root` by default.
+
+    Returns:
+        The files that changed, and what `check` still says of them: what is not recorded says so in the text now.
+
+    Raises:
+        LessonError: if a notebook cannot be read.
+    """
+    chosen = text_files() if files is None else list(files)
+    changed = []
+    for path in chosen:
+        before = path.read_bytes()
+        if path.suffix == ".ipynb" and b"<!--=" in before:
+            notebook = read_notebook(path)
+            for cell in notebook["cells"]:
+                if cell.get("cell_type") == "markdown":
+                    cell["source"] = fill(cell["source"], records)[0]
+            after = before if notebook == read_notebook(path) else dumped(notebook).encode()
+        else:
+            after = before if path.suffix == ".ipynb" else fill(before.decode(), records)[0].encode()
+        if after != before:
+            path.write_bytes(after)
+            changed.append(path)
+    return changed, check(chosen, records)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Checks or fills the figures in texts, and returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m authoring.figures_in_text", description="Take the figures in texts from the records."
+    )
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--check", action="store_true", help="say what differs from the records, exit 1 if anything")
+    action.add_argument("--write", action="store_true", help="fill in the figures")
+    parser.add_argument("files", nargs="*", type=Path, help="pages and notebooks; all by default")
+    options = parser.parse_args(arguments)
+    files = options.files or text_files()
+    try:
+        changed, faults = write(files) if options.write else ([], check(files))
+    except (OSError, LessonError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    for path in changed:
+        print(f"{path.name}: written")
+    if faults:
+        print("\n".join(faults), file=sys.stderr)
+        return 1
+    count = sum(len(markers(passage.text)) for path in files for passage in passages(path))
+    print(f"{count} figure{'' if count == 1 else 's'} in texts, all as recorded")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -43,40 +43,24 @@ class ClaimError(ValueError):
 
 @dataclass(frozen=True)
 class MachineJudgement:
-    """What one machine's records say.
-
-    Attributes:
-        machine: folder name of its records.
-        caption: machine, software and day, in one line.
-        verdict: what the rule gives there; ``open`` if none of its conditions holds.
-        numbers: the evidence as pairs of label and words.
-        notices: what a reader must know, such as code that has changed since.
-    """
+    """What one machine's records say: ``open`` if no condition of the rule holds there."""
 
     machine: str
     caption: str
     verdict: str
-    numbers: tuple[tuple[str, str], ...] = ()
-    notices: tuple[str, ...] = ()
+    numbers: tuple[tuple[str, str], ...] = ()  # labels and words
+    notices: tuple[str, ...] = ()  # what a reader must know, such as code that has changed since
 
 
 @dataclass(frozen=True)
 class PartJudgement:
-    """What follows for one part.
-
-    Attributes:
-        part: the part.
-        verdict: what follows from its rule.
-        machines: what each machine's records say.
-        outcomes: how its calls ended, by name.
-        waits_for: what is missing for a verdict, in words; None if there is one.
-    """
+    """What follows for one part."""
 
     part: Part
     verdict: str
     machines: tuple[MachineJudgement, ...] = ()
-    outcomes: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    waits_for: str | None = None
+    outcomes: Mapping[str, str] = dataclasses.field(default_factory=dict)  # how its calls ended, by name
+    waits_for: str | None = None  # what is missing for a verdict, in words
 
 
 @dataclass(frozen=True)
@@ -124,27 +108,12 @@ class Judgement:
 
 
 def load_claims(lessons: Iterable[LessonFile] | None = None) -> list[Claim]:
-    """All claims of the lessons, in the lessons' order.
-
-    Raises:
-        LessonFileError: if a lesson.yml cannot be used.
-
-    Example:
-        >>> len(load_claims())
-        52
-    """
+    """All claims of the lessons, in the lessons' order."""
     return [claim for lesson in (load_lessons() if lessons is None else lessons) for claim in lesson.claims]
 
 
 def judge(claim: Claim, root: Path | None = None) -> Judgement:
-    """Work out what follows for a claim from the records, and from running its calls.
-
-    Args:
-        claim: from `load_claims`.
-        root: the folder of reference records; the committed ones by default.
-
-    Returns:
-        The verdict that follows, with what each machine says and what is missing.
+    """Work out what follows for a claim from the records below ``root``, and from running its calls.
 
     Raises:
         ClaimError: if a rule does not fit a record, or the calls cannot be run.
@@ -153,13 +122,9 @@ def judge(claim: Claim, root: Path | None = None) -> Judgement:
 
 
 def judge_all(lessons: Iterable[LessonFile] | None = None) -> list[Judgement]:
-    """Judge every claim of the ledger.
-
-    Raises:
-        ClaimError: if a rule does not fit a record, or the calls cannot be run.
-    """
+    """Judge every claim of the ledger; all calls run in one process."""
     claims = load_claims(lessons)
-    outcomes_of(call for claim in claims for call in claim.calls)  # all in one process
+    outcomes_of(call for claim in claims for call in claim.calls)
     return [judge(claim) for claim in claims]
 
 
@@ -187,21 +152,21 @@ def _judge_part(claim: Claim, part: Part, root: Path | None) -> PartJudgement:
 
 
 def _machines_for(part: Part, speaks_of: str, root: Path | None) -> list[str]:
-    """Machines of a class on which all experiments of a rule are recorded."""
-    return [machine for machine in evidence.machines(root) if _may_decide(part, speaks_of, machine, root)]
-
-
-def _may_decide(part: Part, speaks_of: str, machine: str, root: Path | None) -> bool:
-    """Whether a machine may decide. A CPU never decides about GPUs, and one GPU never about two."""
-    try:
-        environments = [evidence.environment_of(name, machine, root) for name in part.experiments]
-    except evidence.NotRecordedError:
-        return False
-    # By the record, not by the machine's name: one folder may hold runs with and without the GPU.
-    return all(_is_of(environment, speaks_of) for environment in environments)
+    """The machines that may decide: of the class that is spoken of, with records of all that the rule reads."""
+    machines = []
+    for machine in evidence.machines(root):
+        try:
+            environments = [evidence.environment_of(name, machine, root) for name in part.experiments]
+        except evidence.NotRecordedError:
+            continue
+        # By the record, not by the machine's name: one folder may hold runs with and without the GPU.
+        if all(_is_of(environment, speaks_of) for environment in environments):
+            machines.append(machine)
+    return machines
 
 
 def _is_of(environment: Environment, speaks_of: str) -> bool:
+    """A CPU never decides about GPUs, and one GPU never about two."""
     if speaks_of == "any":
         return True
     if speaks_of == "CPU":
@@ -269,16 +234,7 @@ _ended: dict[str, str] = {}
 
 
 def outcomes_of(calls: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Run calls, all those that have not been run before in one process, and say how each ended.
-
-    Args:
-        calls: pairs of a name and code, of one claim or of many.
-
-    Returns:
-        By name: ``works``, ``warns FutureWarning: ...`` (the first warning) or ``raises TypeError: ...``, in one line.
-
-    Raises:
-        ClaimError: if the process that runs them ends, or does not end.
+    """Run calls, each once and all together in one process, and say by name how each ended, in one line.
 
     Example:
         >>> outcomes_of([("one", "1 + 1"), ("two", "1 / 0")])
@@ -314,30 +270,13 @@ def _run(codes: list[str]) -> list[str]:
 # What parts from the data
 
 
-def faults(claims: Iterable[Claim], root: Path | None = None) -> list[str]:
-    """Every place in which a stated verdict and the data part.
-
-    Args:
-        claims: from `load_claims`.
-        root: the folder of reference records; the committed ones by default.
-
-    Returns:
-        A text for each fault: the claim, its sentence of verdict, and what follows, machine by machine. Empty if the
-        records and the calls bear all of it out.
-
-    Raises:
-        ClaimError: if the calls cannot be run.
-    """
-    claims = list(claims)
-    outcomes_of(call for claim in claims for call in claim.calls)  # all in one process
-    texts = []
-    for claim in claims:
-        named = f'{claim.id} · {claim.claim.rstrip(".")}: "{claim.sentence}"'
-        try:
-            texts += [f"{named} {fault}" for fault in _faults_of(judge(claim, root))]
-        except ClaimError as error:
-            texts.append(f"{named} {error}")
-    return texts
+def faults(judgements: Iterable[Judgement]) -> list[str]:
+    """Every place in which a stated verdict and the data part: the claim, its sentence, and what follows instead."""
+    return [
+        f'{judgement.claim.id} · {judgement.claim.claim.rstrip(".")}: "{judgement.claim.sentence}" {fault}'
+        for judgement in judgements
+        for fault in _faults_of(judgement)
+    ]
 
 
 _ADVICE = "Correct the verdict and its sentence in lesson.yml and in the lesson, or look at the record."

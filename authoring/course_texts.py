@@ -35,16 +35,10 @@ _SENTENCE_END = re.compile(r"[.!?][\"')*_]*\s+(?=[\"'(*_\[]*[A-Z0-9\x00])")
 
 @dataclass(frozen=True)
 class Passage:
-    """A text of a file.
+    """A page, or a Markdown cell of a notebook."""
 
-    Attributes:
-        file: the file's path from the root of the repository, with slashes.
-        cell: number of the Markdown cell, from 1 and among all cells; None for a page.
-        text: its Markdown.
-    """
-
-    file: str
-    cell: int | None
+    file: str  # its path from the root of the repository, with slashes
+    cell: int | None  # its number among all cells, from 1; None for a page
     text: str
 
     @property
@@ -55,42 +49,23 @@ class Passage:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence, a heading, or a row of a table.
-
-    Attributes:
-        start: where it begins in its passage.
-        end: where it ends.
-        text: as it is written, on one line.
-        unit: the whole entry of a list, row of a table or paragraph that it stands in, on one line.
-    """
+    """A sentence, a heading, or a row of a table."""
 
     start: int
     end: int
-    text: str
-    unit: str
+    text: str  # on one line
+    unit: str  # the whole entry of a list, row of a table or paragraph that it stands in, on one line
 
 
 def text_files(folder: Path | None = None) -> list[Path]:
-    """The files whose texts are written by people: README.md, the book's pages and the lessons.
-
-    Args:
-        folder: the repository's; by default that of this package.
-    """
+    """The files whose texts are written by people: README.md, the book's pages and the lessons."""
     folder = folder or _ROOT
     pages = [path for path in sorted((folder / "book").glob("*.md")) if path.name not in GENERATED_PAGES]
     return [folder / "README.md", *pages, *sorted((folder / "notebooks").glob("*.ipynb"))]
 
 
 def passages(path: Path, folder: Path | None = None) -> list[Passage]:
-    """The texts of a file: one for a page, one a Markdown cell for a notebook.
-
-    Args:
-        path: a page or a notebook.
-        folder: the root that messages name the file from; by default the repository.
-
-    Raises:
-        LessonError: if a notebook cannot be read.
-    """
+    """The texts of a file; ``folder`` is the root that messages name it from."""
     folder = (folder or _ROOT).resolve()
     file = path.resolve().relative_to(folder).as_posix() if path.resolve().is_relative_to(folder) else path.name
     if path.suffix != ".ipynb":
@@ -117,11 +92,7 @@ def code_blanked(text: str) -> str:
 
 
 def prose_only(text: str, links: bool = False) -> str:
-    """The text with code, formulas, comments, generated parts and links blanked; every character keeps its place.
-
-    Args:
-        text: Markdown.
-        links: whether links stay.
+    """The text with code, formulas, comments, generated parts and (unless they stay) links blanked.
 
     Example:
         >>> prose_only("See [it](page.md) <!-- no --> here").replace(BLANK, "_")
@@ -157,13 +128,7 @@ def one_line(text: str) -> str:
 
 
 def sentences(text: str) -> list[Sentence]:
-    r"""Cuts Markdown into sentences. A row of a table and a heading count as one.
-
-    Args:
-        text: Markdown.
-
-    Returns:
-        The sentences, in order. Full stops inside of code and comments end none.
+    r"""Cuts Markdown into sentences. A row of a table and a heading count as one; full stops inside of code end none.
 
     Example:
         >>> [each.text for each in sentences("# A title\n\nOne runs. Two `a. B`\nwalk.\n\n- Three. Four.")]
@@ -184,12 +149,7 @@ def sentences(text: str) -> list[Sentence]:
 
 
 def sentence_at(text: str, position: int) -> Sentence:
-    """The sentence that holds a place of a text.
-
-    Args:
-        text: Markdown.
-        position: the place.
-    """
+    """The sentence that holds a place of a text."""
     return next(
         (each for each in sentences(text) if each.start <= position < each.end),
         Sentence(position, position, one_line(text[position : position + 80]), ""),

@@ -66,21 +66,19 @@ class Quantity(float):
     def __repr__(self) -> str:
         return in_words(self)
 
-    def _sum(self, value: float, other: float) -> float:
+    def _plus(self, other: float) -> float:
         # 0 is where sum() begins.
         is_alike = getattr(other, "unit", self.unit if other == 0 else None) == self.unit
+        value = float(self) + float(other)
         return Quantity(value, self.unit) if is_alike else value
 
-    def __add__(self, other: float) -> float:
-        return self._sum(float(self) + float(other), other)
-
-    __radd__ = __add__
+    __add__ = __radd__ = _plus
 
     def __sub__(self, other: float) -> float:
-        return self._sum(float(self) - float(other), other)
+        return self._plus(-other)
 
-    def __rsub__(self, other: float) -> float:
-        return self._sum(float(other) - float(self), other)
+    def __neg__(self) -> Self:
+        return Quantity(-float(self), self.unit)
 
     def __mul__(self, other: float) -> float:
         value = float(self) * float(other)
@@ -93,12 +91,6 @@ class Quantity(float):
         if not isinstance(other, Quantity):
             return Quantity(value, self.unit)
         return Quantity(value, "ratio") if self.unit == other.unit else value
-
-    def __neg__(self) -> Self:
-        return Quantity(-float(self), self.unit)
-
-    def __abs__(self) -> Self:
-        return Quantity(abs(float(self)), self.unit)
 
 
 # What an expression may use
@@ -119,9 +111,6 @@ def _tally(verdicts: Iterable[str]) -> str:
 
 _FUNCTIONS = {function.__name__: function for function in (all, any, len, min, max, sum, abs, round, sorted)}
 _FUNCTIONS |= {"quantity": _quantity, "tally": _tally}
-# Methods of results that compute and change nothing.
-_METHODS = ("at", "by_kind", "by_module", "comparison", "curves", "first", "get", "interval_at", "inverse")
-_METHODS += ("inside", "items", "keys", "meets", "rate", "values")
 
 
 class _TableWithUnits(Table):
@@ -158,12 +147,6 @@ def _unit_of_name(name: Any) -> str | None:
 
 
 def _attribute(of: Any, name: str) -> Any:
-    # Asked of the class: an instance would work out each of its properties.
-    public = [each for each in dir(of) if each in _METHODS or not callable(getattr(type(of), each, None))]
-    public = [each for each in public if not each.startswith("_")]
-    if name not in public:
-        hint = did_you_mean(name, public)
-        raise EvidenceError(f"a {type(of).__name__} has no {name!r}{hint}. It has: {', '.join(public) or 'none'}.")
     unit = of.unit if isinstance(of, Ceiling) and name == "value" else _unit_of_name(name)
     return _with_unit(getattr(of, name), unit)
 
@@ -251,9 +234,6 @@ def _constants(sides: Iterable[ast.expr]) -> Iterator[Any]:
 def experiments_in(expression: str) -> tuple[str, ...]:
     """The experiments that an expression reads, ``lesson/experiment``, each once and in order.
 
-    Raises:
-        EvidenceError: if the text is no expression over records.
-
     Example:
         >>> experiments_in('pinned_memory/copy[64]["pinned"].median_s / measuring/warm_cache.median_s')
         ('pinned_memory/copy', 'measuring/warm_cache')
@@ -300,9 +280,10 @@ def _record_of(name: str, machine: str, root: Path) -> store.LessonRecord | None
     return record if record is not None and name in record.experiments else None
 
 
-def _results(names: Iterable[str], machine: str, root: Path) -> dict[str, Any]:
-    """The results of experiments, as one machine has recorded them with today's parameters."""
-    if machine not in (known := store.machines(root)):
+def _results(expression: str, machine: str | None, root: Path) -> dict[str, Any]:
+    """The experiments that an expression reads, as one machine has recorded them with today's parameters."""
+    names, known = experiments_in(expression), store.machines(root)
+    if names and machine not in known:
         raise EvidenceError(f"there is no machine {machine!r}; recorded machines: {', '.join(known) or 'none'}.")
     results, missing = {}, []
     for name in names:
@@ -342,18 +323,11 @@ def machines(root: Path | None = None) -> list[str]:
 
 
 def environment_of(expression: str, machine: str, root: Path | None = None) -> Environment:
-    """The machine and the software of the newest record that an expression reads.
-
-    Raises:
-        EvidenceError: if the text is no expression, or reads no experiment.
-        NotRecordedError: if the machine has not recorded all that it reads.
-    """
+    """The machine and the software of the newest record that an expression reads; it reads at least one."""
     root = store.reference_root() if root is None else root
-    names = experiments_in(expression)
-    _results(names, machine, root)
-    if not names:
-        raise EvidenceError(f"{expression!r} reads no experiment.")
-    return max((_record_of(name, machine, root) for name in names), key=lambda record: record.recorded_at).environment
+    _results(expression, machine, root)
+    records = [_record_of(name, machine, root) for name in experiments_in(expression)]
+    return max(records, key=lambda record: record.recorded_at).environment
 
 
 def notices(expression: str, machine: str, root: Path | None = None) -> tuple[str, ...]:
@@ -370,11 +344,11 @@ def notices(expression: str, machine: str, root: Path | None = None) -> tuple[st
 def evaluate(
     expression: str, machine: str | None, root: Path | None = None, *, calls: Mapping[str, str] | None = None
 ) -> Any:
-    """What an expression gives on the reference records of one machine.
+    """What an expression gives on the reference records of one machine; None will do for one that reads no record.
 
     Args:
         expression: the text.
-        machine: whose records, by the name of their folder; None will do for an expression that reads none.
+        machine: the name of its folder.
         root: where the records are; `reference_root` by default.
         calls: what ``calls["name"]`` stands for: how a call of the claims ledger ended.
 
@@ -382,16 +356,10 @@ def evaluate(
         The value. Numbers whose unit is known are `Quantity`.
 
     Raises:
-        EvidenceError: if the text is no expression, names an experiment, a case or an attribute that does not exist,
-            or cannot be worked out.
+        EvidenceError: if the text is no expression, names something that does not exist, or cannot be worked out.
         NotRecordedError: if the machine has no record of an experiment, or one with other parameters than today's.
-
-    Example:
-        >>> evaluate("measuring/known_answers.rounds >= 8", "amd-epyc-2-cores")
-        True
     """
     root = store.reference_root() if root is None else root
-    code, experiments_read = _read(expression)
     try:
         names = {
             "__builtins__": {},
@@ -399,12 +367,12 @@ def evaluate(
             "attribute of": _attribute,
             "item of": _item,
             "calls": calls or {},
-            "recorded": _results(experiments_read, machine, root) if experiments_read else {},
+            "recorded": _results(expression, machine, root),
         }
-        return eval(code, names)  # only attributes and names that `_attribute` and `_check` let through
+        return eval(_read(expression)[0], names)
     except NotRecordedError:
         raise
-    except (EvidenceError, KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
         problem = error.args[0] if error.args else type(error).__name__
         raise EvidenceError(f"{expression!r} on {machine}: {problem}") from error
 
@@ -414,11 +382,8 @@ def in_words(value: Any, unit: str | None = None) -> str:
 
     Args:
         value: what `evaluate` gave.
-        unit: of a number without one: one of `TABLE_UNITS`. Of a case, its direction: ``times as fast`` or
-            ``times as long``; without it, the one that makes the number larger than 1.
-
-    Returns:
-        For example ``1.62 times as fast (95% interval 1.60 to 1.65)``, ``1.50 GiB``, ``12.3 ms`` or ``yes``.
+        unit: of a number without one. Of a case, its direction: ``times as fast`` or ``times as long``; by default the
+            one that makes the number larger than 1.
 
     Raises:
         EvidenceError: if the value is a whole result, which no text can hold.

@@ -58,13 +58,7 @@ class Fault:
 
 
 def reading_minutes(texts: Iterable[str]) -> float:
-    """How long it takes to read texts and code, aloud or not.
-
-    Args:
-        texts: Markdown or code. Comments that no reader sees and the addresses of links do not count.
-
-    Returns:
-        Minutes, by `WORDS_A_MINUTE`.
+    """How long it takes to read Markdown and code, without comments and the addresses of links.
 
     Example:
         >>> reading_minutes(["word " * 75, "<!-- hidden -->[one](file.md) " * 75])
@@ -75,19 +69,7 @@ def reading_minutes(texts: Iterable[str]) -> float:
 
 
 def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
-    """How long a lesson takes: reading it, its exercises, and one run.
-
-    Args:
-        lesson: which.
-        records: where the reference records are; `reference_root` by default.
-
-    Returns:
-        Minutes: the words of its text and of its code by `WORDS_A_MINUTE`, the minutes that its exercises name, and the
-        run of the slowest machine that has recorded it.
-
-    Raises:
-        UnrecordedError: if no machine has recorded it.
-    """
+    """How long a lesson takes: reading it, the minutes that its exercises name, and the slowest machine's run."""
     texts = [cell["source"] for cell in read_notebook(lesson.path)["cells"]]
     exercises = sum(int(match["minutes"]) for text in texts for match in _EXERCISE.finditer(text))
     runs = store.records_of(lesson.slug, records or store.reference_root())
@@ -144,14 +126,7 @@ def _only_machine(expression: str, names: Sequence[str], records: Path | None) -
 
 
 def figure(what: str, records: Path | None = None) -> str:
-    """The words that a marker stands for.
-
-    Args:
-        what: ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8`` or ``time 04``.
-        records: where the reference records are; `reference_root` by default.
-
-    Returns:
-        The words.
+    """The words that ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8`` or ``time 04`` stand for.
 
     Raises:
         UnrecordedError: if it is not recorded.
@@ -189,15 +164,9 @@ def _without_code(text: str) -> str:
 
 
 def fill(text: str, records: Path | None = None) -> tuple[str, list[Fault]]:
-    """A text with its figures as the records have them today.
+    """A text with its figures as the records have them today, and why markers cannot be filled.
 
-    Args:
-        text: Markdown.
-        records: where the reference records are; `reference_root` by default.
-
-    Returns:
-        The text, and why markers cannot be filled. What is not recorded says so in the text; where a marker itself is
-        wrong, the text stays.
+    What is not recorded says so in the text; where a marker itself is wrong, the text stays.
     """
     faults, pieces, end = [], [], 0
     for marker in markers(text):
@@ -247,35 +216,19 @@ def _faults(passage: Passage, records: Path | None) -> list[str]:
 
 
 def check(files: Iterable[Path] | None = None, records: Path | None = None) -> list[str]:
-    """What is wrong with the figures in texts.
+    """One message for each figure that differs from the records, is not recorded, or cannot be worked out.
 
-    Args:
-        files: which texts; by default README.md, the book's pages and the lessons.
-        records: where the reference records are; `reference_root` by default.
-
-    Returns:
-        One message for each figure that differs from the records, is not recorded, or cannot be worked out. It names
-        the file and the sentence, and says what to do. Empty if all is well.
-
-    Raises:
-        LessonError: if a notebook cannot be read.
+    It names the file and the sentence, and says what to do. By default all texts are checked.
     """
     chosen = text_files() if files is None else files
     return [fault for path in chosen for passage in passages(path) for fault in _faults(passage, records)]
 
 
 def write(files: Iterable[Path] | None = None, records: Path | None = None) -> tuple[list[Path], list[str]]:
-    """Fills in the figures in texts. All else in a file stays as it is.
-
-    Args:
-        files: which texts; by default README.md, the book's pages and the lessons.
-        records: where the reference records are; `reference_root` by default.
+    """Fills in the figures in texts; all else in a file stays as it is.
 
     Returns:
         The files that changed, and what `check` still says of them: what is not recorded says so in the text now.
-
-    Raises:
-        LessonError: if a notebook cannot be read.
     """
     chosen = text_files() if files is None else list(files)
     changed = []

@@ -1,37 +1,7 @@
 """What each lesson asks, claims and promises: ``course_utils/lessons/<slug>/lesson.yml``, read and checked.
 
-A lesson is planned until its notebook ``notebooks/NN_slug.ipynb`` exists. Its file has::
-
-    number, title, part, question   The part is one of book/parts.yml.
-    finding     The numbers that the tables of lessons show: the id of a claim, and labels of that claim's evidence.
-    claims      What people say, and what came out of it: the entries of the ledger.
-    limits      What the rates of its experiments are held against, or a sentence that says why no ceiling applies.
-    expect      What the room will see when the prediction is revealed: `say`, the expression `value`, its `unit`.
-
-A claim has::
-
-    id, claim      Its name, and what is claimed, in our words.
-    kind           speed, memory, numerics or API.
-    speaks_of      Whose records may decide: any, CPU, CUDA or "two GPUs"; `why` says why. A CPU never decides about
-                   GPUs. Part of a claim about GPUs may be "any" where it is arithmetic, or Python's bookkeeping. As soon
-                   as a GPU has recorded it, that record alone decides.
-    verdict        As stated: one of authoring/verdicts.py.
-    contradicted   true where the source that documents it says otherwise.
-    sentence       The verdict in one sentence, without numbers. `condition`: when it holds.
-    rule           Verdicts and conditions, worked out machine by machine; the first that holds decides. If none does,
-                   the record is too unclear, and the claim stays open there. Machines that disagree make it "depends".
-                   The language is that of authoring/evidence.py; {name} stands for what `let` defines.
-    evidence       The numbers that the page shows.
-    calls          Code that is run; a rule reads calls["name"]: works, "warns X: ...", or "raises X: ...".
-    parts          Where a claim says several things: it is as strong as its weakest part. An `aside` does not count.
-
-An experiment under ``limits`` has::
-
-    ceiling   A name from measuring/ceilings, several in order of preference (the first that a machine has counts), or
-              one for each case. Left out where the lesson passes ceiling= itself.
-    host      true for what runs on the host even where there is a GPU, whose ceilings say nothing about it.
-    why       The reason, by kind of device (cpu, cuda, mps), of shares below a half or above the ceiling: one or two
-              sentences that somebody has checked. What a record calls launch-bound needs none.
+A lesson is planned until its notebook ``notebooks/NN_slug.ipynb`` exists. CONTRIBUTING.md ("What lesson.yml holds") says
+what each entry means. Everything that the book, README and the ledger say of lessons is put together from these files.
 """
 
 from __future__ import annotations
@@ -70,16 +40,7 @@ class ShownNumber:
 
 @dataclass(frozen=True)
 class Part:
-    """What is judged by one rule: a whole claim, or one of the things that it says.
-
-    Attributes:
-        what: the statement, in our words.
-        rule: pairs of a verdict and an expression, in which ``let`` is put in.
-        steps: the rule as it is written, for people to read; ``let`` likewise.
-        calls: pairs of a name and the code that is run.
-        waits_for: what an open part without a rule waits for, in words.
-        aside: whether it is a remark, which the verdict on the claim does not rest on.
-    """
+    """What is judged by one rule: a whole claim, or one of the things that it says."""
 
     what: str
     kind: Literal["speed", "memory", "numerics", "API"]
@@ -87,11 +48,11 @@ class Part:
     verdict: VerdictWord
     why: str = ""
     let: tuple[tuple[str, str], ...] = ()
-    steps: tuple[tuple[str, str], ...] = ()
-    rule: tuple[tuple[RuledWord, str], ...] = ()
+    steps: tuple[tuple[str, str], ...] = ()  # the rule as it is written, for people to read
+    rule: tuple[tuple[RuledWord, str], ...] = ()  # with `let` put in
     evidence: tuple[ShownNumber, ...] = ()
     calls: tuple[tuple[str, _Code], ...] = ()
-    waits_for: str | None = None
+    waits_for: str | None = None  # in words, of an open part without a rule
     aside: bool = False
     contradicted: bool = False
 
@@ -146,16 +107,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class HeldAgainst:
-    """What the rates of one experiment are held against.
+    """What the rates of one experiment are held against."""
 
-    Attributes:
-        ceiling: names of ceilings by case, of which the first counts that a machine has; under ``""`` those of all
-            other cases.
-        host: whether it runs on the host even where there is a GPU, whose ceilings say nothing about it.
-        why: by kind of device, why its share is far from one.
-    """
-
-    ceiling: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ceiling: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by case; under "" those of all others
     host: bool = False
     why: Mapping[DeviceKind, str] = field(default_factory=dict)
 
@@ -244,11 +198,7 @@ def book_folder() -> Path:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds.
-
-    Raises:
-        LessonFileError: if it cannot be read.
-    """
+    """What a YAML file holds."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -257,14 +207,10 @@ def read_yaml(path: Path) -> Any:
 
 
 def load_lessons(folder: Path | None = None) -> list[LessonFile]:
-    """All lessons, built and planned, in order.
-
-    Args:
-        folder: the folder of the lessons' folders; the course's own by default.
+    """All lessons, built and planned, in order; ``folder`` holds the lessons' folders.
 
     Raises:
-        LessonFileError: if a file is damaged, numbers do not count up from 0, a part or a claim's id is not right, or a
-            notebook has no lesson.yml.
+        LessonFileError: if a file is damaged, or the files do not fit each other and the notebooks.
 
     Example:
         >>> load_lessons()[4].title
@@ -287,11 +233,7 @@ def load_lessons(folder: Path | None = None) -> list[LessonFile]:
 
 
 def read_lesson(path: Path) -> LessonFile:
-    """One lesson.
-
-    Raises:
-        LessonFileError: if the file cannot be read, or an entry is incomplete or of another form.
-    """
+    """One lesson."""
     slug, entry = path.parent.name, read_yaml(path)
     where = f"{slug}/lesson.yml"
     if not isinstance(entry, dict):

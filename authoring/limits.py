@@ -29,34 +29,19 @@ LOW, HIGH = 0.5, 1.1
 
 @dataclass(frozen=True)
 class Share:
-    """One recorded rate beside its ceiling.
-
-    Attributes:
-        environment: machine and software of the record.
-        lesson: its slug.
-        experiment: ``lesson/experiment``.
-        over: the parameter of a sweep, or None.
-        value: the parameter's value at this point, or None.
-        case: what was measured.
-        rate: work per second.
-        unit: ``B/s``, ``FLOP/s`` or ``items/s``.
-        ceiling: name of the ceiling, or None where this machine has none for it.
-        ceiling_value: the ceiling itself, in ``unit``, or None.
-        ceiling_threads: threads that the ceiling was measured with; those of the rate are in ``environment``.
-        launch_bound: whether the GPU waited for Python; None where that is not known.
-    """
+    """One recorded rate beside its ceiling; None stands for what there is not, or what is not known."""
 
     environment: Environment
     lesson: str
     experiment: str
-    over: str | None
+    over: str | None  # the parameter of a sweep
     value: Any
     case: str
     rate: float
-    unit: str
+    unit: str  # B/s, FLOP/s or items/s
     ceiling: str | None
-    ceiling_value: float | None
-    ceiling_threads: int | None
+    ceiling_value: float | None  # in the unit of the rate
+    ceiling_threads: int | None  # that it was measured with; those of the rate are in the environment
     launch_bound: bool | None
 
     @property
@@ -76,15 +61,7 @@ class Share:
 
 
 def load_limits(lessons: Iterable[LessonFile] | None = None) -> dict[str, LessonLimits]:
-    """What each lesson.yml says of ceilings, by slug.
-
-    Raises:
-        LessonFileError: if one cannot be used.
-
-    Example:
-        >>> load_limits()["measuring"].experiments["measuring/cold_cache"].ceiling[""]
-        ('copy',)
-    """
+    """What each lesson.yml says of ceilings, by slug."""
     lessons = load_lessons() if lessons is None else lessons
     return {lesson.slug: lesson.limits for lesson in lessons if lesson.limits is not None}
 
@@ -101,9 +78,6 @@ def shares(
         records: of any machines.
         limits: from :func:`load_limits`.
         measured: ceilings for a machine that has recorded none.
-
-    Returns:
-        A row for each rate, in the order of the records.
     """
     records = list(records)
     by_machine: dict[str, list[Ceilings]] = {}
@@ -168,15 +142,7 @@ def _rows(record: LessonRecord, name: str, held: HeldAgainst | None, here: Ceili
 
 
 def faults(lessons: Iterable[LessonFile], rows: Sequence[Share]) -> list[str]:
-    """What the lessons leave open about ceilings, and what they say of something that is not there.
-
-    Args:
-        lessons: all lessons.
-        rows: from :func:`shares`, of the reference records.
-
-    Returns:
-        One sentence for each fault, which says what to write, and where.
-    """
+    """What the lessons leave open about ceilings, or say of something that is not there, and what to write instead."""
     texts = []
     limits = {lesson.slug: lesson.limits or LessonLimits() for lesson in lessons if lesson.built}
     for lesson in lessons:

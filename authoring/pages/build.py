@@ -24,7 +24,7 @@ from authoring.pages import instructors
 from authoring.pages.claims_page import PAGE, claims_page, summary
 from authoring.pages.generated import BOOK, ROOT, BookError, write
 from authoring.pages.landing import headline, svg
-from authoring.pages.lesson_list import check_toc
+from authoring.pages.lesson_list import TOC, table_of_contents
 from authoring.pages.limits_page import limits_page
 from authoring.pages.readme import table_with_findings
 from authoring.pages.status_page import status_page
@@ -40,10 +40,6 @@ _PROBLEMS = (ClaimError, EvidenceError, LessonError, LessonFileError, SlidesErro
 def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> None:
     """Stop where the book would show what the records do not bear out.
 
-    Args:
-        lessons: all lessons.
-        judgements: of all claims.
-
     Raises:
         BookError: if a record that a page needs is gone, a stated verdict does not follow from the records, a figure in
             a text is not the recorded one, or a page was made from other records.
@@ -57,7 +53,7 @@ def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> Non
                 f"no machine has a record of {', '.join(gone)}, which {lesson.path.name} shows: restore it from git, "
                 f'or run `make record ARGS="{lesson.name} --reference"`'
             )
-    if faults := claims.faults([judgement.claim for judgement in judgements]):
+    if faults := claims.faults(judgements):
         raise BookError("\n  ".join(["the ledger and the records part; correct each lesson.yml:", *faults]))
     if faults := figures_in_text.check(text_files(ROOT)):
         raise BookError("\n  ".join(["figures in texts and the records part; run `make refresh`:", *faults]))
@@ -86,14 +82,7 @@ def generate(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> 
 
 
 def build(output: Path, fresh: bool = False) -> Path:
-    """Build the book.
-
-    Args:
-        output: folder that gets ``_build``.
-        fresh: whether to throw an earlier build away first.
-
-    Returns:
-        The page to open.
+    """Build the book below ``output/_build``, and return the page to open.
 
     Raises:
         BookError: if anything is missing, or if Jupyter Book warns.
@@ -101,7 +90,8 @@ def build(output: Path, fresh: bool = False) -> Path:
     html = output / "_build" / "html"
     try:
         lessons = load_lessons()
-        check_toc(lessons)
+        if TOC.read_text(encoding="utf-8") != table_of_contents(lessons):
+            raise BookError("book/_toc.yml is out of date: run `make refresh` and commit it")
         judgements = claims.judge_all(lessons)
         check(lessons, judgements)
         generate(lessons, judgements)

@@ -56,15 +56,7 @@ def summary(judgements: Sequence[Judgement]) -> str:
 
 
 def claims_page(judgements: Sequence[Judgement], lessons: Sequence[LessonFile]) -> str:
-    """The whole page, as Markdown.
-
-    Args:
-        judgements: of all claims.
-        lessons: all lessons, built and planned.
-
-    Returns:
-        The page; the same ledger and records give the same text.
-    """
+    """The whole page, as Markdown; the same ledger and records give the same text."""
     by_slug = {lesson.slug: lesson for lesson in lessons}
     topics = itertools.groupby(judgements, key=lambda judgement: by_slug[judgement.claim.lesson].part)
     counts = [[badge(word), str(count), WORDINGS[word].meaning] for word, count in _counts(judgements).items()]

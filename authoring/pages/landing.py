@@ -14,13 +14,8 @@ from course_utils.records import store
 def headline(lessons: Sequence[LessonFile]) -> tuple[str, Any | None]:
     """The landing page's example of a result, as Markdown, and its figure.
 
-    It is the first name under ``headline`` in book/parts.yml that has a record, GPUs first.
-
-    Returns:
-        The Markdown, and a matplotlib figure or None when nothing is recorded.
-
-    Raises:
-        course_utils.records.store.RecordError: if the record is damaged.
+    It is the first name under ``headline`` in book/parts.yml that has a record, GPUs first. Without any, there is no
+    figure.
     """
     names = read_yaml(BOOK / "parts.yml")["headline"]
     holding = [

@@ -48,17 +48,7 @@ class MachineLimits:
 
 
 def limits_page(lessons: Sequence[LessonFile]) -> tuple[str, dict[str, ResultFigure]]:
-    """How near the limits, as Markdown, and the figures that the page shows.
-
-    Args:
-        lessons: all lessons.
-
-    Returns:
-        The page, and a figure for each recorded machine, by the file name that the page expects in ``_generated``.
-
-    Raises:
-        course_utils.records.store.RecordError: if a record is damaged.
-    """
+    """How near the limits, as Markdown, and its figures by the file names that it expects in ``_generated``."""
     records = records_below(store.reference_root())
     number = {lesson.slug: lesson.number for lesson in lessons}
     # GPUs first, and on each machine the lessons in their order.
@@ -182,15 +172,7 @@ def _cells(row: Share) -> list[str]:
 
 @styled
 def shares_figure(rows: Sequence[Share], numbers: Mapping[str, int]) -> ResultFigure:
-    """Shares of one machine's ceilings: a bar for each experiment up to its highest share, and a dot for every case.
-
-    Args:
-        rows: of one machine, all with a share; a row of the figure for each experiment and point.
-        numbers: of lessons, by slug.
-
-    Returns:
-        The figure, with its description in ``alt``.
-    """
+    """Shares of one machine's ceilings: a bar for each experiment up to its highest share, and a dot for every case."""
     points = [list(mine) for _, mine in itertools.groupby(rows, key=lambda row: (row.experiment, row.value))]
     environment = rows[0].environment
     footer = footer_lines(

@@ -15,11 +15,7 @@ PICTURE = BOOK / "images" / "headline.png"
 
 
 def picture() -> bytes:
-    """README's picture: the trial of the timers, from its newest record.
-
-    Raises:
-        course_utils.records.store.RecordError: if there is no record of it, or if it is damaged.
-    """
+    """README's picture: the trial of the timers, from its newest record."""
     from course_utils.lessons.measuring.timer_trial import timer_quality
 
     return timer_quality().plot()._repr_png_()
@@ -30,14 +26,7 @@ def table_with_findings(
 ) -> str:
     """The table of lessons with what each found, what the signs mean, and the machines that its numbers come from.
 
-    Args:
-        lessons: all lessons.
-        judgements: of all claims.
-        notebooks: path of the notebooks, relative to the page that the table stands on.
-        claims_page: path of the ledger's page, likewise.
-
-    Returns:
-        Markdown.
+    The notebooks and the ledger's page are given by their paths from the page that the table stands on.
     """
     captions: list[str] = []
     findings = {}
@@ -108,10 +97,6 @@ def _raised(number: int) -> str:
 
 
 def readme(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> str:
-    """README.md with its generated parts as they have to be.
-
-    Raises:
-        BookError: if its marks are gone.
-    """
+    """README.md with its generated parts as they have to be."""
     table = table_with_findings(lessons, judgements, "notebooks", "book/claims.md")
     return fill(README.read_text(encoding="utf-8"), "lessons", table)

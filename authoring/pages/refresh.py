@@ -29,12 +29,7 @@ CELL_TIMEOUT_S = 300
 
 
 def expected_pages(lessons: Sequence[LessonFile]) -> dict[Path, str]:
-    """What the committed pages that follow from records have to contain.
-
-    Raises:
-        ClaimError: if a claim cannot be judged.
-        BookError: if README.md lacks its marks.
-    """
+    """What the committed pages that follow from records have to contain."""
     judgements = judge_all(lessons)
     return {
         PAGE: claims_page(judgements, lessons),
@@ -44,12 +39,7 @@ def expected_pages(lessons: Sequence[LessonFile]) -> dict[Path, str]:
 
 
 def stale(lessons: Sequence[LessonFile]) -> list[str]:
-    """What is committed and out of date, in words; quick, since no notebook is run.
-
-    Raises:
-        ClaimError: if a claim cannot be judged.
-        BookError: if README.md lacks its marks.
-    """
+    """What is committed and out of date, in words; quick, since no notebook is run."""
     out_of_date = [f"the stored outputs of notebooks/{lesson.stem}.ipynb" for lesson in stale_notebooks(lessons)]
     out_of_date += [_shown(path) for path, text in expected_pages(lessons).items() if not _holds(path, text)]
     if not _is_committed(picture()):
@@ -63,11 +53,6 @@ def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
     Returns:
         What changed, and which figures in texts could not be filled. A stop in between loses nothing: the same call
         goes on from there.
-
-    Raises:
-        LessonError: if a notebook fails.
-        ClaimError: if a claim cannot be judged.
-        BookError: if README.md lacks its marks.
     """
     changed = []
     for lesson in stale_notebooks(lessons):

@@ -14,11 +14,7 @@ from course_utils.records.store import LessonRecord
 
 
 def records_below(root: Path) -> list[LessonRecord]:
-    """All records, machine by machine.
-
-    Raises:
-        course_utils.records.store.RecordError: if one is damaged.
-    """
+    """All records, machine by machine."""
     return [store.load_lesson(path) for path in sorted(root.glob("*/*.json")) if not path.name.startswith(".")]
 
 
@@ -114,18 +110,7 @@ def _change(record: LessonRecord, name: str) -> str:
 
 
 def status_page(lessons: Sequence[LessonFile], judgements: Sequence[Judgement] = ()) -> str:
-    """What is recorded, where and when, as Markdown.
-
-    Args:
-        lessons: all lessons.
-        judgements: of the claims, for what they wait for.
-
-    Returns:
-        The page. It names what is missing as plainly as what is there.
-
-    Raises:
-        course_utils.records.store.RecordError: if a record is damaged.
-    """
+    """What is recorded, where and when, and what waits for which hardware, as Markdown."""
     records = records_below(store.reference_root())
     on_gpu = {record.lesson for record in records if record.environment.device_kind != "cpu"}
     built = [lesson for lesson in lessons if lesson.built]

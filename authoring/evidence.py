@@ -80,6 +80,9 @@ class Quantity(float):
     def __neg__(self) -> Self:
         return Quantity(-float(self), self.unit)
 
+    def __abs__(self) -> Self:
+        return Quantity(abs(float(self)), self.unit)
+
     def __mul__(self, other: float) -> float:
         value = float(self) * float(other)
         return value if isinstance(other, Quantity) else Quantity(value, self.unit)

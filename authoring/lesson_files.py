@@ -1,7 +1,7 @@
 """What each lesson asks, claims and promises: ``course_utils/lessons/<slug>/lesson.yml``, read and checked.
 
-A lesson is planned until its notebook ``notebooks/NN_slug.ipynb`` exists. CONTRIBUTING.md ("What lesson.yml holds") says
-what each entry means. Everything that the book, README and the ledger say of lessons is put together from these files.
+A lesson is planned until its notebook ``notebooks/NN_slug.ipynb`` exists. CONTRIBUTING.md ("What lesson.yml holds")
+says what each entry means. All that the book, README and the ledger say of lessons is put together from these files.
 """
 
 from __future__ import annotations

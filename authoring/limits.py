@@ -14,13 +14,11 @@ from typing import Any
 from authoring.lesson_files import HeldAgainst, LessonFile, LessonLimits, load_lessons
 from course_utils.measure.ceilings import NAMES
 from course_utils.records.kinds.ceilings import Ceilings
-from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import WORK_UNITS, Measurement
-from course_utils.records.kinds.sweep import Sweep
+from course_utils.records.kinds.measurement import WORK_UNITS
 from course_utils.records.lessons import experiments, find_lesson
 from course_utils.records.store import LessonRecord
-from course_utils.show.quantities import format_percent
+from course_utils.show.formats import format_percent
 
 CEILINGS = "measuring/ceilings"
 # A share below the first wants a reason, and so does one above the second: what a program exceeds is no limit of it.
@@ -98,20 +96,10 @@ def _ceilings(record: LessonRecord) -> list[Ceilings]:
     return [record.result(name) for name, experiment in record.experiments.items() if experiment.kind == Ceilings.kind]
 
 
-def _measured(result: Any) -> Iterator[tuple[Any, Comparison | None, Measurement]]:
-    """All measurements of a result: with the point, and with the comparison that they belong to."""
-    if isinstance(result, Measurement):
-        yield None, None, result
-    elif isinstance(result, Comparison):
-        yield from ((None, result, case) for case in result.cases)
-    elif isinstance(result, Sweep):
-        yield from ((point.value, point.comparison, case) for point in result.points for case in point.comparison.cases)
-
-
 def _rows(record: LessonRecord, name: str, held: HeldAgainst | None, here: Ceilings | None) -> Iterator[Share]:
-    result, environment = record.result(name), record.environment
+    environment = record.environment
     is_elsewhere = held is not None and held.host and environment.device_kind != "cpu"
-    for value, comparison, measurement in _measured(result):
+    for point, comparison, measurement in record.result(name).measurements():
         candidates, threads = [], environment.torch_threads
         if comparison is not None and comparison.ceiling is not None:
             candidates = [comparison.ceiling]
@@ -129,8 +117,8 @@ def _rows(record: LessonRecord, name: str, held: HeldAgainst | None, here: Ceili
                 environment=environment,
                 lesson=record.lesson,
                 experiment=name,
-                over=getattr(result, "over", None),
-                value=value,
+                over=point[0] if point else None,
+                value=point[1] if point else None,
                 case=measurement.label,
                 rate=rate,
                 unit=unit,

@@ -187,7 +187,7 @@ def verdict_faults(lesson: Lesson, claims: Sequence[Claim], judged: Mapping[str,
         if words != {verdict, *parts}:
             faults.append(
                 f"{lesson.path.name} states {sorted(map(str, words))} of {claim.id}, and the ledger has "
-                f"{sorted({verdict, *parts})}: write **{claim.id} · the claim in a few words: {verdict}.** ({claim.claim})"
+                f"{sorted({verdict, *parts})}: write **{claim.id} · the claim in a few words: {verdict}.**"
             )
     return faults
 

@@ -14,7 +14,6 @@ from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.measurement import Measurement
 from tests.made_up_records import GPU, XEON, edit_record
 
-
 # What an expression reads
 
 

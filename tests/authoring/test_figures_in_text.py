@@ -6,14 +6,12 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from authoring import figures_in_text
 from authoring.figures_in_text import check, write
-from course_utils.records import store
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import dumped, read_notebook
 from tests.made_up_records import EPYC, XEON, edit_record

@@ -43,9 +43,7 @@ def compared(environment: Environment, *cases: Measurement, ceiling: Ceiling | N
 
 def ceilings(environment: Environment, **rates: float) -> Ceilings:
     units = {"copy": "B/s", "host_to_device": "B/s"}
-    entries = (
-        Ceiling(name.replace("_", " "), units.get(name, "FLOP/s"), rate, (1.0,)) for name, rate in rates.items()
-    )
+    entries = (Ceiling(name.replace("_", " "), units.get(name, "FLOP/s"), rate, (1.0,)) for name, rate in rates.items())
     return Ceilings(tuple(entries), environment)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from authoring import figures_in_text, normal_form
 from authoring.claims import ClaimError, judge_all
 from authoring.course_texts import text_files
+from authoring.evidence import EvidenceError
 from authoring.lesson_files import LessonFile, LessonFileError, load_lessons
 from authoring.pages.claims_page import PAGE, claims_page
 from authoring.pages.generated import ROOT, BookError, write
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return _check(load_lessons()) if options.check else _write(load_lessons())
-    except (BookError, ClaimError, LessonError, LessonFileError, store.RecordError) as error:
+    except (BookError, ClaimError, EvidenceError, LessonError, LessonFileError, store.RecordError) as error:
         print(f"refresh: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -94,7 +94,7 @@ def run(folder: Path, page: str, *arguments: str) -> subprocess.CompletedProcess
 
 def stale_notebook(folder: Path, source: str, output: str) -> Path:
     """A lesson of one cell, whose stored output was made from other records."""
-    notebook, stamps = folder / "notebooks/04_pinned_memory.ipynb", folder / "book/stored_outputs.json"
+    notebook, stamps = folder / "notebooks/00_measuring.ipynb", folder / "book/stored_outputs.json"
     cell: dict[str, Any] = {
         "cell_type": "code",
         "execution_count": 1,
@@ -103,14 +103,14 @@ def stale_notebook(folder: Path, source: str, output: str) -> Path:
         "outputs": [{"output_type": "stream", "name": "stdout", "text": [f"{output}\n"]}],
         "source": source,
     }
-    title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# 04 · Pinned memory"}
+    title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# 00 · Measuring"}
     notebook.write_text(dumped({**read_notebook(notebook), "cells": [title, cell]}), encoding="utf-8")
-    stamps.write_text(stamps.read_text(encoding="utf-8").replace('"04_pinned_memory": "', '"04_pinned_memory": "0'))
+    stamps.write_text(stamps.read_text(encoding="utf-8").replace('"00_measuring": "', '"00_measuring": "0'))
     return notebook
 
 
 def test_refresh_mends_what_is_stale_runs_no_other_notebook_and_then_has_nothing_to_do(course_copy: Path):
-    source = "from course_utils import recorded\n\nprint(recorded('pinned_memory/staging').kind)"
+    source = "from course_utils import recorded\n\nprint(recorded('measuring/training_step').kind)"
     notebook = stale_notebook(course_copy, source, "an outdated text")
     page = course_copy / "README.md"
     page.write_text(page.read_text(encoding="utf-8").replace("](notebooks/", "](elsewhere/"), encoding="utf-8")
@@ -118,14 +118,14 @@ def test_refresh_mends_what_is_stale_runs_no_other_notebook_and_then_has_nothing
     checked = run(course_copy, "refresh", "--check")
     assert checked.returncode == 1
     assert "make refresh" in checked.stderr
-    assert {"  the stored outputs of notebooks/04_pinned_memory.ipynb", "  README.md"} <= {*checked.stderr.splitlines()}
+    assert {"  the stored outputs of notebooks/00_measuring.ipynb", "  README.md"} <= {*checked.stderr.splitlines()}
     assert "02_on_device_tensors" not in checked.stderr
 
     done = run(course_copy, "refresh")
     assert done.stdout.count("running ") == 1, done.stderr
     changed = done.stdout.splitlines()[-1]
     assert changed.startswith("Changed: ")
-    assert all(name in changed for name in ("04_pinned_memory.ipynb", "book/stored_outputs.json", "README.md"))
+    assert all(name in changed for name in ("00_measuring.ipynb", "book/stored_outputs.json", "README.md"))
     assert read_notebook(notebook)["cells"][1]["outputs"][0]["text"] == "sweep\n"
     assert "](elsewhere/" not in page.read_text(encoding="utf-8")
 
@@ -137,7 +137,7 @@ def test_a_notebook_that_fails_is_named_and_left_as_it_was(course_copy: Path):
     before = notebook.read_bytes()
     done = run(course_copy, "refresh")
     assert done.returncode == 1
-    assert "04_pinned_memory.ipynb failed, and was left as it was" in done.stderr
+    assert "00_measuring.ipynb failed, and was left as it was" in done.stderr
     assert notebook.read_bytes() == before
 
 

@@ -155,17 +155,14 @@ def _item(of: Any, key: Any) -> Any:
     try:
         value = of[key]
     except KeyError as error:
-        # Results say what there is; a plain dictionary does not.
-        problem = (
-            error.args[0] if error.args[0] != key else f"there is no {key!r}; there are: {', '.join(map(str, of))}"
-        )
-        raise EvidenceError(problem) from error
+        if error.args[0] != key:
+            raise  # results say what there is; a plain dictionary does not
+        raise EvidenceError(f"there is no {key!r}; there are: {', '.join(map(str, of))}") from error
     except (IndexError, TypeError) as error:
         raise EvidenceError(f"a {type(of).__name__} has no item {key!r}: {error}") from error
     # A table's cells have the units of their columns already.
-    return (
-        value if isinstance(value, Quantity) or not isinstance(of, Mapping) else _with_unit(value, _unit_of_name(key))
-    )
+    has_unit = isinstance(value, Quantity) or not isinstance(of, Mapping)
+    return value if has_unit else _with_unit(value, _unit_of_name(key))
 
 
 # Reading an expression

@@ -61,6 +61,11 @@ class Interval:
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends."""
+        return self.low, self.high
+
+    @property
     def relative_width(self) -> float:
         """Width over the middle, so 0.03 is an interval of 3%."""
         return (self.high - self.low) / ((self.high + self.low) / 2) if self.bounded else math.inf

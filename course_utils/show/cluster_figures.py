@@ -11,8 +11,7 @@ from course_utils.records.kinds.cluster_check import ClusterCheck
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan
 from course_utils.records.kinds.table import Table
 from course_utils.show.canvas import ResultFigure, styled
-from course_utils.show.formats import format_bytes, format_count
-from course_utils.show.table_figures import axis_unit, table_figure
+from course_utils.show.formats import axis_unit, format_bytes, format_count
 
 # More measured points than this are drawn as one for each strategy and number of ranks.
 _MOST_BARS = 12
@@ -30,7 +29,7 @@ def plan_figure(plan: ClusterPlan, *, memory_bytes: int | None, ax: Axes | None)
         units=dict.fromkeys(CLUSTER_PARTS, "bytes"),
         environment=plan.environment,
     )
-    fig = table_figure(table, CLUSTER_PARTS, stacked=True, ax=ax)
+    fig = table.plot(CLUSTER_PARTS, stacked=True, ax=ax)
     panel = ax if ax is not None else fig.axes[0]
     panel.set_xlabel(panel.get_xlabel().replace("memory", "memory at the peak"))
     for row, (one, next_one) in enumerate(itertools.pairwise(points)):
@@ -80,4 +79,4 @@ def check_figure(check: ClusterCheck, *, ax: Axes | None) -> Figure:
         environment=check.environment,
         name=check.name,
     )
-    return table_figure(table, ("measured peak", "simulated peak"), stacked=False, ax=ax)
+    return table.plot(("measured peak", "simulated peak"), ax=ax)

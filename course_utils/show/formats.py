@@ -30,23 +30,29 @@ def _scaled(value: float, units: tuple[tuple[float, str], ...], step: float) -> 
     return _three_digits(value / scale), name
 
 
-def seconds_unit(typical_s: float) -> tuple[float, str]:
-    """The unit in which a time is read best.
+def axis_unit(unit: str | None, typical: float) -> tuple[float, str]:
+    """What an axis counts in.
 
     Args:
-        typical_s: a typical time, in seconds.
+        unit: of the values: a key of `VALUE_FORMATS`, or None.
+        typical: a typical or the largest value.
 
     Returns:
-        The unit in seconds, and its name.
+        The size of one step, and its name.
 
     Example:
-        >>> seconds_unit(0.002)
-        (0.001, 'ms')
+        >>> axis_unit("s", 0.002), axis_unit("bytes", 5000), axis_unit("B/s", 3e9)
+        ((0.001, 'ms'), (1024.0, 'KiB'), (1000000000.0, 'GB/s'))
     """
-    for scale, name in _SECONDS:
-        if typical_s / scale < 999.5:
-            return scale, name
-    return _SECONDS[-1]
+    if unit == "percent":
+        return 0.01, "%"
+    if unit in ("B/s", "FLOP/s"):
+        steps = tuple((scale, prefix + unit) for scale, prefix in _DECIMAL)
+    else:
+        steps = {"bytes": _BINARY, "s": _SECONDS}.get(unit or "")
+    if steps is None:
+        return 1.0, unit if unit in ("relative", "ratio") else ""
+    return next((step for step in reversed(steps) if typical >= step[0]), steps[0])
 
 
 def format_seconds(seconds: float | None) -> str:

@@ -179,7 +179,7 @@ class Prediction:
             >>> predict("How many times faster?").reveal(2.0)
             You made no prediction. The answer on this machine: 2x.
         """
-        case = actual if hasattr(actual, "verdict") else None
+        case = actual if isinstance(getattr(actual, "verdict", None), str) else None
         if self.choices is not None:
             return self._reveal_choice(actual, case)
         interval = None

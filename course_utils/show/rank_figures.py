@@ -17,8 +17,7 @@ from course_utils.records.kinds.rank_results import (
 )
 from course_utils.records.kinds.table import Table
 from course_utils.records.result import NothingToDrawError
-from course_utils.show.formats import is_number, seconds_unit
-from course_utils.show.table_figures import curves_figure, table_figure
+from course_utils.show.formats import axis_unit, is_number
 
 _CURVE, _MEMORY, _SECONDS, _ROUNDS, _NUMBER = range(5)
 
@@ -55,13 +54,13 @@ def rank_figure(run: RankResults, key: str | None, *, log_y: bool, ax: Axes | No
     if drawn_as is _ROUNDS:
         return run.comparison(key).plot(ax=ax)
     if drawn_as is _CURVE:
-        return curves_figure(run.curves(key), log_y=log_y, ax=ax)
+        return run.curves(key).plot(log_y=log_y, ax=ax)
     if drawn_as is _SECONDS:
-        scale, name = seconds_unit(max(v for value in values.values() for v in value if v is not None))
+        scale, name = axis_unit("s", max(v for value in values.values() for v in value if v is not None))
         series = run.curves(key, x="sample", y=f"{words} ({name})")
         scaled = tuple(Curve(c.label, c.x, tuple(None if v is None else v / scale for v in c.y)) for c in series)
         in_unit = Curves(scaled, series.x_label, series.y_label, run.environment, name=series.name)
-        return curves_figure(in_unit, log_y=log_y, ax=ax)
+        return in_unit.plot(log_y=log_y, ax=ax)
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     if drawn_as is _MEMORY:
@@ -73,4 +72,4 @@ def rank_figure(run: RankResults, key: str | None, *, log_y: bool, ax: Axes | No
         rows = tuple((f"rank {rank}", value) for rank, value in values.items())
     units = dict.fromkeys(columns, unit) if unit else {}
     table = Table(("rank", *columns), rows, run.environment, units=units, name=run.name)
-    return table_figure(table, columns, stacked=drawn_as is _MEMORY, ax=ax)
+    return table.plot(columns, stacked=drawn_as is _MEMORY, ax=ax)

@@ -231,7 +231,7 @@ def test_figure_is_a_small_image_with_labelled_axes(name):
     environment = getattr(RESULTS[name], "environment", None)
     shown = {item.get_text() for item, _ in visible_texts(fig)}
     if environment is not None:
-        assert environment.caption in shown
+        assert any(environment.caption in text for text in shown)
         assert environment.caption in fig.alt
     assert repr(fig) == f"Figure: {fig.alt}"
 
@@ -246,9 +246,10 @@ def test_bars_are_as_long_as_their_values_and_parts_end_where_the_next_begins():
     for stacked in (False, True):
         (ax,) = table.plot(stacked=stacked).axes
         bars = [(bar.get_x(), bar.get_width()) for bar in ax.patches]
-        expected = [value / 2**20 for row in table.rows for value in row[1:]]
-        assert [width for _, width in bars] == pytest.approx(expected)
-        starts = [sum(expected[i - i % 4 : i]) if stacked else 0 for i in range(len(expected))]
+        columns = [[row[i] / 2**20 for row in table.rows] for i in range(1, 5)]
+        assert [width for _, width in bars] == pytest.approx([value for column in columns for value in column])
+        below = [[sum(values) for values in zip(*columns[:i], strict=True)] or [0] * 3 for i in range(4)]
+        starts = [x if stacked else 0 for column in below for x in column]
         assert [x for x, _ in bars] == pytest.approx(starts)
 
 
@@ -257,7 +258,7 @@ def test_values_of_many_magnitudes_are_dots_on_a_logarithmic_axis():
     (ax,) = table.plot().axes
     assert ax.get_xscale() == "log"
     assert not ax.patches
-    drawn = sorted(float(line.get_xdata()[0]) for line in ax.lines)
+    drawn = sorted(float(x) for line in ax.lines for x in line.get_xdata() if not math.isnan(x))
     assert drawn == pytest.approx(sorted(value for row in table.rows for value in row[1:3] if value > 0))
     shown = [item.get_text() for item, _ in visible_texts(ax.figure)]
     assert shown.count("0") >= 2  # what has no place on the axis is still named

@@ -405,7 +405,7 @@ def test_round_trip_covers_every_type_that_can_be_recorded() -> None:
 def test_a_record_keeps_what_it_is_about(tmp_path: Path) -> None:
     record = lesson_record(comparison(), comparison(name="tiny/other"), at="2026-11-02T00:00:00+00:00")
     loaded = load_lesson(save_lesson(record, tmp_path))
-    assert (loaded.lesson, loaded.recorded_at, loaded.schema_version) == ("tiny", record.recorded_at, 1)
+    assert (loaded.lesson, loaded.recorded_at) == ("tiny", record.recorded_at)
     assert loaded.environment == CPU
     assert list(loaded.experiments) == ["tiny/other", "tiny/pair"]  # sorted, so that files compare well
     assert loaded.experiments["tiny/pair"].code_hash == "code"
@@ -628,9 +628,30 @@ def test_every_truncation_of_a_record_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_newer_schema_asks_for_an_update(reference: Path) -> None:
-    path = save_lesson(dataclasses.replace(lesson_record(), schema_version=store.SCHEMA_VERSION + 1), reference)
+    path = save_lesson(lesson_record(), reference)
+    path.write_text(path.read_text("utf-8").replace('"schema_version":1', '"schema_version":2'), encoding="utf-8")
     with pytest.raises(RecordError, match=r"schema version 2.*reads up to 1.*git pull"):
         load_lesson(path)
+
+
+def test_an_older_schema_is_read_by_its_migrations(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = lesson_record()
+    path = save_lesson(record, reference)
+    old = json.loads(path.read_text("utf-8"))
+    seconds = old.pop("seconds")
+    path.write_text(json.dumps({**old, "minutes": seconds / 60}), encoding="utf-8")
+    with pytest.raises(RecordError, match="damaged"):
+        load_lesson(path)
+
+    def minutes_to_seconds(data: dict[str, Any]) -> dict[str, Any]:
+        return {**{key: value for key, value in data.items() if key != "minutes"}, "seconds": 60 * data["minutes"]}
+
+    monkeypatch.setattr(store, "MIGRATIONS", [minutes_to_seconds])
+    loaded = load_lesson(path)
+    assert (loaded.seconds, loaded.result("tiny/pair").to_record()) == (1.0, record.result("tiny/pair").to_record())
+    # What is written from now on is of the new version, and is read as it is.
+    assert '"schema_version":2' in save_lesson(loaded, reference).read_text("utf-8")
+    assert load_lesson(path) == loaded
 
 
 def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, ClusterCheck, MethodError
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
+from course_utils.records.result import Finding, Reading, Result, structured
 from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.formats import format_bytes, format_count
 from course_utils.show.tables import Column, Grid, Sheet
@@ -119,10 +119,16 @@ class ClusterPlan(Result):
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.points or any(set(point.at_peak) != set(CLUSTER_PARTS) for point in self.points):
+            raise ValueError("a plan has points, and each point all parts")
+        if self.shape.parameters < 1:
+            raise ValueError("a plan's model has parameters")
+
     @property
     def shape(self) -> GPTShape:
         """The model's size."""
-        return GPTShape(**{f.name: self.parameters[f.name] for f in dataclasses.fields(GPTShape)})
+        return structured(GPTShape, {f.name: self.parameters.get(f.name) for f in dataclasses.fields(GPTShape)})
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -184,23 +190,6 @@ class ClusterPlan(Result):
         from course_utils.show.cluster_figures import plan_figure
 
         return plan_figure(self, memory_bytes=memory_bytes, ax=ax)
-
-    def to_record(self) -> dict[str, Any]:
-        """The plan as plain JSON types."""
-        return compact(dataclasses.asdict(self) | {"environment": self.environment.to_record()})
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The plan from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["environment"] = Environment.from_record(record["environment"])
-        values["points"] = tuple(built(ClusterPoint, point) for point in record["points"])
-        values["errors"] = tuple(built(MethodError, error) for error in record["errors"])
-        result = built(cls, values)
-        if not result.points or any(set(point.at_peak) != set(CLUSTER_PARTS) for point in result.points):
-            raise ValueError("a plan has points, and each point all parts")
-        built(GPTShape, dataclasses.asdict(result.shape))
-        return result
 
     def sheet(self) -> Sheet:
         """The parts' largest sizes and the peak, and how far each point can be trusted."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result, built, built_of, compact, tuples
+from course_utils.records.result import Finding, Reading, Result
 from course_utils.show.formats import format_bytes, format_percent, format_ratio, format_seconds
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -141,6 +141,18 @@ class MemoryTrace(Result):
     name: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        moments = self.moments
+        if not moments or list(self.times_us) != sorted(self.times_us):
+            raise ValueError(f"{self.label!r} has no moments, or moments that are out of order")
+        for block in self.blocks:
+            if block.kind not in MEMORY_KINDS or not 0 <= block.born < block.died <= moments or block.size_bytes < 0:
+                raise ValueError(f"{self.label!r} has a block that makes no sense: {block}")
+        if any(not 0 <= phase.first <= phase.last < moments for phase in self.phases):
+            raise ValueError(f"{self.label!r} has a phase outside of its moments")
+        if len(self.reserved_bytes) not in (0, moments) or len(self.plain_s) != len(self.traced_s):
+            raise ValueError(f"{self.label!r} has series of different lengths")
 
     @classmethod
     def from_blocks(
@@ -350,50 +362,38 @@ class MemoryTrace(Result):
 
         return MemoryExplorer(self)
 
-    def to_record(self) -> dict[str, Any]:
-        """The trace as plain JSON types: blocks as columns, texts once."""
-        record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        record["environment"] = self.environment.to_record()
-        record["times_us"] = _steps(self.times_us)
-        record["reserved_bytes"] = _steps(self.reserved_bytes)
-        record["phases"] = [[phase.name, phase.first, phase.last] for phase in self.phases]
+    @classmethod
+    def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Blocks as columns, texts once, series as steps; fields that say nothing are left out."""
+        blocks = values["blocks"]
         columns: dict[str, Any] = {}
         for f in dataclasses.fields(MemoryBlock):
-            values = [getattr(block, f.name) for block in self.blocks]
+            column = [block[f.name] for block in blocks]
             if f.name in ("kind", "module", "line", "op"):
-                texts = list(dict.fromkeys(values))
-                number = {text: i for i, text in enumerate(texts)}
-                columns[f.name] = {"texts": texts, "of": [number[value] for value in values]}
+                number = {text: i for i, text in enumerate(dict.fromkeys(column))}
+                columns[f.name] = {"texts": list(number), "of": [number[text] for text in column]}
             else:
-                columns[f.name] = values
-        record["blocks"] = columns
-        return compact({key: value for key, value in record.items() if value not in (None, (), [], {}, "")})
+                columns[f.name] = column
+        steps = {name: _steps(values[name]) for name in ("times_us", "reserved_bytes")}
+        phases = [list(phase.values()) for phase in values["phases"]]
+        record = {**values, **steps, "phases": phases, "blocks": columns}
+        return {key: value for key, value in record.items() if value not in (None, [], {}, "")}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The trace from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("plain_s", "traced_s", "notes"))
-        values["environment"] = Environment.from_record(record["environment"])
-        values["times_us"] = _from_steps(record["times_us"])
-        values["reserved_bytes"] = _from_steps(record.get("reserved_bytes", ()))
-        values["phases"] = tuple(built_of(MemoryPhase, phase) for phase in record.get("phases", ()))
+    def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields' values from :meth:`to_file`'s columns and steps."""
+        names = [f.name for f in dataclasses.fields(MemoryBlock)]
         columns = []
-        for f in dataclasses.fields(MemoryBlock):
-            column = record["blocks"][f.name]
+        for name in names:
+            column = record["blocks"][name]
             columns.append([column["texts"][i] for i in column["of"]] if isinstance(column, Mapping) else column)
-        values["blocks"] = tuple(built_of(MemoryBlock, row) for row in zip(*columns, strict=True))
-        result = built(cls, values)
-        moments = result.moments
-        if not moments or list(result.times_us) != sorted(result.times_us):
-            raise ValueError(f"{result.label!r} has no moments, or moments that are out of order")
-        for block in result.blocks:
-            if block.kind not in MEMORY_KINDS or not 0 <= block.born < block.died <= moments or block.size_bytes < 0:
-                raise ValueError(f"{result.label!r} has a block that makes no sense: {block}")
-        if any(not 0 <= phase.first <= phase.last < moments for phase in result.phases):
-            raise ValueError(f"{result.label!r} has a phase outside of its moments")
-        if len(result.reserved_bytes) not in (0, moments) or len(result.plain_s) != len(result.traced_s):
-            raise ValueError(f"{result.label!r} has series of different lengths")
-        return result
+        phases = [f.name for f in dataclasses.fields(MemoryPhase)]
+        return {
+            **record,
+            **{name: _from_steps(record.get(name, ())) for name in ("times_us", "reserved_bytes")},
+            "phases": [dict(zip(phases, row, strict=True)) for row in record.get("phases", ())],
+            "blocks": [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)],
+        }
 
     def sheet(self) -> Sheet:
         """The kinds before, at and after the peak, the largest at the peak, and how far the trace can be trusted."""

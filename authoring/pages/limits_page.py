@@ -14,19 +14,7 @@ from authoring.pages.status_page import records_below
 from course_utils.records import store
 from course_utils.records.kinds.ceilings import Ceilings
 from course_utils.records.kinds.environment import Environment
-from course_utils.show.canvas import (
-    LINE_IN,
-    MARGIN_IN,
-    WIDTH_IN,
-    ResultFigure,
-    axes_in,
-    draw_footer,
-    fit,
-    footer_lines,
-    new_figure,
-    styled,
-    text_in,
-)
+from course_utils.show.canvas import ResultFigure, label_right, name_rows, row_in, styled, titled_figure, wrapped
 from course_utils.show.formats import format_percent, format_rate
 
 _DEVICES = {"cuda": "a CUDA GPU", "mps": "an Apple GPU", "cpu": "a CPU"}
@@ -171,20 +159,13 @@ def _cells(row: Share) -> list[str]:
 @styled
 def shares_figure(rows: Sequence[Share], numbers: Mapping[str, int]) -> ResultFigure:
     """Shares of one machine's ceilings: a bar for each experiment up to its highest share, and a dot for every case."""
-    points = [list(mine) for _, mine in itertools.groupby(rows, key=lambda row: (row.experiment, row.value))]
+    points = [list(cases) for _, cases in itertools.groupby(rows, key=lambda row: (row.experiment, row.value))]
+    labels = [_label(cases[0], numbers) for cases in points]
     environment = rows[0].environment
-    footer = footer_lines(
-        f"A dot is a case. The bar ends at the highest share, which is named. An arrow: beyond {_FARTHEST:.0%}.",
-        environment.caption,
-    )
-    label_in, named_in = 2.6, 2.2
-    bottom_in = MARGIN_IN + len(footer) * LINE_IN + 0.5
-    height_in = _ROW_IN * len(points)
-    fig = new_figure(bottom_in + height_in + 0.5)
     title = f"How near its ceilings: {_name(environment)}"
-    text_in(fig, MARGIN_IN, bottom_in + height_in + 0.38, title, fontsize=12, weight="bold", va="top")
-    width_in = WIDTH_IN - label_in - named_in
-    ax = axes_in(fig, label_in, bottom_in, width_in, height_in)
+    note = f"A dot is a case. The bar ends at the highest share, which is named. An arrow: beyond {_FARTHEST:.0%}."
+    fig = titled_figure(title, row_in(labels, _ROW_IN) * len(points) + 0.5, note, environment.caption)
+    ax = fig.add_subplot()
     for edge in (limits.LOW, 1.0):
         ax.axvline(edge, color="#555555", lw=1, ls="--", zorder=1)
     descriptions = []
@@ -192,24 +173,14 @@ def shares_figure(rows: Sequence[Share], numbers: Mapping[str, int]) -> ResultFi
         best = max(cases, key=_share)
         ax.barh(y, min(_share(best), _FARTHEST), height=0.62, color="#56B4E9", alpha=0.45, lw=0, zorder=0)
         for case in cases:
-            beyond = _share(case) > _FARTHEST
-            ax.plot(
-                [min(_share(case), _FARTHEST)], [y], ">" if beyond else "o", ms=6, mew=0, color="#0072B2", clip_on=False
-            )
-        words = f"{format_percent(_share(best))} · {best.case}"
-        (shown,) = fit(words, named_in - 0.3, 9.5, max_lines=1)
-        y_in = bottom_in + height_in * (1 - (y + 0.5) / len(points))
-        text_in(fig, WIDTH_IN - named_in + 0.2, y_in, shown, fontsize=9.5, va="center")
-        descriptions.append(f"{_label(best, numbers)}: {best.case}, {format_percent(_share(best))} of {best.ceiling}")
-    labels = [fit(_label(cases[0], numbers), label_in - 0.2, 9.5, max_lines=1)[0] for cases in points]
-    ax.set_yticks(range(len(points)), labels)
-    ax.set_ylim(len(points) - 0.5, -0.5)
+            sign = ">" if _share(case) > _FARTHEST else "o"
+            ax.plot([min(_share(case), _FARTHEST)], [y], sign, ms=6, mew=0, color="#0072B2", clip_on=False)
+        label_right(ax, y, wrapped(f"{format_percent(_share(best))} · {best.case}", 30, most=1))
+        descriptions.append(f"{labels[y]}: {best.case}, {format_percent(_share(best))} of {best.ceiling}")
+    name_rows(ax, labels)
     ax.set_xlim(0, _FARTHEST)
     ax.set_xticks([0, limits.LOW, 1.0], ["0", format_percent(limits.LOW), "100%"])
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
     ax.set_xlabel("share of the ceiling")
-    draw_footer(fig, footer)
     fig.alt = f"{title}. The highest share of each experiment: {'; '.join(descriptions)}. {environment.caption}."
     return fig
 

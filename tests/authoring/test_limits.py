@@ -218,4 +218,4 @@ def test_the_figure_has_a_dot_for_every_case_and_none_beyond_its_edge():
     dots = {line.get_xdata()[0]: line.get_marker() for line in axes.lines if len(line.get_xdata()) == 1}
     assert dots == {0.3: "o", axes.get_xlim()[1]: ">"}
     assert "700%" in figure.alt
-    assert any("700%" in text.get_text() for text in figure.texts), "the best case is named with its number"
+    assert any("700%" in text.get_text() for text in axes.texts), "the best case is named with its number"

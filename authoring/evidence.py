@@ -264,46 +264,56 @@ def _fingerprint(notebook: Path, content: bytes, name: str) -> Fingerprint | Non
         return None
 
 
-def _current(name: str) -> Fingerprint | None:
-    """The fingerprint of an experiment as its notebook has it now; None where there is none."""
-    notebook = next(notebooks_root().glob(f"[0-9][0-9]_{name.partition('/')[0]}.ipynb"), None)
-    return None if notebook is None else _fingerprint(notebook, notebook.read_bytes(), name)
+@dataclasses.dataclass(frozen=True)
+class _Recorded:
+    """An experiment as a machine has recorded it."""
+
+    record: store.LessonRecord
+    result: Any
+    changed: str | None  # what has changed in the notebook since: its parameters, or its code alone
 
 
-def _record_of(name: str, machine: str, root: Path) -> store.LessonRecord | None:
-    """The record of a machine that holds an experiment."""
+def _recorded(name: str, machine: str, root: Path) -> _Recorded | None:
     path = store.record_path(root, machine, name.partition("/")[0])
-    record = _lesson_record(path, path.read_bytes()) if path.is_file() else None
-    return record if record is not None and name in record.experiments else None
+    if not path.is_file():
+        return None
+    content = path.read_bytes()
+    record = _lesson_record(path, content)
+    if name not in record.experiments:
+        return None
+    notebook = next(notebooks_root().glob(f"[0-9][0-9]_{record.lesson}.ipynb"), None)
+    now = _fingerprint(notebook, notebook.read_bytes(), name) if notebook else None
+    then = record.experiments[name]
+    changed = None
+    if now is not None and now.code_hash != then.code_hash:
+        changed = "code"
+    if now is not None and now.parameters_hash != then.parameters_hash:
+        changed = "parameters"
+    return _Recorded(record, _result(path, content, name), changed)
 
 
-def _results(expression: str, machine: str | None, root: Path) -> dict[str, Any]:
+def _recorded_for(expression: str, machine: str | None, root: Path | None) -> dict[str, _Recorded]:
     """The experiments that an expression reads, as one machine has recorded them with today's parameters."""
+    root = store.reference_root() if root is None else root
     names, known = experiments_in(expression), store.machines(root)
     if names and machine not in known:
         raise EvidenceError(f"there is no machine {machine!r}; recorded machines: {', '.join(known) or 'none'}.")
-    results, missing = {}, []
-    for name in names:
-        record, now = _record_of(name, machine, root), _current(name)
-        if record is None:
-            _check_exists(name, root)
-        if record is None or (now and now.parameters_hash != record.experiments[name].parameters_hash):
-            missing.append(name)
-        else:
-            path = store.record_path(root, machine, record.lesson)
-            results[name] = _result(path, path.read_bytes(), name)
+    by_name = {name: _recorded(name, machine, root) for name in names}
+    missing = [name for name, recorded in by_name.items() if recorded is None or recorded.changed == "parameters"]
+    for name in missing:
+        _check_exists(name, root)
     if missing:
         lessons = ", ".join(dict.fromkeys(name.partition("/")[0] for name in missing))
         raise NotRecordedError(
             f"{', '.join(missing)}: not recorded on {machine}, or with other parameters than today's. "
             f"Run `course record {lessons} --reference` there."
         )
-    return results
+    return by_name
 
 
 def _check_exists(name: str, root: Path) -> None:
     """Raise if no notebook and no record has an experiment of this name: it is misspelt, not missing."""
-    if any(_record_of(name, machine, root) for machine in store.machines(root)):
+    if any(_recorded(name, machine, root) for machine in store.machines(root)):
         return
     try:
         known = experiments(find_lesson(name.partition("/")[0]))
@@ -321,21 +331,17 @@ def machines(root: Path | None = None) -> list[str]:
 
 def environment_of(expression: str, machine: str, root: Path | None = None) -> Environment:
     """The machine and the software of the newest record that an expression reads; it reads at least one."""
-    root = store.reference_root() if root is None else root
-    _results(expression, machine, root)
-    records = [_record_of(name, machine, root) for name in experiments_in(expression)]
+    records = [recorded.record for recorded in _recorded_for(expression, machine, root).values()]
     return max(records, key=lambda record: record.recorded_at).environment
 
 
 def notices(expression: str, machine: str, root: Path | None = None) -> tuple[str, ...]:
     """A sentence for each experiment whose code has changed since the machine recorded it."""
-    root = store.reference_root() if root is None else root
-    changed = []
-    for name in experiments_in(expression):
-        record, now = _record_of(name, machine, root), _current(name)
-        if record is not None and now is not None and now.code_hash != record.experiments[name].code_hash:
-            changed.append(f"The code of {name} has changed since {machine} recorded it.")
-    return tuple(changed)
+    return tuple(
+        f"The code of {name} has changed since {machine} recorded it."
+        for name, recorded in _recorded_for(expression, machine, root).items()
+        if recorded.changed
+    )
 
 
 def evaluate(
@@ -356,7 +362,6 @@ def evaluate(
         EvidenceError: if the text is no expression, names something that does not exist, or cannot be worked out.
         NotRecordedError: if the machine has no record of an experiment, or one with other parameters than today's.
     """
-    root = store.reference_root() if root is None else root
     try:
         names = {
             "__builtins__": {},
@@ -364,7 +369,7 @@ def evaluate(
             "attribute of": _attribute,
             "item of": _item,
             "calls": calls or {},
-            "recorded": _results(expression, machine, root),
+            "recorded": {name: each.result for name, each in _recorded_for(expression, machine, root).items()},
         }
         return eval(_read(expression)[0], names)
     except NotRecordedError:

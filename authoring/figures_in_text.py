@@ -19,12 +19,12 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from authoring import evidence
 from authoring.claims import load_claims
 from authoring.course_texts import BLANK, Passage, code_blanked, one_line, passages, sentence_at, text_files
+from authoring.evidence import EvidenceError, NotRecordedError
 from course_utils.records import store
 from course_utils.records.lessons import Lesson, LessonError, find_lesson
 from course_utils.records.notebook_files import dumped, read_notebook
@@ -35,23 +35,8 @@ NOT_RECORDED = "not recorded"
 MARKER = re.compile(r"<!--=(?P<what>.*?)-->(?P<text>.*?)<!--/-->", re.S)
 _COMMENT_OF_A_MARKER = re.compile(r"<!--=|<!--/-->")
 _MACHINE = re.compile(r"(?P<expression>.+?)\s+@\s+(?P<machine>[\w.+-]+)", re.S)
+_Fault = tuple[int, str]  # where a marker begins, and what is wrong with it
 _EXERCISE = re.compile(r"^#+ Exercise \d+ · .+ · (?P<minutes>\d+) min\s*$", re.M)
-
-
-class FigureError(ValueError):
-    """A marker that cannot be filled. The message says what to do."""
-
-
-class UnrecordedError(FigureError):
-    """What a marker asks for is not recorded."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What is wrong with a marker, and where it begins."""
-
-    start: int
-    problem: str
 
 
 # What a marker stands for
@@ -69,68 +54,65 @@ def reading_minutes(texts: Iterable[str]) -> float:
 
 
 def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
-    """How long a lesson takes: reading it, the minutes that its exercises name, and the slowest machine's run."""
+    """How long a lesson takes: reading it, the minutes that its exercises name, and the slowest machine's run.
+
+    Raises:
+        NotRecordedError: if no machine has recorded it.
+    """
     texts = [cell["source"] for cell in read_notebook(lesson.path)["cells"]]
     exercises = sum(int(match["minutes"]) for text in texts for match in _EXERCISE.finditer(text))
     runs = store.records_of(lesson.slug, records or store.reference_root())
     if not runs:
-        raise UnrecordedError(f"no machine has recorded {lesson.slug}. Run `course record {lesson.slug} --reference`.")
+        raise _not_recorded([lesson.slug], [lesson.slug])
     return reading_minutes(texts) + exercises + max(run.seconds for run in runs) / 60
+
+
+def _not_recorded(names: Sequence[str], lessons: Iterable[str]) -> NotRecordedError:
+    commands = " ".join(dict.fromkeys(lessons))
+    return NotRecordedError(f"no machine has recorded {', '.join(names)}. Run `course record {commands} --reference`.")
 
 
 def _time(number: str, records: Path | None) -> str:
     try:
         lesson = find_lesson(number)
     except LessonError as error:
-        raise FigureError(str(error)) from error
+        raise EvidenceError(str(error)) from error
     return f"{max(5, 5 * round(lesson_minutes(lesson, records) / 5))} minutes"
 
 
 def _claim(identifier: str) -> str:
     claims = {claim.id: claim for claim in load_claims()}
     if identifier not in claims:
-        raise FigureError(f"the ledger has no claim {identifier!r}; it has: {', '.join(claims)}.")
+        raise EvidenceError(f"the ledger has no claim {identifier!r}; it has: {', '.join(claims)}.")
     return claims[identifier].word
 
 
 def _value(what: str, records: Path | None) -> str:
     match = _MACHINE.fullmatch(what)
     expression = match["expression"] if match else what
-    try:
-        names = evidence.experiments_in(expression)
-        if not names:
-            raise FigureError(f"{what!r} reads no experiment: such a number needs no marker.")
-        machine = match["machine"] if match else _only_machine(what, names, records)
-        return evidence.in_words(evidence.evaluate(expression, machine, records))
-    except evidence.NotRecordedError as error:
-        raise UnrecordedError(str(error)) from error
-    except evidence.EvidenceError as error:
-        raise FigureError(str(error)) from error
-
-
-def _only_machine(expression: str, names: Sequence[str], records: Path | None) -> str:
-    """The one machine that has recorded what an expression reads."""
-    having = []
-    for machine in evidence.machines(records):
+    names = evidence.experiments_in(expression)
+    if not names:
+        raise EvidenceError(f"{what!r} reads no experiment: such a number needs no marker.")
+    values = {}
+    for machine in [match["machine"]] if match else evidence.machines(records):
         try:
-            evidence.evaluate(expression, machine, records)
-        except evidence.NotRecordedError:
-            continue
-        having.append(machine)
-    if len(having) > 1:
-        raise FigureError(f"several machines have recorded it, so name one: {expression} @ {having[0]}.")
-    if not having:
-        lessons = " ".join(dict.fromkeys(name.partition("/")[0] for name in names))
-        raise UnrecordedError(f"no machine has recorded {', '.join(names)}. Run `course record {lessons} --reference`.")
-    return having[0]
+            values[machine] = evidence.evaluate(expression, machine, records)
+        except NotRecordedError:
+            if match:
+                raise
+    if len(values) > 1:
+        raise EvidenceError(f"several machines have recorded it, so name one: {what} @ {next(iter(values))}.")
+    if not values:
+        raise _not_recorded(names, (name.partition("/")[0] for name in names))
+    return evidence.in_words(*values.values())
 
 
 def figure(what: str, records: Path | None = None) -> str:
     """The words that ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8`` or ``time 04`` stand for.
 
     Raises:
-        UnrecordedError: if it is not recorded.
-        FigureError: if it cannot be worked out.
+        NotRecordedError: if it is not recorded.
+        EvidenceError: if it cannot be worked out.
 
     Example:
         >>> figure("measuring/known_answers.rounds >= 8 @ amd-epyc-2-cores")
@@ -163,8 +145,8 @@ def _without_code(text: str) -> str:
     return code_blanked(hidden)
 
 
-def fill(text: str, records: Path | None = None) -> tuple[str, list[Fault]]:
-    """A text with its figures as the records have them today, and why markers cannot be filled.
+def fill(text: str, records: Path | None = None) -> tuple[str, list[_Fault]]:
+    """A text with its figures as the records have them today; and where markers cannot be filled, and why.
 
     What is not recorded says so in the text; where a marker itself is wrong, the text stays.
     """
@@ -172,31 +154,31 @@ def fill(text: str, records: Path | None = None) -> tuple[str, list[Fault]]:
     for marker in markers(text):
         try:
             words = figure(one_line(marker["what"]), records)
-        except FigureError as error:
-            words = NOT_RECORDED if isinstance(error, UnrecordedError) else marker["text"]
-            faults.append(Fault(marker.start(), str(error)))
+        except EvidenceError as error:
+            words = NOT_RECORDED if isinstance(error, NotRecordedError) else marker["text"]
+            faults.append((marker.start(), str(error)))
         pieces += [text[end : marker.start("text")], words]
         end = marker.end("text")
     return "".join([*pieces, text[end:]]), faults
 
 
-def _misplaced(text: str) -> list[Fault]:
+def _misplaced(text: str) -> list[_Fault]:
     """Where the comments of a marker do not make one, or would show."""
     blanked = _without_code(text)
     whole = {place for marker in markers(text) for place in (marker.start(), marker.end("text"))}
     faults = []
     for match in _COMMENT_OF_A_MARKER.finditer(text):
         if blanked[match.start()] == BLANK:
-            faults.append(Fault(match.start(), "a marker in code, which would show as it stands. Put it outside."))
+            faults.append((match.start(), "a marker in code, which would show as it stands. Put it outside."))
         elif match.start() not in whole:
-            faults.append(Fault(match.start(), "half a marker. It is written <!--= what -->figure<!--/-->."))
+            faults.append((match.start(), "half a marker. It is written <!--= what -->figure<!--/-->."))
     for marker in markers(text):
         line = text[text.rfind("\n", 0, marker.start()) + 1 : marker.start()]
         if not re.sub(r"^\s*(?:(?:[-*+>]|\d+[.)])\s+)*", "", line):
             # Markdown takes a line that begins with a comment for HTML, and shows the rest of it as it stands.
-            faults.append(Fault(marker.start(), "a marker at the beginning of a line. Put a word before it."))
+            faults.append((marker.start(), "a marker at the beginning of a line. Put a word before it."))
         if "--" in marker["what"] or marker["what"].rstrip().endswith("-"):
-            faults.append(Fault(marker.start(), "a marker with two dashes in it, which may end the comment."))
+            faults.append((marker.start(), "a marker with two dashes in it, which may end the comment."))
     return faults
 
 
@@ -210,9 +192,9 @@ def _faults(passage: Passage, records: Path | None) -> list[str]:
                 f"it says {before['text']!r}, and the records give {after['text']!r}. Run `python -m "
                 "authoring.figures_in_text --write`, and read the sentence again."
             )
-            faults.append(Fault(before.start(), problem))
-    shown = [(one_line(re.sub(r"<!--.*?-->", "", sentence_at(text, fault.start).text)), fault) for fault in faults]
-    return [f'{passage.where}: "{sentence}": {fault.problem}' for sentence, fault in shown]
+            faults.append((before.start(), problem))
+    shown = [(re.sub(r"<!--.*?-->", "", sentence_at(text, start).text), problem) for start, problem in faults]
+    return [f'{passage.where}: "{one_line(sentence)}": {problem}' for sentence, problem in shown]
 
 
 def check(files: Iterable[Path] | None = None, records: Path | None = None) -> list[str]:

@@ -16,12 +16,11 @@ import cattrs
 import yaml
 
 from authoring import evidence
-from authoring.verdicts import RULED, RuledWord, VerdictWord, shown_word
+from authoring.verdicts import DOCUMENTED_OTHERWISE, RULED, RuledWord, VerdictWord
 from course_utils.records.lessons import notebooks_root
 from course_utils.records.store import package_root
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
-SpeaksOf = Literal["any", "CPU", "CUDA", "two GPUs"]
 _Code = NewType("_Code", str)
 
 
@@ -38,14 +37,26 @@ class ShownNumber:
     unit: str | None = None
 
 
-@dataclass(frozen=True)
-class Part:
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """What a claim and its parts have in common."""
+
+    kind: Literal["speed", "memory", "numerics", "API"]
+    speaks_of: Literal["any", "CPU", "CUDA", "two GPUs"]
+    verdict: VerdictWord
+    contradicted: bool = False
+
+    @property
+    def word(self) -> str:
+        """The verdict as readers see it."""
+        return DOCUMENTED_OTHERWISE if self.contradicted else self.verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(_Judged):
     """What is judged by one rule: a whole claim, or one of the things that it says."""
 
     what: str
-    kind: Literal["speed", "memory", "numerics", "API"]
-    speaks_of: SpeaksOf
-    verdict: VerdictWord
     why: str = ""
     let: tuple[tuple[str, str], ...] = ()
     steps: tuple[tuple[str, str], ...] = ()  # the rule as it is written, for people to read
@@ -54,12 +65,6 @@ class Part:
     calls: tuple[tuple[str, _Code], ...] = ()
     waits_for: str | None = None  # in words, of an open part without a rule
     aside: bool = False
-    contradicted: bool = False
-
-    @property
-    def word(self) -> str:
-        """The verdict as readers see it."""
-        return shown_word(self.verdict, self.contradicted)
 
     @property
     def experiments(self) -> tuple[str, ...]:
@@ -67,27 +72,18 @@ class Part:
         return tuple(dict.fromkeys(name for _, text in self.rule for name in evidence.experiments_in(text)))
 
 
-@dataclass(frozen=True)
-class Claim:
+@dataclass(frozen=True, kw_only=True)
+class Claim(_Judged):
     """One entry of the ledger. A claim that says one thing has one part."""
 
     id: str
     claim: str
     lesson: str
     lesson_title: str
-    kind: Literal["speed", "memory", "numerics", "API"]
-    speaks_of: SpeaksOf
-    verdict: VerdictWord
     sentence: str
     parts: tuple[Part, ...]
     condition: str = ""
     sources: tuple[str, ...] = ()
-    contradicted: bool = False
-
-    @property
-    def word(self) -> str:
-        """The verdict as readers see it."""
-        return shown_word(self.verdict, self.contradicted)
 
     @property
     def evidence(self) -> tuple[ShownNumber, ...]:

@@ -54,11 +54,6 @@ WORDINGS = {
 }
 
 
-def shown_word(verdict: str, is_contradicted: bool) -> str:
-    """The verdict as readers see it: ``documented otherwise`` if the sources contradict the claim."""
-    return DOCUMENTED_OTHERWISE if is_contradicted else verdict
-
-
 def weakest(verdicts: set[str]) -> str:
     """What follows for a whole from the verdicts on its parts."""
     return next(verdict for verdict in _WEAKEST_FIRST if verdict in verdicts)

@@ -26,6 +26,7 @@ from pathlib import Path
 from authoring import evidence
 from authoring.lesson_files import Claim, LessonFile, Part, load_lessons
 from authoring.verdicts import weakest
+from course_utils.records import store
 from course_utils.records.kinds.environment import Environment
 
 SPEAKS_OF = {
@@ -154,7 +155,11 @@ def _judge_part(claim: Claim, part: Part, root: Path | None) -> PartJudgement:
 def _machines_for(part: Part, speaks_of: str, root: Path | None) -> list[str]:
     """The machines that may decide: of the class that is spoken of, with records of all that the rule reads."""
     machines = []
-    for machine in evidence.machines(root):
+    folder = store.reference_root() if root is None else root
+    lessons = {name.partition("/")[0] for name in part.experiments}
+    for machine in store.machines(folder):
+        if not all(store.record_path(folder, machine, lesson).is_file() for lesson in lessons):
+            continue
         try:
             environments = [evidence.environment_of(name, machine, root) for name in part.experiments]
         except evidence.NotRecordedError:

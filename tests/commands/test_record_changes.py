@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from authoring import claims
+from authoring import claims, lesson_files
 from course_utils.commands import cli, record_changes
 from course_utils.commands.changes_text import changes_text
 from course_utils.commands.record_changes import (
@@ -343,10 +343,17 @@ def test_an_older_commit_is_compared_with_what_lies_there_now(tmp_path, monkeypa
 # The ledger
 
 
+def claim_of(rule: tuple[tuple[str, str], ...]) -> lesson_files.Claim:
+    words = {"kind": "speed", "speaks_of": "any", "verdict": "confirmed"}
+    part = lesson_files.Part(what="tuned is faster", rule=rule, **words)
+    about = {"id": "T1", "claim": part.what, "lesson": "alpha", "lesson_title": "Alpha", "sentence": "s"}
+    return lesson_files.Claim(parts=(part,), **about, **words)
+
+
 def test_claims_that_the_two_sides_decide_differently_are_listed(box, monkeypatch):
     rule = (("confirmed", 'alpha/it["tuned"].verdict == "FASTER"'), ("refuted", "True"))
-    part = claims.Part("tuned is faster", "speed", "any", "confirmed", rule=rule)
-    claim = claims.Claim("T1", "tuned is faster", "x", "alpha", "Alpha", "speed", "any", "confirmed", "s", "", (part,))
+    claim = claim_of(rule)
+    part = claim.parts[0]
     beta = dataclasses.replace(part, rule=(("confirmed", 'beta/it["tuned"].verdict == "FASTER"'),))
     monkeypatch.setattr(claims, "load_claims", lambda: [claim, dataclasses.replace(claim, id="T2", parts=(beta,))])
     a, b = read_records("first-cpu"), read_records("reference:second-cpu")
@@ -358,8 +365,7 @@ def test_claims_that_the_two_sides_decide_differently_are_listed(box, monkeypatc
 
 
 def test_a_rule_that_does_not_fit_an_older_record_is_said_and_stops_nothing(box, monkeypatch):
-    part = claims.Part("x", "speed", "any", "confirmed", rule=(("confirmed", 'alpha/it["renamed"].ratio < 1'),))
-    claim = claims.Claim("T1", "x", "x", "alpha", "Alpha", "speed", "any", "confirmed", "s", "", (part,))
+    claim = claim_of((("confirmed", 'alpha/it["renamed"].ratio < 1'),))
     monkeypatch.setattr(claims, "load_claims", lambda: [claim])
     found = with_claims(compare_records(read_records("first-cpu"), read_records("own:second-cpu")))
     (notice,) = found.notices
@@ -367,7 +373,7 @@ def test_a_rule_that_does_not_fit_an_older_record_is_said_and_stops_nothing(box,
     assert found.counts[Kind.MOVED] == 1
 
     def damaged() -> list[claims.Claim]:
-        raise claims.ClaimError("the ledger is damaged")
+        raise lesson_files.LessonFileError("the ledger is damaged")
 
     monkeypatch.setattr(claims, "load_claims", damaged)
     assert with_claims(dataclasses.replace(found, notices=())).notices == (

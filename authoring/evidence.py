@@ -26,11 +26,12 @@ from types import CodeType
 from typing import Any, Self
 
 from course_utils.records import store
+from course_utils.records.fingerprint import Fingerprint, fingerprint
 from course_utils.records.kinds.ceilings import Ceiling
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.rank_results import words_and_unit
 from course_utils.records.kinds.table import TABLE_UNITS, Table
-from course_utils.records.lessons import Fingerprint, LessonError, experiments, find_lesson, fingerprint, notebooks_root
+from course_utils.records.lessons import LessonError, experiments, find_lesson, notebooks_root
 from course_utils.records.paired import Interval, Verdict
 from course_utils.show.formats import format_interval, value_text
 from course_utils.show.suggestions import did_you_mean

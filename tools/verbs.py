@@ -152,6 +152,10 @@ def refresh_generated(arguments: list[str]) -> int:
     return _run([prepare(ROOT), "-m", "authoring.pages.refresh", *arguments])
 
 
+def _authoring(verb: str) -> Callable[[list[str]], int]:
+    return lambda arguments: _run([prepare(ROOT), "-m", "authoring", verb, *arguments])
+
+
 def _course(verb: str) -> Callable[[list[str]], int]:
     return lambda arguments: _run([prepare(ROOT), "-m", "course_utils.commands.cli", verb, *arguments])
 
@@ -220,8 +224,8 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "refresh": refresh_generated,
     "check": _course("check"),
     "report": _course("report"),
-    "demo": _course("demo"),
-    "slides": _course("slides"),
+    "demo": _authoring("demo"),
+    "slides": _authoring("slides"),
     "compare": _course("compare"),
     "lint": lint,
     "workspace": workspace,

@@ -29,12 +29,11 @@ from authoring.pages.limits_page import limits_page
 from authoring.pages.readme import table_with_findings
 from authoring.pages.status_page import status_page
 from authoring.pages.stored_outputs import stale_notebooks
-from authoring.slides import SlidesError
 from course_utils.records import store
 from course_utils.records.lessons import LessonError, experiments, find_lessons, needs
 
 GENERATED = BOOK / "_generated"
-_PROBLEMS = (ClaimError, EvidenceError, LessonError, LessonFileError, SlidesError, store.RecordError)
+_PROBLEMS = (ClaimError, EvidenceError, LessonError, LessonFileError, store.RecordError)
 
 
 def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> None:

@@ -14,6 +14,7 @@ from authoring import figures_in_text
 from authoring.figures_in_text import check, write
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import dumped, read_notebook
+from tests.made_up_notebooks import code
 from tests.made_up_records import EPYC, XEON, edit_record
 
 TAKEN = f'It gives back <!--= caching_allocator/no_cap["default"]["given back"] @ {XEON} -->0<!--/--> segments.'
@@ -92,7 +93,7 @@ def test_the_machine_may_be_left_out_where_there_is_one(tmp_path: Path, records:
 def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
     texts = ["word " * 398 + "[two words](an/address)", "### Exercise 1 · Do · 7 min\n\n### Exercise 2 · Do · 5 min"]
     cells = [{"cell_type": "markdown", "id": text[:1], "metadata": {}, "source": text} for text in texts]
-    cells.append({"cell_type": "code", "id": "c", "metadata": {}, "source": "one = two(three)"})
+    cells.append(code("one = two(three)", id="c"))
     path = tmp_path / "10_torch_compile.ipynb"
     path.write_text(dumped({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
     lesson = dataclasses.replace(find_lesson("torch_compile"), path=path)

@@ -358,9 +358,10 @@ class MemoryTrace(Result):
         Returns:
             Something that shows itself in a notebook and in a page without a kernel, with all that it needs inside.
         """
-        from course_utils.show.memory_figures import MemoryExplorer
+        from course_utils.records.memory_explorer import memory_explorer
+        from course_utils.show.memory_figures import KIND_COLOURS, description
 
-        return MemoryExplorer(self)
+        return memory_explorer(self, KIND_COLOURS, description(self))
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:

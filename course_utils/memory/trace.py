@@ -234,9 +234,9 @@ class _Index:
             found = self._made.get((self.op(allocation), allocation.address))
         if found is None:
             op = self.op(allocation)
-            found = Block.without_storage(allocation.size_bytes, allocation.born, allocation.address, op)
+            found = Block(allocation.size_bytes, allocation.born, allocation.address, op)
             if found.op >= 0:  # scratch memory of this operation
-                found.module, found.place = self._storages.modules[found.op], self._storages.places[found.op]
+                found.module, found.place = self._storages.origins[found.op]
             if allocation.born == 0:
                 found.kind = "other"
         return found

@@ -259,9 +259,7 @@ class LiveStorages(TorchDispatchMode):
                 "Memory that an operation of this thread did not make (another thread's, mostly) is shown from its "
                 "first use on."
             ] = None
-        return self._follow(
-            storage, Block(storage.nbytes(), born, storage.data_ptr(), kind="other", counted=born > 0)
-        )
+        return self._follow(storage, Block(storage.nbytes(), born, storage.data_ptr(), kind="other", counted=born > 0))
 
     def _storages(self, tensor: torch.Tensor) -> list[torch.UntypedStorage]:
         """A tensor's storages on this device: one, but for sparse tensors and tensors that are made of others."""

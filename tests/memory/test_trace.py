@@ -18,12 +18,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.optim import optimizer as optimizer_hooks
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import fresh
 from course_utils.materials.models import GPT, MLP, DigitsCNN, LSTMLanguageModel
-from course_utils.memory.live_storages import BINDINGS, LiveStorages
+from course_utils.memory.live_storages import LiveStorages
 from course_utils.memory.trace import TraceError, trace_memory
 from course_utils.records.kinds.memory_trace import MemoryTrace
 
@@ -790,45 +790,6 @@ def test_compiled_code_runs_and_is_followed_as_eager_code() -> None:
     # A dispatch mode by itself would have switched compilation off for good.
     compiled(x)
     assert runs == [1]
-
-
-class _Seen(TorchDispatchMode):
-    """Writes down which operations there are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-_MORE_ARGUMENTS = {
-    "view.default": ([64],),
-    "transpose.int": (0, 1),
-    "permute.default": ([1, 0],),
-    "select.int": (0, 1),
-    "sum.dim_IntList": ([0], True),
-}
-
-
-@pytest.mark.parametrize("name", BINDINGS)
-def test_what_runs_an_operation_ends_in_the_same_overload(name: str) -> None:
-    _, packet, overload = name.split(".")
-    operation = getattr(getattr(torch.ops.aten, packet), overload)
-    shape = {"bmm": (2, 8, 8), "_local_scalar_dense": ()}.get(packet, (8, 8))
-    tensors = sum(not one.kwarg_only and "Tensor" in str(one.type) for one in operation._schema.arguments)
-    names, results = [], []
-    for run in (operation, BINDINGS[name]):
-        arguments = [torch.linspace(0.1, 0.9, torch.Size(shape).numel()).reshape(shape) for _ in range(tensors)]
-        with torch._C._AutoDispatchBelowAutograd(), _Seen() as seen:
-            results.append(run(*arguments, *_MORE_ARGUMENTS.get(f"{packet}.{overload}", ())))
-        names.append(seen.names)
-    same = ["aten.item.default"] if packet == "_local_scalar_dense" else [name]
-    assert names == [[name], same]
-    assert type(results[0]) is type(results[1])
-    assert torch.equal(*map(torch.as_tensor, results))
 
 
 @pytest.mark.serial

@@ -290,7 +290,8 @@ def _line(place: Place) -> str:
     code, number, backward = place
     if code is None:
         return ""
-    return f"{_file(code.co_filename)}:{number} {code.co_qualname.rpartition('<locals>.')[2]}{', backward' if backward else ''}"
+    function = code.co_qualname.rpartition("<locals>.")[2]
+    return f"{_file(code.co_filename)}:{number} {function}{', backward' if backward else ''}"
 
 
 def _line_of_frames(frames: Sequence[Mapping[str, Any]]) -> str:
@@ -522,9 +523,8 @@ def _models(model: Any) -> dict[str, torch.nn.Module]:
     named = dict(model) if isinstance(model, Mapping) else {type(model).__name__: model}
     for label, module in named.items():
         if not isinstance(module, torch.nn.Module):
-            raise ValueError(
-                f"model is a torch.nn.Module, or a dictionary of names and modules; {label!r} is a {type(module).__name__}"
-            )
+            kind = type(module).__name__
+            raise ValueError(f"model is a torch.nn.Module, or a dictionary of names and modules; {label!r} is a {kind}")
     return {str(label): module for label, module in named.items()}
 
 

@@ -31,13 +31,11 @@ from typing import Any, Self
 
 from course_utils.records import store
 from course_utils.records.kinds.ceilings import Ceiling
-from course_utils.records.kinds.comparison import Case
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.rank_results import words_and_unit
 from course_utils.records.kinds.table import TABLE_UNITS, Table
 from course_utils.records.lessons import LessonError, experiments, find_lesson, fingerprint, notebooks_root
-from course_utils.records.paired import MIN_ROUNDS, Interval, Verdict
+from course_utils.records.paired import Interval, Verdict
 
 
 class EvidenceError(ValueError):
@@ -589,16 +587,10 @@ def in_words(value: Any, unit: str | None = None) -> str:
         >>> in_words(0.0123, "s"), in_words(3), in_words(True), in_words(("flash", "math"))
         ('12.3 ms', '3', 'yes', 'flash and math')
     """
-    from course_utils.show.tables import value_text
+    from course_utils.show.formats import value_text
 
-    if isinstance(value, Case):
-        return _case_in_words(value, unit)
-    if isinstance(value, Measurement):
-        interval = value.interval_s
-        median = in_words(value.median_s, "s")
-        return f"{median} (95% interval {in_words(interval, 's')})" if interval.bounded else median
-    if isinstance(value, Ceiling):
-        return in_words(value.value, value.unit)
+    if hasattr(value, "in_words"):
+        return value.in_words(unit)
     if isinstance(value, Interval):
         return _interval_in_words(value, unit)
     if isinstance(value, tuple | list):
@@ -612,31 +604,9 @@ def in_words(value: Any, unit: str | None = None) -> str:
 
 
 def _interval_in_words(interval: Interval, unit: str | None) -> str:
-    from course_utils.show.quantities import format_interval
+    from course_utils.show.formats import format_interval
 
     unit = unit or getattr(interval.low, "unit", None)
     if unit in (None, "ratio"):
         return format_interval(interval)
     return f"{in_words(interval.low, unit)} to {in_words(interval.high, unit)}"
-
-
-def _case_in_words(case: Case, direction: str | None) -> str:
-    from course_utils.show.quantities import format_interval, format_percent, format_ratio
-
-    if case.is_baseline:
-        return "the baseline"
-    decided = case.verdict in (Verdict.FASTER, Verdict.SLOWER)
-    direction = direction or ("times as fast" if case.verdict is Verdict.FASTER else "times as long")
-    is_speed = direction == "times as fast"
-    shown = case.interval.inverse() if is_speed else case.interval
-    if decided:
-        times = format_ratio(case.speedup if is_speed else case.ratio)
-        return f"{times} {direction} (95% interval {format_interval(shown)})"
-    if case.verdict is Verdict.SAME:
-        practical = format_percent(case.comparison.practical)
-        return f"the same within {practical} (95% interval {format_interval(shown)} {direction})"
-    if not case.decision_interval.bounded:
-        few = case.comparison.rounds < MIN_ROUNDS
-        return f"unclear (no interval: {'too few rounds' if few else 'the machine drifted'})"
-    shown = case.decision_interval.inverse() if is_speed else case.decision_interval
-    return f"unclear (99% interval {format_interval(shown)} {direction})"

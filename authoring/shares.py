@@ -18,10 +18,9 @@ from course_utils.records.kinds.ceilings import Ceilings
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import WORK_UNITS, Measurement
-from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.lessons import Lesson, experiments
 from course_utils.records.store import LessonRecord
-from course_utils.show.quantities import format_percent
+from course_utils.show.formats import format_percent
 
 CEILINGS = "measuring/ceilings"
 # A share below the first wants a reason, and so does one above the second: what a program exceeds is no limit of it.
@@ -198,25 +197,13 @@ def shares(
         here = next(iter([*_ceilings(record), *alike, *there]), measured)
         told = limits.get(record.lesson, LessonLimits()).experiments
         for name in record.experiments:
-            for over, value, comparison, measurement in _measured(record, name):
-                rows += _rows(record, name, (over, value), comparison, measurement, told.get(name), here)
+            for point, comparison, measurement in record.result(name).measurements():
+                rows += _rows(record, name, point or (None, None), comparison, measurement, told.get(name), here)
     return rows
 
 
 def _ceilings(record: LessonRecord) -> list[Ceilings]:
     return [record.result(name) for name, experiment in record.experiments.items() if experiment.kind == Ceilings.kind]
-
-
-def _measured(record: LessonRecord, name: str) -> Iterator[tuple[str | None, Any, Comparison | None, Measurement]]:
-    """All measurements of an experiment: with the point, and with the comparison that they belong to."""
-    result = record.result(name)
-    if isinstance(result, Measurement):
-        yield None, None, None, result
-    elif isinstance(result, Comparison):
-        yield from ((None, None, result, each) for each in result.cases)
-    elif isinstance(result, Sweep):
-        for point in result.points:
-            yield from ((result.over, point.value, point.comparison, each) for each in point.comparison.cases)
 
 
 def _rows(

@@ -18,10 +18,8 @@ from course_utils.commands.recording import verdicts_of
 from course_utils.records import store
 from course_utils.records.kinds.ceilings import Ceilings
 from course_utils.records.kinds.comparison import Case
-from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.store import LessonRecord, RecordError
-from course_utils.show import format_rate, format_ratio, format_seconds
-from course_utils.show.quantities import format_interval, format_percent
+from course_utils.show.formats import format_interval, format_percent, format_rate, format_ratio, format_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
 COURSE_LIMIT_S = 600
@@ -129,8 +127,7 @@ def _case(records: list[LessonRecord], name: str, label: str) -> Case | None:
     """A case of a comparison, or of a sweep's last point."""
     for record in records:
         if name in record.experiments:
-            result = record.result(name)
-            comparison = result.points[-1].comparison if isinstance(result, Sweep) else result
+            *_, (_, comparison, _) = record.result(name).measurements()
             return comparison[label] if label in comparison.labels else None
     return None
 

@@ -146,10 +146,7 @@ def _read_stamp(root: Path) -> dict:
 
 
 def _write_stamp(root: Path, stamp: dict) -> None:
-    path = root / ".venv" / STAMP
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
-    os.replace(temporary, path)
+    (root / ".venv" / STAMP).write_text(json.dumps(stamp, indent=1), encoding="utf-8")
 
 
 def _identity(root: Path) -> dict[str, str]:
@@ -219,9 +216,10 @@ def _run_pip(root: Path, words: str, command: list) -> None:
     if "PYTHONDONTWRITEBYTECODE" not in os.environ:
         # Compiling everything takes as long as installing it; Python compiles what is imported when it first is.
         settings["PIP_NO_COMPILE"] = "1"
+    print(f"{words} ...", flush=True)
     lines: list[str] = []
+    ended = threading.Event()
     with (
-        _Progress(words) as progress,
         open(log_path, "a", encoding="utf-8") as log,
         subprocess.Popen(
             command,
@@ -234,18 +232,42 @@ def _run_pip(root: Path, words: str, command: list) -> None:
             errors="replace",
         ) as process,
     ):
+        threading.Thread(target=_count_seconds, args=[ended], daemon=True).start()
         try:
             for line in process.stdout:
                 log.write(line)
                 lines.append(line.rstrip())
-                progress.note(line)
+                if words_of_step := _step(line):
+                    print(f"  {words_of_step}", flush=True)
             code = process.wait()
         except BaseException:
             process.terminate()
             process.wait()
             raise
+        finally:
+            ended.set()
     if code:
         raise SetupError(_explain(lines, log_path))
+
+
+def _count_seconds(ended: threading.Event) -> None:
+    """Show on a terminal that something is still going on."""
+    started = time.monotonic()
+    while sys.stdout.isatty() and not ended.wait(1):
+        print(f"\r  {_duration(time.monotonic() - started)} ", end="\r", flush=True)
+
+
+def _step(line: str) -> str | None:
+    """Return what one of pip's lines tells a person who waits: a large download, or the writing at the end."""
+    download = re.match(r"\s*Downloading (\S+) \(([\d.]+) ([MG])B\)", line)
+    if download:
+        name, size, unit = download.groups()
+        megabytes = float(size) * (1000 if unit == "G" else 1)
+        package = "-".join(name.split("/")[-1].split("-")[:2])
+        return f"downloading {package} ({size} {unit}B)" if megabytes >= LARGE_MB else None
+    if line.startswith("Installing collected packages:"):
+        return f"writing {line.count(',') + 1} packages to .venv"
+    return None
 
 
 def _explain(lines: list[str], log_path: Path) -> str:
@@ -260,55 +282,6 @@ def _explain(lines: list[str], log_path: Path) -> str:
     else:
         advice = f"All of pip's words are in {log_path}: mend what it names"
     return "\n".join([*errors[-8:], "", f"{advice}, then run the same command again. What was downloaded is kept."])
-
-
-class _Progress:
-    """One step on the screen: redrawn with the seconds so far on a terminal, a few plain lines elsewhere."""
-
-    def __init__(self, words: str):
-        self._words, self._detail = words, ""
-        self._packages = 0
-        self._live = sys.stdout.isatty()
-        self._started = time.monotonic()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._redraw, daemon=True)
-
-    def __enter__(self) -> "_Progress":
-        if self._live:
-            self._thread.start()
-        else:
-            print(f"{self._words} ...", flush=True)
-        return self
-
-    def __exit__(self, kind, *_) -> None:
-        self._ended.set()
-        seconds = _duration(time.monotonic() - self._started)
-        if self._live:
-            self._thread.join()
-            print(f"\r\033[K{self._words}: {'stopped after' if kind else 'done in'} {seconds}", flush=True)
-
-    def note(self, line: str) -> None:
-        """Take one of pip's lines into account."""
-        if line.startswith("Collecting "):
-            self._packages += 1
-            self._detail = f"{self._packages} packages found"
-        elif match := re.match(r"\s*Downloading (\S+) \(([\d.]+) ([MG])B\)", line):
-            name, size, unit = match.groups()
-            megabytes = float(size) * (1000 if unit == "G" else 1)
-            self._detail = f"downloading {'-'.join(name.split('/')[-1].split('-')[:2])} ({size} {unit}B)"
-            if megabytes >= LARGE_MB and not self._live:
-                print(f"  {self._detail}", flush=True)
-        elif line.startswith("Installing collected packages:"):
-            self._detail = f"writing {line.count(',') + 1} packages to .venv"
-            if not self._live:
-                print(f"  {self._detail}", flush=True)
-
-    def _redraw(self) -> None:
-        while not self._ended.wait(0.25):
-            seconds = _duration(time.monotonic() - self._started)
-            text = " · ".join(part for part in (self._words, self._detail, seconds) if part)
-            width = shutil.get_terminal_size().columns - 1
-            print(f"\r\033[K{text[:width]}", end="", flush=True)
 
 
 def _duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tools.counts import main as print_counts
 from tools.environment import SetupError, prepare, variables
 from tools.workspace import copy_pages, refresh
 
@@ -20,7 +21,8 @@ HELP = """\
 The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
 
   lab         open the course in JupyterLab, in workspace/, your own copy
-  test        lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone
+  test        lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone, and
+              what begins with -- goes to pytest: --changed-notebooks leaves out lessons that passed as they are
   book        build the book: book/_build/html/index.html
   record      run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them
   refresh     bring README, the ledger's page and stored outputs up to date with the records
@@ -32,6 +34,7 @@ The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
   lint        style of code and notebooks; ARGS=--fix mends what can be mended
   workspace   bring workspace/ up to date without opening JupyterLab
   setup       only make or update the environment in .venv
+  counts      how many lines of Python each part of the course has
 
 What follows in ARGS="..." goes to the program behind the verb: make lab ARGS="--no-browser --port 9999"
 Without make:  python3 make.py lab -- --no-browser --port 9999
@@ -101,19 +104,24 @@ def lab(arguments: list[str]) -> int:
 
 def test(arguments: list[str]) -> int:
     """Run the stages of the test suite, all of them even if one fails, and say how each went."""
-    unknown = sorted(set(arguments) - set(STAGES))
+    options = [argument for argument in arguments if argument.startswith("--")]
+    asked = [argument for argument in arguments if argument not in options]
+    unknown = sorted(set(asked) - set(STAGES))
     if unknown:
         print(f"There is no stage {', '.join(unknown)}. The stages are {', '.join(STAGES)}.", file=sys.stderr)
         return 2
     python = prepare(ROOT)
-    os.environ.setdefault("COURSE_SIZE", "smoke")
     # The tests start hundreds of processes. Without bytecode each of them would compile the course anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    stages = [stage for stage in STAGES if not asked or stage in asked]
+    if set(stages) - {"lint", "notebooks"}:
+        _run([python, "-m", "tests.browser"])
     outcomes = []
-    for name, passes in _plan([stage for stage in STAGES if not arguments or stage in arguments]):
+    for name, command in _commands(stages):
         print(f"\n=== {name} ===", flush=True)
         started = time.monotonic()
-        passed = passes(python)
+        code = lint([]) if command is None else _run([python, *command, *options])
+        passed = code == 0 or (name == "serial" and code == NOTHING_COLLECTED)
         outcomes.append((name, passed, time.monotonic() - started))
     print()
     width = max(len(name) for name, *_ in outcomes)
@@ -166,29 +174,27 @@ def lint(arguments: list[str]) -> int:
     return max(codes)
 
 
-def _pytest(*arguments: str, fine: tuple[int, ...] = (0,)) -> Callable[[Path], bool]:
-    return lambda python: _run([python, "-m", "pytest", "-q", *arguments]) in fine
+def _commands(stages: list[str]) -> Iterator[tuple[str, list[str] | None]]:
+    """Yield what to run under which name; None is the lint.
 
-
-def _plan(chosen: list[str]) -> Iterator[tuple[str, Callable[[Path], bool]]]:
-    """Yield what to run under which name: stages whose tests can run beside each other are one run of pytest.
-
-    Its workers take from all of them until nothing is left, and each has imported torch and the tests only once.
+    Stages whose tests can run beside each other are one run of pytest: its workers take from all of them until nothing
+    is left, and each has imported torch and the tests only once. What measures time runs alone, at the end.
     """
-    together = [stage for stage in chosen if stage not in ALONE]
-    for stage in chosen:
-        if stage in ALONE:
-            yield stage, ALONE[stage]
-        elif stage == together[0]:
-            yield ", ".join(together), _pytest(*PARALLEL, "-m", "not serial", *_places(together))
+    if "lint" in stages:
+        yield "lint", None
+    if together := [stage for stage in stages if stage not in ("lint", "serial")]:
+        yield ", ".join(together), ["-m", "pytest", "-q", *PARALLEL, "-m", "not serial", *_places(together)]
+    if "serial" in stages:
+        yield "serial", ["-m", "pytest", "-q", "-m", "serial", "tests"]
 
 
 def _places(stages: list[str]) -> Iterator[str]:
     """Yield where pytest finds the tests of some stages, as its arguments."""
     if "tests" in stages:
-        yield "tests"
+        yield from ("tests", "--doctest-modules", *DOCUMENTED)
     if "notebooks" in stages:
-        yield from ("--nbval", f"--nbval-cell-timeout={CELL_TIMEOUT_S}", "--nbval-kernel-name=python3", "notebooks")
+        yield from ("--nbval", f"--nbval-cell-timeout={CELL_TIMEOUT_S}", "--nbval-kernel-name=python3")
+        yield from ("notebooks", "--ignore=notebooks/scripts")
     for stage, files in FILES.items():
         if "tests" in stages and stage not in stages:
             yield from (f"--ignore={file}" for file in files)
@@ -198,16 +204,14 @@ def _places(stages: list[str]) -> Iterator[str]:
 
 NOTHING_COLLECTED = 5
 # Many tests wait for another process, so that one worker more than there are cores keeps the cores busy. Not many: each
-# holds torch, and so do the processes that it starts. conftest.py puts what takes longest first, and it stays so.
+# holds torch, and so do the processes that it starts. What takes longest starts first: tests/start_order.py.
 WORKERS = min((os.cpu_count() or 1) + 1, 4)
 PARALLEL = ("-n", str(WORKERS), "--dist", "loadscope", "--no-loadscope-reorder")
 STAGES = ("lint", "tests", "notebooks", "book", "lab", "serial")
-ALONE: dict[str, Callable[[Path], bool]] = {
-    "lint": lambda python: lint([]) == 0,
-    "serial": _pytest("-m", "serial", "tests", fine=(0, NOTHING_COLLECTED)),
-}
+# Where docstrings have examples.
+DOCUMENTED = ("course_utils", "authoring", "benchmarks")
 # What has a stage of its own among the files in tests/.
-FILES = {"book": ("tests/authoring/test_book.py",), "lab": ("tests/test_lab.py", "tests/authoring/test_demo_lab.py")}
+FILES = {"book": ("tests/authoring/test_book.py",), "lab": ("tests/test_lab.py",)}
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "lab": lab,
     "test": test,
@@ -222,6 +226,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "lint": lint,
     "workspace": workspace,
     "setup": setup,
+    "counts": lambda _arguments: print_counts(),
 }
 
 

@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from course_utils.records.files import write_whole
 
 MANIFEST = ".course.json"
 IGNORED = {"__pycache__", ".ipynb_checkpoints"}
@@ -28,7 +28,7 @@ def refresh(originals: Path, workspace: Path) -> list[str]:
     """
     workspace.mkdir(parents=True, exist_ok=True)
     handed_out = _read_manifest(workspace)
-    manifest, fresh, refreshed, told = {}, [], [], []
+    manifest, fresh, refreshed, sentences = {}, [], [], []
 
     for original in _files(originals):
         name = original.relative_to(originals).as_posix()
@@ -49,7 +49,9 @@ def refresh(originals: Path, workspace: Path) -> list[str]:
             if content not in (entry.get("content"), entry.get("offered")):
                 beside = _free_name(copy)
                 _copy(original, beside)
-                told.append(f"You changed {name}, so it stays. The course's new version is beside it: {beside.name}")
+                sentences.append(
+                    f"You changed {name}, so it stays. The course's new version is beside it: {beside.name}"
+                )
             manifest[name] = {**entry, "offered": content}
             continue
         manifest[name] = {"version": version, "content": content}
@@ -60,16 +62,16 @@ def refresh(originals: Path, workspace: Path) -> list[str]:
             continue
         if _content(copy) == entry.get("content"):
             copy.unlink()
-            told.append(f"{name} is no longer part of the course; you had not changed it, so it is gone here too.")
+            sentences.append(f"{name} is no longer part of the course; you had not changed it, so it is gone here too.")
         else:
-            told.append(f"{name} is no longer part of the course; you changed it, so it stays.")
+            sentences.append(f"{name} is no longer part of the course; you changed it, so it stays.")
 
-    _write_manifest(workspace, manifest)
+    write_whole(workspace / MANIFEST, json.dumps({"files": manifest}, indent=1))
     if refreshed:
-        told.insert(0, f"Brought up to date what you had not changed: {', '.join(refreshed)}")
+        sentences.insert(0, f"Brought up to date what you had not changed: {', '.join(refreshed)}")
     if fresh:
-        told.insert(0, f"Copied to {workspace.name}/, your own copy of the course: {', '.join(fresh)}")
-    return told
+        sentences.insert(0, f"Copied to {workspace.name}/, your own copy of the course: {', '.join(fresh)}")
+    return sentences
 
 
 def copy_pages(book: Path, workspace: Path) -> None:
@@ -121,10 +123,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.tmp")
-    shutil.copyfile(source, temporary)
-    os.replace(temporary, target)
+    write_whole(target, source.read_bytes())
 
 
 def _read_manifest(workspace: Path) -> dict[str, dict]:
@@ -133,9 +132,3 @@ def _read_manifest(workspace: Path) -> dict[str, dict]:
         return {name: entry for name, entry in files.items() if isinstance(entry, dict)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}  # without it every file that differs counts as touched, so nothing is lost
-
-
-def _write_manifest(workspace: Path, files: dict[str, dict]) -> None:
-    temporary = workspace / f"{MANIFEST}.tmp"
-    temporary.write_text(json.dumps({"files": files}, indent=1), encoding="utf-8")
-    os.replace(temporary, workspace / MANIFEST)

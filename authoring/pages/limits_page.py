@@ -12,7 +12,6 @@ from authoring.shares import LessonLimits, Share
 from course_utils.records import store
 from course_utils.records.kinds.ceilings import Ceilings
 from course_utils.records.kinds.environment import Environment
-from course_utils.show import format_rate
 from course_utils.show.canvas import (
     LINE_IN,
     MARGIN_IN,
@@ -26,8 +25,7 @@ from course_utils.show.canvas import (
     styled,
     text_in,
 )
-from course_utils.show.quantities import format_percent
-from course_utils.show.tables import ceiling_text
+from course_utils.show.formats import format_percent, format_rate
 
 _KINDS = {"cuda": "a CUDA GPU", "mps": "an Apple GPU", "cpu": "a CPU"}
 _NOT_YET = "Nobody has written down the reason yet."
@@ -138,7 +136,7 @@ def _count(threads: int) -> str:
 
 
 def _ceilings_table(found: Ceilings) -> str:
-    return markdown_table(["Limit", "Value"], [[entry.name, ceiling_text(entry)] for entry in found])
+    return markdown_table(["Limit", "Value"], [[entry.name, entry.in_words()] for entry in found])
 
 
 def _shown(rows: Iterable[Share]) -> list[Share]:

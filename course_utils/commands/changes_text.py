@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from course_utils.commands.record_changes import Change, Changes, Kind, RecordSet
-from course_utils.show.quantities import format_percent
+from course_utils.show.formats import format_percent
 
 # Of the numbers without an interval that differ in one experiment, so many are shown unless all are asked for.
 _FEW = 3

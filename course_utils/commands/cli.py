@@ -241,7 +241,7 @@ def _check(options: argparse.Namespace) -> int:
 def _show_check(found: MachineCheck) -> None:
     here = found.environment
     if here is not None:
-        from course_utils.show import format_bytes
+        from course_utils.show.formats import format_bytes
 
         memory = format_bytes(here.memory_bytes)
         facts = {

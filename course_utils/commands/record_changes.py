@@ -22,16 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.records import lessons, paired, store
-from course_utils.records.kinds.comparison import Case
-from course_utils.records.kinds.curves import Curve
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.paired import Interval
-from course_utils.records.result_rows import Row, rows_of
+from course_utils.records.result import Reading
 from course_utils.records.store import LessonRecord, RecordError
-from course_utils.show import format_ratio, format_seconds
-from course_utils.show.quantities import format_interval, format_percent
-from course_utils.show.tables import value_text
+from course_utils.show.formats import format_percent, format_ratio, value_text
 
 # Numbers without an interval, such as bytes, count as alike up to this relative difference.
 TOLERANCE = 0.05
@@ -82,36 +76,16 @@ class RecordSet:
         return max(self.records.values(), key=lambda record: record.recorded_at).environment
 
 
-@dataclass(frozen=True)
-class Told:
-    """What one side says in one row.
-
-    Attributes:
-        words: the value as text.
-        verdict: FASTER, SLOWER, SAME or UNCLEAR; empty where nothing is compared.
-        value: the ratio to the baseline, or a number in its own unit; None for a text.
-        interval: 99% interval of a ratio or of a median time.
-        floor: factor up to which the run's A/A control takes ratios for noise, infinite if it is too short to say; 1
-            where nothing is compared.
-    """
-
-    words: str
-    verdict: str = ""
-    value: float | None = None
-    interval: Interval | None = None
-    floor: float = 1.0
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
-        bounded = self.interval is not None and self.interval.bounded and self.interval.high > 0
-        ends = [self.interval.low, self.interval.high] if bounded and self.interval is not None else None
-        return {
-            "verdict": self.verdict or None,
-            "value": self.value,
-            "interval_99": ends,
-            "noise_floor": self.floor if self.verdict and math.isfinite(self.floor) else None,
-            "words": self.words,
-        }
+def _plain(reading: Reading) -> dict[str, Any]:
+    """What one side says, as plain JSON types."""
+    bounded = reading.interval is not None and reading.interval.bounded and reading.interval.high > 0
+    return {
+        "verdict": reading.verdict or None,
+        "value": reading.number,
+        "interval_99": [reading.interval.low, reading.interval.high] if bounded else None,
+        "noise_floor": reading.floor if reading.verdict and math.isfinite(reading.floor) else None,
+        "words": reading.words,
+    }
 
 
 @dataclass(frozen=True)
@@ -130,13 +104,13 @@ class Change:
     experiment: str
     row: str
     kind: Kind
-    a: Told | None = None
-    b: Told | None = None
+    a: Reading | None = None
+    b: Reading | None = None
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        sides = {name: told.to_json() if told else None for name, told in (("a", self.a), ("b", self.b))}
+        sides = {name: _plain(told) if told else None for name, told in (("a", self.a), ("b", self.b))}
         return {"experiment": self.experiment, "row": self.row, "kind": str(self.kind), **sides, "note": self.note}
 
 
@@ -421,50 +395,26 @@ def _lesson_changes(here: LessonRecord, there: LessonRecord, tolerance: float) -
         if ours is None or theirs is None:
             yield Change(name, "", Kind.ONLY_A if theirs is None else Kind.ONLY_B)
             continue
-        mine = {row.label: row for row in rows_of(here.result(name))}
-        other = {row.label: row for row in rows_of(there.result(name))}
+        mine = {reading.label: reading for reading in here.result(name).readings()}
+        other = {reading.label: reading for reading in there.result(name).readings()}
         reason = ""
         if ours.parameters_hash != theirs.parameters_hash:
             reason = "the experiment's parameters changed"
         elif ours.code_hash != theirs.code_hash:
             reason = "the experiment's code changed"
         for label in dict.fromkeys([*mine, *other]):
-            row, row_b = mine.get(label), other.get(label)
-            a, b = _told(row) if row else None, _told(row_b) if row_b else None
+            a, b = mine.get(label), other.get(label)
             if reason:
                 yield Change(name, label, Kind.NOT_COMPARABLE, a, b, reason)
-            elif row is None or row_b is None:
-                yield Change(name, label, Kind.ONLY_A if row_b is None else Kind.ONLY_B, a, b)
-            elif not alike and not isinstance(row.value, Case):
+            elif a is None or b is None:
+                yield Change(name, label, Kind.ONLY_A if b is None else Kind.ONLY_B, a, b)
+            elif not alike and not a.verdict:
                 yield Change(name, label, Kind.NOT_COMPARABLE, a, b, "other problem sizes")
             else:
-                yield _change(name, row, row_b, a, b, tolerance)
+                yield _change(name, label, a, b, tolerance)
 
 
-def _told(row: Row) -> Told:
-    value = row.value
-    if isinstance(value, Case):
-        interval = value.decision_interval
-        between = f" ({format_interval(interval)})" if interval.bounded and interval.low > 0 else " (no interval)"
-        words = f"{value.verdict} {format_ratio(value.ratio)}{between}"
-        return Told(words, value.verdict, value.ratio, interval, _floor(value.comparison.noise))
-    if isinstance(value, Measurement):
-        interval = paired.ratio_interval([math.log(second) for second in value.elapsed_s])
-        bounded = interval.bounded and interval.low > 0
-        between = f" ({format_seconds(interval.low)} to {format_seconds(interval.high)})" if bounded else ""
-        return Told(format_seconds(value.median_s) + between, "", value.median_s, interval)
-    if isinstance(value, Curve):
-        return Told(f"ends at {value_text(value.final, None)} ({len(value.x)} points)")
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    return Told(value_text(value, row.unit), "", number)
-
-
-def _floor(noise: Interval) -> float:
-    """The factor up to which a difference is noise, as in :func:`course_utils.records.paired.decide`."""
-    return max(noise.high, 1 / noise.low, 1.0) if noise.bounded and noise.low > 0 else math.inf
-
-
-def _apart(a: Told, b: Told) -> bool:
+def _apart(a: Reading, b: Reading) -> bool:
     """Whether two 99% intervals are apart by more than the A/A control of either side."""
     low, high = sorted((a.interval, b.interval), key=lambda interval: interval.low)
     if not (low.bounded and high.bounded) or low.meets(high.low, high.high):
@@ -472,29 +422,27 @@ def _apart(a: Told, b: Told) -> bool:
     return high.low / low.high > max(a.floor, b.floor)
 
 
-def _change(name: str, row: Row, row_b: Row, a: Told, b: Told, tolerance: float) -> Change:
-    """What became of a row that both sides have, by the same code and sizes."""
-    label = row.label
-    if a.interval is not None and b.interval is not None and a.value and b.value:
+def _change(name: str, label: str, a: Reading, b: Reading, tolerance: float) -> Change:
+    """What became of a reading that both sides have, by the same code and sizes."""
+    if a.interval is not None and b.interval is not None and a.number and b.number:
         apart = _apart(a, b)
-        factor = f"{format_ratio(b.value / a.value)} times A's"
+        factor = f"{format_ratio(b.number / a.number)} times A's"
         if a.verdict != b.verdict and paired.Verdict.UNCLEAR in (a.verdict, b.verdict):
             kind = Kind.BECAME_CLEAR if a.verdict == paired.Verdict.UNCLEAR else Kind.BECAME_UNCLEAR
             return Change(name, label, kind, a, b, factor if apart else "")
         if a.verdict != b.verdict:
             return Change(name, label, Kind.CHANGED if apart else Kind.WITHIN_NOISE, a, b)
-        practical = row.value.comparison.practical if isinstance(row.value, Case) else paired.PRACTICAL
-        if apart and abs(math.log(b.value / a.value)) > math.log1p(practical):
+        if apart and abs(math.log(b.number / a.number)) > math.log1p(a.practical):
             return Change(name, label, Kind.MOVED, a, b, factor)
         return Change(name, label, Kind.SAME_VERDICT if a.verdict else Kind.SAME_VALUE, a, b)
-    if isinstance(row.value, Curve) and isinstance(row_b.value, Curve):
-        note = _curve_difference(row.value, row_b.value, tolerance)
-    elif a.value is not None and b.value is not None:
-        allowed = max(tolerance, _ERROR_TOLERANCE) if row.unit == "relative" else tolerance
-        difference = _relative(a.value, b.value)
+    if a.points is not None and b.points is not None:
+        note = _curve_difference(a.points, b.points, tolerance)
+    elif a.number is not None and b.number is not None:
+        allowed = max(tolerance, _ERROR_TOLERANCE) if a.unit == "relative" else tolerance
+        difference = _relative(a.number, b.number)
         note = f"by {format_percent(difference)}" if difference > allowed else ""
     else:
-        note = "" if row.value == row_b.value else "other words"
+        note = "" if a.value == b.value else "other words"
     return Change(name, label, Kind.DIFFERS if note else Kind.SAME_VALUE, a, b, note)
 
 
@@ -503,18 +451,19 @@ def _relative(a: float, b: float) -> float:
     return abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0
 
 
-def _curve_difference(a: Curve, b: Curve, tolerance: float) -> str:
+def _curve_difference(a: Mapping[float, float | None], b: Mapping[float, float | None], tolerance: float) -> str:
     """Where two curves are furthest apart, in words; empty if they are alike."""
-    if a.x != b.x:
-        return f"read off elsewhere: {len(a.x)} and {len(b.x)} points"
-    if gaps := [x for x, one, two in zip(a.x, a.y, b.y, strict=True) if (one is None) != (two is None)]:
+    if list(a) != list(b):
+        return f"read off elsewhere: {len(a)} and {len(b)} points"
+    points = [(x, a[x], b[x]) for x in a]
+    if gaps := [x for x, one, two in points if (one is None) != (two is None)]:
         return f"only one of them is finite at {gaps[0]:g}"
-    pairs = [(x, one, two) for x, one, two in zip(a.x, a.y, b.y, strict=True) if one is not None and two is not None]
-    worst = max(pairs, key=lambda point: _relative(point[1], point[2]), default=None)
+    finite = [(x, one, two) for x, one, two in points if one is not None and two is not None]
+    worst = max(finite, key=lambda point: _relative(point[1], point[2]), default=None)
     if worst is None or _relative(worst[1], worst[2]) <= tolerance:
         return ""
     x, one, two = worst
-    return f"by {format_percent(_relative(one, two))} at {x:g}: {value_text(one, None)} and {value_text(two, None)}"
+    return f"by {format_percent(_relative(one, two))} at {x:g}: {value_text(one)} and {value_text(two)}"
 
 
 def with_claims(changes: Changes) -> Changes:

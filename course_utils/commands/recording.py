@@ -26,11 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_utils.records import lessons, store
-from course_utils.records.kinds.comparison import Case
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.paired import Verdict
-from course_utils.records.result_rows import rows_of
 from course_utils.records.store import Experiment, LessonRecord, RecordError
 
 if TYPE_CHECKING:
@@ -582,10 +580,7 @@ def verdicts_of(record: LessonRecord) -> dict[str, int]:
         Number of cases by verdict, over all comparisons, points of sweeps and rounds of ranks; baselines do not count.
     """
     found = Counter(
-        row.value.verdict
-        for name in record.experiments
-        for row in rows_of(record.result(name))
-        if isinstance(row.value, Case)
+        reading.verdict for name in record.experiments for reading in record.result(name).readings() if reading.verdict
     )
     return {verdict: found[verdict] for verdict in Verdict if found[verdict]}
 

@@ -12,7 +12,7 @@ import io
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,21 +20,9 @@ from typing import Any
 from authoring import claims
 from authoring.claims import Claim, ClaimError, MachineJudgement
 from course_utils.records import lessons, store
-from course_utils.records.kinds.ceilings import Ceilings
-from course_utils.records.kinds.cluster_check import ClusterCheck
-from course_utils.records.kinds.cluster_plan import ClusterPlan
-from course_utils.records.kinds.comparison import Case, Comparison
-from course_utils.records.kinds.curves import Curves
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.memory_trace import MemoryTrace
-from course_utils.records.kinds.rank_results import RankResults
-from course_utils.records.kinds.sweep import Sweep
-from course_utils.records.kinds.table import Table
-from course_utils.records.result import NothingToDrawError
+from course_utils.records.result import Finding, NothingToDrawError
 from course_utils.records.store import LessonRecord, RecordError
-from course_utils.show import format_bytes, format_rate, format_seconds, verdict_sentence
-from course_utils.show.tables import value_text
 
 _TEMPLATE = "report.html.j2"
 # The interval plots of one experiment share a scale that shows at least this much to either side of 1.
@@ -52,23 +40,6 @@ class Mark:
     low: float
     middle: float
     high: float
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What one machine says in one row.
-
-    Attributes:
-        verdict: FASTER, SLOWER, SAME or UNCLEAR; empty for a result without a verdict.
-        words: the rest of the sentence.
-        small: the times behind it.
-        ratio: the case's time over the baseline's, with its 95% interval: low, middle, high.
-    """
-
-    verdict: str
-    words: str
-    small: str = ""
-    ratio: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +80,7 @@ class Shown:
     """
 
     column: Column
-    cells: dict[str, Cell]
+    cells: dict[str, Finding]
     notices: list[str]
     table: str = ""
     figure: str = ""
@@ -334,7 +305,7 @@ def _experiments(slug: str, columns: Sequence[Column], problems: list[str]) -> l
 def _shown(column: Column, name: str, with_figure: bool) -> Shown:
     result = column.record.result(name)
     try:
-        cells = dict(_cells(result))
+        cells = {finding.label: finding for finding in result.findings()}
         table = result._repr_html_()
         picture = _picture(result) if with_figure else ""
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -358,62 +329,6 @@ def _notices(record: LessonRecord, name: str, result: Any) -> list[str]:
     elif now.code_hash != experiment.code_hash:
         notices.append("The experiment's code has changed since.")
     return notices
-
-
-def _cells(result: Any) -> Iterator[tuple[str, Cell]]:
-    """What a result says, row by row."""
-    if isinstance(result, Comparison):
-        for case in result:
-            if not case.is_baseline:
-                yield f"{case.label} against {result.baseline}", _verdict_cell(case)
-    elif isinstance(result, Sweep):
-        for point in result.points:
-            for case in point.comparison:
-                if not case.is_baseline:
-                    row = f"{case.label} against {point.comparison.baseline}, {result.over} {point.value}"
-                    yield row, _verdict_cell(case)
-    elif isinstance(result, Measurement):
-        interval = result.interval_s
-        between = f"{format_seconds(interval.low)} to {format_seconds(interval.high)}"
-        words = f"{format_seconds(result.median_s)} a call"
-        yield result.label, Cell("", words, f"95% interval {between}" if interval.bounded else "")
-    elif isinstance(result, Ceilings):
-        for entry in result:
-            value = format_seconds(entry.value) if entry.unit == "s" else format_rate(entry.value, entry.unit)
-            yield entry.name, Cell("", value)
-    elif isinstance(result, Table | RankResults):
-        table = result if isinstance(result, Table) else result.table
-        for row in table:
-            name, *values = row.items()
-            told = [f"{column}: {value_text(value, table.units.get(column))}" for column, value in values]
-            of_rank = "rank " if isinstance(result, RankResults) else ""
-            yield of_rank + value_text(name[1], table.units.get(name[0])), Cell("", "; ".join(told))
-        for key in result.rounds if isinstance(result, RankResults) else ():
-            for row, cell in _cells(result.comparison(key)):
-                yield f"{key}: {row}", cell
-    elif isinstance(result, Curves):
-        for curve in result:
-            yield curve.label, Cell("", f"{value_text(curve.final, None)} at {result.x_label} {curve.x[-1]:g}")
-    elif isinstance(result, MemoryTrace):
-        before = f"{format_bytes(result.start_bytes)} before, {format_bytes(result.end_bytes)} after"
-        yield f"peak of {result.label}", Cell("", format_bytes(result.peak_bytes), before)
-        for kind, values in result.by_kind().items():
-            yield f"{kind} at the peak", Cell("", format_bytes(values[result.peak_moment]))
-    elif isinstance(result, ClusterPlan):
-        for point in result:
-            yield point.label, Cell("", format_bytes(point.peak_bytes), result.trust(point))
-    elif isinstance(result, ClusterCheck):
-        for error in result.errors:
-            yield error.strategy, Cell("", error.words, f"up to {error.ranks} ranks")
-
-
-def _verdict_cell(case: Case) -> Cell:
-    verdict, _, words = verdict_sentence(case).partition(": ")
-    base = case.comparison.cases[0]
-    small = f"{format_seconds(case.median_s)}; {base.label}: {format_seconds(base.median_s)}"
-    interval = case.interval
-    bounded = interval.low > 0 and interval.high < math.inf
-    return Cell(verdict, words, small, (interval.low, case.ratio, interval.high) if bounded else None)
 
 
 def _marks(machines: Sequence[Shown]) -> dict[tuple[str, int], Mark]:

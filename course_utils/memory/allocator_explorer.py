@@ -22,7 +22,7 @@ from course_utils.memory.allocator import (
     simulate_allocator,
 )
 from course_utils.memory.allocator_figures import LOOKS, MIB, WORDS, rows_of
-from course_utils.show.quantities import format_bytes
+from course_utils.show.formats import format_bytes
 
 if TYPE_CHECKING:
     from ipywidgets import Widget

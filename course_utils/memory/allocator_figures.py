@@ -22,7 +22,7 @@ from course_utils.show.canvas import (
     styled,
     text_width_in,
 )
-from course_utils.show.quantities import format_bytes
+from course_utils.show.formats import format_bytes
 
 if TYPE_CHECKING:
     from course_utils.memory.allocator import AllocatorRun, AllocatorState, SegmentState

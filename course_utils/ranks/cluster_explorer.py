@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape
 from course_utils.records.unrecorded import Unrecorded
-from course_utils.show.quantities import format_bytes, format_count
+from course_utils.show.formats import format_bytes, format_count
 
 if TYPE_CHECKING:
     from ipywidgets import Widget

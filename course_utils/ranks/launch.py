@@ -249,7 +249,7 @@ def _check_capacity(ranks: int, cores: int) -> None:
         )
     available = _available_bytes()
     if ranks * RANK_BYTES > available:
-        from course_utils.show import format_bytes
+        from course_utils.show.formats import format_bytes
 
         raise ValueError(
             f"{ranks} ranks need about {format_bytes(ranks * RANK_BYTES)} of memory, and {format_bytes(available)} are "

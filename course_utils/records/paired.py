@@ -242,6 +242,18 @@ def ratio_interval(logs: Sequence[float], confidence: float = DECISION_CONFIDENC
     return Interval(math.exp(interval.low), math.exp(interval.high), confidence)
 
 
+def noise_floor(noise: Interval) -> float:
+    """How far an A/A control strayed: 1.004 means that differences up to 0.4% could be noise.
+
+    Args:
+        noise: interval of the control's ratio.
+
+    Returns:
+        A factor of at least 1; infinite when there are too few rounds for an interval.
+    """
+    return max(noise.high, 1 / noise.low if noise.low > 0 else math.inf, 1.0)
+
+
 def decide(ratio: float, interval: Interval, noise: Interval, practical: float = PRACTICAL) -> Verdict:
     """Turn an interval into a verdict.
 
@@ -271,7 +283,7 @@ def decide(ratio: float, interval: Interval, noise: Interval, practical: float =
         return Verdict.UNCLEAR
     if interval.inside(1 / (1 + practical), 1 + practical):
         return Verdict.SAME
-    floor = max(noise.high, 1 / noise.low, 1.0)
+    floor = noise_floor(noise)
     if interval.low > floor and ratio > 1 + practical:
         return Verdict.SLOWER
     if interval.high < 1 / floor and ratio < 1 / (1 + practical):

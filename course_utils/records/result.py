@@ -7,11 +7,20 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from course_utils.records.paired import PRACTICAL, Interval
+from course_utils.show import tables
+from course_utils.show.formats import is_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from course_utils.records.kinds.comparison import Comparison
+    from course_utils.records.kinds.measurement import Measurement
+    from course_utils.show.tables import Sheet
 
 
 T = TypeVar("T")
@@ -19,6 +28,58 @@ T = TypeVar("T")
 
 class NothingToDrawError(ValueError):
     """A result holds no numbers that a figure could show."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One thing that a result says, in values that can be counted and set against another run's.
+
+    Attributes:
+        label: what it is about; no two readings of a result share it.
+        value: a number, text or truth value; of a case its ratio to the baseline; None where no one value tells all.
+        words: the value as text, with its unit and its interval.
+        unit: of a number without an interval: a key of :data:`course_utils.show.formats.VALUE_FORMATS`.
+        verdict: FASTER, SLOWER, SAME or UNCLEAR; empty where nothing is compared.
+        interval: 99% interval of a ratio or of a median time.
+        floor: factor up to which the run's A/A control takes ratios for noise, infinite if it is too short to say; 1
+            where nothing is compared.
+        practical: relative difference below which nobody cares.
+        points: of a curve: x to y.
+    """
+
+    label: str
+    value: float | str | bool | None
+    words: str
+    unit: str | None = None
+    verdict: str = ""
+    interval: Interval | None = None
+    floor: float = 1.0
+    practical: float = PRACTICAL
+    points: Mapping[float, float | None] | None = None
+
+    @property
+    def number(self) -> float | None:
+        """The value, if it is a number."""
+        return float(self.value) if is_number(self.value) else None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a result says, in a sentence.
+
+    Attributes:
+        label: what it is about.
+        words: the sentence, without the verdict that may come first.
+        detail: what is behind it.
+        verdict: FASTER, SLOWER, SAME or UNCLEAR; empty for a result without a verdict.
+        ratio: a case's time over the baseline's, with its 95% interval: low, middle, high.
+    """
+
+    label: str
+    words: str
+    detail: str = ""
+    verdict: str = ""
+    ratio: tuple[float, float, float] | None = None
 
 
 def compact(value: Any) -> Any:
@@ -83,23 +144,38 @@ def built_of(cls: type[T], row: Sequence[Any]) -> T:
 
 
 class Result:
-    """What all results share: how they show themselves, and how they become records."""
+    """What all results share. A kind of result is a subclass, in a module of its own in ``records/kinds``.
+
+    A kind has to say what it shows (:meth:`sheet`). What it can be compared by, told in a sentence, or drawn as is its
+    own choice: nothing, by default.
+    """
 
     kind: ClassVar[str]
+    name: str | None
 
-    def to_record(self) -> dict[str, Any]:
-        """The result as plain JSON types, raw samples included."""
+    def sheet(self) -> Sheet:
+        """The tables and lines that show the result, as text and as HTML."""
         raise NotImplementedError
 
-    def __repr__(self) -> str:
-        from course_utils.show import text
+    def readings(self) -> Iterator[Reading]:
+        """Yield what the result says, in values that can be counted and set against another run's.
 
-        return text(self)
+        Baselines are left out: every case is seen against its own.
 
-    def _repr_html_(self) -> str:
-        from course_utils import show as display
+        Example:
+            >>> from course_utils import recorded
+            >>> next(recorded("measuring/known_answers").readings()).label
+            'the same product, against product'
+        """
+        return iter(())
 
-        return display.html(self)
+    def findings(self) -> Iterator[Finding]:
+        """Yield what the result says, in sentences."""
+        return iter(())
+
+    def measurements(self) -> Iterator[tuple[tuple[str, Any] | None, Comparison | None, Measurement]]:
+        """Yield raw times: the point of the sweep (name and value), the comparison that they are part of, the times."""
+        return iter(())
 
     def plot(self, ax: Any = None) -> Figure:
         """Draw the result.
@@ -109,7 +185,22 @@ class Result:
 
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-        """
-        from course_utils.show import figure
 
-        return figure(self, ax=ax)
+        Raises:
+            NothingToDrawError: if there is nothing to draw.
+        """
+        raise NothingToDrawError(f"a result of kind {self.kind} has nothing to draw: show it as a table instead")
+
+    def titled(self, words: str) -> str:
+        """The words as a title: after the record's name, if there is one."""
+        return f"{self.name}: {words}" if self.name else words
+
+    def to_record(self) -> dict[str, Any]:
+        """The result as plain JSON types, raw samples included."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return tables.text(self.sheet())
+
+    def _repr_html_(self) -> str:
+        return tables.html(self.sheet())

@@ -11,7 +11,7 @@ from course_utils.records.kinds.cluster_check import ClusterCheck
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan
 from course_utils.records.kinds.table import Table
 from course_utils.show.canvas import ResultFigure, styled
-from course_utils.show.quantities import format_bytes, format_count
+from course_utils.show.formats import format_bytes, format_count
 from course_utils.show.table_figures import axis_unit, table_figure
 
 # More measured points than this are drawn as one for each strategy and number of ranks.

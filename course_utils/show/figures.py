@@ -16,17 +16,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from course_utils.records.kinds.ceilings import Ceiling, Ceilings
-from course_utils.records.kinds.cluster_check import ClusterCheck
-from course_utils.records.kinds.cluster_plan import ClusterPlan
-from course_utils.records.kinds.comparison import Case, Comparison
-from course_utils.records.kinds.curves import Curves
-from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.memory_trace import MemoryTrace
-from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.kinds.comparison import CONTROL_LABEL, Case, Comparison
+from course_utils.records.kinds.measurement import Measurement, rounds_and_calls
 from course_utils.records.kinds.sweep import Sweep
-from course_utils.records.kinds.table import Table
 from course_utils.records.paired import Interval, Verdict
+from course_utils.records.verdicts import headline, sweep_summary, verdict_sentence, verdict_words
 from course_utils.show.canvas import (
     LEGEND_X,
     LINE_IN,
@@ -46,16 +40,7 @@ from course_utils.show.canvas import (
     text_in,
     text_width_in,
 )
-from course_utils.show.quantities import format_percent, format_seconds, seconds_unit
-from course_utils.show.tables import (
-    CONTROL_LABEL,
-    ceiling_samples,
-    ceiling_text,
-    ceiling_work,
-    comparison_how,
-    rounds_and_calls,
-)
-from course_utils.show.verdicts import headline, noise_floor, sweep_summary, verdict_sentence, verdict_words
+from course_utils.show.formats import format_percent, format_seconds, seconds_unit
 
 # Okabe and Ito's palette, which colour-blind people can tell apart. Words carry the verdict as well.
 _VERDICT_COLOUR = {
@@ -118,7 +103,7 @@ def _ratio_axis(ax: Axes, comparison: Comparison, count: int) -> None:
         ends.append(case.ratio)
         if case.decision_interval.bounded:
             ends += [case.decision_interval.low, case.decision_interval.high]
-    floor = noise_floor(comparison)
+    floor = comparison.noise_floor
     if math.isfinite(floor):
         ends += [floor, 1 / floor]
         ax.axvspan(1 / floor, floor, color=_NOISE, lw=0, alpha=0.55, zorder=0)
@@ -146,7 +131,7 @@ def _ratio_legend(comparison: Comparison) -> tuple[list[Any], list[str]]:
 
 
 def _floor_percent(comparison: Comparison) -> str:
-    return format_percent(noise_floor(comparison) - 1)
+    return format_percent(comparison.noise_floor - 1)
 
 
 def _short_verdict(case: Case) -> tuple[str, str]:
@@ -194,7 +179,8 @@ def _comparison_into(ax: Axes, comparison: Comparison) -> Figure:
 
 
 @styled
-def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
+def comparison_figure(comparison: Comparison, ax: Axes | None) -> Figure:
+    """Draw it; see its `plot`."""
     if ax is not None:
         return _comparison_into(ax, comparison)
     cases = list(comparison)
@@ -218,7 +204,7 @@ def _comparison(comparison: Comparison, ax: Axes | None) -> Figure:
     unclear = [f"{c.label}: {verdict_sentence(c)}." for c in cases if c.verdict is Verdict.UNCLEAR]
     footer = footer_lines(
         *unclear[:3],
-        comparison_how(comparison)
+        comparison.how
         + (
             f" · interrupted after {comparison.rounds} of {comparison.planned_rounds}" if comparison.interrupted else ""
         ),
@@ -339,7 +325,7 @@ def _sweep_x(ax: Axes, sweep: Sweep, labels: bool) -> list[float]:
 def _sweep_work(sweep: Sweep) -> tuple[str | None, Ceiling | None]:
     """The kind of work that rates are drawn for, if every case has it and there is a ceiling to compare with."""
     ceiling = next((p.comparison.ceiling for p in sweep.points if p.comparison.ceiling is not None), None)
-    of = ceiling_work(ceiling)
+    of = ceiling.limits if ceiling else None
     known = of and all(getattr(m, of) is not None for p in sweep.points for m in p.comparison.cases)
     return (of, ceiling) if known else (None, None)
 
@@ -365,7 +351,8 @@ def _rate_unit(typical: float, unit: str) -> tuple[float, str]:
 
 
 @styled
-def _sweep(sweep: Sweep, ax: Axes | None) -> Figure:
+def sweep_figure(sweep: Sweep, ax: Axes | None) -> Figure:
+    """Draw it; see its `plot`."""
     if not sweep.points:
         raise ValueError("this sweep holds no point: nothing was measured that could be drawn")
     labels = sweep.points[0].comparison.labels
@@ -398,7 +385,7 @@ def _sweep(sweep: Sweep, ax: Axes | None) -> Figure:
     if len(labels) == 2:
         title = sweep_summary(sweep, labels[1])
     title_lines = fit(title, WIDTH_IN - 2 * MARGIN_IN, 12, "bold", max_lines=2)
-    footer = footer_lines(comparison_how(sweep.points[0].comparison), sweep.environment.caption)
+    footer = footer_lines(sweep.points[0].comparison.how, sweep.environment.caption)
     x_lines = max(
         (len(fit(str(v), 6.5 / len(sweep.points), 9.5)) for v in sweep.values if not isinstance(v, int | float)),
         default=1,
@@ -503,7 +490,7 @@ def _sweep_ratios(ax: Axes, sweep: Sweep) -> None:
     """The ratio to the baseline over the parameter, with the noise band of each point."""
     positions = _sweep_x(ax, sweep, labels=True)
     ends = [1.0]
-    floors = [noise_floor(point.comparison) for point in sweep.points]
+    floors = [point.comparison.noise_floor for point in sweep.points]
     practical = sweep.points[0].comparison.practical
     if all(math.isfinite(floor) for floor in floors):
         if _is_ordered(sweep):
@@ -538,7 +525,8 @@ def _sweep_ratios(ax: Axes, sweep: Sweep) -> None:
 
 
 @styled
-def _ceilings(ceilings: Ceilings, ax: Axes | None) -> Figure:
+def ceilings_figure(ceilings: Ceilings, ax: Axes | None) -> Figure:
+    """Draw it; see its `plot`."""
     groups: dict[str, list[Ceiling]] = {}
     for entry in ceilings.entries:
         groups.setdefault(entry.unit, []).append(entry)
@@ -552,7 +540,7 @@ def _ceilings(ceilings: Ceilings, ax: Axes | None) -> Figure:
     names = [entry.name for entry in ceilings.entries]
     lines = {name: fit(name, 2.0, 10) for name in names}
     label_in = max(text_width_in(line, 10) for parts in lines.values() for line in parts) + 0.12
-    value_in = max(text_width_in(ceiling_text(entry), 10, "bold") for entry in ceilings.entries) + 0.15
+    value_in = max(text_width_in(entry.in_words(), 10, "bold") for entry in ceilings.entries) + 0.15
     row_in = max(0.36, 0.17 * max(map(len, lines.values())) + 0.1)
     footer = footer_lines(
         "Every sample is a dot; the bar is the limit: the best rate, the median latency.", ceilings.environment.caption
@@ -572,7 +560,7 @@ def _ceilings(ceilings: Ceilings, ax: Axes | None) -> Figure:
                 fig,
                 WIDTH_IN - MARGIN_IN,
                 top - (y + 0.5) * row_in,
-                ceiling_text(entry),
+                entry.in_words(),
                 fontsize=10,
                 weight="bold",
                 ha="right",
@@ -591,7 +579,7 @@ def _ceilings(ceilings: Ceilings, ax: Axes | None) -> Figure:
     draw_footer(fig, footer)
     fig.alt = (
         f"Limits of {ceilings.environment.device_name}: "
-        + "; ".join(f"{entry.name} {ceiling_text(entry)}" for entry in ceilings.entries)
+        + "; ".join(f"{entry.name} {entry.in_words()}" for entry in ceilings.entries)
         + f". {ceilings.environment.caption}."
     )
     return fig
@@ -601,7 +589,7 @@ def _ceiling_group(ax: Axes, unit: str, group: Sequence[Ceiling]) -> None:
     """The ceilings of one unit: a bar up to the limit, and every sample."""
     typical = sorted(entry.value for entry in group)[len(group) // 2]
     scale, name = seconds_unit(typical) if unit == "s" else _rate_unit(typical, unit)
-    rows = [[value / scale for value in ceiling_samples(entry)] for entry in group]
+    rows = [[value / scale for value in entry.samples] for entry in group]
     log = span([value for row in rows for value in row]) > 20
     for y, (row, entry) in enumerate(zip(rows, group, strict=True)):
         if not log:
@@ -623,7 +611,8 @@ def _ceiling_group(ax: Axes, unit: str, group: Sequence[Ceiling]) -> None:
 
 
 @styled
-def _measurement(measurement: Measurement, ax: Axes | None) -> Figure:
+def measurement_figure(measurement: Measurement, ax: Axes | None) -> Figure:
+    """Draw it; see its `plot`."""
     m = measurement
     scale, unit = seconds_unit(m.median_s)
     before = ([m.first_call_s] if m.first_call_s is not None else []) + list(m.warmup_s)
@@ -707,33 +696,3 @@ def _measurement(measurement: Measurement, ax: Axes | None) -> Figure:
         f"{format_seconds(min(m.elapsed_s))} to {format_seconds(max(m.elapsed_s))}.{first}{where}"
     )
     return fig
-
-
-def figure(result: Any, ax: Axes | None = None) -> Figure:
-    """Draw a result.
-
-    Args:
-        result: any result of this course but an Environment.
-        ax: axes to draw the main panel into; by default a new figure with all panels, machine and date.
-
-    Returns:
-        The new figure, which shows itself in a notebook and describes itself in ``.alt``; with ``ax``, the figure that
-        the axes belong to.
-
-    Raises:
-        TypeError: if the result has nothing to draw.
-        ValueError: if it holds no samples, or more than fits into one axes.
-    """
-    for kind, draw in (
-        (Measurement, _measurement),
-        (Comparison, _comparison),
-        (Sweep, _sweep),
-        (Ceilings, _ceilings),
-    ):
-        if isinstance(result, kind):
-            return draw(result, ax)
-    if isinstance(result, Table | Curves | MemoryTrace | RankResults | ClusterPlan | ClusterCheck):
-        return result.plot(ax=ax)
-    if isinstance(result, Environment):
-        raise TypeError("an environment has nothing to draw: show it as a table instead")
-    raise TypeError(f"cannot draw {type(result).__name__!r}; it is not a result of this course")

@@ -34,8 +34,7 @@ from course_utils.show.canvas import (
     text_in,
     text_width_in,
 )
-from course_utils.show.quantities import format_bytes, format_seconds
-from course_utils.show.tables import html, text
+from course_utils.show.formats import format_bytes, format_seconds
 
 # Okabe and Ito's palette. What stays is blue and grey, what comes and goes is warm.
 KIND_COLOURS = {
@@ -266,10 +265,10 @@ class MemoryExplorer:
         self.trace = trace
 
     def __repr__(self) -> str:
-        return text(self.trace)
+        return repr(self.trace)
 
     def _repr_html_(self) -> str:
-        return f"{_explorer(self.trace)}\n{html(self.trace)}"
+        return f"{_explorer(self.trace)}\n{self.trace._repr_html_()}"
 
 
 def _ticks(highest: float, count: int = 5) -> list[float]:

@@ -13,10 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from course_utils.records.kinds.comparison import Case
-from course_utils.records.paired import Interval, Verdict
-from course_utils.show.quantities import format_interval, format_ratio
-from course_utils.show.verdicts import verdict_sentence
+from course_utils.show.formats import Range, format_interval, format_ratio
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
@@ -76,7 +73,7 @@ class Reveal:
     words: str
     predicted: float | None = None
     measured: float | None = None
-    interval: Interval | None = None
+    interval: Range | None = None
     unit: str = ""
 
     def __repr__(self) -> str:
@@ -164,7 +161,7 @@ class Prediction:
     def _locked_words(self) -> str:
         return f"Locked: you said {self._answer_words}."
 
-    def reveal(self, actual: float | str | Case, use: str = "speedup") -> Reveal:
+    def reveal(self, actual: Any, use: str = "speedup") -> Reveal:
         """Compare the prediction with the answer. Never an error because nothing was predicted.
 
         Args:
@@ -182,7 +179,7 @@ class Prediction:
             >>> predict("How many times faster?").reveal(2.0)
             You made no prediction. The answer on this machine: 2x.
         """
-        case = actual if isinstance(actual, Case) else None
+        case = actual if hasattr(actual, "verdict") else None
         if self.choices is not None:
             return self._reveal_choice(actual, case)
         interval = None
@@ -206,17 +203,17 @@ class Prediction:
         return Reveal(words + self._verdict_words(case), self._answer, measured, interval, self.unit)
 
     @staticmethod
-    def _verdict_words(case: Case | None) -> str:
+    def _verdict_words(case: Any) -> str:
         if case is None or case.is_baseline:
             return ""
-        verdict = verdict_sentence(case) if case.verdict is Verdict.UNCLEAR else case.verdict.value
+        verdict = case.words if case.verdict == "UNCLEAR" else case.verdict
         return f" Verdict on {case.label}: {verdict}."
 
-    def _reveal_choice(self, actual: Any, case: Case | None) -> Reveal:
+    def _reveal_choice(self, actual: Any, case: Any) -> Reveal:
         found = actual
         if case is not None:
-            found = next((c for c in self.choices or () if c.upper() == case.verdict.value), None)
-            if found is None and case.verdict.value == "UNCLEAR":
+            found = next((c for c in self.choices or () if c.upper() == case.verdict), None)
+            if found is None and case.verdict == "UNCLEAR":
                 words = f"You said {self._answer_words}." if self.answered else "You made no prediction."
                 return Reveal(f"{words} This machine gave no clear answer.{self._verdict_words(case)}")
         if found not in (self.choices or ()):
@@ -318,7 +315,7 @@ def _in_kernel() -> bool:
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
-def _distance(predicted: float, measured: float, interval: Interval | None) -> str:
+def _distance(predicted: float, measured: float, interval: Range | None) -> str:
     """How far off a prediction was, in a sentence."""
     if interval is not None and interval.low <= predicted <= interval.high:
         return "Right: it lies inside the interval."

@@ -17,9 +17,8 @@ from course_utils.records.kinds.rank_results import (
 )
 from course_utils.records.kinds.table import Table
 from course_utils.records.result import NothingToDrawError
-from course_utils.show.quantities import seconds_unit
+from course_utils.show.formats import is_number, seconds_unit
 from course_utils.show.table_figures import curves_figure, table_figure
-from course_utils.show.tables import is_number
 
 _CURVE, _MEMORY, _SECONDS, _ROUNDS, _NUMBER = range(5)
 

@@ -34,8 +34,7 @@ from course_utils.show.canvas import (
     text_in,
     text_width_in,
 )
-from course_utils.show.quantities import seconds_unit
-from course_utils.show.tables import is_number, value_text
+from course_utils.show.formats import is_number, seconds_unit, value_text
 
 _BAR_IN = 0.24
 _LABEL_IN = 2.1

@@ -30,7 +30,6 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.kinds.table import Table
-from course_utils.records.result_rows import rows_of
 from course_utils.records.store import Experiment, LessonRecord
 from tests.made_up_records import CPU
 from tests.sandbox import Sandbox, sandbox
@@ -459,5 +458,5 @@ def test_no_two_rows_of_a_committed_result_share_a_label():
     for path in sorted(Path(store.package_root(), "records").glob("*/*.json")):
         found = store.load_lesson(path)
         for name in found.experiments:
-            labels = [row.label for row in rows_of(found.result(name))]
+            labels = [reading.label for reading in found.result(name).readings()]
             assert len(labels) == len(set(labels)), name

@@ -16,10 +16,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from course_utils.records.kinds.memory_trace import MEMORY_KINDS
-from course_utils.show import format_bytes
+from course_utils.show.formats import format_bytes
 from course_utils.show.memory_figures import KIND_COLOURS, MemoryExplorer, _stacking, _ticks
+from tests.example_results import RESULTS
 from tests.figure_checks import problems_of_texts, visible_texts
-from tests.show.test_tables_and_figures import RESULTS
 
 TRACES = [name for name in RESULTS if name.startswith("trace")]
 TRACE = RESULTS["trace"]
@@ -153,7 +153,7 @@ def test_markup_in_names_stays_text() -> None:
 
 def test_pages_are_the_same_in_every_process(pytestconfig: pytest.Config) -> None:
     code = (
-        "import sys; from tests.show.test_tables_and_figures import RESULTS\n"
+        "import sys; from tests.example_results import RESULTS\n"
         "for name in RESULTS:\n"
         "    if name.startswith('trace'):\n"
         "        sys.stdout.buffer.write(RESULTS[name].explore()._repr_html_().encode())\n"

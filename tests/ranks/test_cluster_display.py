@@ -16,16 +16,16 @@ from course_utils.ranks import cluster_explorer as module
 from course_utils.ranks.cluster_explorer import GIB, SHAPES, cluster_explorer, cluster_frames
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape
 from course_utils.records.unrecorded import Unrecorded
-from course_utils.show.quantities import format_count
+from course_utils.show.formats import format_count
+from tests.example_results import CPU, plan_of
 from tests.html_checks import Parsed
-from tests.show.test_tables_and_figures import CPU, _plan
 
 SHAPE = GPTShape(64, 2, 2, 128, 32)
 
 
 def planned(**parameters: object) -> ClusterPlan:
     settings = {"batch": 1, "length": 2048, "precision": "bf16", "checkpointing": False, "optimizer": "foreach"}
-    plan = _plan()
+    plan = plan_of()
     settings |= {"gradient_as_bucket_view": True, "backend": "nccl", **plan.parameters, **parameters}
     return dataclasses.replace(plan, parameters=settings)
 

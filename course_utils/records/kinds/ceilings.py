@@ -6,10 +6,16 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Result, built, compact, tuples
+from course_utils.records.kinds.measurement import WORK_UNITS
+from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
+from course_utils.show.formats import format_rate, format_seconds
+from course_utils.show.tables import Column, Grid, Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,24 @@ class Ceiling:
     def value(self) -> float:
         """The limit: the best rate seen, or the median latency in seconds."""
         return statistics.median(self.samples_s) if self.unit == "s" else self.work / min(self.samples_s)
+
+    @property
+    def samples(self) -> list[float]:
+        """Every sample in the unit of the value: seconds, or work per second."""
+        return list(self.samples_s) if self.unit == "s" else [self.work / sample for sample in self.samples_s]
+
+    @property
+    def limits(self) -> str | None:
+        """Which kind of work it limits, ``bytes`` or ``flops``; None for a latency."""
+        return next((of for of, unit in WORK_UNITS.items() if unit == self.unit), None)
+
+    def text(self, value: float) -> str:
+        """A value with the ceiling's unit."""
+        return format_seconds(value) if self.unit == "s" else format_rate(value, self.unit)
+
+    def in_words(self, unit: str | None = None) -> str:
+        """The limit with its unit."""
+        return self.text(self.value)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
@@ -70,6 +94,38 @@ class Ceilings(Result):
 
     def __iter__(self) -> Iterator[Ceiling]:
         return iter(self.entries)
+
+    def sheet(self) -> Sheet:
+        """The limits, one a row, with the range of their samples."""
+        entries = self.entries
+        spread = tuple(f"{e.text(min(e.samples))} to {e.text(max(e.samples))}" for e in entries)
+        table = Grid(
+            self.titled(f"limits of {self.environment.device_name}"),
+            (
+                Column("limit", tuple(entry.name for entry in entries), numeric=False),
+                Column("value", tuple(entry.in_words() for entry in entries)),
+                Column("samples from", spread),
+                Column("samples", tuple(str(len(entry.samples_s)) for entry in entries)),
+            ),
+        )
+        how = "Rates are the best that was seen, latencies the median."
+        return Sheet((table,), self.notes, (how, self.environment.where))
+
+    def readings(self) -> Iterator[Reading]:
+        """Every limit."""
+        for entry in self.entries:
+            yield Reading(entry.name, entry.value, entry.in_words(), entry.unit)
+
+    def findings(self) -> Iterator[Finding]:
+        """Every limit."""
+        for entry in self.entries:
+            yield Finding(entry.name, entry.in_words())
+
+    def plot(self, ax: Any = None) -> Figure:
+        """Draw each limit as a bar, with every sample; see :meth:`Result.plot`."""
+        from course_utils.show.figures import ceilings_figure
+
+        return ceilings_figure(self, ax)
 
     def to_record(self) -> dict[str, Any]:
         """The ceilings as plain JSON types."""

@@ -9,10 +9,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Result, built, compact, tuples
+from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
+from course_utils.show.formats import format_bytes, value_text
+from course_utils.show.tables import Column, Sheet, split
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+# What the memory of a rank is for. The last one is all that is none of the others.
+CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
 
 
 @dataclass(frozen=True)
@@ -139,3 +145,37 @@ class ClusterCheck(Result):
         if not result.points or any(not p.measured or set(p.measured) - set(p.simulated) for p in result.points):
             raise ValueError("each checked point has measured sizes, and the same sizes simulated")
         return result
+
+    def sheet(self) -> Sheet:
+        """Measured and simulated sizes side by side, the largest deviation first."""
+        labels = [f"{p.strategy}, {p.ranks} rank{'s' if p.ranks > 1 else ''}, {p.setting}" for p in self.points]
+        deviations = tuple(f"{point.deviation:.2%}" for point in self.points)
+        tables = split(
+            f"{self.name or 'real ranks'}: measured | simulated",
+            "its parts: measured | simulated",
+            Column("", tuple(labels), numeric=False),
+            (Column("largest deviation", deviations), self._sizes("peak")),
+            tuple(map(self._sizes, CLUSTER_PARTS)),
+        )
+        lines = [f"{error.strategy}: {error.words}, up to {error.ranks} ranks." for error in self.errors]
+        return Sheet(tuple(tables), (*lines, *self.notes), (self.environment.where,))
+
+    def _sizes(self, part: str) -> Column:
+        cells = [
+            f"{format_bytes(point.measured[part])} | {format_bytes(point.simulated[part])}"
+            if part in point.measured
+            else ""
+            for point in self.points
+        ]
+        return Column(part, tuple(cells))
+
+    def readings(self) -> Iterator[Reading]:
+        """Every strategy's largest deviation."""
+        for error in self.errors:
+            words = value_text(error.deviation, "relative")
+            yield Reading(f"{error.strategy}: off by", error.deviation, words, "relative")
+
+    def findings(self) -> Iterator[Finding]:
+        """How well every strategy was met."""
+        for error in self.errors:
+            yield Finding(error.strategy, error.words, f"up to {error.ranks} ranks")

@@ -7,17 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from course_utils.records.kinds.cluster_check import ClusterCheck, MethodError
+from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, ClusterCheck, MethodError
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Result, built, compact, tuples
+from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
 from course_utils.records.unrecorded import Unrecorded
+from course_utils.show.formats import format_bytes, format_count
+from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-# What the memory of a rank is for. The last one is all that is none of the others.
-CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
 
 
 @dataclass(frozen=True)
@@ -203,3 +201,30 @@ class ClusterPlan(Result):
             raise ValueError("a plan has points, and each point all parts")
         built(GPTShape, dataclasses.asdict(result.shape))
         return result
+
+    def sheet(self) -> Sheet:
+        """The parts' largest sizes and the peak, and how far each point can be trusted."""
+        points = self.points
+        columns = [Column(part, tuple(format_bytes(p[part]) for p in points)) for part in (*CLUSTER_PARTS, "peak")]
+        columns.append(Column("at its peak", tuple(point.peak_phase for point in points), numeric=False))
+        key = Column("", tuple(point.label for point in points), numeric=False)
+        trust = Column("the prediction is", tuple(map(self.trust, points)), numeric=False)
+        settings = ", ".join(f"{name} {value}" for name, value in self.parameters.items())
+        lines = [
+            f"{e.strategy}: {e.words}, on up to {e.ranks} ranks and with up to {e.parameters:,} parameters."
+            for e in self.errors
+            if e.strategy in self.strategies
+        ]
+        caption = f"{self.name or 'memory per rank'}: GPT of {format_count(self.shape.parameters)} parameters"
+        tables = (Grid(caption, (key, *columns)), Grid("against real ranks", (key, trust)))
+        return Sheet(tables, (*lines, *self.notes), (settings, self.environment.where))
+
+    def readings(self) -> Iterator[Reading]:
+        """Every point's peak."""
+        for point in self:
+            yield Reading(point.label, point.peak_bytes, format_bytes(point.peak_bytes), "bytes")
+
+    def findings(self) -> Iterator[Finding]:
+        """Every point's peak, and how far it can be trusted."""
+        for point in self:
+            yield Finding(point.label, format_bytes(point.peak_bytes), self.trust(point))

@@ -5,16 +5,30 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records import paired
 from course_utils.records.kinds.ceilings import Ceiling
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.measurement import (
+    Measurement,
+    bytes_text,
+    launch_bound_line,
+    rounds_and_calls,
+    seconds_text,
+)
 from course_utils.records.paired import Interval, Verdict
-from course_utils.records.result import Result, built, compact, fields_of, tuples
+from course_utils.records.result import Finding, Reading, Result, built, compact, fields_of, tuples
+from course_utils.records.verdicts import verdict_in_a_text, verdict_sentence, verdict_words
+from course_utils.show.formats import format_interval, format_percent, format_ratio, format_seconds
+from course_utils.show.tables import Column, Sheet, split
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CONTROL_LABEL = "baseline again (A/A control)"
 
 
 @dataclass(frozen=True)
@@ -101,9 +115,11 @@ class Case:
     @property
     def words(self) -> str:
         """The verdict as a sentence, with its interval."""
-        from course_utils.show import verdict_sentence
-
         return verdict_sentence(self)
+
+    def in_words(self, direction: str | None = None) -> str:
+        """The verdict inside a sentence that names the cases itself; see :func:`verdict_in_a_text`."""
+        return verdict_in_a_text(self, direction)
 
     def __repr__(self) -> str:
         return f"{self.label}: {self.words}"
@@ -167,6 +183,23 @@ class Comparison(Result):
         """99% interval of the A/A control's ratio: differences inside it are noise."""
         return Case(self.cases[0], self).decision_interval
 
+    @property
+    def noise_floor(self) -> float:
+        """How far the A/A control strayed: 1.004 means that differences up to 0.4% could be noise."""
+        return paired.noise_floor(self.noise)
+
+    @property
+    def others(self) -> list[Case]:
+        """All cases but the baseline."""
+        return [Case(case, self) for case in self.cases[1:]]
+
+    @property
+    def how(self) -> str:
+        """How it was measured, in one line: rounds, calls, cache, clock, agreement."""
+        agreement = self.agreement
+        checked = agreement if agreement.startswith(("not ", "checked")) else f"checked: {agreement}"
+        return " · ".join([rounds_and_calls(self.cases), f"{self.cache} cache", self.clock, checked])
+
     def __getitem__(self, label: str) -> Case:
         for case in self.cases:
             if case.label == label:
@@ -175,6 +208,107 @@ class Comparison(Result):
 
     def __iter__(self) -> Iterator[Case]:
         return (Case(case, self) for case in self.cases)
+
+    def sheet(self) -> Sheet:
+        """A row a case, the verdict first; then why something is unclear, and how it was measured."""
+        cases, others = list(self), self.others
+        control = cases[0]  # the baseline's own ratios are those of the A/A control
+        floor = f"±{format_percent(self.noise_floor - 1)}" if self.noise.bounded else "unknown"
+        intervals = [format_interval(case.interval) for case in others]
+        core = [
+            Column("verdict", (*map(verdict_words, cases), f"noise floor: {floor}"), numeric=False),
+            Column("time per call", tuple(format_seconds(m.median_s) for m in (*self.cases, self.control))),
+            Column("relative time", ("1", *(format_ratio(k.ratio) for k in others), format_ratio(control.ratio))),
+            Column("95% interval", ("", *intervals, format_interval(control.interval))),
+        ]
+        key = Column("case", (*self.labels, CONTROL_LABEL), numeric=False)
+        caption = self.titled(f"median time per call, relative to {self.baseline}")
+        tables = split(caption, "What else a call costs", key, core, self._costs())
+        return Sheet(tuple(tables), self._lines(), self._fine_print())
+
+    def _costs(self) -> list[Column]:
+        """What a call costs beside its time; no cell for the control."""
+
+        def column(header: str, cell: Callable[[Measurement], str]) -> Column:
+            return Column(header, (*map(cell, self.cases), ""))
+
+        pays = tuple(f"{case.break_even_calls} calls" if case.break_even_calls else "" for case in self)
+        return [
+            column("first call", lambda m: seconds_text(m.first_call_s)),
+            Column("pays off after", (*pays, "")),
+            column("extra peak memory", lambda m: bytes_text(m.peak_allocated_bytes)),
+            column("peak reserved", lambda m: bytes_text(m.peak_reserved_bytes)),
+            column("host time (enqueue)", lambda m: seconds_text(m.enqueue_median_s)),
+            column("device time", lambda m: seconds_text(m.device_median_s)),
+            column("bandwidth", lambda m: m.rate_text("bytes")),
+            column("compute", lambda m: m.rate_text("flops")),
+            column("throughput", lambda m: m.rate_text("items")),
+            column(f"share of {self.ceiling.name}" if self.ceiling else "", self.share_of_ceiling),
+        ]
+
+    def share_of_ceiling(self, measurement: Measurement) -> str:
+        """A case's rate as a share of the machine's limit; empty where there is none."""
+        of = self.ceiling.limits if self.ceiling else None
+        rate = measurement.rate(of) if of else None
+        return "" if rate is None else format_percent(rate / self.ceiling.value)
+
+    def _lines(self) -> tuple[str, ...]:
+        """What a reader must know."""
+        lines = [f"{case.label}: {case.words}." for case in self.others if case.verdict is Verdict.UNCLEAR]
+        if self.interrupted:
+            lines.append(f"Interrupted after {self.rounds} of {self.planned_rounds} rounds.")
+        return (*lines, *launch_bound_line(self.cases), *self.notes)
+
+    def _fine_print(self) -> tuple[str, ...]:
+        """How it was decided and measured."""
+        lines = []
+        if self.noise.bounded:
+            decided = [f"{case.label} {format_interval(case.decision_interval)}" for case in self.others]
+            decided.append(f"A/A control {format_interval(self.noise)}")
+            lines.append(f"Verdicts rest on 99% intervals: {', '.join(decided)}.")
+        blocked = max(case.block_rounds for case in self)
+        if blocked > 1:
+            lines.append(f"Neighbouring rounds were alike, so up to {blocked} were merged into one.")
+        return (*lines, self.how, self.environment.where)
+
+    def readings(self) -> Iterator[Reading]:
+        """Every case but the baseline, with its verdict."""
+        for case in self.others:
+            interval = case.decision_interval
+            between = format_interval(interval) if interval.bounded and interval.low > 0 else "no interval"
+            yield Reading(
+                f"{case.label}, against {self.baseline}",
+                case.ratio,
+                f"{case.verdict} {format_ratio(case.ratio)} ({between})",
+                verdict=case.verdict,
+                interval=interval,
+                floor=self.noise_floor,
+                practical=self.practical,
+            )
+
+    def findings(self) -> Iterator[Finding]:
+        """Every case but the baseline, with its verdict."""
+        base = self.cases[0]
+        for case in self.others:
+            verdict, _, words = case.words.partition(": ")
+            times = f"{format_seconds(case.median_s)}; {base.label}: {format_seconds(base.median_s)}"
+            low, high = case.interval.low, case.interval.high
+            ratio = (low, case.ratio, high) if low > 0 and high < math.inf else None
+            yield Finding(f"{case.label} against {base.label}", words, times, verdict, ratio)
+
+    def measurements(self) -> Iterator[tuple[None, Comparison, Measurement]]:
+        """Every case's times."""
+        for case in self.cases:
+            yield None, self, case
+
+    def plot(self, ax: Any = None) -> Figure:
+        """Draw every sample, and the relative times with their intervals; see :meth:`Result.plot`.
+
+        With ``ax``, only the relative times are drawn.
+        """
+        from course_utils.show.figures import comparison_figure
+
+        return comparison_figure(self, ax)
 
     def to_record(self) -> dict[str, Any]:
         """The comparison as plain JSON types, raw samples included."""

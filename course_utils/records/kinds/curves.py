@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Result, built, compact, fields_of, tuples
+from course_utils.records.result import Finding, Reading, Result, built, compact, fields_of, tuples
+from course_utils.show.formats import value_text
+from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,6 +82,37 @@ class Curves(Result):
     def __iter__(self) -> Iterator[Curve]:
         return iter(self.curves)
 
+    def sheet(self) -> Sheet:
+        """Where each line begins, how low it gets, and where it ends."""
+        last_x = sorted({curve.x[-1] for curve in self})
+        last = f"last, at {self.x_label} {last_x[0]:g}" if len(last_x) == 1 else "last"
+        lowest = [min((value for value in curve.y if value is not None), default=None) for curve in self]
+        table = Grid(
+            self.titled(f"{self.y_label} by {self.x_label}"),
+            (
+                Column("", self.labels, numeric=False),
+                Column("points", tuple(str(len(curve.x)) for curve in self)),
+                Column("first", tuple(_number(curve.y[0]) for curve in self)),
+                Column("lowest", tuple(map(_number, lowest))),
+                Column(last, tuple(_number(curve.final) for curve in self)),
+            ),
+        )
+        gaps = [curve.label for curve in self if None in curve.y]
+        lines = [f"Some values of {', '.join(gaps)} are not finite: the line has gaps there."] if gaps else []
+        return Sheet((table,), (*lines, *self.notes), (self.environment.where,))
+
+    def readings(self) -> Iterator[Reading]:
+        """Every line, with its points."""
+        for curve in self:
+            words = f"ends at {value_text(curve.final)} ({len(curve.x)} points)"
+            points = dict(zip(curve.x, curve.y, strict=True))
+            yield Reading(curve.label, None, words, points=points)
+
+    def findings(self) -> Iterator[Finding]:
+        """Where each line ends."""
+        for curve in self:
+            yield Finding(curve.label, f"{value_text(curve.final)} at {self.x_label} {curve.x[-1]:g}")
+
     def plot(self, *, log_y: bool = False, ax: Any = None) -> Figure:
         """Draw all lines into one panel.
 
@@ -110,3 +143,7 @@ class Curves(Result):
         if not result.curves or len(set(result.labels)) < len(result.curves):
             raise ValueError("there is at least one curve, and each has a name of its own")
         return result
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"

@@ -5,9 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from course_utils.records.result import Result, built, compact
+from course_utils.show.formats import format_bytes
+from course_utils.show.tables import Sheet, facts
+
+_RUNS_LIVE = {
+    "cuda": "everything that one GPU can run; what needs more comes from recorded runs",
+    "mps": "on this Mac's GPU; what needs CUDA comes from recorded runs",
+    "cpu": "what a CPU can show; what needs a GPU comes from recorded runs",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,6 +75,42 @@ class Environment(Result):
         """One line for under a figure: machine, software, date."""
         cores = f", {self.cpu_cores} cores" if self.device_kind == "cpu" else ""
         return f"{self.device_name}{cores} · torch {self.torch} · {self.date}"
+
+    @property
+    def where(self) -> str:
+        """One line for under a table: the caption, and which problem sizes."""
+        return f"{self.caption} · {self.size} sizes"
+
+    def sheet(self) -> Sheet:
+        """Machine, software and sizes, one a line; what runs live comes first."""
+        gpu = [self.device_name]
+        gpu += [format_bytes(self.gpu_memory_bytes)] if self.gpu_memory_bytes else []
+        gpu += [f"compute capability {self.compute_capability}"] if self.compute_capability else []
+        gpu += [f"{self.gpu_count} visible"] if self.gpu_count > 1 else []
+        clocks = [f"limit {self.power_limit_w:g} W"] if self.power_limit_w else []
+        clocks += [f"{self.sm_clock_mhz} MHz when read"] if self.sm_clock_mhz else []
+        software = [f"torch {self.torch}", f"Python {self.python}"]
+        software += [f"CUDA {self.cuda}"] if self.cuda else []
+        software += [f"driver {self.driver}"] if self.driver else []
+        named = [
+            ("runs live", _RUNS_LIVE[self.device_kind]),
+            ("GPU", ", ".join(gpu) if self.device_kind != "cpu" else "none"),
+            ("GPU power and clock", ", ".join(clocks)),
+            ("CPU", f"{self.cpu_model}, {self.cpu_cores} core{'s' if self.cpu_cores > 1 else ''}"),
+            ("CPU features", ", ".join(self.cpu_flags)),
+            ("memory", format_bytes(self.memory_bytes)),
+            ("software", ", ".join(software)),
+            ("system", self.os),
+            ("threads for one operation", str(self.torch_threads)),
+            ("problem sizes", self.size),
+            ("date", self.date),
+            ("commit", self.commit),
+        ]
+        return Sheet((facts(f"This machine: {self.machine}", named),))
+
+    def plot(self, ax: Any = None) -> NoReturn:
+        """An environment has nothing to draw."""
+        raise TypeError("an environment has nothing to draw: show it as a table instead")
 
     def to_record(self) -> dict[str, Any]:
         """The environment as plain JSON types."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records import paired
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
-from course_utils.records.result import Result, built, compact, tuples
+from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
+from course_utils.show.formats import format_bytes, format_rate, format_seconds
+from course_utils.show.tables import Sheet, facts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # The unit of each rate that a measurement may have.
 WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
@@ -102,6 +108,11 @@ class Measurement(Result):
             return False
         return None if self.prequeued_s is None else self.prequeued_s < 0.8 * self.device_median_s
 
+    def rate_text(self, of: str) -> str:
+        """A rate with its unit; empty if the work of a call is not known."""
+        rate = self.rate(of)
+        return "" if rate is None else format_rate(rate, WORK_UNITS[of])
+
     def rate(self, of: str) -> float | None:
         """Work per second at the median time.
 
@@ -113,6 +124,56 @@ class Measurement(Result):
         """
         work = getattr(self, of)
         return None if work is None else work / self.median_s
+
+    def sheet(self) -> Sheet:
+        """Times, rates and memory, one a line."""
+        interval = self.interval_s
+        median = format_seconds(self.median_s)
+        if interval.bounded:
+            median += f" (95% interval {format_seconds(interval.low)} to {format_seconds(interval.high)})"
+        slowest = format_seconds(max(self.elapsed_s))
+        named = [
+            ("median time per call", median),
+            ("fastest and slowest", f"{format_seconds(min(self.elapsed_s))} and {slowest}"),
+            ("first call", seconds_text(self.first_call_s)),
+            ("host time (enqueue)", seconds_text(self.enqueue_median_s)),
+            ("device time", seconds_text(self.device_median_s)),
+            ("rate", ", ".join(filter(None, map(self.rate_text, ("bytes", "flops", "items"))))),
+            ("extra peak memory", bytes_text(self.peak_allocated_bytes)),
+            ("peak reserved", bytes_text(self.peak_reserved_bytes)),
+        ]
+        how = rounds_and_calls([self]) + (f", after {len(self.warmup_s)} warm-up calls" if self.warmup_s else "")
+        where = [self.environment.where] if self.environment else []
+        return Sheet((facts(self.titled(self.label), named),), (*launch_bound_line([self]), *self.notes), (how, *where))
+
+    def readings(self) -> Iterator[Reading]:
+        """Its median time."""
+        interval = paired.ratio_interval([math.log(second) for second in self.elapsed_s])
+        bounded = interval.bounded and interval.low > 0
+        between = f" ({format_seconds(interval.low)} to {format_seconds(interval.high)})" if bounded else ""
+        yield Reading(self.label, self.median_s, format_seconds(self.median_s) + between, interval=interval)
+
+    def findings(self) -> Iterator[Finding]:
+        """Its median time and the interval."""
+        interval = self.interval_s
+        between = f"95% interval {format_seconds(interval.low)} to {format_seconds(interval.high)}"
+        yield Finding(self.label, f"{format_seconds(self.median_s)} a call", between if interval.bounded else "")
+
+    def measurements(self) -> Iterator[tuple[None, None, Measurement]]:
+        """Itself."""
+        yield None, None, self
+
+    def in_words(self, unit: str | None = None) -> str:
+        """The median time and its interval, inside a sentence."""
+        interval, median = self.interval_s, format_seconds(self.median_s)
+        between = f" (95% interval {format_seconds(interval.low)} to {format_seconds(interval.high)})"
+        return median + between if interval.bounded else median
+
+    def plot(self, ax: Any = None) -> Figure:
+        """Draw every round, and how often each time was seen; see :meth:`Result.plot`."""
+        from course_utils.show.figures import measurement_figure
+
+        return measurement_figure(self, ax)
 
     def to_record(self) -> dict[str, Any]:
         """The measurement as plain JSON types; fields that say nothing are left out."""
@@ -134,3 +195,30 @@ class Measurement(Result):
         if {len(result.enqueue_s), len(result.device_s)} - {0, result.rounds}:
             raise ValueError(f"{result.label!r} has other numbers of device times and of rounds")
         return result
+
+
+def rounds_and_calls(measurements: Sequence[Measurement]) -> str:
+    """How often something was timed, for example ``24 rounds x 8 calls``."""
+    rounds = measurements[0].rounds
+    low, high = min(m.calls for m in measurements), max(m.calls for m in measurements)
+    calls = f"{low} call{'s' if low > 1 else ''}" if low == high else f"{low} to {high} calls"
+    return f"{rounds} round{'s' if rounds != 1 else ''} x {calls}"
+
+
+def launch_bound_line(measurements: Sequence[Measurement]) -> list[str]:
+    """A sentence that names what is launch-bound, if anything is."""
+    bound = [m.label for m in measurements if m.launch_bound]
+    if not bound:
+        return []
+    verb = "is" if len(bound) == 1 else "are"
+    return [f"{', '.join(bound)} {verb} launch-bound: the device waits for Python to hand it work."]
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A time, or nothing."""
+    return "" if seconds is None else format_seconds(seconds)
+
+
+def bytes_text(count: int | None) -> str:
+    """An amount of memory, or nothing."""
+    return "" if count is None else format_bytes(count)

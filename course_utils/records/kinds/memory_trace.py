@@ -7,12 +7,14 @@ import dataclasses
 import functools
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Result, built, built_of, compact, tuples
+from course_utils.records.result import Finding, Reading, Result, built, built_of, compact, tuples
+from course_utils.show.formats import format_bytes, format_percent, format_ratio, format_seconds
+from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -392,6 +394,100 @@ class MemoryTrace(Result):
         if len(result.reserved_bytes) not in (0, moments) or len(result.plain_s) != len(result.traced_s):
             raise ValueError(f"{result.label!r} has series of different lengths")
         return result
+
+    def sheet(self) -> Sheet:
+        """The kinds before, at and after the peak, the largest at the peak, and how far the trace can be trusted."""
+        tables = [self._kinds_table()]
+        rows = self.at_peak[:_MOST_ROWS]
+        if rows:
+            columns = (
+                Column("what", tuple(map(_row_name, rows)), numeric=False),
+                Column("kind", tuple(row.kind for row in rows), numeric=False),
+                Column("blocks", tuple(str(row.count) for row in rows)),
+                Column("size", tuple(format_bytes(row.size_bytes) for row in rows)),
+                Column("allocated by", tuple(row.line for row in rows), numeric=False),
+            )
+            tables.append(Grid("The largest at the peak", columns))
+        return Sheet(tuple(tables), self._lines(), (self._checks(), self.environment.where))
+
+    def _kinds_table(self) -> Grid:
+        moments = (self.at(0), self.at_peak, self.at(self.moments - 1))
+        kinds = []
+        for kind in MEMORY_KINDS:
+            sums = [sum(row.size_bytes for row in rows if row.kind == kind) for rows in moments]
+            if any(sums):
+                kinds.append((kind, *map(format_bytes, sums), format_percent(sums[1] / self.peak_bytes)))
+        kinds.append(("in all", *map(format_bytes, (self.start_bytes, self.peak_bytes, self.end_bytes)), ""))
+        headers = ("", "before the call", "at the peak", "after it", "share of the peak")
+        columns = [
+            Column(header, cells, numeric=bool(header))
+            for header, cells in zip(headers, zip(*kinds, strict=True), strict=True)
+        ]
+        return Grid(self.titled(f"memory of {self.label} on {self.device}"), tuple(columns))
+
+    def _lines(self) -> tuple[str, ...]:
+        """What a reader must know."""
+        lines = []
+        left = self.at_peak[_MOST_ROWS:]
+        if left:
+            blocks = sum(row.count for row in left)
+            lines.append(f"And {blocks} smaller blocks of {format_bytes(sum(row.size_bytes for row in left))} in all.")
+        when = [phase.name for phase in self.phases if phase.first <= self.peak_moment <= phase.last]
+        where = f" ({when[-1]})" if when else ""
+        lines.append(f"The peak comes {format_seconds(self.times_us[self.peak_moment] / 1e6)} into the call{where}.")
+        if self.reserved_bytes:
+            counts = [f"the allocator held up to {format_bytes(self.peak_reserved_bytes)} of the device"]
+            if self.device_allocs is not None:
+                counts.append(f"asked it for memory {self.device_allocs} times")
+            if self.alloc_retries is not None:
+                counts.append(f"and had to give cached memory back first {self.alloc_retries} times")
+            lines.append(f"Reserved: {', '.join(counts)}.")
+        return (*lines, *self.notes)
+
+    def _checks(self) -> str:
+        """How far the trace can be trusted, and what it cost."""
+        checks = [f"{self.allocations} allocations"]
+        if self.condensed:
+            checks.append("condensed: sums at the moments that are kept are exact, the peak among them")
+        if self.scratch_bytes is None:
+            checks.append("the peak was not held against another meter")
+        else:
+            seen = f"by {self.meter} the peak lies {format_bytes(self.meter_bytes)} above the start"
+            more = f"{format_bytes(abs(self.scratch_bytes))} {'more' if self.scratch_bytes > 0 else 'less'}"
+            if self.scratch_bytes == 0:
+                checks.append(f"{seen}, the same as by the trace")
+            elif self.scratch_bytes > 0:
+                checks.append(f"{seen}, {more} than by the trace: scratch memory, which no operation returns")
+            else:
+                checks.append(f"{seen}, {more} than by the trace")
+        if self.overhead is None:
+            checks.append("the trace's cost was not measured")
+        else:
+            checks.append(f"a traced call takes {format_ratio(self.overhead)} times as long")
+        return " · ".join(checks)
+
+    def readings(self) -> Iterator[Reading]:
+        """The peak, and what each kind holds there."""
+        at_peak = {f"{kind} at the peak": values[self.peak_moment] for kind, values in self.by_kind().items()}
+        for label, size in {"peak": self.peak_bytes, **at_peak}.items():
+            yield Reading(label, size, format_bytes(size), "bytes")
+
+    def findings(self) -> Iterator[Finding]:
+        """The peak, and what each kind holds there."""
+        before = f"{format_bytes(self.start_bytes)} before, {format_bytes(self.end_bytes)} after"
+        yield Finding(f"peak of {self.label}", format_bytes(self.peak_bytes), before)
+        for kind, values in self.by_kind().items():
+            yield Finding(f"{kind} at the peak", format_bytes(values[self.peak_moment]))
+
+
+# Rows of the table that names what was there at the peak.
+_MOST_ROWS = 12
+
+
+def _row_name(row: MemoryRow) -> str:
+    """What some blocks are, in words: their module and operation, or where they come from."""
+    named = " ".join(filter(None, (row.module, row.op)))
+    return named or ("outside of modules" if row.line else "there before the call")
 
 
 def _steps(values: Sequence[int]) -> list[int]:

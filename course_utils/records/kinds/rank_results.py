@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,9 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.memory_trace import MEMORY_KINDS
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Result, built, compact, fields_of, tuples
+from course_utils.records.result import Finding, Reading, Result, built, compact, fields_of, tuples
+from course_utils.show.formats import format_seconds
+from course_utils.show.tables import Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -287,6 +290,33 @@ class RankResults(Result):
         if [report.rank for report in result.reports] != list(range(max(1, result.ranks))):
             raise ValueError("there is a report for each rank, in order")
         return result
+
+    def sheet(self) -> Sheet:
+        """The table of the ranks, and how they were started."""
+        shown = self.table.sheet()
+        ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''} on {self.backend}"
+        threads = f"{self.threads_per_rank} thread{'s' if self.threads_per_rank > 1 else ''} each"
+        how = f"{ranks} · {threads} · {format_seconds(self.seconds)} from start to end · {self.command}"
+        timed = []
+        if self.rounds:
+            timed = [f"Timed side by side: {', '.join(self.rounds)}; see .comparison({self.rounds[0]!r})."]
+        return Sheet(shown.tables, (*timed, *shown.lines), (how, *shown.fine_print))
+
+    def readings(self) -> Iterator[Reading]:
+        """Those of the table, and of everything that was timed side by side."""
+        for reading in self.table.readings():
+            yield dataclasses.replace(reading, label=f"rank {reading.label}")
+        for key in self.rounds:
+            for reading in self.comparison(key).readings():
+                yield dataclasses.replace(reading, label=f"{key}: {reading.label}")
+
+    def findings(self) -> Iterator[Finding]:
+        """Those of the table, and of everything that was timed side by side."""
+        for finding in self.table.findings():
+            yield dataclasses.replace(finding, label=f"rank {finding.label}")
+        for key in self.rounds:
+            for finding in self.comparison(key).findings():
+                yield dataclasses.replace(finding, label=f"{key}: {finding.label}")
 
 
 class _Reported(dict[str, Any]):

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.comparison import Case, Comparison
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Result, built, compact, tuples
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.paired import Verdict
+from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
+from course_utils.records.verdicts import sweep_summary, verdict_words
+from course_utils.show.formats import format_interval, format_percent, format_ratio, format_seconds
+from course_utils.show.tables import Column, Sheet, facts, split
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,87 @@ class Sweep(Result):
         """
         return next((p.value for p in self.points if p.comparison[label].verdict == verdict), None)
 
+    def sheet(self) -> Sheet:
+        """A row for each point and case; of two cases there is one row, which tells the baseline's time as well."""
+        if not self.points:
+            nothing = facts(self.titled(f"sweep over {self.over}"), [("points", "none was measured")])
+            return Sheet((nothing,), self.notes, (self.environment.where,))
+        first = self.points[0].comparison
+        key, core, rates = self._columns(first.labels)
+        who = f"{first.labels[1]} " if len(first.labels) == 2 else ""
+        caption = self.titled(f"median time per call over {self.over}, {who}relative to {first.baseline}")
+        tables = split(caption, "Rates", key, core, rates)
+        return Sheet(tuple(tables), self._lines(), (first.how, self.environment.where))
+
+    def _columns(self, labels: Sequence[str]) -> tuple[Column, list[Column], list[Column]]:
+        """The points, what is said of each, and rates. Of two cases there is one row, with the baseline in columns."""
+        two = len(labels) == 2
+        rows = [(p.value, case) for p in self.points for case in p.comparison if not (two and case.is_baseline)]
+
+        def column(header: str, cell: Callable[[Case], str], numeric: bool = True) -> Column:
+            return Column(header, tuple(cell(case) for _, case in rows), numeric)
+
+        def noise(case: Case) -> str:
+            told = case.comparison.noise.bounded and (two or case.is_baseline)
+            return f"±{format_percent(case.comparison.noise_floor - 1)}" if told else ""
+
+        core = [] if two else [column("case", lambda case: case.label, numeric=False)]
+        core.append(column("verdict", verdict_words, numeric=False))
+        if two:
+            core.append(column(labels[0], lambda case: format_seconds(case.comparison.cases[0].median_s)))
+        core += [
+            column(labels[1] if two else "time per call", lambda case: format_seconds(case.median_s)),
+            column("relative time", lambda case: "1" if case.is_baseline else format_ratio(case.ratio)),
+            column("95% interval", lambda case: "" if case.is_baseline else format_interval(case.interval)),
+            column("noise (A/A)", noise),
+        ]
+        sides = [(f", {label}", partial(_side, number)) for number, label in enumerate(labels)] if two else [("", _own)]
+        rates = [column(f"rate{of}", lambda case, side=side: _rate(side(case))) for of, side in sides]
+        rates += [
+            column(f"share of ceiling{of}", lambda case, side=side: case.comparison.share_of_ceiling(side(case)))
+            for of, side in sides
+        ]
+        return Column(self.over, tuple(str(value) for value, _ in rows)), core, rates
+
+    def _lines(self) -> tuple[str, ...]:
+        """What a reader must know."""
+        lines = [f"{sweep_summary(self, label)}." for label in self.points[0].comparison.labels[1:]]
+        for point in self.points:
+            for case in point.comparison:
+                if case.verdict is Verdict.UNCLEAR:
+                    lines.append(f"{self.over} {point.value}, {case.label}: {case.words}.")
+        if self.interrupted:
+            lines.append(f"Interrupted after {self.over} {self.values[-1]}.")
+        of_points = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
+        return (*lines, *self.notes, *of_points)
+
+    def readings(self) -> Iterator[Reading]:
+        """Those of the comparison at every point."""
+        for point in self.points:
+            for reading in point.comparison.readings():
+                yield dataclasses.replace(reading, label=f"{self.over} {point.value}: {reading.label}")
+
+    def findings(self) -> Iterator[Finding]:
+        """Those of the comparison at every point."""
+        for point in self.points:
+            for finding in point.comparison.findings():
+                yield dataclasses.replace(finding, label=f"{finding.label}, {self.over} {point.value}")
+
+    def measurements(self) -> Iterator[tuple[tuple[str, Any], Comparison, Measurement]]:
+        """Every case's times at every point."""
+        for point in self.points:
+            for case in point.comparison.cases:
+                yield (self.over, point.value), point.comparison, case
+
+    def plot(self, ax: Any = None) -> Figure:
+        """Draw times or rates over the parameter, and the relative times under them; see :meth:`Result.plot`.
+
+        With ``ax``, only the times or rates are drawn.
+        """
+        from course_utils.show.figures import sweep_figure
+
+        return sweep_figure(self, ax)
+
     def to_record(self) -> dict[str, Any]:
         """The sweep as plain JSON types, raw samples included."""
         points = []
@@ -101,3 +192,16 @@ class Sweep(Result):
             for point in record["points"]
         )
         return built(cls, values)
+
+
+def _side(number: int, case: Case) -> Measurement:
+    """The times of the n-th case beside a case."""
+    return case.comparison.cases[number]
+
+
+def _own(case: Case) -> Measurement:
+    return case.measurement
+
+
+def _rate(measurement: Measurement) -> str:
+    return measurement.rate_text("bytes") or measurement.rate_text("flops")

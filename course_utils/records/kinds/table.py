@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Result, built, compact, fields_of, tuples
+from course_utils.records.result import Finding, Reading, Result, built, compact, fields_of, tuples
+from course_utils.show.formats import VALUE_FORMATS, is_number, value_text
+from course_utils.show.tables import Column, Sheet, split
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 # What the numbers in a table can be: how they are shown follows from it.
-TABLE_UNITS = ("bytes", "s", "B/s", "FLOP/s", "relative", "ratio", "percent", "count")
+TABLE_UNITS = tuple(VALUE_FORMATS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,6 +56,30 @@ class Table(Result):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
+
+    def sheet(self) -> Sheet:
+        """The columns, those that do not fit beside each other in tables of their own."""
+        columns = []
+        for column, values in zip(self.columns, zip(*self.rows, strict=True), strict=True):
+            numeric = any(map(is_number, values)) and not any(isinstance(value, str | bool) for value in values)
+            texts = tuple(value_text(value, self.units.get(column)) for value in values)
+            columns.append(Column(column, texts, numeric and bool(columns)))
+        tables = split(self.name or "", f"{self.name or ''}, more", columns[0], columns[1:2], columns[2:])
+        return Sheet(tuple(tables), self.notes, (self.environment.where,))
+
+    def readings(self) -> Iterator[Reading]:
+        """Every value but the names of the rows."""
+        for row in self.rows:
+            for column, value in zip(self.columns[1:], row[1:], strict=True):
+                unit = self.units.get(column)
+                yield Reading(f"{row[0]}: {column}", value, value_text(value, unit), unit)
+
+    def findings(self) -> Iterator[Finding]:
+        """Every row."""
+        for row in self:
+            name, *values = row.items()
+            told = [f"{column}: {value_text(value, self.units.get(column))}" for column, value in values]
+            yield Finding(value_text(name[1], self.units.get(name[0])), "; ".join(told))
 
     def plot(self, columns: str | Sequence[str] | None = None, *, stacked: bool = False, ax: Any = None) -> Figure:
         """Draw columns as horizontal bars, one group for each row.

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from course_utils.records import paired
-from course_utils.records.kinds.comparison import Case, Comparison
-from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.paired import Verdict
-from course_utils.show.quantities import format_interval, format_percent, format_ratio
+from course_utils.show.formats import format_interval, format_percent, format_ratio
 
-
-def noise_floor(comparison: Comparison) -> float:
-    """How far the A/A control strayed: 1.004 means that differences up to 0.4% could be noise.
-
-    Args:
-        comparison: a comparison with enough rounds for an interval.
-
-    Returns:
-        A ratio of at least 1; infinite when there are too few rounds.
-    """
-    noise = comparison.noise
-    return max(noise.high, 1 / noise.low if noise.low > 0 else float("inf"), 1.0)
+if TYPE_CHECKING:
+    from course_utils.records.kinds.comparison import Case
+    from course_utils.records.kinds.sweep import Sweep
 
 
 def verdict_words(case: Case) -> str:
@@ -62,7 +53,7 @@ def _unclear(case: Case) -> str:
             f"baseline (99% interval), so it may be faster or slower: raise budget_s, or stop other programs"
         )
     direction = "slower" if interval.low > 1 else "faster"
-    floor = noise_floor(comparison)
+    floor = comparison.noise_floor
     if interval.low <= floor and interval.high >= 1 / floor:
         return (
             f"UNCLEAR: looks {direction} ({shown}), but the baseline timed against itself strayed by "
@@ -112,6 +103,35 @@ def headline(case: Case) -> str:
     if verdict is Verdict.SAME:
         return f"{case.label} takes the SAME time as {baseline}, within {format_percent(case.comparison.practical)}"
     return f"UNCLEAR whether {case.label} is faster or slower than {baseline}"
+
+
+def verdict_in_a_text(case: Case, direction: str | None = None) -> str:
+    """The verdict inside a sentence that names the cases itself.
+
+    Args:
+        case: one case of a comparison.
+        direction: ``times as fast`` or ``times as long``; by default the one that makes the number larger than 1.
+
+    Returns:
+        For example ``1.62 times as fast (95% interval 1.60 to 1.65)``.
+    """
+    if case.is_baseline:
+        return "the baseline"
+    decided = case.verdict in (Verdict.FASTER, Verdict.SLOWER)
+    direction = direction or ("times as fast" if case.verdict is Verdict.FASTER else "times as long")
+    is_speed = direction == "times as fast"
+    shown = case.interval.inverse() if is_speed else case.interval
+    if decided:
+        times = format_ratio(case.speedup if is_speed else case.ratio)
+        return f"{times} {direction} (95% interval {format_interval(shown)})"
+    if case.verdict is Verdict.SAME:
+        practical = format_percent(case.comparison.practical)
+        return f"the same within {practical} (95% interval {format_interval(shown)} {direction})"
+    if not case.decision_interval.bounded:
+        few = case.comparison.rounds < paired.MIN_ROUNDS
+        return f"unclear (no interval: {'too few rounds' if few else 'the machine drifted'})"
+    shown = case.decision_interval.inverse() if is_speed else case.decision_interval
+    return f"unclear (99% interval {format_interval(shown)} {direction})"
 
 
 def sweep_summary(sweep: Sweep, label: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-
-from course_utils.records.paired import Interval
+from collections.abc import Callable
+from typing import Any, Protocol
 
 _SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 _DECIMAL = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
@@ -151,21 +151,21 @@ def format_ratio(ratio: float) -> str:
     return f"{ratio:.{_ratio_decimals(ratio)}f}" if math.isfinite(ratio) else "–"
 
 
-def format_interval(interval: Interval) -> str:
-    """An interval of a ratio as ``low to high``, both ends with the same number of decimals where they are alike.
+class Range(Protocol):
+    """Anything with two ends, such as an interval."""
 
-    Args:
-        interval: the interval.
+    low: float
+    high: float
+
+
+def format_interval(interval: Range) -> str:
+    """An interval of a ratio as ``low to high``, both ends with the same number of decimals where they are alike.
 
     Returns:
         For example ``0.541 to 0.552``; a dash when there were too few rounds for an interval.
-
-    Example:
-        >>> format_interval(Interval(0.5412, 0.5523, 0.95)), format_interval(Interval(0.996, 1.0312, 0.95))
-        ('0.541 to 0.552', '0.996 to 1.031')
     """
     low, high = interval.low, interval.high
-    if not interval.bounded:
+    if not (math.isfinite(low) and math.isfinite(high)):
         return "–"
     if low <= 0 or high > 3 * low:
         return f"{format_ratio(low)} to {format_ratio(high)}"
@@ -181,3 +181,33 @@ def format_percent(fraction: float) -> str:
         ('1%', '0.42%', '83%')
     """
     return f"{float(f'{100 * fraction:.2g}'):g}%" if abs(fraction) < 0.995 else f"{100 * fraction:.0f}%"
+
+
+VALUE_FORMATS: dict[str, Callable[[Any], str]] = {
+    "bytes": format_bytes,
+    "s": format_seconds,
+    "B/s": lambda value: format_rate(value, "B/s"),
+    "FLOP/s": lambda value: format_rate(value, "FLOP/s"),
+    "relative": lambda value: "0" if value == 0 else f"{value:.1e}",
+    "ratio": format_ratio,
+    "percent": format_percent,
+    "count": lambda value: f"{value:,.0f}".replace(",", " "),
+}
+
+
+def value_text(value: Any, unit: str | None = None) -> str:
+    """Any plain value as text: a number with its unit, a key of `VALUE_FORMATS`."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if unit is not None:
+        return VALUE_FORMATS[unit](value)
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number; True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

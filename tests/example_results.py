@@ -1,0 +1,320 @@
+"""Results that no machine has made, of every kind and of awkward shapes: for the tests of how they show themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+from course_utils.records.kinds.ceilings import Ceiling, Ceilings
+from course_utils.records.kinds.cluster_check import CheckedPoint, ClusterCheck
+from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, MethodError
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.records.kinds.rank_results import RankReport, RankResults
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
+from course_utils.records.kinds.table import Table
+
+CPU = Environment(
+    machine="amd-epyc-2-cores",
+    device_kind="cpu",
+    device_name="AMD EPYC 7763",
+    cpu_model="AMD EPYC 7763",
+    cpu_cores=2,
+    memory_bytes=8 * 2**30,
+    os="Linux x86_64",
+    python="3.11.9",
+    torch="2.13.0+cpu",
+    size="smoke",
+    date="2026-08-01",
+    cpu_flags=("avx2",),
+    torch_threads=2,
+)
+GPU = Environment(
+    machine="nvidia-h200",
+    device_kind="cuda",
+    device_name="NVIDIA H200",
+    cpu_model="Intel Xeon Platinum 8468",
+    cpu_cores=16,
+    memory_bytes=128 * 2**30,
+    os="Linux x86_64",
+    python="3.11.9",
+    torch="2.13.0+cu130",
+    size="full",
+    date="2026-08-01",
+    gpu_count=1,
+    gpu_memory_bytes=139 * 2**30,
+    compute_capability="9.0",
+    driver="580.65",
+    cuda="13.0",
+    power_limit_w=700.0,
+    sm_clock_mhz=1980,
+)
+LONG = "pinned, in a staging buffer of the right size that is reused for every batch"
+
+
+def times_of(rng: random.Random, scale: float, n: int, noise: float, outliers: float = 0.08) -> tuple[float, ...]:
+    """Lognormal noise with a few calls that take up to nine times as long."""
+    return tuple(
+        scale * rng.lognormvariate(0, noise) * (1 + 8 * rng.random() if rng.random() < outliers else 1)
+        for _ in range(n)
+    )
+
+
+def comparison_of(ratios: dict[str, float], rounds: int = 24, noise: float = 0.005, **more: object) -> Comparison:
+    rng = random.Random(7)
+    base = 2e-3
+    cases = tuple(
+        Measurement(label=label, elapsed_s=times_of(rng, base * ratio, rounds, noise), calls=8)
+        for label, ratio in ratios.items()
+    )
+    control = Measurement(label=cases[0].label, elapsed_s=times_of(rng, base, rounds, noise), calls=8)
+    fields = {"environment": CPU, "planned_rounds": rounds, "agreement": "outputs equal within 1e-6"} | more
+    return Comparison(cases=cases, control=control, **fields)
+
+
+def cuda_comparison_of() -> Comparison:
+    rng = random.Random(3)
+    cases = tuple(
+        Measurement(
+            label=label,
+            elapsed_s=times_of(rng, 4e-3 * ratio, 24, 0.01),
+            calls=4,
+            first_call_s=first,
+            enqueue_s=(4e-3 * ratio * enqueue,) * 24,
+            device_s=(4e-3 * ratio * 0.98,) * 24,
+            prequeued_s=4e-3 * ratio * 0.5,
+            peak_allocated_bytes=64 * 2**20,
+            peak_reserved_bytes=2 * 2**30,
+            bytes=64 * 2**20,
+        )
+        for label, ratio, first, enqueue in (
+            ("pageable", 1.0, 0.01, 0.1),
+            ("pinned", 0.4, 0.9, 0.1),
+            ("pinned each time", 1.5, 0.02, 0.97),
+        )
+    )
+    return Comparison(
+        cases=cases,
+        control=Measurement(label="pageable", elapsed_s=times_of(rng, 4e-3, 24, 0.01), calls=4),
+        environment=GPU,
+        name="pinned_memory/copy",
+        planned_rounds=24,
+        ceiling=Ceiling("copy", "B/s", 64 * 2**20, (1.1e-3, 1.2e-3)),
+        agreement="outputs equal",
+    )
+
+
+def sweep_of(labels: tuple[str, ...], values: tuple[object, ...]) -> Sweep:
+    points = []
+    for i, value in enumerate(values):
+        ratios = {label: 1.0 if j == 0 else 2.0 / (1 + i) + 0.2 * j for j, label in enumerate(labels)}
+        points.append(SweepPoint(value, comparison_of(ratios)))
+    return Sweep(over="batch", points=tuple(points), environment=CPU, name="batching/size")
+
+
+def ceilings_of() -> Ceilings:
+    rng = random.Random(5)
+    entries = (
+        Ceiling("copy", "B/s", 2**29, times_of(rng, 0.02, 10, 0.05)),
+        Ceiling("copy from host to device, pinned memory", "B/s", 2**28, times_of(rng, 0.01, 10, 0.05)),
+        Ceiling("matmul bfloat16", "FLOP/s", 2 * 1024**3, times_of(rng, 0.002, 10, 0.05)),
+        Ceiling("launch", "s", 1, times_of(rng, 5e-6, 10, 0.1)),
+    )
+    return Ceilings(entries=entries, environment=CPU, name="measuring/ceilings")
+
+
+def measurement_of(**more: object) -> Measurement:
+    fields = {
+        "label": "matmul <512>",
+        "elapsed_s": times_of(random.Random(2), 1.2e-3, 40, 0.02),
+        "calls": 16,
+        "first_call_s": 0.4,
+        "warmup_s": (3e-3, 2e-3, 1.3e-3),
+        "flops": 2 * 512**3,
+        "environment": CPU,
+    } | more
+    return Measurement(**fields)
+
+
+def table_of(values: dict[str, float], unit: str, **more: object) -> Table:
+    rows = [("fp32", 1), (LONG, 0.7), ("none at all", 0)]
+    return Table(
+        columns=("case", *values, *more),
+        rows=tuple((label, *(value * factor for value in values.values()), *more.values()) for label, factor in rows),
+        environment=CPU,
+        units=dict.fromkeys(values, unit),
+        name="mixed_precision/table",
+    )
+
+
+def curves_of(count: int) -> Curves:
+    lines = []
+    for i in range(count):
+        y = [2.5 + 3 * math.exp(-x / (20 + 5 * i)) for x in range(60)]
+        # One line breaks off, as a training that diverges does.
+        lines.append(
+            Curve(f"recipe {i}" if i else LONG, tuple(range(60)), tuple(y[:40] + [None] * 20 if i == 3 else y))
+        )
+    return Curves(tuple(lines), "step", "loss (nats per byte)", CPU, name="mixed_precision/loss")
+
+
+def memory_trace_of(steps: int, environment: Environment = CPU, **more: object) -> MemoryTrace:
+    """Training steps of a network with eight layers, as a trace: up in the forward pass, down in the backward pass."""
+    mib, moment, blocks, phases = 2**20, 0, [], []
+    spans: list[tuple[int, int | None, int, str, str, str, str]] = []
+    for layer in range(8):
+        spans.append((0, None, 3 * mib, "weights", f"Net.layers.{layer}", "", ""))
+        spans.append((0, None, 6 * mib, "optimizer state", f"Net.layers.{layer}", "", ""))
+    spans.append((0, None, 100_000, "other", "", "", ""))
+    for _ in range(steps):
+        first, kept = moment + 1, []
+        for layer in range(8):
+            moment += 1
+            kept.append(len(spans))
+            spans.append(
+                (moment, None, 5 * mib, "activations", f"Net.layers.{layer}", "net.py:12 Net.forward", "addmm")
+            )
+        phases.append(MemoryPhase("forward", first, moment))
+        first, gradients = moment + 1, []
+        for layer in reversed(range(8)):
+            moment += 2
+            line = "net.py:12 Net.forward, backward"
+            spans.append((moment - 1, moment + 2, 4 * mib, "temporaries", f"Net.layers.{layer}", line, "mm"))
+            gradients.append(len(spans))
+            spans.append((moment, None, 3 * mib, "gradients", f"Net.layers.{layer}", line, "mm"))
+            moment += 1
+            spans[kept[layer]] = (spans[kept[layer]][0], moment, *spans[kept[layer]][2:])
+        phases.append(MemoryPhase("backward", first, moment))
+        phases.append(MemoryPhase("optimizer step", moment, moment + 1))
+        for gradient in gradients:
+            moment += 1
+            spans[gradient] = (spans[gradient][0], moment, *spans[gradient][2:])
+    moments = moment + 3
+    for born, died, size, kind, module, line, op in spans:
+        blocks.append(MemoryBlock(size, born, moments if died is None else died, kind, module, line, op))
+    trace = MemoryTrace(
+        label="a training step" if steps == 1 else LONG,
+        device=environment.device_kind,
+        times_us=tuple(37 * i for i in range(moments)),
+        blocks=tuple(blocks),
+        environment=environment,
+        phases=tuple(phases),
+        allocations=24 * steps,
+        name="memory_snapshots/step",
+        plain_s=(0.1, 0.11, 0.1),
+        traced_s=(0.11, 0.12, 0.11),
+    )
+    return dataclasses.replace(trace, **more)
+
+
+def cuda_trace_of() -> MemoryTrace:
+    trace = memory_trace_of(2, GPU)
+    reserved = tuple(2**24 * math.ceil(max(trace.totals_bytes[: i + 1]) / 2**24) for i in range(trace.moments))
+    return dataclasses.replace(
+        trace,
+        reserved_bytes=reserved,
+        device_allocs=7,
+        alloc_retries=1,
+        meter="max_memory_allocated",
+        meter_bytes=trace.extra_peak_bytes,
+        metered_bytes=trace.extra_peak_bytes,
+        condensed=True,
+        notes=("A note with <b>markup</b>.",),
+    )
+
+
+def ranks_of(count: int, left_out: tuple[str, ...] = (), **more: object) -> RankResults:
+    """A small training on several ranks."""
+    reports = []
+    for rank in range(count):
+        rng = random.Random(rank)
+        told = {
+            "loss": [2.5 + math.exp(-x / 20) + 0.02 * rank for x in range(40)],
+            "step_s": list(times_of(rng, 2e-2, 30, 0.05)),
+            "memory_bytes": {"weights": 4_000_000, "gradients": 4_000_000, "optimizer state": 8_000_000 // count},
+            "peak_bytes": 21_000_000,
+            "checksum": "1f3a",
+        }
+        reports.append(RankReport(rank, {key: value for key, value in told.items() if key not in left_out}))
+    fields = {"name": "ddp/parity", "program": "scripts/ddp_train.py", "args": ("--steps", "40")} | more
+    return RankResults(reports=tuple(reports), environment=CPU, notes=("A note with <b>markup</b>.",), **fields)
+
+
+def plan_of(ranks=(2, 8, 1024), unit=2**30):
+    points = []
+    for strategy, share in (("ddp", 1), ("zero1", 2), ("fsdp_root", 4)):
+        for count in ranks:
+            sizes = [size * unit // share for size in (24, 24, 49, 2, 9)]
+            parts = dict(zip(CLUSTER_PARTS, sizes, strict=True))
+            points.append(ClusterPoint(strategy, count, *sizes, sum(sizes), parts, "optimizer step"))
+    return ClusterPlan(
+        points=tuple(points),
+        errors=(MethodError("ddp", 0.0004, 6, 4, 3_000_000), MethodError("zero1", 0.02, 1, 2, 10**10)),
+        environment=CPU,
+        name="fsdp/planned",
+        parameters={"width": 4096, "layers": 32, "heads": 32, "vocabulary": 32000, "context": 2048},
+        notes=("A note with <b>markup</b>.",),
+    )
+
+
+def check_of(count):
+    sizes = dict.fromkeys((*CLUSTER_PARTS, "peak"), 10**6)
+    points = [
+        CheckedPoint("fsdp_root", n % 3 + 2, 10**6, "bf16, batch 4 x 128, AdamW foreach, gloo", sizes, sizes)
+        for n in range(count)
+    ]
+    return ClusterCheck(tuple(points), CPU)
+
+
+TWO = {"pageable": 1.0, "pinned": 0.55}
+EIGHT = {
+    "pageable": 1.0,
+    LONG: 0.55,
+    "a < b & c": 0.3,
+    "costs $5 and $6": 1.6,
+    "same": 1.0,
+    "almost_the_same_without_any_space_to_break_at": 1.015,
+    "short": 4.0,
+    "x": 0.9,
+}
+RESULTS = {
+    "cpu": CPU,
+    "gpu": GPU,
+    "two": comparison_of(TWO, name="pinned_memory/copy", notes=("A note with <b>markup</b>.",)),
+    "eight": comparison_of(EIGHT),
+    "five decades": comparison_of({"list": 1.0, "array": 0.2, "tensor": 3e-3, "shared": 1e-4, "view": 1e-5}),
+    "cuda": cuda_comparison_of(),
+    "few rounds": comparison_of(TWO, rounds=5, planned_rounds=24, interrupted=True),
+    "one round": comparison_of(TWO, rounds=1),
+    "sweep of two": sweep_of(("one by one", "batched"), (1, 4, 16, 64, 256, 1024)),
+    "sweep of four": sweep_of(("one by one", "batched", LONG, "vmap"), (1, 2, 3)),
+    "sweep of words": sweep_of(("float32", "other"), ("contiguous", "channels last", "a long name of a layout")),
+    "sweep of one point": sweep_of(("one by one", "batched"), (8,)),
+    "ceilings": ceilings_of(),
+    "measurement": measurement_of(),
+    "one sample": measurement_of(elapsed_s=(1e-3,), first_call_s=None, warmup_s=(), environment=None),
+    "table of parts": table_of(
+        {"weights": 4_000_000, "gradients": 4_000_000, "optimizer": 8_000_000, "activations": 31_000_000}, "bytes"
+    ),
+    "table of errors": table_of(
+        {"forward": 2.3e-7, "backward": 4.1e-3}, "relative", ran="math", equal=True, missing=None
+    ),
+    "table of seconds": table_of({"first call": 12.5}, "s"),
+    "curves": curves_of(5),
+    "one curve": curves_of(1),
+    "trace": memory_trace_of(1, meter="torch's profiler", meter_bytes=70 * 2**20, metered_bytes=60 * 2**20),
+    "trace of steps": memory_trace_of(4),
+    "trace on a GPU": cuda_trace_of(),
+    "plan": plan_of(),
+    "plan of one": plan_of((1,), 2**10),
+    "check": check_of(3),
+    "long check": check_of(30),
+    "trace of nothing": MemoryTrace("nothing", "cpu", (0, 5), (), CPU),
+    "ranks": ranks_of(4),
+    "ranks with memory": ranks_of(2, left_out=("loss",)),
+    "one rank": ranks_of(1, left_out=("loss", "memory_bytes"), name=None, program=f"scripts/{LONG}.py"),
+}

@@ -1,0 +1,72 @@
+"""Verdicts in words."""
+
+from __future__ import annotations
+
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.verdicts import headline, sweep_summary, verdict_sentence
+from tests.example_results import CPU, RESULTS, TWO, comparison_of
+
+
+def test_each_verdict_has_its_sentence():
+    comparison = comparison_of({"base": 1.0, "half": 0.5, "more": 1.05, "same": 1.0}, noise=0.002, rounds=40)
+    assert verdict_sentence(comparison["half"]).startswith("FASTER: 2.00 times as fast (95% interval ")
+    assert verdict_sentence(comparison["more"]).startswith("SLOWER: takes 1.05 times as long (95% interval ")
+    assert verdict_sentence(comparison["same"]).startswith("SAME: within 1% (")
+    assert headline(comparison["half"]) == "half is FASTER: 2.00 times as fast as base"
+    assert "baseline" in verdict_sentence(comparison["base"])
+
+
+def _scripted(case: list[float], control: list[float]) -> Comparison:
+    """A comparison whose ratios are known exactly: the baseline always takes one second."""
+    rounds = len(case)
+    return Comparison(
+        cases=(
+            Measurement(label="base", elapsed_s=(1.0,) * rounds),
+            Measurement(label="case", elapsed_s=tuple(case)),
+        ),
+        control=Measurement(label="base", elapsed_s=tuple(control)),
+        environment=CPU,
+        planned_rounds=rounds,
+    )
+
+
+def test_unclear_says_why_and_what_to_do():
+    few = verdict_sentence(comparison_of(TWO, rounds=5)["pinned"])
+    assert few == "UNCLEAR: needs 8 rounds, has 5: raise budget_s"
+    stopped = verdict_sentence(comparison_of(TWO, rounds=5, interrupted=True)["pinned"])
+    assert "needs 8 rounds, has 5" in stopped
+    assert "run to the end" in stopped
+
+    quiet = [1.0] * 10
+    straddles = verdict_sentence(_scripted([0.9, 1.1] * 5, quiet)["case"])
+    assert straddles.startswith("UNCLEAR: takes 0.90")
+    assert "may be faster or slower" in straddles
+
+    noisy = verdict_sentence(_scripted([1.05, 1.06] * 5, [0.8, 1.25] * 5)["case"])
+    assert "baseline timed against itself strayed by" in noisy
+
+    slight = verdict_sentence(_scripted([1.004, 1.03] * 2 + [1.008] * 6, quiet)["case"])
+    assert "less than the 1% that matters" in slight
+    for sentence in (few, straddles, noisy, slight):
+        assert "budget_s" in sentence
+
+
+def test_sweep_summary_names_the_turning_point():
+    assert sweep_summary(RESULTS["sweep of two"], "batched") == "batched: SLOWER at batch 1 to 4, FASTER at 16 to 1024"
+
+
+def test_a_sweep_over_names_has_no_order():
+    sweep = RESULTS["sweep of words"]
+    said = sweep_summary(sweep, "other")
+    assert " to " not in said
+    for name in sweep.values:
+        assert name in said
+    upper, lower = sweep.plot().axes
+    assert all(line.get_linestyle() == "None" for line in upper.lines if len(line.get_xdata()) == len(sweep.values) > 1)
+    joined = [line for line in lower.lines if len(set(line.get_xdata())) == len(sweep.values)]
+    assert joined == []
+    # Side by side, so that no case hides another, and the noise of a name ends with the name.
+    medians = [line.get_xdata() for line in upper.lines if line.get_label() in sweep.points[0].comparison.labels]
+    assert len({x for series in medians for x in series}) == len(medians) * len(sweep.values)
+    assert len(lower.patches) >= len(sweep.values)

@@ -1,0 +1,194 @@
+"""Predictions: what is typed, what is locked in, and how far off it was."""
+
+from __future__ import annotations
+
+import html as html_module
+
+import ipywidgets
+import pytest
+
+from course_utils.show import prediction as prediction_module
+from course_utils.show.formats import format_ratio
+from course_utils.show.prediction import predict
+from tests.example_results import RESULTS
+
+
+@pytest.fixture(autouse=True)
+def _no_answers():
+    prediction_module._locked.clear()
+    yield
+    prediction_module._locked.clear()
+
+
+def test_prediction_against_a_number():
+    guess = predict("How many times faster?").answer(3)
+    assert repr(guess.reveal(1.0)) == "You said 3x; measured 1x. Your prediction was too high by a factor of 3."
+    assert "too low" in repr(predict("Another?").answer(0.5).reveal(2.0))
+    assert "Close" in repr(predict("A third?").answer(2.1).reveal(2.0))
+    assert "Exactly" in repr(predict("A fourth?").answer(2).reveal(2))
+    assert "by 3" in repr(predict("Change?", unit="%").answer(-1).reveal(2))
+
+
+def test_prediction_against_a_case():
+    case = RESULTS["two"]["pinned"]
+    shown = repr(predict("How many times faster?").answer(3).reveal(case))
+    assert shown.startswith(f"You said 3x; measured {format_ratio(case.speedup)}x (95% interval ")
+    assert "Verdict on pinned: FASTER." in shown
+    ratio = predict("What share of the time?").answer(0.5).reveal(case, use="ratio")
+    assert ratio.measured == case.ratio
+    assert ratio.interval == case.interval
+    inside = predict("Again?").answer(case.speedup).reveal(case)
+    assert "Right: it lies inside the interval." in repr(inside)
+
+
+def test_no_prediction_is_no_error():
+    guess = predict("How many times faster?")
+    assert not guess.answered
+    shown = guess.reveal(RESULTS["two"]["pinned"])
+    assert repr(shown).startswith("You made no prediction. The answer on this machine: ")
+    few = guess.reveal(RESULTS["one round"]["pinned"])
+    assert "UNCLEAR" in repr(few)
+    assert "interval" not in repr(few)
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [("3", 3.0), ("3x", 3.0), (" 2.5 times ", 2.5), ("2,5", 2.5), ("1e2", 100.0), ("4 ×", 4.0), (7, 7.0)],
+)
+def test_answers_that_are_understood(typed, value):
+    assert predict("How many?").answer(typed).value == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("", "Type a number first"),
+        ("x", "Type a number first"),
+        ("many", "'many' is not a number"),
+        ("1,000", "Type 1000 without a comma"),
+        ("nan", "finite"),
+        ("inf", "finite"),
+        (True, "not a number"),
+        (None, "not a number"),
+        ("-1", "out of range. Give a number from 0 to 50."),
+        (51, "out of range"),
+    ],
+)
+def test_answers_that_are_refused(typed, message):
+    guess = predict("How many?", low=0, high=50)
+    with pytest.raises(ValueError, match=message.replace(".", r"\.")):
+        guess.answer(typed)
+    assert not guess.answered
+
+
+def test_choices():
+    guess = predict("Which is faster?", choices=["pageable", "pinned"])
+    with pytest.raises(ValueError, match="not one of the answers"):
+        guess.answer("neither")
+    guess.answer("pageable")
+    assert repr(guess.reveal("pinned")) == "You said pageable; measured: pinned."
+    assert "that is what was measured" in repr(guess.reveal("pageable"))
+    with pytest.raises(ValueError, match="not one of the answers"):
+        guess.reveal("a third thing")
+
+
+def test_a_choice_of_verdicts_is_answered_by_a_case():
+    guess = predict("Faster or slower?", choices=["faster", "same", "slower"]).answer("slower")
+    assert repr(guess.reveal(RESULTS["two"]["pinned"])).startswith("You said slower; measured: faster.")
+    assert "no clear answer" in repr(guess.reveal(RESULTS["few rounds"]["pinned"]))
+
+
+def test_a_locked_answer_stays_when_the_cell_runs_again():
+    predict("How many?").answer(3)
+    again = predict("How many?")
+    assert again.value == 3.0
+    again.answer(3)
+    with pytest.raises(ValueError, match="Locked: you said 3x"):
+        again.answer(4)
+    assert not predict("How many?", unit="ms").answered
+
+
+def test_questions_that_make_no_sense_are_refused():
+    for arguments, message in (
+        ({"question": " "}, "needs a question"),
+        ({"question": "?", "kind": "essay"}, "kind must be"),
+        ({"question": "?", "kind": "choice"}, "at least two"),
+        ({"question": "?", "choices": ["a", "a"]}, "at least two"),
+        ({"question": "?", "low": 2, "high": 1}, "low must be below high"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            predict(**arguments)
+    with pytest.raises(ValueError, match="needs a number or a case"):
+        predict("?").reveal("fast")
+
+
+def test_prediction_without_a_frontend_is_text_and_html():
+    guess = predict("Is 1 < 2?", choices=["yes", "no"])
+    assert "yes / no" in repr(guess)
+    assert "Is 1 &lt; 2?" in guess._repr_html_()
+    bundle = guess._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html"}
+
+
+def test_reveal_draws_a_number_line_that_is_well_formed():
+    from xml.etree import ElementTree
+
+    for said, found in ((3, 1.02), (0.01, 40), (1, 1), (-5, 2)):
+        prediction_module._locked.clear()
+        shown = predict("<b>?", unit="x" if said > 0 else "%").answer(said).reveal(found)._repr_html_()
+        svg = ElementTree.fromstring(shown[shown.index("<svg") :])
+        assert svg.get("role") == "img"
+        assert html_module.unescape(svg.get("aria-label")).startswith("You said")
+        for circle in svg.iter("{http://www.w3.org/2000/svg}circle"):
+            assert 0 <= float(circle.get("cx")) <= 520
+
+
+def _parts(widget):
+    yield widget
+    for child in getattr(widget, "children", ()):
+        yield from _parts(child)
+
+
+def test_form_refuses_bad_input_then_locks():
+
+    guess = predict("How many <b>times</b>?", low=0)
+    box = guess.widget()
+    assert "course-predict" in box._dom_classes
+    entry = next(w for w in _parts(box) if isinstance(w, ipywidgets.Text))
+    button = next(w for w in _parts(box) if isinstance(w, ipywidgets.Button))
+    message = [w for w in _parts(box) if isinstance(w, ipywidgets.HTML)][-1]
+    assert button.description == "Lock in my answer"
+
+    entry.value = "<lots>"
+    button.click()
+    assert "&lt;lots&gt;" in message.value
+    assert "is not a number" in message.value
+    assert not guess.answered
+    assert not button.disabled
+
+    entry.value = "-2"
+    button.click()
+    assert "at least 0" in message.value
+
+    entry.value = "2.5x"
+    button.click()
+    assert guess.value == 2.5
+    assert "Locked: you said 2.5x" in message.value
+    assert entry.disabled
+    assert button.disabled
+    again = predict("How many <b>times</b>?", low=0).widget()
+    assert next(w for w in _parts(again) if isinstance(w, ipywidgets.Text)).value == "2.5"
+
+
+def test_form_of_a_choice():
+
+    guess = predict("Which?", choices=["a", "b"])
+    box = guess.widget()
+    entry = next(w for w in _parts(box) if isinstance(w, ipywidgets.RadioButtons))
+    button = next(w for w in _parts(box) if isinstance(w, ipywidgets.Button))
+    message = [w for w in _parts(box) if isinstance(w, ipywidgets.HTML)][-1]
+    button.click()
+    assert "Choose one" in message.value
+    entry.value = "b"
+    button.click()
+    assert guess.value == "b"

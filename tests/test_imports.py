@@ -1,0 +1,65 @@
+"""The modules of the package: no two import each other in a circle, and imports go one way only."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import course_utils
+
+_ROOT = Path(course_utils.__file__).parent
+_MODULES = {
+    ".".join(path.relative_to(_ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in _ROOT.rglob("*.py")
+}
+# What each package may import, itself and what its own packages may import included.
+_BELOW = {
+    "show": "show",
+    "records": "show records",
+    "measure": "show records measure",
+    "memory": "show records memory measure",
+    "ranks": "show records ranks measure memory materials",
+    "materials": "show records measure memory ranks materials",
+    "lessons": "show records measure memory ranks materials lessons",
+    "commands": "show records measure memory ranks materials lessons commands",
+}
+
+
+def _imports(node: ast.AST) -> Iterator[tuple[str, ...]]:
+    """What is imported, at the top or in a function; what only a type checker reads does not count."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            continue
+        if isinstance(child, ast.Import):
+            yield tuple(alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert not child.level, "imports are absolute"
+            names = tuple(f"{child.module}.{alias.name}" for alias in child.names)
+            inside = tuple(name for name in names if name in _MODULES)
+            yield inside or (str(child.module),)
+        else:
+            yield from _imports(child)
+
+
+def _graph() -> dict[str, set[str]]:
+    return {
+        module: {name for names in _imports(ast.parse(path.read_text())) for name in names}
+        for module, path in _MODULES.items()
+    }
+
+
+def test_imports_have_no_circle() -> None:
+    graph = {module: {name for name in names if name in _MODULES} for module, names in _graph().items()}
+    assert len(graph) > 50
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(graph)
+
+
+def test_imports_go_one_way() -> None:
+    for module, names in _graph().items():
+        package = module.split(".")[1:2]
+        for name in names:
+            assert name.partition(".")[0] not in ("authoring", "benchmarks", "tests", "tools"), (module, name)
+            if package and package[0] in _BELOW and name.startswith("course_utils."):
+                assert name.split(".")[1] in _BELOW[package[0]].split(), (module, name)

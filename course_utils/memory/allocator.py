@@ -209,7 +209,11 @@ class AllocatorOptions:
 
 def options_of(options: AllocatorOptions | str | None) -> AllocatorOptions:
     """Options, however they were given; None: PyTorch's defaults."""
-    return options if isinstance(options, AllocatorOptions) else AllocatorOptions.parse(options or "")
+    if isinstance(options, AllocatorOptions):
+        return options
+    if not isinstance(options, str | None):
+        raise ValueError(f"options must be AllocatorOptions or a text as PYTORCH_ALLOC_CONF takes it, got {options!r}")
+    return AllocatorOptions.parse(options or "")
 
 
 def round_size(size_bytes: int, options: AllocatorOptions | None = None) -> int:

@@ -22,8 +22,9 @@ from typing import Any
 import torch
 from torch._guards import active_fake_mode
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from course_utils.memory.live_storages import plain_tensors, resizing_watched, tensors_in
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS
 
 # Operations that move tensors between ranks, or copy them into and out of the buffers for that.
@@ -75,7 +76,7 @@ class RankMemory(TorchDispatchMode):
         self._events: list[tuple[int, int, str]] = []  # number of the storage, change of its size, phase
         self._recording = False
         self._fake_mode: Any = None
-        self._resize = torch.UntypedStorage.resize_
+        self._resizing = contextlib.ExitStack()
 
     def phase(self, name: str) -> None:
         """Name what runs from now on, such as ``forward``."""
@@ -149,10 +150,9 @@ class RankMemory(TorchDispatchMode):
 
     def _follow(self, tensor: torch.Tensor) -> list[int]:
         """Numbers of a tensor's storages; those that are new are followed from now on."""
-        if is_traceable_wrapper_subclass(tensor):  # a DTensor stands for the local one inside of it
-            inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
-            return [number for part in _tensors(inner) for number in self._follow(part)]
-        storage = tensor.untyped_storage()
+        return [self._follow_storage(part.untyped_storage()) for part in plain_tensors(tensor)]
+
+    def _follow_storage(self, storage: torch.UntypedStorage) -> int:
         address = storage._cdata
         if address in self._watched:
             number = self._watched[address][0]
@@ -168,26 +168,22 @@ class RankMemory(TorchDispatchMode):
             self._watched[address] = number, weakref.ref(storage, gone)
             self._sizes[number] = 0
         self._change(number, storage.nbytes())
-        return [number]
+        return number
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        known = self._watched.get(storage._cdata)
+        if known is not None:
+            self._change(known[0], storage.nbytes())
 
     def __enter__(self) -> RankMemory:
         self._fake_mode = active_fake_mode()
-        resize = self._resize = torch.UntypedStorage.resize_
-
-        def watched(storage: torch.UntypedStorage, size: int) -> Any:
-            result = resize(storage, size)
-            known = self._watched.get(storage._cdata)
-            if known is not None:
-                self._change(known[0], storage.nbytes())
-            return result
-
-        torch.UntypedStorage.resize_ = watched
+        self._resizing.enter_context(resizing_watched(self._resized))
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        torch.UntypedStorage.resize_ = self._resize
+        self._resizing.close()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and follow what it returns."""
@@ -198,19 +194,9 @@ class RankMemory(TorchDispatchMode):
         if active_fake_mode() is not self._fake_mode:
             return result
         if func.namespace in _COMMUNICATION:
-            for tensor in _tensors((args, kwargs, result)):
+            for tensor in tensors_in(args, kwargs, result):
                 self.communicated(tensor)
         else:
-            for tensor in _tensors(result):
+            for tensor in tensors_in(result):
                 self._follow(tensor)
         return result
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))

@@ -1,4 +1,4 @@
-"""Memory over time: as a figure, and as a picture to zoom into that works in a page without a kernel."""
+"""Memory over time as a picture to zoom into, which works in a page without a kernel."""
 
 from __future__ import annotations
 
@@ -8,244 +8,22 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from course_utils.records.kinds.memory_trace import MEMORY_KINDS, MemoryBlock, MemoryTrace
-from course_utils.show.canvas import (
-    CASE_COLOURS,
-    LINE_IN,
-    MARGIN_IN,
-    WIDTH_IN,
-    axes_in,
-    draw_footer,
-    fit,
-    footer_lines,
-    new_figure,
-    plain_number,
-    styled,
-    text_in,
-    text_width_in,
+from course_utils.records.kinds.memory_trace import MemoryTrace
+from course_utils.records.memory_pictures import (
+    INK,
+    KIND_COLOURS,
+    NOTE,
+    PEAK,
+    counted,
+    description,
+    stacking,
+    unit_of,
 )
+from course_utils.show.canvas import plain_number
 from course_utils.show.formats import format_bytes, format_seconds
-
-# Okabe and Ito's palette. What stays is blue and grey, what comes and goes is warm.
-KIND_COLOURS = {
-    "weights": "#0072B2",
-    "optimizer state": "#56B4E9",
-    "gradients": "#CC79A7",
-    "other": "#999999",
-    "activations": "#009E73",
-    "temporaries": "#E69F00",
-}
-_INK, _NOTE, _PEAK = "#222222", "#555555", "#111111"
-_PANEL_IN, _PHASES_IN = 3.1, 0.24
-# Blocks of at least this share of the peak get an outline.
-_OUTLINED = 1 / 120
-_MOST_OUTLINES = 300
-_MOST_MODULES = 7
-
-
-def _events(trace: MemoryTrace) -> str:
-    """What the x axis counts."""
-    return "moments that were kept" if trace.condensed else "allocations and releases"
-
-
-def _unit(largest: int) -> tuple[float, str]:
-    """What the axis counts in: bytes of one step, and its name."""
-    for name, size in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
-        if largest >= size:
-            return size, name
-    return 1.0, "B"
-
-
-def _stacking(trace: MemoryTrace) -> list[MemoryBlock]:
-    """The blocks from the bottom to the top of the picture: by kind, and what has been there longer lies below."""
-    order = {kind: i for i, kind in enumerate(MEMORY_KINDS)}
-    return sorted(trace.blocks, key=lambda b: (order[b.kind], b.born, -b.died, b.module, b.line, b.op, b.size_bytes))
-
-
-def _bottoms(blocks: Sequence[MemoryBlock], moments: int) -> np.ndarray:
-    """Bytes below each block at each moment, ``[blocks, moments]``."""
-    sizes = np.zeros((len(blocks) + 1, moments), dtype=np.int64)
-    for i, block in enumerate(blocks):
-        sizes[i + 1, block.born : block.died] = block.size_bytes
-    return np.cumsum(sizes, axis=0)[:-1]
-
-
-def _edges(trace: MemoryTrace, x: str) -> np.ndarray:
-    """Where each moment begins on the x axis, and where the last one ends."""
-    if x == "event":
-        return np.arange(trace.moments + 1, dtype=float)
-    times = np.asarray(trace.times_us, dtype=float) / 1e3
-    return np.append(times, times[-1] + max(0.01 * (times[-1] - times[0]), 1e-3))
-
-
-def _groups(trace: MemoryTrace, by: str) -> dict[str, tuple[int, ...]]:
-    if by == "kind":
-        return trace.by_kind()
-    found = trace.by_module()
-    ranked = sorted(found, key=lambda name: (-found[name][trace.peak_moment], -max(found[name]), name))
-    shown = {name or "outside of modules": found[name] for name in ranked[:_MOST_MODULES]}
-    if rest := ranked[_MOST_MODULES:]:
-        shown["other modules"] = tuple(map(sum, zip(*(found[name] for name in rest), strict=True)))
-    return shown
-
-
-def _colours(groups: Sequence[str], by: str) -> list[str]:
-    if by == "kind":
-        return [KIND_COLOURS[group] for group in groups]
-    return [CASE_COLOURS[(i + 1) % len(CASE_COLOURS)] for i in range(len(groups))]
-
-
-def _outlines(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> None:
-    """White hairlines around the large blocks, so that each can be told from its neighbours."""
-    blocks = _stacking(trace)
-    bottoms = _bottoms(blocks, trace.moments) / scale
-    large = [i for i, block in enumerate(blocks) if block.size_bytes >= _OUTLINED * trace.peak_bytes]
-    large = sorted(large, key=lambda i: -blocks[i].size_bytes)[:_MOST_OUTLINES]
-    shapes = []
-    for i in sorted(large):
-        born, died = blocks[i].born, blocks[i].died
-        x = np.repeat(edges[born : died + 1], 2)[1:-1]
-        low = np.repeat(bottoms[i, born:died], 2)
-        high = low + blocks[i].size_bytes / scale
-        shapes.append(np.column_stack([np.append(x, x[::-1]), np.append(low, high[::-1])]))
-    ax.add_collection(PolyCollection(shapes, facecolors="none", edgecolors="white", linewidths=0.35, zorder=2.2))
-
-
-def _areas(ax: Axes, trace: MemoryTrace, by: str, x: str) -> None:
-    groups, edges = _groups(trace, by), _edges(trace, x)
-    highest = max(trace.peak_bytes, trace.peak_reserved_bytes or 0)
-    scale, unit = _unit(highest)
-    low = np.zeros(trace.moments)
-    for colour, values in zip(_colours(list(groups), by), groups.values(), strict=True):
-        high = low + np.asarray(values) / scale
-        ends = [np.append(side, side[-1]) for side in (low, high)]
-        ax.fill_between(edges, *ends, step="post", color=colour, lw=0, zorder=2)
-        low = high
-    if by == "kind":
-        _outlines(ax, trace, edges, scale)
-    if trace.reserved_bytes:
-        reserved = np.asarray(trace.reserved_bytes) / scale
-        ax.step(edges, np.append(reserved, reserved[-1]), where="post", color=_INK, lw=1.2, ls=(0, (4, 2)), zorder=2.5)
-    _mark_peak(ax, trace, edges, scale)
-    ax.set_xlim(edges[0], edges[-1])
-    ax.set_ylim(0, 1.13 * highest / scale or 1)
-    ax.set_ylabel(f"memory ({unit})")
-    ax.set_xlabel(f"{_events(trace)} (count)" if x == "event" else "time from the start of the call (ms)")
-    ax.yaxis.set_major_locator(MaxNLocator(6))
-    ax.xaxis.set_major_locator(MaxNLocator(8, integer=x == "event"))
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(FuncFormatter(plain_number))
-    ax.grid(axis="y", color="#E6E6E6", lw=0.7)
-    ax.set_axisbelow(True)
-
-
-def _mark_peak(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> None:
-    middle = (edges[trace.peak_moment] + edges[trace.peak_moment + 1]) / 2
-    height = trace.peak_bytes / scale
-    ax.plot([edges[0], edges[-1]], [height, height], color=_PEAK, lw=0.8, ls=(0, (1, 2)), zorder=2.6)
-    ax.plot(middle, height, "v", color=_PEAK, ms=7, zorder=3, clip_on=False)
-    right = (middle - edges[0]) > 0.6 * (edges[-1] - edges[0])
-    ax.annotate(
-        f"peak {format_bytes(trace.peak_bytes)}",
-        (middle, height),
-        (-9 if right else 9, 3),
-        textcoords="offset points",
-        ha="right" if right else "left",
-        va="bottom",
-        fontsize=9.5,
-        weight="bold",
-        zorder=3,
-        bbox={"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.8},
-    )
-
-
-def _phases(ax: Axes, trace: MemoryTrace, x: str, width_in: float) -> None:
-    """A strip that says what the call did when; a name is written where it fits."""
-    edges = _edges(trace, x)
-    ax.set_xlim(edges[0], edges[-1])
-    ax.set_ylim(0, 1)
-    ax.set_axis_off()
-    for phase in trace.phases:
-        first, last = edges[phase.first], edges[phase.last + 1]
-        ax.fill_between([first, last], 0.12, 0.88, color="#E8E8E8", ec="white", lw=0.8)
-        room_in = (last - first) / (edges[-1] - edges[0]) * width_in
-        if text_width_in(phase.name, 9) + 0.06 <= room_in:
-            ax.text((first + last) / 2, 0.47, phase.name, ha="center", va="center", fontsize=9, color=_INK)
-
-
-@styled
-def memory_figure(trace: MemoryTrace, *, by: str = "kind", x: str = "event", ax: Axes | None = None) -> Figure:
-    """Draw memory over time; see `MemoryTrace.plot`."""
-    if by not in ("kind", "module"):
-        raise ValueError(f"by is 'kind' or 'module', got {by!r}")
-    if x not in ("event", "time"):
-        raise ValueError(f"x is 'event' or 'time', got {x!r}")
-    if ax is not None:
-        _areas(ax, trace, by, x)
-        return ax.get_figure(root=True)
-    groups = list(_groups(trace, by))
-    footer = footer_lines(trace.environment.caption)
-    title = f"{trace.name + ': ' if trace.name else ''}memory of {trace.label} on {trace.device}"
-    titles = fit(title, WIDTH_IN - 2 * MARGIN_IN, 12, "bold", max_lines=2)
-    names = [*groups, *(["reserved by the allocator"] if trace.reserved_bytes else [])]
-    widest_in = max((text_width_in(name, 9.5) for name in names), default=0.0)
-    columns = max(1, min(len(names), int((WIDTH_IN - 0.4) / (widest_in + 0.5))))
-    rows = math.ceil(len(names) / columns)
-    bottom = MARGIN_IN + len(footer) * LINE_IN + 0.58
-    height = bottom + _PANEL_IN + _PHASES_IN + 0.28 + 0.24 * len(titles) + 0.24 * rows
-    fig = new_figure(height)
-    left, width = 0.85, WIDTH_IN - 0.85 - 0.2
-    panel = axes_in(fig, left, bottom, width, _PANEL_IN)
-    _areas(panel, trace, by, x)
-    _phases(axes_in(fig, left, bottom + _PANEL_IN + 0.02, width, _PHASES_IN), trace, x, width)
-    handles: list[Any] = [Patch(facecolor=colour, edgecolor="white") for colour in _colours(groups, by)]
-    if trace.reserved_bytes:
-        handles.append(Line2D([], [], color=_INK, lw=1.2, ls=(0, (4, 2))))
-    fig.legend(
-        handles,
-        names,
-        loc="upper left",
-        bbox_to_anchor=(MARGIN_IN / WIDTH_IN, (height - 0.14 - 0.24 * len(titles)) / height),
-        ncols=columns,
-        frameon=False,
-        borderaxespad=0.1,
-        handlelength=1.6,
-        columnspacing=1.3,
-    )
-    for i, line in enumerate(titles):
-        text_in(fig, MARGIN_IN, height - 0.12 - 0.24 * i, line, fontsize=12, weight="bold", va="top")
-    draw_footer(fig, footer)
-    fig.alt = f"{description(trace, by)} {trace.environment.caption}."
-    return fig
-
-
-def description(trace: MemoryTrace, by: str = "kind") -> str:
-    """What the picture shows, in words."""
-    parts = [
-        f"{name} {format_bytes(values[trace.peak_moment])}"
-        for name, values in _groups(trace, by).items()
-        if values[trace.peak_moment]
-    ]
-    reserved = (
-        f" The allocator reserved up to {format_bytes(trace.peak_reserved_bytes)}." if trace.reserved_bytes else ""
-    )
-    return (
-        f"Memory of {trace.label} over time, stacked by {by}: {format_bytes(trace.start_bytes)} before the call, "
-        f"{format_bytes(trace.peak_bytes)} at the peak ({', '.join(parts) or 'nothing'}), "
-        f"{format_bytes(trace.end_bytes)} after it."
-        f"{reserved}"
-    )
-
 
 # The picture to zoom into
 
@@ -301,11 +79,11 @@ def _columns(trace: MemoryTrace) -> list[tuple[int, int]]:
 
 def _explorer(trace: MemoryTrace) -> str:
     escape = html_module.escape
-    blocks = _stacking(trace)
+    blocks = stacking(trace)
     texts = list(dict.fromkeys(part for b in blocks for part in (b.module, b.line, b.op)))
     number = {part: i for i, part in enumerate(texts)}
     kinds = list(trace.by_kind())
-    scale, unit = _unit(max(trace.peak_bytes, trace.peak_reserved_bytes or 0))
+    scale, unit = unit_of(max(trace.peak_bytes, trace.peak_reserved_bytes or 0))
     data = {
         "times": list(trace.times_us),
         "kinds": kinds,
@@ -360,7 +138,7 @@ def _explorer(trace: MemoryTrace) -> str:
 def _picture(trace: MemoryTrace, kinds: Sequence[str], mark: str, words: str) -> str:
     """The picture as it is before the script draws, or where no script runs."""
     highest = 1.1 * max(trace.peak_bytes, trace.peak_reserved_bytes or 0) or 1.0
-    scale, unit = _unit(max(trace.peak_bytes, trace.peak_reserved_bytes or 0))
+    scale, unit = unit_of(max(trace.peak_bytes, trace.peak_reserved_bytes or 0))
     columns, moments, floor = _columns(trace), trace.moments, _TOP + _PLOT_H
     by_kind = trace.by_kind()
     sums = list(itertools.accumulate((np.asarray(by_kind[kind]) for kind in kinds), np.add))
@@ -371,34 +149,32 @@ def _picture(trace: MemoryTrace, kinds: Sequence[str], mark: str, words: str) ->
     )
     if trace.reserved_bytes:
         line = _outline(trace.reserved_bytes, columns, moments, highest)
-        areas += f'<path d="{line}" fill="none" stroke="{_INK}" stroke-dasharray="5 3" />'
+        areas += f'<path d="{line}" fill="none" stroke="{INK}" stroke-dasharray="5 3" />'
     grid = []
     for value in _ticks(highest / scale):
         y = round(floor - _PLOT_H * value * scale / highest, 1)
         grid.append(
             f'<line x1="{_LEFT}" y1="{y}" x2="{_LEFT + _PLOT_W}" y2="{y}" stroke="#e6e6e6" />'
-            f'<text x="{_LEFT - 6}" y="{y + 4:g}" text-anchor="end" fill="{_INK}">{plain_number(value)}</text>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:g}" text-anchor="end" fill="{INK}">{plain_number(value)}</text>'
         )
     phases = []
     for phase in trace.phases:
         x, end = (_LEFT + at * _PLOT_W / moments for at in (phase.first, phase.last + 1))
         phases.append(f'<rect x="{x:.1f}" y="24" width="{end - x:.1f}" height="16" fill="#e8e8e8" stroke="#fff" />')
         if end - x > 7 * len(phase.name):
-            phases.append(
-                f'<text x="{(x + end) / 2:.1f}" y="36" text-anchor="middle" fill="{_INK}">{phase.name}</text>'
-            )
+            phases.append(f'<text x="{(x + end) / 2:.1f}" y="36" text-anchor="middle" fill="{INK}">{phase.name}</text>')
     x = _LEFT + (trace.peak_moment + 0.5) * _PLOT_W / moments
     y = floor - _PLOT_H * trace.peak_bytes / highest
     anchor, off = ("end", -8) if x > _LEFT + 0.6 * _PLOT_W else ("start", 8)
     peak = (
-        f'<path d="M{x:.1f} {y:.1f}l-5 -8h10z" fill="{_PEAK}" /><text x="{x + off:.1f}" y="{y - 3:.1f}" '
-        f'text-anchor="{anchor}" font-weight="bold" fill="{_PEAK}">peak {format_bytes(trace.peak_bytes)}</text>'
+        f'<path d="M{x:.1f} {y:.1f}l-5 -8h10z" fill="{PEAK}" /><text x="{x + off:.1f}" y="{y - 3:.1f}" '
+        f'text-anchor="{anchor}" font-weight="bold" fill="{PEAK}">peak {format_bytes(trace.peak_bytes)}</text>'
     )
     legend, at = [], _LEFT
     for kind in reversed(kinds):
         legend.append(
             f'<rect x="{at}" y="6" width="12" height="12" fill="{KIND_COLOURS[kind]}" />'
-            f'<text x="{at + 16}" y="16" fill="{_INK}">{kind}</text>'
+            f'<text x="{at + 16}" y="16" fill="{INK}">{kind}</text>'
         )
         at += 28 + 7 * len(kind)
     took = format_seconds(trace.times_us[-1] / 1e6)
@@ -406,14 +182,14 @@ def _picture(trace: MemoryTrace, kinds: Sequence[str], mark: str, words: str) ->
         f'<svg id="{mark}-picture" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_W} {_H}" width="{_W}" '
         f'tabindex="0" style="max-width:100%;height:auto;touch-action:pan-y" role="img" aria-label="{words}" '
         f'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="#fff" />{"".join(legend)}'
-        f'<text x="14" y="{_TOP + _PLOT_H / 2:g}" text-anchor="middle" fill="{_INK}" '
+        f'<text x="14" y="{_TOP + _PLOT_H / 2:g}" text-anchor="middle" fill="{INK}" '
         f'transform="rotate(-90 14 {_TOP + _PLOT_H / 2:g})">memory ({unit})</text>'
         f'<g id="{mark}-drawn">{"".join(grid)}{areas}{"".join(phases)}{peak}'
-        f'<text x="{_LEFT}" y="{floor + 18}" fill="{_NOTE}">event 0, 0 s</text>'
-        f'<text x="{_LEFT + _PLOT_W}" y="{floor + 18}" text-anchor="end" fill="{_NOTE}">'
+        f'<text x="{_LEFT}" y="{floor + 18}" fill="{NOTE}">event 0, 0 s</text>'
+        f'<text x="{_LEFT + _PLOT_W}" y="{floor + 18}" text-anchor="end" fill="{NOTE}">'
         f"event {moments - 1}, {took}</text></g>"
         f'<g id="{mark}-pointed"></g>'
-        f'<text x="{_LEFT + _PLOT_W / 2:g}" y="{_H - 8}" text-anchor="middle" fill="{_INK}">{_events(trace)}, '
+        f'<text x="{_LEFT + _PLOT_W / 2:g}" y="{_H - 8}" text-anchor="middle" fill="{INK}">{counted(trace)}, '
         f"each equally wide · {html_module.escape(trace.environment.caption)}</text></svg>"
     )
 

@@ -420,6 +420,7 @@ def test_events_that_make_no_sense_are_named(events: list[Event], message: str) 
         ({"after_out_of_memory": "panic"}, "'stop' or 'continue', got 'panic'"),
         ({"ties": "best"}, "'oldest' .* or 'lowest'"),
         ({"options": "bogus:1"}, "no option 'bogus'"),
+        ({"options": 5}, "options must be AllocatorOptions or a text .*, got 5"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(arguments: dict, message: str) -> None:

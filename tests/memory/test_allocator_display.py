@@ -311,7 +311,7 @@ def test_the_explorer_has_a_knob_for_every_option() -> None:
 
 
 def test_the_explorer_begins_with_the_options_that_are_given() -> None:
-    options = "max_split_size_mb:48,roundup_power2_divisions:[4:2,>:1],large_segment_size_mb:24"
+    options = "max_split_size_mb:48,roundup_power2_divisions:2,large_segment_size_mb:24"
     knobs, message, *_ = parts_of(allocator_explorer([Allocate("a", 1)], options=options))
     assert knobs["max_split_size_mb"].value == 48
     assert AllocatorOptions.parse(options).text in message.value

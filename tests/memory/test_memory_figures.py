@@ -16,8 +16,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from course_utils.records.kinds.memory_trace import MEMORY_KINDS
+from course_utils.records.memory_pictures import KIND_COLOURS, stacking
 from course_utils.show.formats import format_bytes
-from course_utils.show.memory_figures import KIND_COLOURS, MemoryExplorer, _stacking, _ticks
+from course_utils.show.memory_figures import MemoryExplorer, _ticks
 from tests.example_results import RESULTS
 from tests.figure_checks import problems_of_texts, visible_texts
 
@@ -125,8 +126,8 @@ def test_the_page_holds_every_block_and_asks_for_nothing(name: str) -> None:
     assert len(page.ids) == len(set(page.ids)) >= 5
     assert "@" not in re.sub(r"data = .*", "", shown.split("<script>")[1])  # every place-holder was filled
     data = _data(shown)
-    assert [row[:3] for row in data["blocks"]] == [[b.size_bytes, b.born, b.died] for b in _stacking(trace)]
-    assert [data["kinds"][row[3]] for row in data["blocks"]] == [b.kind for b in _stacking(trace)]
+    assert [row[:3] for row in data["blocks"]] == [[b.size_bytes, b.born, b.died] for b in stacking(trace)]
+    assert [data["kinds"][row[3]] for row in data["blocks"]] == [b.kind for b in stacking(trace)]
     assert tuple(data["times"]) == trace.times_us
     assert data["peak"] == trace.peak_moment
     assert trace._repr_html_() in shown  # the table, too, for a page that runs no script

@@ -25,46 +25,26 @@ MEMORY_KINDS = ("weights", "optimizer state", "gradients", "other", "activations
 
 
 # A record holds at most this many blocks and moments of a trace: some 40 kB. See `MemoryTrace.from_blocks`.
-MOST_BLOCKS = 1000
-
-
-MOST_MOMENTS = 1500
+MOST_BLOCKS, MOST_MOMENTS = 1000, 1500
 
 
 @dataclass(frozen=True)
 class MemoryBlock:
-    """One allocation, or several that are alike in a trace that was condensed.
+    """One allocation, or several that are alike in a trace that was condensed."""
 
-    Attributes:
-        size_bytes: its size, of all together if there are several.
-        born: the moment from which on it is there; 0 if it was there before the traced call.
-        died: the moment from which on it is gone; the number of moments if it outlives the traced call.
-        kind: one of `MEMORY_KINDS`.
-        module: the module that it belongs to, such as ``GPT.blocks.0.mlp.1``; empty outside of modules.
-        line: ``file:line function`` of the user's code that allocated it; empty if it was there before.
-        op: the operation that allocated it, such as ``addmm``.
-        count: how many allocations it stands for.
-    """
-
-    size_bytes: int
-    born: int
-    died: int
-    kind: str
-    module: str = ""
-    line: str = ""
-    op: str = ""
-    count: int = 1
+    size_bytes: int  # of all together if there are several
+    born: int  # the moment from which on it is there; 0 if it was there before the traced call
+    died: int  # the moment from which on it is gone; the number of moments if it outlives the traced call
+    kind: str  # one of `MEMORY_KINDS`
+    module: str = ""  # such as ``GPT.blocks.0.mlp.1``; empty outside of modules
+    line: str = ""  # ``file:line function`` of the user's code that allocated it; empty if it was there before
+    op: str = ""  # such as ``addmm``
+    count: int = 1  # how many allocations it stands for
 
 
 @dataclass(frozen=True)
 class MemoryPhase:
-    """A part of the traced call: ``forward``, ``backward`` or ``optimizer step``.
-
-    Attributes:
-        name: which.
-        first: its first moment.
-        last: its last moment.
-    """
+    """A part of the traced call: ``forward``, ``backward`` or ``optimizer step``."""
 
     name: str
     first: int
@@ -73,16 +53,7 @@ class MemoryPhase:
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """Blocks of one kind, module, line and operation that were there at one moment, added up.
-
-    Attributes:
-        kind: one of `MEMORY_KINDS`.
-        module: the module they belong to; empty outside of modules.
-        line: the line that allocated them.
-        op: the operation that allocated them.
-        size_bytes: bytes in all.
-        count: number of blocks.
-    """
+    """Blocks of one kind, module, line and operation that were there at one moment, added up."""
 
     kind: str
     module: str
@@ -154,24 +125,12 @@ class MemoryTrace(Result):
         most_moments: int = MOST_MOMENTS,
         **fields: Any,
     ) -> Self:
-        """Make a trace that is small enough for a record.
+        """Make a trace that is small enough for a record, from all moments and blocks.
 
         A long call has more blocks and moments than a record should hold. Then only some moments are kept: the first,
         the last, and of each stretch between them the one with most memory, so the peak is always among them. Blocks
         that were there at none of these are left out, and blocks that are alike (same kind, module, line and operation,
         there at the same moments) are put together. At every moment that is kept, every sum is exact.
-
-        Args:
-            times_us: of all moments.
-            blocks: all blocks.
-            phases: what the call did when.
-            reserved_bytes: at all moments, or empty.
-            most_blocks: blocks to keep at most.
-            most_moments: moments to keep at most.
-            **fields: the other attributes.
-
-        Returns:
-            The trace.
         """
         fields = {"allocations": sum(block.count for block in blocks if block.born), **fields}
         if len(blocks) <= most_blocks and len(times_us) <= most_moments:
@@ -265,8 +224,8 @@ class MemoryTrace(Result):
 
     def by_kind(self) -> dict[str, tuple[int, ...]]:
         """Bytes at each moment for every kind that occurs, in the order of `MEMORY_KINDS`."""
-        found = self._by(lambda block: block.kind)
-        return {kind: found[kind] for kind in MEMORY_KINDS if kind in found}
+        sums = self._by(lambda block: block.kind)
+        return {kind: sums[kind] for kind in MEMORY_KINDS if kind in sums}
 
     def by_module(self, depth: int = 1) -> dict[str, tuple[int, ...]]:
         """Bytes at each moment for every module.
@@ -277,9 +236,6 @@ class MemoryTrace(Result):
 
         Returns:
             Module to bytes; the empty name is memory outside of modules.
-
-        Raises:
-            ValueError: if ``depth`` is negative.
         """
         if depth < 0:
             raise ValueError(f"depth is 0 or more, got {depth}: 0 is the whole model, 1 its parts")
@@ -295,17 +251,7 @@ class MemoryTrace(Result):
         }
 
     def at(self, moment: int) -> tuple[MemoryRow, ...]:
-        """What was there at one moment, the largest first.
-
-        Args:
-            moment: its number.
-
-        Returns:
-            A row for each kind, module, line and operation.
-
-        Raises:
-            IndexError: if there is no such moment.
-        """
+        """What was there at one moment, the largest first: a row for each kind, module, line and operation."""
         if not 0 <= moment < self.moments:
             raise IndexError(f"moment {moment} is not in this trace: it has moments 0 to {self.moments - 1}")
         sums: dict[tuple[str, str, str, str], list[int]] = {}
@@ -332,20 +278,13 @@ class MemoryTrace(Result):
 
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-
-        Raises:
-            ValueError: if ``by`` or ``x`` is another one.
         """
-        from course_utils.show.memory_figures import memory_figure
+        from course_utils.records.memory_pictures import memory_figure
 
         return memory_figure(self, by=by, x=x, ax=ax)
 
     def explore(self) -> Any:
-        """The picture to zoom into, with every block's name under the pointer.
-
-        Returns:
-            Something that shows itself in a notebook and in a page without a kernel, with all that it needs inside.
-        """
+        """The picture to zoom into, with every block's name under the pointer; it needs no kernel."""
         from course_utils.show.memory_figures import MemoryExplorer
 
         return MemoryExplorer(self)

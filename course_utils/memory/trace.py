@@ -36,11 +36,7 @@ _METADATA = "course-op "
 
 
 class TraceError(RuntimeError):
-    """The traced call failed.
-
-    Attributes:
-        trace: what happened until then.
-    """
+    """The traced call failed; ``trace`` is what happened until then."""
 
     def __init__(self, message: str, trace: MemoryTrace) -> None:
         super().__init__(message)
@@ -128,11 +124,7 @@ class _CudaTracer:
         self._api.synchronize(self.device)
 
     def run(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> _Run:
-        """Call ``fn`` once, and trace it.
-
-        Raises:
-            RuntimeError: if the history is being recorded by somebody else, or holds too many entries.
-        """
+        """Call ``fn`` once, and trace it."""
         memory, nested = self._api.memory, _depth > 1
         if not nested and self._api.is_initialized() and _history_is_on():
             raise RuntimeError(

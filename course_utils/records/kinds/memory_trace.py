@@ -68,48 +68,27 @@ class MemoryTrace(Result):
     """Every allocation and release of one call, over time.
 
     A moment is the start (moment 0), and each allocation or release after it.
-
-    Attributes:
-        label: what was traced.
-        device: ``cpu``, ``cuda:0``...
-        times_us: microseconds from the start of the call to each moment.
-        blocks: every block that was there at any moment.
-        environment: machine and software.
-        phases: what the call did when.
-        reserved_bytes: what the caching allocator had taken from the device at each moment (CUDA); empty on a CPU.
-        device_allocs: how often the caching allocator asked the device for memory (cudaMalloc); None on a CPU.
-        alloc_retries: how often it had to give cached memory back and try again; None on a CPU.
-        meter: an independent meter of the peak, in words; empty if none was asked.
-        meter_bytes: the most above the start by that meter.
-        metered_bytes: the most above the start by the trace, in the very call that the meter watched.
-        plain_s: seconds of calls without a trace.
-        traced_s: seconds of calls with a trace, each right before or after the call in the same place of ``plain_s``.
-        allocations: allocations during the call, all of them.
-        condensed: whether blocks were put together or left out to keep the record small.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes and settings.
-        notes: what a reader must know, in words.
     """
 
     kind: ClassVar[str] = "memory_trace"
 
     label: str
     device: str
-    times_us: tuple[int, ...]
-    blocks: tuple[MemoryBlock, ...]
+    times_us: tuple[int, ...]  # from the start of the call to each moment
+    blocks: tuple[MemoryBlock, ...]  # every block that was there at any moment
     environment: Environment
     phases: tuple[MemoryPhase, ...] = ()
-    reserved_bytes: tuple[int, ...] = ()
-    device_allocs: int | None = None
-    alloc_retries: int | None = None
-    meter: str = ""
-    meter_bytes: int | None = None
-    metered_bytes: int | None = None
-    plain_s: tuple[float, ...] = ()
-    traced_s: tuple[float, ...] = ()
-    allocations: int = 0
-    condensed: bool = False
-    name: str | None = None
+    reserved_bytes: tuple[int, ...] = ()  # what the caching allocator had taken at each moment; empty on a CPU
+    device_allocs: int | None = None  # how often it asked the device for memory (cudaMalloc)
+    alloc_retries: int | None = None  # how often it had to give cached memory back and try again
+    meter: str = ""  # an independent meter of the peak, in words; empty if none was asked
+    meter_bytes: int | None = None  # the most above the start by that meter
+    metered_bytes: int | None = None  # and by the trace, in the very call that the meter watched
+    plain_s: tuple[float, ...] = ()  # seconds of calls without a trace
+    traced_s: tuple[float, ...] = ()  # and with one, each right before or after the call in the same place
+    allocations: int = 0  # during the call, all of them
+    condensed: bool = False  # whether blocks were put together or left out to keep the record small
+    name: str | None = None  # of the record, ``lesson/experiment``
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -133,38 +112,19 @@ class MemoryTrace(Result):
         there at the same moments) are put together. At every moment that is kept, every sum is exact.
         """
         fields = {"allocations": sum(block.count for block in blocks if block.born), **fields}
-        if len(blocks) <= most_blocks and len(times_us) <= most_moments:
-            return cls(
-                times_us=tuple(times_us),
-                blocks=tuple(blocks),
-                phases=tuple(phases),
-                reserved_bytes=tuple(reserved_bytes),
-                **fields,
-            )
-        totals = _sums(((block.size_bytes, block.born, block.died) for block in blocks), len(times_us))
-        many = most_moments
-        while True:
-            kept = _highest(totals, many)
-            merged = _merged(blocks, kept)
-            if len(merged) > most_blocks and many <= most_moments // 4:
-                merged = _merged([dataclasses.replace(block, op="") for block in blocks], kept)
-            if len(merged) <= most_blocks or many <= 8:
-                break
-            many //= 2
-        for unnamed in ({"op": "", "line": ""}, {"op": "", "line": "", "module": ""}):
-            if len(merged) > most_blocks:
-                merged = _merged([dataclasses.replace(block, **unnamed) for block in blocks], kept)
+        kept: Sequence[int] = range(len(times_us))
+        if len(blocks) > most_blocks or len(times_us) > most_moments:
+            kept, blocks = _condensed(blocks, len(times_us), most_blocks, most_moments)
+            fields["condensed"] = True
+        spans = [
+            (phase.name, bisect.bisect_left(kept, phase.first), bisect.bisect_right(kept, phase.last) - 1)
+            for phase in phases
+        ]
         return cls(
             times_us=tuple(times_us[moment] for moment in kept),
-            blocks=tuple(merged),
-            phases=tuple(
-                MemoryPhase(phase.name, first, last)
-                for phase in phases
-                if (first := bisect.bisect_left(kept, phase.first))
-                <= (last := bisect.bisect_right(kept, phase.last) - 1)
-            ),
+            blocks=tuple(blocks),
+            phases=tuple(MemoryPhase(*span) for span in spans if span[1] <= span[2]),
             reserved_bytes=tuple(reserved_bytes[moment] for moment in kept) if reserved_bytes else (),
-            condensed=True,
             **fields,
         )
 
@@ -445,6 +405,26 @@ def _sums(spans: Iterable[tuple[int, int, int]], moments: int) -> tuple[int, ...
         changes[born] += size
         changes[died] -= size
     return tuple(itertools.accumulate(changes[:moments]))
+
+
+def _condensed(
+    blocks: Sequence[MemoryBlock], moments: int, most_blocks: int, most_moments: int
+) -> tuple[list[int], list[MemoryBlock]]:
+    """The moments to keep, and the blocks put together: with fewer moments, then with fewer names, until they fit."""
+    totals = _sums(((block.size_bytes, block.born, block.died) for block in blocks), moments)
+    many = most_moments
+    while True:
+        kept = _highest(totals, many)
+        merged = _merged(blocks, kept)
+        if len(merged) > most_blocks and many <= most_moments // 4:
+            merged = _merged([dataclasses.replace(block, op="") for block in blocks], kept)
+        if len(merged) <= most_blocks or many <= 8:
+            break
+        many //= 2
+    for unnamed in ({"op": "", "line": ""}, {"op": "", "line": "", "module": ""}):
+        if len(merged) > most_blocks:
+            merged = _merged([dataclasses.replace(block, **unnamed) for block in blocks], kept)
+    return kept, merged
 
 
 def _highest(totals: Sequence[int], many: int) -> list[int]:

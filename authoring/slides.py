@@ -185,7 +185,7 @@ def _tables(output: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if len(parts) == 1:
         yield output
         return
-    pieces = [parts[0]] if "<svg" in parts[0] else []
+    pieces = [parts[0]] if re.search("<svg|<script", parts[0]) else []
     before = "" if pieces else parts[0]
     for table, after in zip(parts[1::2], parts[2::2], strict=True):
         pieces += [before + part for part in _rows_apart(table)]

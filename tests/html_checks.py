@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from html.parser import HTMLParser
+from typing import Any
 
 
 class Parsed(HTMLParser):
@@ -30,3 +33,8 @@ class Parsed(HTMLParser):
     def handle_endtag(self, tag):
         if tag not in self.VOID:
             assert self.open.pop() == tag
+
+
+def content_of(shown: str) -> dict[str, Any]:
+    """What a stored explorer gives its script."""
+    return json.loads(re.search(r'<script type="application/json">(.*?)</script>', shown, flags=re.DOTALL)[1])

@@ -38,6 +38,7 @@ BACKENDS = ("nccl", "gloo")
 MOST_PARAMETERS, MOST_LAYERS, MOST_RANKS = 10**13, 256, 16384
 _SHAPE = tuple(f.name for f in dataclasses.fields(GPTShape))
 _SETTINGS = ("batch", "length", "precision", "checkpointing", "optimizer", "gradient_as_bucket_view", "backend")
+_START_S = 4.0  # until the simulating process answers
 _DEFAULTS = {
     "batch": 1,
     "precision": "fp32",
@@ -360,8 +361,12 @@ def _environment() -> Any:
     return environment()
 
 
+def expected_s(points: Sequence[Mapping[str, Any]]) -> float:
+    """About how long the simulation of these points takes, on two quiet cores."""
+    return _START_S + sum(map(_expected_s, points))
+
+
 def _expected_s(point: Mapping[str, Any]) -> float:
-    """About how long a point takes, on two quiet cores."""
     return 0.3 + point["layers"] * (0.08 if point["strategy"] in ("ddp", "zero1") else 0.15)
 
 
@@ -372,11 +377,9 @@ def _simulated(
     wanted: Callable[[], bool] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """What the child process says of each point."""
-    start_s = 4.0
-    expected_s = start_s + sum(map(_expected_s, points))
-    timeout_s = max(180.0, 20 * expected_s) if timeout_s is None else timeout_s
+    timeout_s = max(180.0, 20 * expected_s(points)) if timeout_s is None else timeout_s
     deadline = time.monotonic() + timeout_s
-    shown = contextlib.nullcontext() if label is None else progress(label, expected_s)
+    shown = contextlib.nullcontext() if label is None else progress(label, expected_s(points))
     with shown as bar, _child() as (process, lines, errors):
         assert process.stdin is not None
         with contextlib.suppress(OSError):  # it may have ended already; what it said is read below
@@ -400,7 +403,7 @@ def _simulated(
                     f"the simulation ended {at}, with exit code {process.wait()}. It said last: {said[-1].strip()}"
                 )
             if bar is not None:
-                bar.advance(start_s if point is None else _expected_s(point))
+                bar.advance(_START_S if point is None else _expected_s(point))
             if point is not None:
                 yield json.loads(line)
 

@@ -41,7 +41,7 @@ KIND_COLOURS = {
     "activations": "#009E73",
     "temporaries": "#E69F00",
 }
-INK, NOTE, PEAK = "#222222", "#555555", "#111111"
+_INK, _PEAK = "#222222", "#111111"
 _PANEL_IN, _PHASES_IN = 3.1, 0.24
 # Blocks of at least this share of the peak get an outline.
 _OUTLINED = 1 / 120
@@ -49,12 +49,12 @@ _MOST_OUTLINES = 300
 _MOST_MODULES = 7
 
 
-def counted(trace: MemoryTrace) -> str:
+def _counted(trace: MemoryTrace) -> str:
     """What the x axis counts."""
     return "moments that were kept" if trace.condensed else "allocations and releases"
 
 
-def unit_of(largest: int) -> tuple[float, str]:
+def _unit(largest: int) -> tuple[float, str]:
     """What the axis counts in: bytes of one step, and its name."""
     for name, size in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if largest >= size:
@@ -62,7 +62,7 @@ def unit_of(largest: int) -> tuple[float, str]:
     return 1.0, "B"
 
 
-def stacking(trace: MemoryTrace) -> list[MemoryBlock]:
+def _stacking(trace: MemoryTrace) -> list[MemoryBlock]:
     """The blocks from the bottom to the top of the picture: by kind, and what has been there longer lies below."""
     order = {kind: i for i, kind in enumerate(MEMORY_KINDS)}
     return sorted(trace.blocks, key=lambda b: (order[b.kind], b.born, -b.died, b.module, b.line, b.op, b.size_bytes))
@@ -103,7 +103,7 @@ def _colours(groups: Sequence[str], by: str) -> list[str]:
 
 def _outlines(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> None:
     """White hairlines around the large blocks, so that each can be told from its neighbours."""
-    blocks = stacking(trace)
+    blocks = _stacking(trace)
     bottoms = _bottoms(blocks, trace.moments) / scale
     large = [i for i, block in enumerate(blocks) if block.size_bytes >= _OUTLINED * trace.peak_bytes]
     large = sorted(large, key=lambda i: -blocks[i].size_bytes)[:_MOST_OUTLINES]
@@ -120,7 +120,7 @@ def _outlines(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> 
 def _areas(ax: Axes, trace: MemoryTrace, by: str, x: str) -> None:
     groups, edges = _groups(trace, by), _edges(trace, x)
     highest = max(trace.peak_bytes, trace.peak_reserved_bytes or 0)
-    scale, unit = unit_of(highest)
+    scale, unit = _unit(highest)
     if groups:
         layers = np.array([[*values, values[-1]] for values in groups.values()]) / scale
         ax.stackplot(edges, layers, colors=_colours(list(groups), by), step="post", lw=0, zorder=2)
@@ -128,12 +128,12 @@ def _areas(ax: Axes, trace: MemoryTrace, by: str, x: str) -> None:
         _outlines(ax, trace, edges, scale)
     if trace.reserved_bytes:
         reserved = np.asarray(trace.reserved_bytes) / scale
-        ax.step(edges, np.append(reserved, reserved[-1]), where="post", color=INK, lw=1.2, ls=(0, (4, 2)), zorder=2.5)
+        ax.step(edges, np.append(reserved, reserved[-1]), where="post", color=_INK, lw=1.2, ls=(0, (4, 2)), zorder=2.5)
     _mark_peak(ax, trace, edges, scale)
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(0, 1.13 * highest / scale or 1)
     ax.set_ylabel(f"memory ({unit})")
-    ax.set_xlabel(f"{counted(trace)} (count)" if x == "event" else "time from the start of the call (ms)")
+    ax.set_xlabel(f"{_counted(trace)} (count)" if x == "event" else "time from the start of the call (ms)")
     ax.yaxis.set_major_locator(MaxNLocator(6))
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=x == "event"))
     for axis in (ax.xaxis, ax.yaxis):
@@ -145,8 +145,8 @@ def _areas(ax: Axes, trace: MemoryTrace, by: str, x: str) -> None:
 def _mark_peak(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> None:
     middle = (edges[trace.peak_moment] + edges[trace.peak_moment + 1]) / 2
     height = trace.peak_bytes / scale
-    ax.plot([edges[0], edges[-1]], [height, height], color=PEAK, lw=0.8, ls=(0, (1, 2)), zorder=2.6)
-    ax.plot(middle, height, "v", color=PEAK, ms=7, zorder=3, clip_on=False)
+    ax.plot([edges[0], edges[-1]], [height, height], color=_PEAK, lw=0.8, ls=(0, (1, 2)), zorder=2.6)
+    ax.plot(middle, height, "v", color=_PEAK, ms=7, zorder=3, clip_on=False)
     right = (middle - edges[0]) > 0.6 * (edges[-1] - edges[0])
     ax.annotate(
         f"peak {format_bytes(trace.peak_bytes)}",
@@ -173,7 +173,7 @@ def _phases(ax: Axes, trace: MemoryTrace, x: str, width_in: float) -> None:
         ax.fill_between([first, last], 0.12, 0.88, color="#E8E8E8", ec="white", lw=0.8)
         room_in = (last - first) / (edges[-1] - edges[0]) * width_in
         if text_width_in(phase.name, 9) + 0.06 <= room_in:
-            ax.text((first + last) / 2, 0.47, phase.name, ha="center", va="center", fontsize=9, color=INK)
+            ax.text((first + last) / 2, 0.47, phase.name, ha="center", va="center", fontsize=9, color=_INK)
 
 
 @styled
@@ -203,7 +203,7 @@ def memory_figure(trace: MemoryTrace, *, by: str = "kind", x: str = "event", ax:
     _phases(axes_in(fig, left, bottom + _PANEL_IN + 0.02, width, _PHASES_IN), trace, x, width)
     handles: list[Any] = [Patch(facecolor=colour, edgecolor="white") for colour in _colours(groups, by)]
     if trace.reserved_bytes:
-        handles.append(Line2D([], [], color=INK, lw=1.2, ls=(0, (4, 2))))
+        handles.append(Line2D([], [], color=_INK, lw=1.2, ls=(0, (4, 2))))
     fig.legend(
         handles,
         names,

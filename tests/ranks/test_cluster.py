@@ -34,7 +34,7 @@ from course_utils.ranks.cluster_explorer import SHAPES, cluster_explorer
 from course_utils.ranks.memory import RankMemory
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, GPTShape
 from course_utils.records.unrecorded import Unrecorded
-from tests.ranks.test_cluster_display import parts_of, wait_for
+from tests.ranks.test_cluster_display import labels, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = GPTShape(width=64, layers=2, heads=2, vocabulary=128, context=32)
@@ -442,9 +442,9 @@ def test_settings_are_told_in_words() -> None:
 
 @pytest.mark.usefixtures("answered")
 def test_the_explorer_shows_what_is_really_simulated() -> None:
-    _, _, message, shown = parts_of(cluster_explorer(SMALL, strategies=["fsdp"], ranks=2, length=32))
-    wait_for(lambda: "to go" not in message.value)
-    assert "fsdp, 2 ranks" in shown.value, message.value
+    viewer = cluster_explorer(SMALL, strategies=["fsdp"], ranks=2, length=32)
+    wait_for(lambda: "to go" not in viewer.message)
+    assert labels(viewer) == ["fsdp, 2 ranks"], viewer.message
 
 
 # What can go wrong

@@ -245,9 +245,10 @@ class MemoryTrace(Result):
 
     def explore(self) -> Any:
         """The picture to zoom into, with every block's name under the pointer; it needs no kernel."""
-        from course_utils.show.memory_figures import MemoryExplorer
+        from course_utils.records.memory_explorer import memory_explorer
+        from course_utils.records.memory_pictures import KIND_COLOURS, description
 
-        return MemoryExplorer(self)
+        return memory_explorer(self, KIND_COLOURS, description(self))
 
     def to_record(self) -> dict[str, Any]:
         """The trace as plain JSON types: blocks as columns, texts once."""

@@ -1,0 +1,634 @@
+// All explorers. Python prepares numbers and sentences (a "state"), this draws them. In JupyterLab it is a widget of
+// anywidget; in a page without a kernel `stored_view` in viewer.py puts it behind its states.
+
+const SVG = "http://www.w3.org/2000/svg";
+const WIDEST = 760;
+const NARROWEST = 320;
+
+// Small tools
+
+// What can have the focus: JupyterLab must not take its arrow keys and Enter for commands.
+const FOCUSED = ["button", "input", "select"];
+
+/** Adds an element; below an SVG it is one of SVG. */
+function add(parent, name, attributes = {}, text = undefined) {
+  const drawn = name === "svg" || parent instanceof SVGElement;
+  const node = drawn ? document.createElementNS(SVG, name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (FOCUSED.includes(name) || "tabindex" in attributes) node.setAttribute("data-lm-suppress-shortcuts", "");
+  if (text !== undefined) node.textContent = text;
+  parent.append(node);
+  return node;
+}
+
+function button(parent, text, onClick, label = "") {
+  const named = label ? { title: label, "aria-label": label } : {};
+  const node = add(parent, "button", { type: "button", ...named }, text);
+  node.addEventListener("click", onClick);
+  return node;
+}
+
+/** Makes room for a drawing of this size. */
+function blank(svg, width, height, words) {
+  svg.replaceChildren();
+  const attributes = { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": words };
+  for (const [key, value] of Object.entries(attributes)) svg.setAttribute(key, value);
+}
+
+function legend(parent, entries) {
+  parent.replaceChildren();
+  for (const [words, style, kind] of entries) {
+    const entry = add(parent, "span", {}, ` ${words}`);
+    const size = { width: 18, height: 12 };
+    add(add(entry, "svg", size), "rect", { ...size, class: kind ?? "", fill: style });
+    entry.prepend(entry.lastChild);
+  }
+}
+
+/** Adds a table; a cell is a text or an element. */
+function table(parent, caption, heads, rows) {
+  const node = add(add(parent, "div", { class: "course-table" }), "table");
+  add(node, "caption", {}, caption);
+  const head = add(add(node, "thead"), "tr");
+  heads.forEach((text) => add(head, "th", { scope: "col" }, text));
+  const body = add(node, "tbody");
+  for (const [name, ...cells] of rows) {
+    const row = add(body, "tr");
+    add(row, "th", { scope: "row" }, name);
+    cells.forEach((cell) => add(row, "td").append(cell));
+  }
+}
+
+/** A line of steps through points [x, y], up to x = end, as a path. */
+function steps(points, end) {
+  const [[x, y], ...rest] = points;
+  return `M${x.toFixed(1)} ${y.toFixed(1)}${rest.map((p) => `H${p[0].toFixed(1)}V${p[1].toFixed(1)}`).join("")}H${end}`;
+}
+
+function formatBytes(count) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  for (; count >= 1023.5 && unit < 4; unit += 1) count /= 1024;
+  return `${count.toFixed(unit === 0 || count >= 99.95 ? 0 : count >= 9.995 ? 1 : 2)} ${units[unit]}`;
+}
+
+function formatTime(us) {
+  return us >= 1e6 ? `${(us / 1e6).toFixed(2)} s` : `${(us / 1e3).toFixed(2)} ms`;
+}
+
+function between(low, value, high) {
+  return Math.max(low, Math.min(high, value));
+}
+
+// The form above a drawing
+
+function addInput(label, field, choose) {
+  const { key, options, value } = field;
+  if (options) {
+    const input = add(label, "select");
+    options.forEach(([words, each]) => add(input, "option", each === null ? { disabled: "" } : {}, words));
+    input.addEventListener("change", () => choose(key, options[input.selectedIndex][1]));
+    return input;
+  }
+  const type = { boolean: "checkbox", number: "number" }[typeof value] ?? "text";
+  const input = add(label, "input", { type });
+  for (const limit of ["min", "max", "step"]) if (limit in field) input.setAttribute(limit, field[limit]);
+  const read = {
+    checkbox: () => input.checked,
+    number: () => between(field.min, Number(input.value) || 0, field.max),
+    text: () => input.value,
+  };
+  const take = () => choose(key, read[type]());
+  input.addEventListener("change", take);
+  input.addEventListener("keydown", (event) => event.key === "Enter" && take()); // in JupyterLab it is no change
+  return input;
+}
+
+/** Adds the fields; returns what puts chosen values into them. */
+function addForm(parent, fields, chosen, choose) {
+  const form = add(parent, "div", { class: "course-form" });
+  const inputs = [];
+  for (const field of fields) {
+    if (field.factor) {
+      button(form, field.label, () => choose(field.key, String(field.factor * Number(chosen()[field.key]))));
+      continue;
+    }
+    const label = add(form, "label", { title: field.hint ?? "" }, `${field.label} `);
+    const input = addInput(label, { ...field, value: chosen()[field.key] }, choose);
+    input.setAttribute("aria-label", field.label);
+    inputs.push([field, input]);
+  }
+  return () => {
+    for (const [field, input] of inputs) {
+      const value = chosen()[field.key];
+      const is = ([, option]) => JSON.stringify(option) === JSON.stringify(value);
+      if (field.options) input.selectedIndex = Math.max(0, field.options.findIndex(is));
+      else if (input.type === "checkbox") input.checked = value;
+      else if (input !== document.activeElement) input.value = value;
+    }
+  };
+}
+
+// The caching allocator, event by event
+
+const BLOCKS = [
+  ["allocated", "allocated"],
+  ["freed, another stream may still use it", "awaiting"],
+  ["cached", "cached"],
+];
+const MOST_ROWS = 12;
+
+function allocator(body, choose) {
+  let state, width, timer;
+  let at = 0;
+  const bar = add(body, "div", { class: "course-form" });
+  button(bar, "◀", () => move(at - 1), "one event back");
+  button(bar, "▶", () => move(at + 1), "one event on");
+  const play = button(bar, "play", () => (timer ? stop() : start()));
+  const slider = add(bar, "input", { type: "range", min: 0, step: 1, "aria-label": "event" });
+  const words = add(body, "p", { class: "course-words", "aria-live": "polite" });
+  legend(add(body, "div", { class: "course-legend" }), BLOCKS.map(([text, kind]) => [text, "", kind]));
+  const svg = add(body, "svg");
+  const numbers = add(body, "p");
+  const end = add(body, "p");
+  slider.addEventListener("input", () => move(Number(slider.value)));
+
+  function stop() {
+    clearInterval(timer);
+    timer = undefined;
+    play.textContent = "play";
+  }
+
+  function start() {
+    if (at === state.events) go(0);
+    play.textContent = "pause";
+    timer = setInterval(() => (at < state.events && svg.isConnected ? go(at + 1) : stop()), 700);
+  }
+
+  function move(to) {
+    stop();
+    go(to);
+  }
+
+  function go(to) {
+    at = between(0, to, state.events);
+    if (at in state.frames) show();
+    else choose("at", at); // a long run: Python computes the moment that is looked at
+  }
+
+  function curves(left, room) {
+    const top = 24;
+    const floor = top + 74;
+    const x = (event) => left + (room * event) / Math.max(state.events, 1);
+    const y = (size) => floor - (74 * size) / state.most;
+    const line = (sizes) => steps(sizes.map((size, event) => [x(event), y(size)]), left + room);
+    add(svg, "text", { x: 0, y: top - 10, class: "note" }, "reserved (line) and allocated (area) over the events");
+    add(svg, "path", { d: `${line(state.allocated)}V${floor}H${left}Z`, class: "area" });
+    add(svg, "path", { d: line(state.reserved), class: "reserved" });
+    add(svg, "path", { d: `M${left} ${floor}h${room}`, class: "axis" });
+    add(svg, "text", { x: left - 6, y: floor + 4, class: "end note" }, "0");
+    if (state.limit && state.limit <= state.most) {
+      add(svg, "path", { d: `M${left} ${y(state.limit)}h${room}`, class: "limit" });
+      add(svg, "text", { x: left - 6, y: y(state.limit) + 4, class: "end note" }, `limit ${formatBytes(state.limit)}`);
+    }
+    add(svg, "path", { d: `M${x(at)} ${top - 4}V${floor + 4}`, class: "cursor" });
+    return floor;
+  }
+
+  function block([offset, bytes, kind, id, requested], x, y, scale, touched) {
+    const size = Math.max(bytes * scale, 0.6);
+    const place = { x: x + offset * scale, y, width: size, height: 19 };
+    const box = add(svg, "rect", { ...place, class: `${BLOCKS[kind][1]} ${id && id === touched ? "touched" : ""}` });
+    const asked = `${id}: ${formatBytes(bytes)}, asked for ${formatBytes(requested)}, ${BLOCKS[kind][0]}`;
+    add(box, "title", {}, id === null ? `${formatBytes(bytes)}, cached` : asked);
+    if (id !== null && id.length * 6.6 + 6 < size) {
+      add(svg, "text", { x: place.x + size / 2, y: y + 14, class: `middle on-${BLOCKS[kind][1]}` }, id);
+    }
+  }
+
+  function pool({ name, bytes, rows: most }, rows, y, left, room) {
+    const scale = room / bytes;
+    const more = rows.length > MOST_ROWS ? `, ${rows.length - MOST_ROWS} more not drawn` : "";
+    add(svg, "text", { x: left, y: y - 5, class: "note" }, `${name} pool (the width is ${formatBytes(bytes)})${more}`);
+    rows.slice(0, MOST_ROWS).forEach(([label, blocks], number) => {
+      const top = y + 26 * number;
+      const last = Math.max(...blocks.map(([offset, size]) => offset + size));
+      const filled = blocks.reduce((sum, [, size]) => sum + size, 0);
+      add(svg, "text", { x: left - 6, y: top + 14, class: "end" }, label);
+      if (filled < last) add(svg, "path", { d: `M${left} ${top + 9.5}h${last * scale}`, class: "gap" });
+      blocks.forEach((each) => block(each, left, top, scale, state.frames[at].touched));
+    });
+    return y + 26 * between(1, most, MOST_ROWS) + 26;
+  }
+
+  function show() {
+    const frame = state.frames[at];
+    const left = width < 560 ? 130 : 180;
+    const room = width - left - 10;
+    const rows = state.pools.reduce((sum, each) => sum + 26 * between(1, each.rows, MOST_ROWS) + 26, 0);
+    blank(svg, width, 132 + rows, state.words);
+    let y = curves(left, room) + 34;
+    for (const each of state.pools) y = pool(each, frame.rows[each.name], y, left, room);
+    words.textContent = frame.words;
+    numbers.textContent = frame.numbers;
+    end.textContent = at === state.events ? state.end : "";
+    slider.max = state.events;
+    slider.value = at;
+  }
+
+  return (newState, newWidth) => {
+    [state, width] = [newState, newWidth];
+    at = Math.min(at, state.events);
+    if (at in state.frames) show();
+  };
+}
+
+// Memory per rank
+
+const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"];
+
+function cluster(body) {
+  const key = add(body, "div", { class: "course-legend" });
+  const svg = add(body, "svg");
+  const below = add(body, "div");
+
+  function bar(row, y, left, scale, memory) {
+    let x = left;
+    row.bars.forEach((size, part) => {
+      const box = { x, y, width: size * scale, height: 20, fill: COLOURS[part] };
+      add(add(svg, "rect", box), "title", {}, row.titles[part]);
+      x += size * scale;
+    });
+    const tooMuch = memory && memory < row.total ? ", does not fit" : "";
+    const line = left + memory * scale;
+    const crossed = memory && x < line && line < x + 70;
+    add(svg, "text", { x: (crossed ? line : x) + 6, y: y + 15 }, row.peak + tooMuch);
+  }
+
+  function draw(rows, words, width, memory) {
+    const narrow = width < 560; // the labels stand above their bars
+    const [left, high] = narrow ? [2, 46] : [130, 30];
+    const scale = (width - left - 150) / Math.max(memory, ...rows.map((row) => row.total));
+    const top = memory ? 30 : 10;
+    blank(svg, width, top + rows.length * high + 6, words);
+    rows.forEach((row, number) => {
+      const y = top + number * high + (narrow ? 18 : 0);
+      const place = narrow ? { x: left, y: y - 5 } : { x: left - 8, y: y + 15, class: "end" };
+      add(svg, "text", place, row.label);
+      bar(row, y, left, scale, memory);
+    });
+    if (memory) {
+      const x = left + memory * scale;
+      const side = x > width / 2 ? "end note" : "note";
+      add(svg, "text", { x, y: 14, class: side }, `dashed: the ${formatBytes(memory)} of a device`);
+      add(svg, "path", { d: `M${x} 20V${top + rows.length * high}`, class: "limit" });
+    }
+  }
+
+  return (state, width, chosen) => {
+    const rows = state.rows.filter((row) => !chosen.bars || row.views.includes(chosen.bars));
+    below.replaceChildren();
+    svg.style.display = rows.length ? "" : "none";
+    key.style.display = svg.style.display;
+    if (!rows.length) return;
+    legend(key, state.parts.map((part, number) => [part, COLOURS[number]]));
+    draw(rows, state.words, width, chosen.memory);
+    table(below, state.caption, state.heads, rows.map((row) => [row.label, ...row.cells]));
+    const notes = add(below, "p", { class: "course-notes" });
+    state.notes.forEach((note) => add(notes, "small", {}, note));
+  };
+}
+
+// Number formats
+
+function formats(body) {
+  const above = add(body, "div");
+  const svg = add(body, "svg");
+  const below = add(add(body, "p"), "small");
+
+  function bits(row) {
+    const code = document.createElement("code");
+    for (const part of ["sign", "exponent", "mantissa"]) {
+      add(code, "span", { class: part }, row[part]);
+      code.append(" ");
+    }
+    return code;
+  }
+
+  /** Marks; a bar if they are too dense. */
+  function marks({ ticks, dense }, left, room, y) {
+    const box = (x, wide) => `M${left + x * room} ${y - 7}h${wide}v14h${-wide}z`;
+    return dense ? box(ticks[0], (ticks[1] - ticks[0]) * room) : ticks.map((x) => box(x, 1.2)).join("");
+  }
+
+  function line(row, y, left, room) {
+    add(svg, "text", { x: left - 8, y: y + 4, class: "end" }, row.name);
+    add(svg, "path", { d: `M${left} ${y}h${room}`, class: "axis" });
+    add(svg, "path", { d: marks(row, left, room, y), class: "ticks" });
+    if (!row.ticks.length) add(svg, "text", { x: left + 6, y: y + 4, class: "note" }, "no number near the value");
+    if (row.mark === null) return;
+    add(svg, "path", { d: `M${left + row.mark * room} ${y - 9}l6 9l-6 9l-6 -9z`, class: "mark" });
+  }
+
+  return (state, width) => {
+    above.replaceChildren();
+    const cells = (row) => [row.name, bits(row), row.stored, row.spacing, row.error];
+    table(above, state.caption, state.heads, state.rows.map(cells));
+    const [left, room, bottom] = [96, width - 112, 30 + 26 * state.rows.length];
+    const middle = left + room / 2;
+    blank(svg, width, bottom + 24, state.words);
+    add(svg, "text", { x: 0, y: 16, class: "note" }, "A mark is a number of the format; the diamond is stored");
+    add(svg, "path", { d: `M${middle} 24V${bottom}`, class: "middle-line" });
+    state.rows.forEach((row, number) => line(row, 43 + 26 * number, left, room));
+    add(svg, "text", { x: left, y: bottom + 16, class: "note" }, "-12.5%");
+    add(svg, "text", { x: middle, y: bottom + 16, class: "middle note" }, "the value");
+    add(svg, "text", { x: left + room, y: bottom + 16, class: "end note" }, "+12.5%");
+    below.textContent = state.footnote;
+  };
+}
+
+// The memory of one call, to zoom into
+
+const HINT = `Point at a block to see what it is. Drag to zoom in, double-click to see the whole call; with the picture
+focused, the arrow keys step through the call.`;
+
+function trace(body) {
+  let state, width, moments, sums, totals, from, to, highest;
+  let cursor = -1;
+  let start = null;
+  const [left, top, room] = [64, 26, 280];
+  const floor = top + room;
+  const bar = add(body, "div", { class: "course-form" });
+  const key = add(body, "div", { class: "course-legend" });
+  const svg = add(body, "svg", { tabindex: 0, class: "course-trace" });
+  const axis = add(add(body, "p", { class: "course-notes" }), "small");
+  const says = add(body, "p", { class: "course-words", "aria-live": "polite" }, HINT);
+  let pointed;
+
+  const x = (moment) => left + ((moment - from) * (width - left - 12)) / (to - from);
+  const y = (bytes) => floor - (room * bytes) / highest;
+
+  /** Running sums of blocks: how many bytes there are at each moment. */
+  function summed(blocks) {
+    const sum = new Float64Array(moments + 1);
+    for (const [bytes, born, died] of blocks) {
+      sum[born] += bytes;
+      sum[died] -= bytes;
+    }
+    for (let i = 1; i < moments; i += 1) sum[i] += sum[i - 1];
+    return sum;
+  }
+
+  function read(newState) {
+    state = newState;
+    moments = state.times_us.length;
+    [from, to] = [0, moments];
+    // Of each kind and all below it.
+    sums = state.kinds.map((_, kind) => summed(state.blocks.filter((block) => block[3] <= kind)));
+    totals = sums.at(-1) ?? new Float64Array(moments + 1);
+    legend(key, [...state.kinds].reverse());
+    axis.textContent = `${state.counted}, each equally wide · ${state.caption}`;
+  }
+
+  /** The drawing's columns: where each begins, and its highest moment. */
+  function columns() {
+    const count = Math.min(to - from, Math.round(width - left - 12));
+    const edge = (column) => from + Math.round((column * (to - from)) / count);
+    return Array.from({ length: count }, (_, column) => {
+      let best = edge(column);
+      for (let i = best; i < edge(column + 1); i += 1) if (totals[i] > totals[best]) best = i;
+      return [edge(column), best];
+    });
+  }
+
+  function grid() {
+    const unit = [2 ** 30, 2 ** 20, 2 ** 10].find((size) => Math.max(...totals, ...state.reserved_bytes) >= size) ?? 1;
+    const rough = highest / unit / 5;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.999) * power;
+    for (let value = 0; value * unit <= highest; value += step) {
+      add(svg, "path", { d: `M${left} ${y(value * unit)}H${width - 12}`, class: "grid" });
+      add(svg, "text", { x: left - 6, y: y(value * unit) + 4, class: "end" }, String(Number(value.toPrecision(3))));
+    }
+    const label = `memory (${formatBytes(unit).split(" ")[1]})`;
+    add(svg, "text", { transform: `translate(14 ${top + room / 2}) rotate(-90)`, class: "middle" }, label);
+  }
+
+  function phases() {
+    for (const [name, first, last] of state.phases) {
+      const [a, b] = [x(Math.max(from, first)), x(Math.min(to, last + 1))];
+      if (a >= b) continue;
+      add(svg, "rect", { x: a, y: 4, width: b - a, height: 16, class: "phase" });
+      if (b - a > 7 * name.length) add(svg, "text", { x: (a + b) / 2, y: 16, class: "middle" }, name);
+    }
+  }
+
+  function peak() {
+    if (state.peak < from || state.peak >= to) return;
+    const [at, height] = [x(state.peak + 0.5), y(totals[state.peak])];
+    const right = at > left + 0.6 * (width - left);
+    const words = `peak ${formatBytes(totals[state.peak])}`;
+    add(svg, "path", { d: `M${at} ${height}l-5 -8h10z`, class: "peak" });
+    add(svg, "text", { x: at + (right ? -8 : 8), y: height - 3, class: right ? "end peak" : "peak" }, words);
+  }
+
+  function draw() {
+    const shown = columns();
+    highest = 1.1 * Math.max(...shown.map(([, i]) => Math.max(totals[i], state.reserved_bytes[i] ?? 0))) || 1;
+    blank(svg, width, floor + 24, state.words);
+    grid();
+    const line = (values) => steps(shown.map(([begin, best]) => [x(begin), y(values[best])]), width - 12);
+    // The highest first: what is painted later hides all but the topmost strip of it.
+    for (let kind = sums.length - 1; kind >= 0; kind -= 1) {
+      add(svg, "path", { d: `${line(sums[kind])}V${floor}H${left}Z`, fill: state.kinds[kind][1] });
+    }
+    if (state.reserved_bytes.length) add(svg, "path", { d: line(state.reserved_bytes), class: "limit" });
+    phases();
+    peak();
+    const end = `event ${to - 1}, ${formatTime(state.times_us[to - 1])}`;
+    add(svg, "text", { x: left, y: floor + 16, class: "note" }, `event ${from}, ${formatTime(state.times_us[from])}`);
+    add(svg, "text", { x: width - 12, y: floor + 16, class: "end note" }, end);
+    pointed = add(svg, "g");
+  }
+
+  function outline(index) {
+    const [bytes, born, died] = state.blocks[index];
+    const below = summed(state.blocks.slice(0, index));
+    const [first, last] = [Math.max(born, from), Math.min(died, to)];
+    const low = [];
+    for (let i = first; i < last; i += 1) low.push([x(i), y(below[i])]);
+    const high = low.map(([at], i) => [at, y(below[first + i] + bytes)]);
+    const back = high.map(([at, height], i) => `L${x(first + i + 1)} ${height}H${at}`).reverse();
+    return `${steps(low, x(last))}${back.join("")}Z`;
+  }
+
+  function describe(index) {
+    const [bytes, born, died, kind, module, code, op, count] = state.blocks[index];
+    const size = formatBytes(bytes) + (count > 1 ? ` in ${count} blocks` : "");
+    const where = [module, op, code].map((text) => state.texts[text]).filter(Boolean);
+    const begin = born ? `event ${born}` : "before the call";
+    const end = died < moments ? `event ${died}` : "after the call";
+    return [`${size} of ${state.kinds[kind][0]}`, ...where, `from ${begin} to ${end}`].join(" · ");
+  }
+
+  /** The block at a height; without one, the largest that is there. */
+  function blockAt(moment, height) {
+    let best = -1;
+    let sum = 0;
+    state.blocks.forEach(([bytes, born, died], index) => {
+      if (born > moment || moment >= died) return;
+      const larger = best < 0 || bytes > state.blocks[best][0];
+      const covers = best < 0 && sum + bytes > height;
+      if (height === null ? larger : covers) best = index;
+      sum += bytes;
+    });
+    return best;
+  }
+
+  function point(moment, height = null) {
+    cursor = moment;
+    const index = blockAt(moment, height);
+    pointed.replaceChildren();
+    add(pointed, "path", { d: `M${x(moment + 0.5)} ${top}V${floor}`, class: "cursor" });
+    if (index >= 0) add(pointed, "path", { d: outline(index), class: "pointed" });
+    const reserved = state.reserved_bytes.length ? `, ${formatBytes(state.reserved_bytes[moment])} reserved` : "";
+    const block = index < 0 ? "" : ` ${height === null ? "The largest block: " : ""}${describe(index)}.`;
+    const when = `Event ${moment} (${formatTime(state.times_us[moment])})`;
+    says.textContent = `${when}: ${formatBytes(totals[moment])}${reserved}.${block}`;
+  }
+
+  function zoom(a, b) {
+    const wide = Math.max(Math.min(8, moments), Math.round(b - a));
+    from = between(0, Math.round(a), moments - wide);
+    to = Math.min(moments, from + wide);
+    draw();
+  }
+
+  /** Zooms by a factor around what was pointed at. */
+  function scale(factor) {
+    const middle = cursor >= from && cursor < to ? cursor : (from + to) / 2;
+    zoom(middle - (factor * (to - from)) / 2, middle + (factor * (to - from)) / 2);
+  }
+
+  function shift(share) {
+    zoom(from + share * (to - from), to + share * (to - from));
+  }
+
+  function step(by) {
+    const next = between(0, (cursor < 0 ? from : cursor) + by, moments - 1);
+    if (next < from || next >= to) zoom(next - (to - from) / 2, next + (to - from) / 2);
+    point(next);
+  }
+
+  function whole() {
+    zoom(0, moments);
+  }
+
+  function aroundPeak() {
+    zoom(state.peak - moments / 20, state.peak + moments / 20);
+    point(state.peak);
+  }
+
+  function place(event) {
+    const box = svg.getBoundingClientRect();
+    const [px, py] = [event.clientX - box.left, event.clientY - box.top].map((at) => (at * width) / box.width);
+    const moment = Math.floor(from + ((px - left) * (to - from)) / (width - left - 12));
+    return { x: px, moment: between(from, moment, to - 1), height: Math.max(0, ((floor - py) / room) * highest) };
+  }
+
+  svg.addEventListener("pointermove", (event) => {
+    const at = place(event);
+    point(at.moment, at.height);
+    if (start) {
+      const box = { x: Math.min(start.x, at.x), width: Math.abs(at.x - start.x), y: top, height: room };
+      add(pointed, "rect", { ...box, class: "chosen" });
+    }
+  });
+  svg.addEventListener("pointerdown", (event) => {
+    start = place(event);
+    event.preventDefault();
+    svg.focus();
+  });
+  window.addEventListener("pointerup", (event) => {
+    if (!start) return;
+    const [at, begin] = [place(event), start];
+    start = null;
+    if (Math.abs(at.x - begin.x) > 6) zoom(Math.min(begin.moment, at.moment), Math.max(begin.moment, at.moment) + 1);
+  });
+  svg.addEventListener("dblclick", whole);
+  const keys = {
+    ArrowLeft: () => step(-1),
+    ArrowRight: () => step(1),
+    "+": () => scale(0.5),
+    "-": () => scale(2),
+    Escape: whole,
+  };
+  svg.addEventListener("keydown", (event) => {
+    if (!(event.key in keys)) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+  button(bar, "Whole call", whole);
+  button(bar, "Around the peak", aroundPeak);
+  button(bar, "Zoom in", () => scale(0.5));
+  button(bar, "Zoom out", () => scale(2));
+  button(bar, "Earlier", () => shift(-0.5));
+  button(bar, "Later", () => shift(0.5));
+
+  return (newState, newWidth) => {
+    width = newWidth;
+    if (newState !== state) read(newState);
+    draw();
+  };
+}
+
+// Putting it together
+
+const VIEWS = { allocator, cluster, formats, trace };
+const ABSENT = "This one was not computed ahead: choose another, or simulate it in JupyterLab.";
+
+/** What is to be drawn: Python's answer, or in a page the stored state that belongs to what is chosen. */
+function stateOf(model) {
+  const chosen = model.get("chosen");
+  const belongs = (state) => Object.entries(state.when ?? {}).every(([key, value]) => chosen[key] === value);
+  return model.get("states") ? model.get("states").find(belongs) : model.get("state");
+}
+
+function render({ model, el }) {
+  el.classList.add("course-viewer");
+  el.replaceChildren();
+  let width = WIDEST;
+  const choose = (key, value) => {
+    model.set("chosen", { ...model.get("chosen"), [key]: value });
+    model.save_changes();
+    redraw();
+  };
+  const fill = addForm(el, model.get("form"), () => model.get("chosen"), choose);
+  const message = add(el, "p", { role: "status" });
+  const draw = VIEWS[model.get("view")](add(el, "div"), choose);
+  const redraw = () => {
+    const state = stateOf(model);
+    fill();
+    message.textContent = state ? model.get("message") ?? "" : ABSENT;
+    if (state) draw(state, width, model.get("chosen"));
+  };
+  const measure = () => {
+    const before = width;
+    width = between(NARROWEST, el.clientWidth || width, WIDEST);
+    if (width !== before) redraw();
+  };
+  for (const trait of ["state", "message", "chosen"]) model.on(`change:${trait}`, redraw);
+  redraw();
+  measure();
+  new ResizeObserver(measure).observe(el);
+}
+
+/** Draws what stands in a page: its data behave as a widget's that Python does not answer. */
+function drawStored(el) {
+  const content = JSON.parse(el.querySelector("script").textContent);
+  const get = (key) => content[key];
+  const set = (key, value) => (content[key] = value);
+  render({ el, model: { get, set, save_changes() {}, on() {} } });
+}
+
+export default { render, drawStored };

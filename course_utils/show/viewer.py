@@ -1,0 +1,121 @@
+"""Explorers: Python prepares numbers and sentences, and one script draws them, in JupyterLab and in stored pages."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+_SCRIPT = Path(__file__).with_name("viewer.js")
+_STYLE = Path(__file__).with_name("viewer.css")
+
+# In a page the script is no module: it draws where it stands, before the rest of the page is there.
+_PAGE = """<style>{style}</style>
+<div class="course-viewer" id="viewer-{identity}">
+{fallback}
+<script type="application/json">{content}</script>
+</div>
+<script>(function () {{
+"use strict";
+{script}
+viewer.drawStored(document.currentScript.previousElementSibling);
+}}());</script>"""
+
+
+class Viewer(anywidget.AnyWidget):
+    """An explorer in JupyterLab. The script says in ``chosen`` what a person asks for; Python answers in ``state``.
+
+    Attributes:
+        view: what is drawn: one of the views in ``viewer.js``.
+        form: the fields above the drawing; see `field`.
+        chosen: the fields' values, by their keys.
+        state: what is to be drawn.
+        message: a line above the drawing, for errors and progress.
+    """
+
+    _esm = _SCRIPT
+    _css = _STYLE
+    view = traitlets.Unicode().tag(sync=True)
+    form = traitlets.List().tag(sync=True)
+    chosen = traitlets.Dict().tag(sync=True)
+    state = traitlets.Dict().tag(sync=True)
+    message = traitlets.Unicode().tag(sync=True)
+
+
+def field(key: str, label: str, options: Iterable[Any] | None = None, **more: Any) -> dict[str, Any]:
+    """A field of a viewer's form: a list if it has options (values, or pairs of words and value), else by its value.
+
+    Args:
+        key: of its value in ``chosen``.
+        label: what stands before it.
+        options: what can be chosen.
+        **more: ``min``, ``max`` and ``step`` of a number; ``hint``.
+
+    Returns:
+        The field, as the script reads it.
+    """
+    pairs = [each if isinstance(each, tuple) else (str(each), each) for each in options or ()]
+    return {"key": key, "label": label, **({"options": pairs} if pairs else {}), **more}
+
+
+@dataclass(frozen=True)
+class StoredView:
+    """What shows itself in a page without a kernel.
+
+    Attributes:
+        text: for a terminal.
+        html: for a page; see `stored_view`.
+    """
+
+    text: str
+    html: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+def stored_view(
+    view: str, states: Sequence[dict[str, Any]], fallback: str, form: Sequence[Any] = (), **chosen: Any
+) -> str:
+    """An explorer for pages without a kernel, with all that it needs inside; the same in every process.
+
+    Args:
+        view: one of the views in ``viewer.js``.
+        states: what can be drawn. Each says under ``when`` which of the chosen values it belongs to.
+        fallback: HTML for where no script runs, such as on GitHub.
+        form: the fields.
+        **chosen: the fields' first values.
+
+    Returns:
+        HTML.
+    """
+    content = {"view": view, "form": form, "chosen": chosen, "states": states}
+    packed = json.dumps(content, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
+    return _PAGE.format(
+        style=_STYLE.read_text(encoding="utf-8").strip(),
+        identity=hashlib.sha256(packed.encode()).hexdigest()[:10],
+        fallback=fallback,
+        content=packed,
+        script=_SCRIPT.read_text(encoding="utf-8").replace("export default", "const viewer =").strip(),
+    )
+
+
+def table_html(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A plain table. The first cell of each row is its name."""
+    body = []
+    for name, *cells in rows:
+        texts = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        body.append(f'<tr><th scope="row">{html.escape(name)}</th>{texts}</tr>')
+    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
+    lines = [f"<caption>{html.escape(caption)}</caption>", f"<thead><tr>{head}</tr></thead>", "<tbody>", *body]
+    return "\n".join(["<table>", *lines, "</tbody>", "</table>"])

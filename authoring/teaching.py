@@ -6,36 +6,47 @@ Plans are in ``book/instructors.yml``. Everything else comes from records, from 
 from __future__ import annotations
 
 import ast
-import itertools
+import importlib
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 from authoring.demo import SET_UP_ID, demo_notebook, demo_times
 from authoring.evidence import EvidenceError, environment_of, evaluate, in_words, machines
-from authoring.excerpts import Question, asked
 from authoring.prose import figure, reading_minutes
+from course_utils.lessons.answers import Exercise
 from course_utils.records.kinds.comparison import Case
-from course_utils.records.lessons import Lesson, LessonError, find_lesson, notebooks_root
+from course_utils.records.lessons import Lesson, LessonError, find_lesson
 from course_utils.records.notebook_files import read_notebook
-from course_utils.records.store import package_root
 
+PLANS = Path(__file__).resolve().parents[1] / "book" / "instructors.yml"
 _HALF_A_DAY = 300  # minutes; a longer day has lunch
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """One number that the room will see, on one machine.
+class Question:
+    """What a cell asks the reader to predict, and the unit of the answer. What only a run can fill in is three dots."""
 
-    Attributes:
-        say: what is measured.
-        machine: where it was recorded.
-        caption: machine, versions and date.
-        words: the result, with its interval.
-    """
+    words: str
+    unit: str = ""
+
+    @property
+    def direction(self) -> str:
+        """``times as fast`` or ``times as long``, if the question asks for one of them."""
+        match = re.search(r"times (?:as (fast|long)|(fast)er)", self.words)
+        return f"times as {match[1] or match[2]}" if match else ""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One number that the room will see: what is measured, where, and the result with its interval."""
 
     say: str
     machine: str
@@ -45,13 +56,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class WrongTurn:
-    """A misconception that a check recognises.
-
-    Attributes:
-        exercise: the exercise's name.
-        turn: the misconception in a few words.
-        hint: what the check answers.
-    """
+    """A misconception that a check recognises: the exercise's name, the misconception, and what the check answers."""
 
     exercise: str
     turn: str
@@ -60,13 +65,7 @@ class WrongTurn:
 
 @dataclass(frozen=True)
 class Stop:
-    """One part of a route.
-
-    Attributes:
-        what: its name.
-        lesson: the lesson that is taught, or None for a break and the like.
-        minutes: how long it takes.
-    """
+    """One part of a route: a break or the like, or how a lesson is taught."""
 
     what: str
     lesson: Lesson | None
@@ -75,14 +74,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Route:
-    """A way through the course.
-
-    Attributes:
-        name: such as "Half a day".
-        minutes: how long the room is free on each day.
-        about: what it is for, in a sentence.
-        days: the parts of each day, in order, with breaks.
-    """
+    """A way through the course: how long the room is free on each day, and the parts of each day with their breaks."""
 
     name: str
     minutes: int
@@ -90,33 +82,20 @@ class Route:
     days: tuple[tuple[Stop, ...], ...]
 
     @property
-    def stops(self) -> tuple[Stop, ...]:
-        """The parts of all days."""
-        return tuple(itertools.chain(*self.days))
-
-    @property
     def planned_minutes(self) -> tuple[int, ...]:
         """Minutes of each day."""
         return tuple(sum(stop.minutes for stop in day) for day in self.days)
 
+    @property
+    def spare_minutes(self) -> tuple[int, ...]:
+        """Minutes of each day for which nothing is planned."""
+        return tuple(self.minutes - minutes for minutes in self.planned_minutes)
+
 
 @cache
-def _plans(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise LessonError(f"{path.name} cannot be read: {error}. Restore it from git.") from error
-
-
 def plans() -> dict[str, Any]:
-    """Returns what ``book/instructors.yml`` holds.
-
-    Raises:
-        LessonError: if it is missing or damaged.
-    """
-    return _plans(notebooks_root().resolve().parent / "book" / "instructors.yml")
+    """Returns what ``book/instructors.yml`` holds."""
+    return yaml.safe_load(PLANS.read_text(encoding="utf-8"))
 
 
 def stated_minutes(lesson: Lesson) -> int:
@@ -125,32 +104,16 @@ def stated_minutes(lesson: Lesson) -> int:
 
 
 def demo_minutes(lesson: Lesson) -> float:
-    """Returns how long a five-minute path takes: its words at reading speed, and its cells on the slowest machine.
-
-    Args:
-        lesson: the lesson.
-
-    Example:
-        >>> demo_minutes(find_lesson("pinned_memory")) < 8
-        True
-    """
+    """Returns how long a five-minute path takes: its words at reading speed, and its cells on the slowest machine."""
     shown = [cell["source"] for cell in demo_notebook(lesson)["cells"] if not cell["id"].startswith(SET_UP_ID)]
     return reading_minutes(shown) + max((timed.seconds for timed in demo_times(lesson)), default=0) / 60
 
 
 def routes() -> list[Route]:
-    """Returns the routes, with the minutes that lessons and five-minute paths take now.
-
-    Example:
-        >>> [route.name for route in routes()]
-        ['Half a day', 'Half a day without a GPU', 'One day', 'Two days']
-        >>> all(minutes <= route.minutes for route in routes() for minutes in route.planned_minutes)
-        True
-    """
-    planned = plans()
+    """Returns the routes, with the minutes that lessons and five-minute paths take now."""
     return [
-        Route(each["name"], each["minutes"], each["about"], tuple(_days(each, planned["plan"])))
-        for each in planned["routes"]
+        Route(each["name"], each["minutes"], each["about"], tuple(_days(each, plans()["plan"])))
+        for each in plans()["routes"]
     ]
 
 
@@ -159,11 +122,10 @@ def _days(route: dict[str, Any], plan: dict[str, int]) -> Iterator[tuple[Stop, .
     for number, day in enumerate(route["days"], start=1):
         stops = [Stop("Welcome", None, plan["welcome"])] if number == 1 else []
         for lesson in map(find_lesson, sorted([*day["lessons"], *day["demos"]])):
-            name = f"{lesson.number:02d} · {lesson.title}"
             if lesson.number in day["lessons"]:
-                stops.append(Stop(f"{name}, with discussion", lesson, stated_minutes(lesson) + discussion))
+                stops.append(Stop("with discussion", lesson, stated_minutes(lesson) + discussion))
             else:
-                stops.append(Stop(f"{name}, five-minute path", lesson, math.ceil(demo_minutes(lesson))))
+                stops.append(Stop("five-minute path", lesson, math.ceil(demo_minutes(lesson))))
         if number == len(route["days"]):
             stops.append(Stop("What will you measure in your own program?", None, plan["wrap_up"]))
         yield tuple(_with_breaks(stops, plan, has_lunch=route["minutes"] > _HALF_A_DAY))
@@ -188,24 +150,14 @@ def _with_breaks(stops: Sequence[Stop], plan: dict[str, int], has_lunch: bool) -
 def expectations(lesson: Lesson) -> list[Expectation]:
     """Returns the numbers to expect, on each machine that has recorded them.
 
-    Args:
-        lesson: the lesson.
-
     Raises:
         EvidenceError: if no machine at all has a number that ``book/instructors.yml`` names.
-
-    Example:
-        >>> found = expectations(find_lesson("pinned_memory"))
-        >>> found[0].say
-        'Through the staging buffer, 64 KiB'
-        >>> "times as long" in found[0].words
-        True
     """
     question = question_of(lesson)
-    found = []
+    expected: list[Expectation] = []
     for each in plans()["expect"].get(lesson.slug, []):
         problem: EvidenceError | None = None
-        before = len(found)
+        before = len(expected)
         for machine in machines():
             try:
                 words = _answer(evaluate(each["value"], machine), each.get("unit"), question)
@@ -213,27 +165,10 @@ def expectations(lesson: Lesson) -> list[Expectation]:
             except EvidenceError as error:  # this machine has no record of it, or one of another size
                 problem = error
             else:
-                found.append(Expectation(each["say"], machine, caption, words))
-        if problem and len(found) == before:
+                expected.append(Expectation(each["say"], machine, caption, words))
+        if problem and len(expected) == before:
             raise problem
-    return found
-
-
-def question_of(lesson: Lesson) -> Question:
-    """Returns what a lesson asks the room to predict.
-
-    Raises:
-        LessonError: if no cell asks.
-
-    Example:
-        >>> question_of(find_lesson("fsdp")).direction
-        'times as fast'
-    """
-    for cell in read_notebook(lesson.path)["cells"]:
-        question = asked(cell["source"]) if cell["cell_type"] == "code" else None
-        if question:
-            return question
-    raise LessonError(f"{lesson.name} asks for no prediction: add a cell with predict().")
+    return expected
 
 
 def _answer(value: Any, unit: str | None, question: Question) -> str:
@@ -244,50 +179,69 @@ def _answer(value: Any, unit: str | None, question: Question) -> str:
     return words if unit or not question.unit else f"{words} {question.unit}"
 
 
-def wrong_turns(lesson: Lesson) -> list[WrongTurn]:
-    """Returns what the checks of a lesson recognise, with the hint that each gives.
+def question_of(lesson: Lesson) -> Question:
+    """Returns what a lesson asks the room to predict.
 
-    Args:
-        lesson: the lesson.
+    Raises:
+        LessonError: if no cell asks.
+    """
+    for cell in read_notebook(lesson.path)["cells"]:
+        question = asked(cell["source"]) if cell["cell_type"] == "code" else None
+        if question:
+            return question
+    raise LessonError(f"{lesson.name} asks for no prediction: add a cell with predict().")
+
+
+def asked(source: str) -> Question | None:
+    """Returns the question of a code cell that asks for a prediction, or None.
 
     Example:
-        >>> wrong_turns(find_lesson("pinned_memory"))[0].exercise
-        'Is it worth it?'
+        >>> asked('predict("How many times as fast?", low=1)')
+        Question(words='How many times as fast?', unit='')
     """
+    nodes = list(ast.walk(ast.parse(source)))
+    named = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
+    for node in nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "predict":
+            question = named.get(ast.unparse(node.args[0]), node.args[0])
+            parts = question.values if isinstance(question, ast.JoinedStr) else [question]
+            words = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+            units = [ast.literal_eval(keyword.value) for keyword in node.keywords if keyword.arg == "unit"]
+            return Question(words, *units)
+    return None
+
+
+def wrong_turns(lesson: Lesson) -> list[WrongTurn]:
+    """Returns what the checks of a lesson recognise, with the hint that each gives."""
+    checks = vars(importlib.import_module(f"course_utils.lessons.{lesson.slug}.checks")).values()
     return [
-        WrongTurn(name, key.replace("_", " "), hint)
-        for name, hints in _checks(package_root() / "lessons" / lesson.slug / "checks.py")
-        for key, hint in hints.items()
+        WrongTurn(check.name, key.replace("_", " "), hint)
+        for check in checks
+        if isinstance(check, Exercise)
+        for key, hint in check.hints.items()
     ]
 
 
-def _checks(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Name and hints of each check, read from the text of its module: importing it would import torch."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        for call in getattr(node, "decorator_list", []):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "exercise":
-                hints = next(keyword.value for keyword in call.keywords if keyword.arg == "hints")
-                yield ast.literal_eval(call.args[0]), ast.literal_eval(hints)
-
-
 def presenter_notes(lesson: Lesson) -> str:
-    """Returns Markdown for whoever gives the five-minute path: times, what to expect, where people go wrong.
+    """Returns Markdown for whoever gives the five-minute path: times, what to expect, where people go wrong."""
+    cells = demo_notebook(lesson)["cells"]
+    return rendered(
+        "presenter_notes.md.j2",
+        times=demo_times(lesson),
+        first_lines={cell["id"]: cell["source"].split("\n", 1)[0] for cell in cells},
+        expectations=expectations(lesson),
+        wrong_turns=wrong_turns(lesson),
+    )
 
-    Args:
-        lesson: the lesson.
+
+def rendered(template: str, **values: Any) -> str:
+    """Returns Markdown from a template in ``authoring/templates``.
+
+    Its filter ``words`` is `in_words`, and ``link`` leads to a lesson from a page of the book.
     """
-    parts = ["Fold this away before the room comes in. Ask for the prediction first, then run cell after cell.", ""]
-    first_lines = {
-        cell["id"]: cell["source"].split("\n", 1)[0] for cell in demo_notebook(lesson)["cells"] if cell["source"]
-    }
-    for timed in demo_times(lesson):
-        about = "" if timed.as_it_is else " The code has changed since."
-        parts += [f"**Time** on {timed.caption}: {in_words(timed.seconds, 's')} in all.{about}", ""]
-        slow = {name: seconds for name, seconds in timed.cells_s.items() if seconds >= 1 and name in first_lines}
-        parts += [f"- {in_words(seconds, 's')}: `{first_lines[name]}`" for name, seconds in slow.items()]
-        parts += [""]
-    parts += ["**Expect**", ""]
-    parts += [f"- {each.say}: {each.words}. *{each.caption}*" for each in expectations(lesson)]
-    parts += ["", "**Where people go wrong**, and the hint that helps", ""]
-    parts += [f"- *{turn.exercise}*, {turn.turn}: {turn.hint}" for turn in wrong_turns(lesson)]
-    return "\n".join(parts)
+    folder = FileSystemLoader(Path(__file__).parent / "templates")
+    # Markdown, where nothing is escaped; all values are ours.
+    environment = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment.filters["words"] = in_words
+    environment.filters["link"] = lambda of: f"[{of.number:02d} · {of.title}](../notebooks/{of.path.name})"
+    return environment.get_template(template).render(values)

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
-from authoring.demo import KIND, code_of, demo_notebook, time_demo
+from authoring.demo import TIMES, code_hash, demo_notebook, time_demo
 from course_utils.commands.recording import environment_here
+from course_utils.records.files import write_whole
 from course_utils.records.lessons import find_lesson, find_lessons
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
@@ -24,18 +22,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time the five-minute path of each lesson.")
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="number, name or file; default: all")
     chosen = parser.parse_args().lessons
-    lessons = [find_lesson(name) for name in chosen] if chosen else find_lessons()
     here = environment_here()
-    path = ROOT / "course_utils" / "benchmark_records" / KIND / f"{here.machine}.json"
+    path = TIMES / f"{here.machine}.json"
     timed = json.loads(path.read_text(encoding="utf-8"))["lessons"] if path.is_file() else {}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for lesson in lessons:
+    for lesson in map(find_lesson, chosen) if chosen else find_lessons():
         set_up_s, cells_s = time_demo(lesson)
         rounded = {name: round(seconds, 2) for name, seconds in cells_s.items()}
-        code = code_of(demo_notebook(lesson))
+        code = code_hash(demo_notebook(lesson))
         timed[lesson.slug] = {"code": code, "set_up_s": round(set_up_s, 2), "cells_s": rounded}
         record = {"environment": here.to_record(), "lessons": timed}
-        path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
         print(f"{lesson.name}: set-up {set_up_s:.1f} s, cells {sum(cells_s.values()):.1f} s", flush=True)
 
 

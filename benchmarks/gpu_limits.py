@@ -1,21 +1,15 @@
 """What a GPU can do at best, asked of others than the course: NVML for its link, cuBLAS itself for its matrix product.
 
-    python -m benchmarks.gpu_limits --output limits.json
-
-The course's own ceilings are measured as lessons measure them. Here they are held against sources that share nothing
-with them: the PCIe link as NVML reports it, ``cublasGemmEx`` called without any of torch's code, and other timers
-(``triton.testing.do_bench``, ``torch.utils.benchmark``).
-
-On a CPU the same runs smaller, with NumPy's matrix product in the place of cuBLAS, so that all of it can be tried.
+The course's own ceilings are measured as lessons measure them. ``tests/gpu`` holds them against sources that share
+nothing with them: the PCIe link as NVML reports it, ``cublasGemmEx`` called without any of torch's code, and another
+timer, ``triton.testing.do_bench``.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +17,8 @@ from typing import Any
 
 import torch
 
-from course_utils.measure.ceilings import ceilings
 from course_utils.measure.devices import device_under_test
-from course_utils.measure.machine import course_size, device_kind
-from course_utils.records.kinds.ceilings import Ceilings
-from course_utils.records.store import write_json
+from course_utils.measure.machine import device_kind
 
 # GB/s of one lane in one direction, by PCIe generation, coding included.
 _LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
@@ -153,14 +144,6 @@ def _accept(status: int) -> None:
         raise RuntimeError(f"cuBLAS answered with status {status}")
 
 
-@contextlib.contextmanager
-def _numpy_product() -> Iterator[Product]:
-    """The CPU's stand-in: NumPy brings a BLAS of its own."""
-    import numpy as np
-
-    yield lambda a, b, c: np.matmul(a.numpy(), b.numpy(), out=c.numpy())
-
-
 def best_by_events(fn: Callable[[], Any], samples: int = 40) -> float:
     """Seconds of the quickest of many calls: by events on a GPU, by the host clock on a CPU."""
     device = device_under_test()
@@ -181,95 +164,3 @@ def best_by_do_bench(fn: Callable[[], Any]) -> float:
     except ImportError as error:
         raise Unavailable("Triton is not installed") from error
     return do_bench(fn, warmup=50, rep=300, return_mode="min") / 1e3
-
-
-def best_by_timer(fn: Callable[[], Any]) -> float:
-    """Seconds of the quickest block by ``torch.utils.benchmark.Timer``."""
-    from torch.utils.benchmark import Timer
-
-    return min(Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads()).blocked_autorange().times)
-
-
-TIMERS = {
-    "events": best_by_events,
-    "do_bench": best_by_do_bench,
-    "torch.utils.benchmark": best_by_timer,
-}
-
-
-def product_rates(found: Ceilings) -> dict[str, Any]:
-    """Rates of one matrix product by several routes and timers, in FLOP/s, beside the course's ceiling.
-
-    The dtype is bf16 on a GPU. On a CPU it is fp32, which NumPy knows.
-
-    Args:
-        found: the machine's ceilings; the product is of the size that they were measured at.
-
-    Returns:
-        ``dtype``, ``n``, ``ceiling``, ``routes`` (rate by route and timer), ``error`` (of the direct product, relative
-        to torch's) and ``missing`` (what could not be measured, and why).
-    """
-    on_gpu = device_kind() == "cuda"
-    dtype = torch.bfloat16 if on_gpu else torch.float32
-    n = found.parameters["matmul_n"]
-    a, b = (torch.randn(n, n, device="cuda" if on_gpu else "cpu").to(dtype) for _ in range(2))
-    mine, other = torch.empty_like(a), torch.empty_like(a)
-    dtype_name = str(dtype).removeprefix("torch.")
-    result: dict[str, Any] = {
-        "dtype": dtype_name,
-        "n": n,
-        "ceiling": found[f"matmul {dtype_name}"].value,
-        "routes": {},
-        "missing": {},
-    }
-
-    def rates(route: str, fn: Callable[[], Any]) -> None:
-        for timer, best_s in TIMERS.items():
-            try:
-                result["routes"][f"{route}, {timer}"] = 2 * n**3 / best_s(fn)
-            except Unavailable as reason:
-                result["missing"][f"{route}, {timer}"] = str(reason)
-
-    rates("torch.mm", lambda: torch.mm(a, b, out=mine))
-    direct = "cublasGemmEx, direct" if on_gpu else "NumPy"
-    try:
-        with cublas_product() if on_gpu else _numpy_product() as product:
-            product(a, b, other)
-            torch.mm(a, b, out=mine)
-            result["error"] = ((other.float() - mine.float()).norm() / mine.float().norm()).item()
-            rates(direct, lambda: product(a, b, other))
-    except Unavailable as reason:
-        result["missing"][direct] = str(reason)
-    return result
-
-
-def measured() -> dict[str, Any]:
-    """Everything: ceilings, link and products, as plain JSON types."""
-    found = ceilings()
-    try:
-        link = pcie_link()
-        of_link: dict[str, Any] = {"generation": link.generation, "width": link.width, "bytes_s": link.bytes_s}
-    except Unavailable as reason:
-        of_link = {"missing": str(reason)}
-    return {
-        "size": course_size(),
-        "ceilings": found.to_record(),
-        "link": of_link,
-        "product": product_rates(found),
-    }
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Measure, and write a JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=Path, required=True, help="the JSON file")
-    options = parser.parse_args(arguments)
-    found = measured()
-    write_json(options.output, found)
-    for route, rate in found["product"]["routes"].items():
-        print(f"{route}: {rate / 1e12:.3g} TFLOP/s; the ceiling is {found['product']['ceiling'] / 1e12:.3g}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Everything that needs a GPU, by one command: tests, limits, records of all lessons, and the timers side by side.
+"""Everything that needs a GPU, by one command: tests, records of all lessons, and the timers side by side.
 
     python -m benchmarks.gpu_run
     python -m benchmarks.gpu_run --seconds 570 --bundle gpu_run.tar.gz   # a machine that is lent for ten minutes
@@ -20,17 +20,17 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import tarfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 from benchmarks import gpu_summary
 from course_utils.commands import recording
@@ -39,47 +39,18 @@ from course_utils.records.kinds.environment import Environment
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "benchmarks" / "results" / "gpu"  # ignored by git
-# What nobody has measured yet comes first, what a CPU shows as well comes last.
-ORDER = (
-    "pinned_memory",
-    "flatten_parameters",
-    "flash_attention",
-    "mixed_precision",
-    "caching_allocator",
-    "torch_compile",
-    "measuring",
-    "on_device_tensors",
-    "memory_snapshots",
-    "fsdp",
-    "ddp",
-)
-# Tests that are started together; a file that is named nowhere is in the group "lessons".
-TEST_GROUPS = {
-    "measuring": ("clocks", "limits", "memory", "trace_memory", "pinned_memory"),
-    "allocator": ("allocator", "caching_allocator", "memory_snapshots"),
-    "ranks": ("ranks", "ddp", "fsdp"),
-}
-LESSON_LIMIT_S = 240.0
-# With less time left than this a part is not begun, and a shorter one is: what is cut short runs again as a whole.
-# Estimates: where compilers, processes and ranks have to start, it takes longer.
-LEAST_S = {
-    "tests-allocator": 180.0,
-    "tests-ranks": 120.0,
-    "tests-slow": 240.0,
-    "lesson-caching_allocator": 100.0,
-    "lesson-ddp": 110.0,
-    "lesson-flash_attention": 110.0,
-    "lesson-fsdp": 110.0,
-    "lesson-torch_compile": 140.0,
-}
-LEAST_OF_TESTS_S, LEAST_OF_A_LESSON_S = 60.0, 75.0
+CELL_LIMIT_S = 240
+# With less time left than this a part is not begun: what is cut short runs again as a whole.
+LEAST_S = 60.0
 # A process that is told to stop has this long to write what it has; then it is killed, with all that it started.
 GRACE_S = 15.0
 # Kept back at the end of --seconds, for the last summary and the bundle.
 RESERVE_S = 15.0
-# Importing torch takes seconds; a driver that is stuck never answers.
-ASKING_S = 120.0
 FAILED, WRONG_USE, UNFINISHED, INTERRUPTED = 1, 2, 3, 130
+
+
+class WrongUse(Exception):  # noqa: N818 - becomes a message
+    """The command makes no sense. The message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +59,15 @@ class Part:
 
     Attributes:
         name: also the name of its log.
-        command: what to run.
         limit_s: the longest that it may take.
         least_s: with less time left than this it is not begun.
-        variables: environment variables beside this process's own.
         tolerated: exit statuses beside 0 that count as done.
     """
 
     name: str
     command: tuple[str, ...]
     limit_s: float
-    least_s: float = 20.0
+    least_s: float = LEAST_S
     variables: dict[str, str] = field(default_factory=dict)
     tolerated: tuple[int, ...] = ()
 
@@ -110,7 +79,6 @@ class Outcome:
     Attributes:
         state: ``done``, ``failed``, ``timed out`` (its own limit), ``cut short`` (the run's time was up) or
             ``not run``.
-        seconds: how long it ran.
         status: exit status, if it ended by itself.
     """
 
@@ -119,103 +87,56 @@ class Outcome:
     status: int | None = None
 
 
-def parts(options: argparse.Namespace, slugs: Sequence[str]) -> list[Part]:
-    """All parts, in order of value.
-
-    Args:
-        options: of the command line.
-        slugs: the lessons, in order.
-    """
-    python, out, dry = sys.executable, options.output, options.dry_run
-    size = {"COURSE_SIZE": "smoke" if dry else "full", "COURSE_PROGRESS": "0"}
+def parts(output: Path, dry_run: bool, here: Environment) -> list[Part]:
+    """All parts, in order of value."""
     # No cache of pytest's in a folder that travels; a hung test ends alone, not with all the others.
-    pytest = (python, "-m", "pytest", "-v", "-rf", "--tb=short", "-p", "no:cacheprovider", "--timeout=150")
-    quality = ["--budget", "0.5", "--trials", "8", "--twin-trials", "4", "--known-trials", "2", "--timer-trials", "3"]
-    if dry:
-        quality = ["--smoke", "--functions", "tiny op", "--conditions", "idle"]
-    me = (python, "-m", "benchmarks.gpu_run", "--output", str(out))
-    found = [
-        Part("environment", (*me, "--describe"), 90, variables=size),
-        Part(
-            "limits", (python, "-m", "benchmarks.gpu_limits", "--output", str(out / "limits.json")), 150, variables=size
-        ),
-    ]
+    pytest = (sys.executable, "-m", "pytest", "-v", "-rf", "--tb=short", "-p", "no:cacheprovider", "--timeout=150")
     nothing_to_run = 5
-    tests = [
-        # The tests set their size themselves: smoke size says nothing of a GPU.
-        Part(
-            f"tests-{group}",
-            (*pytest, "-m", mark, f"--junitxml={out / f'tests-{group}.xml'}", *files),
+    tests = {
+        path.stem.removeprefix("test_gpu_"): Part(
+            f"tests-{path.stem.removeprefix('test_gpu_')}",
+            (*pytest, "-m", "gpu", f"--junitxml={output / f'{path.stem}.xml'}", str(path)),
             420,
-            LEAST_S.get(f"tests-{group}", LEAST_OF_TESTS_S),
             tolerated=(nothing_to_run,),
         )
-        for group, mark, files in test_groups()
-    ]
+        for path in sorted((ROOT / "tests" / "gpu").glob("test_gpu_*.py"))
+    }
+    slugs = lessons_to_record(output / "records", here)
+    record = (sys.executable, "-m", "course_utils.commands.cli", "record", *slugs)
+    recordings = Part(
+        "lessons",
+        (*record, "--traceback", "--timeout", str(CELL_LIMIT_S)),
+        1800,
+        variables={"COURSE_RESULTS": str(output / "records"), "COURSE_SIZE": here.size},
+    )
+    few = ("--trials", "1", "--budget", "0.05", "--functions", "tiny op", "--conditions", "idle")
     timers = Part(  # goes on at the trial where it was stopped, so any time that is left is of use
         "timer-quality",
-        (python, "benchmarks/timer_quality.py", *quality, "--output", str(out / "timer_quality.json")),
+        (
+            *(sys.executable, "benchmarks/timer_quality.py", "--output", str(output / "timer_quality.json")),
+            *(few if dry_run else ("--trials", "40", "--budget", "0.5")),
+        ),
         500,
         30,
     )
-    limit = options.lesson_limit
-    recordings = [
-        Part(
-            f"lesson-{slug}",
-            (*me, "--lesson", slug, "--lesson-limit", str(limit)),
-            limit,
-            LEAST_S.get(f"lesson-{slug}", LEAST_OF_A_LESSON_S),
-            variables=size,
-        )
-        for slug in slugs
-    ]
     # If the clocks are wrong, so is everything after them.
-    found += [tests[0], *recordings, *tests[1:], timers]
-    unknown = sorted(set(options.parts or ()) - {name_of(part) for part in found})
-    if unknown:
-        raise WrongUse(f"there is no part {', '.join(unknown)}: {', '.join(dict.fromkeys(map(name_of, found)))}")
-    return [part for part in found if not options.parts or name_of(part) in options.parts]
+    first = tests.pop("clocks")
+    return [first, *([recordings] if slugs else []), *tests.values(), timers]
 
 
-def test_groups() -> list[tuple[str, str, tuple[str, ...]]]:
-    """The tests in groups that are started together: name, expression of marks, and files.
+def lessons_to_record(root: Path, here: Environment) -> list[str]:
+    """Slugs of the lessons whose record is missing or of another notebook, most wanted first.
 
-    A start costs seconds, and what is killed at the end of a lease has to run again as a whole.
+    First those that nobody has recorded on such a device, then those that took longest: they are hardest to place.
     """
-    names = sorted(path.stem.removeprefix("test_gpu_") for path in (ROOT / "tests" / "gpu").glob("test_gpu_*.py"))
-    group_of = {name: group for group, members in TEST_GROUPS.items() for name in members}
-    groups: dict[str, list[str]] = {group: [] for group in (*TEST_GROUPS, "lessons")}
-    for name in names:
-        groups[group_of.get(name, "lessons")].append(f"tests/gpu/test_gpu_{name}.py")
-    found = [(group, "gpu and not slow", tuple(files)) for group, files in groups.items()]
-    return [*found, ("slow", "gpu and slow", ("tests/gpu",))]
 
+    def wanted(lesson: lessons.Lesson) -> tuple[bool, float]:
+        records = store.records_of(lesson.slug, store.reference_root())
+        alike = [record for record in records if record.environment.device_kind == here.device_kind]
+        return (bool(alike), -max((record.seconds for record in alike or records), default=0.0))
 
-def name_of(part: Part) -> str:
-    """The name by which ``--parts`` calls it: all lessons are one, and all tests."""
-    kind = part.name.partition("-")[0]
-    return {"lesson": "lessons", "tests": "tests"}.get(kind, part.name)
-
-
-class WrongUse(Exception):  # noqa: N818 - becomes a message
-    """The command makes no sense. The message is one sentence."""
-
-
-def chosen_lessons(names: Sequence[str] | None) -> list[str]:
-    """Slugs of the lessons to record, the most valuable first; new ones come last.
-
-    Args:
-        names: numbers, slugs or files; by default all lessons there are.
-
-    Raises:
-        WrongUse: if there is no such lesson.
-    """
-    try:
-        found = [lessons.find_lesson(name) for name in names] if names else lessons.find_lessons()
-    except lessons.LessonError as error:
-        raise WrongUse(str(error)) from error
-    place = {slug: number for number, slug in enumerate(ORDER)}
-    return sorted(dict.fromkeys(lesson.slug for lesson in found), key=lambda slug: place.get(slug, len(ORDER)))
+    missing = [lesson for lesson in lessons.find_lessons() if not recording.is_current(lesson, root, here)]
+    return [lesson.slug for lesson in sorted(missing, key=wanted)]
 
 
 # One part
@@ -226,21 +147,21 @@ def run_part(part: Part, log: Path, limit_s: float) -> Outcome:
 
     Args:
         part: what to run.
-        log: where its output goes.
+        log: where its output goes, after that of earlier tries.
         limit_s: the longest that it may take now.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C; the part has ended by then.
     """
     started = time.monotonic()
-    with log.open("wb") as output:
+    with log.open("ab") as output:
         process = subprocess.Popen(
             part.command,
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
             # Every part must import this very package, installed or not.
-            env={**recording.child_variables(), "PYTHONUNBUFFERED": "1", **part.variables},
+            env={**recording.child_variables(), "PYTHONUNBUFFERED": "1", "COURSE_PROGRESS": "0", **part.variables},
             start_new_session=True,
         )
         try:
@@ -258,8 +179,6 @@ def run_part(part: Part, log: Path, limit_s: float) -> Outcome:
 
 def end(process: subprocess.Popen) -> None:
     """Ask a process to stop, so that it can write what it has; then kill it and everything that it started."""
-    import psutil
-
     family: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         # Children first become orphans when their parent goes, and can then no longer be found.
@@ -276,112 +195,6 @@ def end(process: subprocess.Popen) -> None:
         process.wait(timeout=GRACE_S)
 
 
-def record_lesson(slug: str, output: Path, limit_s: float) -> int:
-    """Record one lesson, in this process; failures are told with the notebook's own tracebacks.
-
-    A cell that raises does not stop the others. There is no record then, and what the lesson measured is kept beside
-    its log, in ``parts/<lesson>-kept``.
-
-    Args:
-        slug: the lesson.
-        output: the run's folder.
-        limit_s: the longest that one cell may take.
-
-    Returns:
-        The exit status.
-    """
-    here = described(output) or recording.environment_here()
-    cells: list[dict[str, Any]] = []
-    begun: dict[int, float] = {}
-
-    def on_cell(cell: int, count: int, done: bool) -> None:
-        begun.setdefault(cell, time.monotonic())
-        if done:
-            cells.append({"cell": cell, "seconds": round(time.monotonic() - begun[cell], 2)})
-            print(f"code cell {cell} of {count}: {cells[-1]['seconds']:.1f} s", flush=True)
-
-    told: dict[str, Any] = {"cells": cells}
-    report = output / "parts" / f"lesson-{slug}.json"
-    report.unlink(missing_ok=True)  # if this process is killed, what an earlier one wrote must not pass for its own
-    kept = output / "parts" / f"{slug}-kept"
-    started = time.monotonic()
-    try:
-        record = recording.record_lesson(
-            lessons.find_lesson(slug),
-            output / "records",
-            here,
-            timeout_s=limit_s,
-            reference=True,
-            keep_to=kept,
-            on_cell=on_cell,
-        )
-        if remark := recording.remark_on(record, output / "records", here):
-            told["remark"] = remark
-            print(f"{slug}: {remark}", flush=True)
-    except (recording.RecordingError, store.RecordError, recording.Stopped) as error:
-        told["error"] = str(error)
-        told["failures"] = [
-            {"error": failure.message, "traceback": plain(failure.traceback)}
-            for failure in getattr(error, "failures", ())
-        ]
-        if not isinstance(error, recording.CellsFailed):
-            # nbclient keeps what the kernel said; our own traceback would only show how the cell was sent.
-            inside = getattr(error.__cause__, "traceback", None)
-            said = plain(inside) if isinstance(inside, str) else traceback.format_exc()
-            told["failures"].append({"error": str(error), "traceback": said})
-    for failure in told.get("failures", ()):
-        print(failure["traceback"], failure["error"], sep="\n", file=sys.stderr)
-    told["seconds"] = round(time.monotonic() - started, 2)
-    store.write_json(report, told)
-    return FAILED if "error" in told else 0
-
-
-def described(output: Path) -> Environment | None:
-    """The machine as the part ``environment`` found it; asking torch anew takes seconds."""
-    path = output / "environment.json"
-    if not path.exists():
-        return None
-    return Environment.from_record(json.loads(path.read_text(encoding="utf-8"))["environment"])
-
-
-def plain(text: str) -> str:
-    """A text without the colours of a terminal."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
-
-
-def describe(output: Path) -> int:
-    """Write what this machine is, and print it: hardware, driver, versions, variables that change results."""
-    from importlib import metadata
-
-    versions = {}
-    for name in (
-        "torch",
-        "triton",
-        "numpy",
-        "ipykernel",
-        "nbclient",
-        "pytest",
-        "nvidia-nccl-cu13",
-        "nvidia-cudnn-cu13",
-    ):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    found = {
-        "environment": recording.environment_here().to_record(),
-        "versions": versions,
-        "variables": {
-            key: os.environ[key] for key in sorted(os.environ) if key.startswith(("PYTORCH_", "CUDA_", "NCCL_"))
-        },
-        "compiler": recording.compiler() is not None,
-    }
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(["nvidia-smi"], capture_output=True, text=True, timeout=30, check=True)
-        found["nvidia-smi"] = said.stdout
-    store.write_json(output / "environment.json", found)
-    print(json.dumps(found, indent=1))
-    return 0
-
-
 # The whole run
 
 
@@ -390,52 +203,41 @@ class Run:
 
     Args:
         options: of the command line.
-        say: prints a line.
-        started: when the time that the run may take began, on the clock ``time.monotonic``; by default now.
+        here: this machine.
+        ends_at: when time is up, on the clock ``time.monotonic``.
     """
 
-    def __init__(self, options: argparse.Namespace, say: Callable[[str], None] = print, started: float | None = None):
-        self.options, self.say = options, say
-        self.output: Path = options.output
-        self.started = time.monotonic() if started is None else started
-        (self.output / "parts").mkdir(parents=True, exist_ok=True)
-        self.parts = parts(options, chosen_lessons(options.lessons))
+    def __init__(self, options: argparse.Namespace, here: Environment, ends_at: float = float("inf")):
+        self.output, self.bundle, self.dry_run = options.output, options.bundle, options.dry_run
+        self.ends_at = ends_at
+        self.logs = self.output / "parts"
+        self.parts = parts(self.output, self.dry_run, here)
+        if unknown := sorted(set(options.parts) - {part.name for part in self.parts}):
+            there = ", ".join(part.name for part in self.parts)
+            raise WrongUse(f"there is nothing to do for {', '.join(unknown)}; the parts are: {there}")
         state = self.output / "state.json"
-        earlier = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {}
-        if earlier and earlier["dry_run"] != options.dry_run:
-            raise WrongUse(
-                f"{self.output} holds {'a dry run' if earlier['dry_run'] else 'a real run'}: choose another --output"
-            )
+        earlier = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {"dry_run": self.dry_run}
+        if earlier["dry_run"] != self.dry_run:
+            held = "a dry run" if earlier["dry_run"] else "a real run"
+            raise WrongUse(f"{self.output} holds {held}: choose another --output")
         self.outcomes = {name: Outcome(**values) for name, values in earlier.get("parts", {}).items()}
+        self.waiting = [part for part in self.parts if part.name in options.parts]
+        if not options.parts:
+            self.waiting = sorted((part for part in self.parts if not self._is_done(part)), key=self._turn)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        store.write_json(self.output / "environment.json", here.to_record())
 
-    @property
-    def left_s(self) -> float:
-        """Seconds that parts may still use."""
-        if self.options.seconds is None:
-            return float("inf")
-        return self.options.seconds - RESERVE_S - (time.monotonic() - self.started)
-
-    def is_done(self, part: Part) -> bool:
-        """Whether a part need not run again. A lesson's record must be that of its notebook as it is now."""
+    def _is_done(self, part: Part) -> bool:
+        # Lessons are a part only as long as one of them has no record.
         outcome = self.outcomes.get(part.name)
-        if outcome is None or outcome.state != "done" or part.name in (self.options.again or ()):
-            return False
-        if part.name == "environment":  # another machine of the same kind may have taken the run over
-            return False
-        if not part.name.startswith("lesson-"):
-            return True
-        here = described(self.output)
-        lesson = lessons.find_lesson(part.name.removeprefix("lesson-"))
-        return here is not None and recording.is_current(lesson, self.output / "records", here) is not None
+        return part.name != "lessons" and outcome is not None and outcome.state == "done"
 
-    def turn(self, part: Part) -> int:
+    def _turn(self, part: Part) -> int:
         """When a part has its turn: what was never tried, then what had too little time, then what failed or hung.
 
         That may happen again, and must not keep the rest from its turn.
         """
-        outcome = self.outcomes.get(part.name)
-        if part.name == "environment" or outcome is None:
-            return 0
+        outcome = self.outcomes.get(part.name, Outcome("not run"))
         return {"not run": 0, "done": 0, "cut short": 1}.get(outcome.state, 2)
 
     def run(self) -> int:
@@ -444,70 +246,54 @@ class Run:
         Returns:
             The exit status.
         """
-        waiting = [part for part in self.parts if not self.is_done(part)]
-        waiting.sort(key=self.turn)
-        self.say(f"{len(waiting)} of {len(self.parts)} parts to run; the rest is done.")
-        interrupted = False
-        for number, part in enumerate(waiting, start=1):
-            limit_s = min(part.limit_s, self.left_s)
+        print(f"{len(self.waiting)} of {len(self.parts)} parts to run.", flush=True)
+        for number, part in enumerate(self.waiting, start=1):
+            limit_s = min(part.limit_s, self.ends_at - time.monotonic() - RESERVE_S)
             if limit_s < min(part.least_s, part.limit_s):
                 self.outcomes.setdefault(part.name, Outcome("not run"))
                 continue
-            self.say(f"[{number}/{len(waiting)}] {part.name}, at most {limit_s:.0f} s")
+            print(f"[{number}/{len(self.waiting)}] {part.name}, at most {limit_s:.0f} s", flush=True)
+            log = self.logs / f"{part.name}.txt"
             try:
-                outcome = run_part(part, self.log(part), limit_s)
+                outcome = run_part(part, log, limit_s)
             except KeyboardInterrupt:
-                interrupted = True
-                break
+                print(self.keep(), "Stopped. The same command goes on from here.", sep="\n")
+                return INTERRUPTED
             self.outcomes[part.name] = outcome
-            self.say(f"    {outcome.state} after {outcome.seconds:.1f} s")
+            print(f"    {outcome.state} after {outcome.seconds:.1f} s", flush=True)
             if outcome.state != "done":
-                for line in self.log(part).read_text(encoding="utf-8", errors="replace").splitlines()[-12:]:
-                    self.say(f"    | {line}")
+                last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
+                print(*(f"    | {line}" for line in last), sep="\n", flush=True)
             self.keep()
-        self.say("\n" + self.keep())
-        if interrupted:
-            self.say("Stopped. The same command goes on from here.")
-            return INTERRUPTED
-        states = {self.outcomes.get(part.name, Outcome("not run")).state for part in self.parts}
+        print(self.keep())
+        states = {self.outcomes.get(part.name, Outcome("done")).state for part in self.parts}
         if states & {"failed", "timed out"}:
             return FAILED
         if states & {"not run", "cut short"}:
-            self.say("Not everything has run: the same command goes on from here.")
+            print("Not everything has run: the same command goes on from here.")
             return UNFINISHED
         return 0
 
-    def log(self, part: Part) -> Path:
-        """Where a part's output goes."""
-        return self.output / "parts" / f"{part.name}.txt"
-
     def keep(self) -> str:
-        """Write state, summary and bundle, and return the summary as a text."""
-        outcomes = {name: asdict(found) for name, found in self.outcomes.items()}
-        store.write_json(self.output / "state.json", {"dry_run": self.options.dry_run, "parts": outcomes})
+        """Write state, summary and bundle, and return the summary."""
+        outcomes = {name: asdict(outcome) for name, outcome in self.outcomes.items()}
+        store.write_json(self.output / "state.json", {"dry_run": self.dry_run, "parts": outcomes})
         try:
-            found = gpu_summary.summary(self.output, self.options.dry_run)
-            store.write_json(self.output / "summary.json", found)
-            text = gpu_summary.as_text(found)
+            text = gpu_summary.summary(self.output, self.dry_run)
         except Exception:  # what was measured is worth more than its summary, which can be made again
             text = f"The summary failed; the parts are in {self.output}.\n{traceback.format_exc()}"
         (self.output / "summary.txt").write_text(text, encoding="utf-8")
-        if self.options.bundle:
-            bundle(self.output, self.options.bundle)
+        if self.bundle:
+            bundle(self.output, self.bundle)
         return text
 
 
 def bundle(folder: Path, file: Path) -> None:
-    """Pack a folder into one file, which is either the old one or the whole new one.
-
-    Args:
-        folder: what to pack.
-        file: a ``.tar.gz``.
-    """
+    """Pack a folder into one ``.tar.gz``, which is either the old one or the whole new one."""
     part = file.with_name(f".{file.name}.part")
     with tarfile.open(part, "w:gz") as archive:
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.resolve() not in (part.resolve(), file.resolve()):
+            if path.is_file() and path not in (part, file):
                 archive.add(path, arcname=str(path.relative_to(folder)))
     os.replace(part, file)
 
@@ -519,76 +305,38 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=OUTPUT,
-        metavar="FOLDER",
-        help=f"where everything goes ({OUTPUT.relative_to(ROOT)})",
-    )
+    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FOLDER", help="benchmarks/results/gpu")
     parser.add_argument("--bundle", type=Path, metavar="FILE", help="pack the folder into this .tar.gz after each part")
-    parser.add_argument(
-        "--seconds", type=_seconds, help="end in this time from the start of the process; the same command goes on"
-    )
-    parser.add_argument("--lessons", nargs="+", metavar="LESSON", help="default: all")
-    parser.add_argument(
-        "--parts", nargs="+", metavar="PART", help="only these: environment, limits, lessons, tests, ..."
-    )
-    parser.add_argument("--again", nargs="+", metavar="NAME", help="run these once more, e.g. tests lesson-ddp")
-    parser.add_argument(
-        "--lesson-limit", type=_seconds, default=LESSON_LIMIT_S, metavar="SECONDS", help="for each lesson"
-    )
+    parser.add_argument("--seconds", type=_seconds, help="end in this time; the same command goes on")
+    parser.add_argument("--parts", nargs="+", default=(), metavar="PART", help="only these, done or not")
     parser.add_argument("--dry-run", action="store_true", help="without a GPU: what a CPU can run, at smoke size")
-    # The two that this program calls itself with.
-    parser.add_argument("--lesson", help=argparse.SUPPRESS)
-    parser.add_argument("--describe", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     options.output = options.output.resolve()
     options.bundle = options.bundle and options.bundle.resolve()
     return options
 
 
-def sees_a_gpu() -> bool:
-    """Whether torch sees a CUDA device; asked in a process of its own, so that this one holds no GPU memory.
-
-    Raises:
-        WrongUse: if torch gives no answer: a driver that hangs would otherwise take the whole lease.
-    """
-    code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    try:
-        return subprocess.run([sys.executable, "-c", code], check=False, timeout=ASKING_S).returncode == 0
-    except subprocess.TimeoutExpired:
-        message = f"torch did not say within {ASKING_S:.0f} s whether there is a GPU; see whether nvidia-smi answers"
-        raise WrongUse(message) from None
-
-
-def process_start() -> float:
-    """When this process began, on the clock ``time.monotonic``: a lease runs while torch is imported, too."""
-    import psutil
-
-    return time.monotonic() - max(0.0, time.time() - psutil.Process().create_time())
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run everything, or one of the parts that this program starts itself.
+    """Run everything.
 
     Returns:
         0, 1 if something failed, 2 if the command makes no sense, 3 if time was up before everything had run.
     """
-    options = _options(arguments)
-    if options.describe:
-        return describe(options.output)
-    if options.lesson:
-        return record_lesson(options.lesson, options.output, options.lesson_limit)
+    options = options_of(arguments)
+    # A lease runs while torch is imported, too.
+    age_s = max(0.0, time.time() - psutil.Process().create_time())
+    ends_at = time.monotonic() - age_s + (options.seconds or float("inf"))
+    # A kill ends this program as Ctrl-C does: with the part stopped, and the summary and the bundle written.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if not options.dry_run and not sees_a_gpu():
+        here = recording.environment_here("smoke" if options.dry_run else "full")
+        if not options.dry_run and here.device_kind != "cuda":
             raise WrongUse("torch sees no CUDA GPU here; --dry-run runs what a CPU can")
-        # A kill ends this program as Ctrl-C does: with the part stopped, and the summary and the bundle written.
-        signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
-        return Run(options, lambda line: print(line, flush=True), process_start()).run()
-    except WrongUse as error:
+        return Run(options, here, ends_at).run()
+    except (WrongUse, recording.RecordingError, lessons.LessonError) as error:
         print(f"gpu_run: {str(error).rstrip('.')}.", file=sys.stderr)
         return WRONG_USE
 

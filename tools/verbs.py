@@ -152,8 +152,17 @@ def refresh_generated(arguments: list[str]) -> int:
     return _run([prepare(ROOT), "-m", "authoring.pages.refresh", *arguments])
 
 
+def _authoring(verb: str) -> Callable[[list[str]], int]:
+    return lambda arguments: _run([prepare(ROOT), "-m", "authoring", verb, *arguments])
+
+
+def _module(*words: str) -> Callable[[list[str]], int]:
+    """A verb that is a program of the environment, with what follows the verb as its arguments."""
+    return lambda arguments: _run([prepare(ROOT), "-m", *words, *arguments])
+
+
 def _course(verb: str) -> Callable[[list[str]], int]:
-    return lambda arguments: _run([prepare(ROOT), "-m", "course_utils.commands.cli", verb, *arguments])
+    return _module("course_utils.commands.cli", verb)
 
 
 def lint(arguments: list[str]) -> int:
@@ -219,9 +228,9 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "record": record,
     "refresh": refresh_generated,
     "check": _course("check"),
-    "report": _course("report"),
-    "demo": _course("demo"),
-    "slides": _course("slides"),
+    "report": _module("authoring.report"),
+    "demo": _module("authoring", "demo"),
+    "slides": _module("authoring", "slides"),
     "compare": _course("compare"),
     "lint": lint,
     "workspace": workspace,

@@ -28,7 +28,6 @@ from authoring.pages.readme import table_with_findings
 from authoring.pages.status_page import status_page
 from authoring.pages.stored_outputs import stale_notebooks
 from authoring.sentences import text_files
-from authoring.slides import SlidesError
 from course_utils.records import store
 from course_utils.records.lessons import LessonError, experiments, find_lessons, needs
 
@@ -132,7 +131,7 @@ def build(output: Path, fresh: bool = False) -> Path:
         raise BookError("the book has errors or warnings, listed above; mend them and run `make book` again")
     try:
         instructors.add_slides(html)
-    except SlidesError as error:
+    except LessonError as error:
         raise BookError(f"the slides cannot be made: {error}") from error
     for source_map in html.rglob("*.map"):
         # Only the authors of the theme debug its scripts, and the maps are 40% of a small book.

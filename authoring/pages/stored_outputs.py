@@ -33,16 +33,18 @@ def stamp(lesson: Lesson) -> None:
 
 
 def records_hash(lesson: Lesson) -> str:
-    """A hash of the records of every lesson whose experiments a notebook shows, and of its own."""
-    source = "\n".join(
-        cell["source"] for cell in read_notebook(lesson.notebook)["cells"] if cell["cell_type"] == "code"
-    )
+    """A hash of what is recorded in every lesson whose experiments a notebook shows, and in its own."""
+    cells = read_notebook(lesson.notebook)["cells"]
+    source = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
     shown = {lesson.slug, *re.findall(r"""recorded\(\s*f?["']([a-z0-9_]+)/""", source)}
-    found = hashlib.sha256()
+    records = []
     root = store.reference_root()
     for path in sorted(path for slug in shown for path in root.glob(f"*/{slug}.json")):
-        found.update(f"{path.parent.name}/{path.name}\n{path.read_text(encoding='utf-8')}".encode())
-    return found.hexdigest()[:16]
+        record = json.loads(path.read_text(encoding="utf-8"))
+        # Which code made a result is not shown.
+        results = {name: each["data"] for name, each in record["experiments"].items()}
+        records.append([f"{path.parent.name}/{path.name}", record | {"experiments": results}])
+    return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _stamps() -> dict[str, str]:

@@ -54,7 +54,7 @@ def changes_text(changes: Changes, *, everything: bool = False, width: int = 110
         group = [change for change in changes.changes if change.kind is kind]
         if group and (everything or kind in _NEWS):
             lines += ["", f"{kind}: {_EXPLAINED[kind]}", *_group(group, everything, width)]
-    lines += ["", *_claims(changes), *_summary(changes, everything)]
+    lines += ["", *_summary(changes, everything)]
     return "\n".join(_wrapped(line, width) for line in lines)
 
 
@@ -78,19 +78,11 @@ def _group(group: Sequence[Change], everything: bool, width: int) -> Iterator[st
         for change in shown:
             row = change.row or "the whole experiment"
             yield f"    {row} ({change.note})" if change.note else f"    {row}"
-            sides = [f"{letter}  {told.words}" for letter, told in (("A", change.a), ("B", change.b)) if told]
+            sides = [f"{letter}  {reading.words}" for letter, reading in (("A", change.a), ("B", change.b)) if reading]
             beside = "      " + "    ".join(sides)
             yield from [beside] if len(beside) <= width else [f"      {side}" for side in sides]
         if left_out := len(changes) - len(shown):
             yield f"    and {left_out} more; --all shows them"
-
-
-def _claims(changes: Changes) -> Iterator[str]:
-    if changes.claims:
-        yield "Claims of the ledger that these records judge differently"
-        for claim in changes.claims:
-            yield f"  {claim.claim}  A: {claim.a}, B: {claim.b}  {claim.words}"
-        yield ""
 
 
 def _summary(changes: Changes, everything: bool) -> Iterator[str]:

@@ -1,10 +1,8 @@
-"""The command line: ``course check``, ``record``, ``report``, ``compare``, ``demo`` and ``slides``."""
+"""The command line: ``course check``, ``record``, ``report`` and ``compare``."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import difflib
 import json
 import os
 import shlex
@@ -13,18 +11,24 @@ import signal
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
+from course_utils.show.suggestions import did_you_mean
+
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from course_utils.commands.machine_check import MachineCheck
     from course_utils.commands.recording import Outcome
     from course_utils.records.lessons import Lesson
 
 FAILED = 1
 WRONG_USE = 2
+STOPPED = 128 + signal.SIGINT
 _SIZES = ("smoke", "full")
+_TIMEOUT_S = 600.0
 _COLOURS = {
     "ok": "32",
     "recorded": "32",
@@ -48,14 +52,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> tuple[_Parser, list[str]]:
-    parser = _Parser(prog="course", description="Check this machine, record its results, report them, teach.")
+    parser = _Parser(prog="course", description="Check this machine, record its results, report and compare them.")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
 
-    check = verbs.add_parser(
-        "check",
-        help="what this machine is, which lessons run live here, what is missing and how to get it",
-        description="Say what this machine is, which lessons run live on it, what is missing and how to get it.",
-    )
+    words = "what this machine is, which lessons run live here, what is missing and how to get it"
+    check = verbs.add_parser("check", help=words, description=f"Say {words}.")
     check.add_argument("--json", action="store_true", help="print JSON instead of text")
     check.set_defaults(run=_check)
 
@@ -72,8 +73,9 @@ def _parser() -> tuple[_Parser, list[str]]:
     record.add_argument("--force", action="store_true", help="measure again what is already recorded")
     record.add_argument("--size", choices=_SIZES, help="problem sizes; default: full with a CUDA GPU, smoke without")
     record.add_argument(
-        "--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="the longest one cell may take (600)"
+        "--timeout", type=_seconds, default=_TIMEOUT_S, metavar="SECONDS", help="the longest one cell may take (600)"
     )
+    record.add_argument("--traceback", action="store_true", help="show the traceback of a cell that fails")
     record.set_defaults(run=_record)
 
     report = verbs.add_parser(
@@ -86,27 +88,6 @@ def _parser() -> tuple[_Parser, list[str]]:
     report.add_argument("--open", action="store_true", help="open the page in a browser")
     report.set_defaults(run=_report)
 
-    demo = verbs.add_parser(
-        "demo",
-        help="open a lesson's five-minute path in JupyterLab, in large type",
-        description="Open a lesson's five-minute path in JupyterLab: one document, large type, set-up done. "
-        "It is a copy in workspace/demo/, and needs no network and no GPU. What follows after -- goes to JupyterLab.",
-    )
-    demo.add_argument("lesson", metavar="LESSON", help="number, name or file of a lesson")
-    demo.add_argument("--no-browser", action="store_true", help="start JupyterLab, and open its page yourself")
-    demo.add_argument("--port", type=_port, metavar="PORT", help="the port of JupyterLab's page")
-    demo.add_argument("--new", action="store_true", help="make the copy anew, also if you have edited it")
-    demo.set_defaults(run=_demo)
-
-    slides = verbs.add_parser(
-        "slides",
-        help="write the slides of lessons, as pages that need no network",
-        description="Write the slides of lessons into slides/, one page each. The folder needs no network, and can be "
-        "taken elsewhere as it is. Without names: all lessons.",
-    )
-    slides.add_argument("lessons", nargs="*", metavar="LESSON", help="number, name or file of a lesson; default: all")
-    slides.add_argument("--output", type=Path, metavar="FOLDER", help="default: slides/ beside the notebooks")
-    slides.set_defaults(run=_slides)
     compare = verbs.add_parser(
         "compare",
         help="which verdicts changed between two machines or two dates, beyond noise",
@@ -121,6 +102,7 @@ def _parser() -> tuple[_Parser, list[str]]:
     compare.add_argument(
         "--tolerance",
         type=_fraction,
+        default=0.05,
         metavar="FRACTION",
         help="relative difference up to which numbers without an interval count as alike (0.05)",
     )
@@ -159,13 +141,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser, verbs = _parser()
         if arguments and not arguments[0].startswith("-") and arguments[0] not in verbs:
-            raise _WrongUse(
-                f"there is no {arguments[0]!r}{_nearest(arguments[0], verbs)}. There are: {', '.join(verbs)}."
-            )
-        # argparse has no way to keep what follows after "--" for another program.
-        end = arguments.index("--") if arguments[:1] == ["demo"] and "--" in arguments else len(arguments)
-        options = parser.parse_args(arguments[:end])
-        options.for_jupyterlab = arguments[end + 1 :]
+            near = did_you_mean(arguments[0], verbs)
+            raise _WrongUse(f"there is no {arguments[0]!r}{near}. There are: {', '.join(verbs)}.")
+        options = parser.parse_args(arguments)
         _check_size()
         return options.run(options)
     except SystemExit as leaving:  # --help
@@ -173,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _WrongUse as error:
         return _complain(str(error), WRONG_USE)
     except KeyboardInterrupt:
-        return _complain("stopped", 128 + signal.SIGINT)
+        return _complain("stopped", STOPPED)
     except BrokenPipeError:
         # The reader of our output has gone (`course check | head`): nothing to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -185,26 +163,9 @@ def _complain(message: str, status: int) -> int:
     return status
 
 
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: take a number from 1024 to 65535")
-    return int(text)
-
-
-def _cannot_write(error: OSError, what: str, advice: str) -> int:
-    """One line about a folder that is a file, belongs to someone else, or is full."""
-    where = f": {error.filename}" if error.filename else ""
-    return _complain(f"{what} cannot be written ({error.strerror or error}{where}). {advice}", FAILED)
-
-
-def _nearest(word: str, choices: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, choices, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
 def _check_size() -> None:
     size = os.environ.get("COURSE_SIZE", "").strip().lower()
-    if size and size not in _SIZES:
+    if size and size not in (*_SIZES, "test"):
         raise _WrongUse(f"COURSE_SIZE={size!r} is not a size: set it to 'smoke' or 'full', or unset it")
 
 
@@ -230,53 +191,30 @@ def _wrapped(start: str, text: str, indent: int) -> str:
 def _check(options: argparse.Namespace) -> int:
     from course_utils.commands import machine_check
 
-    found = machine_check.look()
+    check = machine_check.look()
     if options.json:
-        print(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+        print(json.dumps(check.to_json(), indent=2, ensure_ascii=False))
     else:
-        _show_check(found)
-    return 0 if found.works else FAILED
+        _show_check(check)
+    return 0 if check.works else FAILED
 
 
-def _show_check(found: MachineCheck) -> None:
-    here = found.environment
-    if here is not None:
-        from course_utils.show.formats import format_bytes
-
-        memory = format_bytes(here.memory_bytes)
-        facts = {
-            "CPU": f"{here.cpu_model}, {here.cpu_cores} core{'s' * (here.cpu_cores != 1)}, {memory}",
-            "GPU": "none" if here.device_kind == "cpu" else here.device_name,
-            "software": f"torch {here.torch}, Python {here.python}, {here.os}",
-            "sizes": f"{here.size}; COURSE_SIZE={_SIZES[here.size == 'smoke']} chooses the other ones",
-        }
-        if here.gpu_memory_bytes:
-            facts["GPU"] += f", {format_bytes(here.gpu_memory_bytes)}"
-        print(f"This machine: {here.machine}")
-        for name, value in facts.items():
-            print(_wrapped(f"  {name:<10}", value, 12))
-        print()
-    if found.lessons:
+def _show_check(check: MachineCheck) -> None:
+    for line in check.machine_lines():
+        print(_wrapped(line[:12], line[12:], 12) if line.startswith(" ") else line)
+    if check.lessons:
         print("Lessons")
-        width = max(len(status.lesson) for status in found.lessons)
-        for status in found.lessons:
+        width = max(len(status.lesson) for status in check.lessons)
+        for status in check.lessons:
             print(_wrapped(f"  {status.lesson:<{width}}  ", status.words, width + 4))
         print()
     print("What the lessons use")
-    width = max(len(finding.name) for finding in found.findings)
-    for finding in found.findings:
+    width = max(len(finding.name) for finding in check.findings)
+    for finding in check.findings:
         state = _painted(f"{finding.state:<7}", finding.state, sys.stdout)
         about = ". ".join(filter(None, (finding.found, finding.advice)))
         print(_wrapped(f"  {state}  {finding.name:<{width}}  ", about, width + 13))
-    print()
-    lacking = [finding.name for finding in found.findings if finding.state == "missing"]
-    if not found.works:
-        broken = [finding.name for finding in found.findings if finding.state == "broken"]
-        print(f"Lessons do not run here yet: mend {', '.join(broken)} first.")
-    elif lacking:
-        print("Lessons run here. What is missing only limits what is measured live.")
-    else:
-        print("Lessons run here, and nothing is missing.")
+    print(f"\n{check.conclusion}")
 
 
 # course record
@@ -284,7 +222,6 @@ def _show_check(found: MachineCheck) -> None:
 
 def _record(options: argparse.Namespace) -> int:
     from course_utils.commands import recording
-    from course_utils.commands.recording_progress import CourseProgress
     from course_utils.records import store
     from course_utils.records.lessons import LessonError, find_lesson, find_lessons
 
@@ -296,84 +233,90 @@ def _record(options: argparse.Namespace) -> int:
         return _complain("there are no lessons to record: work in a clone of the repository", FAILED)
     chosen = list(dict.fromkeys(chosen))
     root = store.reference_root() if options.reference else store.results_root()
-    repeat = bool(options.force or options.lessons)
     outcomes: list[Outcome] = []
+    # A kill ends this program as Ctrl-C does: with the kernel gone and finished lessons kept.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     try:
-        if other := recording.clean_up(root):
-            _note(f"Another `course record` (process {other}) is running: each makes the other slower.")
         here = recording.environment_here(options.size)
-        _note(f"Recording {_count(len(chosen), 'lesson')} on {here.machine}, {here.size} size.")
-        expected_s = recording.expected_seconds(chosen, root, here, repeat=repeat)
-        with contextlib.closing(CourseProgress(sys.stderr, expected_s)) as progress:
+        print(f"Recording {_count(len(chosen), 'lesson')} on {here.machine}, {here.size} size.", file=sys.stderr)
+        with _bar(len(chosen)) as bar:
             for outcome in recording.record_lessons(
                 chosen,
                 root,
                 here,
-                repeat=repeat,
+                repeat=bool(options.force or options.lessons),
                 reference=options.reference,
                 timeout_s=options.timeout,
-                on_cell=progress,
+                on_cell=lambda lesson, cell, cells: bar.set_postfix_str(f"{lesson}, cell {cell} of {cells}"),
             ):
                 outcomes.append(outcome)
-                progress.finish(outcome)
+                bar.update()
+                bar.write(_outcome_line(outcome, options.traceback), file=sys.stderr)
     except (recording.RecordingError, store.RecordError) as error:
         return _complain(str(error), FAILED)
-    except (KeyboardInterrupt, recording.Stopped) as stopped:
+    except KeyboardInterrupt:
         print(file=sys.stderr)
         _show_stopped(options, chosen, outcomes)
-        return 128 + getattr(stopped, "signum", signal.SIGINT)
+        return STOPPED
     _show_outcomes(options, outcomes, root / here.machine)
     return 0 if all(outcome.state in ("recorded", "skipped") for outcome in outcomes) else FAILED
+
+
+def _bar(lessons: int) -> tqdm:
+    """One bar for the whole course; none where nobody looks."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):
+        monitor_interval = 0  # no watcher thread beside a measurement
+
+    look = "{bar:20} {n_fmt} of {total_fmt} lessons, {elapsed}{postfix}"
+    quiet = None if sys.stderr.isatty() else True
+    return Bar(total=lessons, leave=False, dynamic_ncols=True, bar_format=look, disable=quiet)
+
+
+def _outcome_line(outcome: Outcome, with_traceback: bool) -> str:
+    words = {"skipped": f" ({outcome.message})", "recorded": f" in {outcome.seconds:.0f} s"}
+    words["failed"] = f" after {outcome.seconds:.0f} s"
+    line = f"{outcome.lesson}: {outcome.state}{words.get(outcome.state, '')}"
+    return f"{line}\n{outcome.traceback}" if with_traceback and outcome.traceback else line
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _show_outcomes(options: argparse.Namespace, outcomes: Sequence[Outcome], folder: Path) -> None:
-    from course_utils.commands.recording_progress import clock_text
-
-    verdicts = [_verdict_counts(outcome) for outcome in outcomes]
-    width = max(len("lesson"), *(len(outcome.lesson) for outcome in outcomes))
-    wide = max(len("verdicts"), *map(len, verdicts))
-    print(f"\n{'lesson':<{width}}  seconds  experiments  {'verdicts':<{wide}}  state")
-    for outcome, counts in zip(outcomes, verdicts, strict=True):
-        numbers = f"{outcome.seconds:>7.1f}  {outcome.experiments or '–':>11}  {counts:<{wide}}"
-        print(f"{outcome.lesson:<{width}}  {numbers}  {_painted(outcome.state, outcome.state, sys.stdout)}")
+    print()
+    for line in _outcome_table(outcomes):
+        print(line)
     print()
     for outcome in outcomes:
         if outcome.message and outcome.state != "skipped":
             print(_wrapped("  ", f"{outcome.lesson}: {outcome.message}", 4))
-    states = Counter(outcome.state for outcome in outcomes)
-    taken = sum(outcome.seconds for outcome in outcomes if outcome.state != "skipped")
-    told = ", ".join(
-        f"{states[state]} {state}" for state in ("recorded", "skipped", "failed", "not run") if states[state]
-    )
-    print(f"{_count(len(outcomes), 'lesson')}: {told}, in {clock_text(taken)}.")
+    counts = Counter(outcome.state for outcome in outcomes)
+    states = ", ".join(f"{counts[state]} {state}" for state in _COLOURS if counts[state])
+    seconds = sum(outcome.seconds for outcome in outcomes if outcome.state != "skipped")
+    print(f"{_count(len(outcomes), 'lesson')}: {states}, in {seconds:.0f} s.")
     left = [outcome.lesson for outcome in outcomes if outcome.state in ("failed", "not run")]
     if failed := [outcome.lesson for outcome in outcomes if outcome.state == "failed"]:
         print(f"{_count(len(failed), 'lesson')} failed; earlier records of {', '.join(failed)} are as they were.")
     if left:
         print(f"Mend that, then go on with: {_go_on_command(options, left)}")
     if len(left) < len(outcomes):
-        print(f"Records are in {_shown(folder)}. `course report` puts them beside the other machines'.")
+        shown = folder.resolve()
+        shown = shown.relative_to(Path.cwd()) if shown.is_relative_to(Path.cwd()) else folder
+        print(f"Records are in {shown}. `course report` puts them beside the other machines'.")
 
 
-def _verdict_counts(outcome: Outcome) -> str:
-    """For example ``3 FASTER, 1 SAME``."""
-    return ", ".join(f"{number} {verdict}" for verdict, number in outcome.verdicts.items()) or "–"
-
-
-def _shown(path: Path) -> str:
-    """A path as a person would type it."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+def _outcome_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """One line for each lesson; verdicts are counted, for example ``3 FASTER, 1 SAME``."""
+    counted = [", ".join(f"{count} {verdict}" for verdict, count in outcome.verdicts.items()) for outcome in outcomes]
+    width = max(len("lesson"), *(len(outcome.lesson) for outcome in outcomes))
+    wide = max(len("verdicts"), *map(len, counted))
+    yield f"{'lesson':<{width}}  seconds  experiments  {'verdicts':<{wide}}  state"
+    for outcome, verdicts in zip(outcomes, counted, strict=True):
+        numbers = f"{outcome.seconds:>7.1f}  {outcome.experiments or '–':>11}  {verdicts or '–':<{wide}}"
+        yield f"{outcome.lesson:<{width}}  {numbers}  {_painted(outcome.state, outcome.state, sys.stdout)}"
 
 
 def _show_stopped(options: argparse.Namespace, chosen: Sequence[Lesson], outcomes: Sequence[Outcome]) -> None:
@@ -388,7 +331,7 @@ def _go_on_command(options: argparse.Namespace, left: Sequence[str]) -> str:
     command = ["course", "record", *left]
     command += ["--reference"] if options.reference else []
     command += ["--size", options.size] if options.size else []
-    command += ["--timeout", f"{options.timeout:g}"] if options.timeout != 600 else []
+    command += ["--timeout", f"{options.timeout:g}"] if options.timeout != _TIMEOUT_S else []
     return shlex.join(command)
 
 
@@ -399,7 +342,7 @@ def _report(options: argparse.Namespace) -> int:
     from course_utils.commands import report
 
     try:
-        path = report.write_report(options.output)
+        path = report.build(options.output)
     except report.ReportError as error:
         return _complain(str(error), FAILED)
     print(path)
@@ -408,51 +351,6 @@ def _report(options: argparse.Namespace) -> int:
 
         if not webbrowser.open(path.resolve().as_uri()):
             return _complain(f"no browser could be started: open {path} yourself", FAILED)
-    return 0
-
-
-# course demo and course slides
-
-
-def _demo(options: argparse.Namespace) -> int:
-    from authoring import demo, teaching
-    from authoring.evidence import EvidenceError
-    from course_utils.records import store
-    from course_utils.records.lessons import LessonError, find_lesson
-
-    try:
-        lesson = find_lesson(options.lesson)
-    except LessonError as error:
-        return _complain(str(error), WRONG_USE)
-    arguments = ["--no-browser"] if options.no_browser else []
-    arguments += [f"--ServerApp.port={options.port}"] if options.port else []
-    try:
-        path = demo.write_demo(lesson, demo.demo_folder(), teaching.presenter_notes(lesson), options.new, say=print)
-        return demo.open_demo(path, [*arguments, *options.for_jupyterlab])
-    except (LessonError, EvidenceError, store.RecordError) as error:
-        return _complain(str(error), FAILED)
-    except OSError as error:
-        where = _shown(demo.demo_folder())
-        return _cannot_write(error, "The demo", f"It goes to {where}: make that a folder which you may write to.")
-
-
-def _slides(options: argparse.Namespace) -> int:
-    from authoring import slides
-    from authoring.evidence import EvidenceError
-    from course_utils.records import store
-    from course_utils.records.lessons import LessonError, find_lesson, find_lessons
-
-    try:
-        chosen = [find_lesson(name) for name in options.lessons] if options.lessons else find_lessons()
-    except LessonError as error:
-        return _complain(str(error), WRONG_USE)
-    try:
-        folder = options.output or slides.slides_folder()
-        slides.write_slides(chosen, folder, say=lambda page: print(_shown(Path(page)), flush=True))
-    except (slides.SlidesError, LessonError, EvidenceError, store.RecordError) as error:
-        return _complain(str(error), FAILED)
-    except OSError as error:
-        return _cannot_write(error, "The slides", "Name a folder which you may write to with --output FOLDER.")
     return 0
 
 
@@ -465,8 +363,7 @@ def _compare(options: argparse.Namespace) -> int:
 
     try:
         a, b = record_changes.read_records(options.a), record_changes.read_records(options.b)
-        tolerance = record_changes.TOLERANCE if options.tolerance is None else options.tolerance
-        changes = record_changes.with_claims(record_changes.compare_records(a, b, tolerance))
+        changes = record_changes.compare_records(a, b, options.tolerance)
     except record_changes.RecordChangesError as error:
         return _complain(str(error), WRONG_USE)
     if options.json:

@@ -13,17 +13,18 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from course_utils.commands import recording
 from course_utils.records import lessons, store
 from course_utils.records.kinds.environment import Environment
+from course_utils.records.lessons import Lesson
+from course_utils.show.formats import format_bytes
 
 MIN_FREE_BYTES = 2 * 2**30
-_SUPPORTED_PYTHON = ((3, 11), (3, 13))
 _PROBE = """
 import json, warnings
 with warnings.catch_warnings(record=True) as caught:
@@ -38,6 +39,11 @@ print(json.dumps({
     "warning": str(caught[0].message) if caught and not available else None,
 }))
 """
+_PACKAGES = {
+    "jupyterlab": "Lessons are read and run in it.",
+    "ipykernel": "Notebooks run in it.",
+    "nbclient": "`course record` runs notebooks with it.",
+}
 
 
 @dataclass(frozen=True)
@@ -63,33 +69,30 @@ class LessonStatus:
 
     Attributes:
         lesson: its file name without suffix, for example ``04_pinned_memory``.
-        title: its title.
         live: experiments that are measured here.
-        from_records: experiments that need what this machine lacks.
+        recorded: by experiment that needs what this machine lacks: machines that have recorded it.
         lacking: what these need, in words.
-        recorded_on: machines that have a reference record of the lesson.
         problem: why nothing can be said, if so.
     """
 
     lesson: str
-    title: str
     live: tuple[str, ...] = ()
-    from_records: tuple[str, ...] = ()
+    recorded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lacking: tuple[str, ...] = ()
-    recorded_on: tuple[str, ...] = ()
     problem: str = ""
 
     @property
     def words(self) -> str:
         """How it runs here, as a sentence."""
-        if self.problem:
-            return self.problem
-        if not self.from_records:
-            return "runs live"
-        which = ", ".join(name.partition("/")[2] for name in self.from_records)
+        if self.problem or not self.recorded:
+            return self.problem or "runs live"
+        by_place: dict[str, list[str]] = {}
+        for name, machines in self.recorded.items():
+            place = f"shown from {', '.join(machines)}" if machines else "not recorded anywhere yet"
+            by_place.setdefault(place, []).append(name.partition("/")[2])
         start = "runs live, except" if self.live else "the text runs live;"
-        shown = f"shown from {', '.join(self.recorded_on)}" if self.recorded_on else "not recorded anywhere yet"
-        return f"{start} {which}: needs {' and '.join(self.lacking)}; {shown}"
+        places = [f"{', '.join(names)} ({place})" for place, names in by_place.items()]
+        return f"{start} what needs {' and '.join(self.lacking)}: {'; '.join(places)}"
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,36 @@ class MachineCheck:
     @property
     def works(self) -> bool:
         """Whether lessons run here at all."""
-        return not any(finding.state == "broken" for finding in self.findings)
+        return not self._named("broken")
+
+    @property
+    def conclusion(self) -> str:
+        """All of it in one sentence."""
+        if broken := self._named("broken"):
+            return f"Lessons do not run here yet: mend {', '.join(broken)} first."
+        if self._named("missing"):
+            return "Lessons run here. What is missing only limits what is measured live."
+        return "Lessons run here, and nothing is missing."
+
+    def _named(self, state: str) -> list[str]:
+        return [finding.name for finding in self.findings if finding.state == state]
+
+    def machine_lines(self) -> Iterator[str]:
+        """What this machine is, in lines whose words begin at column 12."""
+        here = self.environment
+        if here is None:
+            return
+        gpu = "none" if here.device_kind == "cpu" else here.device_name
+        if here.gpu_memory_bytes:
+            gpu += f", {format_bytes(here.gpu_memory_bytes)}"
+        cores = f"{here.cpu_cores} core{'s' * (here.cpu_cores != 1)}"
+        other = "full" if here.size == "smoke" else "smoke"
+        yield f"This machine: {here.machine}"
+        yield f"  CPU       {here.cpu_model}, {cores}, {format_bytes(here.memory_bytes)}"
+        yield f"  GPU       {gpu}"
+        yield f"  software  torch {here.torch}, Python {here.python}, {here.os}"
+        yield f"  sizes     {here.size}; COURSE_SIZE={other} chooses the other ones"
+        yield ""
 
     def to_json(self) -> dict[str, Any]:
         """The same, as plain JSON types."""
@@ -122,34 +154,27 @@ class MachineCheck:
 
 
 def look() -> MachineCheck:
-    """Look at this machine.
-
-    Returns:
-        What was found.
-    """
+    """Look at this machine."""
     probe, failure = _ask_torch()
     here = Environment.from_record(probe["environment"]) if probe else None
-    jupyter = [_package(name, what) for name, what in _PACKAGES.items()]
-    findings = (_python(), _torch(probe, failure), *jupyter, _notebooks(), *_gpu(probe), _compiler(), _headers())
-    return MachineCheck(here, (*findings, _chromium(), _disk()), _lessons(here))
+    packages = [_package(name, purpose) for name, purpose in _PACKAGES.items()]
+    findings = [_python(), _torch(probe, failure), *packages, _notebooks(), *_gpu(probe)]
+    return MachineCheck(here, (*findings, _compiler(), _headers(), _disk()), tuple(_lessons(here)))
 
 
 def _ask_torch() -> tuple[dict[str, Any] | None, str]:
-    child = subprocess.run(
-        [sys.executable, "-c", _PROBE], capture_output=True, text=True, env=recording.child_variables(), check=False
-    )
+    command = [sys.executable, "-c", _PROBE]
+    child = subprocess.run(command, capture_output=True, text=True, env=recording.child_variables(), check=False)
     if child.returncode == 0:
         return json.loads(child.stdout.splitlines()[-1]), ""
     return None, (child.stderr.strip() or f"it ends with status {child.returncode}").splitlines()[-1]
 
 
 def _python() -> Finding:
-    low, high = _SUPPORTED_PYTHON
-    if low <= sys.version_info[:2] <= high:
+    if (3, 11) <= sys.version_info[:2] <= (3, 13):
         return Finding("Python", "ok", platform.python_version())
-    return Finding(
-        "Python", "broken", platform.python_version(), "The course runs on Python 3.11 to 3.13. Install one of them."
-    )
+    advice = "The course runs on Python 3.11 to 3.13. Install one of them."
+    return Finding("Python", "broken", platform.python_version(), advice)
 
 
 def _torch(probe: Mapping[str, Any] | None, failure: str) -> Finding:
@@ -158,13 +183,6 @@ def _torch(probe: Mapping[str, Any] | None, failure: str) -> Finding:
     built = probe["built_for"]
     build = "for CPUs" if built is None else f"for {built}" if built.startswith("rocm") else f"for CUDA {built}"
     return Finding("torch", "ok", f"{probe['environment']['torch']}, built {build}")
-
-
-_PACKAGES = {
-    "jupyterlab": "Lessons are read and run in it.",
-    "ipykernel": "Notebooks run in it.",
-    "nbclient": "`course record` runs notebooks with it.",
-}
 
 
 def _package(name: str, purpose: str) -> Finding:
@@ -176,58 +194,40 @@ def _package(name: str, purpose: str) -> Finding:
 
 def _notebooks() -> Finding:
     try:
-        found = lessons.find_lessons()
+        count = len(lessons.find_lessons())
     except lessons.LessonError as error:
         return Finding("lessons", "broken", "none", str(error))
-    if not found:
+    if not count:
         return Finding("lessons", "broken", "none", "Work in a clone of the repository: it has a folder notebooks/.")
-    return Finding("lessons", "ok", str(len(found)))
+    return Finding("lessons", "ok", str(count))
 
 
 def _gpu(probe: Mapping[str, Any] | None) -> list[Finding]:
     """The first GPU, and the second."""
+    second = Finding("second GPU", "missing", "", "Lessons on several GPUs run their ranks on the CPU instead.")
     if probe and probe["available"]:
         environment = probe["environment"]
         driver = f", driver {environment['driver']}" if environment.get("driver") else ""
-        first = Finding("CUDA GPU", "ok", f"{environment['device_name']}{driver}")
-        count = environment["gpu_count"]
-        if count > 1:
-            return [first, Finding("second GPU", "ok", f"{count} GPUs are visible")]
-        advice = "Lessons on several GPUs run their ranks on the CPU instead. Nothing to do without another GPU."
-        return [first, Finding("second GPU", "missing", "one GPU is visible", advice)]
-    second = Finding("second GPU", "missing", "", "Lessons on several GPUs run their ranks on the CPU instead.")
-    names, driver = nvidia_gpus()
+        if environment["gpu_count"] > 1:
+            second = Finding("second GPU", "ok", f"{environment['gpu_count']} GPUs are visible")
+        return [Finding("CUDA GPU", "ok", f"{environment['device_name']}{driver}"), second]
+    found, advice = "", "Lessons run smaller on the CPU. For live GPU runs, use a machine that has one."
+    names, driver = _nvidia_gpus()
     if driver:
-        found = f"{', '.join(names) or 'NVIDIA GPU'}, driver {driver}"
-        if probe is None:
-            return [Finding("CUDA GPU", "missing", found, "torch cannot use it before it starts; see above."), second]
-        return [Finding("CUDA GPU", "missing", found, _mismatch(probe)), second]
-    if nvidia_hardware():
-        return [
-            Finding(
-                "CUDA GPU",
-                "missing",
-                "an NVIDIA GPU without a driver",
-                "Install NVIDIA's driver, restart, and see that `nvidia-smi` lists the GPU.",
-            ),
-            second,
-        ]
+        found, advice = f"{', '.join(names) or 'NVIDIA GPU'}, driver {driver}", _mismatch(probe)
+    elif nvidia_hardware():
+        found = "an NVIDIA GPU without a driver"
+        advice = "Install NVIDIA's driver, restart, and see that `nvidia-smi` lists the GPU."
+    findings = [Finding("CUDA GPU", "missing", found, advice), second]
     if probe and probe["environment"]["device_kind"] == "mps":
-        return [Finding("Apple GPU", "ok", probe["environment"]["device_name"]), _no_cuda(), second]
-    return [_no_cuda(), second]
+        findings.insert(0, Finding("Apple GPU", "ok", probe["environment"]["device_name"]))
+    return findings
 
 
-def _no_cuda() -> Finding:
-    return Finding(
-        "CUDA GPU",
-        "missing",
-        "",
-        "Lessons run smaller on the CPU and show recorded GPU runs. For live GPU runs, use a machine that has one.",
-    )
-
-
-def _mismatch(probe: Mapping[str, Any]) -> str:
+def _mismatch(probe: Mapping[str, Any] | None) -> str:
     """Why torch does not use a GPU whose driver works, and what to do."""
+    if probe is None:
+        return "torch cannot use it before it starts; see above."
     if probe["built_for"] is None:
         return (
             f"The GPU works, but this torch ({probe['environment']['torch']}) is built for CPUs. Delete "
@@ -238,27 +238,18 @@ def _mismatch(probe: Mapping[str, Any]) -> str:
         return "This torch is built for AMD GPUs. Delete the folder .venv, unset TORCH_INDEX_URL and run `make lab`."
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return "CUDA_VISIBLE_DEVICES hides it. Unset it."
-    said = f" torch says: {probe['warning'].splitlines()[0]}" if probe["warning"] else ""
+    says = f" torch says: {probe['warning'].splitlines()[0]}" if probe["warning"] else ""
     return (
         f"torch is built for CUDA {probe['built_for']} and cannot use this driver. Update NVIDIA's driver, or set "
-        f"TORCH_INDEX_URL to a build for an older CUDA (pytorch.org/get-started), delete .venv, run `make lab`.{said}"
+        f"TORCH_INDEX_URL to a build for an older CUDA (pytorch.org/get-started), delete .venv, run `make lab`.{says}"
     )
 
 
-def nvidia_gpus() -> tuple[list[str], str | None]:
-    """NVIDIA GPUs as the driver sees them, without torch.
-
-    Returns:
-        Their names, and the driver's version; None where there is no working driver.
-    """
+def _nvidia_gpus() -> tuple[list[str], str | None]:
+    """Names of NVIDIA GPUs as the driver sees them, without torch, and its version; None without a working driver."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return [], None
     rows = [line.rsplit(",", 1) for line in answer.stdout.splitlines() if "," in line]
@@ -282,20 +273,17 @@ def nvidia_hardware(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
 
 
 def _compiler() -> Finding:
-    found = recording.compiler()
-    if found:
+    if found := recording.compiler():
         return Finding("C++ compiler", "ok", found)
+    if chosen := os.environ.get("CXX"):
+        return Finding("C++ compiler", "missing", f"CXX={chosen}", "There is no such program: correct or unset CXX.")
+    if sys.platform != "win32" and (other := shutil.which("clang++") or shutil.which("g++")):
+        advice = f"torch.compile looks for another: set CXX={Path(other).name}."
+        return Finding("C++ compiler", "missing", other, advice)
     install = {
         "darwin": "Run `xcode-select --install`.",
         "win32": "Install Visual Studio's Build Tools with the C++ workload, and start from its command prompt.",
     }.get(sys.platform, "Install it: `sudo apt install g++`, or `sudo dnf install gcc-c++`.")
-    chosen = os.environ.get("CXX")
-    if chosen:
-        return Finding("C++ compiler", "missing", f"CXX={chosen}", "There is no such program: correct or unset CXX.")
-    if sys.platform != "win32" and (other := shutil.which("clang++") or shutil.which("g++")):
-        return Finding(
-            "C++ compiler", "missing", other, f"torch.compile looks for another: set CXX={Path(other).name}."
-        )
     return Finding("C++ compiler", "missing", "", f"torch.compile needs one. {install}")
 
 
@@ -306,24 +294,6 @@ def _headers() -> Finding:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     advice = f"torch.compile needs them. Install them: `sudo apt install python{version}-dev`."
     return Finding("Python headers", "missing", "", advice)
-
-
-def chromium() -> str | None:
-    """A Chromium that can drive the browser tests: on PATH, or Playwright's own."""
-    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"):
-        if found := shutil.which(name):
-            return found
-    own = {"darwin": "~/Library/Caches/ms-playwright", "win32": "~/AppData/Local/ms-playwright"}
-    folder = os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or own.get(sys.platform, "~/.cache/ms-playwright")
-    return next((str(path) for path in sorted(Path(folder).expanduser().glob("chromium-*"))), None)
-
-
-def _chromium() -> Finding:
-    found = chromium()
-    if found:
-        return Finding("Chromium", "ok", found)
-    advice = "Only the tests of the book and of JupyterLab need it. Install it: `sudo apt install chromium`."
-    return Finding("Chromium", "missing", "", advice)
 
 
 def _disk() -> Finding:
@@ -339,32 +309,32 @@ def _disk() -> Finding:
     return Finding("disk", "ok", found)
 
 
-def _lessons(here: Environment | None) -> tuple[LessonStatus, ...]:
+def _lessons(here: Environment | None) -> Iterator[LessonStatus]:
     try:
-        found = lessons.find_lessons()
+        all_lessons = lessons.find_lessons()
     except lessons.LessonError:
-        return ()
-    met = recording.satisfied(here) if here else set()
-    statuses = []
-    for lesson in found:
-        recorded_on = tuple(sorted(path.parent.name for path in store.reference_root().glob(f"*/{lesson.slug}.json")))
-        if here is None:
-            statuses.append(LessonStatus(lesson.name, lesson.title, problem="does not run: torch is broken, see below"))
-            continue
+        return
+    for lesson in all_lessons:
         try:
-            names, needed = lessons.experiments(lesson), lessons.needs(lesson)
-        except lessons.LessonError as error:
-            statuses.append(LessonStatus(lesson.name, lesson.title, problem=f"damaged: {error}"))
-            continue
-        lacking = {name: set(needed.get(name, ())) - met for name in names}
-        statuses.append(
-            LessonStatus(
-                lesson.name,
-                lesson.title,
-                live=tuple(name for name in names if not lacking[name]),
-                from_records=tuple(name for name in names if lacking[name]),
-                lacking=tuple(lessons.NEEDS[need] for need in sorted(set().union(*lacking.values()))),
-                recorded_on=recorded_on,
-            )
-        )
-    return tuple(statuses)
+            if here is None:
+                yield LessonStatus(lesson.name, problem="does not run: torch is broken, see below")
+            else:
+                yield _status(lesson, recording.satisfied(here))
+        except (lessons.LessonError, store.RecordError) as error:
+            yield LessonStatus(lesson.name, problem=f"damaged: {error}")
+
+
+def _status(lesson: Lesson, met: set[str]) -> LessonStatus:
+    names, needed = lessons.experiments(lesson), lessons.needs(lesson)
+    lacking = {name: set(needed.get(name, ())) - met for name in names}
+    records = store.records_of(lesson.slug, store.reference_root())
+    return LessonStatus(
+        lesson.name,
+        live=tuple(name for name in names if not lacking[name]),
+        recorded={
+            name: tuple(record.environment.machine for record in records if name in record.experiments)
+            for name in names
+            if lacking[name]
+        },
+        lacking=tuple(lessons.NEEDS[need] for need in sorted(set().union(*lacking.values()))),
+    )

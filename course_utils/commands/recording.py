@@ -10,21 +10,22 @@ import asyncio
 import contextlib
 import datetime
 import json
-import logging
 import os
+import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from course_utils.measure.compiler import compiler
 from course_utils.records import lessons, store
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
@@ -38,85 +39,28 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 600.0
 # A record is committed: raw samples of one lesson have to stay small.
 MAX_RECORD_BYTES = 200_000
-# What a lesson takes about which nothing is known yet: it only starts the estimate.
-_UNKNOWN_S = 60.0
+# Importing torch takes seconds; a driver that is stuck never answers.
+ASKING_S = 120.0
 _STAGING_PREFIX = "course-record-"
 # Nobody sees what the cells show: drawing it into pictures and widgets would only take time.
 _SHOW_TEXT_ALONE = ("--DisplayFormatter.active_types=text/plain", "--MimeBundleFormatter.enabled=False")
-_SILENT = logging.getLogger("course_utils.commands.recording.silent")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
-
-
-@dataclass(frozen=True)
-class CellFailure:
-    """A cell that raised.
-
-    Attributes:
-        message: where and what, in one line.
-        traceback: as the kernel told it.
-    """
-
-    message: str
-    traceback: str
 
 
 class RecordingError(RuntimeError):
     """A lesson could not be recorded. The message is one line and says where and why.
 
     Attributes:
-        failures: cells that raised before, where the recording went on after them.
+        traceback: as the kernel told it, where a cell raised.
     """
 
-    failures: tuple[CellFailure, ...] = ()
-
-
-class CellsFailed(RecordingError):  # noqa: N818 - says more than one error
-    """All cells ran, and these raised.
-
-    Args:
-        failures: in the order in which they came.
-    """
-
-    def __init__(self, failures: Sequence[CellFailure]):
-        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        super().__init__(failures[0].message + more)
-        self.failures = tuple(failures)
-
-
-class Stopped(Exception):  # noqa: N818 - not a failure: somebody asked for it
-    """The recording was asked to stop.
-
-    Attributes:
-        signum: the signal: SIGINT for Ctrl-C, or SIGTERM.
-        failures: cells that raised before, where the recording went on after them.
-    """
-
-    failures: tuple[CellFailure, ...] = ()
-
-    def __init__(self, signum: int):
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
-        self.signum = signum
+    traceback: str = ""
 
 
 # What a lesson needs, and what there is
 
 
-def compiler() -> str | None:
-    """The C++ compiler that torch.compile would use, if there is one."""
-    default = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
-    return shutil.which(os.environ.get("CXX") or default)
-
-
 def satisfied(here: Environment) -> set[str]:
-    """The needs that a machine meets.
-
-    Args:
-        here: the machine.
-
-    Returns:
-        Keys of :data:`course_utils.records.lessons.NEEDS`.
-    """
+    """The needs that a machine meets: keys of :data:`course_utils.records.lessons.NEEDS`."""
     met = {
         "cuda": here.device_kind == "cuda",
         "two-gpus": here.device_kind == "cuda" and here.gpu_count >= 2,
@@ -131,16 +75,19 @@ def environment_here(size: str | None = None) -> Environment:
     Args:
         size: ``smoke`` or ``full``; by default what the machine and ``COURSE_SIZE`` say.
 
-    Returns:
-        The environment.
-
     Raises:
-        RecordingError: if torch does not even start.
+        RecordingError: if torch does not start, or does not answer.
     """
     code = "import json, course_utils; print(json.dumps(course_utils.environment().to_record()))"
-    child = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=child_variables(size), check=False
-    )
+    command = [sys.executable, "-c", code]
+    try:
+        child = subprocess.run(
+            command, capture_output=True, text=True, env=child_variables(size), check=False, timeout=ASKING_S
+        )
+    except subprocess.TimeoutExpired:
+        raise RecordingError(
+            f"torch did not describe this machine within {ASKING_S:g} s. With a GPU, see whether nvidia-smi answers"
+        ) from None
     if child.returncode != 0:
         last = (child.stderr.strip() or f"exit status {child.returncode}").splitlines()[-1]
         raise RecordingError(f"this machine cannot be described: {last}. Run `course check`.")
@@ -152,9 +99,6 @@ def child_variables(size: str | None = None) -> dict[str, str]:
 
     Args:
         size: ``smoke`` or ``full``; by default as it is.
-
-    Returns:
-        The variables.
     """
     variables = dict(os.environ)
     if size:
@@ -202,12 +146,9 @@ def is_current(lesson: Lesson, root: Path, here: Environment) -> LessonRecord | 
     if interrupted_experiments(record):
         return None
     for name in _required(lesson, here):
-        experiment = record.experiments.get(name)
-        now = lessons.fingerprint(lesson.path, name)
-        if experiment is None or (experiment.code_hash, experiment.parameters_hash) != (
-            now.code_hash,
-            now.parameters_hash,
-        ):
+        measured, now = record.experiments.get(name), lessons.fingerprint(lesson.path, name)
+        hashes = (now.code_hash, now.parameters_hash)
+        if measured is None or (measured.code_hash, measured.parameters_hash) != hashes:
             return None
     return record
 
@@ -225,8 +166,7 @@ def record_lesson(
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     reference: bool = False,
-    keep_to: Path | None = None,
-    on_cell: Callable[[int, int, bool], None] = lambda cell, cells, done: None,
+    on_cell: Callable[[int, int], None] = lambda cell, cells: None,
 ) -> LessonRecord:
     """Execute one lesson's notebook and write its record.
 
@@ -236,80 +176,56 @@ def record_lesson(
         here: this machine, and the size to run at.
         timeout_s: the longest that one cell may take.
         reference: whether others will rely on the record: an interrupted comparison is then refused.
-        keep_to: a folder for the results of a recording that fails, one file for each experiment; what an earlier one
-            left there goes once the lesson is recorded. With it, the cells after one that raises run all the same.
-        on_cell: called with a code cell's number (from 1), their count, and whether the cell is done: when it starts,
-            once a second while it runs, and at its end.
+        on_cell: called with the number of the cell that runs (from 1) and their count, once a second.
 
     Returns:
         The record, as written.
 
     Raises:
-        RecordingError: if a cell fails or takes too long, the kernel dies, or an experiment is missing; CellsFailed
-            where the recording went on after failing cells.
+        RecordingError: if a cell fails or takes too long, the kernel dies, or an experiment is missing.
         RecordError: if the record cannot be written.
-        Stopped: on Ctrl-C or SIGTERM; the kernel is gone by then.
+        KeyboardInterrupt: on Ctrl-C; the kernel is gone by then.
     """
     started = time.perf_counter()
-    with staging_folder() as staging:
+    with tempfile.TemporaryDirectory(prefix=f"{_STAGING_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
+        staging = Path(folder)
         kept = staging / "kept"
         kept.mkdir()
-        failures: list[CellFailure] | None = None if keep_to is None else []
-        try:
-            _run_notebook(lesson.path, staging, kept, here.size, timeout_s, failures, on_cell)
-            if failures:
-                raise CellsFailed(failures)
-            record = _gather(lesson, kept, here, time.perf_counter() - started)
-            if reference and (stopped := interrupted_experiments(record)):
-                raise RecordingError(
-                    f"{', '.join(stopped)} was interrupted: no reference is made of half a measurement"
-                )
-            store.save_lesson(record, root)
-        except BaseException as error:
-            if failures and isinstance(error, RecordingError | Stopped):
-                error.failures = tuple(failures)
-            if keep_to is not None:
-                # Minutes of a GPU are in it, whatever the lesson failed of.
-                shutil.copytree(kept, keep_to, dirs_exist_ok=True)
-            raise
-    if keep_to is not None:
-        shutil.rmtree(keep_to, ignore_errors=True)
+        _run_notebook(lesson.path, staging, kept, here.size, timeout_s, on_cell)
+        record = _gather(lesson, kept, here, time.perf_counter() - started)
+    if reference and (stopped := interrupted_experiments(record)):
+        raise RecordingError(f"{', '.join(stopped)} was interrupted: no reference is made of half a measurement")
+    store.save_lesson(record, root)
     return record
 
 
 def _gather(lesson: Lesson, kept: Path, here: Environment, seconds: float) -> LessonRecord:
     """Turn the results that a kernel left in a folder into a record."""
-    found = {}
+    staged = {}
     for file in sorted(kept.glob("*.json")):
-        staged = json.loads(file.read_text(encoding="utf-8"))
-        found[staged["name"]] = staged
-    declared = list(lessons.experiments(lesson))
-    if unknown := sorted(set(found) - set(declared)):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        staged[result["name"]] = result
+    declared = lessons.experiments(lesson)
+    if unknown := sorted(set(staged) - set(declared)):
         raise RecordingError(
             f"{', '.join(unknown)} is measured, but {lesson.path.name} does not name it in a plain string: "
             f'write name="{lesson.slug}/..." in the call'
         )
-    if missing := [name for name in _required(lesson, here) if name not in found]:
+    if missing := [name for name in _required(lesson, here) if name not in staged]:
         raise RecordingError(
             f"no result of {', '.join(missing)}: {lesson.path.name} names it, and no cell measured it on this machine"
         )
-    if not found:
+    if not staged:
         raise RecordingError(f"{lesson.path.name} measured nothing that has a name")
     experiments = {}
     for name in declared:
-        if name in found:
-            print_ = lessons.fingerprint(lesson.path, name)
+        if name in staged:
+            hashes = lessons.fingerprint(lesson.path, name)
             experiments[name] = Experiment(
-                name, found[name]["kind"], print_.code_hash, print_.parameters_hash, found[name]["data"]
+                name, staged[name]["kind"], hashes.code_hash, hashes.parameters_hash, staged[name]["data"]
             )
-    measured_with = next((e.data["environment"] for e in experiments.values() if e.data.get("environment")), None)
-    record = LessonRecord(
-        lesson=lesson.slug,
-        environment=Environment.from_record(measured_with) if measured_with else here,
-        experiments=experiments,
-        recorded_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seconds=seconds,
-    )
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    record = LessonRecord(lesson.slug, here, experiments, now, seconds)
     for name in experiments:
         # What cannot be read back must not replace what can.
         record.result(name)
@@ -325,24 +241,11 @@ def _run_notebook(
     kept: Path,
     size: str,
     timeout_s: float,
-    failures: list[CellFailure] | None,
-    on_cell: Callable[[int, int, bool], None],
+    on_cell: Callable[[int, int], None],
 ) -> None:
-    """Run a notebook; with a list for failures, cells that raise are put there and the next one runs."""
+    """Run all cells; the kernel and its children are gone afterwards in any case."""
     import nbformat
-    from jupyter_client import AsyncKernelManager
-    from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
     from nbclient import NotebookClient
-
-    class ThisInterpreter(KernelSpecManager):
-        """Whatever kernels are registered: the notebook runs in the interpreter that records."""
-
-        def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-            return KernelSpec(
-                argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", *_SHOW_TEXT_ALONE],
-                display_name="Python 3",
-                language="python",
-            )
 
     variables = child_variables(size) | {
         "COURSE_RECORD_TO": str(kept),
@@ -354,108 +257,114 @@ def _run_notebook(
         "TRITON_CACHE_DIR": str(staging / "triton"),
     }
     notebook = nbformat.read(path, as_version=4)
-    manager = AsyncKernelManager(
+    runs = [index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code" and cell.source.strip()]
+    running: list[int] = []
+    manager = _kernel_manager(staging)
+    client = NotebookClient(
+        notebook, km=manager, timeout=timeout_s, on_cell_execute=lambda cell, cell_index: running.append(cell_index)
+    )
+    # nbclient handles signals by itself only in the main thread. Here they belong to the caller.
+    with ThreadPoolExecutor(1) as pool, (staging / "kernel.log").open("wb") as log:
+        run = pool.submit(asyncio.run, _execute(client, cwd=str(path.parent), env=variables, stdout=log, stderr=log))
+        try:
+            while wait([run], timeout=1).not_done:
+                on_cell(max(len(running), 1), len(runs))
+        except BaseException:
+            _end(run, manager)
+            raise
+    if error := run.exception():
+        raise _explained(error, notebook, running, timeout_s, manager, staging / "kernel.log") from error
+
+
+def _kernel_manager(staging: Path) -> AsyncKernelManager:
+    """A kernel of the interpreter that records, whatever kernels are registered."""
+    import logging
+
+    from jupyter_client import AsyncKernelManager
+    from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+
+    class ThisInterpreter(KernelSpecManager):
+        def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+            argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", *_SHOW_TEXT_ALONE]
+            return KernelSpec(argv=argv, display_name="Python 3", language="python")
+
+    for name in ("traitlets", "nbclient"):
+        # What goes wrong is said once, by us.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return AsyncKernelManager(
         kernel_name="python3",
         kernel_spec_manager=ThisInterpreter(),
         connection_file=str(staging / "kernel.json"),
-        log=_SILENT,
     )
-    client = NotebookClient(notebook, km=manager, timeout=timeout_s, log=_SILENT, allow_errors=failures is not None)
-    asyncio.run(_run_until_stopped(client, path, staging, variables, timeout_s, failures, on_cell))
 
 
-async def _run_until_stopped(
-    client: NotebookClient,
-    path: Path,
-    staging: Path,
-    variables: dict[str, str],
-    timeout_s: float,
-    failures: list[CellFailure] | None,
-    on_cell: Callable[[int, int, bool], None],
-) -> None:
-    """Run all cells, or until a signal comes. The kernel and its children are gone afterwards in any case."""
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[int] = loop.create_future()
-
-    def on_signal(signum: int, _frame: Any) -> None:
-        loop.call_soon_threadsafe(lambda: stop.done() or stop.set_result(signum))
-
-    # nbclient handles SIGINT by itself only where event loops know signals; this works everywhere.
-    previous = {signum: signal.signal(signum, on_signal) for signum in (signal.SIGINT, signal.SIGTERM)}
-    current: list[tuple[int, int]] = []
-
-    def remember(cell: int, count: int, done: bool) -> None:
-        current[:] = [] if done else [(cell, count)]
-        on_cell(cell, count, done)
-
-    cells = asyncio.ensure_future(_run_cells(client, path, staging, variables, timeout_s, failures, remember))
-    gently = False
+async def _execute(client: NotebookClient, **options: Any) -> None:
+    """Run all cells, and end the kernel: as a person would after a good run, at once after another."""
+    finished = False
+    manager = client.km
     try:
-        while not (cells.done() or stop.done()):
-            await asyncio.wait({cells, stop}, timeout=1, return_when=asyncio.FIRST_COMPLETED)
-            for cell, count in current:
-                on_cell(cell, count, False)
-        if stop.done():
-            raise Stopped(stop.result())
-        cells.result()
-        gently = True
+        await client.async_execute(**options)
+        finished = True
     finally:
-        await _stop_kernel(client, gently)
-        cells.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await cells
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
+        family = _family(manager)
+        if finished:
+            await manager.shutdown_kernel()
+        _kill(family)
+        if client.kc is not None:
+            client.kc.stop_channels()
+        with contextlib.suppress(RuntimeError):
+            await manager.cleanup_resources()
 
 
-async def _run_cells(
-    client: NotebookClient,
-    path: Path,
-    staging: Path,
-    variables: dict[str, str],
-    timeout_s: float,
-    failures: list[CellFailure] | None,
-    on_cell: Callable[[int, int, bool], None],
-) -> None:
+def _end(run: Future[None], manager: AsyncKernelManager) -> None:
+    """Kill the kernel until the run has noticed: it may only just have been started."""
+    while wait([run], timeout=0.2).not_done:
+        _kill(_family(manager))
+
+
+def _family(manager: AsyncKernelManager) -> list[Any]:
+    """The kernel and all that it started, in sessions of their own or not."""
+    import psutil
+
+    process = getattr(manager.provisioner, "process", None)
+    try:
+        kernel = psutil.Process(process.pid) if process is not None else None
+        # Children become orphans when the kernel goes, and can then no longer be found.
+        return [] if kernel is None else [*kernel.children(recursive=True), kernel]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(family: list[Any]) -> None:
+    import psutil
+
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    psutil.wait_procs(family, timeout=5)
+
+
+def _explained(
+    error: BaseException, notebook: Any, running: list[int], timeout_s: float, manager: AsyncKernelManager, log: Path
+) -> RecordingError:
+    """What ended a run, in one line that names the cell."""
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-    client.reset_execution_trackers()
-    log = staging / "kernel.log"
-    with log.open("wb") as output:
-        await client.async_start_new_kernel(cwd=str(path.parent), env=variables, stdout=output, stderr=output)
-    try:
-        await client.async_start_new_kernel_client()
-    except RuntimeError as error:
+    if not running:
         last = (log.read_text(errors="replace").strip() or str(error)).splitlines()[-1]
-        raise RecordingError(f"the notebook's kernel did not start: {last}") from error
-    indices = [i for i, cell in enumerate(client.nb.cells) if cell.cell_type == "code" and cell.source.strip()]
-    for number, index in enumerate(indices, start=1):
-        cell = client.nb.cells[index]
-        where = f"cell {index + 1} of {len(client.nb.cells)} (`{cell.source.strip().splitlines()[0][:60]}`)"
-        on_cell(number, len(indices), False)
-        try:
-            await client.async_execute_cell(cell, index)
-        except CellExecutionError as error:
-            raise RecordingError(_said(where, error.ename, error.evalue)) from error
-        except CellTimeoutError as error:
-            raise RecordingError(
-                f"{where} took longer than {timeout_s:g} s: allow more with --timeout, or mend the cell"
-            ) from error
-        except DeadKernelError as error:
-            raise RecordingError(f"{where}: the kernel died{_cause_of_death(client.km)}") from error
-        if failures is not None:
-            failures += [
-                CellFailure(_said(where, output.ename, output.evalue), "\n".join(output.traceback))
-                for output in cell.outputs
-                if output.output_type == "error"
-            ]
-        on_cell(number, len(indices), True)
-
-
-def _said(where: str, name: str, value: str) -> str:
-    """What a cell raised, in one line."""
-    reason = (value or "").strip().splitlines() or [""]
-    return f"{where}: {name}: {reason[0]}".rstrip(": ")
+        return RecordingError(f"the notebook's kernel did not start: {last}")
+    source = notebook.cells[running[-1]].source.strip()
+    where = f"cell {running[-1] + 1} of {len(notebook.cells)} (`{source.splitlines()[0][:60]}`)"
+    if isinstance(error, CellExecutionError):
+        reason = (error.evalue or "").strip().partition("\n")[0]
+        failure = RecordingError(f"{where}: {error.ename}: {reason}".rstrip(": "))
+        failure.traceback = re.sub(r"\x1b\[[0-9;]*m", "", error.traceback)  # without the colours of a terminal
+        return failure
+    if isinstance(error, CellTimeoutError):
+        return RecordingError(f"{where} took longer than {timeout_s:g} s: allow more with --timeout, or mend the cell")
+    if isinstance(error, DeadKernelError):
+        return RecordingError(f"{where}: the kernel died{_cause_of_death(manager)}")
+    return RecordingError(f"{where}: {type(error).__name__}: {error}")
 
 
 def _cause_of_death(manager: AsyncKernelManager) -> str:
@@ -467,83 +376,6 @@ def _cause_of_death(manager: AsyncKernelManager) -> str:
         return f" (exit status {status})"
     name = signal.Signals(-status).name
     return f" ({name}: often too little memory)" if name == "SIGKILL" else f" ({name})"
-
-
-async def _stop_kernel(client: NotebookClient, gently: bool) -> None:
-    """End the kernel and everything that it started, in sessions of their own or not."""
-    import psutil
-
-    manager = client.km
-    if manager is None:
-        return
-    process = getattr(manager.provisioner, "process", None)
-    family: list[psutil.Process] = []
-    if process is not None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            kernel = psutil.Process(process.pid)
-            # Children first become orphans when the kernel goes, and can then no longer be found.
-            family = [*kernel.children(recursive=True), kernel]
-    if gently and await manager.is_alive():
-        await manager.shutdown_kernel()
-    for member in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-    psutil.wait_procs(family, timeout=5)
-    if client.kc is not None:
-        client.kc.stop_channels()
-    with contextlib.suppress(RuntimeError):
-        await manager.cleanup_resources()
-
-
-# Staging: what a kernel leaves until its lesson is done
-
-
-@contextlib.contextmanager
-def staging_folder() -> Iterator[Path]:
-    """A folder for one lesson's results in the making. Its name bears our process id: a later run sees if we live."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{_STAGING_PREFIX}{os.getpid()}-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def clean_up(root: Path) -> int | None:
-    """Remove what killed recordings left behind.
-
-    Args:
-        root: folder of the records: half-written files lie there.
-
-    Returns:
-        The process id of another recording that is still running; then nothing of it is touched, nor any half-written
-        file. None if there is none.
-    """
-    other = None
-    for folder in Path(tempfile.gettempdir()).glob(f"{_STAGING_PREFIX}*-*"):
-        owner = _owner(folder)
-        if owner is not None and owner != os.getpid():
-            other = owner
-        elif owner is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    if other is None:
-        for file in root.glob("*/.*.json.*.tmp"):
-            with contextlib.suppress(OSError):
-                file.unlink()
-    return other
-
-
-def _owner(folder: Path) -> int | None:
-    """The living process that made a staging folder, if it still lives."""
-    import psutil
-
-    digits = folder.name.removeprefix(_STAGING_PREFIX).partition("-")[0]
-    if not digits.isdigit():
-        return None
-    try:
-        # A process that is younger than the folder only has the same number.
-        return int(digits) if psutil.Process(int(digits)).create_time() <= folder.stat().st_mtime + 1 else None
-    except (psutil.Error, OSError):
-        return None
 
 
 # All lessons
@@ -560,6 +392,7 @@ class Outcome:
         experiments: how many results were kept.
         verdicts: how often each verdict was reached, over all comparisons with a baseline.
         message: why it failed or was skipped, or what a reader must know.
+        traceback: of the cell that raised.
     """
 
     lesson: str
@@ -568,69 +401,23 @@ class Outcome:
     experiments: int = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
     message: str = ""
+    traceback: str = ""
 
 
 def verdicts_of(record: LessonRecord) -> dict[str, int]:
-    """How often each verdict was reached in a lesson.
-
-    Args:
-        record: the lesson's record.
-
-    Returns:
-        Number of cases by verdict, over all comparisons, points of sweeps and rounds of ranks; baselines do not count.
-    """
-    found = Counter(
-        reading.verdict for name in record.experiments for reading in record.result(name).readings() if reading.verdict
-    )
-    return {verdict: found[verdict] for verdict in Verdict if found[verdict]}
+    """Number of cases by verdict, over all comparisons of a lesson; baselines do not count."""
+    counts = Counter(reading.verdict for name in record.experiments for reading in record.result(name).readings())
+    return {verdict: counts[verdict] for verdict in Verdict if counts[verdict]}
 
 
-def expected_seconds(chosen: list[Lesson], root: Path, here: Environment, *, repeat: bool) -> dict[str, float]:
-    """How long lessons will take, judged from earlier records.
+def remove_leftovers() -> None:
+    """Remove what killed recordings left in the temporary folder."""
+    import psutil
 
-    Args:
-        chosen: lessons, in order.
-        root: folder of the records that are about to be made.
-        here: this machine, and the size to run at.
-        repeat: whether lessons whose record is current are measured again.
-
-    Returns:
-        Seconds by slug: of this machine's earlier record, else of the newest one of such a device at that size, else
-        the median of the other lessons; 0 for a lesson that will be skipped.
-    """
-    expected: dict[str, float | None] = {}
-    for lesson in chosen:
-        skipped = not repeat and is_current(lesson, root, here) is not None
-        expected[lesson.slug] = 0.0 if skipped else _earlier_seconds(lesson.slug, root, here)
-    known = [seconds for seconds in expected.values() if seconds]
-    typical = statistics.median(known) if known else _UNKNOWN_S
-    return {slug: typical if seconds is None else seconds for slug, seconds in expected.items()}
-
-
-def _earlier_seconds(slug: str, root: Path, here: Environment) -> float | None:
-    alike = []
-    for folder in dict.fromkeys([root, store.results_root(), store.reference_root()]):
-        for path in folder.glob(f"*/{slug}.json"):
-            with contextlib.suppress(RecordError):
-                record = store.load_lesson(path)
-                there = record.environment
-                if (there.size, there.device_kind) == (here.size, here.device_kind):
-                    alike.append((there.machine == here.machine, record.recorded_at, record.seconds))
-    return max(alike)[2] if alike else None
-
-
-def check_writable(folder: Path) -> None:
-    """Fail before minutes of measuring, not after, when a folder cannot be written.
-
-    Args:
-        folder: where a record will go.
-
-    Raises:
-        RecordError: if it cannot.
-    """
-    probe = folder / f".writable-{os.getpid()}.json"
-    store.write_json(probe, {})
-    probe.unlink(missing_ok=True)
+    for folder in Path(tempfile.gettempdir()).glob(f"{_STAGING_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_STAGING_PREFIX).partition("-")[0]
+        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def record_lessons(
@@ -641,7 +428,7 @@ def record_lessons(
     repeat: bool,
     reference: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-    on_cell: Callable[[str, int, int, bool], None] = lambda lesson, cell, cells, done: None,
+    on_cell: Callable[[str, int, int], None] = lambda lesson, cell, cells: None,
 ) -> Iterator[Outcome]:
     """Record lessons one after the other. A lesson that fails does not stop the others.
 
@@ -652,32 +439,30 @@ def record_lessons(
         repeat: whether lessons whose record is current are measured again.
         reference: whether others will rely on the records.
         timeout_s: the longest that one cell may take.
-        on_cell: called with the lesson's slug, a cell's number, the number of cells, and whether the cell is done.
+        on_cell: as for :func:`record_lesson`; it also gets the lesson's slug.
 
     Yields:
         What became of each lesson, as soon as it is known.
 
     Raises:
         RecordError: if records cannot be written there at all.
-        Stopped: on Ctrl-C or SIGTERM.
+        KeyboardInterrupt: on Ctrl-C.
     """
-    check_writable(root / here.machine)
-    broken_disk = ""
+    remove_leftovers()
+    # To fail before minutes of measuring, not after.
+    probe = root / here.machine / ".writable.json"
+    store.write_json(probe, {})
+    probe.unlink(missing_ok=True)
+    broken_disk = False
     for lesson in chosen:
-        started = time.perf_counter()
         if broken_disk:
-            yield Outcome(lesson.slug, "not run", message=broken_disk)
+            yield Outcome(lesson.slug, "not run", message="records cannot be written there")
             continue
+        started = time.perf_counter()
         try:
             if not repeat and (record := is_current(lesson, root, here)):
-                yield Outcome(
-                    lesson.slug,
-                    "skipped",
-                    record.seconds,
-                    len(record.experiments),
-                    verdicts_of(record),
-                    f"already recorded on {record.recorded_at[:10]}; --force measures again",
-                )
+                words = f"already recorded on {record.recorded_at[:10]}; --force measures again"
+                yield _kept(record, "skipped", words)
                 continue
             record = record_lesson(
                 lesson,
@@ -685,38 +470,30 @@ def record_lessons(
                 here,
                 timeout_s=timeout_s,
                 reference=reference,
-                on_cell=lambda cell, cells, done, slug=lesson.slug: on_cell(slug, cell, cells, done),
+                on_cell=lambda cell, cells, slug=lesson.slug: on_cell(slug, cell, cells),
             )
         except (RecordingError, RecordError, LessonError) as error:
-            yield Outcome(lesson.slug, "failed", time.perf_counter() - started, message=str(error))
-            if isinstance(error.__cause__, OSError):
-                broken_disk = "records cannot be written there"
+            seconds, traceback = time.perf_counter() - started, getattr(error, "traceback", "")
+            yield Outcome(lesson.slug, "failed", seconds, message=str(error), traceback=traceback)
+            broken_disk = isinstance(error.__cause__, OSError) and isinstance(error, RecordError)
             continue
-        remark = remark_on(record, root, here)
-        yield Outcome(lesson.slug, "recorded", record.seconds, len(record.experiments), verdicts_of(record), remark)
+        yield _kept(record, "recorded", _remark(lesson, record, root, here))
 
 
-def remark_on(record: LessonRecord, root: Path, here: Environment) -> str:
-    """What a reader of a record must know: what is not in it, what was cut off, and whether it is too large.
+def _kept(record: LessonRecord, state: str, message: str) -> Outcome:
+    return Outcome(record.lesson, state, record.seconds, len(record.experiments), verdicts_of(record), message)
 
-    Args:
-        record: a lesson's record, as written.
-        root: folder of the records.
-        here: this machine.
 
-    Returns:
-        One line, empty if there is nothing to say.
-    """
+def _remark(lesson: Lesson, record: LessonRecord, root: Path, here: Environment) -> str:
+    """What a reader of a record must know: what is not in it, what was cut off, and whether it is too large."""
     remarks = []
-    lesson = lessons.find_lesson(record.lesson)
-    missing = [name for name in lessons.experiments(lesson) if name not in record.experiments]
-    if missing:
+    if missing := [name for name in lessons.experiments(lesson) if name not in record.experiments]:
         lacking = {need for name in missing for need in lessons.needs(lesson).get(name, ())} - satisfied(here)
         what = " and ".join(lessons.NEEDS[need] for need in sorted(lacking))
         remarks.append(f"without {', '.join(missing)}, which needs {what}")
     if stopped := interrupted_experiments(record):
         remarks.append(f"{', '.join(stopped)} was interrupted")
-    size = store.record_path(root, record.environment.machine, record.lesson).stat().st_size
+    size = store.record_path(root, here.machine, record.lesson).stat().st_size
     if size >= MAX_RECORD_BYTES:
         remarks.append(f"{size / 1000:.0f} kB; a lesson's record should stay below {MAX_RECORD_BYTES // 1000} kB")
     return "; ".join(remarks)

@@ -10,21 +10,17 @@ import contextlib
 import datetime
 import io
 import math
-import os
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from authoring import claims
-from authoring.claims import Claim, ClaimError, MachineJudgement
 from course_utils.records import lessons, store
+from course_utils.records.files import write_whole
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.result import Finding, NothingToDrawError
 from course_utils.records.store import LessonRecord, RecordError
 
-_TEMPLATE = "report.html.j2"
 # The interval plots of one experiment share a scale that shows at least this much to either side of 1.
 _MIN_SCALE = math.log(1.1)
 
@@ -34,23 +30,16 @@ class ReportError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Mark:
-    """An interval plot: positions from 0 (faster) to 100 (slower); 50 is as fast as the baseline."""
+class Section:
+    """A part of the page that others contribute: a title in plain text, and the HTML that stands under it."""
 
-    low: float
-    middle: float
-    high: float
+    title: str
+    html: str
 
 
 @dataclass(frozen=True)
 class Column:
-    """One machine's record of a lesson.
-
-    Attributes:
-        record: the record.
-        own: whether it is from the results folder, and not a reference.
-        whose: ``this machine``, ``yours`` or ``recorded``.
-    """
+    """One machine's record of a lesson: one's own or a reference; ``yours``, ``recorded`` or of ``this machine``."""
 
     record: LessonRecord
     own: bool
@@ -69,87 +58,21 @@ class Column:
 
 @dataclass(frozen=True)
 class Shown:
-    """One experiment on one machine.
-
-    Attributes:
-        column: the machine.
-        cells: by row.
-        notices: what keeps it from being compared, if anything.
-        table: the full table.
-        figure: a data URI; empty where there is none.
-    """
+    """One experiment on one machine: its rows by label, what keeps it from being compared, and how it shows itself."""
 
     column: Column
     cells: dict[str, Finding]
     notices: list[str]
-    table: str = ""
-    figure: str = ""
+    table: str
+    figure: str
 
 
-@dataclass(frozen=True)
-class ExperimentSection:
-    """One experiment on all machines."""
-
-    name: str
-    machines: list[Shown]
-    marks: dict[tuple[str, int], Mark]
-
-    @property
-    def title(self) -> str:
-        """The experiment's name, for people."""
-        return self.name.partition("/")[2].replace("_", " ").capitalize()
-
-    @property
-    def anchor(self) -> str:
-        """Its id in the page."""
-        return self.name.replace("/", "-")
-
-    @property
-    def rows(self) -> list[str]:
-        """Rows that any machine has, in the order of the first that has them."""
-        return list(dict.fromkeys(row for shown in self.machines for row in shown.cells))
-
-
-@dataclass(frozen=True)
-class LessonSection:
-    """One lesson on all machines."""
-
-    slug: str
-    title: str
-    number: int | None
-    columns: list[Column]
-    experiments: list[ExperimentSection]
-    notices: list[str] = field(default_factory=list)
-
-    @property
-    def own(self) -> bool:
-        """Whether this machine has recorded it."""
-        return any(column.own for column in self.columns)
-
-
-@dataclass(frozen=True)
-class JudgedHere:
-    """A claim of the ledger, judged from one machine's own records.
-
-    Attributes:
-        claim: the claim, with the verdict that the ledger states.
-        here: what follows from this machine's records alone.
-    """
-
-    claim: Claim
-    here: MachineJudgement
-
-    @property
-    def agrees(self) -> bool:
-        """Whether this machine bears the ledger out."""
-        return self.here.verdict == self.claim.verdict
-
-
-def write_report(output: Path) -> Path:
+def build(output: Path, extra: Sequence[Section] = ()) -> Path:
     """Write the report.
 
     Args:
         output: the file; a folder gets ``report.html``.
+        extra: sections that come before the lessons.
 
     Returns:
         The file.
@@ -158,138 +81,97 @@ def write_report(output: Path) -> Path:
         ReportError: if it cannot be written; an earlier page is untouched.
     """
     path = output / "report.html" if output.is_dir() else output
-    page = render()
-    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(page)
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
+        write_whole(path, render(extra=extra))
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
         raise ReportError(f"cannot write {path}: {error.strerror}. Choose another place with --output.") from error
     return path
 
 
-def render(today: datetime.date | None = None) -> str:
-    """The page as HTML.
+def render(today: datetime.date | None = None, extra: Sequence[Section] = ()) -> str:
+    """The page as HTML: the same bytes for the same records and day.
 
     Args:
         today: the day that the page bears; by default today.
-
-    Returns:
-        The same bytes for the same records and day.
+        extra: sections that come before the lessons.
     """
     import jinja2
 
     problems: list[str] = []
-    records = [*_records(store.results_root(), True, problems), *_records(store.reference_root(), False, problems)]
-    sections = _sections(records, problems)
+    columns = [*_columns(store.results_root(), True, problems), *_columns(store.reference_root(), False, problems)]
     template = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-    ).get_template(_TEMPLATE)
-    judged = _judged_here(problems) if any(column.own for column in records) else []
+    ).get_template("report.html.j2")
     return template.render(
-        judged=judged,
-        machines=_machines(records),
-        sections=sections,
+        machines=_machines(columns),
+        sections=_sections(columns, problems),
+        extra=extra,
         problems=problems,
-        any_own=any(column.own for column in records),
+        any_own=any(column.own for column in columns),
         today=(today or datetime.datetime.now(datetime.UTC).date()).isoformat(),
     )
 
 
-def _records(root: Path, own: bool, problems: list[str]) -> list[Column]:
-    found = []
-    for path in sorted(root.glob("*/*.json")):
-        if path.name.startswith("."):
-            continue
+def _columns(root: Path, own: bool, problems: list[str]) -> list[Column]:
+    """All records below a folder, one column each."""
+    records = []
+    for path in sorted(root.glob("*/[!.]*.json")):
         try:
-            record = store.load_lesson(path)
+            records.append(store.load_lesson(path))
         except RecordError as error:
             problems.append(str(error))
-            continue
-        if (record.lesson, record.environment.machine) != (path.stem, path.parent.name):
-            problems.append(
-                f"{path.parent.name}/{path.name} holds the record of lesson {record.lesson!r} on "
-                f"{record.environment.machine}: it was moved or renamed. Put it back, or delete it."
-            )
-            continue
-        found.append(record)
-    several = len({record.environment.machine for record in found}) > 1
+    several = len({record.environment.machine for record in records}) > 1
     whose = ("yours" if several else "this machine") if own else "recorded"
     # Accelerators first: they are what a lesson is about.
-    found.sort(key=lambda record: (record.environment.device_kind == "cpu", record.environment.machine))
-    return [Column(record, own, whose) for record in found]
+    records.sort(key=lambda record: (record.environment.device_kind == "cpu", record.environment.machine))
+    return [Column(record, own, whose) for record in records]
 
 
-def _machines(records: Sequence[Column]) -> list[tuple[Column, int]]:
+def _machines(columns: Sequence[Column]) -> list[tuple[Column, int]]:
     """Each machine once, with the number of its lessons; its newest record speaks for it."""
     groups: dict[tuple[bool, str], list[Column]] = {}
-    for column in records:
+    for column in columns:
         groups.setdefault((column.own, column.environment.machine), []).append(column)
     return [(max(group, key=lambda column: column.record.recorded_at), len(group)) for group in groups.values()]
 
 
-def _judged_here(problems: list[str]) -> list[JudgedHere]:
-    """The claims that records of one's own decide. Those that need a call to be run are left to the ledger's page."""
-    if not claims.claims_path().is_file():
-        return []  # the package may be installed without the book
-    try:
-        ledger = [claim for claim in claims.load_claims() if claim.experiments and not claim.calls]
-        return [
-            JudgedHere(claim, here)
-            for claim in ledger
-            for here in claims.judge(claim, store.results_root()).machines
-            if here.verdict != "open"
-        ]
-    except (ClaimError, RecordError) as error:
-        problems.append(str(error))
-        return []
-
-
-def _sections(records: Sequence[Column], problems: list[str]) -> list[LessonSection]:
+def _sections(columns: Sequence[Column], problems: list[str]) -> list[dict[str, Any]]:
+    """What the template shows of each lesson: of the course first, then of those that only records know."""
     try:
         known = {lesson.slug: lesson for lesson in lessons.find_lessons()}
     except lessons.LessonError as error:
         known = {}
         problems.append(str(error))
-    recorded = dict.fromkeys(column.record.lesson for column in records)
     sections = []
-    for slug in [*known, *sorted(set(recorded) - set(known))]:
-        columns = [column for column in records if column.record.lesson == slug]
-        lesson = known.get(slug)
-        section = LessonSection(
-            slug,
-            lesson.title if lesson else slug.replace("_", " ").capitalize(),
-            lesson.number if lesson else None,
-            columns,
-            _experiments(slug, columns, problems),
+    for slug in [*known, *sorted({column.record.lesson for column in columns} - set(known))]:
+        lesson, own_columns = known.get(slug), [column for column in columns if column.record.lesson == slug]
+        sections.append(
+            {
+                "slug": slug,
+                "title": f"{lesson.number:02d} {lesson.title}" if lesson else slug.replace("_", " ").capitalize(),
+                "is_unknown": bool(known) and lesson is None,
+                "is_recorded": bool(own_columns),
+                "own": any(column.own for column in own_columns),
+                "experiments": _experiments(slug, own_columns, problems),
+            }
         )
-        if lesson is None and known:
-            section.notices.append("Your copy of the course has no such lesson.")
-        sections.append(section)
     return sections
 
 
-def _experiments(slug: str, columns: Sequence[Column], problems: list[str]) -> list[ExperimentSection]:
-    names = dict.fromkeys(name for column in columns for name in column.record.experiments)
-    order = []
+def _experiments(slug: str, columns: Sequence[Column], problems: list[str]) -> list[dict[str, Any]]:
+    """What the template shows of each experiment, in the order of the notebook where there is one."""
+    recorded = dict.fromkeys(name for column in columns for name in column.record.experiments)
+    in_order: list[str] = []
     with contextlib.suppress(lessons.LessonError):
-        order = lessons.experiments(lessons.find_lesson(slug))
+        in_order = [name for name in lessons.experiments(lessons.find_lesson(slug)) if name in recorded]
     sections = []
-    for name in sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name)):
-        machines = []
+    for name in dict.fromkeys([*in_order, *sorted(recorded)]):
+        machines: list[Shown] = []
         for column in columns:
             if name in column.record.experiments:
                 try:
@@ -298,7 +180,16 @@ def _experiments(slug: str, columns: Sequence[Column], problems: list[str]) -> l
                 except RecordError as error:
                     problems.append(str(error))
         if machines:
-            sections.append(ExperimentSection(name, machines, _marks(machines)))
+            sections.append(
+                {
+                    "name": name,
+                    "title": name.partition("/")[2].replace("_", " ").capitalize(),
+                    "anchor": name.replace("/", "-"),
+                    "machines": machines,
+                    "rows": list(dict.fromkeys(row for shown in machines for row in shown.cells)),
+                    "marks": _marks(machines),
+                }
+            )
     return sections
 
 
@@ -307,53 +198,53 @@ def _shown(column: Column, name: str, with_figure: bool) -> Shown:
     try:
         cells = {finding.label: finding for finding in result.findings()}
         table = result._repr_html_()
-        picture = _picture(result) if with_figure else ""
-    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        figure = _picture(result) if with_figure else ""
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise RecordError(
             f"experiment {name!r} of {column.environment.machine} cannot be shown ({error}): its data is damaged. "
             f"Restore the file from git or run `course record {column.record.lesson}`."
         ) from error
-    return Shown(column, cells, _notices(column.record, name, result), table, picture)
+    return Shown(column, cells, _notices(column.record, name, result), table, figure)
 
 
 def _notices(record: LessonRecord, name: str, result: Any) -> list[str]:
     notices = []
     if getattr(result, "interrupted", False):
         notices.append("Interrupted before all its rounds were done.")
-    now = store.current_fingerprint(record.lesson, name)
-    experiment = record.experiments[name]
-    if now is None:
-        return notices
-    if now.parameters_hash != experiment.parameters_hash:
+    now, experiment = store.current_fingerprint(record.lesson, name), record.experiments[name]
+    if now is not None and now.parameters_hash != experiment.parameters_hash:
         notices.append("Measured with other problem sizes than the lesson has now: do not compare.")
-    elif now.code_hash != experiment.code_hash:
+    elif now is not None and now.code_hash != experiment.code_hash:
         notices.append("The experiment's code has changed since.")
     return notices
 
 
-def _marks(machines: Sequence[Shown]) -> dict[tuple[str, int], Mark]:
-    """Interval plots of one experiment on one logarithmic scale, by row and machine."""
+def _marks(machines: Sequence[Shown]) -> dict[tuple[str, int], list[float]]:
+    """Interval plots of one experiment on one logarithmic scale, by row and machine.
+
+    Each is low, middle and high, from 0 (faster) to 100 (slower); 50 is as fast as the baseline.
+    """
     ratios = {
-        (row, number): cell.ratio
+        (label, number): cell.ratio
         for number, shown in enumerate(machines)
-        for row, cell in shown.cells.items()
+        for label, cell in shown.cells.items()
         if cell.ratio
     }
     reach = max([_MIN_SCALE, *(abs(math.log(value)) for ends in ratios.values() for value in ends)])
-
-    def position(value: float) -> float:
-        return round(50 + 48 * math.log(value) / reach, 1)
-
-    return {key: Mark(*map(position, ends)) for key, ends in ratios.items()}
+    return {key: [round(50 + 48 * math.log(value) / reach, 1) for value in ends] for key, ends in ratios.items()}
 
 
 def _picture(result: Any) -> str:
-    """A result's figure as a data URI, or nothing. A PNG: with every sample, an SVG is more than twice as large."""
-    buffer = io.BytesIO()
+    """A result's figure as a data URI, or nothing. Of the formats that browsers know, this one is the smallest."""
+    from PIL import Image
+
     try:
-        drawn = result.plot()
+        figure = result.plot()
     except NothingToDrawError:
         return ""
-    # Without the drawing program's version, the same record gives the same bytes.
-    drawn.savefig(buffer, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    drawn, packed = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=96)
+    # Few colours are in use, so nobody sees that there are fewer.
+    image = Image.open(drawn).convert("RGB").quantize(32, dither=Image.Dither.NONE)
+    image.convert("RGB").save(packed, format="webp", lossless=True)
+    return "data:image/webp;base64," + base64.b64encode(packed.getvalue()).decode("ascii")

@@ -1,34 +1,18 @@
-"""Lessons: finding them, and what experiments they hold.
-
-`find_lessons` and `find_lesson` turn ``notebooks/NN_slug.ipynb`` into `Lesson` objects, `experiments` names what a
-lesson measures, and `fingerprint` says which code and problem sizes an experiment has. None of them runs a lesson.
-"""
+"""Lessons: finding them, and what experiments they hold. None of this runs a lesson."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from course_utils.records.fingerprints import Fingerprint, experiment_names, fingerprint, tagged_experiments
-from course_utils.records.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_notebook, read_notebook
+from course_utils.records.fingerprint import fingerprint, named_experiments
+from course_utils.records.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_cells, parsed_notebook
+from course_utils.show.suggestions import did_you_mean
 
-__all__ = [
-    "NEEDS",
-    "Fingerprint",
-    "Lesson",
-    "LessonError",
-    "experiments",
-    "find_lesson",
-    "find_lessons",
-    "fingerprint",
-    "needs",
-    "notebooks_root",
-    "read_notebook",
-]
+__all__ = ["NEEDS", "LessonError", "fingerprint"]  # from here, too
 
 _FILE_NAME = re.compile(r"(?P<number>\d\d)_(?P<slug>[a-z][a-z0-9_]*)\.ipynb")
 _TITLE = re.compile(r"#\s+(?:\d+\s*·\s*)?(?P<title>.+?)\s*")
@@ -57,9 +41,7 @@ class Lesson:
 
 
 def notebooks_root() -> Path:
-    """Returns the folder that holds the notebooks.
-
-    It is ``notebooks/`` beside the package; the environment variable ``COURSE_NOTEBOOKS`` names another one.
+    """Returns ``notebooks/`` beside the package, or what the environment variable ``COURSE_NOTEBOOKS`` names.
 
     Raises:
         LessonError: if there is no such folder.
@@ -67,11 +49,7 @@ def notebooks_root() -> Path:
     chosen = os.environ.get("COURSE_NOTEBOOKS")
     root = Path(chosen) if chosen else Path(__file__).resolve().parents[2] / "notebooks"
     if not root.is_dir():
-        advice = (
-            "Correct or unset COURSE_NOTEBOOKS."
-            if chosen
-            else "Work in a clone of the repository, or set COURSE_NOTEBOOKS to the folder that holds the lessons."
-        )
+        advice = "Correct or unset COURSE_NOTEBOOKS." if chosen else "Work in a clone of the repository."
         raise LessonError(f"There is no notebooks folder at {root}. {advice}")
     return root
 
@@ -86,18 +64,18 @@ def find_lessons(root: Path | str | None = None) -> list[Lesson]:
         LessonError: if two lessons share a number or a slug, or a notebook cannot be read.
     """
     folder = notebooks_root() if root is None else Path(root)
-    lessons: list[Lesson] = []
+    lessons: dict[int | str, Lesson] = {}
     for path in sorted(folder.glob("*.ipynb")):
         match = _FILE_NAME.fullmatch(path.name)
         if match is None:
             continue
         title = _title_of(notebook_bytes(path), path.name, match["slug"])
         lesson = Lesson(int(match["number"]), match["slug"], title, path)
-        for other in lessons:
-            if other.number == lesson.number or other.slug == lesson.slug:
+        for key in (lesson.number, lesson.slug):
+            other = lessons.setdefault(key, lesson)
+            if other is not lesson:
                 raise LessonError(f"{other.path.name} and {path.name} share a number or a slug. Rename one of them.")
-        lessons.append(lesson)
-    return sorted(lessons)
+    return sorted(set(lessons.values()))
 
 
 def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
@@ -117,23 +95,18 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
             return lesson
     if not lessons:
         raise LessonError(f"There is no lesson {name!r}: the folder holds no lessons at all.")
-    spellings = {spelling: lesson for lesson in lessons for spelling in (lesson.slug, lesson.name)}
-    close = difflib.get_close_matches(wanted, spellings, n=1)
-    hint = f" Did you mean {spellings[close[0]].name}?" if close else ""
-    choices = ", ".join(lesson.name for lesson in lessons)
-    raise LessonError(f"There is no lesson {name!r}.{hint} The lessons are: {choices}.")
+    choices = [lesson.name for lesson in lessons]
+    nearest = did_you_mean(wanted, choices) or did_you_mean(wanted, [lesson.slug for lesson in lessons])
+    raise LessonError(f"There is no lesson {name!r}{nearest}. The lessons are: {', '.join(choices)}.")
 
 
 def experiments(lesson: Lesson) -> list[str]:
     """Returns the names of a lesson's experiments, ``slug/experiment`` each, in notebook order.
 
-    An experiment is a call with a keyword ``name=`` whose value is a string literal that begins with the slug;
-    ``ceilings("slug/experiment")`` is one, too.
-
     Raises:
         LessonError: if a name is used twice, or a cell is not valid Python.
     """
-    names = [name for name in experiment_names(lesson.path) if name.startswith(f"{lesson.slug}/")]
+    names = [name for name, _ in _tagged_experiments(lesson)]
     for name in names:
         if names.count(name) > 1:
             raise LessonError(f"{lesson.path.name} has two experiments named {name!r}. Give each its own name.")
@@ -141,31 +114,40 @@ def experiments(lesson: Lesson) -> list[str]:
 
 
 def needs(lesson: Lesson) -> dict[str, tuple[str, ...]]:
-    """Returns what each experiment of a lesson needs to run live: its cell has a tag such as ``needs-cuda``.
-
-    Returns:
-        Keys of `NEEDS` by experiment; an experiment that runs anywhere is left out.
+    """Returns keys of `NEEDS` by experiment: its cell has a tag such as ``needs-cuda``. What needs none is left out.
 
     Raises:
         LessonError: if the notebook cannot be read, a cell is not valid Python, or a tag names another need.
     """
-    found: dict[str, tuple[str, ...]] = {}
-    for name, tags in tagged_experiments(lesson.path):
-        needed = tuple(tag.removeprefix("needs-") for tag in tags if tag.startswith("needs-"))
-        if unknown := sorted(set(needed) - set(NEEDS)):
+    needed = {}
+    for name, tags in _tagged_experiments(lesson):
+        needed[name] = tuple(tag.removeprefix("needs-") for tag in tags if tag.startswith("needs-"))
+        if unknown := sorted(set(needed[name]) - set(NEEDS)):
             raise LessonError(
                 f"{lesson.path.name} says that {name!r} needs {unknown[0]!r}; a notebook may need: {', '.join(NEEDS)}"
             )
-        if needed and name.startswith(f"{lesson.slug}/"):
-            found[name] = needed
-    return found
+    return {name: keys for name, keys in needed.items() if keys}
+
+
+def _tagged_experiments(lesson: Lesson) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return _in_notebook(notebook_bytes(lesson.path), lesson.path.name, lesson.slug)
+
+
+@lru_cache(maxsize=64)
+def _in_notebook(content: bytes, file_name: str, slug: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Each experiment of a lesson with the tags of its cell."""
+    notebook = parsed_notebook(content, file_name)
+    return tuple(
+        (name, tuple(notebook["cells"][number - 1]["metadata"].get("tags", [])))
+        for number, tree in parsed_cells(notebook, file_name).items()
+        for name in named_experiments(tree)
+        if name.startswith(f"{slug}/")
+    )
 
 
 @lru_cache(maxsize=64)  # every look at a record asks for the lessons
 def _title_of(content: bytes, file_name: str, slug: str) -> str:
     for cell in parsed_notebook(content, file_name)["cells"]:
-        if cell.get("cell_type") == "markdown":
-            match = _TITLE.fullmatch(cell["source"].split("\n", 1)[0])
-            if match is not None:
-                return match["title"]
+        if cell["cell_type"] == "markdown" and (match := _TITLE.fullmatch(cell["source"].split("\n", 1)[0])):
+            return match["title"]
     return slug.replace("_", " ").capitalize()

@@ -19,6 +19,7 @@ from course_utils.records import store
 from course_utils.records.lessons import Lesson, experiments, find_lesson, find_lessons
 from course_utils.records.notebook_files import dumped, read_notebook
 from tests import text_checks
+from tests.made_up_notebooks import code
 from tests.text_checks import Listed
 
 ROOT = store.package_root() / "records"
@@ -226,7 +227,7 @@ def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
         {"cell_type": "markdown", "id": "b", "metadata": {}, "source": ""},
     ]
     cells[1]["source"] = "### Exercise 1 · Do it · 7 min\n\n### Exercise 2 · Again · 5 min"
-    cells.append({"cell_type": "code", "id": "c", "metadata": {}, "source": "one = two(three)"})
+    cells.append(code("one = two(three)", id="c"))
     path = tmp_path / "10_torch_compile.ipynb"
     path.write_text(dumped({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
     lesson = dataclasses.replace(find_lesson("torch_compile"), path=path)

@@ -118,7 +118,7 @@ def test_a_lesson_that_shows_another_ones_records_is_stale_with_them(
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     folder = tmp_path / "copy"
-    for name in ("book", "notebooks"):
+    for name in ("authoring", "book", "notebooks"):
         shutil.copytree(
             ROOT / name, folder / name, ignore=shutil.ignore_patterns("_build", "_generated", "mathjax", "*.tmp")
         )

@@ -1,18 +1,13 @@
-"""What a GPU is held against, as far as a CPU can tell: NVML's answers, and the product by another library."""
+"""What a GPU is held against, as far as a CPU can tell: NVML's answers."""
 
 from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
 
 import pytest
-import torch
 
-from benchmarks import gpu_limits
 from benchmarks.gpu_limits import Unavailable, pcie_link
-from course_utils.measure.machine import environment
-from course_utils.records.kinds.ceilings import Ceiling, Ceilings
 
 
 class NVMLError(Exception):
@@ -54,49 +49,16 @@ def test_the_link_carries_what_its_generation_and_width_say(
 
 
 @pytest.mark.parametrize(
-    ("generation", "width", "said"),
+    ("generation", "width", "message"),
     [
         (NVMLError("Not Supported"), 16, "does not tell the PCIe link: Not Supported"),
         (0, 0, "a link that does not exist"),
     ],
 )
 def test_a_virtual_machine_that_hides_its_link_is_no_failure(
-    monkeypatch: pytest.MonkeyPatch, generation: int | Exception, width: int, said: str
+    monkeypatch: pytest.MonkeyPatch, generation: int | Exception, width: int, message: str
 ) -> None:
     ended = nvml(monkeypatch, generation, width)
-    with pytest.raises(Unavailable, match=said):
+    with pytest.raises(Unavailable, match=message):
         pcie_link()
     assert ended == ["shutdown"]
-
-
-def small_ceilings() -> Ceilings:
-    return Ceilings(
-        (Ceiling("matmul float32", "FLOP/s", 2.0 * 64**3, (1e-3,)),), environment(), parameters={"matmul_n": 64}
-    )
-
-
-needs_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has this on a GPU")
-
-
-@needs_cpu
-def test_the_product_is_found_by_another_library_and_by_every_timer_there_is() -> None:
-    found = gpu_limits.product_rates(small_ceilings())
-    assert found["ceiling"] == 2.0 * 64**3 / 1e-3
-    assert set(found["routes"]) == {
-        f"{route}, {timer}" for route in ("torch.mm", "NumPy") for timer in ("events", "torch.utils.benchmark")
-    }
-    assert all("GPU" in found["missing"][f"{route}, do_bench"] for route in ("torch.mm", "NumPy"))
-    assert found["error"] < 1e-5
-
-
-@needs_cpu
-def test_a_library_that_computes_something_else_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrong:
-        def __enter__(self) -> Callable[..., None]:
-            return lambda a, b, c: c.copy_(a.t() @ b)
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(gpu_limits, "_numpy_product", Wrong)
-    assert gpu_limits.product_rates(small_ceilings())["error"] > 0.1

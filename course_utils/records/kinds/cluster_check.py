@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
+from course_utils.records.kinds.table import Table
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, built, compact, tuples
 from course_utils.show.formats import format_bytes, value_text
 from course_utils.show.tables import Column, Sheet, split
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # What the memory of a rank is for. The last one is all that is none of the others.
 CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
+# More measured points than this are drawn as one for each strategy and number of ranks.
+_MOST_BARS = 12
 
 
 @dataclass(frozen=True)
@@ -127,9 +130,23 @@ class ClusterCheck(Result):
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
         """
-        from course_utils.show.cluster_figures import check_figure
-
-        return check_figure(self, ax=ax)
+        points = [point for point in self.points if "peak" in point.measured]
+        if not points:
+            raise NothingToDrawError("no peak was measured: there is nothing to draw; look at the table")
+        if len(points) > _MOST_BARS:
+            worst: dict[tuple[str, int], CheckedPoint] = {}
+            for point in points:
+                key = (point.strategy, point.ranks)
+                worst[key] = max(worst.get(key, point), point, key=lambda point: point.deviation)
+            points = list(worst.values())
+        labels = [f"{point.strategy}, {point.ranks} ranks, {point.setting}" for point in points]
+        columns = ("measured peak", "simulated peak")
+        rows = tuple(
+            (label if labels.count(label) == 1 else f"{label} ({number})", p.measured["peak"], p.simulated["peak"])
+            for number, (label, p) in enumerate(zip(labels, points, strict=True), 1)
+        )
+        units = dict.fromkeys(columns, "bytes")
+        return Table(("", *columns), rows, self.environment, units=units, name=self.name).plot(columns, ax=ax)
 
     def to_record(self) -> dict[str, Any]:
         """The points as plain JSON types."""

@@ -1,7 +1,7 @@
-"""What a torchrun program says of itself: values that it reports, rounds that it times, memory that it holds.
+"""For torchrun programs: meet the other ranks, hand values to the notebook, time rounds, count memory by kind.
 
-Programs import these from `course_utils.ranks.launch`. They do no harm elsewhere: a program that plain torchrun starts,
-on this machine or on a cluster, runs as it would without them, and rank 0 prints what it has to say.
+They do no harm elsewhere: a program that plain torchrun starts, on this machine or on a cluster, runs as it would
+without them, and rank 0 prints what it has to say.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import random
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from course_utils.ranks.entry import FOLDER_VARIABLE, report_file, write_whole
+import torch
+import torch.distributed as dist
 
-if TYPE_CHECKING:
-    import torch
+from course_utils.ranks.entry import FOLDER_VARIABLE, report_file
+from course_utils.records.files import write_whole
+from course_utils.records.result import compact
 
 # A lesson's record should stay below 200 kB, and it may hold several runs of several ranks.
 MOST_REPORT_BYTES = 32_000
@@ -32,8 +34,21 @@ _reported: dict[str, Any] = {}
 _waiting: tuple[weakref.ref[Any], Any] | None = None
 
 
+def join_ranks() -> tuple[int, int, torch.device]:
+    """Meet the other processes. torchrun has put into the environment who you are and where they are."""
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    if torch.cuda.device_count() >= local_ranks:
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        dist.init_process_group("gloo")
+    return dist.get_rank(), dist.get_world_size(), device
+
+
 def report(**values: Any) -> None:
-    """Hand values of this rank to the notebook that started it with :func:`course_utils.run_ranks`.
+    """Hand values of this rank to the notebook that started it with :func:`course_utils.ranks.launch.run_ranks`.
 
     May be called several times; a value replaces an earlier one of the same name. Started otherwise, rank 0 prints the
     values.
@@ -56,13 +71,9 @@ def report(**values: Any) -> None:
     new = {name: _plain(value, name) for name, value in values.items()}
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
-        if os.environ.get("RANK", "0") == "0":
-            for name, value in new.items():
-                sys.stdout.write(f"{name}: {_in_words(value)}\n")
-            sys.stdout.flush()
+        _print_on_rank_0(*(f"{name}: {_in_words(value)}" for name, value in new.items()))
         return
-    both = {**_reported, **new}
-    sizes = {name: len(json.dumps(_short(value))) for name, value in both.items()}
+    sizes = {name: len(json.dumps(compact(value))) for name, value in {**_reported, **new}.items()}
     if sum(sizes.values()) > MOST_REPORT_BYTES:
         largest = max(sizes, key=sizes.__getitem__)
         raise ValueError(
@@ -71,9 +82,15 @@ def report(**values: Any) -> None:
             "report fewer values, for example every tenth step"
         )
     _reported.update(new)
-    write_whole(
-        report_file(Path(folder), int(os.environ["RANK"])), json.dumps({"values": _reported, "backend": _backend()})
-    )
+    backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+    file = report_file(Path(folder), int(os.environ["RANK"]))
+    write_whole(file, json.dumps({"values": _reported, "backend": backend}))
+
+
+def _print_on_rank_0(*lines: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
 
 
 def _plain(value: Any, name: str) -> Any:
@@ -94,15 +111,6 @@ def _plain(value: Any, name: str) -> Any:
     )
 
 
-def _short(value: Any) -> Any:
-    """A value as a record keeps it: with six digits."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, list):
-        return [_short(item) for item in value]
-    return {key: _short(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
 def _in_words(value: Any) -> str:
     if isinstance(value, list) and len(value) > 1:
         return f"{len(value)} values, the first {_in_words(value[0])}, the last {_in_words(value[-1])}"
@@ -111,17 +119,6 @@ def _in_words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_in_words(item)}" for key, item in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _distributed() -> Any:
-    """``torch.distributed`` if this program has a process group; None otherwise."""
-    module = sys.modules.get("torch.distributed")
-    return module if module is not None and module.is_available() and module.is_initialized() else None
-
-
-def _backend() -> str | None:
-    dist = _distributed()
-    return None if dist is None else dist.get_backend()
 
 
 def timed_rounds(
@@ -158,7 +155,7 @@ def timed_rounds(
         Seconds of one call on this rank, one value a round, by label; no values for a case that is None here.
 
     Raises:
-        ValueError: if there are fewer than two cases, or an argument makes no sense.
+        ValueError: if there are fewer than two cases or no round, or ``items`` names other cases.
 
     Example:
         >>> x = list(range(1000))
@@ -166,48 +163,50 @@ def timed_rounds(
         on_lists: 8 rounds of sum, max
         8
     """
-    if len(cases) < 2:
-        raise ValueError(f"timed_rounds() compares two cases or more, got {len(cases)}: the first is the baseline")
-    for value, what, least in ((rounds, "rounds", 1), (calls, "calls", 1), (warmup, "warmup", 0)):
-        if not isinstance(value, int) or value < least:
-            raise ValueError(f"{what} is a whole number, {least} or more; got {value!r}")
-    if isinstance(items, Mapping) and set(items) != set(cases):
-        raise ValueError(f"items= must be one number or name exactly the cases {', '.join(cases)}")
     labels = list(cases)
-    order = [*cases.values(), cases[labels[0]]]  # the baseline again: the A/A control
-    first = [_timed(fn, 1) for fn in cases.values()]
-    for fn in order:
+    if len(labels) < 2 or rounds < 1:
+        raise ValueError(
+            f"timed_rounds() compares two cases or more, the first is the baseline, in one round or more; got "
+            f"{len(labels)} cases and {rounds} rounds"
+        )
+    if isinstance(items, Mapping) and set(items) != set(labels):
+        raise ValueError(f"items= must be one number or name exactly the cases {', '.join(labels)}")
+    first = {label: _timed(fn, 1) for label, fn in cases.items()}
+    timed = [*cases.values(), cases[labels[0]]]  # the baseline again: the A/A control
+    for fn in timed:
         for _ in range(warmup):
             _timed(fn, 1)
-    dice = random.Random(seed)
-    seconds: list[list[float]] = [[] for _ in order]
-    turns: list[tuple[int, ...]] = []
-    for _ in range(rounds):
-        if not turns:
-            # All orders come equally often, as long as they can be gone through.
-            places = range(len(order))
-            turns = list(itertools.permutations(places)) if len(order) <= 4 else [tuple(places)]
-            turns = dice.sample(turns, len(turns)) if len(turns) > 1 else [tuple(dice.sample(places, len(order)))]
-        for place in turns.pop():
-            elapsed = _timed(order[place], calls)
+    seconds: list[list[float]] = [[] for _ in timed]
+    for order in itertools.islice(_orders(len(timed), random.Random(seed)), rounds):
+        for place in order:
+            elapsed = _timed(timed[place], calls)
             if elapsed is not None:
                 seconds[place].append(elapsed / calls)
     own = dict(zip(labels, seconds, strict=False))
-    if os.environ.get(FOLDER_VARIABLE):
-        work = dict(items) if isinstance(items, Mapping) else dict.fromkeys(labels, items)
-        told = {
-            "labels": labels,
-            "seconds": own,
-            "control": seconds[-1],
-            "first_call_s": dict(zip(labels, first, strict=True)),
-            "calls": calls,
-            "items": work,
-            "agreement": agreement,
-        }
-        report(**{name: told})
-    elif os.environ.get("RANK", "0") == "0":
-        sys.stdout.write(f"{name}: {rounds} rounds of {', '.join(labels)}\n")
+    if not os.environ.get(FOLDER_VARIABLE):
+        _print_on_rank_0(f"{name}: {rounds} rounds of {', '.join(labels)}")
+        return own
+    values = {
+        "labels": labels,
+        "seconds": own,
+        "control": seconds[-1],
+        "first_call_s": first,
+        "calls": calls,
+        "items": dict(items) if isinstance(items, Mapping) else dict.fromkeys(labels, items),
+        "agreement": agreement,
+    }
+    report(**{name: values})
     return own
+
+
+def _orders(count: int, dice: random.Random) -> Iterator[Sequence[int]]:
+    """Random orders without end. All come equally often, as long as they can be gone through."""
+    while True:
+        if count > 4:
+            yield dice.sample(range(count), count)
+        else:
+            orders = list(itertools.permutations(range(count)))
+            yield from dice.sample(orders, len(orders))
 
 
 def _timed(fn: Callable[[], Any] | None, calls: int) -> float | None:
@@ -226,24 +225,19 @@ def _timed(fn: Callable[[], Any] | None, calls: int) -> float | None:
 def _wait_for_others() -> None:
     """Wait until all ranks are here, on the CPU: NCCL's barrier would keep the GPUs of those that wait busy."""
     global _waiting
-    dist = _distributed()
-    if dist is None or dist.get_world_size() == 1:
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    group = dist.group.WORLD
     if dist.get_backend() in _WAITS_ON_CPU:
         dist.barrier()
         return
-    if _waiting is None or _waiting[0]() is not group:
+    if _waiting is None or _waiting[0]() is not dist.group.WORLD:
         # Once for a program: every rank comes by here at the same time.
-        _waiting = weakref.ref(group), dist.new_group(backend="gloo")
+        _waiting = weakref.ref(dist.group.WORLD), dist.new_group(backend="gloo")
     # Not barrier(): with a device bound to the process group, that one would take a tensor on the GPU.
-    dist.all_reduce(sys.modules["torch"].zeros(1), group=_waiting[1])
+    dist.all_reduce(torch.zeros(1), group=_waiting[1])
 
 
 def _synchronize() -> None:
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
     elif torch.backends.mps.is_available():
@@ -268,28 +262,21 @@ def memory_by_kind(model: torch.nn.Module, optimizer: torch.optim.Optimizer | No
         >>> memory_by_kind(torch.nn.Linear(8, 4, bias=False))
         {'weights': 128, 'optimizer state': 0, 'gradients': 0}
     """
-    import torch
-
-    parameters = list(model.parameters())
-    kinds: dict[str, list[Any]] = {
-        "weights": [*parameters, *model.buffers()],
-        "optimizer state": [],
-        "gradients": [parameter.grad for parameter in parameters],
+    state = {} if optimizer is None else getattr(optimizer, "optim", optimizer).state
+    kinds = {
+        "weights": [*model.parameters(), *model.buffers()],
+        "optimizer state": [value for values in state.values() for value in values.values()],
+        "gradients": [parameter.grad for parameter in model.parameters()],
     }
-    if optimizer is not None:
-        state = getattr(optimizer, "optim", optimizer).state
-        kinds["optimizer state"] = [value for values in state.values() for value in values.values()]
-    seen: set[tuple[torch.device, int]] = set()
-    sizes = {}
+    counted: set[tuple[torch.device, int]] = set()
+    sizes = dict.fromkeys(kinds, 0)
     for kind, tensors in kinds.items():
-        sizes[kind] = 0
         for tensor in tensors:
             if not isinstance(tensor, torch.Tensor):
                 continue
-            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-            storage = local.untyped_storage()
+            storage = (tensor.to_local() if hasattr(tensor, "to_local") else tensor).untyped_storage()
             key = (storage.device, storage.data_ptr())
-            if storage.nbytes() and key not in seen:
-                seen.add(key)
+            if key not in counted:
+                counted.add(key)
                 sizes[kind] += storage.nbytes()
     return sizes

@@ -1,0 +1,67 @@
+"""What instructors run: ``python -m authoring demo LESSON`` and ``python -m authoring slides [LESSON ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from authoring import demo, demo_lab, slides, teaching
+from authoring.evidence import EvidenceError
+from course_utils.records.lessons import LessonError, find_lesson, find_lessons
+from course_utils.records.store import RecordError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m authoring", description="Teach with the lessons.")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    verb = verbs.add_parser(
+        "demo",
+        help="open a lesson's five-minute path in JupyterLab, in large type",
+        description="Open a lesson's five-minute path in JupyterLab: one document, large type, set-up done. It is a "
+        "copy in workspace/demo/, and needs no network and no GPU. Other options, such as --no-browser and "
+        "--port=9999, go to JupyterLab.",
+    )
+    verb.add_argument("lesson", metavar="LESSON", help="number, name or file of a lesson")
+    verb.add_argument("--new", action="store_true", help="make the copy anew, also if you have edited it")
+    verb.set_defaults(run=_demo)
+
+    verb = verbs.add_parser(
+        "slides",
+        help="write the slides of lessons, as pages that need no network",
+        description="Write the slides of lessons into slides/, one page each. The folder needs no network, and can be "
+        "taken elsewhere as it is.",
+    )
+    verb.add_argument("lessons", nargs="*", metavar="LESSON", help="number, name or file of a lesson; default: all")
+    verb.add_argument("--output", type=Path, metavar="FOLDER", help="default: slides/ beside the notebooks")
+    verb.set_defaults(run=_slides)
+
+    options, others = parser.parse_known_args(arguments)
+    if others and options.run is not _demo:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    try:
+        return options.run(options, others)
+    except (LessonError, EvidenceError, RecordError) as error:
+        print(error, file=sys.stderr)
+    except OSError as error:
+        print(f"{error.filename} cannot be written: {error.strerror}.", file=sys.stderr)
+    return 1
+
+
+def _demo(options: argparse.Namespace, for_jupyterlab: Sequence[str]) -> int:
+    lesson = find_lesson(options.lesson)
+    path = demo.write_demo(lesson, demo.demo_folder(), teaching.presenter_notes(lesson), options.new, say=print)
+    return demo_lab.open_demo(path, [each for each in for_jupyterlab if each != "--"])
+
+
+def _slides(options: argparse.Namespace, _: Sequence[str]) -> int:
+    lessons = [find_lesson(name) for name in options.lessons] or find_lessons()
+    slides.write_slides(lessons, options.output or slides.slides_folder(), say=print)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

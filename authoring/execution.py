@@ -1,0 +1,60 @@
+"""Running a notebook from its first cell to its last, in a kernel of its own."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+from course_utils.records.notebook_files import LessonError
+
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+# Else each kernel that is started warns in the terminal that it talks over TCP, on this machine, without encryption.
+KERNEL_ARGUMENTS = ("--IPKernelApp.log_level=ERROR",)
+
+
+def executed(notebook: dict[str, Any], folder: Path, timeout_s: float = 300, size: str | None = None) -> dict[str, Any]:
+    """Returns a notebook with new outputs in all of its code cells.
+
+    Args:
+        notebook: the notebook; not changed.
+        folder: where its cells find their files.
+        timeout_s: how long one cell may take.
+        size: the sizes that it measures at, ``smoke`` or ``full``; by default those of this machine.
+
+    Raises:
+        LessonError: if a cell fails or takes too long, or if the kernel dies. The message says which cell.
+    """
+    running = nbformat.from_dict(notebook)
+    client = NotebookClient(
+        running,
+        timeout=timeout_s,
+        kernel_name=KERNELSPEC["name"],
+        extra_arguments=list(KERNEL_ARGUMENTS),
+        resources={"metadata": {"path": str(folder)}},
+        store_widget_state=False,
+        coalesce_streams=True,  # how a text arrives in pieces is a matter of timing
+    )
+    ran = []
+    client.on_cell_execute = lambda cell, cell_index: ran.append(f"Cell {cell_index + 1} ({cell.id})")
+    try:
+        client.execute(env=os.environ | ({"COURSE_SIZE": size} if size else {}))
+    except CellExecutionError as error:
+        raise LessonError(f"{ran[-1]} raised:\n{error}") from error
+    except CellTimeoutError as error:
+        raise LessonError(f"{ran[-1]} took more than {timeout_s:g} s.") from error
+    except DeadKernelError as error:
+        raise LessonError(f"{ran[-1]}: the kernel died.") from error
+    return running
+
+
+def seconds_of(cell: dict[str, Any]) -> float:
+    """Returns how long a cell of an executed notebook ran."""
+    at = cell["metadata"]["execution"]
+    begin, end = (datetime.fromisoformat(at[key]) for key in ("iopub.execute_input", "shell.execute_reply"))
+    return (end - begin).total_seconds()

@@ -1,0 +1,61 @@
+"""The report of ``make report``: the claims of the ledger that one's own records decide."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from authoring import claims
+from authoring import report as authoring_report
+from course_utils.records import store
+
+
+@pytest.fixture
+def recorded_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One lesson's committed record as one's own."""
+    source = next(store.reference_root().glob("*/caching_allocator.json"))
+    copied = tmp_path / "results" / source.parent.name / source.name
+    copied.parent.mkdir(parents=True)
+    copied.write_bytes(source.read_bytes())
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "no-references"))
+    return copied
+
+
+def test_your_own_records_judge_the_claims_that_they_can(recorded_here: Path, tmp_path: Path, capsys):
+    judged = {claim.id: (claim, machine) for claim, machine in authoring_report.judged_here()}
+    assert {claim.lesson for claim, _ in judged.values()} == {"caching_allocator"}
+    claim, machine = judged["T8"]
+    assert machine.verdict == claim.verdict
+    assert machine.numbers
+    path = tmp_path / "page.html"
+    assert authoring_report.main(["--output", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    page = path.read_text(encoding="utf-8")
+    assert "The claims, judged by your records" in page
+    assert "all as the ledger does" in page
+    assert all(words in page for _, words in machine.numbers)
+
+
+def test_a_claim_that_your_records_judge_otherwise_is_said(recorded_here: Path, monkeypatch: pytest.MonkeyPatch):
+    stated = [dataclasses.replace(claim, verdict="confirmed") for claim in claims.load_claims() if claim.id == "T8"]
+    monkeypatch.setattr(claims, "load_claims", lambda: stated)
+    (section,) = authoring_report.claims_section()
+    assert re.search(r"decide 1 claim of the course's ledger,\s+1 of them otherwise", section.html)
+    assert "<strong>refuted</strong>" in section.html
+
+
+def test_a_damaged_ledger_is_said_and_without_records_nothing_is_judged(
+    recorded_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def damaged() -> None:
+        raise claims.ClaimError("book/claims.yml is damaged")
+
+    monkeypatch.setattr(claims, "load_claims", damaged)
+    assert "book/claims.yml is damaged" in authoring_report.claims_section()[0].html
+    monkeypatch.undo()
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "nothing"))
+    assert authoring_report.claims_section() == []

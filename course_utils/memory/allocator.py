@@ -1,12 +1,11 @@
 """PyTorch's caching allocator for CUDA, simulated event by event. Pure Python: neither torch nor a GPU is needed.
 
 The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` in PyTorch 2.13.0; docstrings name the function that a rule
-comes from, and the line where that function checks itself (the wheel's own messages hold these numbers). Constants and
-options come from ``c10/core/AllocatorConfig.h`` and ``.cpp`` of the same version. The file on the web:
+comes from. Constants and options come from ``c10/core/AllocatorConfig.h`` and ``.cpp`` of the same version:
 https://github.com/pytorch/pytorch/blob/v2.13.0/c10/cuda/CUDACachingAllocator.cpp
 
-Not simulated: private pools (CUDA graphs, ``torch.cuda.MemPool``), several devices, the back end ``cudaMallocAsync``,
-and lists of sizes as the value of an option.
+Not simulated: private pools (CUDA graphs, ``torch.cuda.MemPool``), several devices, and the back end
+``cudaMallocAsync``.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from typing import Any, Literal, NamedTuple, Self
 
 MIB = 2**20
 # c10/core/AllocatorConfig.h:16-24
@@ -63,56 +59,31 @@ def option_pairs(text: str) -> list[tuple[str, str]]:
     return [part.partition(":")[::2] for part in parts if part]
 
 
-def _truth(name: str, word: str) -> bool:
-    if word not in ("True", "False"):
-        raise ValueError(f"{name} must be True or False, got {word!r}")
-    return word == "True"
+def _truth(word: str) -> bool:
+    return {"True": True, "False": False}[word]
 
 
-def _whole(name: str, word: str) -> int:
-    if not word.isdecimal():
-        raise ValueError(f"{name} must be a whole number, got {word!r}")
-    return int(word)
+def _mebibytes(word: str) -> int:
+    return int(word) * MIB
 
 
-def _mebibytes(name: str, word: str) -> int:
-    return _whole(name, word) * MIB
+def _divisions(word: str) -> tuple[int, ...]:
+    if int(word).bit_count() != 1:
+        raise ValueError(word)
+    return (int(word),) * _INTERVALS
 
 
-def _fraction(name: str, word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        raise ValueError(f"{name} must be a number such as 0.8, got {word!r}") from None
-
-
-def _threshold(name: str, word: str) -> float:
-    if not 0 < _fraction(name, word) < 1:
-        raise ValueError(f"{name} must lie between 0 and 1, without either, got {word!r}")
-    return float(word)
-
-
-def _divisions(name: str, word: str) -> tuple[int, ...]:
-    if word.startswith("["):
-        raise ValueError(f"{name} is simulated with one number for all sizes, not with a list")
-    number = _whole(name, word)
-    if number < 1 or number & (number - 1):
-        raise ValueError(f"{name} must be a power of two, got {word!r}")
-    return (number,) * _INTERVALS
-
-
-# Of each option that is simulated: the attribute, and what reads its value.
-_SIMULATED: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
-    "expandable_segments": ("expandable_segments", _truth),
-    "large_segment_size_mb": ("large_segment_bytes", _mebibytes),
-    "max_split_size_mb": ("max_split_size_bytes", _mebibytes),
-    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _mebibytes),
-    "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
-    "garbage_collection_threshold": ("garbage_collection_threshold", _threshold),
-    "per_process_memory_fraction": ("per_process_memory_fraction", _fraction),
+# Of each option that is simulated: the attribute, what reads its value, and what the value must be.
+_SIMULATED: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
+    "expandable_segments": ("expandable_segments", _truth, "True or False"),
+    "large_segment_size_mb": ("large_segment_bytes", _mebibytes, "a whole number"),
+    "max_split_size_mb": ("max_split_size_bytes", _mebibytes, "a whole number"),
+    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _mebibytes, "a whole number"),
+    "roundup_power2_divisions": ("roundup_power2_divisions", _divisions, "one power of two for all sizes"),
+    "garbage_collection_threshold": ("garbage_collection_threshold", float, "a number such as 0.8"),
 }
 # What these may be set to without making another allocator of it.
-_FIXED = {"backend": "native", "throw_on_cudamalloc_oom": "False"}
+_FIXED = {"backend": "native", "throw_on_cudamalloc_oom": "False", "per_process_memory_fraction": "1.0"}
 KNOWN_OPTIONS = (*_SIMULATED, *_FIXED, *_WITHOUT_EFFECT)
 
 
@@ -129,10 +100,6 @@ class AllocatorOptions:
         roundup_power2_divisions: into how many steps a power of two is divided when sizes are rounded up; sixteen
             numbers, for requests from 1 MiB, 2 MiB ... 32 GiB on, or one for all. 0 or 1: no such rounding.
         garbage_collection_threshold: the share of the cap from which on old cached blocks are given back; 0: never.
-        per_process_memory_fraction: the cap, as a share of the device's memory.
-
-    Raises:
-        ValueError: if a value is out of its range.
     """
 
     expandable_segments: bool = False
@@ -141,11 +108,8 @@ class AllocatorOptions:
     max_non_split_rounding_bytes: int | None = None
     roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
     garbage_collection_threshold: float = 0.0
-    per_process_memory_fraction: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.roundup_power2_divisions, int):
-            object.__setattr__(self, "roundup_power2_divisions", (self.roundup_power2_divisions,) * _INTERVALS)
         least = self.large_segment_bytes
         if least <= LARGE_REQUEST_BYTES:
             raise ValueError(f"large_segment_size_mb must be over {LARGE_REQUEST_BYTES // MIB}, got {least // MIB}")
@@ -156,9 +120,10 @@ class AllocatorOptions:
             value = getattr(self, f"{name}_bytes")
             if value is not None and value < least:
                 raise ValueError(f"{name}_mb must be at least {least // MIB}, got {value // MIB}")
-        for name in ("garbage_collection_threshold", "per_process_memory_fraction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+        if not 0 <= self.garbage_collection_threshold < 1:
+            raise ValueError(
+                f"garbage_collection_threshold must lie between 0 and 1, got {self.garbage_collection_threshold}"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -178,25 +143,22 @@ class AllocatorOptions:
             if not word:
                 raise ValueError(f"{text!r} must be a list of option:value with commas between; look near {name!r}")
             if name in _SIMULATED:
-                attribute, read = _SIMULATED[name]
-                values[attribute] = read(name, word)
+                attribute, read, wanted = _SIMULATED[name]
+                try:
+                    values[attribute] = read(word)
+                except (KeyError, ValueError):
+                    raise ValueError(f"{name} must be {wanted}, got {word!r}") from None
             elif name in _FIXED and word != _FIXED[name]:
-                raise ValueError(
-                    f"{name}:{word} makes another allocator of it, which is not simulated; leave the option out"
-                )
+                raise ValueError(f"{name}:{word} is not simulated; leave the option out (a limit is cap_bytes)")
             elif name not in KNOWN_OPTIONS:
-                raise ValueError(
-                    f"there is no option {name!r}; simulated are {', '.join(_SIMULATED)}; accepted without an effect "
-                    "on the device's memory are backend:native, throw_on_cudamalloc_oom:False, "
-                    f"{', '.join(_WITHOUT_EFFECT)}"
-                )
+                raise ValueError(f"there is no option {name!r}; there are {', '.join(KNOWN_OPTIONS)}")
         return cls(**values)
 
     @property
     def text(self) -> str:
         """The options that differ from the defaults, as ``PYTORCH_ALLOC_CONF`` takes them."""
         parts = []
-        for name, (attribute, _) in _SIMULATED.items():
+        for name, (attribute, *_) in _SIMULATED.items():
             value = getattr(self, attribute)
             if value == getattr(AllocatorOptions, attribute):
                 continue
@@ -209,18 +171,11 @@ class AllocatorOptions:
 
 def options_of(options: AllocatorOptions | str | None) -> AllocatorOptions:
     """Options, however they were given; None: PyTorch's defaults."""
-    if isinstance(options, AllocatorOptions):
-        return options
-    if not isinstance(options, str | None):
-        raise ValueError(f"options must be AllocatorOptions or a text as PYTORCH_ALLOC_CONF takes it, got {options!r}")
-    return AllocatorOptions.parse(options or "")
+    return options if isinstance(options, AllocatorOptions) else AllocatorOptions.parse(options or "")
 
 
 def round_size(size_bytes: int, options: AllocatorOptions | None = None) -> int:
-    """The size of the block that a request needs at least: a multiple of 512, or of a part of a power of two.
-
-    Source:
-        round_size and roundup_power2_next_division in CUDACachingAllocator.cpp.
+    """The size of the block that a request needs at least. round_size, roundup_power2_next_division.
 
     Example:
         >>> round_size(1000), round_size(5 * 2**20 + 1, AllocatorOptions.parse("roundup_power2_divisions:4")) / 2**20
@@ -239,10 +194,7 @@ def round_size(size_bytes: int, options: AllocatorOptions | None = None) -> int:
 def segment_size(block_bytes: int, options: AllocatorOptions | None = None) -> int:
     """The size of the segment that is taken from the device for a block, unless segments are expandable.
 
-    It is 2 MiB for blocks up to 1 MiB, 20 MiB below 10 MiB, and then the next multiple of 2 MiB.
-
-    Source:
-        get_allocation_size in CUDACachingAllocator.cpp.
+    It is 2 MiB for blocks up to 1 MiB, 20 MiB below 10 MiB, and then the next multiple of 2 MiB: get_allocation_size.
 
     Example:
         >>> [segment_size(mib * 2**20) // 2**20 for mib in (1, 2, 10, 11)]
@@ -413,12 +365,8 @@ def _size(count: int) -> str:
 # The machinery
 
 
-class _RequestError(Exception):
-    """A request could not be met."""
-
-
 class Reservation(NamedTuple):
-    """The addresses of one expandable segment: far more than it ever maps. ExpandableSegment, assert in line 432."""
+    """The addresses of one expandable segment: far more than it ever maps. ExpandableSegment."""
 
     address: int
     page: int
@@ -463,7 +411,7 @@ class _Block:
         return behind
 
     def swallow(self, other: _Block | None) -> None:
-        """Merge with a neighbour if that is free, too. try_merge_blocks, assert in line 3589."""
+        """Merge with a neighbour if that is free, too. try_merge_blocks."""
         if other is None or other.state != "free" or other.mapped != self.mapped:
             return
         other.pool.erase(other)
@@ -509,7 +457,7 @@ class _Pool:
         return self.unmapped.setdefault(block.stream, []), (block.address,)
 
     def insert(self, block: _Block) -> None:
-        """Keep a block for later. Its age is counted from now: insert_into_blocks, assert in line 276."""
+        """Keep a block for later. Its age is counted from now: insert_into_blocks."""
         block.born = self.searches
         row, key = self._place(block)
         insort(row, (*key, block))
@@ -581,7 +529,6 @@ class Allocator:
         self.live: dict[Hashable, _Block] = {}
         self.pending: dict[Hashable, _Block] = {}
         self.empty: set[Hashable] = set()  # ids of size 0, and of requests that failed: they hold nothing
-        self.freed: set[Hashable] = set()
         self.reserved = self.allocated = 0
         self.device_allocs = self.device_frees = self.retries = 0
         # Of the last event: its calls to the device, how it was met, and the size of the block that was found.
@@ -617,15 +564,11 @@ class Allocator:
                     self._free_block(self.pending.pop(event.id))
             case RecordStream():
                 self.record_stream(event.id, event.stream)
-            case _:
-                raise ValueError(
-                    f"{event!r} is no event; use Allocate, Free, RecordStream, FreeCompleted or EmptyCache"
-                )
         return True
 
     def allocate(self, name: Hashable, requested: int, stream: int) -> bool:
-        """Find or make a block. malloc, assert in line 1799."""
-        if type(requested) is not int or requested < 0:
+        """Find or make a block. malloc."""
+        if not isinstance(requested, int) or requested < 0:
             raise ValueError(f"the size of {name!r} must be a whole number of bytes, 0 or more, got {requested!r}")
         if name in self.live or name in self.pending or name in self.empty:
             raise ValueError(f"{name!r} is allocated already: free it first, or use another id")
@@ -651,7 +594,7 @@ class Allocator:
         return True
 
     def _splits(self, pool: _Pool, found: int, size: int) -> bool:
-        """Whether the rest is cut off: alloc_found_block, assert in line 2095; should_split."""
+        """Whether the rest is cut off: alloc_found_block; should_split."""
         # Expandable segments and the small pool leave any rest, the large pool one of over 1 MiB.
         if pool.is_small or self.options.expandable_segments:
             return found - size >= BLOCK_BYTES
@@ -661,20 +604,16 @@ class Allocator:
         """Give a block back: free, followed by free_block unless another stream may still use it."""
         if name in self.empty:
             self.empty.remove(name)
-            self.freed.add(name)
             return
         if name not in self.live:
-            what = "twice; it was not allocated in between" if name in self.freed else "but was never allocated"
-            raise ValueError(f"{name!r} is freed{' ' if name in self.freed else ', '}{what}")
+            raise ValueError(f"{name!r} is freed, but is not allocated")
         block = self.live.pop(name)
-        self.freed.add(name)
         self.allocated -= block.size
         if completes and not block.uses:
             self._free_block(block)
         else:
             block.state = "awaiting free"
             self.pending[name] = block
-            self.how = "deferred"
 
     def record_stream(self, name: Hashable, stream: int) -> None:
         """Remember that another stream uses a block. recordStream: its own stream does not count."""
@@ -689,7 +628,7 @@ class Allocator:
             self._free_block(self.pending.pop(name))
 
     def _free_block(self, block: _Block) -> None:
-        """Merge a block with free neighbours, and cache it. free_block, assert in line 3508."""
+        """Merge a block with free neighbours, and cache it. free_block."""
         block.state, block.id, block.requested, block.uses = "free", None, 0, False
         self._merge(block)
 
@@ -737,7 +676,7 @@ class Allocator:
         return block
 
     def _grow(self, pool: _Pool, stream: int, size: int) -> _Block | None:
-        """One attempt to get memory from the device. alloc_block, assert in line 3985."""
+        """One attempt to get memory from the device. alloc_block."""
         amount = segment_size(size, self.options)
         if self.cap is not None and self.reserved + amount > self.cap:
             return None
@@ -762,7 +701,7 @@ class Allocator:
     # Giving memory back
 
     def release_cached_blocks(self) -> None:
-        """Give back all that is not in use: whole segments, and whole pages of expandable ones. Line 4090."""
+        """Give back all that is not in use: whole segments, and whole pages of expandable ones.."""
         self.synchronize()
         for pool in self.pools:  # the large pool first
             pages = []
@@ -777,7 +716,7 @@ class Allocator:
                     pool.erase(unmapped)
 
     def _release(self, block: _Block) -> None:
-        """CudaFree of one segment. release_block, assert in line 4124."""
+        """CudaFree of one segment. release_block."""
         block.pool.erase(block)
         self._call("segment_free", block.address, block.size)
 
@@ -825,7 +764,7 @@ class Allocator:
     # Expandable segments
 
     def _grow_expandable(self, pool: _Pool, stream: int, size: int) -> _Block | None:
-        """Map pages at the lowest address with room. try_allocate_expandable_block, assert in line 3487."""
+        """Map pages at the lowest address with room. try_allocate_expandable_block."""
         block = self._find_expandable(pool, stream, size)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None
@@ -858,7 +797,7 @@ class Allocator:
         return block
 
     def _map(self, block: _Block, size: int) -> bool:
-        """Put memory behind the front of an unmapped block, in whole pages. map_block, assert in line 3410."""
+        """Put memory behind the front of an unmapped block, in whole pages. map_block."""
         amount = _up(size, block.reservation.page)
         if self.reserved + amount > self._most:
             return False
@@ -871,7 +810,7 @@ class Allocator:
         return True
 
     def _unmap(self, block: _Block) -> _Block | None:
-        """Take the memory of all pages away that lie wholly inside of a free block. unmap_block, line 4236."""
+        """Take the memory of all pages away that lie wholly inside of a free block. unmap_block."""
         base, page = block.reservation
         first = _up(block.address - base, page) + base
         last = (block.address + block.size - base) // page * page + base
@@ -1079,8 +1018,6 @@ class AllocatorRun:
             >>> simulate_allocator([Allocate("a", 3 * 2**20)]).words(0)
             'a asks for 3 MiB: nothing cached fits. Take a segment of 20 MiB; use 3 MiB of it and cache the rest.'
         """
-        if not 0 <= index < len(self):
-            raise ValueError(f"index must be an event from 0 to {len(self) - 1}, got {index!r}")
         return _words(self._replayed(index, index + 1), self.events[index])
 
     def __repr__(self) -> str:
@@ -1101,12 +1038,6 @@ class AllocatorRun:
             lines.append(self.out_of_memory.message)
         return "\n".join(lines)
 
-    def plot(self, ax: Any = None) -> Figure:
-        """Draw reserved and allocated memory over the events, by default into a new figure."""
-        from course_utils.memory.allocator_figures import memory_figure
-
-        return memory_figure(self, ax=ax)
-
 
 def simulate_allocator(
     events: Iterable[Event],
@@ -1122,7 +1053,7 @@ def simulate_allocator(
     Args:
         events: :class:`Allocate`, :class:`Free`, :class:`RecordStream`, :class:`FreeCompleted` and
             :class:`EmptyCache`, in order.
-        options: the allocator's options, or the text that ``PYTORCH_ALLOC_CONF`` takes. By default its defaults.
+        options: the allocator's options, or the text that ``PYTORCH_ALLOC_CONF`` takes.
         cap_bytes: how much the process may take from the device, as ``torch.cuda.set_per_process_memory_fraction``
             sets it. An expandable segment may still go over it by less than one page, as in PyTorch.
         device_bytes: the device's memory. Over it, cudaMalloc fails; it also sets how many addresses an expandable
@@ -1137,8 +1068,7 @@ def simulate_allocator(
         The run: curves, counts, and the state after any event.
 
     Raises:
-        ValueError: if an option is unknown, a limit makes no sense, or an event does: a free of something that was
-            never allocated or is freed already, a negative size, a name that is in use. The message names the event.
+        ValueError: if an option, a limit or an event makes no sense. The message names the event.
 
     Example:
         >>> run = simulate_allocator([Allocate("a", 30 * 2**20), Free("a"), Allocate("b", 31 * 2**20)])
@@ -1146,26 +1076,18 @@ def simulate_allocator(
         ([30, 30, 62], [30, 0, 32])
     """
     options = options_of(options)
-    if after_out_of_memory not in ("stop", "continue"):
-        raise ValueError(f"after_out_of_memory must be 'stop' or 'continue', got {after_out_of_memory!r}")
-    cap_bytes = checked_cap(options, cap_bytes, device_bytes, ties)
+    check_limits(cap_bytes, device_bytes, ties)
     allocator = Allocator(options, cap_bytes, device_bytes, ties=ties)
     return run_events(allocator, events, stops=after_out_of_memory == "stop")
 
 
-def checked_cap(options: AllocatorOptions, cap_bytes: int | None, device_bytes: int | None, ties: str) -> int | None:
-    """The cap that the options and the caller set together."""
+def check_limits(cap_bytes: int | None, device_bytes: int | None, ties: str) -> None:
+    """Refuse limits and a rule that make no sense."""
     if ties not in ("oldest", "lowest"):
         raise ValueError(f"ties must be 'oldest' (PyTorch 2.13) or 'lowest' (2.11), got {ties!r}")
     for name, value in (("cap_bytes", cap_bytes), ("device_bytes", device_bytes)):
         if value is not None and (not isinstance(value, int) or value < 0):
             raise ValueError(f"{name} must be a whole number of bytes, 0 or more, got {value!r}")
-    fraction = options.per_process_memory_fraction
-    if fraction == 1 or cap_bytes is not None:
-        return cap_bytes
-    if device_bytes is None:
-        raise ValueError("per_process_memory_fraction is a share of the device's memory: give device_bytes, too")
-    return int(fraction * device_bytes)
 
 
 def run_events(
@@ -1266,7 +1188,7 @@ def _words(allocator: Allocator, event: Event) -> str:
             return f"Stream {event.stream} uses {event.id} as well: a free will have to wait for it."
         case FreeCompleted():
             return f"The other streams are done with {event.id}: its block is cached."
-    if allocator.how == "deferred":
+    if event.id in allocator.pending:
         return f"{event.id} is freed, but another stream may still use it: its block stays taken."
     return f"{event.id} is freed: its block is cached, and merged with free neighbours. The device gets nothing back."
 

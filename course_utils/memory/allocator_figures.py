@@ -1,4 +1,4 @@
-"""The caching allocator drawn: its segments with their blocks at one moment, and its memory over the events."""
+"""The caching allocator drawn: its segments with their blocks at one moment."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from course_utils.show.canvas import (
     LEGEND_X,
-    MARGIN_IN,
     WIDTH_IN,
     ResultFigure,
     axes_in,
@@ -25,7 +23,7 @@ from course_utils.show.canvas import (
 from course_utils.show.formats import format_bytes
 
 if TYPE_CHECKING:
-    from course_utils.memory.allocator import AllocatorRun, AllocatorState, SegmentState
+    from course_utils.memory.allocator import AllocatorState, SegmentState
 
 MIB = 2**20
 # Okabe and Ito's palette; a hatch or none says the same in grey.
@@ -39,7 +37,7 @@ WORDS = {
     "awaiting free": "freed, another stream may still use it",
     "free": "cached",
 }
-_EDGE, _RESERVED, _LIMIT = "#444444", "#D55E00", "#000000"
+_EDGE = "#444444"
 _ROW_IN, _LABEL_IN, _MOST_ROWS = 0.34, 2.1, 20
 
 
@@ -71,16 +69,12 @@ def _stream(stream: int) -> str:
 
 
 @styled
-def state_figure(state: AllocatorState, *, title: str = "", ax: Any = None) -> Figure:
+def state_figure(state: AllocatorState, *, title: str = "") -> Figure:
     """Draw the segments at one moment: a row for each, with its blocks, and a panel for each pool that is used.
 
     Args:
         state: from :meth:`course_utils.memory.allocator.AllocatorRun.state`.
         title: one line above the drawing.
-        ax: a matplotlib axes to draw into, if only one pool is in use; by default a new figure.
-
-    Returns:
-        The figure.
 
     Example:
         >>> from course_utils.memory.allocator import Allocate, simulate_allocator
@@ -89,12 +83,6 @@ def state_figure(state: AllocatorState, *, title: str = "", ax: Any = None) -> F
     """
     pools = {pool: rows_of(state, pool) for pool in ("small", "large")}
     pools = {pool: rows for pool, rows in pools.items() if rows}
-    if ax is not None:
-        if len(pools) > 1:
-            raise ValueError("both pools are in use, and need two axes: leave ax out")
-        for pool, rows in pools.items():
-            _panel(ax, pool, rows[:_MOST_ROWS], len(rows) - _MOST_ROWS)
-        return ax.figure
     heights = {pool: _ROW_IN * min(len(rows), _MOST_ROWS) for pool, rows in pools.items()}
     top = 0.3 + (0.3 if title else 0)
     height = top + sum(heights.values()) + 0.86 * max(len(pools), 1)
@@ -169,73 +157,3 @@ def _panel(ax: Axes, pool: str, rows: Sequence[Any], left_out: int) -> None:
     ax.xaxis.set_major_formatter(plain_number)
     words = f", MiB ({left_out} more segments are not drawn)" if left_out > 0 else ": MiB from where the segment begins"
     ax.set_xlabel(f"{pool} pool{words}")
-
-
-@styled
-def memory_figure(run: AllocatorRun, *, ax: Any = None) -> Figure:
-    """Draw reserved and allocated memory over the events of a run, by default into a new figure.
-
-    Example:
-        >>> from course_utils.memory.allocator import Allocate, simulate_allocator
-        >>> memory_figure(simulate_allocator([Allocate("a", 3 * 2**20)])).alt[:38]
-        'Reserved and allocated memory over 1 e'
-    """
-    own = ax is None
-    if own:
-        fig: ResultFigure = new_figure(3.1)
-        ax = axes_in(fig, 0.85, 0.55, WIDTH_IN - 1.05, 2.15)
-    reserved = [run.start.reserved_bytes, *run.reserved_bytes]
-    allocated = [run.start.allocated_bytes, *run.allocated_bytes]
-    limits = [limit for limit in (run.cap_bytes, run.device_bytes) if limit is not None]
-    limit = min(limits, default=None)
-    largest = max(*reserved, *allocated, run.peak_reserved_bytes, 1)
-    if limit is not None and limit <= 2 * largest:
-        largest = max(largest, limit)
-    unit, name = (2**30, "GiB") if largest >= 4 * 2**30 else (MIB, "MiB")
-    events = range(len(reserved))
-    heights = [size / unit for size in allocated]
-    ax.fill_between(events, heights, step="post", color="#0072B2", alpha=0.35, lw=0)
-    ax.step(events, heights, where="post", color="#0072B2", lw=1.2, ls=(0, (5, 1.5)))
-    ax.step(events, [size / unit for size in reserved], where="post", color=_RESERVED, lw=1.8)
-    handles: list[Any] = [
-        Line2D([], [], color=_RESERVED, lw=1.8),
-        Patch(facecolor="#0072B2", alpha=0.35, edgecolor="#0072B2", ls="--"),
-    ]
-    labels = ["reserved: taken from the device", "allocated: in use by tensors"]
-    if limit is not None and limit / unit <= largest / unit:
-        ax.axhline(limit / unit, color=_LIMIT, lw=1, ls=":")
-        handles.append(Line2D([], [], color=_LIMIT, lw=1, ls=":"))
-        labels.append("the most it may take")
-    if run.out_of_memory is not None:
-        at = run.out_of_memory.event + 1
-        ax.plot([at], [reserved[at] / unit], "X", color=_LIMIT, ms=9, clip_on=False, zorder=5)
-        handles.append(Line2D([], [], color=_LIMIT, marker="X", ms=8, lw=0))
-        labels.append("out of memory")
-    ax.set_xlim(0, max(len(reserved) - 1, 1))
-    ax.set_ylim(0, 1.06 * largest / unit)
-    ax.set_xlabel("events")
-    ax.set_ylabel(name)
-    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    ax.yaxis.set_major_formatter(plain_number)
-    if not own:
-        ax.legend(handles, labels, frameon=False)
-        return ax.figure
-    fig.legend(
-        handles,
-        labels,
-        loc="upper left",
-        bbox_to_anchor=(LEGEND_X, 1 - MARGIN_IN / 3.1),
-        ncols=len(labels) if len(labels) < 4 else 2,
-        frameon=False,
-        borderaxespad=0,
-        columnspacing=1.2,
-    )
-    if len(labels) > 3:
-        ax.set_position((ax.get_position().x0, 0.55 / 3.1, ax.get_position().width, 1.95 / 3.1))
-    failed = ", until a request cannot be met" if run.out_of_memory is not None else ""
-    fig.alt = (
-        f"Reserved and allocated memory over {len(run)} event{'' if len(run) == 1 else 's'}{failed}. Reserved peaks at "
-        f"{format_bytes(run.peak_reserved_bytes)}, allocated at {format_bytes(run.peak_allocated_bytes)}."
-    )
-    return fig

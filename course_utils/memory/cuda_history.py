@@ -2,16 +2,11 @@
 
 Pure Python on what ``torch.cuda.memory._snapshot()`` returns: a state to begin with, and the entries recorded after it.
 
-An entry tells the requested size. What ``torch.cuda.memory_allocated`` counts is the block that was given out: the
-request rounded up, and for large requests sometimes more, where splitting off the rest would leave too small a piece.
-Which block was taken follows from the address, so the sizes can be worked out by cutting and joining blocks as the
-allocator does, without knowing how it chose.
+An entry tells the requested size, and ``torch.cuda.memory_allocated`` counts the block that was given out. Which block
+was taken follows from the address, so blocks are cut and joined as the allocator does, without knowing how it chose.
 
 Source (torch 2.13.0 and 2.11.0):
-    c10/cuda/CUDACachingAllocator.cpp: ``alloc_found_block`` records the requested size and adds the block's size to
-    ``allocated_bytes``; ``free`` takes it off when the release is requested (``FREE_REQUESTED``), and ``free_block``
-    joins neighbours (``FREE_COMPLETED``); ``should_split``; c10/core/CachingDeviceAllocator.h: ``kMinBlockSize``,
-    ``kSmallSize``, ``TraceEntry``; torch/cuda/memory.py, ``_snapshot``.
+    c10/cuda/CUDACachingAllocator.cpp: ``alloc_found_block``, ``free``, ``free_block``, ``should_split``.
 """
 
 from __future__ import annotations
@@ -46,19 +41,12 @@ class Allocation:
 
 @dataclass
 class History:
-    """What happened on one device.
+    """What happened on one device."""
 
-    Attributes:
-        times_us: microseconds from the first entry to each moment; moment 0 is the start.
-        allocations: all blocks, those from before first.
-        reserved_bytes: what the allocator had taken from the device at each moment.
-        exact: False if an entry did not fit the state, so that sizes are requested ones, rounded up.
-    """
-
-    times_us: list[int] = field(default_factory=lambda: [0])
-    allocations: list[Allocation] = field(default_factory=list)
-    reserved_bytes: list[int] = field(default_factory=list)
-    exact: bool = True
+    times_us: list[int] = field(default_factory=lambda: [0])  # from the first entry to each moment; 0 is the start
+    allocations: list[Allocation] = field(default_factory=list)  # those from before first
+    reserved_bytes: list[int] = field(default_factory=list)  # taken from the device at each moment
+    exact: bool = True  # False if an entry did not fit the state, so that sizes are requested ones, rounded up
 
 
 class _Pool(NamedTuple):
@@ -150,9 +138,6 @@ def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any
         snapshot: taken right before the first entry.
         entries: of this device's trace, the oldest first.
         device: the index of the device.
-
-    Returns:
-        The blocks. A block that was there before the state was taken is born at moment 0.
     """
     options, _ = recorded_options(snapshot)
     segments = [segment for segment in snapshot["segments"] if segment.get("device", device) == device]

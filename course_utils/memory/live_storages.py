@@ -5,9 +5,8 @@ the thread that calls ``backward()`` on to the threads in which it works. Memory
 views and in-place operations add nothing, and a storage that dies is noticed by a weak reference, whoever held it last.
 
 Source (torch 2.13.0; the same in 2.11.0):
-    torch/utils/_python_dispatch.py, ``TorchDispatchMode``; aten/src/ATen/ThreadLocalState.h,
-    ``torch_dispatch_mode_state_``; torch/csrc/autograd/engine.cpp, ``Engine::evaluate_function`` (the
-    ``ThreadLocalStateGuard``); torch/distributed/_tools/mem_tracker.py, which tracks storages the same way.
+    torch/csrc/autograd/engine.cpp, ``Engine::evaluate_function`` (the ``ThreadLocalStateGuard``);
+    torch/distributed/_tools/mem_tracker.py, which tracks storages the same way.
 """
 
 from __future__ import annotations
@@ -28,14 +27,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules import module as module_hooks
-from torch.nn.parameter import is_lazy
 from torch.optim import optimizer as optimizer_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 _TORCH = str(Path(torch.__file__).resolve().parent) + "/"
-_EVAL_FRAME = _TORCH + "_dynamo/eval_frame.py"
-_SERIALIZATION = _TORCH + "serialization.py"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 _TRACER = {str(Path(__file__).with_name(name)) for name in ("live_storages.py", "trace.py", "cuda_history.py")}
 _NUMBERS = (torch.IntType, torch.FloatType, torch.BoolType, torch.NumberType)
@@ -135,13 +131,6 @@ class LiveStorages(TorchDispatchMode):
         optimizers: optimizers whose state counts from the start; those that step are noticed anyway.
         on_op: called with an operation's number before it runs, and with -1 after it.
 
-    Attributes:
-        blocks: all blocks that were ever seen.
-        times_ns: the clock at each event; event 0 is the start, and the last one the end.
-        ops: each operation that may have allocated.
-        origins: of each operation.
-        phases: what ran when.
-        notes: what a reader must know.
     """
 
     supports_higher_order_operators = True
@@ -155,10 +144,10 @@ class LiveStorages(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.device = device
-        self.blocks: list[Block] = []
-        self.times_ns: list[int] = []
-        self.ops: list[Any] = []
-        self.origins: list[_Origin] = []
+        self.blocks: list[Block] = []  # all that were ever seen
+        self.times_ns: list[int] = []  # the clock at each event, the start and the end included
+        self.ops: list[Any] = []  # each operation that may have allocated
+        self.origins: list[_Origin] = []  # of each of them
         self.phases: list[Phase] = []
         self.notes: dict[str, None] = {}
         self._given_models, self._given_optimizers, self._on_op = models, list(optimizers), on_op
@@ -176,7 +165,6 @@ class LiveStorages(TorchDispatchMode):
         self._sequence = 0  # the next node's number
         self._undo = ExitStack()
         self._thread = threading.get_ident()
-        self._codes: set[CodeType] = set()  # the user's code that was looked at for torch.compile
         self._listening = False
 
     # Begin and end.
@@ -198,8 +186,7 @@ class LiveStorages(TorchDispatchMode):
                 undo.callback(hook.remove)
             undo.enter_context(resizing_watched(self._storage_resized))
             if "torch._dynamo" in sys.modules:
-                # Under a dispatch mode compiled code runs eagerly by itself, and then for good: it is marked to be
-                # skipped (torch/_dynamo/convert_frame.py, 2.13.0). A stance leaves what is compiled alone.
+                # A dispatch mode would switch compilation off for good; a stance leaves what is compiled alone.
                 undo.enter_context(torch.compiler.set_stance("force_eager"))
             self._undo = undo.pop_all()
         super().__enter__()
@@ -255,49 +242,29 @@ class LiveStorages(TorchDispatchMode):
         if self._listening and not _in_backward():
             # What is there before is known, but for what autograd saved: only a backward pass meets that.
             born = self._event()
-            self.notes[
-                "Memory that an operation of this thread did not make (another thread's, mostly) is shown from its "
-                "first use on."
-            ] = None
         return self._follow(storage, Block(storage.nbytes(), born, storage.data_ptr(), kind="other", counted=born > 0))
 
     def _storages(self, tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-        """A tensor's storages on this device: one, but for sparse tensors and tensors that are made of others."""
+        """A tensor's storages on this device: one, but for a DTensor without a part here."""
         try:
-            return [storage for part in plain_tensors(tensor) for storage in self._storages_of(part)]
-        except Exception:  # a tensor may be of any type, and that type's code may fail; the traced code goes on
+            storages = [part.untyped_storage() for part in plain_tensors(tensor) if part.device == self.device]
+            # A fake tensor says that it is on the device, and its storage knows better; without an address there is
+            # no memory behind it.
+            return [s for s in storages if s.device.type == self.device.type and s.data_ptr() is not None]
+        except Exception:  # sparse and lazy tensors, those of torch.func, and whatever somebody made of a tensor
             if self._listening:
                 self.notes[f"Tensors of type {type(tensor).__name__} are not followed: they hide their storage."] = None
             return []
-
-    def _storages_of(self, tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-        if is_lazy(tensor) or (tensor.device != self.device):
-            return []
-        try:
-            storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):
-            if tensor.layout == torch.sparse_coo:
-                return [tensor._indices().untyped_storage(), tensor._values().untyped_storage()]
-            self.notes[f"Tensors of layout {tensor.layout} are not followed: they have no storage."] = None
-            return []
-        # A fake tensor says that it is on the device; its storage knows better.
-        if storage.device.type != self.device.type:
-            return []
-        try:
-            storage.data_ptr()
-        except RuntimeError:  # a tensor around another one, as those of torch.func are: it has no memory
-            return []
-        return [storage]
 
     def _use(self, tensor: torch.Tensor) -> None:
         """An operation takes this tensor: its memory counts, if that was not known before."""
         for storage in self._storages(tensor):
             block = self._live.get(storage._cdata)
             if block is None:
-                if not storage.resizable() and storage.nbytes():
-                    # NumPy's memory, or a file's: nobody asked torch's allocator for it.
-                    note = "Memory that torch did not allocate (NumPy's, a file's) is not part of the trace."
-                    self.notes[note] = None
+                if _is_foreign(storage):
+                    self.notes["Memory that torch did not allocate (NumPy's, a file's) is not part of the trace."] = (
+                        None
+                    )
                     continue
                 block = self._existing(storage)
             block.counted = True
@@ -312,8 +279,8 @@ class LiveStorages(TorchDispatchMode):
             if block is not None:
                 self._resized(block, storage, op, module, place)
                 continue
-            if not storage.resizable() and storage.nbytes() and not _is_loading(sys._getframe(1)):
-                continue  # a view of foreign memory
+            if _is_foreign(storage):
+                continue
             block = Block(storage.nbytes(), self._event(), storage.data_ptr(), op, module, place, on_graph=on_graph)
             self._follow(storage, block)
             if recorded or on_graph:
@@ -334,10 +301,7 @@ class LiveStorages(TorchDispatchMode):
         old.died, old.counted = self._event(), True
 
     def _find_what_exists(self) -> None:
-        """Follow every tensor that Python knows of, so that it is noticed when the call drops one.
-
-        It counts only once the call uses or drops it.
-        """
+        """Follow every tensor that Python knows of: it counts once the call uses or drops it."""
         kinds: dict[type, type | None] = {}
         found: dict[type | None, list[Any]] = {torch.Tensor: [], torch.nn.Module: [], torch.optim.Optimizer: []}
         for thing in gc.get_objects():
@@ -346,25 +310,21 @@ class LiveStorages(TorchDispatchMode):
                 kinds[kind] = next((base for base in found if issubclass(kind, base)), None)
             if kinds[kind] is not None:
                 found[kinds[kind]].append(thing)
-        # Nobody vouches for an object that is merely found: a tensor may be fake, a module made without __init__.
-        gradients = []
+        # Nobody vouches for an object that is merely found: a module may be made without __init__.
         for tensor in found[torch.Tensor]:
             with suppress(Exception):
                 self._watch_existing(tensor)
                 if tensor.is_leaf and tensor.requires_grad:
                     self._know_weight(tensor, "", used=False)
-                    if tensor.grad is not None:
-                        gradients.append((tensor.grad, tensor))
-        parts = set()
-        for module in found[torch.nn.Module]:
-            with suppress(Exception):
-                parts.update(map(id, module.children()))
+        parts = {id(part) for module in found[torch.nn.Module] for part in module.__dict__.get("_modules", {}).values()}
         for module in found[torch.nn.Module]:
             with suppress(Exception):
                 if id(module) not in parts:
                     self._know_model(module, type(module).__name__, used=False)
-        for gradient, weight in gradients:
-            self._is_gradient(gradient, weight, used=False)
+        for tensor in found[torch.Tensor]:
+            with suppress(Exception):
+                if tensor.is_leaf and tensor.requires_grad and tensor.grad is not None:
+                    self._is_gradient(tensor.grad, tensor, used=False)
         for optimizer in found[torch.optim.Optimizer]:
             with suppress(Exception):
                 self._know_optimizer(optimizer)
@@ -468,18 +428,12 @@ class LiveStorages(TorchDispatchMode):
             self._close(self._backward)
             self._backward = None
 
-    def _place(self, frame: FrameType | None) -> Place:
+    @staticmethod
+    def _place(frame: FrameType | None) -> Place:
         """The innermost place in the user's code."""
-        user = frame
-        while user is not None and not written_by_the_user(user.f_code.co_filename):
-            user = user.f_back
-        if user is None:
-            return NOWHERE
-        if user.f_code not in self._codes:
-            self._codes.add(user.f_code)
-            if _is_compiled(frame):
-                self.notes["Code under torch.compile ran as it is written, without being compiled."] = None
-        return Place(user.f_code, user.f_lineno)
+        while frame is not None and not written_by_the_user(frame.f_code.co_filename):
+            frame = frame.f_back
+        return NOWHERE if frame is None else Place(frame.f_code, frame.f_lineno)
 
     def _asked_here(self) -> _Origin:
         module = self._stack[-1] if self._stack else self._stepping[-1][0] if self._stepping else ""
@@ -543,12 +497,8 @@ class LiveStorages(TorchDispatchMode):
 
 @functools.cache
 def _handling_of(func: Any) -> str:
-    """What there is to do for an operation, by its schema: an output that is marked as an alias is no new memory.
-
-    A fresh tensor is what ``torch.tensor(...)`` and ``torch.from_numpy(...)`` end in: no operation made its memory, and
-    yet it is new.
-    """
-    if func is torch.ops.aten.lift_fresh.default:
+    """What there is to do for an operation, by its schema: an output that is marked as an alias is no new memory."""
+    if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(...) ends in it: no operation made this memory
         return "fresh"
     if func is torch.ops.aten.detach.default:
         return "detach"
@@ -571,26 +521,9 @@ def _in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _is_loading(frame: FrameType | None) -> bool:
-    """Whether ``torch.load`` reads into memory of torch's: its storages cannot be resized, like foreign ones."""
-    for caller in _frames(frame):
-        if caller.f_code.co_filename == _SERIALIZATION and caller.f_code.co_name == "load":
-            return not caller.f_locals.get("mmap")
-    return False
-
-
-def _is_compiled(frame: FrameType | None) -> bool:
-    """Whether it is torch.compile's; every optimizer's step() goes through a wrapper that only keeps that out."""
-    return any(
-        caller.f_code.co_filename == _EVAL_FRAME and not caller.f_code.co_qualname.startswith("DisableContext.")
-        for caller in _frames(frame)
-    )
+def _is_foreign(storage: torch.UntypedStorage) -> bool:
+    """Whether nobody asked torch's allocator for this memory."""
+    return bool(not storage.resizable() and storage.nbytes())
 
 
 @functools.cache

@@ -3,9 +3,7 @@
 A snapshot is what ``torch.cuda.memory._snapshot()`` returns and ``_dump_snapshot()`` pickles. Reading one needs neither
 torch nor a GPU, and runs nothing that is in the file.
 
-Source:
-    torch/cuda/memory.py (the shape), c10/cuda/CUDACachingAllocator.cpp (record_trace and its callers: the order of the
-    entries), both PyTorch 2.13.0.
+Source: torch/cuda/memory.py (the shape), c10/cuda/CUDACachingAllocator.cpp (the order of the entries), PyTorch 2.13.0.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from course_utils.memory.allocator import (
     SavedBlock,
     SavedSegment,
     Ties,
-    checked_cap,
+    check_limits,
     option_pairs,
     options_of,
     round_size,
@@ -65,19 +63,11 @@ class _PlainUnpickler(pickle.Unpickler):
 def _load(source: Any) -> Any:
     if isinstance(source, Mapping):
         return source
-    if not isinstance(source, str | Path):
-        raise ValueError(f"a snapshot is a path or what torch.cuda.memory._snapshot() returns, got {source!r:.60}")
-    path = Path(source)
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}: pass the path of a snapshot, or the snapshot itself")
-    data = path.read_bytes()
-    kind = "pickle" if data[:1] == b"\x80" else "JSON"
+    data = Path(source).read_bytes()
     try:
-        return _PlainUnpickler(io.BytesIO(data)).load() if kind == "pickle" else json.loads(data)
+        return _PlainUnpickler(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
     except Exception as error:  # a damaged pickle may raise anything
-        raise ValueError(
-            f"{path.name} is no snapshot that can be read ({kind}): {error}. If it was copied, copy it again"
-        ) from None
+        raise ValueError(f"{Path(source).name} is no snapshot that can be read: {error}") from None
 
 
 class TraceEntry(NamedTuple):
@@ -90,10 +80,9 @@ class TraceEntry(NamedTuple):
 
 
 def _default_pool(pool: Any, where: str) -> None:
-    if pool is not None and any(pool):
+    if any(pool or ()):
         raise ValueError(
-            f"{where} belongs to a private pool ({pool[0]}, {pool[1]}) (a CUDA graph, or torch.cuda.MemPool), which is "
-            "not simulated; record a snapshot without it"
+            f"{where} belongs to a private pool (a CUDA graph, torch.cuda.MemPool), which is not simulated"
         )
 
 
@@ -121,7 +110,7 @@ def recorded_options(snapshot: Mapping[str, Any]) -> tuple[AllocatorOptions, lis
     for name, word in option_pairs(settings.get("PYTORCH_CUDA_ALLOC_CONF") or ""):
         if name not in KNOWN_OPTIONS:
             notes.append(f"The snapshot's option {name!r} is not known here and is left out.")
-        elif not word.startswith("["):  # what such a list means is told below
+        elif not word.startswith("[") and name != "per_process_memory_fraction":  # what a list means is told below
             known.append(f"{name}:{word}")
     if "roundup_power2_divisions" in settings:
         divisions = settings["roundup_power2_divisions"]
@@ -302,13 +291,9 @@ class _Undo:
         return None
 
     def saved(self, beyond: int = 0) -> tuple[SavedAllocator, dict[int, str], dict[int, str]]:
-        """The beginning, as the simulated allocator takes it.
+        """The state for the simulated allocator, and by address the names of blocks in use, and of those being freed.
 
-        Args:
-            beyond: memory that the record has no place for is put behind this address, and behind all segments.
-
-        Returns:
-            The state, the names of the allocated blocks by address, and those of the blocks that await a free.
+        Memory that the record has no place for is put behind the address ``beyond``, and behind all segments.
         """
         names: dict[int, str] = {}
         waiting: dict[int, str] = {}
@@ -370,10 +355,7 @@ class _Step(NamedTuple):
 def _steps(entries: Sequence[TraceEntry], names: dict[int, Any], waiting: dict[int, Any]) -> list[_Step]:
     """Group the entries: what happens inside of one call to the allocator belongs together.
 
-    Args:
-        entries: the history.
-        names: what is allocated at the beginning, by address.
-        waiting: what was freed before the beginning, and had not been completed then.
+    At the beginning ``names`` are allocated, by address, and ``waiting`` were freed and had not been completed.
     """
     names, waiting = dict(names), dict(waiting)
     steps: list[_Step] = []
@@ -480,9 +462,6 @@ class Snapshot:
         Returns:
             The comparison, by the rule that fits better; its ``ties`` says which.
 
-        Raises:
-            ValueError: if a limit makes no sense.
-
         Example:
             >>> alloc = {"action": "alloc", "addr": 2**21, "size": 100, "stream": 0}
             >>> segment = {"action": "segment_alloc", "addr": 2**21, "size": 2**21, "stream": 0}
@@ -492,9 +471,7 @@ class Snapshot:
             True
         """
         chosen = self.options if options is None else options_of(options)
-        if cap_bytes is None and device_bytes is None:
-            chosen = replace(chosen, per_process_memory_fraction=1.0)
-        cap_bytes = checked_cap(chosen, cap_bytes, device_bytes, ties)
+        check_limits(cap_bytes, device_bytes, ties)
         asked = _Replayer(self, chosen, cap_bytes, device_bytes, ties).replay()
         if asked.agrees and not asked.moved:
             return asked
@@ -650,12 +627,9 @@ class _Replayer:
             yield self._observe(Free(step.event.id))
 
     def _explained(self, step: _Step) -> tuple[Sequence[FreeCompleted], bool]:
-        """What must have happened before an event so that the simulation gives memory back as recorded.
+        """The frees that must have been completed before an event, and whether the cache was emptied before it.
 
-        Tried out on copies: nothing; that frees were completed first; that the cache was emptied first.
-
-        Returns:
-            The completions, and whether the cache is to be emptied.
+        Tried out on copies, until the simulation gives memory back as recorded.
         """
         if step.event is None:
             return (), True
@@ -713,12 +687,7 @@ def _same(recorded: Sequence[Operation], simulated: Sequence[Operation]) -> bool
 def _shape(state: AllocatorState) -> list[Any]:
     """What two states have in common that are the same but for names and reservations."""
     return [
-        (
-            segment.address,
-            segment.stream,
-            segment.pool,
-            [(block.address, block.bytes, block.state) for block in segment.blocks],
-        )
+        (segment.stream, segment.pool, [(block.address, block.bytes, block.state) for block in segment.blocks])
         for segment in state.segments
     ]
 
@@ -734,27 +703,19 @@ def read_snapshot(source: str | Path | Mapping[str, Any], *, device: int | None 
             ``torch.cuda.memory._snapshot()`` returns.
         device: the index of the device; by default the only one with a history.
 
-    Returns:
-        History, events and segments.
-
     Raises:
-        ValueError: if the file is damaged, cut off, no snapshot, or a pickle that would load code; if the history and
-            the segments contradict each other; if a private pool is in it. The message says which.
+        ValueError: if it is damaged, no snapshot, or a pickle that would load code; if its history and its segments
+            contradict each other; if a private pool is in it.
 
     Example:
         >>> read_snapshot({"segments": [], "device_traces": [[]]}).events
         ()
     """
     snapshot = _load(source)
-    if not isinstance(snapshot, Mapping) or "segments" not in snapshot or "device_traces" not in snapshot:
-        raise ValueError(
-            "a snapshot is a dictionary with 'segments' and 'device_traces'; record one with "
-            "torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot()"
-        )
     try:
         return _read(snapshot, device)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"a part of the snapshot is damaged: {type(error).__name__}: {error}") from None
+    except (AttributeError, KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"no snapshot, or a damaged one: {type(error).__name__}: {error}") from None
 
 
 def _device(traces: Sequence[Sequence[Any]], device: int | None) -> int:
@@ -763,8 +724,6 @@ def _device(traces: Sequence[Sequence[Any]], device: int | None) -> int:
         if len(used) > 1:
             raise ValueError(f"the snapshot has histories of the devices {used}: choose one with device=")
         return used[0] if used else 0
-    if not 0 <= device < max(len(traces), 1):
-        raise ValueError(f"the snapshot has no device {device}; it has {len(traces)}")
     return device
 
 
@@ -780,7 +739,7 @@ def _read(snapshot: Mapping[str, Any], device: int | None) -> Snapshot:
         if problem is not None:
             raise ValueError(
                 f"the history and the segments contradict each other at trace entry {index} ({entries[index].action}): "
-                f"{problem}. Was something changed while the snapshot was taken, or left out with skip_actions?"
+                f"{problem}. Was something left out with skip_actions?"
             )
     last = max((entry.address + entry.bytes for entry in entries), default=0)
     saved, names, waiting = undo.saved(beyond=last + SMALL_SEGMENT_BYTES)

@@ -125,31 +125,28 @@ class _CudaTracer:
 
     def run(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> _Run:
         """Call ``fn`` once, and trace it."""
-        memory, nested = self._api.memory, _depth > 1
-        if not nested and self._api.is_initialized() and _history_is_on():
+        memory = self._api.memory
+        if self._api.is_initialized() and _history_is_on():
             raise RuntimeError(
                 "the history of CUDA memory is being recorded already, and a trace would end that recording: call "
                 "torch.cuda.memory._record_memory_history(None) first"
             )
         storages = LiveStorages(self.device, dict(models), optimizers, on_op=self._mark)
-        if not nested:
-            memory._record_memory_history(
-                "all", context="alloc", stacks="python", max_entries=_MOST_ENTRIES, clear_history=True
-            )
+        memory._record_memory_history(
+            "all", context="alloc", stacks="python", max_entries=_MOST_ENTRIES, clear_history=True
+        )
         try:
             index = self.device.index or 0
             self.synchronize()
             before = memory._snapshot()
             statistics = memory.memory_stats(self.device)
-            if not nested:
-                memory.reset_peak_memory_stats(self.device)
+            memory.reset_peak_memory_stats(self.device)
             storages, seconds, error = _followed(fn, storages, self.synchronize)
             statistics_after = memory.memory_stats(self.device)
             entries = memory._snapshot()["device_traces"][index]
         finally:
             memory._set_memory_metadata("")
-            if not nested:
-                memory._record_memory_history(None)
+            memory._record_memory_history(None)
         if len(entries) >= _MOST_ENTRIES:
             raise RuntimeError(
                 f"the call made over {_MOST_ENTRIES:,} entries in the history of CUDA memory: trace fewer steps"
@@ -159,9 +156,8 @@ class _CudaTracer:
         run.more = {"reserved_bytes": history.reserved_bytes}
         for name, key in (("device_allocs", "num_device_alloc"), ("alloc_retries", "num_alloc_retries")):
             run.more[name] = statistics_after[key] - statistics[key]
-        if not nested:
-            start, peak = "allocated_bytes.all.current", "allocated_bytes.all.peak"
-            run.more |= {"meter_bytes": statistics_after[peak] - statistics[start], "metered_bytes": run.above_start}
+        start, peak = "allocated_bytes.all.current", "allocated_bytes.all.peak"
+        run.more |= {"meter_bytes": statistics_after[peak] - statistics[start], "metered_bytes": run.above_start}
         return run
 
     def _mark(self, op: int) -> None:
@@ -309,9 +305,7 @@ def _file(filename: str) -> str:
     return Path(filename).name
 
 
-# How many traces are running, one inside the other, all in the thread that holds the lock.
-_depth = 0
-_running = threading.RLock()
+_running = threading.Lock()
 
 
 def trace_memory(
@@ -341,12 +335,9 @@ def trace_memory(
     allocates is named by the line and module of the forward operation that it belongs to.
 
     Not seen are scratch memory inside of kernels on a CPU (the profiler's check says how much that is at the peak),
-    tensors of other threads that the code starts, and NumPy's memory. Code under ``torch.compile`` runs as it is
-    written, and a note says so. Some code has another peak under any dispatch mode, since autograd adds gradients up
-    out of place there; on a CPU a note says how much that is.
+    sparse tensors, and memory of NumPy or a loaded file. Code under ``torch.compile`` runs as it is written.
 
-    Tracing costs some ten or twenty microseconds for each operation: little where operations are large, and more than
-    the step itself where it consists of thousands of small ones. The result's ``overhead`` says what it was.
+    Tracing costs some ten or twenty microseconds for each operation; the result's ``overhead`` says what it was.
 
     Args:
         fn: a function without arguments, or :func:`course_utils.fresh`.
@@ -363,8 +354,7 @@ def trace_memory(
     Raises:
         ValueError: if an argument makes no sense.
         TraceError: if the code raises; its ``trace`` attribute holds what happened until then.
-        RuntimeError: if there is no such device, somebody else records the history of CUDA memory, or another thread
-            is tracing.
+        RuntimeError: if there is no such device, the history of CUDA memory is being recorded, or a trace is running.
 
     Source:
         https://docs.pytorch.org/docs/2.13/torch_cuda_memory.html; torch/cuda/memory.py (2.13.0).
@@ -375,19 +365,14 @@ def trace_memory(
         >>> trace.extra_peak_bytes
         4100
     """
-    global _depth
     tracer = _tracer(device)
     models, optimizers = _models(model), _optimizers(optimizer)
     if not (callable(fn) or isinstance(fn, Fresh)):
-        raise ValueError(
-            f"trace_memory() takes a function without arguments, got {type(fn).__name__}: pass it without calling it, "
-            "for example trace_memory(step)"
-        )
+        raise ValueError(f"trace_memory() takes a function without arguments, got {type(fn).__name__}")
     here = environment()
     if not _running.acquire(blocking=False):
-        raise RuntimeError("another thread is tracing memory, and only one can at a time: call trace_memory() after it")
+        raise RuntimeError("a trace of memory is running, and only one can at a time: call trace_memory() after it")
     switches = Switches.now()
-    _depth += 1
     try:
         return _trace(
             tracer,
@@ -402,7 +387,6 @@ def trace_memory(
             environment=here,
         )
     finally:
-        _depth -= 1
         _running.release()
         switches.restore()
 
@@ -429,9 +413,7 @@ def _trace(
     run = tracer.run(build(), models, optimizers)
     notes, more = run.notes, dict(run.more)
     after = RandomState.now()
-    if run.error is None and _depth > 1 and (verify or overhead):
-        notes.append("Traced inside of another trace: neither verified nor was its overhead measured.")
-    elif run.error is None:
+    if run.error is None:
         if verify and isinstance(tracer, _CpuTracer):
             try:
                 more["meter_bytes"], more["metered_bytes"], changes = tracer.metered(build(), models, optimizers)
@@ -496,14 +478,11 @@ def _overhead(
 def _tracer(device: str | torch.device | None) -> _CpuTracer | _CudaTracer:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device is 'cpu' or 'cuda', got {device!r}") from error
+    if str(device).partition(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"device is 'cpu' or 'cuda', got {str(device)!r}")
+    chosen = torch.device(device)
     if chosen.type == "cpu":
         return _CpuTracer(torch.device("cpu"))
-    if chosen.type != "cuda":
-        raise ValueError(f"trace_memory() follows the memory of 'cpu' and of 'cuda', got {str(device)!r}")
     if not torch.cuda.is_available():
         raise RuntimeError("there is no CUDA device here: pass device='cpu', or leave device out")
     return _CudaTracer(torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index))
@@ -512,19 +491,10 @@ def _tracer(device: str | torch.device | None) -> _CpuTracer | _CudaTracer:
 def _models(model: Any) -> dict[str, torch.nn.Module]:
     if model is None:
         return {}
-    named = dict(model) if isinstance(model, Mapping) else {type(model).__name__: model}
-    for label, module in named.items():
-        if not isinstance(module, torch.nn.Module):
-            kind = type(module).__name__
-            raise ValueError(f"model is a torch.nn.Module, or a dictionary of names and modules; {label!r} is a {kind}")
-    return {str(label): module for label, module in named.items()}
+    return dict(model) if isinstance(model, Mapping) else {type(model).__name__: model}
 
 
 def _optimizers(optimizer: Any) -> list[Any]:
     if optimizer is None:
         return []
-    given = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
-    for one in given:
-        if not isinstance(getattr(one, "state", None), Mapping):
-            raise ValueError(f"optimizer is a torch.optim optimizer, or a list of them; got a {type(one).__name__}")
-    return given
+    return list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]

@@ -51,11 +51,6 @@ _MOST_OUTLINES = 300
 _MOST_MODULES = 7
 
 
-def _counted(trace: MemoryTrace) -> str:
-    """What the x axis counts."""
-    return "moments that were kept" if trace.condensed else "allocations and releases"
-
-
 def _unit(largest: int) -> tuple[float, str]:
     """What the axis counts in: bytes of one step, and its name."""
     for name, size in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
@@ -76,14 +71,6 @@ def _bottoms(blocks: Sequence[MemoryBlock], moments: int) -> np.ndarray:
     for i, block in enumerate(blocks):
         sizes[i + 1, block.born : block.died] = block.size_bytes
     return np.cumsum(sizes, axis=0)[:-1]
-
-
-def _edges(trace: MemoryTrace, x: str) -> np.ndarray:
-    """Where each moment begins on the x axis, and where the last one ends."""
-    if x == "event":
-        return np.arange(trace.moments + 1, dtype=float)
-    times = np.asarray(trace.times_us, dtype=float) / 1e3
-    return np.append(times, times[-1] + max(0.01 * (times[-1] - times[0]), 1e-3))
 
 
 def _groups(trace: MemoryTrace, by: str) -> dict[str, tuple[int, ...]]:
@@ -119,8 +106,8 @@ def _outlines(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> 
     ax.add_collection(PolyCollection(shapes, facecolors="none", edgecolors="white", linewidths=0.35, zorder=2.2))
 
 
-def _areas(ax: Axes, trace: MemoryTrace, by: str, x: str) -> None:
-    groups, edges = _groups(trace, by), _edges(trace, x)
+def _areas(ax: Axes, trace: MemoryTrace, by: str) -> None:
+    groups, edges = _groups(trace, by), np.arange(trace.moments + 1)
     highest = max(trace.peak_bytes, trace.peak_reserved_bytes or 0)
     scale, unit = _unit(highest)
     if groups:
@@ -135,9 +122,9 @@ def _areas(ax: Axes, trace: MemoryTrace, by: str, x: str) -> None:
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(0, 1.13 * highest / scale or 1)
     ax.set_ylabel(f"memory ({unit})")
-    ax.set_xlabel(f"{_counted(trace)} (count)" if x == "event" else "time from the start of the call (ms)")
+    ax.set_xlabel(f"{'moments that were kept' if trace.condensed else 'allocations and releases'} (count)")
     ax.yaxis.set_major_locator(MaxNLocator(6))
-    ax.xaxis.set_major_locator(MaxNLocator(8, integer=x == "event"))
+    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(FuncFormatter(plain_number))
     ax.grid(axis="y", color="#E6E6E6", lw=0.7)
@@ -164,30 +151,24 @@ def _mark_peak(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) ->
     )
 
 
-def _phases(ax: Axes, trace: MemoryTrace, x: str, width_in: float) -> None:
+def _phases(ax: Axes, trace: MemoryTrace, width_in: float) -> None:
     """A strip that says what the call did when; a name is written where it fits."""
-    edges = _edges(trace, x)
-    ax.set_xlim(edges[0], edges[-1])
+    ax.set_xlim(0, trace.moments)
     ax.set_ylim(0, 1)
     ax.set_axis_off()
     for phase in trace.phases:
-        first, last = edges[phase.first], edges[phase.last + 1]
+        first, last = phase.first, phase.last + 1
         ax.fill_between([first, last], 0.12, 0.88, color="#E8E8E8", ec="white", lw=0.8)
-        room_in = (last - first) / (edges[-1] - edges[0]) * width_in
+        room_in = (last - first) / trace.moments * width_in
         if text_width_in(phase.name, 9) + 0.06 <= room_in:
             ax.text((first + last) / 2, 0.47, phase.name, ha="center", va="center", fontsize=9, color=_INK)
 
 
 @styled
-def memory_figure(trace: MemoryTrace, *, by: str = "kind", x: str = "event", ax: Axes | None = None) -> Figure:
+def memory_figure(trace: MemoryTrace, *, by: str = "kind") -> Figure:
     """Draw memory over time; see `MemoryTrace.plot`."""
     if by not in ("kind", "module"):
         raise ValueError(f"by is 'kind' or 'module', got {by!r}")
-    if x not in ("event", "time"):
-        raise ValueError(f"x is 'event' or 'time', got {x!r}")
-    if ax is not None:
-        _areas(ax, trace, by, x)
-        return ax.get_figure(root=True)
     groups = list(_groups(trace, by))
     footer = footer_lines(trace.environment.caption)
     title = f"{trace.name + ': ' if trace.name else ''}memory of {trace.label} on {trace.device}"
@@ -201,8 +182,8 @@ def memory_figure(trace: MemoryTrace, *, by: str = "kind", x: str = "event", ax:
     fig = new_figure(height)
     left, width = 0.85, WIDTH_IN - 0.85 - 0.2
     panel = axes_in(fig, left, bottom, width, _PANEL_IN)
-    _areas(panel, trace, by, x)
-    _phases(axes_in(fig, left, bottom + _PANEL_IN + 0.02, width, _PHASES_IN), trace, x, width)
+    _areas(panel, trace, by)
+    _phases(axes_in(fig, left, bottom + _PANEL_IN + 0.02, width, _PHASES_IN), trace, width)
     handles: list[Any] = [Patch(facecolor=colour, edgecolor="white") for colour in _colours(groups, by)]
     if trace.reserved_bytes:
         handles.append(Line2D([], [], color=_INK, lw=1.2, ls=(0, (4, 2))))

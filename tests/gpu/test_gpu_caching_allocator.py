@@ -83,10 +83,3 @@ def test_the_probe_finds_the_demand(tmp_path: Path) -> None:
     assert len(probe["step_s"]) == 2
     found, demand = probe["summary"]["peak allocated"], whole["summary"]["peak allocated"]
     assert abs(found - demand) <= 0.05 * demand
-
-
-def test_the_option_is_in_force_in_the_program(tmp_path: Path) -> None:
-    _, snapshot = run(tmp_path, options="expandable_segments:True")
-    if not snapshot.options.expandable_segments:
-        pytest.skip("this platform has no expandable segments")
-    assert all(segment.expandable for segment in snapshot.end.segments)

@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from course_utils.memory import trace as memory
-from course_utils.memory.cuda_history import Allocation, History, read_history
-from course_utils.memory.live_storages import Block, LiveStorages
+from course_utils.memory.cuda_history import History, read_history
 from course_utils.memory.trace import TraceError, _CudaTracer
 from course_utils.records.kinds.memory_trace import MemoryTrace
 from tests.scripted_history import ScriptedHistory
@@ -55,24 +54,6 @@ def test_sizes_are_those_of_pytorchs_allocator(path: Path) -> None:
     assert history.reserved_bytes[-1] == sum(segment["total_size"] for segment in recorded["segments"])
 
 
-@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
-def test_a_history_goes_on_from_the_state_at_its_end(path: Path) -> None:
-    recorded = json.loads(path.read_text(encoding="utf-8"))
-    frees = [
-        {"action": action, "addr": block["address"], "size": block["requested_size"]}
-        for segment in recorded["segments"]
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-        for action in ("free_requested", "free_completed")
-    ]
-    history = read_history(recorded, frees)
-    assert history.exact
-    totals = _totals(history)
-    assert totals[0] == sum(segment["allocated_size"] for segment in recorded["segments"])
-    assert totals[-1] == 0
-    assert set(history.reserved_bytes) == {sum(segment["total_size"] for segment in recorded["segments"])}
-
-
 # By hand
 
 NOTHING: dict[str, Any] = {"segments": []}
@@ -80,13 +61,6 @@ NOTHING: dict[str, Any] = {"segments": []}
 
 def _entry(action: str, address: int, size: int, **more: Any) -> dict[str, Any]:
     return {"action": action, "addr": address, "size": size, **more}
-
-
-def test_a_large_block_keeps_a_rest_that_is_too_small_to_split() -> None:
-    entries = [_entry("segment_alloc", 0, 20 * MIB), _entry("alloc", 0, 19 * MIB)]
-    assert _totals(read_history(NOTHING, entries)) == [0, 0, 20 * MIB]
-    entries = [_entry("segment_alloc", 0, 20 * MIB), _entry("alloc", 0, 18 * MIB)]
-    assert _totals(read_history(NOTHING, entries)) == [0, 0, 18 * MIB]
 
 
 def test_a_release_counts_when_it_is_requested() -> None:
@@ -120,12 +94,8 @@ def test_entries_that_do_not_fit_leave_rounded_requests() -> None:
 def _run(gpu: ScriptedHistory, fn: Callable[[], Any], **options: Any) -> MemoryTrace:
     fields = {"label": "step", "name": None, "parameters": {}, "environment": memory.environment()}
     tracer = _CudaTracer(torch.device("cpu"), gpu)
-    memory._depth += 1
-    try:
-        with gpu:
-            return memory._trace(tracer, fn, {}, [], verify=True, overhead=False, **fields, **options)
-    finally:
-        memory._depth -= 1
+    with gpu:
+        return memory._trace(tracer, fn, {}, [], verify=True, overhead=False, **fields, **options)
 
 
 @pytest.fixture
@@ -206,18 +176,6 @@ def test_memory_outside_of_operations_is_named_by_the_allocators_stack() -> None
     assert block.died == trace.moments
 
 
-def test_memory_that_no_operation_made_is_found_though_it_was_met_late() -> None:
-    storages = LiveStorages(torch.device("cpu"), {})
-    for born, address in ((0, 64), (3, 64), (3, 128), (5, 256)):
-        block = Block(512, born, address)
-        block.kind = "weights" if (born, address) in ((0, 64), (3, 128), (5, 256)) else "gradients"
-        storages.blocks.append(block)
-    index = memory._Index(storages)
-    # There before the call, whether met then or late; or made in the call, by another thread.
-    found = [index.block(Allocation(address, 512, born)) for born, address in ((0, 64), (0, 128), (2, 256))]
-    assert [block.kind for block in found] == ["weights"] * 3
-
-
 @pytest.mark.usefixtures("quiet")
 def test_a_failing_call_stops_the_recording_and_keeps_the_trace() -> None:
     gpu = ScriptedHistory()
@@ -238,24 +196,6 @@ def test_a_recording_of_somebody_else_is_not_ended(monkeypatch: pytest.MonkeyPat
     with pytest.raises(RuntimeError, match=r"recorded already.*_record_memory_history\(None\)"):
         _run(gpu, lambda: None)
     assert gpu.calls == []
-
-
-@pytest.mark.usefixtures("quiet")
-def test_traces_in_traces_share_one_recording() -> None:
-    gpu = ScriptedHistory()
-    inner: list[MemoryTrace] = []
-
-    def code() -> None:
-        gpu.take(1 << 60, MIB)
-        inner.append(_run(gpu, lambda: gpu.take(1 << 61, 2 * MIB)))
-        gpu.give(1 << 60)
-
-    outer = _run(gpu, code)
-    assert (outer.peak_bytes, outer.end_bytes) == (3 * MIB, 2 * MIB)
-    assert (inner[0].start_bytes, inner[0].peak_bytes) == (MIB, 3 * MIB)
-    assert inner[0].meter_bytes is None
-    assert outer.meter_bytes == 3 * MIB
-    assert [call for call in gpu.calls if call != "synchronize"] == ["record all", "record None"]
 
 
 @pytest.mark.usefixtures("quiet")

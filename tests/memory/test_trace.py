@@ -6,7 +6,6 @@ import gc
 import re
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -50,11 +49,9 @@ def _peaks(trace: MemoryTrace) -> dict[str, int]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
-    call, resize, compiler = nn.Module.__call__, torch.UntypedStorage.resize_, torch.compile
+    resize = torch.UntypedStorage.resize_
     yield
-    assert torch.compile is compiler
     assert _get_current_dispatch_mode() is None
-    assert nn.Module.__call__ is call
     assert torch.UntypedStorage.resize_ is resize
     assert not optimizer_hooks._global_optimizer_pre_hooks
     assert not optimizer_hooks._global_optimizer_post_hooks
@@ -137,18 +134,6 @@ def test_what_numpy_holds_is_not_torchs() -> None:
     assert any("NumPy" in note for note in trace.notes)
 
 
-def test_a_tensor_from_a_list_is_new() -> None:
-    trace = _once(lambda: torch.tensor([1.0] * KIB))
-    assert (trace.start_bytes, trace.peak_bytes) == (0, 4 * KIB)
-
-
-def test_sparse_gradients_are_followed() -> None:
-    table = nn.Embedding(100, 16, sparse=True)
-    trace = _once(lambda: table(torch.arange(4)).sum().backward())
-    assert table.weight.grad.is_sparse
-    assert trace.by_kind()["gradients"][-1] == 4 * 16 * 4 + 4 * 8
-
-
 # What was there before
 
 
@@ -186,79 +171,6 @@ def test_what_autograd_saved_before_the_call_is_known_once_it_is_used() -> None:
     # What exp returned, which its backward needs, and the loss.
     assert trace.start_bytes == 4 * KIB + 4
     assert trace.by_kind()["gradients"][-1] == 4 * KIB
-
-
-class _Raises(torch.Tensor):
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise TypeError("no function works on this one")
-
-
-class _Unfinished(nn.Module):
-    def __init__(self) -> None:
-        pass
-
-
-class _UnfinishedOptimizer(torch.optim.Optimizer):
-    def __init__(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    "make",
-    [lambda: nn.LazyLinear(4), lambda: torch.ones(3).as_subclass(_Raises), _Unfinished, _UnfinishedOptimizer],
-    ids=["lazy", "tensor", "module", "optimizer"],
-)
-def test_odd_objects_elsewhere_are_passed_over(make: Callable[[], Any]) -> None:
-    odd = make()
-    trace = _once(lambda: torch.ones(KIB))
-    assert (trace.start_bytes, trace.peak_bytes, trace.notes) == (0, 4 * KIB, ())
-    del odd
-
-
-def test_a_lazy_model_gets_its_weights_in_the_call() -> None:
-    model = nn.LazyLinear(16)
-    x = torch.ones(4, 32)
-    trace = _once(lambda: model(x).sum().backward(), model=model)
-    size = 4 * (16 * 32 + 16)
-    assert (trace.by_kind()["weights"][0], trace.by_kind()["weights"][-1]) == (0, size)
-    assert trace.by_kind()["gradients"][-1] == size
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
-@pytest.mark.parametrize(
-    "code",
-    [
-        lambda: torch.func.hessian(lambda x: (x**3).sum())(torch.ones(50)),
-        lambda: torch.masked.masked_tensor(torch.ones(KIB), torch.ones(KIB) > 0) + 1,
-    ],
-    ids=["hessian", "masked"],
-)
-def test_tensors_without_memory_of_their_own_break_nothing(code: Callable[[], Any]) -> None:
-    assert _once(code).peak_bytes > 0
-
-
-@pytest.mark.parametrize("mmap", [False, True])
-def test_a_tensor_that_is_loaded_in_the_call_is_new(mmap: bool, tmp_path: Path) -> None:
-    file = tmp_path / "tensor.pt"
-    torch.save(torch.ones(KIB), file)
-    trace = _once(lambda: torch.load(file, mmap=mmap) + 1)
-    assert trace.start_bytes == 0
-    assert trace.peak_bytes == (4 if mmap else 8) * KIB  # a mapped file is not torch's memory
-    assert any("a file's" in note for note in trace.notes) == mmap
-
-
-def test_memory_of_another_thread_counts_from_its_first_use() -> None:
-    def code() -> torch.Tensor:
-        made: list[torch.Tensor] = []
-        thread = threading.Thread(target=lambda: made.append(torch.ones(KIB)))
-        thread.start()
-        thread.join()
-        return made[0] + 1
-
-    trace = _once(code)
-    assert (trace.start_bytes, trace.peak_bytes) == (0, 8 * KIB)
-    assert any("first use on" in note for note in trace.notes)
 
 
 def test_a_tensor_made_of_others_may_name_what_is_no_tensor(tmp_path: Path) -> None:
@@ -320,15 +232,6 @@ def test_peak_of_a_training_step_equals_the_profilers(name: str, options: dict[s
     assert trace.meter_bytes > 64 * KIB
 
 
-@pytest.mark.parametrize("name", ["lstm", "cnn"])
-def test_scratch_memory_inside_of_kernels_is_reported(name: str) -> None:
-    # oneDNN's LSTM and convolutions take memory that is no tensor's.
-    trace = trace_memory(_step(name, fused=True), name, device="cpu", overhead=False)
-    assert trace.scratch_bytes >= 0
-    shown = repr(trace)
-    assert ("scratch memory, which no operation returns" in " ".join(shown.split())) == (trace.scratch_bytes > 0)
-
-
 def test_a_peak_that_tracing_changes_is_noted() -> None:
     weight = torch.randn(256, 256, requires_grad=True)
 
@@ -344,32 +247,6 @@ def test_a_peak_that_tracing_changes_is_noted() -> None:
     (note,) = notes[4]
     # One gradient is there at the start, and goes. Two are added up; under a trace the sum is a third one.
     assert re.search(r"2\d\d KiB above the start in a plain call, and 5\d\d KiB in a traced one", note), note
-
-
-def test_code_that_changes_from_call_to_call_has_no_plain_peak_to_compare_with() -> None:
-    sizes = iter(range(1, 9))
-    assert trace_memory(lambda: _kib(next(sizes)), device="cpu", overhead=False).notes == ()
-
-
-def _double(x: torch.Tensor) -> torch.Tensor:
-    return x.mul_(2)
-
-
-@pytest.mark.parametrize(
-    "activation",
-    [nn.ReLU(inplace=True), nn.GELU(), nn.Dropout(0.5)],
-    ids=str,
-)
-def test_peak_with_in_place_operations_equals_the_profilers(activation: nn.Module) -> None:
-    model = nn.Sequential(nn.Linear(64, 256), activation, nn.Linear(256, 256), activation, nn.Linear(256, 1))
-    x = torch.randn(64, 64)
-
-    def code() -> None:
-        _double(model(x.chunk(2)[0]).transpose(0, 1).contiguous()).sum().backward()
-        for weight in model.parameters():
-            weight.grad = None
-
-    assert trace_memory(code, device="cpu", overhead=False).scratch_bytes == 0
 
 
 def test_kinds_of_a_training_step() -> None:
@@ -398,38 +275,6 @@ def test_kinds_of_a_training_step() -> None:
     assert min(second.by_kind()["gradients"]) == 0  # zero_grad comes first
 
 
-def test_gradients_that_are_added_up_stay_one_set() -> None:
-    model = nn.Linear(64, 64)
-    x = torch.randn(8, 64)
-
-    def code() -> None:
-        for _ in range(3):
-            model(x).sum().backward()
-
-    trace = _once(code)
-    weights = 4 * (64 * 64 + 64)
-    assert trace.by_kind()["gradients"][-1] == weights
-    assert [phase.name for phase in trace.phases] == ["forward", "backward"] * 3
-
-
-def test_weights_without_a_module_and_a_step_by_hand() -> None:
-    weight = torch.randn(64, 64, requires_grad=True)
-    x = torch.randn(8, 64)
-
-    def code() -> None:
-        (x @ weight).sum().backward()
-        with torch.no_grad():
-            weight.sub_(0.1 * weight.grad)
-        weight.grad = None
-
-    trace = _once(code)
-    kinds = trace.by_kind()
-    assert set(kinds["weights"]) == {4 * 64 * 64}
-    assert max(kinds["gradients"]) == 4 * 64 * 64
-    assert kinds["gradients"][-1] == 0
-    assert max(kinds["temporaries"]) >= 4 * 64 * 64
-
-
 def test_a_model_and_an_optimizer_that_are_made_inside() -> None:
     def code() -> None:
         model = MLP((16, 32, 4))
@@ -452,33 +297,6 @@ def test_no_activations_where_autograd_does_not_record() -> None:
         assert "activations" not in _once(lambda: model(x)).by_kind()
     # What a graph that is returned still holds is kept for a backward pass, too.
     assert max(_once(lambda: model(x)).by_kind()["activations"]) >= 32 * 256 * 4
-
-
-class _Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        (x,) = ctx.saved_tensors
-        return 2 * gradient * x
-
-
-def test_custom_autograd_functions() -> None:
-    weight = torch.randn(KIB, requires_grad=True)
-
-    def code() -> None:
-        _Square.apply(weight.exp()).sum().backward()
-
-    trace = trace_memory(code, device="cpu", overhead=False)
-    assert trace.scratch_bytes == 0
-    kinds = trace.by_kind()
-    assert max(kinds["activations"]) >= 4 * KIB  # exp's result
-    lines = {block.line for block in trace.blocks if block.op == "mul"}
-    assert any(line.endswith("_Square.forward") for line in lines)
-    assert any(line.endswith("_Square.backward") or line.endswith(", backward") for line in lines)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -504,31 +322,6 @@ def test_checkpointing_lowers_the_activations(reentrant: bool) -> None:
     assert [trace.scratch_bytes for trace in traces] == [0, len(blocks) * state]
     kept, kept_less = (max(trace.by_kind()["activations"]) for trace in traces)
     assert kept_less < 0.7 * kept
-
-
-def test_backward_in_other_threads_is_followed() -> None:
-    # Deep reentrant backward passes run in threads of autograd's own. A GPU's always do.
-    seen: set[int] = set()
-
-    class Deeper(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor, depth: int) -> torch.Tensor:
-            ctx.depth = depth
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-            seen.add(threading.get_ident())
-            if ctx.depth:
-                with torch.enable_grad():
-                    inner = torch.ones(KIB, requires_grad=True)
-                    Deeper.apply(inner, ctx.depth - 1).sum().backward()
-            return gradient * 2, None
-
-    x = torch.ones(KIB, requires_grad=True)
-    trace = _once(lambda: Deeper.apply(x, 130).sum().backward())
-    assert len(seen) > 1
-    assert sum(block.op == "mul" for block in trace.blocks) == 131
 
 
 # Names
@@ -567,17 +360,6 @@ def test_no_path_of_this_machine_is_in_a_trace(tmp_path: Path, monkeypatch: pyte
     cell: dict[str, Any] = {}
     exec(compile("import torch\ndef run():\n    return torch.ones(8)\n", "/tmp/ipykernel_123/456.py", "exec"), cell)
     assert {block.line for block in _once(cell["run"]).blocks} == {"cell:3 run"}
-
-
-def test_by_module_goes_as_deep_as_asked() -> None:
-    trace = _once(_step("gpt", foreach=True))
-    assert "GPT" in trace.by_module(0)
-    assert {"GPT.blocks.0", "GPT.blocks.1", "GPT.token_embedding"} <= set(trace.by_module(1))
-    assert "GPT.blocks.0.mlp.0" in trace.by_module(2)
-    for depth in (0, 1, 2):
-        assert tuple(map(sum, zip(*trace.by_module(depth).values(), strict=True))) == trace.totals_bytes
-    with pytest.raises(ValueError, match="0 or more"):
-        trace.by_module(-1)
 
 
 # Around the call
@@ -625,22 +407,6 @@ def test_ctrl_c_takes_everything_down() -> None:
         trace_memory(code, device="cpu")
 
 
-def test_traces_in_traces() -> None:
-    inner: list[MemoryTrace] = []
-
-    def code() -> None:
-        a = _kib(8)
-        inner.append(trace_memory(lambda: _kib(16), "inner", device="cpu"))
-        del a
-
-    outer = _once(code)
-    assert inner[0].peak_bytes == 16 * KIB
-    assert inner[0].overhead is None
-    assert inner[0].scratch_bytes is None
-    assert "inside of another trace" in inner[0].notes[0]
-    assert outer.peak_bytes == 24 * KIB
-
-
 def test_another_thread_is_told_that_a_trace_is_running() -> None:
     inside, done = threading.Event(), threading.Event()
     traces: list[MemoryTrace] = []
@@ -654,7 +420,7 @@ def test_another_thread_is_told_that_a_trace_is_running() -> None:
     thread.start()
     try:
         assert inside.wait(60)
-        with pytest.raises(RuntimeError, match="another thread is tracing memory"):
+        with pytest.raises(RuntimeError, match="a trace of memory is running"):
             _once(lambda: _kib(1))
     finally:
         done.set()
@@ -707,46 +473,6 @@ def test_tracing_changes_no_result() -> None:
     assert [loss.item() for loss in losses] == [loss.item() for loss in seen]
 
 
-def test_a_trace_keeps_nothing_alive() -> None:
-    model = nn.Linear(8, 8)
-    refs: list[Any] = []
-
-    def code(model: nn.Module) -> None:
-        y = model(torch.ones(4, 8))
-        refs.append(weakref.ref(y.untyped_storage()))
-
-    storages = LiveStorages(CPU, {})
-    with storages:
-        code(model)
-        assert refs[0]() is None
-    watched = weakref.ref(model)
-    del model
-    gc.collect()
-    assert watched() is None
-
-
-def test_compiled_code_runs_and_is_followed_as_eager_code() -> None:
-    runs: list[int] = []
-
-    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            runs.append(1)
-            return graph.forward(*args)
-
-        return run
-
-    compiled = torch.compile(lambda x: (x.sin() + 1).cos(), backend=backend)
-    x = torch.ones(KIB)
-    trace = _once(lambda: compiled(x))
-    assert trace.peak_bytes == 12 * KIB
-    assert any("torch.compile" in note for note in trace.notes)
-    assert not any("torch.compile" in note for note in _once(lambda: x.sin()).notes)
-    assert runs == []
-    # A dispatch mode by itself would have switched compilation off for good.
-    compiled(x)
-    assert runs == [1]
-
-
 @pytest.mark.serial
 @pytest.mark.parametrize(("operations", "most"), [("large", 1.25), ("small", 1.5)])
 def test_what_a_trace_costs(operations: str, most: float) -> None:
@@ -787,10 +513,7 @@ def test_what_a_trace_costs(operations: str, most: float) -> None:
     ("arguments", "message"),
     [
         ({"fn": torch.ones(3)}, "takes a function without arguments, got Tensor"),
-        ({"device": "meta"}, "'cpu' and of 'cuda', got 'meta'"),
-        ({"device": "gpu"}, "'cpu' or 'cuda', got 'gpu'"),
-        ({"model": {"a": torch.ones(2)}}, "'a' is a Tensor"),
-        ({"optimizer": [None]}, "got a NoneType"),
+        ({"device": "meta"}, "'cpu' or 'cuda', got 'meta'"),
     ],
 )
 def test_bad_input_is_named(arguments: dict[str, Any], message: str) -> None:

@@ -87,14 +87,14 @@ def check_make_it_fit(answer: Any) -> str | None:
     """Simulates the growing batches under the cap, with the learner's options."""
     if not isinstance(answer, str):
         raise NotRight(f"The text that PYTORCH_ALLOC_CONF takes is asked for, and this is {type(answer).__name__}.")
+    if "per_process_memory_fraction" in answer:
+        return "raised_the_cap"
     try:
         options = AllocatorOptions.parse(answer)
     except ValueError as error:
         if any(f"expandable_segments:{word}" in answer.replace(" ", "") for word in ("true", "TRUE", "1", "yes", "on")):
             return "misspelt_truth"
         raise NotRight(f"The allocator does not understand this: {error}.") from None
-    if "per_process_memory_fraction" in answer:
-        return "raised_the_cap"
     run = simulate_allocator(GROWING_BATCHES, options=options, cap_bytes=CAP_BYTES)
     if run.out_of_memory is None:
         return None

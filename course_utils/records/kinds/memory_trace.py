@@ -118,10 +118,8 @@ class MemoryTrace(Result):
     ) -> Self:
         """Make a trace that is small enough for a record, from all moments and blocks.
 
-        A long call has more blocks and moments than a record should hold. Then only some moments are kept: the first,
-        the last, and of each stretch between them the one with most memory, so the peak is always among them. Blocks
-        that were there at none of these are left out, and blocks that are alike (same kind, module, line and operation,
-        there at the same moments) are put together. At every moment that is kept, every sum is exact.
+        Of a long call only some moments are kept: the first, the last, and of each stretch between them the one with
+        most memory. Blocks that are alike are put together. At every moment that is kept, every sum is exact.
         """
         fields = {"allocations": sum(block.count for block in blocks if block.born), **fields}
         kept: Sequence[int] = range(len(times_us))
@@ -199,19 +197,9 @@ class MemoryTrace(Result):
         sums = self._by(lambda block: block.kind)
         return {kind: sums[kind] for kind in MEMORY_KINDS if kind in sums}
 
-    def by_module(self, depth: int = 1) -> dict[str, tuple[int, ...]]:
-        """Bytes at each moment for every module.
-
-        Args:
-            depth: how far to go into the model: 0 for whole models, 1 for their parts, and so on. Numbered parts count
-                with the list that holds them: ``GPT.blocks.0`` is one step into ``GPT``.
-
-        Returns:
-            Module to bytes; the empty name is memory outside of modules.
-        """
-        if depth < 0:
-            raise ValueError(f"depth is 0 or more, got {depth}: 0 is the whole model, 1 its parts")
-        return self._by(lambda block: _module_at_depth(block.module, depth))
+    def by_module(self) -> dict[str, tuple[int, ...]]:
+        """Bytes at each moment for every part of the model; the empty name is memory outside of modules."""
+        return self._by(lambda block: _part_of_model(block.module))
 
     def _by(self, key: Callable[[MemoryBlock], str]) -> dict[str, tuple[int, ...]]:
         groups: dict[str, list[MemoryBlock]] = {}
@@ -240,20 +228,14 @@ class MemoryTrace(Result):
         """What was there at the peak, the largest first."""
         return self.at(self.peak_moment)
 
-    def plot(self, *, by: str = "kind", x: str = "event", ax: Any = None) -> Figure:
-        """Draw memory over time as stacked areas.
+    def plot(self, *, by: str = "kind") -> Figure:
+        """Draw memory over time as stacked areas, by ``kind``, or by ``module`` for the parts of the model.
 
-        Args:
-            by: ``kind``, or ``module`` for the parts of the model.
-            x: ``event`` gives each allocation and release the same width, as PyTorch's viewer does; ``time`` is in ms.
-            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+        Each allocation and release has the same width, as in PyTorch's viewer.
         """
         from course_utils.records.memory_pictures import memory_figure
 
-        return memory_figure(self, by=by, x=x, ax=ax)
+        return memory_figure(self, by=by)
 
     def explore(self) -> Any:
         """The picture to zoom into, with every block's name under the pointer; it needs no kernel."""
@@ -453,12 +435,10 @@ def _merged(blocks: Sequence[MemoryBlock], kept: Sequence[int]) -> list[MemoryBl
     return [MemoryBlock(size, *key, count=count) for key, (size, count) in sums.items()]
 
 
-def _module_at_depth(module: str, depth: int) -> str:
-    """``GPT.blocks.0.mlp`` is ``GPT`` at depth 0 and ``GPT.blocks.0`` at depth 1."""
-    parts, steps = module.split("."), 0
-    for i, part in enumerate(parts[1:], start=1):
-        if not part.isdigit() or parts[i - 1] == parts[0]:
-            steps += 1
-        if steps > depth:
-            return ".".join(parts[:i])
-    return module
+def _part_of_model(module: str) -> str:
+    """``GPT.blocks.0`` for ``GPT.blocks.0.mlp``: numbered parts count with the list that holds them."""
+    parts = module.split(".")
+    end = 2
+    while len(parts) > end and parts[end].isdigit():
+        end += 1
+    return ".".join(parts[:end])

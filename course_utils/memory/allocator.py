@@ -944,32 +944,23 @@ _CHECKPOINT_EVENTS = 256
 class AllocatorRun:
     """What :func:`simulate_allocator` returns: the curves, the counts, and the state after any event.
 
-    Attributes:
-        events: what happened; if memory ran out, the last one is the request that failed.
-        reserved_bytes: memory taken from the device after each event.
-        allocated_bytes: memory in use by tensors after each event.
-        device_allocs: calls that take memory from the device (cudaMalloc, or pages mapped), counted up to each event.
-        device_frees: calls that give memory back, likewise.
-        retries: how often all cached memory was given back to try again (``num_alloc_retries``), likewise.
-        operations: the calls that take or give back memory, by the index of the event that caused them.
-        out_of_memory: the request that failed; None if none did. After several, the first.
-        peak_reserved_bytes: the most reserved at any moment, those within an event included.
+    The sequences have a number for each event, the counts those up to it.
     """
 
-    events: tuple[Event, ...]
+    events: tuple[Event, ...]  # if memory ran out, the last one is the request that failed
     options: AllocatorOptions
     cap_bytes: int | None
     device_bytes: int | None
     ties: Ties
-    reserved_bytes: Sequence[int]
-    allocated_bytes: Sequence[int]
-    device_allocs: Sequence[int]
-    device_frees: Sequence[int]
-    retries: Sequence[int]
-    operations: Mapping[int, tuple[Operation, ...]]
-    out_of_memory: OutOfMemory | None
+    reserved_bytes: Sequence[int]  # taken from the device
+    allocated_bytes: Sequence[int]  # in use by tensors
+    device_allocs: Sequence[int]  # calls that take memory from the device (cudaMalloc, or pages mapped)
+    device_frees: Sequence[int]  # calls that give memory back
+    retries: Sequence[int]  # how often all cached memory was given back to try again (``num_alloc_retries``)
+    operations: Mapping[int, tuple[Operation, ...]]  # the calls, by the index of the event that caused them
+    out_of_memory: OutOfMemory | None  # the first request that failed
     start: AllocatorState
-    peak_reserved_bytes: int
+    peak_reserved_bytes: int  # at any moment, those within an event included
     _checkpoints: Sequence[tuple[int, SavedAllocator]] = field(repr=False)
     _place: Callable[[int], Place] | None = field(default=None, repr=False)
 
@@ -1066,9 +1057,6 @@ def simulate_allocator(
 
     Returns:
         The run: curves, counts, and the state after any event.
-
-    Raises:
-        ValueError: if an option, a limit or an event makes no sense. The message names the event.
 
     Example:
         >>> run = simulate_allocator([Allocate("a", 30 * 2**20), Free("a"), Allocate("b", 31 * 2**20)])

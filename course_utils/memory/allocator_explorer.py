@@ -182,8 +182,7 @@ def allocator_explorer(
     Args:
         events: as for :func:`course_utils.simulate_allocator`.
         options: what the fields show first.
-        cap_bytes: the first limit; its field counts in MiB and rounds up. By default what per_process_memory_fraction
-            allows of the device.
+        cap_bytes: the first limit; its field counts in MiB and rounds up.
         device_bytes: the device's memory; fixed.
 
     Returns:
@@ -194,9 +193,8 @@ def allocator_explorer(
     """
     events = tuple(events)
     options = options_of(options)
-    first = simulate_allocator(events, options=options, cap_bytes=cap_bytes, device_bytes=device_bytes)
-    # The share of the device that the options may set is a limit like any other: its field says so.
-    chosen = {**_chosen(options), "cap": 0 if first.cap_bytes is None else max(1, -(-first.cap_bytes // MIB)), "at": 0}
+    simulate_allocator(events, options=options, cap_bytes=cap_bytes, device_bytes=device_bytes)  # refuses bad input
+    chosen = {**_chosen(options), "cap": 0 if cap_bytes is None else max(1, -(-cap_bytes // MIB)), "at": 0}
     viewer = Viewer(view="allocator", form=_form(chosen), chosen=chosen)
     shown: dict[str, Any] = {}
 

@@ -46,7 +46,7 @@ class History:
     times_us: list[int] = field(default_factory=lambda: [0])  # from the first entry to each moment; 0 is the start
     allocations: list[Allocation] = field(default_factory=list)  # those from before first
     reserved_bytes: list[int] = field(default_factory=list)  # taken from the device at each moment
-    exact: bool = True  # False if an entry did not fit the state, so that sizes are requested ones, rounded up
+    exact: bool = True  # False if an entry did not fit the state, so that some sizes are requests, rounded up
 
 
 class _Pool(NamedTuple):
@@ -65,6 +65,7 @@ class _Layout:
         self._free_end: dict[int, int] = {}  # end of a free block to its address
         self._fences: set[int] = set()  # addresses at which blocks are not joined
         self._pools: dict[int, _Pool] = {}  # of each free block's address
+        self.exact = True  # False once an entry did not fit: nothing is known of the segments from then on
 
     def add_segment(self, address: int, size: int, pool: _Pool) -> None:
         """Memory that is mapped right behind other memory of an expandable segment belongs to it."""
@@ -73,7 +74,10 @@ class _Layout:
 
     def remove(self, address: int, size: int) -> None:
         """Take a range, all of which is free, out of what is mapped."""
-        start = next(start for start, length in self._free.items() if start <= address < start + length)
+        start = next((at for at, length in self._free.items() if at <= address < at + length), None)
+        if start is None:
+            self.exact = False
+            return
         end, pool = start + self._free[start], self._pools[start]
         self._forget(start)
         if start < address:
@@ -84,10 +88,12 @@ class _Layout:
 
     def take(self, address: int, rounded: int) -> tuple[int, _Pool]:
         """Give out a block. Returns its size, and its pool."""
-        size, pool = self._free[address], self._pools[address]
+        size = self._free.get(address, 0)
         rest = size - rounded
         if rest < 0:
-            raise KeyError(address)
+            self.exact = False
+            return rounded, _Pool(False, False)
+        pool = self._pools[address]
         self._forget(address)
         if pool.small or pool.expandable:
             splits = rest >= BLOCK_BYTES
@@ -113,22 +119,8 @@ class _Layout:
 
     def _forget(self, address: int) -> int:
         size = self._free.pop(address)
-        del self._free_end[address + size]
+        self._free_end.pop(address + size, None)
         return size
-
-
-class _Rounded:
-    """Stands in for a layout where entries do not fit: a block is as large as its request, rounded up."""
-
-    def take(self, address: int, rounded: int) -> tuple[int, _Pool]:
-        """Any block is there."""
-        del address
-        return rounded, _Pool(False, False)
-
-    def add_segment(self, *_: Any) -> None:
-        """Nothing is known of segments."""
-
-    release = remove = add_segment
 
 
 def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], device: int = 0) -> History:
@@ -141,20 +133,7 @@ def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any
     """
     options, _ = recorded_options(snapshot)
     segments = [segment for segment in snapshot["segments"] if segment.get("device", device) == device]
-    try:
-        return _read(segments, entries, options, _Layout(options), exact=True)
-    except (KeyError, StopIteration):
-        return _read(segments, entries, options, _Rounded(), exact=False)
-
-
-def _read(
-    segments: Sequence[Mapping[str, Any]],
-    entries: Sequence[Mapping[str, Any]],
-    options: AllocatorOptions,
-    layout: _Layout | _Rounded,
-    exact: bool,
-) -> History:
-    history = History(exact=exact)
+    layout, history = _Layout(options), History()
     live: dict[int, tuple[Allocation, _Pool]] = {}
     waiting: dict[int, tuple[int, _Pool]] = {}  # their release was requested
     for segment in segments:
@@ -201,4 +180,5 @@ def _read(
             continue  # no sum changes
         history.times_us.append(max(history.times_us[-1], entry.get("time_us", first_us) - first_us))
         history.reserved_bytes.append(reserved)
+    history.exact = layout.exact
     return history

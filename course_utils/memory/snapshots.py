@@ -414,24 +414,18 @@ def _steps(entries: Sequence[TraceEntry], names: dict[int, Any], waiting: dict[i
 class Snapshot:
     """A memory snapshot of one device, read by :func:`read_snapshot`.
 
-    Attributes:
-        events: the requests and frees, for :func:`course_utils.simulate_allocator` under any options. They begin with a
-            request for each block that was in use when the history begins. Memory that was given back is an
-            :class:`EmptyCache`, unless new memory was taken right after it: the allocator does that by itself at a
-            limit.
-        options: the options that were in force, as the snapshot states them.
-        start: the segments when the history begins; empty if nothing was cached then.
-        end: the segments at the moment of the snapshot.
-        notes: what a reader must know, in words.
+    Its events are for :func:`course_utils.simulate_allocator` under any options. They begin with a request for each
+    block that was in use when the history begins. Memory that was given back is an :class:`EmptyCache`, unless new
+    memory was taken right after it: the allocator does that by itself at a limit.
     """
 
     device: int
     entries: tuple[TraceEntry, ...]
     events: tuple[Event, ...]
-    options: AllocatorOptions
-    start: AllocatorState
+    options: AllocatorOptions  # those that were in force, as the snapshot states them
+    start: AllocatorState  # the segments when the history begins; empty if nothing was cached then
     end: AllocatorState
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what a reader must know
     _steps: Sequence[_Step] = field(repr=False)
     _saved: SavedAllocator = field(repr=False)
 
@@ -497,26 +491,17 @@ class Difference:
 class Replay:
     """Recorded against simulated memory.
 
-    Attributes:
-        run: the simulation of the recorded requests.
-        recorded_reserved_bytes: reserved memory after each of its events, as recorded.
-        differences: every event at which the calls to the device or the reserved memory differ.
-        blocks: number of requests that were met.
-        moved: how many of them were put at another address than recorded. Where an expandable segment began whose
-            first pages the full device refused is not recorded, so blocks after that may count as moved.
-        unexplained: how often memory was given back that no request under the given limits explains: calls of
-            ``empty_cache()``, or a full device. They are taken over from the record, not predicted.
-        same_end: whether the segments and blocks at the end are those of the snapshot.
-        notes: what a reader must know, in words.
+    Memory given back that no request under the given limits explains (``empty_cache()``, or a full device) is taken
+    over from the record, not predicted.
     """
 
-    run: AllocatorRun
-    recorded_reserved_bytes: tuple[int, ...]
-    differences: tuple[Difference, ...]
-    blocks: int
-    moved: int
-    unexplained: int
-    same_end: bool
+    run: AllocatorRun  # the simulation of the recorded requests
+    recorded_reserved_bytes: tuple[int, ...]  # after each of its events
+    differences: tuple[Difference, ...]  # every event at which the calls to the device or the reserved memory differ
+    blocks: int  # requests that were met
+    moved: int  # how many of them were put at another address than recorded
+    unexplained: int  # how often memory was given back without a request that explains it
+    same_end: bool  # whether the segments and blocks at the end are those of the snapshot
     notes: tuple[str, ...]
 
     @property

@@ -182,7 +182,7 @@ def _run_of(history: History, storages: LiveStorages, seconds: float, error: Exc
     ]
     notes = list(storages.notes)
     if not history.exact:
-        notes.append("The allocator's entries did not fit its state: sizes are requests, rounded up.")
+        notes.append("The allocator's entries did not fit its state: some sizes are requests, rounded up.")
     return _Run(history.times_us, blocks, index.phases(history.allocations, moments), seconds, error, notes)
 
 

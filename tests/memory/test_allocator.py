@@ -126,14 +126,6 @@ def test_segments_have_three_sizes() -> None:
 # Rules, by hand
 
 
-def test_a_rest_of_a_mebibyte_is_not_split_off() -> None:
-    run = simulate_allocator([Allocate("a", 12 * MIB), Free("a"), Allocate("b", 11 * MIB)])
-    assert parts(run) == [[(12, "allocated")]]
-    assert in_mib(run.allocated_bytes) == [12, 0, 12]
-    run = simulate_allocator([Allocate("a", 12 * MIB), Free("a"), Allocate("b", 11 * MIB - 512)])
-    assert [len(segment.blocks) for segment in run.state(3).segments] == [2]
-
-
 def test_best_fit_takes_the_smallest_that_is_large_enough() -> None:
     sizes = {"a": 40, "gap 1": 10, "b": 20, "gap 2": 10, "c": 30, "gap 3": 10}
     events: list[Event] = [Allocate(name, size * MIB) for name, size in sizes.items()]
@@ -142,15 +134,6 @@ def test_best_fit_takes_the_smallest_that_is_large_enough() -> None:
     held = {block.id: segment.bytes for segment in run.state(len(run)).segments for block in segment.blocks}
     assert held["x"] == 20 * MIB
     assert run.words(len(run) - 1).startswith("x asks for 19 MiB: the smallest cached block that fits has 20 MiB")
-
-
-def test_neighbours_merge_and_the_segment_is_whole_again() -> None:
-    events = [Allocate("a", 5 * MIB), Allocate("b", 5 * MIB), Allocate("c", 5 * MIB), Free("a"), Free("c"), Free("b")]
-    run = simulate_allocator(events)
-    assert parts(run, 4) == [[(5, "free"), (5, "allocated"), (5, "allocated"), (5, "free")]]
-    assert parts(run, 5) == [[(5, "free"), (5, "allocated"), (10, "free")]]
-    assert parts(run, 6) == [[(20, "free")]]
-    assert set(in_mib(run.reserved_bytes)) == {20}
 
 
 def test_memory_used_by_another_stream_waits() -> None:
@@ -166,17 +149,6 @@ def test_memory_used_by_another_stream_waits() -> None:
     assert in_mib(run.reserved_bytes)[-1] == 20
     # Before memory runs out, the allocator waits for all streams.
     assert simulate_allocator([*begin, Allocate("b", 20 * MIB)], cap_bytes=30 * MIB).out_of_memory is None
-
-
-def test_growing_requests_reserve_each_time_and_expandable_segments_grow_instead() -> None:
-    events: list[Event] = []
-    for step in range(5):
-        events += [Allocate(step, (30 + 2 * step) * MIB), Free(step)]
-    plain = simulate_allocator(events)
-    assert plain.reserved_bytes[-1] == (30 + 32 + 34 + 36 + 38) * MIB
-    grown = simulate_allocator(events, options="expandable_segments:True")
-    assert grown.reserved_bytes[-1] == 40 * MIB
-    assert len(grown.state(len(grown)).segments) == 1
 
 
 def test_under_a_cap_cached_segments_go_back_and_it_is_tried_again() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from torch.utils.checkpoint import checkpoint
 
 from course_utils import fresh
 from course_utils.materials.models import GPT, MLP, DigitsCNN, LSTMLanguageModel
-from course_utils.memory.live_storages import LiveStorages
 from course_utils.memory.trace import TraceError, trace_memory
 from course_utils.records.kinds.memory_trace import MemoryTrace
 
@@ -471,39 +468,6 @@ def test_tracing_changes_no_result() -> None:
     for _ in range(3):
         _once(lambda: seen.append(traced().detach()))
     assert [loss.item() for loss in losses] == [loss.item() for loss in seen]
-
-
-@pytest.mark.serial
-@pytest.mark.parametrize(("operations", "most"), [("large", 1.25), ("small", 1.5)])
-def test_what_a_trace_costs(operations: str, most: float) -> None:
-    torch.manual_seed(0)
-    if operations == "large":
-        model, x = MLP((512, 1024, 1024, 512)), torch.randn(1024, 512)
-    else:  # over 400 operations in some 50 ms
-        model, x = GPT(), torch.randint(256, (4, 128))
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-
-    def cost_s(traced: bool) -> float:
-        with LiveStorages(CPU, {}) if traced else nullcontext():
-            started = time.thread_time()  # other programs take turns with this one
-            step()
-            return time.thread_time() - started
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        step(), cost_s(True)
-        pairs = [(cost_s(True), cost_s(False)) for _ in range(15)]
-    finally:
-        torch.set_num_threads(threads)
-    ratios = sorted(traced / plain for traced, plain in pairs)
-    # The third smallest of 15 is the lower end of the median's interval at 99%.
-    assert ratios[2] < most, ratios
 
 
 # Bad input

@@ -165,10 +165,13 @@ def _phases(ax: Axes, trace: MemoryTrace, width_in: float) -> None:
 
 
 @styled
-def memory_figure(trace: MemoryTrace, *, by: str = "kind") -> Figure:
+def memory_figure(trace: MemoryTrace, *, by: str = "kind", ax: Axes | None = None) -> Figure:
     """Draw memory over time; see `MemoryTrace.plot`."""
     if by not in ("kind", "module"):
         raise ValueError(f"by is 'kind' or 'module', got {by!r}")
+    if ax is not None:
+        _areas(ax, trace, by)
+        return ax.get_figure(root=True)
     groups = list(_groups(trace, by))
     footer = footer_lines(trace.environment.caption)
     title = f"{trace.name + ': ' if trace.name else ''}memory of {trace.label} on {trace.device}"

@@ -228,14 +228,14 @@ class MemoryTrace(Result):
         """What was there at the peak, the largest first."""
         return self.at(self.peak_moment)
 
-    def plot(self, *, by: str = "kind") -> Figure:
+    def plot(self, *, by: str = "kind", ax: Any = None) -> Figure:
         """Draw memory over time as stacked areas, by ``kind``, or by ``module`` for the parts of the model.
 
-        Each allocation and release has the same width, as in PyTorch's viewer.
+        Each allocation and release has the same width, as in PyTorch's viewer. With ``ax`` it goes into those axes.
         """
         from course_utils.records.memory_pictures import memory_figure
 
-        return memory_figure(self, by=by)
+        return memory_figure(self, by=by, ax=ax)
 
     def explore(self) -> Any:
         """The picture to zoom into, with every block's name under the pointer; it needs no kernel."""

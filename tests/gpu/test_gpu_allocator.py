@@ -101,8 +101,3 @@ def test_reserved_memory_is_simulated_to_the_byte(tmp_path: Path, options: str, 
         assert replay.run.peak_reserved_bytes == peak
         assert replay.same_end
         assert replay.moved == 0
-
-
-def test_another_setting_is_found_out(tmp_path: Path) -> None:
-    snapshot, _ = record("", None, tmp_path / "snapshot.pickle")
-    assert not snapshot.replay("expandable_segments:True", ties=TIES).agrees

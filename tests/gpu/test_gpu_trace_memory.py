@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from course_utils.materials.models import GPT, MLP
+from course_utils.materials.models import GPT
 from course_utils.memory.trace import TraceError, trace_memory
-from course_utils.records.kinds.memory_trace import MemoryTrace
 
 MIB = 2**20
 
@@ -42,15 +41,6 @@ def _step(**options: bool):
 
     step.parts = model, optimizer
     return step
-
-
-def test_bytes_of_a_known_pattern() -> None:
-    trace = trace_memory(_known_pattern, overhead=False)
-    assert trace.device == "cuda:0"
-    assert trace.start_bytes == torch.cuda.memory_allocated()
-    assert trace.extra_peak_bytes == 30 * MIB
-    assert trace.scratch_bytes == 0
-    assert not any("did not fit" in note for note in trace.notes)
 
 
 @pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"foreach": False}], ids=str)
@@ -110,56 +100,3 @@ def test_a_recording_of_somebody_else_is_not_ended() -> None:
         assert torch._C._cuda_isHistoryEnabled()
     finally:
         torch.cuda.memory._record_memory_history(None)
-
-
-def test_traces_in_traces() -> None:
-    inner: list[MemoryTrace] = []
-
-    def code() -> None:
-        kept = _bytes(8 * MIB)
-        inner.append(trace_memory(lambda: _bytes(16 * MIB)))
-        del kept
-
-    outer = trace_memory(code, overhead=False)
-    assert outer.extra_peak_bytes == 24 * MIB
-    assert inner[0].extra_peak_bytes == 16 * MIB
-    assert not torch._C._cuda_isHistoryEnabled()
-
-
-def test_record_streams_defer_the_reuse_and_not_the_release() -> None:
-    side = torch.cuda.Stream()
-
-    def code() -> None:
-        a = _bytes(32 * MIB)
-        with torch.cuda.stream(side):
-            a.add_(1)
-        a.record_stream(side)
-        del a
-        torch.cuda.synchronize()
-        _bytes(32 * MIB)
-
-    trace = trace_memory(code, overhead=False)
-    assert trace.scratch_bytes == 0
-    assert trace.end_bytes == trace.start_bytes
-
-
-def test_what_it_costs_on_a_step_that_takes_long() -> None:
-    model = MLP((4096, 16384, 16384, 4096)).cuda()
-    x = torch.randn(8192, 4096, device="cuda")
-
-    def step() -> None:
-        model(x).square().mean().backward()
-        for weight in model.parameters():
-            weight.grad = None
-
-    trace = trace_memory(step)
-    assert min(trace.plain_s) > 0.05
-    assert trace.overhead < 1.25
-
-
-def test_a_record_of_a_gpu_trace_is_small() -> None:
-    trace = trace_memory(_step(foreach=False), overhead=False)
-    again = MemoryTrace.from_record(trace.to_record())
-    assert again.peak_bytes == trace.peak_bytes
-    assert again.reserved_bytes == trace.reserved_bytes
-    assert len(str(trace.to_record())) < 100_000

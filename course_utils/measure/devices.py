@@ -25,27 +25,17 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 @dataclass(frozen=True)
 class Sample:
-    """One timing, in seconds for one call.
+    """One timing, in seconds for one call; the last two are None on a CPU."""
 
-    Attributes:
-        elapsed_s: until the device is idle; with a cold cache on a GPU, between events.
-        enqueue_s: until Python has the call back; None on a CPU.
-        device_s: between device events; None on a CPU.
-    """
-
-    elapsed_s: float
-    enqueue_s: float | None = None
-    device_s: float | None = None
+    elapsed_s: float  # until the device is idle; with a cold cache on a GPU, between events
+    enqueue_s: float | None = None  # until Python has the call back
+    device_s: float | None = None  # between device events
 
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
     """Drop what C++ code writes to the standard error stream; torch warns there of memory that the profiler missed."""
-    try:
-        saved = os.dup(2)
-    except OSError:  # there is no such stream
-        yield
-        return
+    saved = os.dup(2)
     try:
         with open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), 2)

@@ -30,7 +30,7 @@ from course_utils.ranks.agent import RUN_VARIABLE, end_run, outcome_file
 from course_utils.ranks.entry import DEADLINE_VARIABLE, FOLDER_VARIABLE, report_file, stack_file
 from course_utils.records.kinds.rank_results import RankReport, RankResults
 from course_utils.records.store import keep
-from course_utils.show.progress import Progress, progress
+from course_utils.show.progress import progress
 from course_utils.show.suggestions import did_you_mean
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -268,7 +268,7 @@ class _Run:
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def wait(self, out: TextIO | None, bar: Progress) -> None:
+    def wait(self, out: TextIO | None, bar: Any) -> None:
         """Wait for the end, and show what is printed meanwhile.
 
         Raises:

@@ -49,7 +49,7 @@ def sweep(
         >>> sweep(cases, over={"n": [32, 64]}, budget_s=0.1).values
         (32, 64)
     """
-    if len(over) != 1 or not all(over.values()):
+    if len(over) != 1 or not all(isinstance(values, Sequence) and values for values in over.values()):
         raise ValueError(f"sweep() varies one parameter: pass over={{'batch': [1, 8, 64]}}, got {over!r}")
     ((parameter, values),) = over.items()
     here = environment()

@@ -121,18 +121,13 @@ def _two(gpu: ScriptedCuda, cuda: CudaDevice, case: Callable[[], object], **opti
     return result["case"].measurement
 
 
-def test_many_tiny_kernels_are_launch_bound(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    measurement = _two(gpu, cuda, lambda: [gpu.kernel(1e-6) for _ in range(20)].clear())
-    assert measurement.enqueue_median_s == pytest.approx(100e-6, rel=0.05)
-    assert measurement.device_median_s == pytest.approx(100e-6, rel=0.05)
-    assert measurement.prequeued_s == pytest.approx(20e-6, rel=0.1)
-    assert measurement.launch_bound is True
-
-
-def test_one_long_kernel_is_not_launch_bound(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    measurement = _two(gpu, cuda, lambda: gpu.kernel(500e-6))
-    assert measurement.launch_bound is False
-    assert measurement.prequeued_s is None  # nothing to confirm
+def test_many_tiny_kernels_are_launch_bound_and_one_long_kernel_is_not(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
+    tiny = _two(gpu, cuda, lambda: [gpu.kernel(1e-6) for _ in range(20)].clear())
+    assert tiny.enqueue_median_s == pytest.approx(100e-6, rel=0.05)
+    assert tiny.device_median_s == pytest.approx(100e-6, rel=0.05)
+    assert tiny.prequeued_s == pytest.approx(20e-6, rel=0.1)
+    assert tiny.launch_bound is True
+    assert _two(gpu, cuda, lambda: gpu.kernel(500e-6)).launch_bound is False
 
 
 def test_code_that_waits_for_the_gpu_cannot_be_confirmed(gpu: ScriptedCuda, cuda: CudaDevice) -> None:

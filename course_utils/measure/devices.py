@@ -65,23 +65,19 @@ def profiled_peak(fn: Callable[[], Any]) -> int:
 
 
 class Device:
-    """A CPU, and what is common to all devices.
-
-    Attributes:
-        kind: ``cpu``, ``cuda`` or ``mps``.
-        clock: how ``elapsed_s`` is read, in words; ``cold_clock`` with a cold cache.
-        min_sample_s: a timing shorter than this gets more calls: far above the clock's resolution and its cost.
-        min_cold_sample_s: the same with a cold cache. Each call is timed by itself there, and emptying the cache before
-            it takes far longer than the call, so as few calls as the clock allows.
-    """
+    """A CPU, and what is common to all devices."""
 
     kind = "cpu"
+    # How ``elapsed_s`` is read, in words.
     clock = "host clock"
     cold_clock = "host clock, each call apart"
     # Where the buffer that empties the cache lives.
     _torch_device = "cpu"
-    # A thousand times what reading the clock costs, and short enough that most timings escape the scheduler's tick.
+    # A shorter timing gets more calls. It is a thousand times what reading the clock costs, and short enough that most
+    # timings escape the scheduler's tick.
     min_sample_s = 5e-4
+    # With a cold cache each call is timed by itself, and emptying the cache takes far longer than the call, so as few
+    # calls as the clock allows.
     min_cold_sample_s = 5e-6
     _cache_folder = Path("/sys/devices/system/cpu/cpu0/cache")
 

@@ -141,10 +141,7 @@ def test_code_that_waits_for_the_gpu_cannot_be_confirmed(gpu: ScriptedCuda, cuda
     assert measurement.launch_bound is None
 
 
-def test_a_full_launch_queue_halves_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = ScriptedCuda(queue_limit=1024)
-    gpu.install(monkeypatch)
-    cuda = CudaDevice(api=gpu, torch_device="cpu")
+def test_a_full_launch_queue_halves_the_calls(gpu: ScriptedCuda, cuda: CudaDevice, monkeypatch) -> None:
     rounds: list[int] = []
     monkeypatch.setattr(gpu, "_sleep", lambda cycles: (rounds.append(0), ScriptedCuda._sleep(gpu, cycles)))
 
@@ -263,9 +260,7 @@ def test_no_garbage_collection_inside_a_timing(cache: str) -> None:
     assert gc.isenabled()
 
 
-def test_cpu_cold_time_excludes_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = ScriptedCuda()
-    gpu.install(monkeypatch)
+def test_cpu_cold_time_excludes_the_flush(gpu: ScriptedCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device()
     flushes: list[float] = []
     monkeypatch.setattr(device, "flush_cache", lambda: (flushes.append(gpu.host_s), gpu.host(1.0)))

@@ -1,8 +1,7 @@
 """What a GPU can do at best, asked of others than the course: NVML for its link, cuBLAS itself for its matrix product.
 
 The course's own ceilings are measured as lessons measure them. ``tests/gpu`` holds them against sources that share
-nothing with them: the PCIe link as NVML reports it, ``cublasGemmEx`` called without any of torch's code, and another
-timer, ``triton.testing.do_bench``.
+nothing with them: the PCIe link as NVML reports it, and ``cublasGemmEx`` called without any of torch's code.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any
 import torch
 
 from course_utils.measure.devices import device_under_test
-from course_utils.measure.machine import device_kind
 
 # GB/s of one lane in one direction, by PCIe generation, coding included.
 _LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
@@ -149,18 +147,3 @@ def best_by_events(fn: Callable[[], Any], samples: int = 40) -> float:
     device = device_under_test()
     taken = [device.sample(fn, 1, "warm") for _ in range(samples)]
     return min(sample.elapsed_s if sample.device_s is None else sample.device_s for sample in taken)
-
-
-def best_by_do_bench(fn: Callable[[], Any]) -> float:
-    """Seconds of the quickest call by ``triton.testing.do_bench``.
-
-    Raises:
-        Unavailable: without Triton or a GPU.
-    """
-    if device_kind() != "cuda":
-        raise Unavailable("triton.testing.do_bench needs a GPU")
-    try:
-        from triton.testing import do_bench
-    except ImportError as error:
-        raise Unavailable("Triton is not installed") from error
-    return do_bench(fn, warmup=50, rep=300, return_mode="min") / 1e3

@@ -1,6 +1,6 @@
 """A GPU made of arithmetic: stands in for ``torch.cuda``, so that every CUDA branch runs on a machine without one.
 
-It has a host clock that moves only when something costs time, streams that work through a queue of kernels, events, a
+It has a host clock that moves only when something costs time, a stream that works through a queue of kernels, events, a
 launch queue of limited depth, and a caching allocator with torch's rounding. Nothing in it is random: a test states
 what a kernel costs and reads back exactly what the device code made of it.
 """
@@ -58,14 +58,7 @@ class _Segment:
 
 
 class ScriptedCuda:
-    """What ``CudaDevice`` uses of ``torch.cuda``, and the controls of a test.
-
-    Args:
-        l2_bytes: size of the cache that the device properties state.
-        memory_bytes: all the memory there is.
-        queue_limit: launches that may wait; one more blocks Python until the GPU has finished one.
-        sleep_hz: clock cycles in a second, for ``_sleep``.
-    """
+    """What ``CudaDevice`` uses of ``torch.cuda``, and the controls of a test."""
 
     launch_s = 5e-6  # Python's cost of a launch
     latency_s = 3e-6  # from the launch until the GPU has it
@@ -74,19 +67,16 @@ class ScriptedCuda:
     resolution_s = 5e-7  # of events
     synchronize_s = 1e-5
     clock_s = 5e-8  # cost of reading the host clock
+    l2_bytes = MIB // 8
+    memory_bytes = 8192 * MIB
+    queue_limit = 1024  # launches that may wait; one more blocks Python until the GPU has finished one
 
-    def __init__(
-        self, l2_bytes: int = MIB // 8, memory_bytes: int = 8192 * MIB, queue_limit: int = 1024, sleep_hz: float = 1e9
-    ) -> None:
+    def __init__(self) -> None:
         self.host_s = 100.0
-        self.sleep_hz = sleep_hz
-        self.l2_bytes = l2_bytes
-        self.memory_bytes = memory_bytes
-        self.queue_limit = queue_limit
+        self.sleep_hz = 1e9
         self.calls: list[str] = []
-        self.sleeps: list[float] = []
         self.allocated = self.peak_allocated = self.peak_reserved = 0
-        self._streams: dict[int, float] = {0: 0.0}
+        self._busy_until_s = 0.0
         self._queue: list[float] = []
         self._segments: list[_Segment] = []
 
@@ -98,17 +88,13 @@ class ScriptedCuda:
 
     # What a case does.
 
-    def kernel(self, seconds: float, stream: int = 0) -> None:
+    def kernel(self, seconds: float) -> None:
         """Launch work: Python goes on, the stream is busy for ``seconds`` once it gets to it."""
-        self.enqueue(seconds, stream)
+        self.enqueue(seconds)
 
     def host(self, seconds: float) -> None:
         """Work that Python does itself."""
         self.host_s += seconds
-
-    def wait_stream(self, stream: int, other: int) -> None:
-        """Let ``stream`` go on only after what ``other`` has been given so far."""
-        self._streams[stream] = max(self._streams.get(stream, 0.0), self._streams.get(other, 0.0))
 
     def allocate(self, size_bytes: int) -> Block:
         """Take memory as the caching allocator does: multiples of 512 B, cut from segments that it keeps.
@@ -145,13 +131,11 @@ class ScriptedCuda:
 
     def synchronize(self) -> None:
         self.calls.append("synchronize")
-        self.host_s = max(self.host_s, *self._streams.values()) + self.synchronize_s
+        self.host_s = max(self.host_s, self._busy_until_s) + self.synchronize_s
         self._queue.clear()
 
     def _sleep(self, cycles: int) -> None:
-        seconds = cycles / self.sleep_hz
-        self.sleeps.append(seconds)
-        self.enqueue(seconds)
+        self.enqueue(cycles / self.sleep_hz)
 
     def current_device(self) -> int:
         return 0
@@ -186,14 +170,13 @@ class ScriptedCuda:
         self.host_s += self.clock_s
         return self.host_s
 
-    def enqueue(self, seconds: float, stream: int = 0, launch_s: float | None = None) -> float:
+    def enqueue(self, seconds: float, launch_s: float | None = None) -> float:
         """Put work behind what the stream has already; return when it will be done."""
         self.host_s += self.launch_s if launch_s is None else launch_s
         while self._queue and self._queue[0] <= self.host_s:
             heapq.heappop(self._queue)
         while len(self._queue) >= self.queue_limit:
             self.host_s = max(self.host_s, heapq.heappop(self._queue))
-        end = max(self._streams.get(stream, 0.0), self.host_s + self.latency_s) + seconds
-        self._streams[stream] = end
-        heapq.heappush(self._queue, end)
-        return end
+        self._busy_until_s = max(self._busy_until_s, self.host_s + self.latency_s) + seconds
+        heapq.heappush(self._queue, self._busy_until_s)
+        return self._busy_until_s

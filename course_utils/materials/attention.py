@@ -60,13 +60,7 @@ class Backend:
     reason: str = ""
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
-        """Compute attention by this backend and no other; q, k and v are ``[batch, heads, length, head_size]``.
-
-        Example:
-            >>> q = torch.randn(1, 2, 16, 8)
-            >>> attention_backends("cpu", torch.float32, 8)["math"].run(q, q, q).shape
-            torch.Size([1, 2, 16, 8])
-        """
+        """Compute attention by this backend and no other; q, k and v are ``[batch, heads, length, head_size]``."""
         with Switches.kept():
             self.select()
             return self.attend(q, k, v, is_causal)
@@ -146,14 +140,6 @@ def that_run(
 
     A backend that was right on a small input may refuse a longer one, or run out of memory. Each case is called once.
     The result is for :func:`course_utils.sweep`. It gives the cases that ran everywhere, and always the baseline.
-
-    Example:
-        >>> backends = available(attention_backends("cpu", torch.float32))
-        >>> def cases(length):
-        ...     q = torch.randn(1, 2, length, 8)
-        ...     return {name: way.case(q, q, q) for name, way in backends.items()}
-        >>> list(that_run(cases, [16, 32])(16))
-        ['math', 'flash']
     """
     refused: dict[str, str] = {}
     for value in values:
@@ -174,11 +160,6 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool
     """Attention in float64 on the CPU, by its definition: what others are held against.
 
     q is ``[..., length, head_size]`` of any dtype and on any device, and gradients flow through.
-
-    Example:
-        >>> q = torch.randn(1, 2, 16, 8)
-        >>> relative_error(functional.scaled_dot_product_attention(q, q, q), reference(q, q, q)) < 1e-5
-        True
     """
     q, k, v = (tensor.to("cpu").double() for tensor in (q, k, v))
     scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
@@ -188,12 +169,7 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Norm of the difference, relative to the norm of what was expected; both in float64.
-
-    Example:
-        >>> relative_error(torch.tensor([1.0, 1.5]), torch.tensor([1.0, 1.0])) == 0.5 / 2**0.5
-        True
-    """
+    """Norm of the difference, relative to the norm of what was expected; both in float64."""
     actual, expected = (tensor.detach().to("cpu").double() for tensor in (actual, expected))
     return ((actual - expected).norm() / expected.norm()).item()
 
@@ -203,9 +179,6 @@ def assert_close(expected: Any, actual: Any) -> None:
 
     The relative error may be twice ``TOLERANCE_EPSILONS`` epsilons of the dtype; twice, because both have an error. A
     case that returns None is passed over: it computes something else on purpose.
-
-    Example:
-        >>> assert_close(torch.ones(3), torch.ones(3) + 1e-7)
     """
     if actual is None:
         return
@@ -265,8 +238,6 @@ def choice_of(call: Callable[[], Any]) -> tuple[str, str]:
 
     Example:
         >>> q = torch.randn(1, 2, 16, 8)
-        >>> choice_of(lambda: functional.scaled_dot_product_attention(q, q, q))
-        ('flash', '')
         >>> choice_of(lambda: functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1))
         ('math', 'Both fused kernels do not support non-zero dropout')
     """
@@ -305,10 +276,6 @@ def errors_of(
         ``output`` and ``gradient``, the largest of the three gradients: norm of the error, relative to that of the
         reference. ``ran``: what :func:`kernel_of` saw in the forward pass, or ``compiled``. None where the backend is
         not available.
-
-    Example:
-        >>> errors_of(attention_backends("cpu", torch.float32)["flash"], "cpu", torch.float32)["output"] < 1e-5
-        True
     """
     if not backend.available:
         return {"output": None, "gradient": None, "ran": None}

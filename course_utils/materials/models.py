@@ -135,29 +135,3 @@ class MLP(nn.Sequential):
         for inputs, outputs in itertools.pairwise(widths):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         super().__init__(*layers[:-1])
-
-
-class DigitsCNN(nn.Sequential):
-    """Two convolutions with batch normalisation and a linear layer, for images of 8 x 8 points.
-
-    Args:
-        channels: of the first convolution; the second has twice as many.
-
-    Example:
-        >>> DigitsCNN(8)(torch.zeros(5, 1, 8, 8)).shape
-        torch.Size([5, 10])
-    """
-
-    def __init__(self, channels: int = 32) -> None:
-        super().__init__(
-            nn.Conv2d(1, channels, kernel_size=3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(channels, 2 * channels, kernel_size=3, padding=1, bias=False),
-            nn.BatchNorm2d(2 * channels),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(2 * channels * 2 * 2, 10),
-        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import platform
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,14 +22,10 @@ class LibraryText:
     Attributes:
         data: the bytes, uint8 ``[size_bytes]``.
         sha256: of these bytes. Versions of Python differ, so compare losses within one run only.
-        files: how many files the bytes come from; the last one may be cut.
-        python: version of the Python that they belong to.
     """
 
     data: torch.Tensor
     sha256: str
-    files: int
-    python: str
 
 
 @functools.lru_cache(maxsize=4)
@@ -58,8 +53,7 @@ def library_text(size_bytes: int = 2**20) -> LibraryText:
             "Ask for less."
         )
     joined = bytearray(b"".join(parts)[:size_bytes])
-    digest = hashlib.sha256(joined).hexdigest()
-    return LibraryText(torch.frombuffer(joined, dtype=torch.uint8), digest, len(parts), platform.python_version())
+    return LibraryText(torch.frombuffer(joined, dtype=torch.uint8), hashlib.sha256(joined).hexdigest())
 
 
 def _source_files(folder: Path) -> Iterator[Path]:

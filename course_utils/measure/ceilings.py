@@ -42,10 +42,6 @@ def ceilings(name: str | None = None, *, device: Device | None = None) -> Ceilin
     Each rate is the best of some dozen samples, on normal random data: on a GPU a product of zeros draws less power and
     runs faster than any real one. A machine is measured once in a process; asking again returns the same samples.
 
-    Args:
-        name: ``lesson/experiment``, to keep the result in a record.
-        device: the device under test, as for :func:`course_utils.compare`; by default this machine's.
-
     Returns:
         Ceilings: ``copy`` (bytes read plus written), ``matmul float32`` and other dtypes, ``launch`` (seconds for one
         tiny operation), on a GPU also ``host to device`` and ``device to host`` from pinned memory.

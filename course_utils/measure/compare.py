@@ -38,13 +38,6 @@ def measure(
     ``fn`` is a function without arguments, or :func:`course_utils.fresh`, and ``label`` what to call it. The other
     arguments are those of :func:`course_utils.compare`.
 
-    Returns:
-        Raw samples, shown as a table.
-
-    Raises:
-        ValueError: if the budget or the cache state make no sense.
-        CaseError: if the code raises.
-
     Example:
         >>> import torch
         >>> a = torch.randn(64, 64)
@@ -123,10 +116,9 @@ def compare(
         True
     """
     if not isinstance(cases, Mapping) or len(cases) < 2:
-        count = len(cases) if isinstance(cases, Mapping) else "no"
         raise ValueError(
-            f"compare() needs at least two cases, got {count}: pass a dictionary such as "
-            "{'pageable': f, 'pinned': g}, the baseline first; measure() takes a single function"
+            "compare() needs at least two cases: pass a dictionary such as {'pageable': f, 'pinned': g}, the baseline "
+            "first; measure() takes a single function"
         )
     if not 0 < practical < 1:
         raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")

@@ -25,27 +25,17 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 @dataclass(frozen=True)
 class Sample:
-    """One timing, in seconds for one call.
+    """One timing, in seconds for one call; the last two are None on a CPU."""
 
-    Attributes:
-        elapsed_s: until the device is idle; with a cold cache on a GPU, between events.
-        enqueue_s: until Python has the call back; None on a CPU.
-        device_s: between device events; None on a CPU.
-    """
-
-    elapsed_s: float
-    enqueue_s: float | None = None
-    device_s: float | None = None
+    elapsed_s: float  # until the device is idle; with a cold cache on a GPU, between events
+    enqueue_s: float | None = None  # until Python has the call back
+    device_s: float | None = None  # between device events
 
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
     """Drop what C++ code writes to the standard error stream; torch warns there of memory that the profiler missed."""
-    try:
-        saved = os.dup(2)
-    except OSError:  # there is no such stream
-        yield
-        return
+    saved = os.dup(2)
     try:
         with open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), 2)
@@ -75,23 +65,19 @@ def profiled_peak(fn: Callable[[], Any]) -> int:
 
 
 class Device:
-    """A CPU, and what is common to all devices.
-
-    Attributes:
-        kind: ``cpu``, ``cuda`` or ``mps``.
-        clock: how ``elapsed_s`` is read, in words; ``cold_clock`` with a cold cache.
-        min_sample_s: a timing shorter than this gets more calls: far above the clock's resolution and its cost.
-        min_cold_sample_s: the same with a cold cache. Each call is timed by itself there, and emptying the cache before
-            it takes far longer than the call, so as few calls as the clock allows.
-    """
+    """A CPU, and what is common to all devices."""
 
     kind = "cpu"
+    # How ``elapsed_s`` is read, in words.
     clock = "host clock"
     cold_clock = "host clock, each call apart"
     # Where the buffer that empties the cache lives.
     _torch_device = "cpu"
-    # A thousand times what reading the clock costs, and short enough that most timings escape the scheduler's tick.
+    # A shorter timing gets more calls. It is a thousand times what reading the clock costs, and short enough that most
+    # timings escape the scheduler's tick.
     min_sample_s = 5e-4
+    # With a cold cache each call is timed by itself, and emptying the cache takes far longer than the call, so as few
+    # calls as the clock allows.
     min_cold_sample_s = 5e-6
     _cache_folder = Path("/sys/devices/system/cpu/cpu0/cache")
 

@@ -49,23 +49,15 @@ def scaled(*, cpu: Any, cuda: Any) -> Any:
         cuda: value for a CUDA GPU at full size. It must fit 8 GiB; a GPU with less memory, or older than compute
             capability 7.5, gets the other value.
 
-    Returns:
-        One of the two.
-
-    Raises:
-        ValueError: if ``COURSE_SIZE`` is not a size.
-
     Example:
         >>> scaled(cpu=512, cuda=8192) in (512, 8192)
         True
     """
-    return cuda if device_kind() == "cuda" and course_size() == "full" and _holds_full_size() else cpu
-
-
-def _holds_full_size() -> bool:
-    """Whether the GPU has what the full sizes assume: 8 GiB, of which drivers keep some, and capability 7.5."""
-    properties = torch.cuda.get_device_properties(0)
-    return properties.total_memory >= 7.5 * 2**30 and (properties.major, properties.minor) >= (7, 5)
+    if course_size() != "full" or device_kind() != "cuda":
+        return cpu
+    gpu = torch.cuda.get_device_properties(0)
+    # Drivers keep some of the 8 GiB.
+    return cuda if gpu.total_memory >= 7.5 * 2**30 and (gpu.major, gpu.minor) >= (7, 5) else cpu
 
 
 def slug(text: str) -> str:
@@ -75,9 +67,6 @@ def slug(text: str) -> str:
 
 def environment() -> Environment:
     """Describe this machine and its software, as they are now. The result shows itself as a table in a notebook.
-
-    Raises:
-        ValueError: if ``COURSE_SIZE`` is not a size.
 
     Example:
         >>> environment().device_kind in ("cpu", "cuda", "mps")
@@ -146,26 +135,22 @@ def _nvml(uuid: str) -> dict[str, Any]:
         import pynvml
 
         pynvml.nvmlInit()
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        with contextlib.suppress(pynvml.NVMLError):
+            # NVML counts all GPUs, torch only those that CUDA_VISIBLE_DEVICES names.
+            gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except Exception:  # NVML raises its own types, and the import fails where there is no NVIDIA library
         return {}
+    readers = {
+        "driver": lambda: str(pynvml.nvmlSystemGetDriverVersion()),
+        "power_limit_w": lambda: pynvml.nvmlDeviceGetPowerManagementLimit(gpu) / 1000,
+        "sm_clock_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+    }
     values: dict[str, Any] = {}
-    with contextlib.suppress(pynvml.NVMLError):
-        try:
-            # NVML counts all GPUs, torch only those that CUDA_VISIBLE_DEVICES names.
-            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-        except pynvml.NVMLError:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        readers = {
-            "driver": lambda: str(pynvml.nvmlSystemGetDriverVersion()),
-            "power_limit_w": lambda: pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000,
-            "sm_clock_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-        }
-        for key, read in readers.items():
-            # A virtual machine may answer some questions and refuse others.
-            with contextlib.suppress(pynvml.NVMLError):
-                values[key] = read()
-    with contextlib.suppress(pynvml.NVMLError):
-        pynvml.nvmlShutdown()
+    for key, read in readers.items():
+        # A virtual machine may answer some questions and refuse others.
+        with contextlib.suppress(pynvml.NVMLError):
+            values[key] = read()
     return values
 
 

@@ -17,7 +17,16 @@ from collections.abc import Mapping
 import torch
 from torch.utils._pytree import tree_map_only
 
-from course_utils.measure.cases import NOTHING_RETURNED, Case, Check, RunningCase, case_error, check_cases, check_parity
+from course_utils.measure.cases import (
+    NOTHING_RETURNED,
+    Case,
+    CaseError,
+    Check,
+    RunningCase,
+    case_error,
+    check_cases,
+    check_parity,
+)
 from course_utils.measure.devices import Device, Sample, device_under_test
 from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import course_size
@@ -46,15 +55,6 @@ _WARMUP_WINDOW = 5
 _CALLS_WARM_BY_THEMSELVES = 10
 
 
-def check_budget(budget_s: float) -> None:
-    """Refuse what is no time for a measurement."""
-    if not isinstance(budget_s, int | float) or not 0 < budget_s <= MAX_BUDGET_S:
-        raise ValueError(
-            f"budget_s is the time for the measurement in seconds, more than 0 and at most {MAX_BUDGET_S:.0f}; "
-            f"got {budget_s!r}. The default is {DEFAULT_BUDGET_S:g}."
-        )
-
-
 class Rounds:
     """One measurement from the first call to the last pass."""
 
@@ -67,7 +67,11 @@ class Rounds:
         device: Device | None,
         seed: int | None = None,
     ) -> None:
-        check_budget(budget_s)
+        if not isinstance(budget_s, int | float) or not 0 < budget_s <= MAX_BUDGET_S:
+            raise ValueError(
+                f"budget_s is the time for the measurement in seconds, more than 0 and at most {MAX_BUDGET_S:.0f}; "
+                f"got {budget_s!r}"
+            )
         if cache not in ("warm", "cold"):
             raise ValueError(f"cache is 'warm' or 'cold', got {cache!r}")
         check_cases(cases)
@@ -95,12 +99,15 @@ class Rounds:
     def first_calls(self, keep_outputs: bool = True) -> None:
         """Build each case from the same random state and time its first call."""
         for label, source in self._sources.items():
-            try:
-                self.cases.append(self._built(label, source, keep_outputs))
-            except Exception as error:
-                raise case_error(label, "its first call", error) from error
+            self.cases.append(self._built(label, source, keep_outputs))
 
     def _built(self, label: str, source: Case, keep_output: bool) -> RunningCase:
+        try:
+            return self._called_once(label, source, keep_output)
+        except Exception as error:
+            raise case_error(label, "its first call", error) from error
+
+    def _called_once(self, label: str, source: Case, keep_output: bool) -> RunningCase:
         self._switches.restore()
         self._random.restore()
         fn = source.build() if isinstance(source, Fresh) else source
@@ -135,13 +142,13 @@ class Rounds:
         if isinstance(source := self._sources[baseline.label], Fresh):
             try:
                 return self._built(label, source, keep_output=False)
-            except torch.OutOfMemoryError:
+            except CaseError as error:
+                if not isinstance(error.__cause__, torch.OutOfMemoryError):
+                    raise
                 self.notes.append(
                     "The A/A control shares the baseline's state: there was no memory for a second one, so differences "
                     "that come from where tensors lie in memory are not in the noise floor."
                 )
-            except Exception as error:
-                raise case_error(label, "its first call", error) from error
         return RunningCase(label, baseline.fn, baseline.switches)
 
     def run(self, order: list[RunningCase]) -> None:

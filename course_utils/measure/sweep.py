@@ -8,7 +8,6 @@ from typing import Any
 from course_utils.measure.cases import Case, CaseError
 from course_utils.measure.compare import compare
 from course_utils.measure.machine import environment
-from course_utils.measure.rounds import check_budget
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.store import keep
 from course_utils.show.progress import progress
@@ -35,16 +34,12 @@ def sweep(
         parameters: problem sizes and settings that do not vary.
         items: called with each value; items that one call processes, or None where that says nothing.
         flops: likewise, floating-point operations.
-        bytes: likewise, bytes.
+        bytes: likewise.
         budget_s: seconds for the timings of each point.
         **options: passed on to :func:`compare`.
 
     Returns:
         A comparison for each value. Ctrl-C keeps the points that are done.
-
-    Raises:
-        ValueError: if ``over`` does not hold exactly one parameter with at least one value.
-        CaseError: if a case raises or outputs differ; the message names the value too.
 
     Example:
         >>> import torch
@@ -54,11 +49,9 @@ def sweep(
         >>> sweep(cases, over={"n": [32, 64]}, budget_s=0.1).values
         (32, 64)
     """
-    given = list(over.items()) if isinstance(over, Mapping) else []
-    if len(given) != 1 or not isinstance(given[0][1], Sequence) or not given[0][1]:
+    if len(over) != 1 or not all(isinstance(values, Sequence) and values for values in over.values()):
         raise ValueError(f"sweep() varies one parameter: pass over={{'batch': [1, 8, 64]}}, got {over!r}")
-    check_budget(budget_s)
-    ((parameter, values),) = given
+    ((parameter, values),) = over.items()
     here = environment()
     work = {key: of for key, of in (("items", items), ("flops", flops), ("bytes", bytes)) if of is not None}
     points: list[SweepPoint] = []
@@ -68,9 +61,10 @@ def sweep(
             bar.describe(f"{parameter}={value}")
             amounts = {key: of(value) for key, of in work.items()}
             try:
-                cases = _made(make_cases, parameter, value)
-                comparison = compare(cases, budget_s=budget_s, **amounts, **options)
+                comparison = compare(_made(make_cases, value), budget_s=budget_s, **amounts, **options)
             except KeyboardInterrupt:
+                if not points:
+                    raise
                 interrupted = True
                 break
             except CaseError as error:
@@ -80,8 +74,6 @@ def sweep(
             interrupted = comparison.interrupted
             if interrupted:
                 break
-    if not points:
-        raise KeyboardInterrupt
     return keep(
         Sweep(
             over=parameter,
@@ -94,7 +86,7 @@ def sweep(
     )
 
 
-def _made(make_cases: Callable[[Any], Mapping[str, Case]], parameter: str, value: Any) -> Mapping[str, Case]:
+def _made(make_cases: Callable[[Any], Mapping[str, Case]], value: Any) -> Mapping[str, Case]:
     try:
         return make_cases(value)
     except Exception as error:

@@ -40,26 +40,3 @@ def test_strategies_keep_their_shares_and_agree(ranks: int) -> None:
         assert run[0]["traffic"]["FSDP root only"]["allgather"]["calls"] == 1
         assert run[0]["traffic"]["FSDP"]["allgather"]["calls"] == 9
     assert set(run.comparison("step, batch 2").labels) == set(run[0]["memory"])
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("ranks", RANKS)
-def test_details_hold_with_nccl(ranks: int) -> None:
-    run = run_ranks("scripts/fsdp_details.py", ranks=ranks, timeout_s=240, show_output=False)
-    found = run[0]
-    assert len(set(found["order"]["FSDP, optimizer first"]["losses"])) == 1
-    assert found["order"]["FSDP, optimizer last"]["losses"][-1] < found["order"]["FSDP, optimizer last"]["losses"][0]
-    assert found["precision"]["bf16, reduce in fp32"]["weights in the forward pass"] == "bfloat16"
-    # One rank has nobody to gather from (torch 2.13, _fsdp_param_group.py).
-    gathered, reduced = ("bfloat16", "float32") if ranks > 1 else ("", "")
-    assert found["precision"]["bf16, reduce in fp32"]["all-gather"]["dtype"] == gathered
-    assert found["precision"]["bf16, reduce in fp32"]["reduce-scatter"]["dtype"] == reduced
-    assert found["clipping"]["FSDP"] == pytest.approx(found["clipping"]["one process"], rel=1e-4)
-    assert found["accumulation"]["last time"]["error of the gradients"] < 1e-4
-    assert found["accumulation"]["never"]["weights with a gradient"] == 0
-
-
-@pytest.mark.timeout(300)
-def test_old_names_have_an_accelerator_here() -> None:
-    run = run_ranks("scripts/fsdp_old_names.py", ranks=1, timeout_s=240, show_output=False)
-    assert run[0]["calls"]["FullyShardedDataParallel(model)"]["old"]["says"] == "runs"

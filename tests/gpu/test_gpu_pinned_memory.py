@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from course_utils.measure.compare import compare
 from course_utils.measure.devices import CudaDevice
 
 MIB = 2**20
@@ -38,14 +37,6 @@ def _median(device: CudaDevice, fn: Callable[[], object], what: str) -> float:
     for _ in range(3):
         device.sample(fn, 1, "warm")
     return statistics.median(getattr(device.sample(fn, 1, "warm"), what) for _ in range(15))
-
-
-def test_a_pinned_copy_is_faster_than_a_pageable_one() -> None:
-    pageable, pinned = _host(False), _host(True)
-    target = torch.empty_like(pageable, device="cuda")
-    cases = {"pageable": lambda: target.copy_(pageable), "pinned": lambda: target.copy_(pinned)}
-    case = compare(cases, memory=False)["pinned"]
-    assert case.verdict == "FASTER", case
 
 
 def test_only_a_pinned_copy_lets_python_go_on(device: CudaDevice) -> None:

@@ -172,17 +172,13 @@ def breaking_off(*args: Any, **kwargs: Any):
 
 STRANGE = {
     "a number": 5,
-    "a text": "text",
-    "a type": int,
     "no arguments": lambda: 1,
     "raises": lambda *args, **kwargs: 1 / 0,
     "a text back": lambda *args, **kwargs: "text",
     "a number back": lambda *args, **kwargs: 10**400,
     "not a number back": lambda *args, **kwargs: float("nan"),
     "nested lists back": lambda *args, **kwargs: [[1], "a", None],
-    "an empty list back": lambda *args, **kwargs: [],
     "a tensor back": lambda *args, **kwargs: torch.zeros(2, 3, 4),
-    "a function back": lambda *args, **kwargs: lambda *more: None,
     "the first argument back": lambda *args, **kwargs: args[0] if args else 0,
     "an endless generator": endless,
     "a generator that breaks off": breaking_off,
@@ -197,16 +193,6 @@ def test_every_check_answers_strange_answers(slug: str, strange: str):
         feedback = check(STRANGE[strange])
         assert isinstance(feedback, Feedback), name
         assert feedback.outcome != "right", name
-
-
-def test_an_error_inside_a_check_is_no_traceback_for_the_learner():
-    @partial(Exercise, "Anything", "", {})
-    def check(answer):
-        return answer.missing
-
-    feedback = check(5)
-    assert feedback.outcome == "not yet"
-    assert "AttributeError" in feedback.words
 
 
 def test_an_operation_that_pytorch_lacks_is_not_an_untouched_cell():
@@ -265,35 +251,3 @@ def test_pinned_memory_accepts_other_right_answers():
 
     assert checks["check_upload"](upload).outcome == "right"
     assert checks["check_collect"](collect_with_an_event).outcome == "right"
-
-
-def test_pinned_memory_sees_blocking_reads_as_waits():
-    checks = checks_of("pinned_memory")
-    assert checks["check_collect"](lambda outputs, gpu: [o.sum().item() for o in outputs]).hint == "waits_each_time"
-    assert checks["check_collect"](lambda outputs, gpu: [o.cpu().sum() for o in outputs]).hint == "waits_each_time"
-
-
-@pytest.mark.parametrize(
-    ("check", "answer", "words"),
-    [
-        ("check_step_speedup", lambda c, s, t: "twice", "A number is asked for, and you return str."),
-        ("check_step_speedup", lambda c, s, t: 7, "you return 7, and 2 is right"),
-        ("check_upload", lambda data, size, device: 3, "Yield batches, or return a list of them; you return int."),
-        ("check_upload", lambda data, size, device: [], "There must be at least one batch"),
-        ("check_upload", lambda data, size, device: [data.pin_memory().cuda()], "yours have 20."),
-        ("check_upload", lambda data, size, device: (1 / 0 for _ in data), "Your code raised ZeroDivisionError"),
-        (
-            "check_upload",
-            lambda data, size, device: [(batch + 1).to(device) for batch in data.split(size)],
-            "The batches, one after the other, are not the data.",
-        ),
-        ("check_collect", lambda outputs, gpu: 3.0, "Return a list with the sum of each result, as numbers"),
-        ("check_collect", lambda outputs, gpu: [1.0], "There are 4 results, and you return 1 numbers."),
-        ("check_collect", lambda outputs, gpu: [0.0] * 4, "these are other numbers."),
-    ],
-)
-def test_pinned_memory_says_what_else_is_wrong(check: str, answer, words: str):
-    feedback = checks_of("pinned_memory")[check](answer)
-    assert feedback.outcome == "not yet"
-    assert feedback.hint is None
-    assert words in feedback.words

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.distributions import Normal
@@ -25,15 +24,6 @@ def assigns(make_model: Any, checkpoint: Any, device: Any) -> Any:
     return model.to(device)
 
 
-def assigns_and_moves_too_early(make_model: Any, checkpoint: Any, device: Any) -> Any:
-    model = built_on_meta(make_model)
-    model.load_state_dict(checkpoint, assign=True)
-    model.to(device)
-    model.tie_weights()
-    model.reset_buffers()
-    return model
-
-
 def fills_empty_memory(make_model: Any, checkpoint: Any, device: Any, change: Any = lambda checkpoint: None) -> Any:
     model = built_on_meta(make_model).to_empty(device=device)
     change(checkpoint)
@@ -46,14 +36,6 @@ def fills_empty_memory(make_model: Any, checkpoint: Any, device: Any, change: An
 def builds_under_a_default(make_model: Any, checkpoint: Any, device: Any) -> Any:
     torch.set_default_device("meta")
     return fills_empty_memory(make_model, checkpoint, device)
-
-
-def halves(make_model: Any, checkpoint: Any, device: Any) -> Any:
-    return fills_empty_memory(make_model, checkpoint, device).half()
-
-
-def random_array(images: torch.Tensor) -> np.ndarray:
-    return np.random.default_rng().normal(size=tuple(images.shape))
 
 
 @pytest.mark.parametrize(
@@ -72,54 +54,12 @@ def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "answer", "hint"),
-    [
-        (
-            check_add_noise,
-            lambda images, scale: images + scale * torch.from_numpy(random_array(images)).to(images),
-            "moved",
-        ),
-        (check_add_noise, lambda images, scale: (images + scale * torch.randn_like(images)).half(), "other_dtype"),
-        (check_add_noise, lambda images, scale: images / images.max().item() * scale, "fetches"),
-        (check_as_tensors, lambda features, labels: (torch.from_numpy(features), zeroed(labels)), "in_place"),
-        (check_load_decoder, assigns_and_moves_too_early, "moves_meta"),
-        (check_load_decoder, lambda *args: fills_empty_memory(*args, change=dict.clear), "never_loaded"),
-    ],
-)
-def test_further_wrong_turns_get_the_hint_too(check: Any, answer: Any, hint: str) -> None:
-    assert check(answer).hint == hint
-
-
-def zeroed(labels: np.ndarray) -> torch.Tensor:
-    labels[:] = 0
-    return torch.from_numpy(labels).long()
-
-
-def reseeded(images: torch.Tensor, scale: float) -> torch.Tensor:
-    torch.manual_seed(0)
-    return images + scale * torch.randn_like(images)
-
-
-def sparse_on_the_cpu(images: torch.Tensor, scale: float) -> torch.Tensor:
-    noisy = images + scale * torch.randn_like(images)
-    return noisy if noisy.is_meta else noisy.to_sparse()
-
-
-@pytest.mark.parametrize(
     ("check", "answer", "words"),
     [
         (check_add_noise, lambda images, scale: images + scale * torch.randn_like(images[:1]), "same noise in several"),
         (check_add_noise, lambda images, scale: images * float("nan"), "not scale times normal noise"),
-        (check_add_noise, reseeded, "Two calls return the same"),
-        (
-            check_add_noise,
-            lambda images, scale: images > scale if images.dtype == torch.float64 else images.clone(),
-            "you return torch.bool",
-        ),
-        (check_add_noise, sparse_on_the_cpu, "Return the noisy images"),
         (check_as_tensors, lambda features, labels: (features, labels), "2 values (ndarray, ndarray)"),
         (check_load_decoder, builds_under_a_default, "another default device"),
-        (check_load_decoder, halves, "embedding.weight is torch.float16"),
         (
             check_load_decoder,
             lambda *args: fills_empty_memory(*args, change=lambda checkpoint: checkpoint["mixing.bias"].zero_()),

@@ -68,14 +68,6 @@ def test_the_peak_is_that_of_the_trace(model: GPT, kinds: dict[str, Requests]):
     assert level == 0
 
 
-def test_only_the_optimizers_state_outlives_a_step(model: GPT, kinds: dict[str, Requests]):
-    parameters = len(list(model.parameters()))
-    for name, kept in (("warm-up", 0), ("first step", 3 * parameters), ("step", 0)):  # two moments and a count
-        events = kinds[name].events(20, name)
-        allocated = {event.id for event in events if isinstance(event, Allocate)}
-        assert len(allocated) - sum(isinstance(event, Free) for event in events) == kept
-
-
 def test_a_training_is_weights_then_steps(model: GPT, kinds: dict[str, Requests]):
     events, ends = training_events(kinds, [10, 30, 20], model)
     run = simulate_allocator(events)

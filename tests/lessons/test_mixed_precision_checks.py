@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,27 +11,9 @@ from course_utils.lessons.mixed_precision.checks import check_largest_scale, che
 EACH = {"fp32": 16, "autocast": 18, "bf16 weights": 8, "master weights": 16}
 
 
-@pytest.mark.parametrize("kind", [int, float, Fraction, np.int64, torch.tensor])
+@pytest.mark.parametrize("kind", [int, float, torch.tensor])
 def test_bytes_may_be_a_number_of_any_type(kind) -> None:
     assert check_state_bytes(lambda count, recipe: kind(count * EACH[recipe])).outcome == "right"
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (lambda count, recipe: count * EACH[recipe] / 2**30, "not MiB or GiB"),
-        (lambda count, recipe: float("inf"), "there is an end"),
-        (lambda count, recipe: 10**400, "there is an end"),
-        (lambda count, recipe: 0, "Bytes are positive"),
-        (lambda count, recipe: "16", "you return str"),
-        (lambda count, recipe: [16], "you return list"),
-        (lambda count, recipe: count * 17, "too much"),
-    ],
-)
-def test_bytes_that_are_none(answer, words: str) -> None:
-    feedback = check_state_bytes(answer)
-    assert (feedback.outcome, feedback.hint) == ("not yet", None)
-    assert words in feedback.words
 
 
 @pytest.mark.parametrize("changed", [{"autocast": 16}, {"master weights": 12}])
@@ -73,25 +52,16 @@ def clip_values(parameters, limit):
     return norm
 
 
-def nan_norm(parameters, limit):
-    nn.utils.clip_grad_norm_(parameters, limit)
-    return float("nan")
-
-
 @pytest.mark.parametrize(
     ("answer", "hint", "words"),
     [
         (step(returns=False), None, "return the norm before clipping"),
         (step(returns=False, update=False), "no_update", ""),
-        (step(update=False), "no_update", ""),
         (step(backward=False), None, "nobody calls backward()"),
-        (step(backward=False, unscale=0), None, "nobody calls backward()"),
         (step(unscale=2), None, "unscale_() has already been called"),
         (step(unscale=0), "clips_scaled", ""),
         (step(unscale=0, by_hand=True), None, "exactly once"),
-        (step(by_hand=True), None, "exactly once"),
         (step(clip=clip_values), None, "exactly once"),
-        (step(clip=nan_norm), None, "the norm that you return"),
         (lambda loss, model, optimizer, scaler: None, None, "Write your answer"),
     ],
 )

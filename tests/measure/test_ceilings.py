@@ -104,8 +104,7 @@ def test_a_matrix_product_runs_under_its_own_precision_and_puts_it_back(
     assert switch.fp32_precision == before
 
 
-@pytest.mark.parametrize("kind", ["cuda", "mps"])
-def test_what_is_measured_on_a_gpu(unmeasured: None, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_what_is_measured_on_a_gpu(unmeasured: None, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[Any, ...]] = []
 
     def note(*what: Any, **more: Any) -> Callable[[], None]:
@@ -114,17 +113,10 @@ def test_what_is_measured_on_a_gpu(unmeasured: None, monkeypatch: pytest.MonkeyP
 
     for name in ("_copy", "_matmul", "_launch"):
         monkeypatch.setattr(limits, name, lambda *a, _name=name, **k: note(_name, *a, **k))
-    monkeypatch.setattr(limits, "device_under_test", lambda: _Looking(kind))
+    monkeypatch.setattr(limits, "device_under_test", lambda: _Looking("cuda"))
     monkeypatch.setattr(limits, "scaled", lambda *, cpu, cuda: cuda)
     result = limits.ceilings()
-    names = [entry.name for entry in result]
-    everywhere = ["copy", "matmul float32", "matmul bfloat16", "matmul float16"]
-    if kind == "mps":
-        assert names == [*everywhere, "launch"]
-        assert made[0] == ("_copy", 2**28, "mps", "mps")
-        return
-    assert names == [*everywhere, "matmul tfloat32", "host to device", "device to host", "launch"]
-    assert sorted(names) == sorted(limits.NAMES)
+    assert sorted(entry.name for entry in result) == sorted(limits.NAMES)
     # The product of each dtype is made of that dtype, on the GPU.
     assert made == [
         ("_copy", 2**30, "cuda", "cuda"),

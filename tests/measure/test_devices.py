@@ -15,7 +15,7 @@ import torch
 
 from course_utils.measure import devices
 from course_utils.measure.compare import CaseError, compare, measure
-from course_utils.measure.devices import CudaDevice, Device, MpsDevice, device_under_test
+from course_utils.measure.devices import CudaDevice, Device, MpsDevice
 from tests.scripted_cuda import MIB, ScriptedCuda
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,16 +72,6 @@ def test_cuda_asynchronous_work_is_enqueued_long_before_it_is_done(gpu: Scripted
     assert sample.enqueue_s < 0.01 * sample.elapsed_s
 
 
-def test_cuda_device_time_holds_the_gaps_that_a_slow_host_leaves(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    def slow_host() -> None:
-        gpu.host(80e-6)
-        gpu.kernel(20e-6)
-
-    sample = cuda.sample(slow_host, 50, "warm")
-    assert sample.device_s == pytest.approx(85e-6, rel=0.03)  # 80 µs in Python, 5 µs for the launch; not 20 µs
-    assert sample.enqueue_s == pytest.approx(sample.device_s, rel=0.03)
-
-
 def test_cuda_timing_begins_when_the_gpu_is_idle(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
     gpu.kernel(5.0)  # somebody else's work from before
     assert cuda.sample(lambda: gpu.kernel(1e-3), 1, "warm").elapsed_s < 2e-3
@@ -131,18 +121,13 @@ def _two(gpu: ScriptedCuda, cuda: CudaDevice, case: Callable[[], object], **opti
     return result["case"].measurement
 
 
-def test_many_tiny_kernels_are_launch_bound(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    measurement = _two(gpu, cuda, lambda: [gpu.kernel(1e-6) for _ in range(20)].clear())
-    assert measurement.enqueue_median_s == pytest.approx(100e-6, rel=0.05)
-    assert measurement.device_median_s == pytest.approx(100e-6, rel=0.05)
-    assert measurement.prequeued_s == pytest.approx(20e-6, rel=0.1)
-    assert measurement.launch_bound is True
-
-
-def test_one_long_kernel_is_not_launch_bound(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    measurement = _two(gpu, cuda, lambda: gpu.kernel(500e-6))
-    assert measurement.launch_bound is False
-    assert measurement.prequeued_s is None  # nothing to confirm
+def test_many_tiny_kernels_are_launch_bound_and_one_long_kernel_is_not(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
+    tiny = _two(gpu, cuda, lambda: [gpu.kernel(1e-6) for _ in range(20)].clear())
+    assert tiny.enqueue_median_s == pytest.approx(100e-6, rel=0.05)
+    assert tiny.device_median_s == pytest.approx(100e-6, rel=0.05)
+    assert tiny.prequeued_s == pytest.approx(20e-6, rel=0.1)
+    assert tiny.launch_bound is True
+    assert _two(gpu, cuda, lambda: gpu.kernel(500e-6)).launch_bound is False
 
 
 def test_code_that_waits_for_the_gpu_cannot_be_confirmed(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
@@ -156,10 +141,7 @@ def test_code_that_waits_for_the_gpu_cannot_be_confirmed(gpu: ScriptedCuda, cuda
     assert measurement.launch_bound is None
 
 
-def test_a_full_launch_queue_halves_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = ScriptedCuda(queue_limit=1024)
-    gpu.install(monkeypatch)
-    cuda = CudaDevice(api=gpu, torch_device="cpu")
+def test_a_full_launch_queue_halves_the_calls(gpu: ScriptedCuda, cuda: CudaDevice, monkeypatch) -> None:
     rounds: list[int] = []
     monkeypatch.setattr(gpu, "_sleep", lambda cycles: (rounds.append(0), ScriptedCuda._sleep(gpu, cycles)))
 
@@ -187,29 +169,11 @@ def test_spinning_that_ends_too_soon_is_noticed(gpu: ScriptedCuda, cuda: CudaDev
     assert cuda.prequeued_s(many, 50, 100e-6) == pytest.approx(20e-6, rel=0.1)
 
 
-def test_cpu_code_on_a_gpu_machine_is_not_called_launch_bound(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    measurement = _two(gpu, cuda, lambda: gpu.host(200e-6))
-    assert measurement.enqueue_median_s >= 0.8 * measurement.device_median_s  # the events see only Python's time
-    assert measurement.prequeued_s is None
-    assert measurement.launch_bound is None
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # GPU: a whole comparison
 
 
-def test_cuda_known_ratio(gpu: ScriptedCuda, cuda: CudaDevice) -> None:
-    def twice() -> None:
-        gpu.kernel(200e-6)
-        gpu.kernel(200e-6)
-
-    result = compare({"once": lambda: gpu.kernel(200e-6), "twice": twice}, budget_s=0.5, device=cuda)
-    assert result["twice"].interval.meets(1.98, 2.02)
-    assert result["twice"].verdict == "SLOWER"
-    assert result.clock == "host clock, until the GPU is idle"
-
-
-@pytest.mark.parametrize("failing_call", [1, 3, 200])
+@pytest.mark.parametrize("failing_call", [1, 200])
 def test_cuda_out_of_memory_names_the_case_and_advises(gpu: ScriptedCuda, cuda: CudaDevice, failing_call: int) -> None:
     calls = 0
 
@@ -283,26 +247,6 @@ def test_mps_waits_for_the_gpu_around_the_calls(monkeypatch: pytest.MonkeyPatch)
     assert (sample.enqueue_s, sample.device_s) == (None, None)
 
 
-def test_mps_has_no_peak_and_no_launch_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
-    ran: list[int] = []
-    device = MpsDevice()
-    assert device.peak_memory(lambda: ran.append(1)) == (None, None)
-    assert device.prequeued_s(lambda: ran.append(1), 1, 1.0) is None
-    assert ran == []
-    result = compare({"a": lambda: sum(range(500)), "b": lambda: sum(range(500))}, budget_s=0.1, device=device)
-    assert result["b"].measurement.launch_bound is None
-    assert result.clock == "host clock, until the GPU is idle"
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("cpu", Device), ("cuda", CudaDevice), ("mps", MpsDevice)])
-def test_device_under_test_follows_the_machine(monkeypatch: pytest.MonkeyPatch, kind: str, expected: type) -> None:
-    monkeypatch.setattr(devices, "device_kind", lambda: kind)
-    device = device_under_test()
-    assert type(device) is expected
-    assert device.kind == kind
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # CPU, for real
 
@@ -316,19 +260,7 @@ def test_no_garbage_collection_inside_a_timing(cache: str) -> None:
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_garbage_collection_comes_back_after_an_error(error: type[BaseException]) -> None:
-    def fails() -> None:
-        raise error
-
-    with pytest.raises(error):
-        Device().sample(fails, 1, "warm")
-    assert gc.isenabled()
-
-
-def test_cpu_cold_time_excludes_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = ScriptedCuda()
-    gpu.install(monkeypatch)
+def test_cpu_cold_time_excludes_the_flush(gpu: ScriptedCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device()
     flushes: list[float] = []
     monkeypatch.setattr(device, "flush_cache", lambda: (flushes.append(gpu.host_s), gpu.host(1.0)))
@@ -339,11 +271,8 @@ def test_cpu_cold_time_excludes_the_flush(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"index0": "32K", "index2": "1024K", "index3": "32768K"}, 32 * MIB),
-        ({"index0": "32K", "index3": "96M"}, 96 * MIB),
-        ({"index0": "1G"}, 1024 * MIB),
+        ({"index0": "32K", "index2": "1024K", "index3": "96M"}, 96 * MIB),
         ({"index0": "32K", "index3": ""}, 32 * 1024),
-        ({"index0": "unknown"}, 64 * MIB),
         ({}, 64 * MIB),
     ],
 )
@@ -365,11 +294,7 @@ _SCALARS = 64
     ("case", "expected"),
     [
         pytest.param(lambda mib: None, 0, id="nothing"),
-        pytest.param(lambda mib: mib[1:].view(-1), 0, id="view"),
-        pytest.param(lambda mib: mib.mul_(1.0), 0, id="in place"),
-        pytest.param(lambda mib: mib.clone(), MIB, id="one"),
         pytest.param(lambda mib: [mib.clone().numel() for _ in range(3)], MIB, id="one after the other"),
-        pytest.param(lambda mib: (mib.clone(), mib.clone()), 2 * MIB, id="two at once"),
         pytest.param(lambda mib: (mib + 1) * (mib + 2), 3 * MIB, id="two intermediates and a result"),
     ],
 )

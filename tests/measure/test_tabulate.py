@@ -63,18 +63,12 @@ def test_values_become_curves():
     assert result["every tenth"].final == 1.5
 
 
-def test_a_pair_of_numbers_is_two_values():
-    assert curves({"two": (3.0, 2.0)}, x="step", y="loss")["two"].y == (3.0, 2.0)
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
         ({}, "at least one line"),
-        ([1.0], "at least one line"),
         ({"a": []}, "'a'"),
         ({"a": ([1, 2], [1.0])}, "2 and 1"),
-        ({"a": ([math.inf], [1.0])}, "x that is not finite"),
     ],
 )
 def test_what_makes_no_curves_is_named(lines: object, message: str):

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import fresh
-from course_utils.materials.models import GPT, MLP, DigitsCNN, LSTMLanguageModel
+from course_utils.materials.models import GPT, MLP, LSTMLanguageModel
 from course_utils.memory.trace import TraceError, trace_memory
 from course_utils.records.kinds.memory_trace import MemoryTrace
 
@@ -201,7 +201,13 @@ def _step(name: str, set_to_none_first: bool = True, **options: Any) -> Callable
     elif name == "mlp":
         model, x = MLP((64, 256, 256, 10)), torch.randn(128, 64)
     else:
-        model, x = DigitsCNN(16), torch.randn(32, 1, 8, 8)
+        layers = [
+            nn.Conv2d(1, 16, 3, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+        model, x = nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * 4 * 4, 10)), torch.randn(32, 1, 8, 8)
     y = x if name in ("gpt", "lstm", "gru") else torch.randint(10, (len(x),))
     optimizer = torch.optim.AdamW(model.parameters(), **options)
 

@@ -27,7 +27,6 @@ def check_join(answer: Any) -> str | None:
             raise NotRight(f"Return the joined output, a tensor; you return {type(given).__name__}.")
         if given.shape != expected.shape:
             raise NotRight(f"The output has the shape of a half, {list(left.shape)}; yours has {list(given.shape)}.")
-        _same_dtype(given, left)
         if scale > 1 and not given.isfinite().all():
             return "overflow"
         if relative_error(given, expected) < 1e-4:
@@ -40,11 +39,6 @@ def check_join(answer: Any) -> str | None:
             "weights), and put the two fractions over one denominator."
         )
     return None
-
-
-def _same_dtype(given: torch.Tensor, wanted: torch.Tensor) -> None:
-    if given.dtype != wanted.dtype:
-        raise NotRight(f"What comes in is {wanted.dtype}, and so is what goes out; yours is {given.dtype}.")
 
 
 def _half(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,12 +72,8 @@ def check_evaluate(answer: Any) -> str | None:
     given = asked()
     if not isinstance(given, torch.Tensor):
         raise NotRight(f"Return the output of the attention, a tensor; you return {type(given).__name__}.")
-    if given.numel() == expected.numel():
-        _same_dtype(given, q)
-        if not given.isfinite().all():
-            raise NotRight("The output holds numbers that are not finite. Attention over these inputs has none.")
-        if not torch.equal(given, asked()):
-            return "drops"
+    if given.numel() == expected.numel() and not torch.equal(given, asked()):
+        return "drops"
     if given.shape != expected.shape and given.squeeze(0).shape == expected.shape:
         return "wrong_shape"
     if given.shape != expected.shape:

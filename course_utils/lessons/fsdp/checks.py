@@ -82,8 +82,6 @@ class _Sharder:
         if isinstance(module, nn.ModuleList):
             # torch 2.13: "fully_shard does not support containers that do not implement forward".
             raise ValueError("fully_shard does not support containers that do not implement forward: a ModuleList")
-        if not isinstance(module, nn.Module):
-            raise TypeError(f"fully_shard takes a module, and got {type(module).__name__}")
         own = {id(weight) for weight in module.parameters()} - self.taken
         self.taken |= own
         self.calls.append((module, own))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tools.counts import main as print_counts
-from tools.environment import SetupError, prepare, variables
+from tools.environment import OFFLINE, SetupError, prepare, variables
 from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,12 +40,6 @@ What follows in ARGS="..." goes to the program behind the verb: make lab ARGS="-
 Without make:  python3 make.py lab -- --no-browser --port 9999
 TORCH_INDEX_URL=... make lab  takes torch from another index. Delete .venv to choose anew.
 """
-
-LAB_SETTINGS = {
-    # The course works offline: no news, no look for updates, no list of extensions from a package index.
-    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
-    "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
-}
 
 
 def main(arguments: list[str]) -> int:
@@ -152,10 +146,6 @@ def refresh_generated(arguments: list[str]) -> int:
     return _run([prepare(ROOT), "-m", "authoring.pages.refresh", *arguments])
 
 
-def _authoring(verb: str) -> Callable[[list[str]], int]:
-    return lambda arguments: _run([prepare(ROOT), "-m", "authoring", verb, *arguments])
-
-
 def _module(*words: str) -> Callable[[list[str]], int]:
     """A verb that is a program of the environment, with what follows the verb as its arguments."""
     return lambda arguments: _run([prepare(ROOT), "-m", *words, *arguments])
@@ -257,4 +247,4 @@ def _write_lab_settings() -> None:
     folder = Path(variables(ROOT)["JUPYTER_CONFIG_DIR"]) / "labconfig"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "default_setting_overrides.json"
-    path.write_text(json.dumps(LAB_SETTINGS, indent=1), encoding="utf-8")
+    path.write_text(json.dumps(OFFLINE, indent=1), encoding="utf-8")

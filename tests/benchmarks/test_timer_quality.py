@@ -23,8 +23,8 @@ import torch
 from benchmarks import timer_quality as benchmark
 from course_utils.lessons.measuring import timer_trial
 from course_utils.lessons.measuring.timer_trial import Rate, TimerQuality, Trial
+from course_utils.measure.compare import compare
 from course_utils.measure.machine import environment
-from course_utils.measure.timing import compare
 from course_utils.records.result import compact
 from course_utils.records.store import RecordError, write_json
 from tests.sandbox import wait_for

@@ -16,9 +16,9 @@ from benchmarks.gpu_limits import (
     cublas_product,
     pcie_link,
 )
+from course_utils.measure.compare import compare
 from course_utils.measure.devices import CudaDevice
 from course_utils.measure.machine import environment
-from course_utils.measure.timing import compare
 from course_utils.records.kinds.ceilings import Ceilings
 
 

@@ -238,9 +238,7 @@ each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: less
 
 
 def test_every_notebook_is_a_lesson():
-    names = {path.name for path in notebooks_root().glob("*.ipynb")}
-    assert names == {lesson.path.name for lesson in LESSONS}, "name a notebook NN_slug.ipynb"
-    assert {lesson.slug for lesson in LESSONS} >= {"measuring", "pinned_memory"}
+    assert {path.name for path in notebooks_root().glob("*.ipynb")} == {lesson.path.name for lesson in LESSONS}
 
 
 @each_lesson
@@ -267,13 +265,6 @@ def test_in_the_book_under_the_same_title(lesson: Lesson):
     contents = (ROOT / "book" / "_toc.yml").read_text(encoding="utf-8")
     assert f"notebooks/{lesson.name}" in contents, "run `make refresh`"
     assert lesson.title == load_lessons()[lesson.number].title
-
-
-@each_lesson
-def test_no_lesson_that_is_there_is_called_planned(lesson: Lesson):
-    words = "\n\n".join(cell.source for cell in cut(lesson.path))
-    planned = re.findall(r"\b(\d\d)\b[^.;:\n]{0,60}\(planned\)", words)
-    assert not {int(number) for number in planned} & {other.number for other in LESSONS}
 
 
 # The rules see what is wrong
@@ -328,25 +319,19 @@ def test_a_good_lesson_has_no_problems(tmp_path: Path):
     ("old", "new", "message"),
     [
         ("# 05 · Things", "# 5. Things", "does not begin with '# 05 · Title'"),
-        ("*When are things fast?*", "When are things fast?", "the question in italics"),
         ("**Time**", "Time", "'**Time**' is missing"),
         ("## Predict", "## Guess", "sections are not these"),
-        ("## Verdict", "## Predict\n\n## Verdict", "in this order"),
         ("[B, 2024]", "[B]", "neither version nor date: - [B](https://b.org)"),
-        ("### Sources", "### Links", "no 'Sources' with links"),
         ("environment()", "1", "first code cell does not call environment()"),
         ("predict('How many times faster?')", "None", "never calls predict()"),
         ("import compare", "import *", "star import"),
         ("thing = 1", "thing = 1\nmeasure(f)", "is not tagged experiment"),
         ("thing = 1", "\n".join(f"x = {n}" for n in range(26)), "has 26 lines"),
         ("name='things/main', ", "", 'needs name="things/..."'),
-        ("name='things/small'", "name=f'things/{small}'", 'needs name="things/..."'),
         ("compare({'a': f, 'b': h}, name='things/small')", "h()", "'## When it does not help' measures nothing"),
         ("recorded('things/main')", "recorded('things/mane')", "names no experiment"),
-        ("recorded('things/main')", "1", "no cell tagged stable that shows recorded"),
         ("things.checks import test", "things.checks import other", "exercise 1 has no code cell that calls its check"),
         ("· Find it · 5 min", "Find it (5 min)", "its exercises are numbered [2]"),
-        ("### Exercise 2 · Mend it · 10 min", "### Exercise 3 · Mend it · 10 min", "are numbered [1, 3]"),
         ("test(2)", "2", "exercise 2 has no solution that calls its check"),
     ],
 )
@@ -358,23 +343,18 @@ def test_a_rule_sees_what_is_wrong(tmp_path: Path, old: str, new: str, message: 
 
 
 @pytest.mark.parametrize(
-    ("cells", "message"),
+    ("number", "cell", "message"),
     [
-        (GOOD[:15], "it has 15 cells"),
-        ([*GOOD, *[text("More.")] * 21], "it has 51 cells"),
-        ([cell for cell in GOOD if cell["source"] != "The figure."], "has no Markdown cell before it"),
-        ([*GOOD[:27], code("test(1)"), *GOOD[28:]], "is a solution without the tag hide-cell"),
-        ([text(GOOD[0]["source"], "demo"), *GOOD[1:]], "the title has no tag slide or subslide"),
-        ([*GOOD[:3], text(GOOD[3]["source"], "slide"), *GOOD[4:]], "no cell of '## The claim' is tagged demo"),
-        ([*GOOD[:12], code(GOOD[12]["source"], "experiment"), *GOOD[13:]], "five-minute path measures nothing"),
-        ([*GOOD[:14], code(GOOD[14]["source"], "experiment"), *GOOD[15:]], "path never reveals the prediction"),
-        (
-            [*GOOD[:23], text(GOOD[23]["source"], "slide"), *GOOD[24:]],
-            "cell 24 is tagged slide or subslide and belongs",
-        ),
+        (13, None, "has no Markdown cell before it"),
+        (27, code("test(1)"), "is a solution without the tag hide-cell"),
+        (3, text(GOOD[3]["source"], "slide"), "no cell of '## The claim' is tagged demo"),
+        (12, code(GOOD[12]["source"], "experiment"), "five-minute path measures nothing"),
+        (14, code(GOOD[14]["source"], "experiment"), "path never reveals the prediction"),
+        (23, text(GOOD[23]["source"], "slide"), "cell 24 is tagged slide or subslide and belongs"),
     ],
 )
-def test_a_rule_on_the_whole_sees_what_is_wrong(tmp_path: Path, cells: list, message: str):
+def test_a_rule_on_cells_sees_what_is_wrong(tmp_path: Path, number: int, cell: dict | None, message: str):
+    cells = [*GOOD[:number], *([cell] if cell else []), *GOOD[number + 1 :]]
     problems = problems_of_anatomy(lesson_of(tmp_path, *cells), KNOWN)
     assert any(message in problem for problem in problems), problems
 

@@ -156,21 +156,15 @@ def _course(verb: str) -> Callable[[list[str]], int]:
 
 
 def lint(arguments: list[str]) -> int:
-    """Check the style of code and notebooks; ``--fix`` mends it, and names choose single checks."""
+    """Check the style of code and notebooks; ``--fix`` mends it."""
     fix = "--fix" in arguments
-    chosen = [argument for argument in arguments if argument != "--fix"]
-    checks = {
-        "check": ["-m", "ruff", "check", *(["--fix"] if fix else []), "."],
-        "format": ["-m", "ruff", "format", *([] if fix else ["--check"]), "."],
-        "notebooks": ["-m", "authoring.normal_form", *(["--write", "--no-execute"] if fix else ["--check"])],
-    }
-    unknown = sorted(set(chosen) - set(checks))
-    if unknown:
-        print(f"There is no check {', '.join(unknown)}. The checks are {', '.join(checks)}.", file=sys.stderr)
-        return 2
     python = prepare(ROOT)
-    codes = [_run([python, *checks[name]]) for name in checks if not chosen or name in chosen]
-    return max(codes)
+    commands = (
+        ["-m", "ruff", "check", *(["--fix"] if fix else []), "."],
+        ["-m", "ruff", "format", *([] if fix else ["--check"]), "."],
+        ["-m", "authoring.normal_form", *(["--write", "--no-execute"] if fix else ["--check"])],
+    )
+    return max([_run([python, *command]) for command in commands])
 
 
 def _commands(stages: list[str]) -> Iterator[tuple[str, list[str] | None]]:

@@ -56,16 +56,6 @@ def refresh(originals: Path, workspace: Path) -> list[str]:
             continue
         manifest[name] = {"version": version, "content": content}
 
-    for name, entry in handed_out.items():
-        copy = workspace / name
-        if name in manifest or not copy.exists():
-            continue
-        if _content(copy) == entry.get("content"):
-            copy.unlink()
-            sentences.append(f"{name} is no longer part of the course; you had not changed it, so it is gone here too.")
-        else:
-            sentences.append(f"{name} is no longer part of the course; you changed it, so it stays.")
-
     write_whole(workspace / MANIFEST, json.dumps({"files": manifest}, indent=1))
     if refreshed:
         sentences.insert(0, f"Brought up to date what you had not changed: {', '.join(refreshed)}")

@@ -14,7 +14,7 @@ import pytest
 from authoring import __main__ as command
 from authoring import demo, demo_lab
 from authoring.claims import load_claims
-from authoring.demo import SET_UP_ID, demo_notebook, demo_times, start_up, time_demo, write_demo
+from authoring.demo import SET_UP_ID, demo_notebook, demo_times, start_up, write_demo
 from authoring.execution import KERNEL_ARGUMENTS, KERNELSPEC
 from authoring.teaching import demo_minutes
 from course_utils.records.lessons import Lesson, LessonError, find_lesson, find_lessons, notebooks_root
@@ -146,12 +146,6 @@ def test_notes_come_first_and_folded(tmp_path: Path):
 def test_a_lesson_without_a_path_is_an_error(tmp_path: Path):
     with pytest.raises(LessonError, match="tag its cells demo"):
         demo_notebook(lesson_of(tmp_path, *[{**cell, "metadata": {}} for cell in CELLS]))
-
-
-def test_a_path_that_fails_names_its_cell(tmp_path: Path):
-    broken = [*CELLS[:6], code("print(area / 0)", "demo", "experiment"), CELLS[7]]
-    with pytest.raises(LessonError, match=r"\(c6\) raised"):
-        time_demo(lesson_of(tmp_path, *broken))
 
 
 def test_a_path_whose_cells_were_edited_still_starts(tmp_path: Path):

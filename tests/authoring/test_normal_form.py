@@ -11,12 +11,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from authoring import normal_form
 from course_utils.records.lessons import LessonError
-from course_utils.records.notebook_files import dumped, read_notebook
+from course_utils.records.notebook_files import read_notebook
 from tests.made_up_notebooks import code, save, stream, text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,35 +86,6 @@ def test_writing_twice_changes_nothing_and_satisfies_the_check(untidy: Path):
     assert normal_form.check(untidy) == []
 
 
-cells = st.lists(
-    st.builds(
-        lambda kind, source, identifier, tag, count: {
-            "cell_type": kind,
-            "source": source,
-            "metadata": {"tags": [tag]} if tag and kind == "code" else {},
-            **({"id": identifier} if identifier is not None else {}),
-            **({"outputs": [stream("x")], "execution_count": count} if kind == "code" else {}),
-        },
-        st.sampled_from(["code", "markdown"]),
-        st.text(alphabet="ab \n\t#é\u2028\x0c", max_size=12),
-        st.sampled_from([None, "a", "b", "not valid!", ""]),
-        st.sampled_from([None, "experiment", "stable", "hide-cell"]),
-        st.none() | st.integers(1, 9),
-    ),
-    max_size=8,
-)
-
-
-@given(cells)
-def test_the_normal_form_of_a_normal_form_is_itself(made: list[dict]):
-    notebook = {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    once, problems = normal_form.normalised(notebook, "a.ipynb")
-    again, problems_again = normal_form.normalised(json.loads(json.dumps(once)), "a.ipynb")
-    assert again == once
-    assert problems == problems_again == []
-    nbformat.validate(nbformat.reads(dumped(once), as_version=nbformat.NO_CONVERT))
-
-
 WIDGET = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
 ERROR = {"output_type": "error", "ename": "KeyError", "evalue": "", "traceback": []}
 
@@ -137,7 +106,7 @@ ERROR = {"output_type": "error", "ename": "KeyError", "evalue": "", "traceback":
             "a widget in a stable cell",
         ),
         ({"cell_type": "raw", "source": "x", "metadata": {}}, "a raw cell"),
-        (text("x", "stable"), "a Markdown cell tagged stable"),
+        (text("x", "stable"), "a markdown cell tagged stable"),
         (text("x", "slide", "subslide"), "both slide and subslide. Keep one"),
         (code("x", "experiment", "slide"), "a code cell tagged slide"),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from course_utils.ranks import cluster
 from course_utils.ranks import cluster_explorer as module
-from course_utils.ranks.cluster_explorer import GIB, SHAPES, cluster_explorer, cluster_frames
+from course_utils.ranks.cluster_explorer import GIB, cluster_explorer, cluster_frames
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape
 from course_utils.show.viewer import Viewer
 from tests.example_results import plan_of
@@ -181,18 +181,3 @@ def test_a_failure_is_shown_in_words(simulated: Simulated) -> None:
     assert viewer.message == "the simulation ended <here>"
     assert labels(viewer) == []
     del simulated
-
-
-def test_the_explorer_begins_with_what_is_given(simulated: Simulated) -> None:
-    viewer = cluster_explorer(SHAPE, ranks=3, batch=5, length=32)
-    assert viewer.chosen["model"].endswith("as given")
-    for field in viewer.form:
-        assert "options" not in field or viewer.chosen[field["key"]] in [value for _, value in field["options"]]
-    wait_for(lambda: "to go" not in viewer.message)
-    assert simulated.asked == [(name, 3) for name in ("ddp", "zero1", "zero2", "fsdp")]
-
-
-def test_every_offered_model_and_length_can_be_asked() -> None:
-    for name, shape in SHAPES.items():
-        assert float(name.split()[0]) == pytest.approx(shape.parameters / 1e9, rel=0.05)
-        assert cluster.settings_of(shape, strategies=list(cluster.STRATEGIES), ranks=1024, batch=32)

@@ -290,22 +290,6 @@ def test_an_experiment_changes_with_the_materials_and_programs_that_it_uses(
     assert all(after[name].parameters_hash == before[name].parameters_hash for name in "abc")
 
 
-def test_ranks_and_arguments_of_a_program_are_sizes(tmp_path: Path):
-    def of(ranks: int = 2, steps: int = 20) -> Fingerprint:
-        cell = f"run_ranks('scripts/train.py', ranks={ranks}, args=['--steps', {steps}], name='a/x')"
-        return fingerprint(save(tmp_path / "01_a.ipynb", cell), "a/x")
-
-    for other in (of(ranks=3), of(steps=30)):
-        assert other.code_hash == of().code_hash
-        assert other.parameters_hash != of().parameters_hash
-
-
-def test_materials_that_are_not_there_are_named(tmp_path: Path):
-    source = "from course_utils.materials.gone import Model\nmeasure(Model(), name='a/x')"
-    with pytest.raises(LessonError, match=r"gone\.py"):
-        fingerprint(save(tmp_path / "01_a.ipynb", source), "a/x")
-
-
 def test_an_unknown_experiment_is_an_error_that_lists_the_choices(tmp_path: Path):
     with pytest.raises(LessonError, match=r"mean 'lesson/copy'\?\)\. It has: lesson/copy, lesson/sizes"):
         changed(tmp_path, name="lesson/copie")

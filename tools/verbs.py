@@ -127,23 +127,13 @@ def test(arguments: list[str]) -> int:
     return 1 if failed else 0
 
 
-def book(arguments: list[str]) -> int:
-    """Build the book."""
-    return _run([prepare(ROOT), "-m", "authoring.pages.build", *arguments])
-
-
 def record(arguments: list[str]) -> int:
     """Record lessons; after a reference record, bring everything up to date that follows from the records."""
     code = _course("record")(arguments)
     asks_for_help = {"-h", "--help"} & set(arguments)
     if "--reference" not in arguments or asks_for_help or code not in (0, 1):
         return code  # 2 is wrong use, and 130 is Ctrl-C
-    return max(code, refresh_generated([]))
-
-
-def refresh_generated(arguments: list[str]) -> int:
-    """Bring everything up to date that is committed and follows from records."""
-    return _run([prepare(ROOT), "-m", "authoring.pages.refresh", *arguments])
+    return max(code, VERBS["refresh"]([]))
 
 
 def _module(*words: str) -> Callable[[list[str]], int]:
@@ -208,9 +198,9 @@ FILES = {"book": ("tests/authoring/test_book.py",), "lab": ("tests/test_lab.py",
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "lab": lab,
     "test": test,
-    "book": book,
+    "book": _module("authoring.pages.build"),
     "record": record,
-    "refresh": refresh_generated,
+    "refresh": _module("authoring.pages.refresh"),
     "check": _course("check"),
     "report": _module("authoring.report"),
     "demo": _module("authoring", "demo"),

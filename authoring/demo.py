@@ -161,13 +161,7 @@ def _source(part: Statement, cells: dict[int, dict[str, Any]]) -> str:
 
 
 def write_demo(lesson: Lesson, folder: Path, notes: str = "") -> Path:
-    """Writes the five-minute path of a lesson, and the programs that its cells start, and returns the notebook.
-
-    Args:
-        lesson: the lesson.
-        folder: where to.
-        notes: as for `demo_notebook`.
-    """
+    """Writes the five-minute path of a lesson, and the programs that its cells start, and returns the notebook."""
     path = folder / lesson.path.name
     notebook = demo_notebook(lesson, notes)
     notebook["metadata"][_AS_MADE] = _text_of(notebook["cells"])

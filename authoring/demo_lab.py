@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from nbformat.sign import NotebookNotary
 
 from authoring.demo import start_up
 from course_utils.records.notebook_files import read_notebook
-from tools.environment import OFFLINE, jupyter_variables
+from tools.environment import OFFLINE, jupyter_variables, open_jupyterlab
 
 LARGE_TYPE = {"code-font-size": "20px", "content-font-size1": "22px", "ui-font-size1": "15px"}
 """Type sizes of the JupyterLab that shows a demo."""
@@ -31,24 +29,14 @@ _STYLE = Path(__file__).parent / "templates" / "demo.css"
 
 
 def open_demo(path: Path, arguments: Sequence[str] = ()) -> int:
-    """Opens the notebook of a demo in JupyterLab, and returns JupyterLab's exit status.
-
-    Args:
-        path: the notebook that `authoring.demo.write_demo` wrote.
-        arguments: for JupyterLab, such as ``--no-browser``.
-    """
+    """Opens the notebook of a demo in JupyterLab, with more of its arguments, and returns JupyterLab's exit status."""
     variables = settings_of_its_own(path)
     root = path.parent.parent
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", "--LabApp.custom_css=True"]
-    command += [f"--LabApp.default_url=/doc/tree/{path.relative_to(root).as_posix()}"]
-    command += ["--ServerApp.answer_yes=True"]  # Ctrl-C ends the demo without a question
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--allow-root")  # in a container there is often no other user
-    command += arguments
-    print(f"Opening {path.name}. Set-up runs while the page loads. Ctrl-C ends the demo.", flush=True)
-    if os.name != "nt":
-        os.execve(command[0], command, variables)
-    return subprocess.run(command, env=variables, check=False).returncode
+    options = [f"--ServerApp.root_dir={root}", "--LabApp.custom_css=True"]
+    options += [f"--LabApp.default_url=/doc/tree/{path.relative_to(root).as_posix()}"]
+    options += ["--ServerApp.answer_yes=True"]  # Ctrl-C ends the demo without a question
+    print(f"Opening {path.name}. Set-up runs while the page loads. Ctrl-C ends the demo.")
+    return open_jupyterlab(sys.executable, [*options, *arguments], variables)
 
 
 def settings_of_its_own(path: Path) -> dict[str, str]:

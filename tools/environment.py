@@ -51,6 +51,18 @@ def jupyter_variables(home: Path) -> dict[str, str]:
     return kept | {name: str(folder) for name, folder in folders.items()} | {"JUPYTER_PREFER_ENV_PATH": "1"}
 
 
+def open_jupyterlab(python: Path | str, arguments: list[str], settings: dict[str, str]) -> int:
+    """Start JupyterLab, in place of this process where the system can do that, and return its exit code."""
+    command = [str(python), "-m", "jupyterlab", *arguments]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")  # in a container there is often no other user
+    if os.name != "nt":
+        # Its signals and its questions are its own.
+        sys.stdout.flush()
+        os.execve(command[0], command, settings)
+    return subprocess.run(command, env=settings).returncode
+
+
 def prepare(root: Path) -> Path:
     """Return the environment's Python, after making or updating the environment where that is needed."""
     python = venv_python(root)

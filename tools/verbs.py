@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tools.counts import main as print_counts
-from tools.environment import OFFLINE, SetupError, prepare, variables
+from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, variables
 from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,16 +84,8 @@ def lab(arguments: list[str]) -> int:
     python = prepare(ROOT)
     workspace([])
     _write_lab_settings()
-    command = [python, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT / 'workspace'}"]
-    command.append(f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}")
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--allow-root")  # in a container there is often no other user
-    command = [str(part) for part in [*command, *arguments]]
-    if os.name != "nt":
-        # JupyterLab takes the place of this process, so that its signals and its questions are its own.
-        sys.stdout.flush()
-        os.execve(command[0], command, variables(ROOT))
-    return _run(command)
+    options = [f"--ServerApp.root_dir={ROOT / 'workspace'}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}"]
+    return open_jupyterlab(python, [*options, *arguments], variables(ROOT))
 
 
 def test(arguments: list[str]) -> int:

@@ -128,12 +128,6 @@ def allocator_frames(runs: Mapping[str, AllocatorRun]) -> StoredView:
 
     Where scripts are not allowed, such as on GitHub, the numbers of the runs remain.
 
-    Args:
-        runs: the runs to choose from, by what they are called.
-
-    Returns:
-        An object that shows itself.
-
     Raises:
         ValueError: if there are more events than a page can hold.
 
@@ -164,9 +158,6 @@ def allocator_explorer(events: Iterable[Event], *, cap_bytes: int | None = None)
     Args:
         events: as for :func:`course_utils.memory.allocator.simulate_allocator`.
         cap_bytes: the first limit; its field counts in MiB and rounds up.
-
-    Returns:
-        A widget.
 
     Raises:
         ValueError: if an event makes no sense.

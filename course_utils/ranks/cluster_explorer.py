@@ -88,9 +88,6 @@ def cluster_frames(plans: Sequence[ClusterPlan], *, memory_bytes: int = 80 * GIB
         plans: the plans; no two with the same settings. The first one is shown first.
         memory_bytes: a device's memory, to be drawn as a line at first, in whole GiB; 0 for none.
 
-    Returns:
-        An object that shows itself.
-
     Raises:
         ValueError: if two plans have the same settings.
     """
@@ -145,9 +142,6 @@ def cluster_explorer(
         ranks: how many there are first.
         batch: sequences on each rank, first.
         length: tokens of a sequence, first; by default the model's context.
-
-    Returns:
-        A widget.
 
     Raises:
         ValueError: if something makes no sense.

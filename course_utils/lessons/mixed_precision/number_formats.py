@@ -140,9 +140,6 @@ def represent(value: float, format: str) -> Representation:
         value: any real number, infinity or NaN.
         format: a key of :data:`FORMATS`: ``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp8 e5m2`` or ``fp8 e4m3fn``.
 
-    Returns:
-        Bits, stored value and spacing.
-
     Raises:
         ValueError: if ``value`` is no number, or ``format`` is not known.
 
@@ -332,12 +329,6 @@ def number_formats(value: float = 0.1) -> StoredView:
     In a page without a kernel, such as the book, a list of further values can be chosen from; all that it needs is in
     the page. Where scripts are not allowed, such as on GitHub, the tables remain, for the one value.
 
-    Args:
-        value: any real number.
-
-    Returns:
-        Tables and a picture; they show themselves.
-
     Example:
         >>> print(str(number_formats(1.001)).splitlines()[3])
         bf16        0 01111111 0000000                  1              0.0078    1.0e-03
@@ -360,14 +351,7 @@ def number_formats(value: float = 0.1) -> StoredView:
 
 
 def number_format_explorer(value: float = 0.1) -> Viewer:
-    """A form for JupyterLab: type a value, and see what each format makes of it.
-
-    Args:
-        value: what it shows first.
-
-    Returns:
-        A widget.
-    """
+    """A form for JupyterLab: type a value, and see what each format makes of it."""
     value = represent(value, "fp32").given
     presets = [(f"{_number(each)} · {words}", repr(each)) for each, words in PRESETS.items()]
     form = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from authoring import demo, demo_lab, slides, teaching
 from authoring.evidence import EvidenceError
-from course_utils.records.lessons import LessonError, find_lesson, find_lessons
+from course_utils.records.lessons import LessonError, find_lesson, find_lessons, notebooks_root
 from course_utils.records.store import RecordError
 
 
@@ -53,13 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _demo(options: argparse.Namespace, for_jupyterlab: Sequence[str]) -> int:
     lesson = find_lesson(options.lesson)
-    path = demo.write_demo(lesson, demo.demo_folder(), teaching.presenter_notes(lesson), options.new, say=print)
+    folder = notebooks_root().absolute().parent / "workspace" / "demo"
+    path = folder / lesson.path.name
+    if path.is_file() and not options.new and demo.is_edited(path):
+        print(f"Kept as you edited it: {path.name}. {demo.ANEW.format(lesson.number)}")
+    else:
+        demo.write_demo(lesson, folder, teaching.presenter_notes(lesson))
     return demo_lab.open_demo(path, [each for each in for_jupyterlab if each != "--"])
 
 
 def _slides(options: argparse.Namespace, _: Sequence[str]) -> int:
     lessons = [find_lesson(name) for name in options.lessons] or find_lessons()
-    slides.write_slides(lessons, options.output or slides.slides_folder(), say=print)
+    folder = options.output or notebooks_root().resolve().parent / "slides"
+    print("\n".join(map(str, slides.write_slides(lessons, folder))))
     return 0
 
 

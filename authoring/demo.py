@@ -12,7 +12,7 @@ import ast
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,9 @@ from authoring.room_text import NOT_FOR_A_ROOM, excerpt, opening, verdict_alone
 from course_utils.records.files import write_whole
 from course_utils.records.fingerprint import code_of, hash_of
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.lessons import Lesson, LessonError, notebooks_root
+from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.notebook_files import dumped, parsed_cells, read_notebook
 from course_utils.records.statements import Statement, needed, statements
-from course_utils.records.store import RecordError
 
 SET_UP_ID = "set-up"
 TIMES = Path(__file__).resolve().parents[1] / "benchmarks" / "records" / "demo_seconds"
@@ -37,7 +36,7 @@ _BLOCKS = (ast.Try, ast.For, ast.While, ast.With)
 # The path has no room for the case in which the technique does not help: the lesson and the slides have it.
 _DROPPED = (*NOT_FOR_A_ROOM, "When it does not help")
 _AS_MADE = "course_demo"  # the notebook's metadata say what it was when it was made
-_ANEW = '`make demo ARGS="{:02d} --new"` makes it anew.'
+ANEW = '`make demo ARGS="{:02d} --new"` makes it anew.'
 _TITLE_ENDS = "**You will be able to"
 
 
@@ -75,7 +74,7 @@ def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
     imports = min(trees)
     early, late = _hoisted(statements(trees), chosen, imports)
     title = opening(excerpt(cells[1]["source"]), _TITLE_ENDS)
-    about = "> **Five minutes.** This is a copy: change what you like. " + _ANEW.format(lesson.number)
+    about = "> **Five minutes.** This is a copy: change what you like. " + ANEW.format(lesson.number)
     set_up = "\n\n".join(["# Set-up\n" + cells[imports]["source"], *(_source(part, cells) for part in early)])
     folded = {"jupyter": {"source_hidden": True}}
     path = [new_markdown_cell(f"{title}\n\n{about}", id="title"), new_code_cell(set_up, id=SET_UP_ID, metadata=folded)]
@@ -161,47 +160,21 @@ def _source(part: Statement, cells: dict[int, dict[str, Any]]) -> str:
     return "\n".join(cells[part.cell]["source"].split("\n")[first - 1 : part.node.end_lineno])
 
 
-def write_demo(
-    lesson: Lesson, folder: Path, notes: str = "", new: bool = False, say: Callable[[str], None] = lambda _: None
-) -> Path:
-    """Writes the five-minute path of a lesson, and the programs that its cells start, and returns the notebook.
-
-    Args:
-        lesson: the lesson.
-        folder: where to. An earlier copy is kept if its text or code was edited; outputs do not count. So is a program
-            in ``scripts/`` that is not the lesson's.
-        notes: as for `demo_notebook`.
-        new: replace what was edited, too.
-        say: is told what is kept.
-
-    Raises:
-        LessonError: if an earlier copy cannot be read.
-    """
+def write_demo(lesson: Lesson, folder: Path, notes: str = "") -> Path:
+    """Writes the five-minute path of a lesson, and the programs that its cells start, and returns the notebook."""
     path = folder / lesson.path.name
-    kept = []
-    if path.is_file() and not new and _is_edited(path):
-        kept.append(path.name)
-    else:
-        notebook = demo_notebook(lesson, notes)
-        notebook["metadata"][_AS_MADE] = _text_of(notebook["cells"])
-        write_whole(path, dumped(notebook))
-    (folder / "scripts").mkdir(exist_ok=True)
-    for script in sorted(path for path in (lesson.path.parent / "scripts").glob("*") if path.is_file()):
-        copy = folder / "scripts" / script.name
-        if copy.is_file() and copy.read_bytes() != script.read_bytes() and not new:
-            kept.append(f"scripts/{copy.name}")
-        else:
-            shutil.copyfile(script, copy)
-    if kept:
-        say(f"Kept as you edited it: {', '.join(kept)}. {_ANEW.format(lesson.number)}")
+    notebook = demo_notebook(lesson, notes)
+    notebook["metadata"][_AS_MADE] = _text_of(notebook["cells"])
+    write_whole(path, dumped(notebook))
+    scripts = lesson.path.parent / "scripts"
+    if scripts.is_dir():
+        shutil.copytree(scripts, folder / "scripts", ignore=shutil.ignore_patterns("__*"), dirs_exist_ok=True)
     return path
 
 
-def _is_edited(path: Path) -> bool:
-    try:
-        notebook = read_notebook(path)
-    except LessonError as error:
-        raise LessonError(f"{error} With --new the demo is made anew.") from error
+def is_edited(path: Path) -> bool:
+    """Returns whether the text or code of a demo is no longer what `write_demo` wrote. Outputs do not count."""
+    notebook = read_notebook(path)
     return notebook["metadata"].get(_AS_MADE) != _text_of(notebook["cells"])
 
 
@@ -230,26 +203,12 @@ def time_demo(lesson: Lesson) -> tuple[float, dict[str, float]]:
 
 
 def demo_times(lesson: Lesson, folder: Path = TIMES) -> list[DemoTime]:
-    """Returns how long a lesson's five-minute path took, on each machine that timed it.
-
-    Raises:
-        RecordError: if a file is damaged.
-    """
+    """Returns how long a lesson's five-minute path took, on each machine that timed it."""
     code = code_hash(demo_notebook(lesson))
     times = []
     for path in sorted(folder.glob("*.json")):
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            here = Environment.from_record(record["environment"])
-            if timed := record["lessons"].get(lesson.slug):
-                times.append(DemoTime(here.machine, here.caption, timed["cells_s"], timed["code"] == code))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RecordError(
-                f"{path.name} is damaged ({error!r}). Restore it from git, or run `python benchmarks/demo_seconds.py`."
-            ) from error
+        record = json.loads(path.read_text(encoding="utf-8"))
+        here = Environment.from_record(record["environment"])
+        if timed := record["lessons"].get(lesson.slug):
+            times.append(DemoTime(here.machine, here.caption, timed["cells_s"], timed["code"] == code))
     return times
-
-
-def demo_folder() -> Path:
-    """Returns where demos are written: ``workspace/demo`` beside the notebooks, which git ignores."""
-    return notebooks_root().absolute().parent / "workspace" / "demo"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
@@ -15,6 +13,7 @@ from nbformat.sign import NotebookNotary
 
 from authoring.demo import start_up
 from course_utils.records.notebook_files import read_notebook
+from tools.environment import OFFLINE, jupyter_variables, open_jupyterlab
 
 LARGE_TYPE = {"code-font-size": "20px", "content-font-size1": "22px", "ui-font-size1": "15px"}
 """Type sizes of the JupyterLab that shows a demo."""
@@ -24,51 +23,26 @@ _SETTINGS = {
         "scrollPastEnd": True,
         "codeCellConfig": {"lineNumbers": False, "lineWrap": True},  # a long line is read, not cut off
     },
-    # It works offline.
-    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
-    "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
+    **OFFLINE,
 }
 _STYLE = Path(__file__).parent / "templates" / "demo.css"
 
 
-def open_demo(path: Path, arguments: Sequence[str] = (), say: Callable[[str], None] = print) -> int:
-    """Opens a demo in JupyterLab, which takes the place of this process where the system can do that.
-
-    Args:
-        path: the notebook that `authoring.demo.write_demo` wrote.
-        arguments: for JupyterLab, such as ``--no-browser``.
-        say: is told what a presenter wants to know.
-
-    Returns:
-        JupyterLab's exit status.
-    """
+def open_demo(path: Path, arguments: Sequence[str] = ()) -> int:
+    """Opens the notebook of a demo in JupyterLab, with more of its arguments, and returns JupyterLab's exit status."""
     variables = settings_of_its_own(path)
     root = path.parent.parent
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", "--LabApp.custom_css=True"]
-    command += [f"--LabApp.default_url=/doc/tree/{path.relative_to(root).as_posix()}"]
-    command += ["--ServerApp.answer_yes=True"]  # Ctrl-C ends the demo without a question
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--allow-root")  # in a container there is often no other user
-    command += arguments
-    say(f"Opening {path.name}. Set-up runs while the page loads. Ctrl-C ends the demo.")
-    sys.stdout.flush()
-    if os.name != "nt":
-        os.execve(command[0], command, variables)
-    return subprocess.run(command, env=variables, check=False).returncode
+    options = [f"--ServerApp.root_dir={root}", "--LabApp.custom_css=True"]
+    options += [f"--LabApp.default_url=/doc/tree/{path.relative_to(root).as_posix()}"]
+    options += ["--ServerApp.answer_yes=True"]  # Ctrl-C ends the demo without a question
+    print(f"Opening {path.name}. Set-up runs while the page loads. Ctrl-C ends the demo.")
+    return open_jupyterlab(sys.executable, [*options, *arguments], variables)
 
 
 def settings_of_its_own(path: Path) -> dict[str, str]:
     """Writes settings for a demo's JupyterLab beside the demo, and returns the environment variables that name them."""
     home = path.parent / ".jupyter" / path.stem
     shutil.rmtree(home, ignore_errors=True)  # of the last time
-    folders = {
-        "JUPYTER_CONFIG_DIR": home / "config",
-        "JUPYTER_DATA_DIR": home / "data",
-        "JUPYTER_RUNTIME_DIR": home / "runtime",
-        "JUPYTERLAB_SETTINGS_DIR": home / "settings",
-        "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
-        "IPYTHONDIR": home / "ipython",
-    }
     files = {
         "config/labconfig/default_setting_overrides.json": json.dumps(_SETTINGS),
         # The theme takes its type sizes only from what counts as the user's own choice.
@@ -81,9 +55,7 @@ def settings_of_its_own(path: Path) -> dict[str, str]:
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(text, encoding="utf-8")
     _trust(path, home / "data")
-    dropped = {"JUPYTER_PATH", "JUPYTER_CONFIG_PATH", "JUPYTERLAB_DIR"}
-    kept = {key: value for key, value in os.environ.items() if key not in dropped}
-    return kept | {key: str(folder) for key, folder in folders.items()} | {"JUPYTER_PREFER_ENV_PATH": "1"}
+    return jupyter_variables(home)
 
 
 def _trust(path: Path, data: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import getpass
 import hashlib
 import re
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,20 +16,19 @@ from course_utils.records.files import write_whole
 from course_utils.records.lessons import notebooks_root
 from course_utils.records.notebook_files import NEEDS, LessonError, dumped, read_notebook
 
-INSTRUCTOR_TAGS = ("demo", "slide", "subslide")
-"""What the instructor's kit uses: the five-minute path, and where slides begin (`authoring.slides`)."""
+STARTS = ("slide", "subslide")
+"""Tags of Markdown cells that begin a slide (`authoring.slides`)."""
+_OF_CODE = {"experiment", "stable", "nbval-ignore-output"}
 TAGS = (
     *("experiment", "hide-cell", "nbval-ignore-output", *(f"needs-{need}" for need in NEEDS), "stable"),
-    *INSTRUCTOR_TAGS,
+    *("demo", *STARTS),
 )
 
 _CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_NBVAL_MARKER = re.compile(r"^\s*#\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)\s*$", re.MULTILINE)
-_ABSOLUTE_PATH = re.compile(
+_OF_THIS_MACHINE = re.compile(
     r"(?<![\w.:/<>-])/(?:home|root|Users|tmp|work|workspace|usr|opt|var|private|mnt|etc|srv|data|content|nix|run)/[\w.+-]+"
-    r"|\b[A-Za-z]:\\[\w.]+"
+    r"|\b[A-Za-z]:\\[\w.]+|\b0x[0-9a-fA-F]{6,16}\b"
 )
-_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -64,7 +61,7 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
         if kind == "code" and "experiment" in tags:
             tags.add("nbval-ignore-output")
         clean: dict[str, Any] = {"cell_type": kind, "metadata": {}, "source": source}
-        clean["id"] = _identifier(cell.get("id"), kind, source, identifiers)
+        clean["id"] = _identifier(cell.get("id"), source, identifiers)
         if tags & set(TAGS):
             clean["metadata"]["tags"] = sorted(tags & set(TAGS))
         if kind == "code":
@@ -76,10 +73,6 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
             if "stable" in tags:
                 clean["outputs"] = [_clean_output(output, code_cells) for output in cell["outputs"]]
                 problems += [f"{where}: {reason}" for reason in _refused_outputs(clean["outputs"])]
-            if _NBVAL_MARKER.search(source):
-                problems.append(f"{where}: an NBVAL comment. Use the tag 'experiment' or 'stable' instead.")
-        elif cell.get("attachments"):
-            problems.append(f"{where}: a picture is attached to the cell. Store it as a file and link to it.")
         cells.append(clean)
     metadata = {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}}
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}, problems
@@ -92,11 +85,8 @@ def check(path: Path | str) -> list[str]:
     before, after = path.read_text(encoding="utf-8").splitlines(), dumped(clean).splitlines()
     if before != after:
         difference = list(difflib.unified_diff(before, after, "stored", "normal form", n=1, lineterm=""))[2:]
-        lines = [f"    {_shortened(line, 110)}" for line in difference[:16]]
-        problems.append(
-            f"{path.name} is not in normal form. Run: python -m authoring.normal_form --write --no-execute\n"
-            + "\n".join(lines)
-        )
+        advice = f"{path.name} is not in normal form. Run: python -m authoring.normal_form --write --no-execute"
+        problems.append("\n    ".join([advice, *(_shortened(line, 110) for line in difference[:16])]))
     return problems
 
 
@@ -138,13 +128,11 @@ def _shortened(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _identifier(given: Any, kind: str, source: str, taken: set[str]) -> str:
-    """The cell's own id if it is valid and unique, or else one that follows from its content."""
-    identifier = given if isinstance(given, str) and _CELL_ID.fullmatch(given) and given not in taken else ""
-    attempt = 0
-    while not identifier or identifier in taken:
-        identifier = hashlib.sha256(f"{kind} {attempt} {source}".encode()).hexdigest()[:8]
-        attempt += 1
+def _identifier(given: Any, source: str, taken: set[str]) -> str:
+    """The cell's own id if it is valid and unique, or else one that follows from its content and its place."""
+    identifier = given
+    if not isinstance(given, str) or not _CELL_ID.fullmatch(given) or given in taken:
+        identifier = hashlib.sha256(f"{len(taken)} {source}".encode()).hexdigest()[:8]
     taken.add(identifier)
     return identifier
 
@@ -152,16 +140,13 @@ def _identifier(given: Any, kind: str, source: str, taken: set[str]) -> str:
 def _refused_tags(kind: str, tags: set[str]) -> Iterator[str]:
     if unknown := sorted(tags - set(TAGS)):
         yield f"unknown tag {', '.join(unknown)}. The tags are {', '.join(TAGS)}."
-    if kind == "markdown":
-        for tag in sorted(tags & {"experiment", "stable", "nbval-ignore-output"}):
-            yield f"a Markdown cell tagged {tag}. Remove the tag."
-        if {"slide", "subslide"} <= tags:
-            yield "tagged both slide and subslide. Keep one: subslide goes below the slide before."
-    elif tags & {"slide", "subslide"}:
-        yield "a slide begins with Markdown. Tag the cell before; this one follows it by itself."
-    elif {"experiment", "stable"} <= tags:
-        yield "tagged both experiment and stable. Keep one: experiment if it measures."
-    elif "nbval-ignore-output" in tags and "experiment" not in tags:
+    misplaced = tags & (_OF_CODE if kind == "markdown" else set(STARTS))
+    if misplaced:
+        yield f"a {kind} cell tagged {', '.join(sorted(misplaced))}. CONTRIBUTING.md says which cells take that tag."
+    for pair in (set(STARTS), {"experiment", "stable"}):
+        if pair <= tags:
+            yield f"tagged both {' and '.join(sorted(pair))}. Keep one."
+    if "nbval-ignore-output" in tags and "experiment" not in tags:
         yield "tagged nbval-ignore-output but not experiment. Its output would never be checked."
 
 
@@ -187,25 +172,8 @@ def _refused_outputs(outputs: Sequence[dict[str, Any]]) -> Iterator[str]:
         elif _WIDGET_VIEW in data:
             yield "a widget in a stable cell: nothing of it can be stored. Tag the cell experiment."
         texts = [value for kind, value in data.items() if isinstance(value, str) and not kind.startswith("image/p")]
-        for what, private in _private("\n".join([*texts, output.get("text", "")])):
-            yield f"the stored output holds {what} ({private!r}). It is not the same on every machine."
-
-
-def _private(text: str) -> Iterator[tuple[str, str]]:
-    for what, pattern in (("an absolute path", _ABSOLUTE_PATH), ("a memory address", _ADDRESS)):
-        if match := pattern.search(text):
-            yield what, match[0]
-    for what, name in (("this machine's name", socket.gethostname()), ("your user name", _user())):
-        # A plain word, such as "gpu" or "runner", may well stand in an output for another reason.
-        if re.search(r"[\d.-]", name) and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text):
-            yield what, name
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # no such user in this container
-        return ""
+        if match := _OF_THIS_MACHINE.search("\n".join([*texts, output.get("text", "")])):
+            yield f"the stored output holds {match[0]!r}, an address or a path. It is not the same on every machine."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -58,15 +58,6 @@ class Expectation:
 
 
 @dataclass(frozen=True)
-class WrongTurn:
-    """A misconception that a check recognises: the exercise's name, the misconception, and what the check answers."""
-
-    exercise: str
-    turn: str
-    hint: str
-
-
-@dataclass(frozen=True)
 class Stop:
     """One part of a route: a break or the like, or how a lesson is taught."""
 
@@ -159,18 +150,16 @@ def expectations(lesson: Lesson) -> list[Expectation]:
     question = question_of(lesson)
     expected: list[Expectation] = []
     for each in read_lesson(package_root() / "lessons" / lesson.slug / "lesson.yml").expect:
-        problem: EvidenceError | None = None
-        before = len(expected)
+        problems = []
         for machine in machines():
             try:
                 words = _answer(evaluate(each.value, machine), each.unit, question)
                 caption = environment_of(each.value, machine).caption
-            except EvidenceError as error:  # this machine has no record of it, or one of another size
-                problem = error
-            else:
                 expected.append(Expectation(each.say, machine, caption, words))
-        if problem and len(expected) == before:
-            raise problem
+            except EvidenceError as error:  # this machine has no record of it, or one of another size
+                problems.append(error)
+        if len(problems) == len(machines()):
+            raise problems[-1]
     return expected
 
 
@@ -214,15 +203,10 @@ def asked(source: str) -> Question | None:
     return None
 
 
-def wrong_turns(lesson: Lesson) -> list[WrongTurn]:
-    """Returns what the checks of a lesson recognise, with the hint that each gives."""
+def wrong_turns(lesson: Lesson) -> list[Exercise]:
+    """Returns the checks of a lesson that recognise misconceptions: each has them by name, with the hint it gives."""
     checks = vars(importlib.import_module(f"course_utils.lessons.{lesson.slug}.checks")).values()
-    return [
-        WrongTurn(check.name, key.replace("_", " "), hint)
-        for check in checks
-        if isinstance(check, Exercise)
-        for key, hint in check.hints.items()
-    ]
+    return [check for check in checks if isinstance(check, Exercise) and check.hints]
 
 
 def presenter_notes(lesson: Lesson) -> str:

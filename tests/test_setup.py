@@ -4,11 +4,9 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
-import time
 import tomllib
 import zipfile
 from importlib.metadata import distributions
@@ -36,15 +34,12 @@ def pins(name):
 # --- pins ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "constraints.txt"])
-def test_every_pin_is_exact_and_platform_independent(name):
-    for package, specifier in pins(name).items():
+def test_every_pin_is_exact_platform_independent_and_there_once():
+    direct, others = pins("requirements.txt"), pins("constraints.txt")
+    assert not direct.keys() & others.keys()
+    for package, specifier in (direct | others).items():
         assert re.fullmatch(r"==[\w.]+", specifier), f"{package}{specifier}"
         assert not package.startswith(("nvidia-cu", "triton")), "torch pins these for each of its builds"
-
-
-def test_no_package_is_pinned_twice():
-    assert not pins("requirements.txt").keys() & pins("constraints.txt").keys()
 
 
 def test_conda_environment_equals_the_requirements():
@@ -116,34 +111,25 @@ def with_version(folder, version):
     return [sys.executable, runner, folder / "make.py"]
 
 
-def assert_one_line(done, *words):
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    for word in words:
-        assert word in done.stderr
-
-
-@pytest.mark.parametrize("version", [(3, 8, 0), (3, 14, 0)])
-def test_wrong_python_says_which_one_to_install(tmp_path, version):
-    folder = copy_of_make(tmp_path / "course")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    command = [*with_version(folder, version), "lab"]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": str(empty)})
-    assert_one_line(done, f"Python {version[0]}.{version[1]};", "3.11 to 3.13", "Install Python 3.13")
-
-
 @POSIX
-def test_wrong_python_names_the_right_one_on_the_path(tmp_path):
+@pytest.mark.parametrize(
+    ("version", "there", "words"),
+    [
+        ((3, 8, 0), [], "Python 3.8; .*3.11 to 3.13.*Install Python 3.13"),
+        ((3, 14, 0), ["python3.12"], "run: python3.12"),
+    ],
+)
+def test_a_wrong_python_says_which_one_to_take(tmp_path, version, there, words):
     folder = copy_of_make(tmp_path / "course")
     programs = tmp_path / "bin"
     programs.mkdir()
     script(programs / "python3.13", "exit 127")  # a version manager's stand-in for a Python that is not there
-    script(programs / "python3.12", "exit 0")
-    command = [*with_version(folder, (3, 10, 0)), "test", "lint"]
+    for name in there:
+        script(programs / name, "exit 0")
+    command = [*with_version(folder, version), "lab"]
     done = subprocess.run(command, capture_output=True, text=True, env={"PATH": str(programs)})
-    assert_one_line(done, "run: python3.12 make.py test lint")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert re.search(words, done.stderr)
 
 
 # --- an environment from a small index ------------------------------------------------------------------------------
@@ -249,7 +235,7 @@ def test_failed_update_says_what_to_do_and_is_tried_again(installed):
     requirements.write_text(before + "notthere==1.0\n", encoding="utf-8")
     failed = installed.setup()
     assert failed.returncode == 1
-    assert "notthere" in failed.stderr
+    assert "notthere" in failed.stdout + failed.stderr
     assert "run the same command again" in failed.stderr
     assert "Traceback" not in failed.stderr
     requirements.write_text(before, encoding="utf-8")
@@ -262,14 +248,13 @@ def test_second_run_calls_no_pip_until_an_input_changes(installed):
     installed.forbid_pip()
     again = installed.setup()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-    for name in environment.INPUTS:
-        path = installed.root / name
-        before = path.read_bytes()
-        path.write_bytes(before + b"\n# changed\n")
-        changed = installed.setup()
-        assert changed.returncode == 1, name
-        assert "pip was called" in changed.stderr
-        path.write_bytes(before)
+    path = installed.root / "constraints.txt"
+    before = path.read_bytes()
+    path.write_bytes(before + b"\n# changed\n")
+    changed = installed.setup()
+    path.write_bytes(before)
+    assert changed.returncode == 1
+    assert "pip was called" in changed.stderr
 
 
 @POSIX
@@ -281,61 +266,6 @@ def test_moved_folder_gets_a_new_environment(installed, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "making it anew" in done.stdout
-
-
-@POSIX
-def test_setup_that_is_stopped_ends_cleanly_and_the_next_run_goes_on(tmp_path):
-    course = SmallCourse(tmp_path)
-    slow = course.root / "backend.py"
-    waiting = tmp_path / "waiting"
-    slow.write_text(
-        f"import pathlib, time\npathlib.Path({str(waiting)!r}).touch()\ntime.sleep(600)\n" + BACKEND, encoding="utf-8"
-    )
-    command = [sys.executable, course.root / "make.py", "setup"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=course.environ, start_new_session=True
-    ) as process:
-        deadline = time.monotonic() + 120
-        while not waiting.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        _, message = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "Traceback" not in message
-    assert "run the same command again" in message
-    slow.write_text(BACKEND, encoding="utf-8")
-    done = course.setup()
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Making an environment" not in done.stdout
-    assert course.origins() == ["ordinary", "ordinary"]
-
-
-@POSIX
-def test_python_without_venv_gets_the_line_that_installs_it(tmp_path):
-    course = SmallCourse(tmp_path)
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text(
-        "import importlib.machinery as machinery\n"
-        "find = machinery.PathFinder.find_spec\n"
-        "def without(name, path=None, target=None):\n"
-        "    return None if name == 'ensurepip' else find(name, path, target)\n"
-        "machinery.PathFinder.find_spec = without\n",
-        encoding="utf-8",
-    )
-    done = course.setup(PYTHONPATH=str(hidden))
-    assert_one_line(done, f"Python {sys.version_info[0]}.{sys.version_info[1]}", "Install")
-
-
-@pytest.mark.parametrize(
-    ("release", "words"),
-    [
-        ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', "sudo apt install python3.12-venv"),
-        ("ID=fedora\n", "Install a full Python 3.12"),
-    ],
-)
-def test_venv_remedy_fits_the_system(release, words):
-    assert words in environment.venv_remedy((3, 12), release)
 
 
 @pytest.mark.parametrize(
@@ -352,9 +282,6 @@ def test_the_small_build_is_hinted_at_only_where_it_helps(tmp_path, monkeypatch,
     monkeypatch.setattr(environment, "has_nvidia_gpu", lambda: gpu)
     hints = "\n".join(environment.size_hints(tmp_path, index))
     assert (f"TORCH_INDEX_URL={environment.CPU_INDEX} make lab" in hints) == shown
-    (tmp_path / ".venv/lib/python3.12/site-packages/torch-2.13.0.dist-info").mkdir(parents=True)
-    if os.name != "nt":
-        assert environment.size_hints(tmp_path, index) == [], "torch is there: nothing large will be downloaded"
 
 
 # --- verbs ----------------------------------------------------------------------------------------------------------
@@ -370,13 +297,13 @@ def test_every_verb_of_the_makefile_is_one_of_make_py():
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["fly"], "no verb 'fly'"), (["test", "moon"], "no stage moon"), (["lint", "moon"], "no check moon")],
+    [(["fly"], "no verb 'fly'"), (["test", "moon"], "no stage moon")],
 )
 def test_unknown_words_are_named_beside_the_known_ones(arguments, words):
     done = subprocess.run([sys.executable, ROOT / "make.py", *arguments], capture_output=True, text=True)
     assert done.returncode == 2
     assert words in done.stderr
-    assert "lint" in done.stderr or "format" in done.stderr
+    assert "lint" in done.stderr
 
 
 def test_test_runs_every_stage_and_names_those_that_failed(monkeypatch, capfd):
@@ -396,15 +323,6 @@ def test_test_runs_every_stage_and_names_those_that_failed(monkeypatch, capfd):
     assert "failed: tests, notebooks, book, lab in" in capfd.readouterr().out
     assert verbs.test(["lint", "serial"]) == 0
     assert ran[-1] == "pytest -q -m serial tests"
-
-
-def test_stages_that_were_not_asked_for_are_left_out():
-    (book,), (lab,) = verbs.FILES["book"], verbs.FILES["lab"]
-    assert {f"--ignore={book}", f"--ignore={lab}"} <= set(verbs._places(["tests"]))
-    assert f"--ignore={lab}" not in set(verbs._places(["tests", "lab"]))
-    assert list(verbs._places(["book", "lab"])) == [book, lab]
-    assert (ROOT / book).is_file()
-    assert (ROOT / lab).is_file()
 
 
 @POSIX
@@ -491,12 +409,15 @@ def lessons(tmp_path):
     return Lessons(tmp_path)
 
 
-def test_first_refresh_copies_lessons_and_scripts(lessons):
+def test_first_refresh_copies_lessons_and_scripts_and_leaves_other_files_alone(lessons):
+    own = lessons.workspace / "my_notes.ipynb"
+    own.write_text("{}")
     assert lessons.sources() == ["a = 1", "a + 1"]
     assert (lessons.workspace / "scripts" / "ranks.py").read_text() == "print(1)\n"
     assert len(lessons.first) == 1
     assert lessons.name in lessons.first[0]
     assert lessons.refresh() == []
+    assert own.read_text() == "{}"
 
 
 def test_a_lesson_that_was_only_run_keeps_its_outputs_until_the_course_changes_it(lessons):
@@ -524,17 +445,6 @@ def test_a_changed_lesson_stays_and_the_new_version_comes_beside_it_once(lessons
     assert "new2" in lessons.refresh()[0], "a version that was put beside may hold work by now"
 
 
-def test_taking_the_new_version_over_makes_the_lesson_untouched_again(lessons):
-    lessons.edit()
-    lessons.publish("a = 2")
-    lessons.refresh()
-    (lessons.workspace / "00_measuring.new.ipynb").replace(lessons.workspace / lessons.name)
-    assert lessons.refresh() == []
-    lessons.publish("a = 3")
-    lessons.refresh()
-    assert lessons.sources() == ["a = 3"]
-
-
 def test_new_stored_outputs_reach_an_untouched_lesson_and_bother_no_changed_one(lessons):
     lessons.publish("a = 1", "a + 1", stored="recorded again")
     assert lessons.refresh() == []
@@ -547,8 +457,6 @@ def test_new_stored_outputs_reach_an_untouched_lesson_and_bother_no_changed_one(
 
 def test_pages_that_lessons_link_to_are_brought_up_to_date(tmp_path):
     book, workspace = tmp_path / "book", tmp_path / "workspace"
-    copy_pages(book, workspace)
-    assert not workspace.exists()
     book.mkdir()
     (book / "glossary.md").write_text("one", encoding="utf-8")
     (book / "build.py").touch()
@@ -559,15 +467,11 @@ def test_pages_that_lessons_link_to_are_brought_up_to_date(tmp_path):
     assert (workspace / "book" / "glossary.md").read_text(encoding="utf-8") == "two"
 
 
-@pytest.mark.parametrize("damage", ["", "[]"])
-def test_a_lost_manifest_loses_no_work(lessons, damage):
+def test_a_lost_manifest_or_a_damaged_notebook_loses_no_work(lessons):
     lessons.edit()
-    (lessons.workspace / MANIFEST).write_text(damage)
+    (lessons.workspace / MANIFEST).write_text("[]")
     lessons.refresh()
     assert lessons.sources()[0] == "a = 100"
-
-
-def test_a_damaged_notebook_counts_as_changed(lessons):
     (lessons.workspace / lessons.name).write_text('{"cells": [')
     lessons.publish("a = 2")
     assert "it stays" in lessons.refresh()[0]
@@ -580,32 +484,7 @@ def test_a_deleted_lesson_comes_back(lessons):
     assert lessons.sources() == ["a = 1", "a + 1"]
 
 
-@pytest.mark.parametrize("edited", [True, False])
-def test_a_lesson_that_left_the_course_goes_unless_it_was_changed(lessons, edited):
-    if edited:
-        lessons.edit()
-    (lessons.originals / lessons.name).unlink()
-    assert "no longer part of the course" in lessons.refresh()[0]
-    assert (lessons.workspace / lessons.name).exists() == edited
-    assert lessons.refresh() == []
-
-
-def test_a_learners_own_notebook_is_left_alone(lessons):
-    own = lessons.workspace / "my_notes.ipynb"
-    own.write_text("{}")
-    assert lessons.refresh() == []
-    assert own.read_text() == "{}"
-
-
 # --- CI -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_ci_script_is_valid_and_executable():
-    path = ROOT / ".ci" / "run"
-    subprocess.run(["bash", "-n", path], check=True)
-    assert os.access(path, os.X_OK)
-    assert "make test" in path.read_text().splitlines()[-1]
 
 
 def test_workflows_are_valid_and_run_what_ci_runs():

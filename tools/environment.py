@@ -9,16 +9,17 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 STAMP = "course-setup.json"
-LOG = "course-setup.log"
 INPUTS = ("requirements.txt", "constraints.txt", "pyproject.toml")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-LARGE_MB = 20
-"""Downloads from this size on get a line of their own."""
+# Settings of JupyterLab with which the course works offline: no news, no look for updates, no list of extensions.
+OFFLINE = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
+}
 
 
 class SetupError(Exception):
@@ -36,20 +37,30 @@ def variables(root: Path) -> dict[str, str]:
     Jupyter's and IPython's folders lie inside the project: nothing is registered outside it, and a start-up file or a
     kernel in the user's home does not change what a lesson shows.
     """
-    jupyter = root / ".jupyter"
-    changed = {
-        "VIRTUAL_ENV": str(root / ".venv"),
-        "PATH": os.pathsep.join([str(venv_python(root).parent), os.environ.get("PATH", os.defpath)]),
-        "JUPYTER_CONFIG_DIR": str(jupyter / "config"),
-        "JUPYTER_DATA_DIR": str(jupyter / "data"),
-        "JUPYTER_RUNTIME_DIR": str(jupyter / "runtime"),
-        "JUPYTERLAB_SETTINGS_DIR": str(jupyter / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(jupyter / "workspaces"),
-        "JUPYTER_PREFER_ENV_PATH": "1",
-        "IPYTHONDIR": str(jupyter / "ipython"),
-    }
-    dropped = {"PYTHONHOME", "JUPYTER_PATH", "JUPYTER_CONFIG_PATH"}
-    return {name: value for name, value in os.environ.items() if name not in dropped} | changed
+    path = os.pathsep.join([str(venv_python(root).parent), os.environ.get("PATH", os.defpath)])
+    return jupyter_variables(root / ".jupyter") | {"VIRTUAL_ENV": str(root / ".venv"), "PATH": path}
+
+
+def jupyter_variables(home: Path) -> dict[str, str]:
+    """Return the environment variables with which all that Jupyter and IPython write goes to one folder."""
+    folders = {f"JUPYTER_{name.upper()}_DIR": home / name for name in ("config", "data", "runtime")}
+    folders |= {f"JUPYTERLAB_{name.upper()}_DIR": home / name for name in ("settings", "workspaces")}
+    folders["IPYTHONDIR"] = home / "ipython"
+    dropped = {"PYTHONHOME", "JUPYTER_PATH", "JUPYTER_CONFIG_PATH", "JUPYTERLAB_DIR"}
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return kept | {name: str(folder) for name, folder in folders.items()} | {"JUPYTER_PREFER_ENV_PATH": "1"}
+
+
+def open_jupyterlab(python: Path | str, arguments: list[str], settings: dict[str, str]) -> int:
+    """Start JupyterLab, in place of this process where the system can do that, and return its exit code."""
+    command = [str(python), "-m", "jupyterlab", *arguments]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")  # in a container there is often no other user
+    if os.name != "nt":
+        # Its signals and its questions are its own.
+        sys.stdout.flush()
+        os.execve(command[0], command, settings)
+    return subprocess.run(command, env=settings).returncode
 
 
 def prepare(root: Path) -> Path:
@@ -99,35 +110,16 @@ def size_hints(root: Path, torch_index: str | None) -> list[str]:
     """Return what is worth knowing before torch is downloaded: which build suits a machine without an NVIDIA GPU."""
     if torch_index or _torch_is_installed(root) or platform.system() != "Linux" or has_nvidia_gpu():
         return []
-    hints = [
+    return [
         "No NVIDIA GPU found. The ordinary torch for Linux is a large download with CUDA; the CPU build is small.",
-        f"To choose it, press Ctrl-C and run:  TORCH_INDEX_URL={CPU_INDEX} make lab",
+        f"To choose it, press Ctrl-C and run:  TORCH_INDEX_URL={CPU_INDEX} make lab\n",
     ]
-    if Path("/dev/kfd").exists():
-        hints.append("For an AMD GPU, set TORCH_INDEX_URL to the ROCm address that pytorch.org/get-started shows.")
-    return [*hints, ""]
 
 
 def has_nvidia_gpu() -> bool:
     """Say whether anything here points to an NVIDIA GPU with a driver."""
     signs = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/usr/lib/wsl/lib/nvidia-smi")
     return shutil.which("nvidia-smi") is not None or any(Path(sign).exists() for sign in signs)
-
-
-def venv_remedy(version: tuple[int, int], release: str) -> str:
-    """Return the line that installs the venv module.
-
-    Args:
-        version: Major and minor version of the Python in use.
-        release: The text of /etc/os-release, empty where there is none.
-    """
-    name = f"Python {version[0]}.{version[1]}"
-    families = re.findall(r'^ID(?:_LIKE)?="?([^"\n]*)', release, flags=re.MULTILINE)
-    if {"debian", "ubuntu"} & set(" ".join(families).split()):
-        return f"{name} has no venv module. Install it: sudo apt install python{version[0]}.{version[1]}-venv"
-    return (
-        f"{name} lacks its venv or ensurepip module. Install a full {name} (python.org has one), then run this again."
-    )
 
 
 def _digest(root: Path, torch_index: str | None) -> str:
@@ -172,8 +164,11 @@ def _adopt(root: Path) -> bool:
 
 def _create(root: Path) -> None:
     if not all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")):
-        release = Path("/etc/os-release")
-        raise SetupError(venv_remedy(sys.version_info[:2], release.read_text() if release.exists() else ""))
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise SetupError(
+            f"Python {version} has no venv module. Install it (Debian, Ubuntu: sudo apt install python{version}-venv; "
+            f"elsewhere a full Python {version}, as python.org has), then run this again."
+        )
     folder = root / ".venv"
     if folder.exists():
         print("The environment in .venv is incomplete or was moved: making it anew.")
@@ -206,82 +201,21 @@ def _install(root: Path, torch_index: str | None, stamp: dict) -> None:
 
 
 def _run_pip(root: Path, words: str, command: list) -> None:
-    """Run pip with its many lines in a log, and show what a person wants to see of them.
+    """Run pip, which shows its own progress.
 
     Raises:
         SetupError: pip failed.
     """
-    log_path = root / ".venv" / LOG
-    settings = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONUNBUFFERED": "1"}
+    print(f"{words} ...", flush=True)
+    settings = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if "PYTHONDONTWRITEBYTECODE" not in os.environ:
         # Compiling everything takes as long as installing it; Python compiles what is imported when it first is.
         settings["PIP_NO_COMPILE"] = "1"
-    print(f"{words} ...", flush=True)
-    lines: list[str] = []
-    ended = threading.Event()
-    with (
-        open(log_path, "a", encoding="utf-8") as log,
-        subprocess.Popen(
-            command,
-            cwd=root,
-            env=variables(root) | settings,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        ) as process,
-    ):
-        threading.Thread(target=_count_seconds, args=[ended], daemon=True).start()
-        try:
-            for line in process.stdout:
-                log.write(line)
-                lines.append(line.rstrip())
-                if words_of_step := _step(line):
-                    print(f"  {words_of_step}", flush=True)
-            code = process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-        finally:
-            ended.set()
-    if code:
-        raise SetupError(_explain(lines, log_path))
-
-
-def _count_seconds(ended: threading.Event) -> None:
-    """Show on a terminal that something is still going on."""
-    started = time.monotonic()
-    while sys.stdout.isatty() and not ended.wait(1):
-        print(f"\r  {_duration(time.monotonic() - started)} ", end="\r", flush=True)
-
-
-def _step(line: str) -> str | None:
-    """Return what one of pip's lines tells a person who waits: a large download, or the writing at the end."""
-    download = re.match(r"\s*Downloading (\S+) \(([\d.]+) ([MG])B\)", line)
-    if download:
-        name, size, unit = download.groups()
-        megabytes = float(size) * (1000 if unit == "G" else 1)
-        package = "-".join(name.split("/")[-1].split("-")[:2])
-        return f"downloading {package} ({size} {unit}B)" if megabytes >= LARGE_MB else None
-    if line.startswith("Installing collected packages:"):
-        return f"writing {line.count(',') + 1} packages to .venv"
-    return None
-
-
-def _explain(lines: list[str], log_path: Path) -> str:
-    errors = [line for line in lines if line.startswith("ERROR")] or lines[-8:]
-    text = "\n".join(lines)
-    if "No space left" in text:
-        advice = "The disk is full: free some space"
-    elif re.search("Temporary failure in name resolution|Network is unreachable|NewConnectionError|timed out", text):
-        advice = "The package index could not be reached: check the connection"
-    elif "No matching distribution" in text:
-        advice = "A package was not found: check the connection, and TORCH_INDEX_URL if you set it"
-    else:
-        advice = f"All of pip's words are in {log_path}: mend what it names"
-    return "\n".join([*errors[-8:], "", f"{advice}, then run the same command again. What was downloaded is kept."])
+    if subprocess.run(command, cwd=root, env=variables(root) | settings).returncode:
+        raise SetupError(
+            "pip says above what is wrong: mend it (free disk space, a connection, TORCH_INDEX_URL if you set it), "
+            "then run the same command again. What was downloaded is kept."
+        )
 
 
 def _duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tools.counts import main as print_counts
-from tools.environment import SetupError, prepare, variables
+from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, variables
 from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,12 +40,6 @@ What follows in ARGS="..." goes to the program behind the verb: make lab ARGS="-
 Without make:  python3 make.py lab -- --no-browser --port 9999
 TORCH_INDEX_URL=... make lab  takes torch from another index. Delete .venv to choose anew.
 """
-
-LAB_SETTINGS = {
-    # The course works offline: no news, no look for updates, no list of extensions from a package index.
-    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
-    "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
-}
 
 
 def main(arguments: list[str]) -> int:
@@ -90,16 +84,8 @@ def lab(arguments: list[str]) -> int:
     python = prepare(ROOT)
     workspace([])
     _write_lab_settings()
-    command = [python, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT / 'workspace'}"]
-    command.append(f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}")
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        command.append("--allow-root")  # in a container there is often no other user
-    command = [str(part) for part in [*command, *arguments]]
-    if os.name != "nt":
-        # JupyterLab takes the place of this process, so that its signals and its questions are its own.
-        sys.stdout.flush()
-        os.execve(command[0], command, variables(ROOT))
-    return _run(command)
+    options = [f"--ServerApp.root_dir={ROOT / 'workspace'}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}"]
+    return open_jupyterlab(python, [*options, *arguments], variables(ROOT))
 
 
 def test(arguments: list[str]) -> int:
@@ -133,27 +119,13 @@ def test(arguments: list[str]) -> int:
     return 1 if failed else 0
 
 
-def book(arguments: list[str]) -> int:
-    """Build the book."""
-    return _run([prepare(ROOT), "-m", "authoring.pages.build", *arguments])
-
-
 def record(arguments: list[str]) -> int:
     """Record lessons; after a reference record, bring everything up to date that follows from the records."""
     code = _course("record")(arguments)
     asks_for_help = {"-h", "--help"} & set(arguments)
     if "--reference" not in arguments or asks_for_help or code not in (0, 1):
         return code  # 2 is wrong use, and 130 is Ctrl-C
-    return max(code, refresh_generated([]))
-
-
-def refresh_generated(arguments: list[str]) -> int:
-    """Bring everything up to date that is committed and follows from records."""
-    return _run([prepare(ROOT), "-m", "authoring.pages.refresh", *arguments])
-
-
-def _authoring(verb: str) -> Callable[[list[str]], int]:
-    return lambda arguments: _run([prepare(ROOT), "-m", "authoring", verb, *arguments])
+    return max(code, VERBS["refresh"]([]))
 
 
 def _module(*words: str) -> Callable[[list[str]], int]:
@@ -166,21 +138,15 @@ def _course(verb: str) -> Callable[[list[str]], int]:
 
 
 def lint(arguments: list[str]) -> int:
-    """Check the style of code and notebooks; ``--fix`` mends it, and names choose single checks."""
+    """Check the style of code and notebooks; ``--fix`` mends it."""
     fix = "--fix" in arguments
-    chosen = [argument for argument in arguments if argument != "--fix"]
-    checks = {
-        "check": ["-m", "ruff", "check", *(["--fix"] if fix else []), "."],
-        "format": ["-m", "ruff", "format", *([] if fix else ["--check"]), "."],
-        "notebooks": ["-m", "authoring.normal_form", *(["--write", "--no-execute"] if fix else ["--check"])],
-    }
-    unknown = sorted(set(chosen) - set(checks))
-    if unknown:
-        print(f"There is no check {', '.join(unknown)}. The checks are {', '.join(checks)}.", file=sys.stderr)
-        return 2
     python = prepare(ROOT)
-    codes = [_run([python, *checks[name]]) for name in checks if not chosen or name in chosen]
-    return max(codes)
+    commands = (
+        ["-m", "ruff", "check", *(["--fix"] if fix else []), "."],
+        ["-m", "ruff", "format", *([] if fix else ["--check"]), "."],
+        ["-m", "authoring.normal_form", *(["--write", "--no-execute"] if fix else ["--check"])],
+    )
+    return max([_run([python, *command]) for command in commands])
 
 
 def _commands(stages: list[str]) -> Iterator[tuple[str, list[str] | None]]:
@@ -224,9 +190,9 @@ FILES = {"book": ("tests/authoring/test_book.py",), "lab": ("tests/test_lab.py",
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "lab": lab,
     "test": test,
-    "book": book,
+    "book": _module("authoring.pages.build"),
     "record": record,
-    "refresh": refresh_generated,
+    "refresh": _module("authoring.pages.refresh"),
     "check": _course("check"),
     "report": _module("authoring.report"),
     "demo": _module("authoring", "demo"),
@@ -257,4 +223,4 @@ def _write_lab_settings() -> None:
     folder = Path(variables(ROOT)["JUPYTER_CONFIG_DIR"]) / "labconfig"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "default_setting_overrides.json"
-    path.write_text(json.dumps(LAB_SETTINGS, indent=1), encoding="utf-8")
+    path.write_text(json.dumps(OFFLINE, indent=1), encoding="utf-8")

@@ -19,10 +19,6 @@ def refresh(originals: Path, workspace: Path) -> list[str]:
     stays as it is; if its original changed too, the new version is put beside it once, for instance as
     ``04_pinned_memory.new.ipynb``. A deleted file comes back, which is how to start a lesson over.
 
-    Args:
-        originals: The folder with the course's notebooks.
-        workspace: The learner's folder; made if it is not there.
-
     Returns:
         What a learner wants to know, one sentence each; nothing where nothing happened.
     """
@@ -56,16 +52,6 @@ def refresh(originals: Path, workspace: Path) -> list[str]:
             continue
         manifest[name] = {"version": version, "content": content}
 
-    for name, entry in handed_out.items():
-        copy = workspace / name
-        if name in manifest or not copy.exists():
-            continue
-        if _content(copy) == entry.get("content"):
-            copy.unlink()
-            sentences.append(f"{name} is no longer part of the course; you had not changed it, so it is gone here too.")
-        else:
-            sentences.append(f"{name} is no longer part of the course; you changed it, so it stays.")
-
     write_whole(workspace / MANIFEST, json.dumps({"files": manifest}, indent=1))
     if refreshed:
         sentences.insert(0, f"Brought up to date what you had not changed: {', '.join(refreshed)}")
@@ -79,10 +65,6 @@ def copy_pages(book: Path, workspace: Path) -> None:
 
     A lesson links to ``../book/glossary.md``. Nothing lies above JupyterLab's root, which is the workspace, so it opens
     ``book/glossary.md`` there. The pages are no work of the learner's: a changed copy is replaced.
-
-    Args:
-        book: The folder with the pages.
-        workspace: The learner's folder.
     """
     for page in sorted(book.glob("*.md")):
         target = workspace / "book" / page.name

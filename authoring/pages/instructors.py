@@ -10,7 +10,6 @@ from authoring.teaching import demo_minutes, expectations, rendered, routes, wro
 from course_utils.records.lessons import find_lessons
 
 SLIDES = "slides"
-_AUTHORING = Path(__file__).resolve().parents[1]
 
 
 def generated() -> dict[str, str]:
@@ -40,22 +39,7 @@ def generated() -> dict[str, str]:
 def add_slides(html: Path) -> None:
     """Writes the slides beside the pages of the book, where they share its copy of reveal.js and MathJax.
 
-    Only what is older than its notebook, or than the code that makes slides, is made again.
-
     Raises:
         LessonError: if a lesson has no slides.
     """
-    folder = html / SLIDES
-    lessons = find_lessons()
-    for page in set(folder.glob("*.html")) - {folder / f"{lesson.name}.html" for lesson in lessons}:
-        page.unlink()  # of a lesson that is gone
-    makers = [_AUTHORING / name for name in ("slides.py", "room_text.py", "teaching.py")]
-    makers += [_AUTHORING.parent / "book" / "instructors.yml", *(_AUTHORING / "templates" / "slides").iterdir()]
-    newest = max(path.stat().st_mtime for path in makers)
-    stale = []
-    for lesson in lessons:
-        page = folder / f"{lesson.name}.html"
-        if not page.is_file() or page.stat().st_mtime < max(newest, lesson.path.stat().st_mtime):
-            stale.append(lesson)
-    if stale:
-        write_slides(stale, folder, assets="../_static")
+    write_slides(find_lessons(), html / SLIDES, assets="../_static")

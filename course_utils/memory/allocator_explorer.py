@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import html
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from course_utils.memory.allocator import (
-    AllocatorOptions,
-    AllocatorRun,
-    Event,
-    options_of,
-    simulate_allocator,
-)
+from course_utils.memory.allocator import AllocatorRun, Event, simulate_allocator
 from course_utils.memory.allocator_figures import LOOKS, MIB, rows_of
 from course_utils.show.formats import format_bytes
 from course_utils.show.viewer import StoredView, Viewer, field, stored_view
 
 
 def _sizes(*values: int, none: str = "none") -> dict[str, Any]:
-    return {"options": {str(value) if value else none: value for value in values}}
+    return {"options": [(str(value) if value else none, value) for value in values]}
 
 
 # The options' defaults, and what their fields offer.
@@ -131,33 +123,23 @@ def _numbers(run: AllocatorRun, after: int) -> str:
     )
 
 
-def allocator_frames(runs: Mapping[str, AllocatorRun] | AllocatorRun) -> StoredView:
+def allocator_frames(runs: Mapping[str, AllocatorRun]) -> StoredView:
     """Show runs event by event in a page without a kernel, such as the book. All that it needs is in the page.
 
     Where scripts are not allowed, such as on GitHub, the numbers of the runs remain.
 
-    Args:
-        runs: the runs to choose from, by what they are called; or one run.
-
-    Returns:
-        An object that shows itself.
-
     Raises:
-        ValueError: if there is no run, or there are more events than a page can hold.
+        ValueError: if there are more events than a page can hold.
 
     Example:
         >>> from course_utils.memory.allocator import Allocate, simulate_allocator
-        >>> allocator_frames(simulate_allocator([Allocate("a", 3 * 2**20)]))
+        >>> allocator_frames({"default options": simulate_allocator([Allocate("a", 3 * 2**20)])})
         default options
         1 events, options: defaults
         reserved   peak 20 MiB, at the end 20 MiB
         allocated  peak 3 MiB, at the end 3 MiB
         taken from the device 1 times, given back 0 times, 0 retries
     """
-    if isinstance(runs, AllocatorRun):
-        runs = {runs.options.text or "default options": runs}
-    if not runs:
-        raise ValueError("allocator_frames() needs a run: pass one, or a dictionary of them")
     frames = sum(len(run) + 1 for run in runs.values())
     if frames > MOST_FRAMES:
         raise ValueError(
@@ -170,77 +152,42 @@ def allocator_frames(runs: Mapping[str, AllocatorRun] | AllocatorRun) -> StoredV
     return StoredView(text, stored_view("allocator", states, fallback, [field("run", "Allocator", runs)], run=first))
 
 
-def allocator_explorer(
-    events: Iterable[Event],
-    *,
-    options: AllocatorOptions | str | None = None,
-    cap_bytes: int | None = None,
-    device_bytes: int | None = None,
-) -> Viewer:
+def allocator_explorer(events: Iterable[Event], *, cap_bytes: int | None = None) -> Viewer:
     """A form for JupyterLab: step through events, play, scrub, and turn every knob of the allocator.
 
     Args:
-        events: as for :func:`course_utils.simulate_allocator`.
-        options: what the fields show first.
+        events: as for :func:`course_utils.memory.allocator.simulate_allocator`.
         cap_bytes: the first limit; its field counts in MiB and rounds up.
-        device_bytes: the device's memory; fixed.
-
-    Returns:
-        A widget.
 
     Raises:
-        ValueError: if an event or an option makes no sense.
+        ValueError: if an event makes no sense.
     """
     events = tuple(events)
-    options = options_of(options)
-    simulate_allocator(events, options=options, cap_bytes=cap_bytes, device_bytes=device_bytes)  # refuses bad input
-    chosen = {**_chosen(options), "cap": 0 if cap_bytes is None else max(1, -(-cap_bytes // MIB)), "at": 0}
-    viewer = Viewer(view="allocator", form=_form(chosen), chosen=chosen)
-    shown: dict[str, Any] = {}
+    chosen = {name: default for name, (default, _) in _OPTIONS.items()}
+    chosen |= {"cap": 0 if cap_bytes is None else max(1, -(-cap_bytes // MIB)), "at": 0}
+    form = [field(name, name, **more) for name, (_, more) in _OPTIONS.items()]
+    form.append(field("cap", "limit in MiB (0: none)", min=0, max=max(2**20, chosen["cap"]), step=10))
+    viewer = Viewer(view="allocator", form=form, chosen=chosen)
+    run = simulate_allocator(events, cap_bytes=cap_bytes)
 
     def simulate(_: Any = None) -> None:
-        settings = {key: value for key, value in viewer.chosen.items() if key != "at"}
-        if settings != shown.get("settings"):
-            try:
-                asked, cap = _written(settings), settings["cap"] * MIB or None
-                run = simulate_allocator(events, options=asked, cap_bytes=cap, device_bytes=device_bytes)
-            except ValueError as error:
-                viewer.message = f"{error}. Still shown: {shown['run'].options.text or '(defaults)'}."
-                return
-            moments = range(len(run) + 1) if len(run) <= MOST_FRAMES else ()
-            shown.update(settings=settings, run=run, state=_state(run, moments))
-        run, state = shown["run"], shown["state"]
-        if not state["frames"]:  # of a long run one at a time
-            at = min(viewer.chosen["at"], len(run))
-            state = {**state, "frames": {str(at): _frame(run, at)}}
+        nonlocal run
+        try:
+            cap = viewer.chosen["cap"] * MIB or None
+            run = simulate_allocator(events, options=_written(viewer.chosen), cap_bytes=cap)
+        except ValueError as error:
+            viewer.message = f"{error}. Still shown: {run.options.text or '(defaults)'}."
+            return
+        # Of a long run there is one frame at a time.
+        moments = range(len(run) + 1) if len(run) <= MOST_FRAMES else [min(viewer.chosen["at"], len(run))]
         viewer.message = f"PYTORCH_ALLOC_CONF={run.options.text or '(defaults)'}"
-        viewer.state = state
+        viewer.state = _state(run, moments)
 
     viewer.observe(simulate, "chosen")
     simulate()
     return viewer
 
 
-def _chosen(options: AllocatorOptions) -> dict[str, Any]:
-    """What the fields show of some options; 0 stands for none."""
-    chosen = {name: first for name, (first, _) in _OPTIONS.items()}
-    for name, value in re.findall(r"(\w+):(\[.*?\]|[^,]+)", options.text):
-        if name in chosen:  # a division for each size stays as it is written
-            chosen[name] = value if value.startswith("[") else ast.literal_eval(value)
-    return chosen
-
-
 def _written(chosen: Mapping[str, Any]) -> str:
     """The options as PyTorch reads them, without those that are at their default."""
-    return ",".join(f"{name}:{chosen[name]}" for name, (first, _) in _OPTIONS.items() if chosen[name] != first)
-
-
-def _form(chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A field for each option, with PyTorch's names. What is chosen first is always among the choices."""
-    form = []
-    for name, (_, more) in _OPTIONS.items():
-        options = dict(more.get("options", ()))
-        if options and chosen[name] not in options.values():
-            options[str(chosen[name])] = chosen[name]
-        form.append(field(name, name, options.items(), **{key: more[key] for key in more if key != "options"}))
-    return [*form, field("cap", "limit in MiB (0: none)", min=0, max=max(2**20, chosen["cap"]), step=10)]
+    return ",".join(f"{name}:{chosen[name]}" for name, (default, _) in _OPTIONS.items() if chosen[name] != default)

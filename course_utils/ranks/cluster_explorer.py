@@ -13,7 +13,6 @@ from typing import Any
 from course_utils.ranks.cluster import NOTES, STRATEGIES, expected_s, points_of, settings_of, stored_plans
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape
 from course_utils.records.store import RecordError
-from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.formats import format_bytes, format_count
 from course_utils.show.viewer import StoredView, Viewer, field, stored_view, table_html
 
@@ -78,9 +77,7 @@ def _differences(plans: Sequence[ClusterPlan]) -> list[dict[str, str]]:
     return [{key: setting[key] for key in different} for setting in settings]
 
 
-def cluster_frames(
-    plans: Sequence[ClusterPlan | Unrecorded] | ClusterPlan | Unrecorded, *, memory_bytes: int = 80 * GIB
-) -> StoredView | Unrecorded:
+def cluster_frames(plans: Sequence[ClusterPlan], *, memory_bytes: int = 80 * GIB) -> StoredView:
     """Show plans that were computed ahead in a page without a kernel, such as the book. All it needs is in the page.
 
     A list to choose from appears for each setting in which the plans differ (model, batch, length, precision...), and
@@ -91,25 +88,14 @@ def cluster_frames(
         plans: the plans; no two with the same settings. The first one is shown first.
         memory_bytes: a device's memory, to be drawn as a line at first, in whole GiB; 0 for none.
 
-    Returns:
-        An object that shows itself. If a plan is not recorded yet, that which says so.
-
     Raises:
-        ValueError: if there is no plan, two have the same settings, or the memory is negative.
+        ValueError: if two plans have the same settings.
     """
-    given = (plans,) if isinstance(plans, ClusterPlan | Unrecorded) else tuple(plans)
-    for plan in given:
-        if isinstance(plan, Unrecorded):
-            return plan
-    if not given:
-        raise ValueError("cluster_frames() needs a plan: pass one, or a list of them")
-    settings = _differences(given)
-    if len({tuple(setting.values()) for setting in settings}) < len(given):
+    settings = _differences(plans)
+    if len({tuple(setting.values()) for setting in settings}) < len(plans):
         raise ValueError("two of the plans have the same settings: put their ranks and strategies into one plan")
-    if memory_bytes < 0:
-        raise ValueError(f"memory_bytes is the memory of one device, or 0, got {memory_bytes}")
-    states = [{"when": setting, **_state_of(plan)} for plan, setting in zip(given, settings, strict=True)]
-    by_size = sorted(zip(given, settings, strict=True), key=lambda pair: pair[0].shape.parameters)
+    states = [{"when": setting, **_state_of(plan)} for plan, setting in zip(plans, settings, strict=True)]
+    by_size = sorted(zip(plans, settings, strict=True), key=lambda pair: pair[0].shape.parameters)
     form = [field(key, key, dict.fromkeys(setting[key] for _, setting in by_size)) for key in settings[0]]
     # First the strategies on so many ranks, then each strategy on every number of them.
     rows = [row for state in states for row in state["rows"]]
@@ -117,7 +103,7 @@ def cluster_frames(
     form += [field("bars", "bars", views), _memory_field(memory_bytes // GIB)]
     chosen = {**settings[0], "bars": views[0], "memory": memory_bytes // GIB * GIB}
     page = stored_view("cluster", states, _without_scripts(states[0], chosen["memory"]), form, **chosen)
-    return StoredView("\n\n".join(map(repr, given)), page)
+    return StoredView("\n\n".join(map(repr, plans)), page)
 
 
 def _state_of(plan: ClusterPlan) -> dict[str, Any]:
@@ -156,9 +142,6 @@ def cluster_explorer(
         ranks: how many there are first.
         batch: sequences on each rank, first.
         length: tokens of a sequence, first; by default the model's context.
-
-    Returns:
-        A widget.
 
     Raises:
         ValueError: if something makes no sense.

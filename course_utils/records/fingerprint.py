@@ -146,12 +146,7 @@ def _is_literal(node: ast.AST) -> bool:
 
 
 def _text(node: Any, apart: Collection[int]) -> str:
-    """A text for a syntax tree that every version of Python gives: `ast.dump` and `ast.unparse` differ between them.
-
-    Args:
-        node: the tree.
-        apart: the ids of its parts that are left out.
-    """
+    """A text for a syntax tree, the same in every version of Python, without the parts whose ids are ``apart``."""
     if isinstance(node, list):
         return " ".join(_text(item, apart) for item in node if not _only_shows(item))
     if not isinstance(node, ast.AST):

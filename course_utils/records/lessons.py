@@ -117,15 +117,11 @@ def needs(lesson: Lesson) -> dict[str, tuple[str, ...]]:
     """Returns keys of `NEEDS` by experiment: its cell has a tag such as ``needs-cuda``. What needs none is left out.
 
     Raises:
-        LessonError: if the notebook cannot be read, a cell is not valid Python, or a tag names another need.
+        LessonError: if the notebook cannot be read, a cell is not valid Python.
     """
     needed = {}
     for name, tags in _tagged_experiments(lesson):
         needed[name] = tuple(tag.removeprefix("needs-") for tag in tags if tag.startswith("needs-"))
-        if unknown := sorted(set(needed[name]) - set(NEEDS)):
-            raise LessonError(
-                f"{lesson.path.name} says that {name!r} needs {unknown[0]!r}; a notebook may need: {', '.join(NEEDS)}"
-            )
     return {name: keys for name, keys in needed.items() if keys}
 
 

@@ -13,13 +13,7 @@ if TYPE_CHECKING:
 
 
 def memory_explorer(trace: MemoryTrace, colours: Mapping[str, str], words: str) -> StoredView:
-    """A trace to zoom into, and its table; for `MemoryTrace.explore`.
-
-    Args:
-        trace: the trace.
-        colours: of the kinds of memory.
-        words: the picture in words.
-    """
+    """A trace to zoom into, and its table; for `MemoryTrace.explore`."""
     page = stored_view("trace", [_state(trace, colours, words)], f"<p>{html.escape(words)}</p>")
     return StoredView(repr(trace), f"{page}\n{trace._repr_html_()}")
 

@@ -294,16 +294,9 @@ def predict(question: str, unit: str = "x", low: float | None = None, high: floa
     Returns:
         The prediction; ``.reveal(actual)`` compares it with the answer.
 
-    Raises:
-        ValueError: if the question is empty, or the range is.
-
     Example:
         >>> predict("How many times faster is pinned?").answer("3x").reveal(1.5)
         You said 3x; measured 1.5x. Your prediction was too high by a factor of 2.
     """
-    if not question.strip():
-        raise ValueError("predict() needs a question")
-    if low is not None and high is not None and low >= high:
-        raise ValueError(f"low must be below high, got low={low:g} and high={high:g}")
     prediction = Prediction(question, unit, low, high)
     return _locked.get(prediction._key, prediction)

@@ -52,14 +52,7 @@ class Viewer(anywidget.AnyWidget):
 def field(key: str, label: str, options: Iterable[Any] | None = None, **more: Any) -> dict[str, Any]:
     """A field of a viewer's form: a list if it has options (values, or pairs of words and value), else by its value.
 
-    Args:
-        key: of its value in ``chosen``.
-        label: what stands before it.
-        options: what can be chosen.
-        **more: ``min``, ``max`` and ``step`` of a number; ``hint``.
-
-    Returns:
-        The field, as the script reads it.
+    ``more`` is ``min``, ``max`` and ``step`` of a number, or a ``hint``.
     """
     pairs = [each if isinstance(each, tuple) else (str(each), each) for each in options or ()]
     return {"key": key, "label": label, **({"options": pairs} if pairs else {}), **more}
@@ -95,9 +88,6 @@ def stored_view(
         fallback: HTML for where no script runs, such as on GitHub.
         form: the fields.
         **chosen: the fields' first values.
-
-    Returns:
-        HTML.
     """
     content = {"view": view, "form": form, "chosen": chosen, "states": states}
     packed = json.dumps(content, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")

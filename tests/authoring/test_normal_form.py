@@ -11,12 +11,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from authoring import normal_form
 from course_utils.records.lessons import LessonError
-from course_utils.records.notebook_files import dumped, read_notebook
+from course_utils.records.notebook_files import read_notebook
 from tests.made_up_notebooks import code, save, stream, text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,50 +75,15 @@ def test_the_normal_form(untidy: Path):
     }
 
 
-def test_the_normal_form_is_a_valid_notebook_as_jupyterlab_would_save_it(untidy: Path):
+def test_writing_twice_changes_nothing_and_satisfies_the_check(untidy: Path):
+    assert normal_form.check(untidy)
     normal_form.write(untidy, execute=False)
     stored = untidy.read_text(encoding="utf-8")
     notebook = nbformat.reads(stored, as_version=nbformat.NO_CONVERT)
     nbformat.validate(notebook)
-    assert nbformat.writes(notebook) + "\n" == stored
-
-
-def test_writing_twice_changes_nothing_and_satisfies_the_check(untidy: Path):
-    assert normal_form.check(untidy)
-    normal_form.write(untidy, execute=False)
-    first = untidy.read_bytes()
+    assert nbformat.writes(notebook) + "\n" == stored, "as JupyterLab would save it"
     assert not normal_form.write(untidy, execute=False)
-    assert untidy.read_bytes() == first
     assert normal_form.check(untidy) == []
-
-
-cells = st.lists(
-    st.builds(
-        lambda kind, source, identifier, tag, count: {
-            "cell_type": kind,
-            "source": source,
-            "metadata": {"tags": [tag]} if tag and kind == "code" else {},
-            **({"id": identifier} if identifier is not None else {}),
-            **({"outputs": [stream("x")], "execution_count": count} if kind == "code" else {}),
-        },
-        st.sampled_from(["code", "markdown"]),
-        st.text(alphabet="ab \n\t#é\u2028\x0c", max_size=12),
-        st.sampled_from([None, "a", "b", "not valid!", ""]),
-        st.sampled_from([None, "experiment", "stable", "hide-cell"]),
-        st.none() | st.integers(1, 9),
-    ),
-    max_size=8,
-)
-
-
-@given(cells)
-def test_the_normal_form_of_a_normal_form_is_itself(made: list[dict]):
-    notebook = {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    once, problems = normal_form.normalised(notebook, "a.ipynb")
-    again, problems_again = normal_form.normalised(json.loads(json.dumps(once)), "a.ipynb")
-    assert again == once
-    assert problems == problems_again == []
-    nbformat.validate(nbformat.reads(dumped(once), as_version=nbformat.NO_CONVERT))
 
 
 WIDGET = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
@@ -133,22 +96,19 @@ ERROR = {"output_type": "error", "ename": "KeyError", "evalue": "", "traceback":
         (code("x", "experimental"), "unknown tag experimental. The tags are experiment, hide-cell"),
         (code("x", "experiment", "stable", outputs=[stream("x")]), "both experiment and stable"),
         (code("x", "nbval-ignore-output"), "never be checked"),
-        (code("# NBVAL_SKIP\nx"), "an NBVAL comment"),
         (code("x", "stable"), "a stable cell without output. Run: python -m authoring.normal_form --write"),
         (code("x", "stable", outputs=[stream("careful", "stderr")]), "on stderr"),
-        (code("x", "stable", outputs=[stream("in /home/me/x.py")]), r"an absolute path \('/home/me'\)"),
-        (code("x", "stable", outputs=[stream("C:\\Users\\me")]), "an absolute path"),
-        (code("x", "stable", outputs=[stream("<Net at 0x7f3a2c10>")]), "a memory address"),
+        (code("x", "stable", outputs=[stream("in /home/me/x.py")]), "'/home/me', an address or a path"),
+        (code("x", "stable", outputs=[stream("<Net at 0x7f3a2c10>")]), "'0x7f3a2c10', an address"),
         (code("x", "stable", outputs=[ERROR]), "is an error, KeyError"),
         (
             code("x", "stable", outputs=[{"output_type": "display_data", "metadata": {}, "data": WIDGET}]),
             "a widget in a stable cell",
         ),
         ({"cell_type": "raw", "source": "x", "metadata": {}}, "a raw cell"),
-        (text("x", "stable"), "a Markdown cell tagged stable"),
-        (text("x", "slide", "subslide"), "both slide and subslide"),
-        (code("x", "experiment", "slide"), "a slide begins with Markdown"),
-        (text("x", attachments={"a.png": {}}), "a picture is attached"),
+        (text("x", "stable"), "a markdown cell tagged stable"),
+        (text("x", "slide", "subslide"), "both slide and subslide. Keep one"),
+        (code("x", "experiment", "slide"), "a code cell tagged slide"),
     ],
 )
 def test_what_is_refused_is_named_with_notebook_and_cell(tmp_path: Path, cell: dict, message: str):
@@ -161,17 +121,8 @@ def test_what_is_refused_is_named_with_notebook_and_cell(tmp_path: Path, cell: d
     assert path.read_bytes() == before, "a refused notebook was written all the same"
 
 
-def test_a_host_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = save(tmp_path / "01_a.ipynb", code("x", "stable", outputs=[stream("ran on gpu-17, fine")]))
-    assert not any("machine's name" in problem for problem in normal_form.check(path))
-    monkeypatch.setattr("socket.gethostname", lambda: "gpu-17")
-    assert any("this machine's name ('gpu-17')" in problem for problem in normal_form.check(path))
-
-
-@pytest.mark.parametrize(
-    "words", ["ratio 1/2 and a/b/c", "</td></tr>", "https://pytorch.org/tmp/x", "0xFF", "run/data"]
-)
-def test_ordinary_output_is_not_refused(tmp_path: Path, words: str):
+def test_ordinary_output_is_not_refused(tmp_path: Path):
+    words = "ratio 1/2 and a/b/c </td></tr> https://pytorch.org/tmp/x 0xFF run/data"
     path = save(tmp_path / "01_a.ipynb", code("x", "stable", outputs=[stream(words)]))
     assert normal_form.write(path, execute=False)
 
@@ -226,8 +177,6 @@ def test_the_command(untidy: Path, capsys: pytest.CaptureFixture[str], monkeypat
     bad.unlink()
     assert normal_form.main(["--check"]) == 0
     assert capsys.readouterr().out == "1 notebook in normal form\n"
-    assert normal_form.main(["--check", str(bad)]) == 1
-    assert "00_bad.ipynb cannot be read" in capsys.readouterr().err
 
 
 # nbval: the options and the root conftest make it strict
@@ -288,11 +237,8 @@ def test_nbval_sees_what_is_wrong(tidy, cells: list, replace: tuple[str, str] | 
     assert message in run.stdout
 
 
-@pytest.mark.parametrize("position", ["first", "last"])
-def test_nbval_sees_a_dead_kernel_at_once(tidy, position: str):
-    dying = code("import os; os._exit(1)", "experiment")
-    folder = tidy(*([dying, "x = 1"] if position == "first" else ["x = 1", dying]))
-    run = nbval(folder, seconds=110)  # it must not wait for this
+def test_nbval_sees_a_dead_kernel_at_once(tidy):
+    run = nbval(tidy(code("import os; os._exit(1)", "experiment"), "x = 1"), seconds=110)  # it must not wait for this
     assert run.returncode == 1
     assert "The kernel died" in run.stdout
 

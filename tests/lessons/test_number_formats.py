@@ -44,17 +44,6 @@ def test_a_format_has_torchs_range(name: str) -> None:
 
 
 @every_dtype
-def test_every_pattern_of_a_short_format_decodes_as_in_torch(name: str) -> None:
-    layout = FORMATS[name]
-    codes = range(2 ** (layout.bits - 1)) if layout.bits <= 16 else random.Random(1).sample(range(2**31), 5000)
-    integers = torch.tensor(list(codes), dtype=torch.int64).to(INTEGERS[layout.bits // 8])
-    expected = integers.view(DTYPES[name]).double().tolist()
-    for code, value in zip(codes, expected, strict=True):
-        ours = layout.decode(code)
-        assert ours == value or (math.isnan(ours) and math.isnan(value)), code
-
-
-@every_dtype
 def test_rounding_is_torchs(name: str) -> None:
     layout = FORMATS[name]
     ties = [1 + units * layout.epsilon for units in (0.5, 1.5, 2.5)] if name != "fp32" else []
@@ -66,18 +55,6 @@ def test_rounding_is_torchs(name: str) -> None:
         assert shown.sign == "01"[math.copysign(1, value) < 0]
         # torch's fp8 e4m3fn saturates since April 2026; before that the cast gave NaN.
         assert shown.value == expected or (math.isnan(expected) and shown.kind == "overflow"), value
-
-
-def test_tf32_is_fp32_with_a_shorter_mantissa() -> None:
-    for value in fp32_values(2000):
-        shown = represent(value, "tf32")
-        if shown.kind == "overflow":
-            continue
-        # Round the 32 bits of fp32 to the 19 of TF32 by integer arithmetic: half to even.
-        code = struct.unpack("I", struct.pack("f", abs(value)))[0]
-        kept, rest = code >> 13, code & 0x1FFF
-        kept += rest > 0x1000 or (rest == 0x1000 and kept & 1)
-        assert shown.exponent + shown.mantissa == f"{kept:018b}", value
 
 
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
@@ -99,9 +76,11 @@ def test_spacing_is_torchs_nextafter(name: str) -> None:
         (6.103e-5, "fp16", "normal", 2.0**-14),  # rounds up out of the subnormal numbers
         (65519.0, "fp16", "normal", 65504.0),
         (65520.0, "fp16", "overflow", math.inf),
-        (-1e9, "fp8 e4m3fn", "overflow", -448.0),
+        (465.0, "fp8 e4m3fn", "overflow", 448.0),
         (math.inf, "fp8 e4m3fn", "overflow", 448.0),
         (math.inf, "bf16", "infinite", math.inf),
+        (0.1, "tf32", "normal", 1638 * 2.0**-14),
+        pytest.param(10**400, "fp32", "infinite", math.inf, id="an integer beyond double"),
     ],
 )
 def test_the_edges(value: float, name: str, kind: str, stored: float) -> None:
@@ -115,7 +94,6 @@ def test_the_edges(value: float, name: str, kind: str, stored: float) -> None:
     ("call", "message"),
     [
         (lambda: represent(1.0, "fp12"), r"format must be one of fp32, tf32, .*; got 'fp12'"),
-        (lambda: represent("1", "fp16"), r"value must be a number, got '1'"),
         (lambda: represent(torch.tensor(1.0), "fp16"), r"value must be a number, got tensor\(1.\): .*tensor.item"),
     ],
 )
@@ -134,6 +112,12 @@ def test_another_value_joins_the_list() -> None:
     assert len(content_of(number_formats(1.0)._repr_html_())["states"]) == len(PRESETS)
 
 
+@pytest.mark.parametrize("value", [math.inf, math.nan, 0.0, -0.1, 1e300, 5e-324])
+def test_every_value_can_be_shown(value: float) -> None:
+    Parsed(number_formats(value)._repr_html_())
+    assert len(repr(number_formats(value)).splitlines()) == 1 + len(FORMATS)
+
+
 def test_ticks_are_the_numbers_of_the_format() -> None:
     """Near 1, where the distance doubles, every tick is a number of bf16 and none is missing."""
     near_one = {row["name"]: row for row in number_format_explorer(1.0).state["rows"]}
@@ -142,7 +126,6 @@ def test_ticks_are_the_numbers_of_the_format() -> None:
     assert near_one["bf16"]["ticks"] == pytest.approx(expected, abs=0.001)
     assert (near_one["fp32"]["ticks"], near_one["fp32"]["dense"]) == ([0, 1], True)
     assert near_one["bf16"]["mark"] == 0.5
-    assert [row["ticks"] for row in number_format_explorer(1e-8).state["rows"] if row["name"] == "fp16"] == [[]]
     (last,) = (row for row in number_format_explorer(448.0).state["rows"] if row["name"] == "fp8 e4m3fn")
     assert max(last["ticks"]) == last["mark"] == 0.5  # nothing beyond the largest number
 
@@ -161,11 +144,6 @@ def test_the_explorer_shows_what_is_typed() -> None:
     assert viewer.message == "'<b>' is not a number. Type digits, for example 0.1 or 1e-8."
     assert typed("0,5") == ["exact"] * len(FORMATS)
     assert (viewer.message, viewer.chosen) == ("", {"value": "0.5"})
-    typed("70,000")
-    assert "Type 70000 or 70.000" in viewer.message
-    assert viewer.state["caption"].endswith(" 0.5")
-    typed("0,125")
-    assert viewer.state["caption"].endswith(" 0.125")
     assert typed("70000").count("too large") == 3
     typed("-inf")
     assert viewer.chosen == {"value": "-Infinity"}  # a number in JavaScript, too

@@ -6,7 +6,6 @@ import pytest
 
 from course_utils.memory.allocator import (
     Allocate,
-    AllocatorOptions,
     AllocatorRun,
     EmptyCache,
     Event,
@@ -17,6 +16,7 @@ from course_utils.memory.allocator import (
 from course_utils.memory.allocator_explorer import MOST_FRAMES, allocator_explorer, allocator_frames
 from course_utils.memory.allocator_figures import rows_of, state_figure
 from tests.figure_checks import problems_of_texts
+from tests.html_checks import content_of
 
 MIB = 2**20
 
@@ -66,11 +66,11 @@ def test_a_drawn_state_has_a_box_for_each_block_at_its_place() -> None:
 
 
 def test_pages_of_one_expandable_segment_share_a_row() -> None:
-    events = [Allocate(n, 20 * MIB) for n in "abc"] + [Free("b"), EmptyCache()]
+    events = [Allocate(n, 20 * MIB, stream=0x55D0C0A1B2C3) for n in "abc"] + [Free("b"), EmptyCache()]
     state = simulate_allocator(events, options="expandable_segments:True").state(len(events))
     assert len(state.segments) == 2
     ((label, segments),) = rows_of(state, "large")
-    assert label == "expandable, 40.0 MiB"
+    assert label.startswith("expandable, stream …b2c3")
     assert [offset for offset, _ in segments] == [0, 40 * MIB]
     assert problems_of_texts(state_figure(state)) == []
 
@@ -82,14 +82,25 @@ def test_more_segments_than_fit_are_counted() -> None:
     assert problems_of_texts(figure) == []
 
 
+@every_run
+@pytest.mark.parametrize("cap", [None, 95])
+def test_memory_is_drawn_so_that_it_can_be_read(options: str, cap: int | None) -> None:
+    run = run_of(options, cap)
+    figure = run.plot()
+    assert problems_of_texts(figure) == []
+    assert ("cannot be met" in figure.alt) == (run.out_of_memory is not None)
+    (panel,) = figure.axes
+    drawn = [list(line.get_ydata()) for line in panel.lines]
+    assert [0, *(size / MIB for size in run.reserved_bytes)] in drawn
+
+
 # The explorers; what a browser makes of them is in tests/show/test_viewer.py
 
 
 def test_every_frame_holds_its_state() -> None:
     for options in EVERY:
         run = run_of(options)
-        viewer = allocator_explorer(growing_requests(), options=options, cap_bytes=110 * MIB)
-        state = viewer.state
+        (state,) = content_of(allocator_frames({"run": run})._repr_html_())["states"]
         assert len(state["frames"]) == len(run) + 1
         width = {pool["name"]: pool["bytes"] for pool in state["pools"]}
         for after in range(len(run) + 1):
@@ -101,21 +112,9 @@ def test_every_frame_holds_its_state() -> None:
             assert run.words(after - 1) in frame["words"] if after else frame["words"] == "Before the first event."
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: allocator_frames({}), "needs a run"),
-        (
-            lambda: allocator_frames(simulate_allocator([Allocate(n, 1) for n in range(MOST_FRAMES)])),
-            "are too many for a page",
-        ),
-        (lambda: allocator_explorer([Free("a")]), "event 0: 'a' is freed, but is not allocated"),
-        (lambda: allocator_explorer([], options="bogus:1"), "no option 'bogus'"),
-    ],
-)
-def test_errors_say_what_is_wrong(call, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_too_many_frames_are_refused() -> None:
+    with pytest.raises(ValueError, match="are too many for a page"):
+        allocator_frames({"run": simulate_allocator([Allocate(n, 1) for n in range(MOST_FRAMES)])})
 
 
 def test_the_explorer_has_a_field_for_every_option() -> None:
@@ -132,9 +131,8 @@ def test_the_explorer_has_a_field_for_every_option() -> None:
     for name, value in changes.items():
         viewer.chosen = {**viewer.chosen, name: value}
         assert f"{name}:{value}" in viewer.message
-    chosen = AllocatorOptions.parse(",".join(f"{name}:{value}" for name, value in changes.items()))
-    expected = allocator_explorer(growing_requests(), options=chosen, cap_bytes=110 * MIB)
-    assert viewer.state == expected.state
+    options = ",".join(f"{name}:{value}" for name, value in changes.items())
+    assert viewer.state["reserved"][1:] == list(run_of(options).reserved_bytes)
     viewer.chosen = {**viewer.chosen, "cap": 40}
     assert "out of memory" in viewer.state["end"]
     before = viewer.state
@@ -146,29 +144,11 @@ def test_the_explorer_has_a_field_for_every_option() -> None:
     assert "large_segment_size_mb:64" in viewer.message
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name", "value"),
-    [
-        ({"options": "roundup_power2_divisions:32"}, "roundup_power2_divisions", 32),
-        ({"options": "garbage_collection_threshold:0.9995"}, "garbage_collection_threshold", 0.9995),
-        ({"options": "large_segment_size_mb:40"}, "max_non_split_rounding_mb", 0),  # shown as "default"
-        ({"options": "max_non_split_rounding_mb:77"}, "max_non_split_rounding_mb", 77),
-        ({"cap_bytes": 0}, "cap", 1),
-        ({"cap_bytes": 25 * MIB + 1}, "cap", 26),
-        ({"cap_bytes": 2**45}, "cap", 2**25),
-    ],
-)
-def test_the_explorer_begins_with_every_option_that_pytorch_takes(arguments: dict, name: str, value: float) -> None:
-    events = [Allocate("a", 30 * MIB), Free("a"), Allocate("b", 31 * MIB)]
-    viewer = allocator_explorer(events, **arguments)
-    assert value is None or viewer.chosen[name] == value
-    (field,) = (field for field in viewer.form if field["key"] == name)
-    assert "options" not in field or viewer.chosen[name] in [each for _, each in field["options"]]
-    options = arguments.get("options", "")
-    assert AllocatorOptions.parse(options).text in viewer.message
-    cap = viewer.chosen["cap"] * MIB or None
-    run = simulate_allocator(events, options=options, cap_bytes=cap, device_bytes=arguments.get("device_bytes"))
-    assert list(run.reserved_bytes) == viewer.state["reserved"][1:]
+def test_with_little_memory_the_explorer_says_where_the_run_ends() -> None:
+    viewer = allocator_explorer(growing_requests(), cap_bytes=10 * MIB)
+    assert viewer.state["events"] == 1
+    assert viewer.state["frames"]["1"]["words"].startswith("Event 1, where the run ends: x0 asks for 30 MiB")
+    assert "Event 1 asked for 30.00 MiB" in viewer.state["end"]
 
 
 def test_the_explorer_takes_a_long_trace() -> None:

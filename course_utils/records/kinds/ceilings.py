@@ -68,10 +68,6 @@ class Ceilings(Result):
 
     Attributes:
         entries: the ceilings, in the order in which they are shown.
-        environment: machine and software.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes.
-        notes: what a reader must know, in words.
     """
 
     kind: ClassVar[str] = "ceilings"
@@ -117,7 +113,7 @@ class Ceilings(Result):
         for entry in self.entries:
             yield Finding(entry.name, entry.in_words())
 
-    def plot(self, ax: Any = None) -> Figure:
+    def plot(self) -> Figure:
         """Draw each limit as a bar, with every sample; see :meth:`Result.plot`."""
         from course_utils.show import canvas
 
@@ -127,11 +123,6 @@ class Ceilings(Result):
         if not groups:
             raise NothingToDrawError("these ceilings hold no entry: nothing was measured that could be drawn")
         with canvas.style():
-            if ax is not None:
-                if len(groups) > 1:
-                    raise ValueError("ceilings of several units need several axes: call plot() without ax")
-                _draw_group(ax, list(self.entries))
-                return ax.get_figure(root=True)
             row_in = canvas.row_in([entry.name for entry in self.entries], 0.36)
             how = "Every sample is a dot; the bar is the limit: the best rate, the median latency."
             panels_in = row_in * len(self.entries) + 0.68 * len(groups)
@@ -151,7 +142,7 @@ def _draw_group(ax: Axes, group: Sequence[Ceiling]) -> None:
     from course_utils.show import canvas
 
     unit = group[0].unit
-    scale, name = axis_unit(unit, canvas.median([entry.value for entry in group]))
+    scale, name = axis_unit(unit, statistics.median([entry.value for entry in group]))
     rows = [[value / scale for value in entry.samples] for entry in group]
     flat = [value for row in rows for value in row]
     log = canvas.span(flat) > 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -151,9 +151,6 @@ class Comparison(Result):
     Attributes:
         cases: raw samples of each case; the first is the baseline.
         control: the baseline's second timing in each round: the A/A control.
-        environment: machine and software.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes and settings.
         cache: ``warm`` or ``cold``: what the caches held before a call.
         clock: how ``elapsed_s`` was read, in words.
         agreement: how it was checked that the cases compute the same thing, in words.
@@ -162,7 +159,6 @@ class Comparison(Result):
         spent_s: seconds that the whole comparison took.
         interrupted: whether it was stopped before all planned rounds were done.
         ceiling: the machine's limit that rates are shown against, if any.
-        notes: what a reader must know, in words.
     """
 
     kind: ClassVar[str] = "comparison"
@@ -326,36 +322,28 @@ class Comparison(Result):
         for case in self.cases:
             yield None, self, case
 
-    def plot(self, ax: Any = None) -> Figure:
-        """Draw every sample, and the relative times with their intervals; see :meth:`Result.plot`.
-
-        With ``ax``, only the relative times are drawn.
-        """
+    def plot(self) -> Figure:
+        """Draw every sample, and the relative times with their intervals; see :meth:`Result.plot`."""
         from course_utils.show import canvas
 
         with canvas.style():
-            if ax is not None:
-                self._draw_ratios(ax, self.others)
-                canvas.name_rows(ax, [case.label for case in self.others])
-                return ax.get_figure(root=True)
             names = [*self.labels, CONTROL_LABEL]
             unclear = [f"{case.label}: {case.words}." for case in self.others if case.verdict is Verdict.UNCLEAR]
             stopped = f" · interrupted after {self.rounds} of {self.planned_rounds}" if self.interrupted else ""
             notes = (*unclear[:3], self.how + stopped, self.environment.caption)
-            panels_in = len(names) * canvas.row_in(names, 0.44) + 0.85
-            fig = canvas.titled_figure(self._title, panels_in, *notes, below=1)
+            panels_in = len(names) * canvas.row_in(names, 0.44) + 1.15
+            fig = canvas.titled_figure(self._title, panels_in, *notes)
             left, right = fig.subplots(1, 2)
             self._draw_samples(left)
             canvas.name_rows(left, names)
-            self._draw_ratios(right, list(self))
+            self._draw_ratios(right)
             self._draw_control(right)
             canvas.name_rows(right, [""] * len(names))
             for panel in (left, right):
                 canvas.grid(panel, "x")
                 for y in range(1, len(names)):
                     panel.axhline(y - 0.5, color="#EEEEEE", lw=0.7, zorder=0)
-            handles, labels = right.get_legend_handles_labels()
-            canvas.legend(fig, handles, labels, 4, below=True)
+            canvas.legend(fig, *right.get_legend_handles_labels(), 4, "lower")
             fig.alt = self._alt
             return fig
 
@@ -390,8 +378,8 @@ class Comparison(Result):
         ax.set_xlabel(f"time per call ({unit}{', log scale' if log else ''})")
         ax.set_title("every sample; line: median", loc="left")
 
-    def _draw_ratios(self, ax: Axes, cases: Sequence[Case]) -> None:
-        """The ratios of some cases, a row each, and what is noise and what does not matter."""
+    def _draw_ratios(self, ax: Axes) -> None:
+        """The ratios of the cases, a row each, and what is noise and what does not matter."""
         from course_utils.show import canvas
 
         ends = [1 - 2 * self.practical, 1.0, 1 + 2 * self.practical]
@@ -404,14 +392,13 @@ class Comparison(Result):
         ends_of_practical = (1 / (1 + self.practical), 1 + self.practical)
         ax.axvspan(*ends_of_practical, color=PRACTICAL_COLOUR, lw=0, alpha=0.7, zorder=0.5, label=words)
         ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
-        for y, case in enumerate(cases):
+        for y, case in enumerate(self):
             ends += [case.ratio, *(case.decision_interval.ends if case.decision_interval.bounded else ())]
             if not case.is_baseline:
                 _draw_ratio(ax, y, case)
-                if len(cases) == len(self.cases):
-                    word, _, rest = verdict_words(case).partition(": ")
-                    text = word if case.verdict is Verdict.UNCLEAR else f"{word}\n{rest}"
-                    canvas.label_right(ax, y, text, VERDICT_INKS[case.verdict])
+                word, _, rest = verdict_words(case).partition(": ")
+                text = word if case.verdict is Verdict.UNCLEAR else f"{word}\n{rest}"
+                canvas.label_right(ax, y, text, VERDICT_INKS[case.verdict])
         canvas.scale_axis(ax, "x", ends, log=canvas.span(ends) > 3)
         ax.set_xlabel("relative time (1 = baseline)")
 

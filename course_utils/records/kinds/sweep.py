@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,11 +49,8 @@ class Sweep(Result):
     Attributes:
         over: name of the parameter that varies.
         points: a comparison for each value, in order.
-        environment: machine and software.
-        name: the record's name, ``lesson/experiment``.
         parameters: problem sizes and settings that do not vary.
         interrupted: whether it was stopped before the last value.
-        notes: what a reader must know, in words.
     """
 
     kind: ClassVar[str] = "sweep"
@@ -80,15 +78,7 @@ class Sweep(Result):
         return tuple(point.value for point in self.points)
 
     def first(self, label: str, verdict: str) -> Any | None:
-        """The first value at which a case gets a verdict.
-
-        Args:
-            label: the case.
-            verdict: ``FASTER``, ``SLOWER``, ``SAME`` or ``UNCLEAR``.
-
-        Returns:
-            The value; None if no point has that verdict.
-        """
+        """The first value at which a case gets a verdict."""
         return next((p.value for p in self.points if p.comparison[label].verdict == verdict), None)
 
     def sheet(self) -> Sheet:
@@ -163,27 +153,19 @@ class Sweep(Result):
             for case in point.comparison.cases:
                 yield (self.over, point.value), point.comparison, case
 
-    def plot(self, ax: Any = None) -> Figure:
-        """Draw times or rates over the parameter, and the relative times under them; see :meth:`Result.plot`.
-
-        With ``ax``, only the times or rates are drawn.
-        """
+    def plot(self) -> Figure:
+        """Draw times or rates over the parameter, and the relative times under them; see :meth:`Result.plot`."""
         from course_utils.show import canvas
 
         if not self.points:
             raise NothingToDrawError("this sweep holds no point: nothing was measured that could be drawn")
         first = self.points[0].comparison
         with canvas.style():
-            if ax is not None:
-                self._draw_values(ax)
-                self._name_x(ax)
-                ax.legend(frameon=False)
-                return ax.get_figure(root=True)
             summary = sweep_summary(self, first.labels[1])
             title = summary if len(first.labels) == 2 else f"{self.name or 'Sweep'}: {self._what} over {self.over}"
             rows = math.ceil((len(first.labels) + bool(self._work)) / 3)
             notes = (first.how, self.environment.caption)
-            fig = canvas.titled_figure(title, 4.9, *notes, above=rows, below=1)
+            fig = canvas.titled_figure(title, 5.2 + 0.24 * rows, *notes)
             upper, lower = fig.subplots(2, 1, sharex=True, height_ratios=(2.1, 1.7))
             self._draw_values(upper)
             self._draw_ratios(lower)
@@ -191,7 +173,7 @@ class Sweep(Result):
             upper.tick_params(axis="x", which="both", labelbottom=False)
             handles, names = upper.get_legend_handles_labels()
             canvas.legend(fig, handles, [canvas.wrapped(name, 32, most=1) for name in names], 3)
-            canvas.legend(fig, *lower.get_legend_handles_labels(), 6, below=True)
+            canvas.legend(fig, *lower.get_legend_handles_labels(), 6, "lower")
             fig.alt = self._alt
             return fig
 
@@ -251,12 +233,12 @@ class Sweep(Result):
         work, ceiling, labels = self._work, self._ceiling, self.points[0].comparison.labels
         samples = [[_values(point.comparison[label].measurement, work) for point in self.points] for label in labels]
         flat = [value for series in samples for point in series for value in point]
-        scale, unit = axis_unit(ceiling.unit if work else "s", canvas.median(flat))
+        scale, unit = axis_unit(ceiling.unit if work else "s", statistics.median(flat))
         for i, (label, series) in enumerate(zip(labels, samples, strict=True)):
             colour, at = canvas.case_colour(i), self._positions(i)
             for x, point in zip(at, series, strict=True):
                 ax.plot([x] * len(point), [v / scale for v in point], "o", ms=4, mew=0, color=colour, alpha=0.35)
-            middles = [canvas.median(point) / scale for point in series]
+            middles = [statistics.median(point) / scale for point in series]
             marker, line = "o" if i else "D", "-" if self._ordered else "none"
             ax.plot(at, middles, ls=line, marker=marker, ms=4, color=colour, lw=1.8, label=label, zorder=3)
             bands = [median_interval(point, SHOWN_CONFIDENCE) for point in series]

@@ -33,10 +33,6 @@ class Table(Result):
         columns: names; the first column names the rows.
         rows: the values, one tuple a row: texts, numbers, truth values, or None where there is nothing to say.
         units: of a column's numbers, by the column's name: a key of :data:`TABLE_UNITS`.
-        environment: machine and software.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes and settings.
-        notes: what a reader must know, in words.
     """
 
     kind: ClassVar[str] = "table"
@@ -93,13 +89,12 @@ class Table(Result):
             told = [f"{column}: {value_text(value, self.units.get(column))}" for column, value in values]
             yield Finding(value_text(name[1], self.units.get(name[0])), "; ".join(told))
 
-    def plot(self, columns: str | Sequence[str] | None = None, *, stacked: bool = False, ax: Any = None) -> Figure:
+    def plot(self, columns: str | Sequence[str] | None = None, *, stacked: bool = False) -> Figure:
         """Draw columns as horizontal bars, one group for each row.
 
         Args:
             columns: which, of one unit; by default the first with numbers and all others of its unit.
             stacked: whether the columns are parts of a whole.
-            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
 
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
@@ -112,15 +107,11 @@ class Table(Result):
         chosen = self._chosen(columns)
         names = [value_text(label, self.units.get(self.columns[0])) for label in self.labels]
         with canvas.style():
-            if ax is not None:
-                self._draw(ax, chosen, stacked)
-                canvas.name_rows(ax, names)
-                return ax.get_figure(root=True)
             row_in = canvas.row_in(names, (1 if stacked else len(chosen)) * 0.24 + 0.14)
             several = len(chosen) > 1
             title, caption = self.titled(", ".join(chosen)), self.environment.caption
             rows = math.ceil(len(chosen) / 5) if several else 0
-            fig = canvas.titled_figure(title, max(0.36, row_in) * len(names) + 0.6, caption, above=rows)
+            fig = canvas.titled_figure(title, max(0.36, row_in) * len(names) + 0.6 + 0.24 * rows, caption)
             panel = fig.subplots()
             handles = self._draw(panel, chosen, stacked)
             canvas.name_rows(panel, names)

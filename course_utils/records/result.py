@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class NothingToDrawError(ValueError):
@@ -92,6 +93,13 @@ def compact(value: Any) -> Any:
         return value
     # Parameters may be numpy's numbers, or torch's dtypes and devices.
     return compact(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+def by_name(named: Mapping[Any, V], name: Any, what: str) -> V:
+    """What has a name; one that nothing has is answered with those that there are."""
+    if name not in named:
+        raise KeyError(f"no {what}; there are: {', '.join(map(str, named))}")
+    return named[name]
 
 
 def _number(value: Any, kind: type) -> Any:

@@ -257,16 +257,6 @@ def test_figure_shows_every_sample_and_the_intervals():
     assert drawn == pytest.approx(expected)
 
 
-def test_sweep_draws_rates_and_the_ceiling_where_there_is_one():
-    comparison = cuda_comparison_of()
-    sweep = Sweep(over="streams", points=(SweepPoint(1, comparison), SweepPoint(2, comparison)), environment=GPU)
-    upper = sweep.plot().axes[0]
-    assert upper.get_ylabel() == "rate (GB/s)" or upper.get_ylabel() == "rate (GB/s, log scale)"
-    ceiling = comparison.ceiling.value / 1e9
-    assert any(list(line.get_ydata()) == pytest.approx([ceiling] * 2) for line in upper.lines)
-    assert RESULTS["sweep of two"].plot().axes[0].get_ylabel().startswith("time per call (")
-
-
 def test_figures_keep_their_look_and_leave_the_users_style_alone():
     with matplotlib.rc_context({"figure.facecolor": "black"}):
         fig = RESULTS["two"].plot()

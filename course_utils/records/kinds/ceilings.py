@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import WORK_UNITS
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, by_name
 from course_utils.show.formats import axis_unit, format_rate, format_seconds
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -79,10 +79,7 @@ class Ceilings(Result):
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Ceiling:
-        for entry in self.entries:
-            if entry.name == name:
-                return entry
-        raise KeyError(f"no ceiling {name!r} on this machine; there are: {', '.join(e.name for e in self.entries)}")
+        return by_name({e.name: e for e in self.entries}, name, f"ceiling {name!r} on this machine")
 
     def __iter__(self) -> Iterator[Ceiling]:
         return iter(self.entries)

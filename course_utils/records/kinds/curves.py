@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result
+from course_utils.records.result import Finding, Reading, Result, by_name
 from course_utils.show.formats import value_text
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -74,10 +74,7 @@ class Curves(Result):
         return tuple(curve.label for curve in self.curves)
 
     def __getitem__(self, label: str) -> Curve:
-        for curve in self.curves:
-            if curve.label == label:
-                return curve
-        raise KeyError(f"no curve {label!r}; there are: {', '.join(self.labels)}")
+        return by_name({curve.label: curve for curve in self}, label, f"curve {label!r}")
 
     def __iter__(self) -> Iterator[Curve]:
         return iter(self.curves)

@@ -28,7 +28,6 @@ class Measurement(Result):
     """Raw times of one piece of code.
 
     Attributes:
-        label: what was measured.
         elapsed_s: seconds for one call, one value a round: from before the call until the device is idle (or, with a
             cold cache on a GPU, between events). The time that is compared.
         calls: calls in one timing; ``elapsed_s`` is already divided by it.
@@ -40,10 +39,8 @@ class Measurement(Result):
         warmup_s: the calls between the first and the measured ones.
         peak_allocated_bytes: the most memory that one call held at once on top of what was there before it.
         peak_reserved_bytes: the most that the caching allocator had taken from the device (CUDA).
-        items: items (samples, tokens, images) that one call processes.
-        flops: floating-point operations of one call.
-        bytes: bytes that one call moves.
-        environment: machine and software; None for a part of a Comparison, which has it once for all.
+        items: items (samples, tokens, images) that one call processes; so ``flops`` and ``bytes``.
+        environment: None for a part of a Comparison, which has it once for all.
     """
 
     kind: ClassVar[str] = "measurement"
@@ -111,15 +108,15 @@ class Measurement(Result):
             return False
         return None if self.prequeued_s is None else self.prequeued_s < 0.8 * self.device_median_s
 
+    def rate(self, of: str) -> float | None:
+        """Items, operations (``flops``) or bytes per second at the median time; None if a call's work is not known."""
+        work = getattr(self, of)
+        return None if work is None else work / self.median_s
+
     def rate_text(self, of: str) -> str:
         """A rate with its unit; empty if the work of a call is not known."""
         rate = self.rate(of)
         return "" if rate is None else format_rate(rate, WORK_UNITS[of])
-
-    def rate(self, of: str) -> float | None:
-        """Work per second at the median time."""
-        work = getattr(self, of)
-        return None if work is None else work / self.median_s
 
     def sheet(self) -> Sheet:
         """Times, rates and memory, one a line."""

@@ -7,7 +7,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.ceilings import Ceiling
@@ -15,7 +14,7 @@ from course_utils.records.kinds.comparison import NOISE_COLOUR, PRACTICAL_COLOUR
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.paired import SHOWN_CONFIDENCE, Verdict, median_interval
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, by_name
 from course_utils.records.verdicts import sweep_summary, verdict_words
 from course_utils.show.formats import (
     axis_unit,
@@ -64,10 +63,8 @@ class Sweep(Result):
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, value: Any) -> Comparison:
-        for point in self.points:
-            if point.value == value:
-                return point.comparison
-        raise KeyError(f"no point {self.over}={value!r} in this sweep; there are: {', '.join(map(str, self.values))}")
+        points = {point.value: point.comparison for point in self.points}
+        return by_name(points, value, f"point {self.over}={value!r} in this sweep")
 
     def __iter__(self) -> Iterator[SweepPoint]:
         return iter(self.points)
@@ -115,10 +112,14 @@ class Sweep(Result):
             column("95% interval", lambda case: "" if case.is_baseline else format_interval(case.interval)),
             column("noise (A/A)", noise),
         ]
-        sides = [(f", {label}", partial(_side, number)) for number, label in enumerate(labels)] if two else [("", _own)]
-        rates = [column(f"rate{of}", lambda case, side=side: _rate(side(case))) for of, side in sides]
+        sides = [(f", {label}", i) for i, label in enumerate(labels)] if two else [("", None)]
+
+        def timed(case: Case, side: int | None) -> Measurement:
+            return case.measurement if side is None else case.comparison.cases[side]
+
+        rates = [column(f"rate{of}", lambda case, side=side: _rate(timed(case, side))) for of, side in sides]
         rates += [
-            column(f"share of ceiling{of}", lambda case, side=side: case.comparison.share_of_ceiling(side(case)))
+            column(f"share of ceiling{of}", lambda case, side=side: case.comparison.share_of_ceiling(timed(case, side)))
             for of, side in sides
         ]
         return Column(self.over, tuple(str(value) for value, _ in rows)), core, rates
@@ -162,7 +163,8 @@ class Sweep(Result):
         first = self.points[0].comparison
         with canvas.style():
             summary = sweep_summary(self, first.labels[1])
-            title = summary if len(first.labels) == 2 else f"{self.name or 'Sweep'}: {self._what} over {self.over}"
+            what = "rate" if self._work else "time per call"
+            title = summary if len(first.labels) == 2 else f"{self.name or 'Sweep'}: {what} over {self.over}"
             rows = math.ceil((len(first.labels) + bool(self._work)) / 3)
             notes = (first.how, self.environment.caption)
             fig = canvas.titled_figure(title, 5.2 + 0.24 * rows, *notes)
@@ -191,10 +193,6 @@ class Sweep(Result):
     @property
     def _ceiling(self) -> Ceiling | None:
         return next((point.comparison.ceiling for point in self.points if point.comparison.ceiling), None)
-
-    @property
-    def _what(self) -> str:
-        return "rate" if self._work else "time per call"
 
     @property
     def _alt(self) -> str:
@@ -230,6 +228,7 @@ class Sweep(Result):
         """Medians of times or rates, every sample faintly, and the interval of each median as a band."""
         from course_utils.show import canvas
 
+        what = "rate" if self._work else "time per call"
         work, ceiling, labels = self._work, self._ceiling, self.points[0].comparison.labels
         samples = [[_values(point.comparison[label].measurement, work) for point in self.points] for label in labels]
         flat = [value for series in samples for point in series for value in point]
@@ -250,7 +249,7 @@ class Sweep(Result):
             ax.axhline(ceiling.value / scale, color="#000000", lw=1.2, ls="--", label=f"ceiling: {ceiling.name}")
         log = canvas.span(flat) > 10
         canvas.scale_axis(ax, "y", [value / scale for value in flat], log=log, count=6)
-        ax.set_ylabel(f"{self._what} ({unit}{', log scale' if log else ''})")
+        ax.set_ylabel(f"{what} ({unit}{', log scale' if log else ''})")
         canvas.grid(ax, "both")
 
     def _draw_ratios(self, ax: Axes) -> None:
@@ -309,15 +308,6 @@ class Sweep(Result):
         here = {"environment": record["environment"]}
         points = [{**point, "comparison": {**point["comparison"], **here}} for point in record["points"]]
         return {**record, "points": points}
-
-
-def _side(number: int, case: Case) -> Measurement:
-    """The times of the n-th case beside a case."""
-    return case.comparison.cases[number]
-
-
-def _own(case: Case) -> Measurement:
-    return case.measurement
 
 
 def _rate(measurement: Measurement) -> str:

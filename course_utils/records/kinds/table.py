@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, by_name
 from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, value_text
 from course_utils.show.tables import Column, Sheet, split
 
@@ -57,10 +57,7 @@ class Table(Result):
         return tuple(row[0] for row in self.rows)
 
     def __getitem__(self, label: Any) -> dict[str, Any]:
-        for row in self.rows:
-            if row[0] == label:
-                return dict(zip(self.columns, row, strict=True))
-        raise KeyError(f"no row {label!r} in this table; there are: {', '.join(map(str, self.labels))}")
+        return by_name(dict(zip(self.labels, self, strict=True)), label, f"row {label!r} in this table")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
@@ -90,14 +87,11 @@ class Table(Result):
             yield Finding(value_text(name[1], self.units.get(name[0])), "; ".join(told))
 
     def plot(self, columns: str | Sequence[str] | None = None, *, stacked: bool = False) -> Figure:
-        """Draw columns as horizontal bars, one group for each row.
+        """Draw columns as horizontal bars, one group for each row; see :meth:`Result.plot`.
 
         Args:
             columns: which, of one unit; by default the first with numbers and all others of its unit.
             stacked: whether the columns are parts of a whole.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
 
         Raises:
             ValueError: if a column is unknown, holds no numbers, or has another unit than the first.
@@ -180,14 +174,14 @@ class Table(Result):
     def _draw_axis(self, ax: Axes, columns: Sequence[str], name: str, ends: Sequence[float], log: bool) -> None:
         from course_utils.show import canvas
 
-        unit = self.units.get(columns[0])
         canvas.scale_axis(ax, "x", ends, log=log, count=6)
         low, high = ax.get_xlim()
         ax.set_xlim(low, high * (high / low) ** 0.16) if log else ax.set_xlim(0, ends[1] * 1.16)
+        unit = self.units.get(columns[0], "")
         if log and unit == "relative":
             ax.xaxis.set_major_formatter("{x:.0e}")
         counted = ", ".join(filter(None, (name, "log scale" if log else "")))
-        what = columns[0] if len(columns) == 1 else _QUANTITIES.get(unit or "", "")
+        what = columns[0] if len(columns) == 1 else _QUANTITIES.get(unit, "")
         ax.set_xlabel(f"{what} ({counted})".strip() if counted else what)
         canvas.grid(ax, "x")
 

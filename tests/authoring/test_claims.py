@@ -100,7 +100,7 @@ def test_the_labels_that_rules_about_gpus_read_are_those_of_the_notebooks():
             continue
         path = find_lesson(claim.lesson).path
         files = [*path.parent.glob("scripts/*.py"), *(store.package_root() / "materials").glob("*.py")]
-        trees = [tree for _, tree in parsed_cells(read_notebook(path), path.name)]
+        trees = [*parsed_cells(read_notebook(path), path.name).values()]
         trees += [ast.parse(file.read_text(encoding="utf-8")) for file in files]
         written = re.compile("|".join(sorted(pattern for tree in trees for pattern in texts_in(tree))))
         for label in {label for text in expressions_of(part) for label in labels_in(text)}:

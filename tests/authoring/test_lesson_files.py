@@ -37,7 +37,7 @@ limits: It times nothing.
 BY_HAND = {
     "notebooks/25_trial.ipynb",
     *(f"course_utils/lessons/trial/{name}" for name in ("__init__.py", "checks.py", "wrong_answers.py")),
-    "course_utils/lessons/trial/lesson.yml",
+    *(f"course_utils/lessons/trial/{name}" for name in ("lesson.yml", "hints.yml")),
 }
 MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json"}
 

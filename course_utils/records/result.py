@@ -159,8 +159,8 @@ class Result:
         return iter(())
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what the result says, in sentences."""
-        return iter(())
+        """Yield what the result says, in sentences: by default the readings' own words."""
+        return (Finding(reading.label, reading.words) for reading in self.readings())
 
     def measurements(self) -> Iterator[tuple[tuple[str, Any] | None, Comparison | None, Measurement]]:
         """Yield raw times: the point of the sweep (name and value), the comparison that they are part of, the times."""

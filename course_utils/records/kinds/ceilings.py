@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import WORK_UNITS
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, by_name
+from course_utils.records.result import NothingToDrawError, Reading, Result, by_name
 from course_utils.show.formats import axis_unit, format_rate, format_seconds
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -23,7 +23,6 @@ class Ceiling:
     """One limit of a machine, from raw samples.
 
     Attributes:
-        name: for example ``copy`` or ``matmul bfloat16``.
         unit: ``B/s``, ``FLOP/s`` or ``s``.
         work: bytes or operations of one sample; 1 for a latency.
         samples_s: seconds of each sample, for one repetition of the work.
@@ -64,11 +63,7 @@ class Ceiling:
 
 @dataclass(frozen=True, repr=False)
 class Ceilings(Result):
-    """The limits of one machine: what any program can reach at best.
-
-    Attributes:
-        entries: the ceilings, in the order in which they are shown.
-    """
+    """The limits of one machine: what any program can reach at best, in the order in which they are shown."""
 
     kind: ClassVar[str] = "ceilings"
 
@@ -104,11 +99,6 @@ class Ceilings(Result):
         """Every limit."""
         for entry in self.entries:
             yield Reading(entry.name, entry.value, entry.in_words(), entry.unit)
-
-    def findings(self) -> Iterator[Finding]:
-        """Every limit."""
-        for entry in self.entries:
-            yield Finding(entry.name, entry.in_words())
 
     def plot(self) -> Figure:
         """Draw each limit as a bar, with every sample; see :meth:`Result.plot`."""

@@ -22,13 +22,7 @@ _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2))
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of :class:`Curves`.
-
-    Attributes:
-        label: what it shows.
-        x: where it was read off, ascending.
-        y: what was read off there; None for a value that is not finite.
-    """
+    """One line of :class:`Curves`; x ascends, and y is None where it is not finite."""
 
     label: str
     x: tuple[float, ...]
@@ -46,13 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, repr=False)
 class Curves(Result):
-    """Values that change over the course of a run, such as the loss over the steps of a training.
-
-    Attributes:
-        curves: the lines.
-        x_label: what x is.
-        y_label: what y is, with its unit.
-    """
+    """Values that change over the course of a run, such as the loss over the steps of a training."""
 
     kind: ClassVar[str] = "curves"
 

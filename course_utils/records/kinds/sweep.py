@@ -43,14 +43,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, repr=False)
 class Sweep(Result):
-    """The same comparison over a range of one parameter.
-
-    Attributes:
-        over: name of the parameter that varies.
-        points: a comparison for each value, in order.
-        parameters: problem sizes and settings that do not vary.
-        interrupted: whether it was stopped before the last value.
-    """
+    """The same comparison over a range of one parameter, which is called ``over``."""
 
     kind: ClassVar[str] = "sweep"
 

@@ -33,18 +33,15 @@ CPU = Environment(
     cpu_flags=("avx2",),
     torch_threads=2,
 )
-GPU = Environment(
+GPU = dataclasses.replace(
+    CPU,
     machine="nvidia-h200",
     device_kind="cuda",
     device_name="NVIDIA H200",
     cpu_model="Intel Xeon Platinum 8468",
     cpu_cores=16,
-    memory_bytes=128 * 2**30,
-    os="Linux x86_64",
-    python="3.11.9",
     torch="2.13.0+cu130",
     size="full",
-    date="2026-08-01",
     gpu_count=1,
     gpu_memory_bytes=139 * 2**30,
     compute_capability="9.0",

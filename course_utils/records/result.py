@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class NothingToDrawError(ValueError):
@@ -68,10 +69,8 @@ class Finding:
     """One thing that a result says, in a sentence.
 
     Attributes:
-        label: what it is about.
         words: the sentence, without the verdict that may come first.
         detail: what is behind it.
-        verdict: FASTER, SLOWER, SAME or UNCLEAR; empty for a result without a verdict.
         ratio: a case's time over the baseline's, with its 95% interval: low, middle, high.
     """
 
@@ -96,6 +95,13 @@ def compact(value: Any) -> Any:
     return compact(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
+def by_name(named: Mapping[Any, V], name: Any, what: str) -> V:
+    """What has a name; one that nothing has is answered with those that there are."""
+    if name not in named:
+        raise KeyError(f"no {what}; there are: {', '.join(map(str, named))}")
+    return named[name]
+
+
 def _number(value: Any, kind: type) -> Any:
     """An int, or a float, from a file: as it is, if it is one."""
     if isinstance(value, bool) or not isinstance(value, int | kind) or not math.isfinite(value):
@@ -118,11 +124,7 @@ _converter.register_structure_hook(str, _as_it_is)
 
 
 def structured(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Make a dataclass, and all that is in it, from plain values.
-
-    Raises:
-        ValueError: if a field is missing, unknown, of another type than it is declared with, or makes no sense.
-    """
+    """Make a dataclass, and all that is in it, from plain values."""
     try:
         return _converter.structure(values, cls)
     except cattrs.BaseValidationError as error:
@@ -137,7 +139,9 @@ class Result:
     """What all results share. A kind of result is a subclass, in a module of its own in ``records/kinds``.
 
     A kind has to say what it shows (:meth:`sheet`). What it can be compared by, told in a sentence, or drawn as is its
-    own choice: nothing, by default.
+    own choice: nothing, by default. Beside its own fields a kind has the ``environment`` that it was measured in, the
+    ``name`` of its record (``lesson/experiment``), the problem sizes and settings (``parameters``), and ``notes``:
+    what a reader must know, in words.
     """
 
     kind: ClassVar[str]
@@ -151,27 +155,19 @@ class Result:
         """Yield what the result says, in values that can be counted and set against another run's.
 
         Baselines are left out: every case is seen against its own.
-
-        Example:
-            >>> from course_utils import recorded
-            >>> next(recorded("measuring/known_answers").readings()).label
-            'the same product, against product'
         """
         return iter(())
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what the result says, in sentences."""
-        return iter(())
+        """Yield what the result says, in sentences: by default the readings' own words."""
+        return (Finding(reading.label, reading.words) for reading in self.readings())
 
     def measurements(self) -> Iterator[tuple[tuple[str, Any] | None, Comparison | None, Measurement]]:
         """Yield raw times: the point of the sweep (name and value), the comparison that they are part of, the times."""
         return iter(())
 
-    def plot(self, ax: Any = None) -> Figure:
-        """Draw the result.
-
-        Args:
-            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
+    def plot(self) -> Figure:
+        """Draw the result, with machine and date under it.
 
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
@@ -191,11 +187,7 @@ class Result:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The result from :meth:`to_record`'s dictionary.
-
-        Raises:
-            ValueError: if the dictionary is damaged.
-        """
+        """The result from :meth:`to_record`'s dictionary."""
         return structured(cls, record)
 
     @classmethod

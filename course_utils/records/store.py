@@ -19,6 +19,7 @@ from typing import Any
 from course_utils.records.files import write_whole
 from course_utils.records.kinds import RESULT_TYPES
 from course_utils.records.kinds.environment import Environment
+from course_utils.records.lessons import NEEDS, LessonError, experiments, find_lesson, fingerprint, needs
 from course_utils.records.result import structured
 from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.suggestions import did_you_mean
@@ -37,7 +38,6 @@ class Experiment:
     """One experiment in a lesson's record.
 
     Attributes:
-        name: ``lesson/experiment``.
         kind: the result's type, a key of ``RESULT_TYPES``: ``comparison``, ``sweep``, ``table``...
         code_hash: fingerprint of the code that measured it.
         parameters_hash: fingerprint of the problem sizes in that code.
@@ -53,15 +53,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class LessonRecord:
-    """What one machine measured in one lesson.
-
-    Attributes:
-        lesson: the lesson's slug.
-        environment: machine and software.
-        experiments: by name.
-        recorded_at: ISO 8601 time, UTC.
-        seconds: how long the lesson ran.
-    """
+    """What one machine measured in one lesson, in so many seconds; ``recorded_at`` is an ISO 8601 time, UTC."""
 
     lesson: str
     environment: Environment
@@ -70,22 +62,11 @@ class LessonRecord:
     seconds: float
 
     def result(self, name: str) -> Any:
-        """The result of one experiment.
-
-        Args:
-            name: ``lesson/experiment``.
-
-        Returns:
-            One of the types in ``RESULT_TYPES``.
-
-        Raises:
-            RecordError: if the record has no such experiment, or its data is damaged.
-        """
+        """The result of one experiment."""
         if name not in self.experiments:
             raise RecordError(
                 f"the record of lesson {self.lesson!r} on {self.environment.machine} has no experiment {name!r}; "
-                f"it has: {', '.join(self.experiments) or 'none'}. "
-                f"Check the name, or run `course record {self.lesson}`."
+                f"it has: {', '.join(self.experiments) or 'none'}. Run `course record {self.lesson}` to measure it."
             )
         experiment = self.experiments[name]
         try:
@@ -120,56 +101,34 @@ def record_path(root: Path, machine: str, lesson: str) -> Path:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON so that the file is either the old one or the whole new one, whatever happens meanwhile.
-
-    Args:
-        path: the file; its folder is made.
-        data: plain JSON types.
-
-    Raises:
-        RecordError: if the disk is full or cannot be written. The old file is untouched.
-    """
+    """Write JSON so that the file is either the old one or the whole new one, whatever happens meanwhile."""
     # Compact: indented raw samples would take one line a number. First, so that bad data leaves no file behind.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, sort_keys=True) + "\n"
     try:
         write_whole(path, text)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            advice = "the disk is full: free some space and run the same command again"
-        else:
-            advice = "check that you may write there, or set COURSE_RESULTS to a folder of your own"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        may = "check that you may write there, or set COURSE_RESULTS to a folder of your own"
+        advice = "the disk is full: free some space and run the same command again" if full else may
         raise RecordError(
             f"cannot write {path.name} in {path.parent}: {error.strerror}; {advice}. Earlier records are untouched."
         ) from error
 
 
 def save_lesson(record: LessonRecord, root: Path) -> Path:
-    """Write a lesson's record below ``root``, atomically.
-
-    Args:
-        record: what to write.
-        root: :func:`reference_root` or :func:`results_root`.
-
-    Returns:
-        The file.
-
-    Raises:
-        RecordError: if it cannot be written; an earlier file is untouched.
-    """
+    """Write a lesson's record below ``root``, atomically."""
     path = record_path(root, record.environment.machine, record.lesson)
-    experiments = {}
-    for name, experiment in record.experiments.items():
-        # The environment stands once, below.
-        data = {key: value for key, value in experiment.data.items() if key != "environment"}
-        hashes = {"code_hash": experiment.code_hash, "parameters_hash": experiment.parameters_hash}
-        experiments[name] = {"kind": experiment.kind, **hashes, "data": data}
+    measured = {name: dataclasses.asdict(experiment) for name, experiment in record.experiments.items()}
+    for experiment in measured.values():
+        del experiment["name"]
+        experiment["data"].pop("environment", None)  # it stands once, below
     content = {
         "schema_version": schema_version(),
         "lesson": record.lesson,
         "recorded_at": record.recorded_at,
         "seconds": round(record.seconds, 1),
         "environment": record.environment.to_record(),
-        "experiments": experiments,
+        "experiments": measured,
     }
     write_json(path, content)
     return path
@@ -181,17 +140,7 @@ def schema_version() -> int:
 
 
 def load_lesson(path: Path) -> LessonRecord:
-    """Read a lesson's record.
-
-    Args:
-        path: a file that :func:`save_lesson` wrote.
-
-    Returns:
-        The record.
-
-    Raises:
-        RecordError: if it is missing, damaged, or of a newer schema.
-    """
+    """Read a lesson's record."""
     shown = f"{path.parent.name}/{path.name}"
     advice = f"Restore it from git, or delete it and run `course record {path.stem}`."
     try:
@@ -227,18 +176,7 @@ def machines(root: Path) -> list[str]:
 
 
 def records_of(lesson: str, root: Path) -> list[LessonRecord]:
-    """Every machine's record of a lesson: accelerators first, then the newest first.
-
-    Args:
-        lesson: the lesson's slug.
-        root: :func:`reference_root` or :func:`results_root`.
-
-    Returns:
-        The records; empty if there are none.
-
-    Raises:
-        RecordError: if one of them cannot be read.
-    """
+    """Every machine's record of a lesson: accelerators first, then the newest first."""
     found = [load_lesson(path) for path in root.glob(f"*/{lesson}.json")]
     found.sort(key=lambda record: (record.recorded_at, record.environment.machine), reverse=True)
     return sorted(found, key=lambda record: record.environment.device_kind == "cpu")
@@ -253,8 +191,7 @@ def recorded(name: str, machine: str | None = None) -> Any:
             CPU as long as no GPU run is recorded; the result then says so.
 
     Returns:
-        One of the types in ``RESULT_TYPES``; an Unrecorded, which says so in words,
-        for an experiment that the lesson has and no machine has run yet.
+        The result; for an experiment that the lesson has and no machine has run yet an Unrecorded, which says so.
 
     Raises:
         RecordError: if there is no such experiment or machine, if the record is damaged or too new, or if the
@@ -296,48 +233,41 @@ def recorded(name: str, machine: str | None = None) -> Any:
 def _why_none(name: str, machine: str | None, root: Path) -> str:
     """Why there is no record of an experiment, on a machine or on any, and what there is."""
     lesson = name.partition("/")[0]
-    if machine is not None and machine not in (known := machines(root)):
+    known = machines(root)
+    if machine not in (None, *known):
         there_are = f"Recorded machines: {', '.join(known) or 'none'}."
         return f"there are no records of a machine {machine!r}{did_you_mean(machine, known)}. {there_are}"
-    available = records_of(lesson, root)
-    if not available:
+    held = {record.environment.machine: list(record.experiments) for record in records_of(lesson, root)}
+    if not held:
         lessons = sorted({path.stem for path in root.glob("*/*.json")})
         return (
             f"there is no record of a lesson {lesson!r}{did_you_mean(lesson, lessons)}. "
             f"Recorded lessons: {', '.join(lessons) or 'none'}. Run `course record {lesson} --reference` to make one."
         )
-    record = next((record for record in available if machine in (None, record.environment.machine)), None)
-    if record is None:
-        where = ", ".join(record.environment.machine for record in available)
-        return f"lesson {lesson!r} is not recorded on {machine}; it is on {where}."
+    place = machine if machine in held else next(iter(held))
     return (
-        f"no record holds {name!r}{did_you_mean(name, record.experiments)}. Lesson {lesson!r} on "
-        f"{record.environment.machine} holds: {', '.join(record.experiments) or 'nothing'}."
+        f"no record{f' of {machine}' if machine else ''} holds {name!r}{did_you_mean(name, {*held[place]} - {name})}. "
+        f"Lesson {lesson!r} on {place} holds: {', '.join(held[place]) or 'nothing'}."
     )
 
 
 def _declared(lesson: str, name: str) -> tuple[str, ...] | None:
     """What an experiment of the lesson's notebook needs, in words; None if the notebook has no such experiment."""
-    from course_utils.records.lessons import NEEDS, LessonError, experiments, find_lesson, needs
-
     try:
-        found = find_lesson(lesson)
-        if name not in experiments(found):
+        notebook = find_lesson(lesson)
+        if name not in experiments(notebook):
             return None
-        needed = needs(found).get(name, ())
-        # Two GPUs are one GPU as well.
-        return tuple(NEEDS[key] for key in needed if not (key == "cuda" and "two-gpus" in needed))
+        needed = needs(notebook).get(name, ())
     except LessonError:
         return None
+    # Two GPUs are one GPU as well.
+    return tuple(NEEDS[key] for key in needed if not (key == "cuda" and "two-gpus" in needed))
 
 
 def current_fingerprint(lesson: str, name: str) -> Any | None:
     """Fingerprint of an experiment as the lesson's notebook has it now; None where there is no notebook to read."""
-    from course_utils.records.lessons import LessonError, find_lesson, fingerprint
-
     try:
-        path = find_lesson(lesson).path
-        return fingerprint(path, name)
+        return fingerprint(find_lesson(lesson).path, name)
     except LessonError:
         # The package may be installed without the notebooks.
         return None
@@ -348,12 +278,6 @@ def keep(result: Any) -> Any:
 
     ``course record`` executes a notebook with ``COURSE_RECORD_TO`` naming a folder. Each named result is written there
     at once, so that a lesson that fails later still shows what it had.
-
-    Args:
-        result: any result; one without a name is not kept.
-
-    Returns:
-        The same result.
     """
     folder = os.environ.get("COURSE_RECORD_TO")
     if folder and getattr(result, "name", None):

@@ -14,9 +14,7 @@ class Unrecorded:
 
     Whatever is asked of it, as of a result (``.plot()``, ``["case"]``, ``.table``), it returns itself.
 
-    Attributes:
-        name: the experiment, ``lesson/experiment``.
-        needs: what a machine must have to run it, in words, such as ``a CUDA GPU``; empty if any machine will do.
+    What a machine must have to run it is told in words, such as ``a CUDA GPU``.
     """
 
     name: str

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from typing import TYPE_CHECKING
 
 from course_utils.records import paired
 from course_utils.records.paired import Verdict
-from course_utils.show.formats import format_interval, format_percent, format_ratio
+from course_utils.show.formats import format_interval, format_percent, format_ratio, is_number
 
 if TYPE_CHECKING:
     from course_utils.records.kinds.comparison import Case
@@ -15,9 +17,6 @@ if TYPE_CHECKING:
 
 def verdict_words(case: Case) -> str:
     """The verdict in a few words, for a table cell.
-
-    Args:
-        case: one case of a comparison.
 
     Returns:
         For example ``FASTER: 1.83 times as fast`` or ``SLOWER: 1.05 times as long``.
@@ -68,9 +67,6 @@ def _unclear(case: Case) -> str:
 def verdict_sentence(case: Case) -> str:
     """The verdict as a sentence, with its 95% interval; an unclear one says why and what to do.
 
-    Args:
-        case: one case of a comparison.
-
     Returns:
         For example ``FASTER: 1.83 times as fast (95% interval 1.80 to 1.86)``.
     """
@@ -89,9 +85,6 @@ def verdict_sentence(case: Case) -> str:
 def headline(case: Case) -> str:
     """The verdict as a title that names both sides.
 
-    Args:
-        case: one case of a comparison, not the baseline.
-
     Returns:
         For example ``pinned is FASTER: 1.83 times as fast as pageable``.
     """
@@ -107,10 +100,6 @@ def headline(case: Case) -> str:
 
 def verdict_in_a_text(case: Case, direction: str | None = None) -> str:
     """The verdict inside a sentence that names the cases itself.
-
-    Args:
-        case: one case of a comparison.
-        direction: ``times as fast`` or ``times as long``; by default the one that makes the number larger than 1.
 
     Returns:
         For example ``1.62 times as fast (95% interval 1.60 to 1.65)``.
@@ -137,27 +126,19 @@ def verdict_in_a_text(case: Case, direction: str | None = None) -> str:
 def sweep_summary(sweep: Sweep, label: str) -> str:
     """How the verdict on one case changes over a sweep.
 
-    Args:
-        sweep: a sweep with at least one point.
-        label: the case.
-
     Returns:
         For example ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``. Values that are names have no order, so
         each verdict lists its own: ``compiled: FASTER for chain, block; SAME for MLP``.
     """
-    if any(not isinstance(value, int | float) for value in sweep.values):
-        found: dict[Verdict, list[str]] = {}
-        for point in sweep.points:
-            found.setdefault(point.comparison[label].verdict, []).append(str(point.value))
-        return f"{label}: " + "; ".join(f"{verdict} for {', '.join(names)}" for verdict, names in found.items())
-    runs: list[tuple[Verdict, list[str]]] = []
-    for point in sweep.points:
-        verdict = point.comparison[label].verdict
-        if not runs or runs[-1][0] is not verdict:
-            runs.append((verdict, []))
-        runs[-1][1].append(str(point.value))
-    parts = [
-        f"{verdict} at {'' if i else sweep.over + ' '}{values[0]}{' to ' + values[-1] if len(values) > 1 else ''}"
-        for i, (verdict, values) in enumerate(runs)
-    ]
+    verdicts = [(point.comparison[label].verdict, str(point.value)) for point in sweep.points]
+    if not all(map(is_number, sweep.values)):
+        names: dict[Verdict, list[str]] = {}
+        for verdict, value in verdicts:
+            names.setdefault(verdict, []).append(value)
+        return f"{label}: " + "; ".join(f"{verdict} for {', '.join(values)}" for verdict, values in names.items())
+    parts = []
+    for verdict, run in itertools.groupby(verdicts, key=operator.itemgetter(0)):
+        first, *_, last = [value for _, value in run] * 2
+        where = first if first == last else f"{first} to {last}"
+        parts.append(f"{verdict} at {'' if parts else sweep.over + ' '}{where}")
     return f"{label}: {', '.join(parts)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import statistics
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
@@ -18,7 +19,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.legend import Legend
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 WIDTH_IN = 8.0
@@ -86,17 +86,6 @@ def new_figure(height_in: float, width_in: float = WIDTH_IN) -> ResultFigure:
     return fig
 
 
-def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Draw with the course's own style, whatever style the notebook has set."""
-
-    @functools.wraps(draw)
-    def wrapper(*args: Any, **kwargs: Any) -> Figure:
-        with matplotlib.style.context(["default", STYLE]):
-            return draw(*args, **kwargs)
-
-    return wrapper
-
-
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """The course's own style, whatever style the notebook has set."""
@@ -104,25 +93,25 @@ def style() -> Iterator[None]:
         yield
 
 
+def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    """Draw in the course's own style."""
+    return style()(draw)
+
+
 def wrapped(text: str, width: int, most: int = 3) -> str:
     """The text in lines of so many letters; what does not fit ends in an ellipsis."""
     return "\n".join(textwrap.wrap(text, width, max_lines=most, placeholder="…"))
 
 
-def titled_figure(title: str, panels_in: float, *notes: str, above: int = 0, below: int = 0) -> ResultFigure:
-    """A figure with a title and small notes: how it was measured, on which machine, when. Its panels fill what is left.
+def titled_figure(title: str, panels_in: float, *notes: str) -> ResultFigure:
+    """A figure with a title and small notes: how it was measured, on which machine, when.
 
-    Args:
-        title: one sentence.
-        panels_in: the height of all panels with what is written around them, in inches.
-        notes: lines at the bottom; empty ones are left out.
-        above: lines of the legend between title and panels.
-        below: lines of the legend between panels and notes.
+    Its panels, with what is written around them and their legends, fill ``panels_in`` inches between the two.
     """
     title = wrapped(title, 78, most=2)
     small = "\n".join(wrapped(note, 128, most=2) for note in notes if note)
-    top_in = 0.22 + 0.21 * (title.count("\n") + 1) + 0.24 * above
-    bottom_in = MARGIN_IN + 0.06 + (LINE_IN * (small.count("\n") + 1) if small else 0) + 0.28 * below
+    top_in = 0.22 + 0.21 * (title.count("\n") + 1)
+    bottom_in = MARGIN_IN + 0.06 + (LINE_IN * (small.count("\n") + 1) if small else 0)
     height = top_in + panels_in + bottom_in
     fig = new_figure(height)
     room = (LEGEND_X / 2, bottom_in / height, 1 - LEGEND_X, panels_in / height)
@@ -132,23 +121,15 @@ def titled_figure(title: str, panels_in: float, *notes: str, above: int = 0, bel
     return fig
 
 
-def legend(fig: Figure, handles: Sequence[Any], names: Sequence[str], columns: int, *, below: bool = False) -> Legend:
-    """A legend in the room that `titled_figure` has kept for it."""
-    height = fig.get_size_inches()[1]
-    room = fig.get_layout_engine().get()["rect"]
-    y = room[1] - 0.02 / height if below else room[1] + room[3] + 0.05 / height
-    return fig.legend(
-        handles,
-        names,
-        loc="upper left" if below else "lower left",
-        bbox_to_anchor=(LEGEND_X, y),
-        ncols=columns,
-        frameon=False,
-        columnspacing=1.2,
-        handletextpad=0.5,
-        borderaxespad=0.1,
-        borderpad=0,
-    )
+def legend(fig: Figure, handles: Sequence[Any], names: Sequence[str], columns: int, place: str = "upper") -> None:
+    """A legend at the upper or lower end of the panels' room, which shrinks by its lines."""
+    layout = fig.get_layout_engine()
+    left, bottom, width, height = layout.get()["rect"]
+    at = bottom if place == "lower" else bottom + height
+    look = {"frameon": False, "columnspacing": 1.2, "handletextpad": 0.5, "borderaxespad": 0.1, "borderpad": 0}
+    fig.legend(handles, names, loc=f"{place} left", bbox_to_anchor=(LEGEND_X, at), ncols=columns, **look)
+    taken = 0.24 * math.ceil(len(handles) / columns) / fig.get_figheight()
+    layout.set(rect=(left, bottom + (taken if place == "lower" else 0), width, height - taken))
 
 
 def axes_in(fig: Figure, left: float, bottom: float, width: float, height: float, **kwargs: Any) -> Axes:
@@ -248,23 +229,8 @@ def row_in(names: Sequence[str], least: float) -> float:
 
 def label_right(ax: Axes, y: float, text: str, colour: str = "#222222") -> None:
     """Write a bold word beside a row, to the right of the axes."""
-    ax.annotate(
-        text,
-        (1, y),
-        (8, 0),
-        xycoords=ax.get_yaxis_transform(),
-        textcoords="offset points",
-        va="center",
-        weight="bold",
-        color=colour,
-        annotation_clip=False,
-    )
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle one, or the mean of the two in the middle."""
-    ordered, n = sorted(values), len(values)
-    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    look = {"va": "center", "weight": "bold", "color": colour, "annotation_clip": False}
+    ax.annotate(text, (1, y), (8, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points", **look)
 
 
 def strip(ax: Axes, y: float, values: Sequence[float], colour: str, at: float | None = None) -> None:
@@ -273,7 +239,7 @@ def strip(ax: Axes, y: float, values: Sequence[float], colour: str, at: float | 
     beside = [y + 0.3 * (2 * ((i * golden) % 1) - 1) for i in range(len(values))]
     alpha = min(0.75, max(0.2, 12 / len(values)))
     ax.plot(values, beside, "o", ms=4, mew=0, color=colour, alpha=alpha, zorder=2)
-    at = median(values) if at is None else at
+    at = statistics.median(values) if at is None else at
     ax.plot([at, at], [y - 0.43, y + 0.43], color="#111111", lw=1.5, solid_capstyle="butt", zorder=1.5)
 
 

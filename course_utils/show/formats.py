@@ -33,13 +33,6 @@ def _scaled(value: float, units: tuple[tuple[float, str], ...], step: float) -> 
 def axis_unit(unit: str | None, typical: float) -> tuple[float, str]:
     """What an axis counts in.
 
-    Args:
-        unit: of the values: a key of `VALUE_FORMATS`, or None.
-        typical: a typical or the largest value.
-
-    Returns:
-        The size of one step, and its name.
-
     Example:
         >>> axis_unit("s", 0.002), axis_unit("bytes", 5000), axis_unit("B/s", 3e9)
         ((0.001, 'ms'), (1024.0, 'KiB'), (1000000000.0, 'GB/s'))
@@ -99,13 +92,6 @@ def format_count(count: int) -> str:
 def format_rate(per_second: float | None, unit: str) -> str:
     """A rate, with decimal prefixes, as data sheets have them: 1 GB/s is 10^9 bytes a second.
 
-    Args:
-        per_second: work per second; None becomes a dash.
-        unit: ``B/s``, ``FLOP/s``, ``items/s`` or any other.
-
-    Returns:
-        For example ``25.6 GB/s``, ``989 TFLOP/s`` or ``1.20 M items/s``.
-
     Example:
         >>> format_rate(25.6e9, "B/s"), format_rate(1234.0, "items/s")
         ('25.6 GB/s', '1.23 k items/s')
@@ -141,11 +127,7 @@ class Range(Protocol):
 
 
 def format_interval(interval: Range) -> str:
-    """An interval of a ratio as ``low to high``, both ends with the same number of decimals where they are alike.
-
-    Returns:
-        For example ``0.541 to 0.552``; a dash when there were too few rounds for an interval.
-    """
+    """An interval of a ratio as ``low to high``, both ends with the same number of decimals where they are alike."""
     low, high = interval.low, interval.high
     if not (math.isfinite(low) and math.isfinite(high)):
         return "–"

@@ -14,10 +14,6 @@ def progress(label: str, expected_s: float) -> Any:
     It appears when more than 2 s are expected, or when more than 2 s have passed. In a terminal it is written to
     stderr, in a notebook it is a widget; it disappears at the end. ``COURSE_PROGRESS=0`` turns it off.
 
-    Args:
-        label: what is going on, for example the experiment's name.
-        expected_s: seconds that the whole will take, roughly.
-
     Returns:
         A context manager with ``advance(seconds)``, which adds to the expected seconds that are done, and
         ``describe(text)``.

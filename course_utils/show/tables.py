@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 MAX_WIDTH = 110
 # From roomy to tight: the width at which row names wrap, and whether headers wrap too.
-_LAYOUTS = ((40, False), (28, False), (28, True), (22, True))
+_LAYOUTS = ((40, False), (28, True), (22, True))
 _TEXT_WIDTH = 44
 _NARROWEST = 12
 _GAP = "  "

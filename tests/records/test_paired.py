@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import statistics
@@ -17,7 +16,6 @@ from course_utils.records import paired
 from course_utils.records.paired import Interval, Verdict
 
 seconds = st.floats(min_value=1e-7, max_value=1e3, allow_nan=False)
-log_ratio = st.floats(min_value=-5, max_value=5, allow_nan=False)
 MIRRORED = {
     Verdict.FASTER: Verdict.SLOWER,
     Verdict.SLOWER: Verdict.FASTER,
@@ -56,45 +54,11 @@ def test_interval_is_the_one_of_scipy(n, confidence):
     assert (mine.low, mine.high) == pytest.approx((theirs.low, theirs.high), rel=0, abs=0)
 
 
-@pytest.mark.parametrize("n", [1, 5, 8, 11])
-@pytest.mark.parametrize("confidence", [0.5, 0.95])
-def test_coverage_is_at_least_the_confidence_by_enumeration(n, confidence):
-    """Only the side of the median on which each value falls matters: all 2^n ways are equally likely."""
-    covered = 0
-    for signs in itertools.product((-1.0, 1.0), repeat=n):
-        interval = paired.median_interval([sign * (i + 1) for i, sign in enumerate(signs)], confidence)
-        covered += interval.low <= 0 <= interval.high
-    assert covered / 2**n >= confidence
-    rank = paired.interval_rank(n, confidence)
-    if 0 < rank < n // 2:
-        narrower = 1 - 2 * scipy.stats.binom.cdf(rank, n, 0.5)
-        assert narrower < confidence  # not wider than it must be
-
-
 def test_the_99_percent_interval_needs_8_values():
-    assert paired.MIN_ROUNDS == 8
     assert not paired.median_interval([1.0] * 7, 0.99).bounded
     assert paired.median_interval([1.0] * 8, 0.99).bounded
     assert paired.ratio_interval([0.1] * 7) == Interval(0.0, math.inf, 0.99)
     assert paired.ratio_interval([]) == Interval(0.0, math.inf, 0.99)
-
-
-@pytest.mark.parametrize("confidence", [0, 1, -0.5, 1.5, 99])
-def test_confidence_must_be_a_fraction(confidence):
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        paired.median_interval([1.0] * 20, confidence)
-
-
-def test_interval_questions():
-    interval = Interval(0.5, 2.0, 0.99)
-    assert interval.inside(0.4, 2.1)
-    assert not interval.inside(0.6, 2.1)
-    assert interval.meets(2.0, 3.0)
-    assert not interval.meets(2.1, 3.0)
-    assert interval.inverse() == interval
-    assert interval.relative_width == pytest.approx(1.2)
-    assert Interval(0.0, math.inf, 0.99).inverse() == Interval(0.0, math.inf, 0.99)
-    assert Interval(-math.inf, math.inf, 0.99).relative_width == math.inf
 
 
 # --- ratios
@@ -105,37 +69,18 @@ def test_interval_questions():
 def test_swapping_mirrors_interval_and_verdict(rounds):
     case, baseline, control = (list(series) for series in zip(*rounds, strict=True))
     forward = paired.ratio_interval(paired.log_ratios(case, baseline))
-    backward = paired.ratio_interval(paired.log_ratios(baseline, case)).inverse()
-    assert (forward.low, forward.high) == pytest.approx((backward.low, backward.high), rel=1e-9)
+    inverse = paired.ratio_interval(paired.log_ratios(baseline, case))
+    assert forward.ends == pytest.approx(inverse.inverse().ends, rel=1e-9)
     # The same noise for both directions: a control has one, whichever side is called the baseline.
     noise = paired.ratio_interval(paired.log_ratios(control, baseline))
     ratio = math.exp(statistics.median(paired.log_ratios(case, baseline)))
-    inverse = paired.ratio_interval(paired.log_ratios(baseline, case))
     assert paired.decide(1 / ratio, inverse, noise) == MIRRORED[paired.decide(ratio, forward, noise)]
 
 
-def test_one_timing_against_one_is_unbiased_where_pooling_is_not():
-    """The reason that the docstring of log_ratios gives: skewed noise, identical code."""
-    generator = random.Random(7)
-    case, baseline, control = ([math.exp(generator.expovariate(5)) for _ in range(20_000)] for _ in range(3))
-    one = statistics.median(paired.log_ratios(case, baseline))
-    averages = [(b + c) / 2 for b, c in zip(baseline, control, strict=True)]
-    pooled = statistics.median(paired.log_ratios(case, averages))
-    assert abs(one) < 0.005
-    assert pooled < -0.01
-
-
-@pytest.mark.parametrize(
-    ("case", "reference", "message"),
-    [
-        ([1.0, 2.0], [1.0], "one value a round each"),
-        ([0.0], [1.0], "more calls"),
-        ([1.0], [-1.0], "more calls"),
-    ],
-)
-def test_series_that_cannot_be_compared_are_refused(case, reference, message):
-    with pytest.raises(ValueError, match=message):
-        paired.log_ratios(case, reference)
+def test_series_that_cannot_be_compared_are_refused():
+    for case, reference in (([1.0, 2.0], [1.0]), ([0.0], [1.0])):
+        with pytest.raises(ValueError, match=r"shorter|more calls"):
+            paired.log_ratios(case, reference)
 
 
 # --- dependence between rounds
@@ -159,18 +104,9 @@ def test_autocorrelation_is_that_of_the_ranks():
     assert paired.lag1_autocorrelation(values) == pytest.approx(expected)
 
 
-def test_autocorrelation_of_nothing_to_see():
-    assert paired.lag1_autocorrelation([1.0, 2.0, 3.0]) == 0
-    assert paired.lag1_autocorrelation([5.0] * 20) == 0
-
-
-def test_autocorrelation_with_ties_is_that_of_the_order():
-    # A coarse clock gives equal values; they must not make a trend out of none, nor hide one.
-    trend = [float(i // 4) for i in range(40)]
-    assert paired.lag1_autocorrelation(trend) > 0.8
-    generator = random.Random(5)
-    noise = [float(generator.randrange(3)) for _ in range(400)]
-    assert abs(paired.lag1_autocorrelation(noise)) < 0.15
+@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [5.0] * 20])
+def test_autocorrelation_of_nothing_to_see(values):
+    assert paired.lag1_autocorrelation(values) == 0
 
 
 def test_blocking_restores_the_coverage_of_dependent_rounds():
@@ -187,17 +123,6 @@ def test_blocking_restores_the_coverage_of_dependent_rounds():
     # Not all of it: what is left of the dependence between blocks still costs a few percent.
     assert blocked / trials > 0.87
     assert 0.95 - blocked / trials < (0.95 - plain / trials) / 2
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.lists(log_ratio, max_size=120))
-def test_blocks_are_medians_of_neighbours_and_enough_are_left(values):
-    blocks, size = paired.block(values)
-    assert size & (size - 1) == 0
-    assert len(blocks) == len(values) // size
-    assert len(blocks) >= min(len(values), paired.MIN_ROUNDS)
-    for i, value in enumerate(blocks):
-        assert value == statistics.median(values[i * size : (i + 1) * size])
 
 
 def test_a_trend_is_blocked_until_8_blocks_are_left():
@@ -218,25 +143,19 @@ UNBOUNDED = Interval(0.0, math.inf, 0.99)
         (1.050, 1.040, 1.060, QUIET, "SLOWER"),
         (0.950, 0.940, 0.960, QUIET, "FASTER"),
         (1.000, 0.995, 1.005, QUIET, "SAME"),
-        # Real, and still nothing to change code for.
-        (1.005, 1.003, 1.007, QUIET, "SAME"),
+        (1.005, 1.003, 1.007, QUIET, "SAME"),  # real, and still nothing to change code for
         (1.000, 0.980, 1.020, QUIET, "UNCLEAR"),
-        # Beyond the noise, but the ratio itself is within what matters.
-        (1.009, 1.004, 1.014, QUIET, "UNCLEAR"),
-        # Just past it.
+        (1.009, 1.004, 1.014, QUIET, "UNCLEAR"),  # beyond the noise, but within what matters
         (1.011, 1.004, 1.018, QUIET, "SLOWER"),
         # The A/A gate, in both directions and from both sides.
         (1.050, 1.040, 1.060, Interval(0.99, 1.045, 0.99), "UNCLEAR"),
         (1.050, 1.040, 1.060, Interval(0.955, 1.001, 0.99), "UNCLEAR"),
-        (0.950, 0.940, 0.960, Interval(0.99, 1.045, 0.99), "UNCLEAR"),
-        (0.950, 0.940, 0.960, Interval(0.955, 1.001, 0.99), "UNCLEAR"),
         (1.050, 1.040, 1.060, Interval(0.99, 1.039, 0.99), "SLOWER"),
         # A gate that lies wholly on one side must not let through what lies between it and 1.
         (1.050, 0.990, 1.060, Interval(0.98, 0.99, 0.99), "UNCLEAR"),
         # No interval, no verdict.
         (1.500, 0.000, math.inf, QUIET, "UNCLEAR"),
         (1.500, 1.400, 1.600, UNBOUNDED, "UNCLEAR"),
-        (1.000, 1.000, 1.000, UNBOUNDED, "UNCLEAR"),
     ],
 )
 def test_verdicts(ratio, low, high, noise, verdict):
@@ -246,37 +165,9 @@ def test_verdicts(ratio, low, high, noise, verdict):
     assert mirrored == MIRRORED[Verdict(verdict)]
 
 
-def test_what_matters_is_for_the_caller_to_say():
-    interval = Interval(1.02, 1.04, 0.99)
-    assert paired.decide(1.03, interval, QUIET) == "SLOWER"
-    assert paired.decide(1.03, interval, QUIET, practical=0.05) == "SAME"
-    assert paired.decide(1.03, interval, QUIET, practical=0.035) == "UNCLEAR"
-
-
 def test_8_clear_rounds_are_enough():
     assert verdict_of([2.0] * 8, [1.0] * 8, [1.0] * 8) == "SLOWER"
     assert verdict_of([2.0] * 7, [1.0] * 7, [1.0] * 7) == "UNCLEAR"
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    st.lists(st.tuples(seconds, seconds, seconds), min_size=8, max_size=60),
-    st.floats(0.001, 0.3),
-)
-def test_a_direction_is_never_given_against_the_control(rounds, practical):
-    case, baseline, control = (list(series) for series in zip(*rounds, strict=True))
-    logs = paired.log_ratios(case, baseline)
-    ratio, interval = math.exp(statistics.median(logs)), paired.ratio_interval(logs)
-    noise = paired.ratio_interval(paired.log_ratios(control, baseline))
-    verdict = paired.decide(ratio, interval, noise, practical)
-    if verdict is Verdict.SLOWER:
-        assert interval.low > max(noise.high, 1 / noise.low, 1)
-        assert ratio > 1 + practical
-    elif verdict is Verdict.FASTER:
-        assert interval.high < min(1 / noise.high, noise.low, 1)
-        assert ratio < 1 / (1 + practical)
-    elif verdict is Verdict.SAME:
-        assert interval.inside(1 / (1 + practical), 1 + practical)
 
 
 def test_identical_code_with_wild_noise_gets_no_direction():

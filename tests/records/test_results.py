@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, Me
 from course_utils.records.kinds.rank_results import RankReport, RankResults
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.kinds.table import Table
+from course_utils.records.result import Result
 from course_utils.records.unrecorded import Unrecorded
 from tests.example_results import CPU as HERE
 
@@ -43,19 +45,11 @@ def comparison(*cases: Measurement, control: Measurement | None = None, **more: 
 # Measurement
 
 
-def test_median_and_interval_are_of_the_raw_samples() -> None:
-    one = Measurement("code", (3.0, 1.0, 2.0, 10.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0))
-    assert one.rounds == 10
-    assert one.median_s == 5.5
-    assert (one.interval_s.low, one.interval_s.high) == (2.0, 9.0)
+def test_median_interval_and_rates_are_of_the_raw_samples() -> None:
+    ten = Measurement("code", (3.0, 1.0, 2.0, 10.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0), items=11)
+    assert (ten.rounds, ten.median_s, ten.interval_s.ends) == (10, 5.5, (2.0, 9.0))
     assert not Measurement("code", (1.0,) * 5).interval_s.bounded
-
-
-def test_rates_are_work_over_the_median() -> None:
-    one = Measurement("code", (0.5, 0.5, 0.5), items=10, flops=4e9)
-    assert one.rate("items") == 20
-    assert one.rate("flops") == 8e9
-    assert one.rate("bytes") is None
+    assert (ten.rate("items"), ten.rate("bytes")) == (2, None)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +57,6 @@ def test_rates_are_work_over_the_median() -> None:
     [
         pytest.param(None, None, None, None, id="a CPU"),
         pytest.param(0.1, 1.0, None, False, id="Python is far ahead"),
-        pytest.param(0.79, 1.0, 0.1, False, id="just no suspicion"),
         pytest.param(0.95, 1.0, 0.3, True, id="confirmed"),
         pytest.param(0.95, 1.0, 0.9, False, id="not confirmed: the gaps are small"),
         pytest.param(0.95, 1.0, None, None, id="could not be tested"),
@@ -83,18 +76,13 @@ def test_launch_bound(
     assert (one.enqueue_median_s, one.device_median_s) == (enqueue, device)
 
 
-def test_fields_that_say_nothing_are_not_in_a_record_and_zero_is_kept() -> None:
-    record = measurement(peak_allocated_bytes=0).to_record()
-    assert set(record) == {"label", "elapsed_s", "calls", "peak_allocated_bytes"}
-    assert record["peak_allocated_bytes"] == 0
-
-
 @given(st.floats(min_value=1e-12, max_value=1e12))
-def test_records_keep_six_digits(seconds: float) -> None:
-    kept = Measurement("code", (seconds,)).to_record()["elapsed_s"][0]
+def test_records_keep_six_digits_and_zeros_but_no_fields_that_say_nothing(seconds: float) -> None:
+    record = Measurement("code", (seconds,), peak_allocated_bytes=0).to_record()
+    assert set(record) == {"label", "elapsed_s", "calls", "peak_allocated_bytes"}
+    (kept,) = record["elapsed_s"]
     assert kept == pytest.approx(seconds, rel=5.1e-6)
-    assert len(f"{kept!r}".replace(".", "").replace("-", "").split("e")[0].strip("0")) <= 6
-    assert Measurement.from_record(Measurement("code", (kept,)).to_record()).elapsed_s == (kept,)
+    assert Measurement.from_record(record).to_record() == record
 
 
 # Comparison
@@ -110,15 +98,11 @@ def test_ratio_is_the_median_of_the_ratios_of_each_round() -> None:
 def test_ratio_speedup_and_verdict() -> None:
     result = comparison(measurement("base", 2e-3), measurement("half", 1e-3), measurement("same", 2e-3))
     half = result["half"]
-    assert half.ratio == pytest.approx(0.5)
-    assert half.speedup == pytest.approx(2)
+    assert (half.ratio, half.speedup) == (pytest.approx(0.5), pytest.approx(2))
     assert half.interval.low == half.interval.high == pytest.approx(0.5)
     assert (half.interval.confidence, half.decision_interval.confidence) == (0.95, 0.99)
     assert [case.verdict for case in result] == ["SAME", "FASTER", "SAME"]
-    assert [case.is_baseline for case in result] == [True, False, False]
-    assert result.labels == ("base", "half", "same")
-    assert result.baseline == "base"
-    assert result.rounds == ROUNDS
+    assert (result.labels, result.rounds) == (("base", "half", "same"), ROUNDS)
 
 
 def test_control_decides_what_is_noise() -> None:
@@ -130,12 +114,6 @@ def test_control_decides_what_is_noise() -> None:
     assert noisy["case"].verdict == "UNCLEAR"
     assert noisy["base"].ratio == pytest.approx(1.08)
     assert noisy["base"].verdict == "SAME"
-
-
-def test_practical_difference_is_the_readers_choice() -> None:
-    base, case = measurement("base"), measurement("case", 1.02e-3)
-    assert comparison(base, case, practical=0.01)["case"].verdict == "SLOWER"
-    assert comparison(base, case, practical=0.05)["case"].verdict == "SAME"
 
 
 def test_break_even_counts_the_calls_that_pay_for_a_dear_first_one() -> None:
@@ -156,18 +134,6 @@ def test_break_even_counts_the_calls_that_pay_for_a_dear_first_one() -> None:
     assert result["eager"].break_even_calls is None
 
 
-def test_wrong_names_are_answered_with_the_right_ones() -> None:
-    result = comparison(measurement("base"), measurement("case"))
-    with pytest.raises(KeyError, match="no case 'cas' in this comparison; there are: base, case"):
-        result["cas"]
-    limits = Ceilings((Ceiling("copy", "B/s", 10.0, (1.0,)),), HERE)
-    with pytest.raises(KeyError, match="no ceiling 'matmul' on this machine; there are: copy"):
-        limits["matmul"]
-    sweep = Sweep("n", (SweepPoint(1, result), SweepPoint(8, result)), HERE)
-    with pytest.raises(KeyError, match="no point n=2 in this sweep; there are: 1, 8"):
-        sweep[2]
-
-
 # Ceilings and sweeps
 
 
@@ -180,11 +146,8 @@ def test_sweep_finds_where_a_verdict_begins() -> None:
     base = measurement("base", 2e-3)
     same, faster = comparison(base, measurement("case", 2e-3)), comparison(base, measurement("case", 1e-3))
     sweep = Sweep("n", (SweepPoint(1, same), SweepPoint(8, faster), SweepPoint(64, faster)), HERE)
-    assert sweep.values == (1, 8, 64)
-    assert sweep.first("case", "FASTER") == 8
-    assert sweep.first("case", "SLOWER") is None
-    assert sweep[8] is faster
-    assert [point.value for point in sweep] == [1, 8, 64]
+    assert (sweep.values, sweep[8]) == ((1, 8, 64), faster)
+    assert (sweep.first("case", "FASTER"), sweep.first("case", "SLOWER")) == (8, None)
 
 
 # Traces of memory
@@ -280,51 +243,6 @@ def test_a_condensed_trace_is_small_and_its_sums_are_exact(
     assert MemoryTrace.from_record(json.loads(json.dumps(small.to_record()))) == small
 
 
-def test_a_large_trace_makes_a_small_record() -> None:
-    # Twenty thousand blocks, most of them alive in the middle: as bad as a long recurrent network.
-    count = 20_000
-    blocks = [
-        MemoryBlock(
-            4096 + i, i + 1, 2 * count - i, "activations", f"Net.layers.{i % 64}", f"net.py:{i % 40} forward", "mm"
-        )
-        for i in range(count)
-    ]
-    times = range(2 * count + 1)
-    trace = MemoryTrace.from_blocks(times_us=times, blocks=blocks, label="long", device="cpu", environment=HERE)
-    assert trace.condensed
-    assert trace.peak_bytes == sum(block.size_bytes for block in blocks)
-    assert sum(row.count for row in trace.at_peak) == count
-    assert len(trace.blocks) <= 1000
-    assert len(json.dumps(trace.to_record())) < 60_000
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"times_us": []},
-        {"times_us": [0, 10, -5, 5, 5, 5]},
-        {"phases": [["forward", 3, 9]]},
-        {"reserved_bytes": [1, 2]},
-        {"plain_s": [0.1]},
-    ],
-)
-def test_damaged_traces_are_refused(change: dict[str, object]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        MemoryTrace.from_record({**TRACE.to_record(), **change})
-
-
-@pytest.mark.parametrize(("column", "value"), [("died", 0), ("size_bytes", -1), ("kind", "weight")])
-def test_blocks_that_make_no_sense_are_refused(column: str, value: object) -> None:
-    record = TRACE.to_record()
-    values = record["blocks"][column]
-    if column == "kind":
-        values["texts"][0] = value
-    else:
-        values[0] = value
-    with pytest.raises(ValueError, match="makes no sense"):
-        MemoryTrace.from_record(record)
-
-
 # Ranks
 
 
@@ -374,28 +292,12 @@ def test_a_table_of_ranks_goes_by_the_names_of_the_values() -> None:
     )
     assert table.units == {"step (median)": "s", "peak": "bytes", "weights": "bytes", "gradients": "bytes"}
     # Where nothing fits into a table, it says why.
-    assert (ranks_of({}).table.columns, ranks_of({}).table.notes) == (("rank",), ("The ranks reported nothing.",))
     nested = ranks_of({"errors": {"float32": 0.1}, "steps": rounds_of(1, 2)}, notes=("On one rank.",))
     why = "Nested values, which no table holds: errors; read them by run[rank][name]."
     assert nested.table.notes == ("On one rank.", why)
-    assert repr(nested).count(why) == 1
-    assert ranks_of({"steps": rounds_of(1, 2)}).table.notes == RANKS.table.notes == ()
     # Two names that would share a column keep what tells them apart.
     assert ranks_of({"step_s": 1.0, "step": 3}).table.columns == ("rank", "step_s", "step")
-
-
-def test_values_of_ranks_are_found_by_name_and_rank() -> None:
-    assert RANKS.values("note") == {0: "fine"}
-    assert [told["peak_bytes"] for told in RANKS] == [2**20, 2**21]
     assert RANKS.command == "torchrun --standalone --nproc-per-node=2 scripts/train.py --steps 3"
-    for wrong, message in (
-        (lambda: RANKS[2], "no rank 2; there are 0 to 1"),
-        (lambda: RANKS[0]["lost"], "rank 0 reported no 'lost'; there are: step_s, loss"),
-        (lambda: RANKS.values("lost"), "no rank reported 'lost'; there are: step_s"),
-        (lambda: RANKS.comparison("lost"), "no rank reported 'lost'"),
-    ):
-        with pytest.raises(KeyError, match=message):
-            wrong()
 
 
 def test_curves_of_ranks_are_their_series() -> None:
@@ -443,12 +345,6 @@ def test_the_order_of_what_ranks_reported_outlives_a_file() -> None:
     assert repr(again) == repr(RANKS)
 
 
-@pytest.mark.parametrize("change", [{"reports": []}, {"reports": [{"rank": 1, "values": []}]}, {"program": 3}])
-def test_damaged_rank_results_are_refused(change: dict[str, object]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        RankResults.from_record({**RANKS.to_record(), **change})
-
-
 # All of them
 
 _PARTS = {"weights": 4, "gradients": 0, "optimizer": 8, "gathered": 2, "activations": 6}
@@ -478,29 +374,18 @@ def test_unknown_keys_of_an_environment_are_ignored() -> None:
 
 
 def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
-    waiting = Unrecorded("tiny/<pair>", ("a CUDA GPU",))
-    assert "No run of tiny/<pair> is recorded yet. It needs a CUDA GPU." in repr(waiting)
-    assert "course record tiny" in waiting.words
-    both = Unrecorded("tiny/pair", ("two CUDA GPUs", "a C++ compiler"))
-    assert "It needs two CUDA GPUs and a C++ compiler. On such a machine, run" in both.words
+    waiting = Unrecorded("tiny/<pair>", ("two CUDA GPUs", "a C++ compiler"))
+    assert repr(waiting) == (
+        "No run of tiny/<pair> is recorded yet. It needs two CUDA GPUs and a C++ compiler. On such a machine, run "
+        "`course record tiny --reference`."
+    )
     assert "&lt;pair&gt;" in waiting._repr_html_()
-    for part in (waiting.plot("weights", ax=None), waiting["case"].first("case", "FASTER"), waiting.table.explore()):
+    for part in (waiting.plot("weights"), waiting["case"].first("case", "FASTER"), waiting.table.explore()):
         assert part is waiting
-    # A loop over the cases or ranks of what is not there comes to an end.
-    assert list(waiting) == []
-    assert "steps" not in waiting
+    assert list(waiting) == []  # a loop over the cases or ranks of what is not there comes to an end
 
 
 # Memory per rank
-
-
-def test_points_of_a_plan_are_found_by_strategy_and_ranks() -> None:
-    assert _PLAN["fsdp", 8] is _PLAN.points[3]
-    assert _PLAN["ddp"] == _PLAN.points[:2]
-    assert (_PLAN.strategies, _PLAN.ranks) == (("ddp", "fsdp"), (2, 8))
-    assert _PLAN.points[0]["weights"] == 4
-    with pytest.raises(KeyError, match="ddp, fsdp on 2, 8"):
-        _PLAN["fsdp", 4]
 
 
 def test_a_prediction_is_trusted_as_far_as_was_measured() -> None:
@@ -526,34 +411,35 @@ def test_a_check_tells_the_largest_deviation() -> None:
     ]
 
 
+# Wrong names and damage
+
+_LIMITS = Ceilings((Ceiling("copy", "B/s", 10.0, (1.0,)),), HERE)
+_PAIR = comparison(measurement("base"), measurement("case"))
+_SWEEP = Sweep("n", (SweepPoint(1, _PAIR), SweepPoint(8, _PAIR)), HERE)
+
+
 @pytest.mark.parametrize(
-    ("result", "change"),
+    ("read", "message"),
     [
-        (_PLAN, {"points": []}),
-        (_PLAN, {"points": [{**dataclasses.asdict(_PLAN.points[0]), "ranks": "2"}]}),
-        (_PLAN, {"parameters": {**_PLAN.parameters, "width": "8"}}),
-        (_CHECK, {"points": []}),
-        (_CHECK, {"points": [{**dataclasses.asdict(_CHECK.points[0]), "simulated": {}}]}),
+        (lambda: _PAIR["cas"], "no case 'cas' in this comparison; there are: base, case"),
+        (lambda: _LIMITS["matmul"], "no ceiling 'matmul' on this machine; there are: copy"),
+        (lambda: _SWEEP[2], "no point n=2 in this sweep; there are: 1, 8"),
+        (lambda: TABLE["fp64"], "there are: fp32, bf16"),
+        (lambda: CURVES["bf16"], "there are: fp32"),
+        (lambda: _PLAN["fsdp", 4], "ddp, fsdp on 2, 8"),
+        (lambda: RANKS[2], "no rank 2; there are 0 to 1"),
+        (lambda: RANKS[0]["lost"], "rank 0 reported no 'lost'; there are: step_s, loss"),
+        (lambda: RANKS.values("lost"), "no rank reported 'lost'; there are: step_s"),
     ],
 )
-def test_damaged_plans_and_checks_are_refused(result: object, change: dict[str, object]) -> None:
-    with pytest.raises((ValueError, TypeError, KeyError)):
-        type(result).from_record({**result.to_record(), **change})
-
-
-# Tables and curves
+def test_wrong_names_are_answered_with_the_right_ones(read: Callable[[], object], message: str) -> None:
+    with pytest.raises(KeyError, match=message):
+        read()
 
 
 def test_a_tables_rows_and_a_curves_end_are_found_by_name() -> None:
-    table, curves = TABLE, CURVES
-    assert table["bf16"] == {"dtype": "bf16", "error": None, "kernel": "flash"}
-    assert [row["dtype"] for row in table] == ["fp32", "bf16"]
-    assert curves["fp32"].final is None
-    assert [curve.label for curve in curves] == ["fp32"]
-    with pytest.raises(KeyError, match="fp32, bf16"):
-        table["fp64"]
-    with pytest.raises(KeyError, match="there are: fp32"):
-        curves["bf16"]
+    assert TABLE["bf16"] == {"dtype": "bf16", "error": None, "kernel": "flash"}
+    assert CURVES["fp32"].final is None
 
 
 @pytest.mark.parametrize(
@@ -561,11 +447,18 @@ def test_a_tables_rows_and_a_curves_end_are_found_by_name() -> None:
     [
         (TABLE, {"rows": [["fp32", 1e-7]]}),
         (TABLE, {"rows": [["fp32", 1e-7, "math"], ["fp32", 1e-7, "math"]]}),
-        (CURVES, {"curves": []}),
         (CURVES, {"curves": [{"label": "a", "x": [1], "y": [1.0, 2.0]}]}),
-        (CURVES, {"curves": [{"label": "a", "x": [1], "y": [1.0]}, {"label": "a", "x": [1], "y": [1.0]}]}),
+        (CURVES, {"curves": [{"label": "a", "x": [1], "y": [1.0]}] * 2}),
+        (_PLAN, {"points": []}),
+        (_PLAN, {"points": [{**dataclasses.asdict(_PLAN.points[0]), "ranks": "2"}]}),
+        (_CHECK, {"points": [{**dataclasses.asdict(_CHECK.points[0]), "simulated": {}}]}),
+        (RANKS, {"reports": []}),
+        (RANKS, {"reports": [{"rank": 1, "values": []}]}),
+        (TRACE, {"times_us": [0, 10, -5, 5, 5, 5]}),
+        (TRACE, {"phases": [["forward", 3, 9]]}),
+        (TRACE, {"blocks": {**TRACE.to_record()["blocks"], "died": [0, 4, 6, 5]}}),
     ],
 )
-def test_damaged_tables_and_curves_are_refused(result: object, change: dict[str, object]) -> None:
-    with pytest.raises((ValueError, TypeError)):
+def test_damaged_results_are_refused(result: Result, change: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
         type(result).from_record({**result.to_record(), **change})

@@ -14,7 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nbformat
+import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -91,12 +94,10 @@ def test_whatever_a_result_is_called_and_holds_comes_back(
 def test_a_record_keeps_what_it_is_about(tmp_path: Path) -> None:
     record = lesson_record(comparison(), comparison(name="tiny/other"), at="2026-11-02T00:00:00+00:00")
     loaded = load_lesson(save_lesson(record, tmp_path))
-    assert (loaded.lesson, loaded.recorded_at) == ("tiny", record.recorded_at)
-    assert loaded.environment == CPU
+    assert (loaded.lesson, loaded.recorded_at, loaded.environment) == ("tiny", record.recorded_at, CPU)
     assert list(loaded.experiments) == ["tiny/other", "tiny/pair"]  # sorted, so that files compare well
     assert save_lesson(loaded, tmp_path).read_text("utf-8").count("cpu_model") == 1  # the environment stands once
-    assert loaded.experiments["tiny/pair"].code_hash == "code"
-    assert loaded.result("tiny/pair")["fast"].verdict == record.result("tiny/pair")["fast"].verdict == "FASTER"
+    assert loaded.result("tiny/pair")["fast"].verdict == "FASTER"
     with pytest.raises(RecordError, match=r"no experiment 'tiny/none'.*tiny/pair.*course record tiny"):
         loaded.result("tiny/none")
 
@@ -187,10 +188,9 @@ def test_a_full_disk_keeps_the_old_record_and_says_so(tmp_path: Path) -> None:
     path = save_lesson(lesson_record(comparison(rounds=400)), tmp_path)
     before = path.read_bytes()
     assert len(before) > 4096
-    said = _run(_FULL_DISK, path, tmp_path)
-    assert "the disk is full" in said
-    assert "tiny.json" in said
-    assert "Earlier records are untouched" in said
+    message = _run(_FULL_DISK, path, tmp_path)
+    for part in ("the disk is full", "tiny.json", "Earlier records are untouched"):
+        assert part in message
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
@@ -206,11 +206,10 @@ if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-for environment in (record.environment, dataclasses.replace(record.environment, machine="another")):
-    try:
-        save_lesson(dataclasses.replace(record, seconds=99.0, environment=environment), Path("."))
-    except RecordError as error:
-        print(error)
+try:
+    save_lesson(dataclasses.replace(record, seconds=99.0), Path("."))
+except RecordError as error:
+    print(error)
 """
 
 
@@ -219,30 +218,13 @@ def test_a_read_only_folder_keeps_the_old_record_and_says_so(tmp_path: Path) -> 
     path = save_lesson(lesson_record(), tmp_path)
     before = path.read_bytes()
     path.parent.chmod(0o555)
-    tmp_path.chmod(0o555)
     try:
-        said = _run(_READ_ONLY, cwd=tmp_path).splitlines()
+        message = _run(_READ_ONLY, cwd=tmp_path)
     finally:
-        tmp_path.chmod(0o755)
         path.parent.chmod(0o755)
-    assert len(said) == 2
-    for line in said:
-        assert "Permission denied" in line
-        assert "COURSE_RESULTS" in line
-        assert "Earlier records are untouched" in line
+    for part in ("Permission denied", "COURSE_RESULTS", "Earlier records are untouched"):
+        assert part in message
     assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path.parent]
-
-
-def test_a_result_that_is_no_json_keeps_the_old_record(tmp_path: Path) -> None:
-    path = save_lesson(lesson_record(), tmp_path)
-    before = path.read_bytes()
-    broken = lesson_record()
-    broken.experiments["tiny/pair"].data["parameters"]["what"] = object()
-    with pytest.raises(TypeError):
-        save_lesson(broken, tmp_path)
-    assert path.read_bytes() == before
-    assert list(path.parent.iterdir()) == [path]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -263,12 +245,9 @@ def reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        pytest.param(b"", "cannot be read", id="empty"),
         pytest.param(b"{", "cannot be read", id="truncated"),
         pytest.param(b"\xff\xfe\x00", "cannot be read", id="not text"),
-        pytest.param(b"[]", "not a record of this course", id="a list"),
         pytest.param(b'{"hello": "world"}', "not a record of this course", id="foreign"),
-        pytest.param(b'{"schema_version": "1"}', "not a record of this course", id="version is a text"),
         pytest.param(b'{"schema_version": 1}', "damaged", id="nothing but a version"),
     ],
 )
@@ -312,11 +291,6 @@ def test_an_older_schema_is_read_by_its_migrations(reference: Path, monkeypatch:
     assert load_lesson(path) == loaded
 
 
-def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"no record some-machine/tiny.json.*course record tiny"):
-        load_lesson(tmp_path / "some-machine" / "tiny.json")
-
-
 _DATA = ("experiments", "tiny/pair", "data")
 _GONE = object()
 
@@ -324,28 +298,18 @@ _GONE = object()
 @pytest.mark.parametrize(
     ("where", "value"),
     [
-        (("environment",), _GONE),
-        (("environment",), "text"),
         (("environment", "machine"), _GONE),
         (("environment", "device_kind"), "abacus"),
-        (("environment", "cpu_flags"), 5),
         (("experiments",), []),
-        (("experiments", "tiny/pair"), {}),
         (("experiments", "tiny/pair", "kind"), "story"),
-        (("experiments", "tiny/pair", "kind"), ["comparison"]),
         (("experiments", "tiny/pair", "code_hash"), _GONE),
-        (("experiments", "tiny/pair", "parameters_hash"), 5),
         (_DATA, "text"),
-        ((*_DATA, "cases"), []),
         ((*_DATA, "cases", 0, "elapsed_s"), [1.0]),
         ((*_DATA, "cases", 0, "elapsed_s", 0), -1.0),
         ((*_DATA, "cases", 0, "elapsed_s", 0), "fast"),
         ((*_DATA, "cases", 0, "label"), "fast"),
-        ((*_DATA, "control"), _GONE),
         ((*_DATA, "practical"), float("nan")),
         ((*_DATA, "colour"), "red"),
-        ((*_DATA, "notes"), 5),
-        (("recorded_at",), 5),
         (("seconds",), "long"),
         (("lesson",), "another"),
     ],
@@ -390,11 +354,6 @@ def test_a_gpu_is_preferred_even_when_it_is_older(reference: Path) -> None:
     save_lesson(lesson_record(environment=GPU, at="2026-11-01T10:00:00+00:00"), reference)
     older = dataclasses.replace(GPU, machine="nvidia-a100")
     save_lesson(lesson_record(environment=older, at="2026-10-01T10:00:00+00:00"), reference)
-    assert [r.environment.machine for r in store.records_of("tiny", reference)] == [
-        "nvidia-h200",
-        "nvidia-a100",
-        CPU.machine,
-    ]
     assert recorded("tiny/pair").environment.machine == "nvidia-h200"
     assert recorded("tiny/pair", machine=CPU.machine).environment == CPU
 
@@ -407,39 +366,35 @@ def test_a_cpu_record_says_that_no_gpu_run_exists(reference: Path) -> None:
     assert not any("No GPU run" in note for note in recorded("tiny/pair", machine=CPU.machine).notes)
 
 
-@pytest.mark.parametrize("name", ["tiny", "", "/pair", "tinypair"])
-def test_a_name_without_lesson_and_experiment_is_explained(reference: Path, name: str) -> None:
-    with pytest.raises(RecordError, match="'lesson/experiment', for example 'pinned_memory/copy'"):
-        recorded(name)
-
-
-def test_unknown_names_are_answered_with_the_nearest(reference: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "machine", "message"),
+    [
+        ("tiny", None, "'lesson/experiment', for example 'pinned_memory/copy'"),
+        (
+            "tinny/pair",
+            None,
+            r"lesson 'tinny' \(did you mean 'tiny'\?\).*Recorded lessons: other, tiny\.",
+        ),
+        ("tiny/pear", None, r"'tiny/pear' \(did you mean 'tiny/pair'\?\).*nvidia-h200 holds: tiny/pair"),
+        ("tiny/pair", "nvidia-h20", r"machine 'nvidia-h20' \(did you mean 'nvidia-h200'\?\)"),
+        ("tiny/pair", CPU.machine, "no record of amd-epyc-2-cores holds 'tiny/pair'.*on nvidia-h200 holds: tiny/pair"),
+    ],
+)
+def test_unknown_names_are_answered_with_what_there_is(
+    reference: Path, name: str, machine: str | None, message: str
+) -> None:
     save_lesson(lesson_record(environment=GPU), reference)
-    with pytest.raises(RecordError, match=r"lesson 'tinny' \(did you mean 'tiny'\?\).*Recorded lessons: tiny\."):
-        recorded("tinny/pair")
-    with pytest.raises(RecordError, match=r"'tiny/pear' \(did you mean 'tiny/pair'\?\).*nvidia-h200 holds: tiny/pair"):
-        recorded("tiny/pear")
-    with pytest.raises(RecordError, match=r"machine 'nvidia-h20' \(did you mean 'nvidia-h200'\?\)"):
-        recorded("tiny/pair", machine="nvidia-h20")
-    with pytest.raises(RecordError, match=r"no experiment|no record holds 'tiny/\*'"):
-        recorded("tiny/*")
-
-
-def test_a_machine_without_this_lesson_names_those_that_have_it(reference: Path) -> None:
-    save_lesson(lesson_record(environment=GPU), reference)
-    save_lesson(lesson_record(comparison(CPU, "other/pair"), lesson="other"), reference)
-    with pytest.raises(RecordError, match=r"'tiny' is not recorded on amd-epyc-2-cores; it is on nvidia-h200"):
-        recorded("tiny/pair", machine=CPU.machine)
+    save_lesson(lesson_record(comparison(name="other/pair"), lesson="other"), reference)
+    with pytest.raises(RecordError, match=message):
+        recorded(name, machine)
 
 
 def test_no_records_at_all(reference: Path) -> None:
+    reference.rmdir()
     with pytest.raises(RecordError, match=r"no record of a lesson 'tiny'.*Recorded lessons: none.*course record tiny"):
         recorded("tiny/pair")
     with pytest.raises(RecordError, match="Recorded machines: none"):
         recorded("tiny/pair", machine="nvidia-h200")
-    reference.rmdir()
-    with pytest.raises(RecordError, match="Recorded lessons: none"):
-        recorded("tiny/pair")
 
 
 # With a notebook beside the record.
@@ -450,30 +405,11 @@ _PAIR = 'pair = compare({"slow": lambda: (a @ a, a @ a)[0], "fast": lambda: a @ 
 _NEEDS_CUDA = 'if environment().device_kind == "cuda":\n    compare({"x": a.cuda, "y": a.cuda}, name="tiny/gpu_only")'
 
 
-def _notebook(folder: Path, *cells: tuple[str, list[str]]) -> Path:
-    path = folder / "01_tiny.ipynb"
-    path.write_text(
-        json.dumps(
-            {
-                "nbformat": 4,
-                "nbformat_minor": 5,
-                "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-                "cells": [
-                    {
-                        "cell_type": "code",
-                        "id": f"cell-{number}",
-                        "metadata": {"tags": tags},
-                        "execution_count": None,
-                        "outputs": [],
-                        "source": source,
-                    }
-                    for number, (source, tags) in enumerate(cells)
-                ],
-            }
-        ),
-        encoding="utf-8",
+def _notebook(folder: Path, *cells: tuple[str, list[str]]) -> None:
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source, metadata={"tags": tags}) for source, tags in cells]
     )
-    return path
+    nbformat.write(notebook, folder / "01_tiny.ipynb")
 
 
 @pytest.fixture
@@ -503,40 +439,25 @@ def _record_the_notebook(reference: Path, environment: Environment = GPU) -> Non
     save_lesson(lesson_record(environment=environment, hashes=hashes), reference)
 
 
-def test_an_unchanged_notebook_adds_no_notice(reference: Path, tiny: Callable[..., None]) -> None:
-    _record_the_notebook(reference)
-    assert len(recorded("tiny/pair").notes) == 1
-    tiny(old="a = torch.randn(n, n)", new="# A comment changes nothing.\na = torch.randn( n,  n )")
-    assert len(recorded("tiny/pair").notes) == 1
-
-
 def test_changed_code_shows_the_record_with_a_notice(reference: Path, tiny: Callable[..., None]) -> None:
     _record_the_notebook(reference)
+    tiny(old="a = torch.randn(n, n)", new="# A comment changes nothing.\na = torch.randn( n,  n )")
+    assert recorded("tiny/pair").notes == ("A recorded run.",)
     tiny(old="lambda: a @ a}", new="lambda: torch.mm(a, a)}")
     result = recorded("tiny/pair")
     assert result["fast"].verdict == "FASTER"
     assert "The experiment's code has changed since this was recorded." in result.notes
 
 
-def test_changed_parameters_do_not_stop_the_run_that_records_them(
+def test_changed_parameters_refuse_the_record_but_not_the_run_that_records_them(
     reference: Path, tiny: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _record_the_notebook(reference)
     tiny(old="cuda=4096", new="cuda=8192")
+    with pytest.raises(RecordError, match=r"on nvidia-h200 with other parameters.*course record tiny --reference"):
+        recorded("tiny/pair")
     monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path))
     assert recorded("tiny/pair") == Unrecorded("tiny/pair")
-
-
-def test_changed_parameters_refuse_the_record(reference: Path, tiny: Callable[..., None]) -> None:
-    _record_the_notebook(reference)
-    tiny(old="cuda=4096", new="cuda=8192")
-    with pytest.raises(
-        RecordError,
-        match=r"'tiny/pair' was recorded on nvidia-h200 with other parameters.*course record tiny --reference",
-    ):
-        recorded("tiny/pair")
-    tiny()
-    assert recorded("tiny/pair").environment == GPU
 
 
 def test_an_experiment_that_nobody_ran_yet_is_a_sentence(reference: Path, tiny: Callable[..., None]) -> None:
@@ -574,29 +495,15 @@ def test_named_results_are_kept_while_a_lesson_is_recorded(tmp_path: Path, monke
 
 
 def test_parameters_of_torch_and_numpy_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`parameters={"dtype": torch.float16}` is what a lesson's author writes."""
-    import numpy as np
-    import torch
-
     monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path))
-    parameters = {"dtype": torch.float16, "shape": torch.Size([2, 3]), "n": np.int64(7), "device": torch.device("cpu")}
+    parameters = {"dtype": torch.float16, "shape": torch.Size([2, 3]), "n": np.int64(7)}
     store.keep(dataclasses.replace(comparison(), parameters=parameters))
     kept = json.loads((tmp_path / "tiny__pair.json").read_text("utf-8"))["data"]["parameters"]
-    assert kept == {"dtype": "torch.float16", "shape": [2, 3], "n": 7, "device": "cpu"}
+    assert kept == {"dtype": "torch.float16", "shape": [2, 3], "n": 7}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Roots, and the records that are committed
-
-
-def test_roots_follow_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "a"))
-    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "b"))
-    assert (store.reference_root(), store.results_root()) == (tmp_path / "a", tmp_path / "b")
-    monkeypatch.delenv("COURSE_REFERENCE_ROOT")
-    monkeypatch.delenv("COURSE_RESULTS")
-    assert store.reference_root() == store.package_root() / "records"
-    assert store.results_root() == store.package_root().parent / "results"
 
 
 _PATH = re.compile(r"(?<![\w.])(?:/(?:home|root|Users|work|tmp|var|opt|usr|mnt|private|data)/|[A-Za-z]:\\\\)")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import WORK_UNITS
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.records.result import NothingToDrawError, Reading, Result, by_name
 from course_utils.show.formats import axis_unit, format_rate, format_seconds
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -23,7 +23,6 @@ class Ceiling:
     """One limit of a machine, from raw samples.
 
     Attributes:
-        name: for example ``copy`` or ``matmul bfloat16``.
         unit: ``B/s``, ``FLOP/s`` or ``s``.
         work: bytes or operations of one sample; 1 for a latency.
         samples_s: seconds of each sample, for one repetition of the work.
@@ -64,15 +63,7 @@ class Ceiling:
 
 @dataclass(frozen=True, repr=False)
 class Ceilings(Result):
-    """The limits of one machine: what any program can reach at best.
-
-    Attributes:
-        entries: the ceilings, in the order in which they are shown.
-        environment: machine and software.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes.
-        notes: what a reader must know, in words.
-    """
+    """The limits of one machine: what any program can reach at best, in the order in which they are shown."""
 
     kind: ClassVar[str] = "ceilings"
 
@@ -83,10 +74,7 @@ class Ceilings(Result):
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Ceiling:
-        for entry in self.entries:
-            if entry.name == name:
-                return entry
-        raise KeyError(f"no ceiling {name!r} on this machine; there are: {', '.join(e.name for e in self.entries)}")
+        return by_name({e.name: e for e in self.entries}, name, f"ceiling {name!r} on this machine")
 
     def __iter__(self) -> Iterator[Ceiling]:
         return iter(self.entries)
@@ -112,12 +100,7 @@ class Ceilings(Result):
         for entry in self.entries:
             yield Reading(entry.name, entry.value, entry.in_words(), entry.unit)
 
-    def findings(self) -> Iterator[Finding]:
-        """Every limit."""
-        for entry in self.entries:
-            yield Finding(entry.name, entry.in_words())
-
-    def plot(self, ax: Any = None) -> Figure:
+    def plot(self) -> Figure:
         """Draw each limit as a bar, with every sample; see :meth:`Result.plot`."""
         from course_utils.show import canvas
 
@@ -127,11 +110,6 @@ class Ceilings(Result):
         if not groups:
             raise NothingToDrawError("these ceilings hold no entry: nothing was measured that could be drawn")
         with canvas.style():
-            if ax is not None:
-                if len(groups) > 1:
-                    raise ValueError("ceilings of several units need several axes: call plot() without ax")
-                _draw_group(ax, list(self.entries))
-                return ax.get_figure(root=True)
             row_in = canvas.row_in([entry.name for entry in self.entries], 0.36)
             how = "Every sample is a dot; the bar is the limit: the best rate, the median latency."
             panels_in = row_in * len(self.entries) + 0.68 * len(groups)
@@ -151,7 +129,7 @@ def _draw_group(ax: Axes, group: Sequence[Ceiling]) -> None:
     from course_utils.show import canvas
 
     unit = group[0].unit
-    scale, name = axis_unit(unit, canvas.median([entry.value for entry in group]))
+    scale, name = axis_unit(unit, statistics.median([entry.value for entry in group]))
     rows = [[value / scale for value in entry.samples] for entry in group]
     flat = [value for row in rows for value in row]
     log = canvas.span(flat) > 20

@@ -124,15 +124,8 @@ class ClusterCheck(Result):
     def __iter__(self) -> Iterator[CheckedPoint]:
         return iter(self.points)
 
-    def plot(self, ax: Any = None) -> Figure:
-        """Draw measured and simulated peaks side by side.
-
-        Args:
-            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-        """
+    def plot(self) -> Figure:
+        """Draw measured and simulated peaks side by side; see :meth:`Result.plot`."""
         points = [point for point in self.points if "peak" in point.measured]
         if not points:
             raise NothingToDrawError("no peak was measured: there is nothing to draw; look at the table")
@@ -149,7 +142,7 @@ class ClusterCheck(Result):
             for number, (label, p) in enumerate(zip(labels, points, strict=True), 1)
         )
         units = dict.fromkeys(columns, "bytes")
-        return Table(("", *columns), rows, self.environment, units=units, name=self.name).plot(columns, ax=ax)
+        return Table(("", *columns), rows, self.environment, units=units, name=self.name).plot(columns)
 
     def sheet(self) -> Sheet:
         """Measured and simulated sizes side by side, the largest deviation first."""

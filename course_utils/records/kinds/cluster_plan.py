@@ -179,12 +179,11 @@ class ClusterPlan(Result):
             return check
         return dataclasses.replace(self, errors=check.errors)
 
-    def plot(self, *, memory_bytes: int | None = None, ax: Any = None) -> Figure:
+    def plot(self, *, memory_bytes: int | None = None) -> Figure:
         """Draw the memory at the peak as stacked bars, by strategy and ranks.
 
         Args:
             memory_bytes: a device's memory, to draw as a line.
-            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
 
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
@@ -193,16 +192,14 @@ class ClusterPlan(Result):
 
         if memory_bytes is not None and memory_bytes <= 0:
             raise ValueError(f"memory_bytes is the memory of one device, got {memory_bytes}")
-        return styled(self._draw)(memory_bytes, ax)
+        return styled(self._draw)(memory_bytes)
 
-    def _draw(self, memory_bytes: int | None, ax: Any) -> Figure:
+    def _draw(self, memory_bytes: int | None) -> Figure:
         points = sorted(self.points, key=lambda point: point.ranks)
         rows = tuple((point.label, *(point.at_peak[part] for part in CLUSTER_PARTS)) for point in points)
         units = dict.fromkeys(CLUSTER_PARTS, "bytes")
-        figure = Table(("", *CLUSTER_PARTS), rows, self.environment, units=units).plot(
-            CLUSTER_PARTS, stacked=True, ax=ax
-        )
-        panel = figure.axes[0] if ax is None else ax
+        figure = Table(("", *CLUSTER_PARTS), rows, self.environment, units=units).plot(CLUSTER_PARTS, stacked=True)
+        panel = figure.axes[0]
         panel.set_xlabel(panel.get_xlabel().replace("memory", "memory at the peak"))
         for row, (point, next_point) in enumerate(itertools.pairwise(points)):
             if point.ranks != next_point.ranks:
@@ -213,9 +210,8 @@ class ClusterPlan(Result):
             self._draw_memory(panel, memory_bytes)
             held = [point.label for point in points if point.peak_bytes <= memory_bytes]
             fits = f" A device has {format_bytes(memory_bytes)}: {'; '.join(held) or 'none'} fit."
-        if ax is None:
-            figure.texts[0].set_text(title)
-            figure.alt = f"{title}.{fits} {figure.alt}"
+        figure.texts[0].set_text(title)
+        figure.alt = f"{title}.{fits} {figure.alt}"
         return figure
 
     def _draw_memory(self, panel: Any, memory_bytes: int) -> None:

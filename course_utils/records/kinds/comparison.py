@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +19,7 @@ from course_utils.records.kinds.measurement import (
     seconds_text,
 )
 from course_utils.records.paired import Interval, Verdict
-from course_utils.records.result import Finding, Reading, Result
+from course_utils.records.result import Finding, Reading, Result, by_name
 from course_utils.records.verdicts import headline, verdict_in_a_text, verdict_sentence, verdict_words
 from course_utils.show.formats import axis_unit, format_interval, format_percent, format_ratio, format_seconds
 from course_utils.show.tables import Column, Sheet, split
@@ -29,14 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONTROL_LABEL = "baseline again (A/A control)"
-# Okabe and Ito's palette, which colour-blind people can tell apart. Words carry the verdict as well.
+# Okabe and Ito's hues, dark enough for text on white. Words carry the verdict as well.
 VERDICT_COLOURS = {
-    Verdict.FASTER: "#009E73",
-    Verdict.SLOWER: "#D55E00",
-    Verdict.SAME: "#0072B2",
-    Verdict.UNCLEAR: "#777777",
-}
-VERDICT_INKS = {  # the same hues, dark enough for text on white
     Verdict.FASTER: "#00694D",
     Verdict.SLOWER: "#A34800",
     Verdict.SAME: "#005A8C",
@@ -47,12 +41,7 @@ BASELINE_COLOUR, NOISE_COLOUR, PRACTICAL_COLOUR = "#444444", "#C9C9C9", "#F0E442
 
 @dataclass(frozen=True)
 class Case:
-    """One case of a comparison, seen against its baseline.
-
-    Attributes:
-        measurement: the case's raw samples.
-        comparison: the comparison that it belongs to.
-    """
+    """One case of a comparison, seen against its baseline."""
 
     measurement: Measurement
     comparison: Comparison
@@ -83,19 +72,15 @@ class Case:
         """The baseline's time over the case's: 2 is twice as fast."""
         return 1 / self.ratio
 
-    def interval_at(self, confidence: float) -> Interval:
-        """Interval of :attr:`ratio` at a confidence between 0 and 1."""
-        return paired.ratio_interval(self.log_ratios, confidence)
-
     @property
     def interval(self) -> Interval:
         """The 95% interval of :attr:`ratio`: the one to show."""
-        return self.interval_at(paired.SHOWN_CONFIDENCE)
+        return paired.ratio_interval(self.log_ratios, paired.SHOWN_CONFIDENCE)
 
     @property
     def decision_interval(self) -> Interval:
         """The 99% interval of :attr:`ratio`: the one that the verdict rests on."""
-        return self.interval_at(paired.DECISION_CONFIDENCE)
+        return paired.ratio_interval(self.log_ratios, paired.DECISION_CONFIDENCE)
 
     @property
     def verdict(self) -> Verdict:
@@ -108,11 +93,6 @@ class Case:
     def colour(self) -> str:
         """What it is drawn in: the verdict's colour, grey for the baseline."""
         return BASELINE_COLOUR if self.is_baseline else VERDICT_COLOURS[self.verdict]
-
-    @property
-    def block_rounds(self) -> int:
-        """Rounds merged into one because neighbours were not independent; 1 is none."""
-        return paired.block(self.log_ratios)[1]
 
     @property
     def median_s(self) -> float:
@@ -151,18 +131,12 @@ class Comparison(Result):
     Attributes:
         cases: raw samples of each case; the first is the baseline.
         control: the baseline's second timing in each round: the A/A control.
-        environment: machine and software.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes and settings.
         cache: ``warm`` or ``cold``: what the caches held before a call.
         clock: how ``elapsed_s`` was read, in words.
         agreement: how it was checked that the cases compute the same thing, in words.
         practical: relative difference below which nobody cares.
-        planned_rounds: rounds that the pilot asked for.
-        spent_s: seconds that the whole comparison took.
-        interrupted: whether it was stopped before all planned rounds were done.
+        planned_rounds: rounds that the pilot asked for; fewer were measured if it was interrupted.
         ceiling: the machine's limit that rates are shown against, if any.
-        notes: what a reader must know, in words.
     """
 
     kind: ClassVar[str] = "comparison"
@@ -226,10 +200,7 @@ class Comparison(Result):
         return " · ".join([rounds_and_calls(self.cases), f"{self.cache} cache", self.clock, checked])
 
     def __getitem__(self, label: str) -> Case:
-        for case in self.cases:
-            if case.label == label:
-                return Case(case, self)
-        raise KeyError(f"no case {label!r} in this comparison; there are: {', '.join(self.labels)}")
+        return by_name({case.label: case for case in self}, label, f"case {label!r} in this comparison")
 
     def __iter__(self) -> Iterator[Case]:
         return (Case(case, self) for case in self.cases)
@@ -291,7 +262,7 @@ class Comparison(Result):
             decided = [f"{case.label} {format_interval(case.decision_interval)}" for case in self.others]
             decided.append(f"A/A control {format_interval(self.noise)}")
             lines.append(f"Verdicts rest on 99% intervals: {', '.join(decided)}.")
-        blocked = max(case.block_rounds for case in self)
+        blocked = max(paired.block(case.log_ratios)[1] for case in self)
         if blocked > 1:
             lines.append(f"Neighbouring rounds were alike, so up to {blocked} were merged into one.")
         return (*lines, self.how, self.environment.where)
@@ -326,44 +297,32 @@ class Comparison(Result):
         for case in self.cases:
             yield None, self, case
 
-    def plot(self, ax: Any = None) -> Figure:
-        """Draw every sample, and the relative times with their intervals; see :meth:`Result.plot`.
-
-        With ``ax``, only the relative times are drawn.
-        """
+    def plot(self) -> Figure:
+        """Draw every sample, and the relative times with their intervals; see :meth:`Result.plot`."""
         from course_utils.show import canvas
 
         with canvas.style():
-            if ax is not None:
-                self._draw_ratios(ax, self.others)
-                canvas.name_rows(ax, [case.label for case in self.others])
-                return ax.get_figure(root=True)
             names = [*self.labels, CONTROL_LABEL]
             unclear = [f"{case.label}: {case.words}." for case in self.others if case.verdict is Verdict.UNCLEAR]
             stopped = f" · interrupted after {self.rounds} of {self.planned_rounds}" if self.interrupted else ""
             notes = (*unclear[:3], self.how + stopped, self.environment.caption)
-            panels_in = len(names) * canvas.row_in(names, 0.44) + 0.85
-            fig = canvas.titled_figure(self._title, panels_in, *notes, below=1)
+            panels_in = len(names) * canvas.row_in(names, 0.44) + 1.15
+            several = f"{self.name or 'Comparison'}: {len(self.others)} cases against {self.baseline}"
+            title = several if len(self.others) > 1 else headline(self.others[0])
+            fig = canvas.titled_figure(title, panels_in, *notes)
             left, right = fig.subplots(1, 2)
             self._draw_samples(left)
             canvas.name_rows(left, names)
-            self._draw_ratios(right, list(self))
+            self._draw_ratios(right)
             self._draw_control(right)
             canvas.name_rows(right, [""] * len(names))
             for panel in (left, right):
                 canvas.grid(panel, "x")
                 for y in range(1, len(names)):
                     panel.axhline(y - 0.5, color="#EEEEEE", lw=0.7, zorder=0)
-            handles, labels = right.get_legend_handles_labels()
-            canvas.legend(fig, handles, labels, 4, below=True)
+            canvas.legend(fig, *right.get_legend_handles_labels(), 4, "lower")
             fig.alt = self._alt
             return fig
-
-    @property
-    def _title(self) -> str:
-        if len(self.others) == 1:
-            return headline(self.others[0])
-        return f"{self.name or 'Comparison'}: {len(self.others)} cases against {self.baseline}"
 
     @property
     def _alt(self) -> str:
@@ -390,8 +349,8 @@ class Comparison(Result):
         ax.set_xlabel(f"time per call ({unit}{', log scale' if log else ''})")
         ax.set_title("every sample; line: median", loc="left")
 
-    def _draw_ratios(self, ax: Axes, cases: Sequence[Case]) -> None:
-        """The ratios of some cases, a row each, and what is noise and what does not matter."""
+    def _draw_ratios(self, ax: Axes) -> None:
+        """The ratios of the cases, a row each, and what is noise and what does not matter."""
         from course_utils.show import canvas
 
         ends = [1 - 2 * self.practical, 1.0, 1 + 2 * self.practical]
@@ -404,14 +363,13 @@ class Comparison(Result):
         ends_of_practical = (1 / (1 + self.practical), 1 + self.practical)
         ax.axvspan(*ends_of_practical, color=PRACTICAL_COLOUR, lw=0, alpha=0.7, zorder=0.5, label=words)
         ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
-        for y, case in enumerate(cases):
+        for y, case in enumerate(self):
             ends += [case.ratio, *(case.decision_interval.ends if case.decision_interval.bounded else ())]
             if not case.is_baseline:
                 _draw_ratio(ax, y, case)
-                if len(cases) == len(self.cases):
-                    word, _, rest = verdict_words(case).partition(": ")
-                    text = word if case.verdict is Verdict.UNCLEAR else f"{word}\n{rest}"
-                    canvas.label_right(ax, y, text, VERDICT_INKS[case.verdict])
+                word, _, rest = verdict_words(case).partition(": ")
+                text = word if case.verdict is Verdict.UNCLEAR else f"{word}\n{rest}"
+                canvas.label_right(ax, y, text, case.colour)
         canvas.scale_axis(ax, "x", ends, log=canvas.span(ends) > 3)
         ax.set_xlabel("relative time (1 = baseline)")
 

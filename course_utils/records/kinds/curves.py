@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result
+from course_utils.records.result import Finding, Reading, Result, by_name
 from course_utils.show.formats import value_text
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -22,13 +22,7 @@ _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2))
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of :class:`Curves`.
-
-    Attributes:
-        label: what it shows.
-        x: where it was read off, ascending.
-        y: what was read off there; None for a value that is not finite.
-    """
+    """One line of :class:`Curves`; x ascends, and y is None where it is not finite."""
 
     label: str
     x: tuple[float, ...]
@@ -46,17 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, repr=False)
 class Curves(Result):
-    """Values that change over the course of a run, such as the loss over the steps of a training.
-
-    Attributes:
-        curves: the lines.
-        x_label: what x is.
-        y_label: what y is, with its unit.
-        environment: machine and software.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes and settings.
-        notes: what a reader must know, in words.
-    """
+    """Values that change over the course of a run, such as the loss over the steps of a training."""
 
     kind: ClassVar[str] = "curves"
 
@@ -78,10 +62,7 @@ class Curves(Result):
         return tuple(curve.label for curve in self.curves)
 
     def __getitem__(self, label: str) -> Curve:
-        for curve in self.curves:
-            if curve.label == label:
-                return curve
-        raise KeyError(f"no curve {label!r}; there are: {', '.join(self.labels)}")
+        return by_name({curve.label: curve for curve in self}, label, f"curve {label!r}")
 
     def __iter__(self) -> Iterator[Curve]:
         return iter(self.curves)
@@ -117,27 +98,15 @@ class Curves(Result):
         for curve in self:
             yield Finding(curve.label, f"{value_text(curve.final)} at {self.x_label} {curve.x[-1]:g}")
 
-    def plot(self, *, log_y: bool = False, ax: Any = None) -> Figure:
-        """Draw all lines into one panel.
-
-        Args:
-            log_y: whether y is logarithmic; values that are not positive are left out then.
-            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-        """
+    def plot(self, *, log_y: bool = False) -> Figure:
+        """Draw all lines into one panel, on request with a logarithmic y; see :meth:`Result.plot`."""
         from course_utils.show import canvas
 
         with canvas.style():
-            if ax is not None:
-                self._draw(ax, log_y)
-                ax.legend(frameon=False, handlelength=3.2)
-                return ax.get_figure(root=True)
             columns = 3 if max(map(len, self.labels)) < 26 else 2
             rows = math.ceil(len(self.curves) / columns) if len(self.curves) > 1 else 0
             title = self.titled(f"{self.y_label} by {self.x_label}")
-            fig = canvas.titled_figure(title, 3.7, self.environment.caption, above=rows)
+            fig = canvas.titled_figure(title, 3.7 + 0.24 * rows, self.environment.caption)
             panel = fig.subplots()
             self._draw(panel, log_y)
             if rows:
@@ -147,8 +116,6 @@ class Curves(Result):
             return fig
 
     def _draw(self, ax: Axes, log_y: bool) -> None:
-        from matplotlib.ticker import MaxNLocator
-
         from course_utils.show import canvas
 
         values = []
@@ -162,7 +129,7 @@ class Curves(Result):
         if values:
             canvas.scale_axis(ax, "y", values, log=log_y, count=6)
         whole = all(float(x).is_integer() for curve in self for x in curve.x)
-        ax.xaxis.set_major_locator(MaxNLocator(8, integer=whole))
+        ax.xaxis.get_major_locator().set_params(integer=whole)
         ax.set_xlabel(self.x_label)
         ax.set_ylabel(self.y_label + (", log scale" if log_y else ""))
         canvas.grid(ax, "both")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from course_utils.records.result import Result
 from course_utils.show.formats import format_bytes
@@ -26,20 +26,11 @@ class Environment(Result):
         machine: short name used for folders, for example ``amd-epyc-2-cores`` or ``nvidia-h200``.
         device_kind: ``cpu``, ``cuda`` or ``mps``: what the lessons measure on.
         device_name: the accelerator's name; the CPU's where there is none.
-        cpu_model: the CPU's name.
         cpu_cores: cores that this process may use.
         cpu_flags: instruction sets that matter for the lessons (``avx2``, ``avx512_bf16``, ``amx_bf16``...).
-        memory_bytes: main memory.
-        gpu_count: accelerators that are visible.
         gpu_memory_bytes: memory of the first accelerator, if any.
-        compute_capability: of the first CUDA device, for example ``9.0``.
-        driver: version of the NVIDIA driver.
         cuda: CUDA (or ``rocm 6.x``) version that torch was built for.
-        power_limit_w: the accelerator's power limit in watts.
-        sm_clock_mhz: the accelerator's clock when the environment was read, in MHz.
-        os: operating system and processor architecture.
-        python: version.
-        torch: version, with the build's suffix.
+        sm_clock_mhz: the accelerator's clock when the environment was read.
         torch_threads: threads that one CPU operation may use.
         size: ``smoke`` or ``full``: which problem sizes the lessons use.
         date: day of the measurement, ISO 8601.
@@ -111,10 +102,6 @@ class Environment(Result):
             ("commit", self.commit),
         ]
         return Sheet((facts(f"This machine: {self.machine}", named),))
-
-    def plot(self, ax: Any = None) -> NoReturn:
-        """An environment has nothing to draw."""
-        raise TypeError("an environment has nothing to draw: show it as a table instead")
 
     @classmethod
     def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:

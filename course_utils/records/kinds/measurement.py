@@ -28,7 +28,6 @@ class Measurement(Result):
     """Raw times of one piece of code.
 
     Attributes:
-        label: what was measured.
         elapsed_s: seconds for one call, one value a round: from before the call until the device is idle (or, with a
             cold cache on a GPU, between events). The time that is compared.
         calls: calls in one timing; ``elapsed_s`` is already divided by it.
@@ -40,13 +39,8 @@ class Measurement(Result):
         warmup_s: the calls between the first and the measured ones.
         peak_allocated_bytes: the most memory that one call held at once on top of what was there before it.
         peak_reserved_bytes: the most that the caching allocator had taken from the device (CUDA).
-        items: items (samples, tokens, images) that one call processes.
-        flops: floating-point operations of one call.
-        bytes: bytes that one call moves.
-        environment: machine and software; None for a part of a Comparison, which has it once for all.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes and settings.
-        notes: what a reader must know, in words.
+        items: items (samples, tokens, images) that one call processes; so ``flops`` and ``bytes``.
+        environment: None for a part of a Comparison, which has it once for all.
     """
 
     kind: ClassVar[str] = "measurement"
@@ -114,32 +108,21 @@ class Measurement(Result):
             return False
         return None if self.prequeued_s is None else self.prequeued_s < 0.8 * self.device_median_s
 
+    def rate(self, of: str) -> float | None:
+        """Items, operations (``flops``) or bytes per second at the median time; None if a call's work is not known."""
+        work = getattr(self, of)
+        return None if work is None else work / self.median_s
+
     def rate_text(self, of: str) -> str:
         """A rate with its unit; empty if the work of a call is not known."""
         rate = self.rate(of)
         return "" if rate is None else format_rate(rate, WORK_UNITS[of])
 
-    def rate(self, of: str) -> float | None:
-        """Work per second at the median time.
-
-        Args:
-            of: ``items``, ``flops`` or ``bytes``.
-
-        Returns:
-            Items, operations or bytes per second; None if the work of a call is not known.
-        """
-        work = getattr(self, of)
-        return None if work is None else work / self.median_s
-
     def sheet(self) -> Sheet:
         """Times, rates and memory, one a line."""
-        interval = self.interval_s
-        median = format_seconds(self.median_s)
-        if interval.bounded:
-            median += f" (95% interval {format_seconds(interval.low)} to {format_seconds(interval.high)})"
         slowest = format_seconds(max(self.elapsed_s))
         named = [
-            ("median time per call", median),
+            ("median time per call", self.in_words()),
             ("fastest and slowest", f"{format_seconds(min(self.elapsed_s))} and {slowest}"),
             ("first call", seconds_text(self.first_call_s)),
             ("host time (enqueue)", seconds_text(self.enqueue_median_s)),
@@ -148,7 +131,8 @@ class Measurement(Result):
             ("extra peak memory", bytes_text(self.peak_allocated_bytes)),
             ("peak reserved", bytes_text(self.peak_reserved_bytes)),
         ]
-        how = rounds_and_calls([self]) + (f", after {len(self.warmup_s)} warm-up calls" if self.warmup_s else "")
+        warmed = f", after {len(self.warmup_s)} warm-up calls" if self.warmup_s else ""
+        how = rounds_and_calls([self]) + warmed
         where = [self.environment.where] if self.environment else []
         return Sheet((facts(self.titled(self.label), named),), (*launch_bound_line([self]), *self.notes), (how, *where))
 
@@ -161,9 +145,7 @@ class Measurement(Result):
 
     def findings(self) -> Iterator[Finding]:
         """Its median time and the interval."""
-        interval = self.interval_s
-        between = f"95% interval {format_seconds(interval.low)} to {format_seconds(interval.high)}"
-        yield Finding(self.label, f"{format_seconds(self.median_s)} a call", between if interval.bounded else "")
+        yield Finding(self.label, f"{format_seconds(self.median_s)} a call", self._interval_in_words())
 
     def measurements(self) -> Iterator[tuple[None, None, Measurement]]:
         """Itself."""
@@ -171,41 +153,35 @@ class Measurement(Result):
 
     def in_words(self, unit: str | None = None) -> str:
         """The median time and its interval, inside a sentence."""
-        interval, median = self.interval_s, format_seconds(self.median_s)
-        between = f" (95% interval {format_seconds(interval.low)} to {format_seconds(interval.high)})"
-        return median + between if interval.bounded else median
+        between = self._interval_in_words()
+        return f"{format_seconds(self.median_s)} ({between})" if between else format_seconds(self.median_s)
 
-    def plot(self, ax: Any = None) -> Figure:
-        """Draw every round, and how often each time was seen; see :meth:`Result.plot`."""
+    def _interval_in_words(self) -> str:
+        low, high = map(format_seconds, self.interval_s.ends)
+        return f"95% interval {low} to {high}" if self.interval_s.bounded else ""
+
+    def plot(self) -> Figure:
+        """Draw every call or round in the order in which they ran; see :meth:`Result.plot`."""
         from course_utils.show import canvas
 
         with canvas.style():
-            if ax is not None:
-                self._draw_rounds(ax)
-                ax.legend(frameon=False)
-                return ax.get_figure(root=True)
             caption = self.environment.caption if self.environment else ""
-            title = f"{self.label}: {format_seconds(self.median_s)} per call"
-            if self.interval_s.bounded:
-                low, high = map(format_seconds, self.interval_s.ends)
-                title += f" (95% interval {low} to {high})"
-            fig = canvas.titled_figure(title, 2.95, rounds_and_calls([self]), caption, above=1)
-            order, counts = fig.subplots(1, 2, width_ratios=(4.9, 1.75), sharey=True)
-            self._draw_rounds(order)
-            self._draw_counts(counts)
-            canvas.legend(fig, *order.get_legend_handles_labels(), 4)
+            median = format_seconds(self.median_s)
+            between = self._interval_in_words()
+            title = f"{self.label}: {median} per call" + (f" ({between})" if between else "")
+            fig = canvas.titled_figure(title, 3.2, rounds_and_calls([self]), caption)
+            panel = fig.subplots()
+            self._draw_rounds(panel)
+            canvas.legend(fig, *panel.get_legend_handles_labels(), 4)
             first = "" if self.first_call_s is None else f" The first call took {format_seconds(self.first_call_s)}."
             fastest, slowest = map(format_seconds, (min(self.elapsed_s), max(self.elapsed_s)))
             fig.alt = (
-                f"Time per call of {self.label} in {self.rounds} rounds: median {format_seconds(self.median_s)}, from "
+                f"Time per call of {self.label} in {self.rounds} rounds: median {median}, from "
                 f"{fastest} to {slowest}.{first}{f' {caption}.' if caption else ''}"
             )
             return fig
 
     def _draw_rounds(self, ax: Axes) -> None:
-        """Every call or round in the order in which they ran."""
-        from matplotlib.ticker import MaxNLocator
-
         from course_utils.show import canvas
 
         scale, unit = axis_unit("s", self.median_s)
@@ -222,24 +198,10 @@ class Measurement(Result):
         log = canvas.span(before + measured) > 10
         canvas.scale_axis(ax, "y", before + measured, log=log, count=6)
         ax.set_xlim(start - 1, self.rounds)
-        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set_xlabel("round (below 0: warm-up)" if before else "round")
         ax.set_ylabel(f"time per call ({unit}{', log scale' if log else ''})")
         canvas.grid(ax, "y")
-
-    def _draw_counts(self, ax: Axes) -> None:
-        """How often each time was measured, beside the rounds."""
-        import numpy as np
-        from matplotlib.ticker import MaxNLocator
-
-        scale, _ = axis_unit("s", self.median_s)
-        edges = (np.geomspace if ax.get_yscale() == "log" else np.linspace)(*ax.get_ylim(), 41)
-        measured = [second / scale for second in self.elapsed_s]
-        ax.hist(measured, bins=edges, orientation="horizontal", color="#0072B2", alpha=0.75)
-        ax.axhline(self.median_s / scale, color="#111111", lw=1.2)
-        ax.tick_params(axis="y", which="both", left=False, labelleft=False)
-        ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        ax.set_xlabel("rounds (count)")
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:

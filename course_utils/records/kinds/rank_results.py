@@ -257,7 +257,7 @@ class RankResults(Result):
             notes=self.notes,
         )
 
-    def plot(self, key: str | None = None, *, log_y: bool = False, ax: Any = None) -> Figure:
+    def plot(self, key: str | None = None, *, log_y: bool = False) -> Figure:
         """Draw one thing that the ranks reported.
 
         Args:
@@ -265,7 +265,6 @@ class RankResults(Result):
                 stacked bars, a number as bars. By default a curve if there is one, else memory, else seconds, else
                 what ``timed_rounds`` timed.
             log_y: whether the y axis of a curve is logarithmic.
-            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
 
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
@@ -278,11 +277,11 @@ class RankResults(Result):
         values, (words, unit) = self.values(key), words_and_unit(key)
         drawn_as = self._drawn_as(key)
         if drawn_as == "rounds":
-            return self.comparison(key).plot(ax=ax)
+            return self.comparison(key).plot()
         if drawn_as == "curve":
-            return self.curves(key).plot(log_y=log_y, ax=ax)
+            return self.curves(key).plot(log_y=log_y)
         if drawn_as == "seconds":
-            return self._scaled_seconds(key).plot(log_y=log_y, ax=ax)
+            return self._scaled_seconds(key).plot(log_y=log_y)
         if drawn_as == "memory":
             columns = memory_kinds(*values.values())
             rows = [(f"rank {rank}", *map(value.get, columns)) for rank, value in values.items()]
@@ -297,7 +296,7 @@ class RankResults(Result):
             )
         units = dict.fromkeys(columns, unit) if unit else {}
         table = Table(("rank", *columns), tuple(rows), self.environment, units=units, name=self.name)
-        return table.plot(columns, stacked=drawn_as == "memory", ax=ax)
+        return table.plot(columns, stacked=drawn_as == "memory")
 
     def _drawn_as(self, key: str) -> str | None:
         """One of ``_DRAWN_AS``; None if the value cannot be drawn."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.ceilings import Ceiling
@@ -14,7 +14,7 @@ from course_utils.records.kinds.comparison import NOISE_COLOUR, PRACTICAL_COLOUR
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.paired import SHOWN_CONFIDENCE, Verdict, median_interval
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, by_name
 from course_utils.records.verdicts import sweep_summary, verdict_words
 from course_utils.show.formats import (
     axis_unit,
@@ -43,17 +43,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, repr=False)
 class Sweep(Result):
-    """The same comparison over a range of one parameter.
-
-    Attributes:
-        over: name of the parameter that varies.
-        points: a comparison for each value, in order.
-        environment: machine and software.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes and settings that do not vary.
-        interrupted: whether it was stopped before the last value.
-        notes: what a reader must know, in words.
-    """
+    """The same comparison over a range of one parameter, which is called ``over``."""
 
     kind: ClassVar[str] = "sweep"
 
@@ -66,10 +56,8 @@ class Sweep(Result):
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, value: Any) -> Comparison:
-        for point in self.points:
-            if point.value == value:
-                return point.comparison
-        raise KeyError(f"no point {self.over}={value!r} in this sweep; there are: {', '.join(map(str, self.values))}")
+        points = {point.value: point.comparison for point in self.points}
+        return by_name(points, value, f"point {self.over}={value!r} in this sweep")
 
     def __iter__(self) -> Iterator[SweepPoint]:
         return iter(self.points)
@@ -80,15 +68,7 @@ class Sweep(Result):
         return tuple(point.value for point in self.points)
 
     def first(self, label: str, verdict: str) -> Any | None:
-        """The first value at which a case gets a verdict.
-
-        Args:
-            label: the case.
-            verdict: ``FASTER``, ``SLOWER``, ``SAME`` or ``UNCLEAR``.
-
-        Returns:
-            The value; None if no point has that verdict.
-        """
+        """The first value at which a case gets a verdict."""
         return next((p.value for p in self.points if p.comparison[label].verdict == verdict), None)
 
     def sheet(self) -> Sheet:
@@ -125,10 +105,14 @@ class Sweep(Result):
             column("95% interval", lambda case: "" if case.is_baseline else format_interval(case.interval)),
             column("noise (A/A)", noise),
         ]
-        sides = [(f", {label}", partial(_side, number)) for number, label in enumerate(labels)] if two else [("", _own)]
-        rates = [column(f"rate{of}", lambda case, side=side: _rate(side(case))) for of, side in sides]
+        sides = [(f", {label}", i) for i, label in enumerate(labels)] if two else [("", None)]
+
+        def timed(case: Case, side: int | None) -> Measurement:
+            return case.measurement if side is None else case.comparison.cases[side]
+
+        rates = [column(f"rate{of}", lambda case, side=side: _rate(timed(case, side))) for of, side in sides]
         rates += [
-            column(f"share of ceiling{of}", lambda case, side=side: case.comparison.share_of_ceiling(side(case)))
+            column(f"share of ceiling{of}", lambda case, side=side: case.comparison.share_of_ceiling(timed(case, side)))
             for of, side in sides
         ]
         return Column(self.over, tuple(str(value) for value, _ in rows)), core, rates
@@ -163,27 +147,20 @@ class Sweep(Result):
             for case in point.comparison.cases:
                 yield (self.over, point.value), point.comparison, case
 
-    def plot(self, ax: Any = None) -> Figure:
-        """Draw times or rates over the parameter, and the relative times under them; see :meth:`Result.plot`.
-
-        With ``ax``, only the times or rates are drawn.
-        """
+    def plot(self) -> Figure:
+        """Draw times or rates over the parameter, and the relative times under them; see :meth:`Result.plot`."""
         from course_utils.show import canvas
 
         if not self.points:
             raise NothingToDrawError("this sweep holds no point: nothing was measured that could be drawn")
         first = self.points[0].comparison
         with canvas.style():
-            if ax is not None:
-                self._draw_values(ax)
-                self._name_x(ax)
-                ax.legend(frameon=False)
-                return ax.get_figure(root=True)
             summary = sweep_summary(self, first.labels[1])
-            title = summary if len(first.labels) == 2 else f"{self.name or 'Sweep'}: {self._what} over {self.over}"
+            what = "rate" if self._work else "time per call"
+            title = summary if len(first.labels) == 2 else f"{self.name or 'Sweep'}: {what} over {self.over}"
             rows = math.ceil((len(first.labels) + bool(self._work)) / 3)
             notes = (first.how, self.environment.caption)
-            fig = canvas.titled_figure(title, 4.9, *notes, above=rows, below=1)
+            fig = canvas.titled_figure(title, 5.2 + 0.24 * rows, *notes)
             upper, lower = fig.subplots(2, 1, sharex=True, height_ratios=(2.1, 1.7))
             self._draw_values(upper)
             self._draw_ratios(lower)
@@ -191,7 +168,7 @@ class Sweep(Result):
             upper.tick_params(axis="x", which="both", labelbottom=False)
             handles, names = upper.get_legend_handles_labels()
             canvas.legend(fig, handles, [canvas.wrapped(name, 32, most=1) for name in names], 3)
-            canvas.legend(fig, *lower.get_legend_handles_labels(), 6, below=True)
+            canvas.legend(fig, *lower.get_legend_handles_labels(), 6, "lower")
             fig.alt = self._alt
             return fig
 
@@ -209,10 +186,6 @@ class Sweep(Result):
     @property
     def _ceiling(self) -> Ceiling | None:
         return next((point.comparison.ceiling for point in self.points if point.comparison.ceiling), None)
-
-    @property
-    def _what(self) -> str:
-        return "rate" if self._work else "time per call"
 
     @property
     def _alt(self) -> str:
@@ -248,15 +221,16 @@ class Sweep(Result):
         """Medians of times or rates, every sample faintly, and the interval of each median as a band."""
         from course_utils.show import canvas
 
+        what = "rate" if self._work else "time per call"
         work, ceiling, labels = self._work, self._ceiling, self.points[0].comparison.labels
         samples = [[_values(point.comparison[label].measurement, work) for point in self.points] for label in labels]
         flat = [value for series in samples for point in series for value in point]
-        scale, unit = axis_unit(ceiling.unit if work else "s", canvas.median(flat))
+        scale, unit = axis_unit(ceiling.unit if work else "s", statistics.median(flat))
         for i, (label, series) in enumerate(zip(labels, samples, strict=True)):
             colour, at = canvas.case_colour(i), self._positions(i)
             for x, point in zip(at, series, strict=True):
                 ax.plot([x] * len(point), [v / scale for v in point], "o", ms=4, mew=0, color=colour, alpha=0.35)
-            middles = [canvas.median(point) / scale for point in series]
+            middles = [statistics.median(point) / scale for point in series]
             marker, line = "o" if i else "D", "-" if self._ordered else "none"
             ax.plot(at, middles, ls=line, marker=marker, ms=4, color=colour, lw=1.8, label=label, zorder=3)
             bands = [median_interval(point, SHOWN_CONFIDENCE) for point in series]
@@ -268,7 +242,7 @@ class Sweep(Result):
             ax.axhline(ceiling.value / scale, color="#000000", lw=1.2, ls="--", label=f"ceiling: {ceiling.name}")
         log = canvas.span(flat) > 10
         canvas.scale_axis(ax, "y", [value / scale for value in flat], log=log, count=6)
-        ax.set_ylabel(f"{self._what} ({unit}{', log scale' if log else ''})")
+        ax.set_ylabel(f"{what} ({unit}{', log scale' if log else ''})")
         canvas.grid(ax, "both")
 
     def _draw_ratios(self, ax: Axes) -> None:
@@ -327,15 +301,6 @@ class Sweep(Result):
         here = {"environment": record["environment"]}
         points = [{**point, "comparison": {**point["comparison"], **here}} for point in record["points"]]
         return {**record, "points": points}
-
-
-def _side(number: int, case: Case) -> Measurement:
-    """The times of the n-th case beside a case."""
-    return case.comparison.cases[number]
-
-
-def _own(case: Case) -> Measurement:
-    return case.measurement
 
 
 def _rate(measurement: Measurement) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, by_name
 from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, value_text
 from course_utils.show.tables import Column, Sheet, split
 
@@ -33,10 +33,6 @@ class Table(Result):
         columns: names; the first column names the rows.
         rows: the values, one tuple a row: texts, numbers, truth values, or None where there is nothing to say.
         units: of a column's numbers, by the column's name: a key of :data:`TABLE_UNITS`.
-        environment: machine and software.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes and settings.
-        notes: what a reader must know, in words.
     """
 
     kind: ClassVar[str] = "table"
@@ -61,10 +57,7 @@ class Table(Result):
         return tuple(row[0] for row in self.rows)
 
     def __getitem__(self, label: Any) -> dict[str, Any]:
-        for row in self.rows:
-            if row[0] == label:
-                return dict(zip(self.columns, row, strict=True))
-        raise KeyError(f"no row {label!r} in this table; there are: {', '.join(map(str, self.labels))}")
+        return by_name(dict(zip(self.labels, self, strict=True)), label, f"row {label!r} in this table")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
@@ -93,16 +86,12 @@ class Table(Result):
             told = [f"{column}: {value_text(value, self.units.get(column))}" for column, value in values]
             yield Finding(value_text(name[1], self.units.get(name[0])), "; ".join(told))
 
-    def plot(self, columns: str | Sequence[str] | None = None, *, stacked: bool = False, ax: Any = None) -> Figure:
-        """Draw columns as horizontal bars, one group for each row.
+    def plot(self, columns: str | Sequence[str] | None = None, *, stacked: bool = False) -> Figure:
+        """Draw columns as horizontal bars, one group for each row; see :meth:`Result.plot`.
 
         Args:
             columns: which, of one unit; by default the first with numbers and all others of its unit.
             stacked: whether the columns are parts of a whole.
-            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
 
         Raises:
             ValueError: if a column is unknown, holds no numbers, or has another unit than the first.
@@ -112,15 +101,11 @@ class Table(Result):
         chosen = self._chosen(columns)
         names = [value_text(label, self.units.get(self.columns[0])) for label in self.labels]
         with canvas.style():
-            if ax is not None:
-                self._draw(ax, chosen, stacked)
-                canvas.name_rows(ax, names)
-                return ax.get_figure(root=True)
             row_in = canvas.row_in(names, (1 if stacked else len(chosen)) * 0.24 + 0.14)
             several = len(chosen) > 1
             title, caption = self.titled(", ".join(chosen)), self.environment.caption
             rows = math.ceil(len(chosen) / 5) if several else 0
-            fig = canvas.titled_figure(title, max(0.36, row_in) * len(names) + 0.6, caption, above=rows)
+            fig = canvas.titled_figure(title, max(0.36, row_in) * len(names) + 0.6 + 0.24 * rows, caption)
             panel = fig.subplots()
             handles = self._draw(panel, chosen, stacked)
             canvas.name_rows(panel, names)
@@ -189,14 +174,14 @@ class Table(Result):
     def _draw_axis(self, ax: Axes, columns: Sequence[str], name: str, ends: Sequence[float], log: bool) -> None:
         from course_utils.show import canvas
 
-        unit = self.units.get(columns[0])
         canvas.scale_axis(ax, "x", ends, log=log, count=6)
         low, high = ax.get_xlim()
         ax.set_xlim(low, high * (high / low) ** 0.16) if log else ax.set_xlim(0, ends[1] * 1.16)
+        unit = self.units.get(columns[0], "")
         if log and unit == "relative":
             ax.xaxis.set_major_formatter("{x:.0e}")
         counted = ", ".join(filter(None, (name, "log scale" if log else "")))
-        what = columns[0] if len(columns) == 1 else _QUANTITIES.get(unit or "", "")
+        what = columns[0] if len(columns) == 1 else _QUANTITIES.get(unit, "")
         ax.set_xlabel(f"{what} ({counted})".strip() if counted else what)
         canvas.grid(ax, "x")
 

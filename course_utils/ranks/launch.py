@@ -1,13 +1,11 @@
 """Run a torchrun program from a notebook: its output as it comes, its results as values, its failure as an exception.
 
-The engine is torchrun (:mod:`course_utils.ranks.agent`). What is added: the output of each rank, line by line and not
-endless; what each rank reports; the first failure first; where each rank is when time is up; and nothing that runs on
-afterwards, whatever the program or the notebook does.
+The engine is torchrun (:mod:`course_utils.ranks.agent`). Added are the ranks' output and reports, the first failure
+first, where each rank is when time is up, and that nothing runs on afterwards.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import re
@@ -40,8 +38,6 @@ RANKS_PER_CORE = 4
 _POLL_S = 0.05
 # Ranks write down where they are when time is up: they get this long for it.
 _STACK_S = 0.5
-# What a program leaves behind may end by itself, as multiprocessing's resource tracker does.
-_LEFT_BEHIND_S = 0.3
 _USUAL_S = 5.0
 # What a rank printed, in torchrun's log.
 _PREFIX = "[rank ${rank}] "
@@ -126,10 +122,11 @@ def run_ranks(
         0.68
     """
     path = _checked_program(program)
-    words = _checked_arguments(args)
+    if isinstance(args, str):
+        raise ValueError(f'args is a list, one item for each word: args=["--steps", 20]; got {args!r}')
+    words = tuple(map(str, args))
     here = environment()
-    _check_numbers(ranks, timeout_s, threads_per_rank)
-    _check_capacity(ranks, here.cpu_cores)
+    _check_numbers(ranks, timeout_s, threads_per_rank, here.cpu_cores)
     backend = _checked_backend(backend, ranks)
     threads = threads_per_rank or max(1, here.cpu_cores // ranks)
     started = time.perf_counter()
@@ -171,22 +168,12 @@ def _checked_program(program: str | os.PathLike[str]) -> Path:
     )
 
 
-def _checked_arguments(args: Sequence[str | int | float]) -> tuple[str, ...]:
-    if isinstance(args, str):
-        raise ValueError(f'args is a list, one item for each word: args=["--steps", 20]; got {args!r}')
-    return tuple(map(str, args))
-
-
-def _check_numbers(ranks: int, timeout_s: float, threads_per_rank: int | None) -> None:
-    numbers = {"ranks": ranks} | ({} if threads_per_rank is None else {"threads_per_rank": threads_per_rank})
-    for what, value in numbers.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{what} is a whole number, 1 or more; got {value!r}")
-    if not 0 < timeout_s < float("inf"):
-        raise ValueError(f"timeout_s is a number of seconds, more than 0; got {timeout_s!r}")
-
-
-def _check_capacity(ranks: int, cores: int) -> None:
+def _check_numbers(ranks: int, timeout_s: float, threads_per_rank: int | None, cores: int) -> None:
+    if ranks < 1 or timeout_s <= 0 or (threads_per_rank is not None and threads_per_rank < 1):
+        raise ValueError(
+            f"ranks and threads_per_rank are 1 or more, and timeout_s is more than 0; got ranks={ranks}, "
+            f"threads_per_rank={threads_per_rank} and timeout_s={timeout_s}"
+        )
     most = RANKS_PER_CORE * cores
     if ranks > most:
         raise ValueError(
@@ -216,10 +203,7 @@ def _variables(backend: str, threads: int, more: Mapping[str, str]) -> dict[str,
     variables["OMP_NUM_THREADS"] = variables["MKL_NUM_THREADS"] = str(threads)
     if backend == "gloo":
         variables["CUDA_VISIBLE_DEVICES"] = ""
-    for key, value in more.items():
-        if not isinstance(value, str):
-            raise ValueError(f"variables maps names to texts; got {key!r}: {value!r}")
-        variables[key] = value
+    variables |= more
     # The ranks must import this very package, installed or not.
     package = str(Path(__file__).resolve().parents[2])
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [package, variables.get("PYTHONPATH")]))
@@ -239,7 +223,6 @@ class _Run:
         self.mark = uuid.uuid4().hex
         self.folder = Path(tempfile.mkdtemp(prefix="course-ranks-"))
         self.deadline = time.time() + timeout_s
-        self.keep_folder = False
         self.log = self.folder / "torchrun.log"  # what torchrun prints, and with a prefix what the ranks print
         self.printed: Counter[int] = Counter()  # lines of each rank
         own = {RUN_VARIABLE: self.mark, FOLDER_VARIABLE: str(self.folder), DEADLINE_VARIABLE: str(self.deadline)}
@@ -263,10 +246,7 @@ class _Run:
         end_run(self.mark)
         self.agent.stdin.close()
         self.agent.wait()
-        if self.keep_folder:
-            atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
-        else:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def wait(self, out: TextIO | None, bar: Progress) -> None:
         """Wait for the end, and show what is printed meanwhile.
@@ -284,10 +264,9 @@ class _Run:
                 now = time.perf_counter()
                 bar.advance(now - before)
                 before = now
-            left_behind = end_run(self.mark, _LEFT_BEHIND_S)
             self._show_new(log, out)
         if out is not None:
-            self._show_end(out, left_behind)
+            self._show_end(out)
 
     def _show_new(self, log: TextIO, out: TextIO | None) -> None:
         if out is None:
@@ -303,17 +282,11 @@ class _Run:
                 out.write(f"[rank {rank}] {text[:_LINE_CHARACTERS]}{more}\n")
         out.flush()
 
-    def _show_end(self, out: TextIO, left_behind: int) -> None:
+    def _show_end(self, out: TextIO) -> None:
         for rank, lines in sorted(self.printed.items()):
             if lines > _SHOWN_LINES:
-                self.keep_folder = True
-                (folder,) = self.folder.glob(f"logs/*/attempt_0/{rank}")
-                out.write(f"[rank {rank}] ... {lines} lines in all, in {folder} until this kernel ends. The last:\n")
+                out.write(f"[rank {rank}] ... {lines} lines in all. The last:\n")
                 out.writelines(f"[rank {rank}] {line}\n" for line in self._last_words(rank))
-        if left_behind:
-            processes = f"{left_behind} process{'es' if left_behind > 1 else ''}"
-            out.write(f"{processes} that the program left behind had to be ended.\n")
-        out.flush()
 
     def reports(self) -> list[dict[str, Any]]:
         """Values and backend of each rank.

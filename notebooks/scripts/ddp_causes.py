@@ -58,11 +58,8 @@ def main() -> None:
         cases = {
             "one after the other": in_turn if alone else None,
             "two threads": in_threads if alone else None,
-            # With one rank there is no second process: the case is left out.
             "two processes": work if rank < 2 else None,
         }
-        if dist.get_world_size() == 1:
-            del cases["two processes"]
         timed_rounds(cases, name=name, rounds=args.rounds, items=2, agreement="outputs agree")
     pool.shutdown()
     report(gil=getattr(sys, "_is_gil_enabled", lambda: True)(), threads=torch.get_num_threads())

@@ -83,7 +83,7 @@ class Late:
 
 
 def print_megabytes_and_abort_while_python_ends() -> None:
-    """A line that is far too long, then far too many; in the end all that a program may still do: threads, functions."""
+    """A line that is far too long, then far too many; at last all that a program may still do."""
     print("x" * 10_000)
     for number in range(50_000):
         print(f"line {number} of rank {RANK} {'.' * 60}")

@@ -1,7 +1,7 @@
 """The process that runs torchrun for :func:`run_ranks`, and ends all that came of it when the notebook's kernel ends.
 
-It has a session of its own, so it outlives a kernel that is killed: its standard input closes then. Every process of a
-run bears a mark in its environment, which its children inherit: so they are found when their parents are dead.
+It has a session of its own and outlives a kernel that is killed: its standard input closes then. Every process of a run
+bears a mark in its environment, which its children inherit: so they are found when their parents are dead.
 """
 
 from __future__ import annotations

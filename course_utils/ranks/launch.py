@@ -28,11 +28,9 @@ from course_utils.ranks.agent import RUN_VARIABLE, end_run, outcome_file
 from course_utils.ranks.entry import DEADLINE_VARIABLE, FOLDER_VARIABLE, report_file, stack_file
 from course_utils.records.kinds.rank_results import RankReport, RankResults
 from course_utils.records.store import keep
-from course_utils.show.progress import Progress, progress
+from course_utils.show.progress import progress
 from course_utils.show.suggestions import did_you_mean
 
-DEFAULT_TIMEOUT_S = 120.0
-BACKENDS = ("gloo", "nccl")
 # More ranks than this on a core only wait for each other.
 RANKS_PER_CORE = 4
 _POLL_S = 0.05
@@ -82,7 +80,7 @@ def run_ranks(
     ranks: int,
     args: Sequence[str | int | float] = (),
     name: str | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
+    timeout_s: float = 120.0,
     threads_per_rank: int | None = None,
     backend: str | None = None,
     variables: Mapping[str, str] | None = None,
@@ -186,7 +184,7 @@ def _checked_backend(backend: str | None, ranks: int) -> str:
     gpus = torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
     if backend is None:
         return "nccl" if gpus >= ranks else "gloo"
-    if backend not in BACKENDS:
+    if backend not in ("gloo", "nccl"):
         raise ValueError(f"backend is 'nccl' or 'gloo', or None to choose by machine; got {backend!r}")
     if backend == "nccl" and gpus < ranks:
         raise ValueError(
@@ -248,22 +246,15 @@ class _Run:
         self.agent.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def wait(self, out: TextIO | None, bar: Progress) -> None:
-        """Wait for the end, and show what is printed meanwhile.
-
-        Raises:
-            RankError: if it takes too long.
-        """
-        before = time.perf_counter()
+    def wait(self, out: TextIO | None, bar: Any) -> None:
+        """Wait for the end, and show what is printed meanwhile. Raises RankError if it takes too long."""
         with self.log.open(encoding="utf-8", errors="replace") as log:
             while self.agent.poll() is None:
                 self._show_new(log, out)
                 if time.time() > self.deadline + _STACK_S:
                     raise self._too_long()
                 time.sleep(_POLL_S)
-                now = time.perf_counter()
-                bar.advance(now - before)
-                before = now
+                bar.advance(_POLL_S)
             self._show_new(log, out)
         if out is not None:
             self._show_end(out)
@@ -289,13 +280,9 @@ class _Run:
                 out.writelines(f"[rank {rank}] {line}\n" for line in self._last_words(rank))
 
     def reports(self) -> list[dict[str, Any]]:
-        """Values and backend of each rank.
-
-        Raises:
-            RankError: if not all ranks ended well.
-        """
+        """Values and backend of each rank. Raises RankError if not all ended well."""
         if not outcome_file(self.folder).exists():
-            last = "\n".join(_last_lines(self.log, 15)) or "It printed nothing."
+            last = "\n".join(_last_lines(self.log, 15))
             words = "was ended from outside" if self.agent.returncode < 0 else f"ended ({self.agent.returncode})"
             raise RankError(f"torchrun {words} before its ranks were done. The last it said:\n{last}", reason="died")
         failures = json.loads(outcome_file(self.folder).read_text(encoding="utf-8"))
@@ -308,26 +295,21 @@ class _Run:
     # What went wrong
 
     def _failed(self, failures: Mapping[int, Mapping[str, Any]]) -> RankError:
-        """The failure that came first: the others are mostly its consequences."""
+        """The failure that came first: the others are its consequences."""
         # Those that torchrun told to end have the exit status of that, unless it was somebody else who told them.
         own = [rank for rank, failure in failures.items() if failure["status"] != _CLOSED_BY_TORCHRUN] or [*failures]
-        first, *others = sorted(own, key=lambda rank: failures[rank]["moment"])
+        first = min(own, key=lambda rank: failures[rank]["moment"])
         failure = failures[first]
         if failure["traceback"]:
             traceback = self._shortened(failure["traceback"])
-            lines, reason = [f"raised {_first_line(failure['message'])}", traceback], "raised"
+            lines, reason = [f"raised {failure['message'].splitlines()[0]}", traceback], "raised"
         else:
             traceback = self._stack(first)
-            where = ["It was here, the latest call first:", traceback]
+            where = ["It was here:", traceback]
             if not traceback:
                 last = self._last_words(first)
                 where = [f"The last that rank {first} printed:", *last] if last else [f"Rank {first} printed nothing."]
             lines, reason = [_status_in_words(failure["status"]), *where], "died"
-        lines += [
-            f"rank {rank} failed after it: {_first_line(failures[rank]['message'])}"
-            for rank in others
-            if failures[rank]["message"]
-        ]
         message = f"rank {first} of {self.ranks} " + "\n".join(lines)
         return RankError(message, reason=reason, rank=first, traceback=traceback)
 
@@ -339,7 +321,7 @@ class _Run:
             return RankError(message.strip(), reason="did not start")
         lines = [f"{self.program.name} was not done after {self.timeout_s:g} s and was ended."]
         for rank, stack in stacks.items():
-            lines += [f"rank {rank} of {self.ranks} was here, the latest call first:", stack]
+            lines += [f"rank {rank} of {self.ranks} was here:", stack]
         lines.append(
             "Ranks that wait in different collective calls wait for ever; if they only need longer, allow it with "
             "timeout_s=."
@@ -351,9 +333,6 @@ class _Run:
         file = stack_file(self.folder, rank)
         text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
         lines = [line for line in text.splitlines() if not line.startswith(("Timeout (", "Extension modules:"))]
-        threads = [line for line in lines if line.endswith("(most recent call first):")]
-        if len(threads) == 1:  # the only one needs no number
-            lines.remove(threads[0])
         return self._shortened("\n".join([*lines, ""]))
 
     def _last_words(self, rank: int) -> list[str]:
@@ -371,11 +350,6 @@ def _last_lines(path: Path, most: int = _LAST_LINES) -> list[str]:
         file.seek(max(0, path.stat().st_size - _END_BYTES))
         lines = re.split(r"[\r\n]+", file.read().decode("utf-8", "replace"))
     return [line[-_LINE_CHARACTERS:] for line in lines if line.strip()][-most:]
-
-
-def _first_line(message: str) -> str:
-    line = message.partition("\n")[0]
-    return line if len(line) <= 160 else f"{line[:160]}..."
 
 
 def _status_in_words(status: int) -> str:

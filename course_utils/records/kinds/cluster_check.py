@@ -122,14 +122,7 @@ class ClusterCheck(Result):
         return iter(self.points)
 
     def plot(self, ax: Any = None) -> Figure:
-        """Draw measured and simulated peaks side by side.
-
-        Args:
-            ax: a matplotlib axes to draw into; by default a new figure with machine and date under it.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-        """
+        """Draw measured and simulated peaks side by side, into ``ax`` or a new figure; of many points the worst."""
         points = [point for point in self.points if "peak" in point.measured]
         if not points:
             raise NothingToDrawError("no peak was measured: there is nothing to draw; look at the table")

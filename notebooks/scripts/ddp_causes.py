@@ -54,12 +54,9 @@ def main() -> None:
         for output in (of_rank_0, *in_turn(), *in_threads()):
             torch.testing.assert_close(output, own)
 
-        alone = rank == 0
-        cases = {
-            "one after the other": in_turn if alone else None,
-            "two threads": in_threads if alone else None,
-            "two processes": work if rank < 2 else None,
-        }
+        cases = {"one after the other": None, "two threads": None, "two processes": work if rank < 2 else None}
+        if rank == 0:
+            cases |= {"one after the other": in_turn, "two threads": in_threads}
         timed_rounds(cases, name=name, rounds=args.rounds, items=2, agreement="outputs agree")
     pool.shutdown()
     report(gil=getattr(sys, "_is_gil_enabled", lambda: True)(), threads=torch.get_num_threads())

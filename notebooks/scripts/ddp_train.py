@@ -66,20 +66,17 @@ def main() -> None:
     references = {"one process": copy.deepcopy(model)}
     if device.type == "cuda" or not torch.cuda.is_available():
         references["DataParallel"] = nn.DataParallel(copy.deepcopy(model))
-    exact = copy.deepcopy(model).double()
-    ddp = DistributedDataParallel(model)
 
     # Gradients of one batch. In float64, rounding is too small to hide a mistake.
     batch = next(iter(batches(1, seed=1)))
     errors = {}
-    gradients = {"float32": gradient(ddp, batch, rank, ranks)}
-    gradients["float64"] = gradient(DistributedDataParallel(copy.deepcopy(exact)), batch, rank, ranks)
-    if rank == 0:
-        for kind, alone in (("float32", copy.deepcopy(references["one process"])), ("float64", exact)):
-            expected = gradient(alone, batch, 0, 1)
-            errors[kind] = ((gradients[kind] - expected).norm() / expected.norm()).item()
+    for kind, alone in {"float32": copy.deepcopy(model), "float64": copy.deepcopy(model).double()}.items():
+        together = gradient(DistributedDataParallel(copy.deepcopy(alone)), batch, rank, ranks)
+        expected = gradient(alone, batch, 0, 1)  # on rank 0, whose weights DDP has copied
+        errors[kind] = ((together - expected).norm() / expected.norm()).item()
 
     # Loss curves. A rank knows the loss of its own slice; the mean of equal slices is the global batch's.
+    ddp = DistributedDataParallel(model)
     losses, optimizer = train(ddp, batches(args.steps), rank, ranks)
     curve = torch.stack(losses)
     dist.all_reduce(curve)

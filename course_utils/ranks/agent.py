@@ -36,8 +36,10 @@ def outcome_file(folder: Path) -> Path:
 
 def end_run(mark: str) -> None:
     """Kill every other process that bears the mark of a run, and its children."""
+    processes: set[psutil.Process] = set()
     deadline = time.monotonic() + _END_S
-    while (processes := _processes_of(mark)) and time.monotonic() < deadline:
+    # One that is dying has lost its environment before it is gone.
+    while (processes := _processes_of(mark) | set(filter(_runs, processes))) and time.monotonic() < deadline:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from authoring import shares
+from authoring.limits import load_limits, shares
 from course_utils.commands.recording import verdicts_of
 from course_utils.lessons.measuring import timer_trial
 from course_utils.records import store
@@ -78,7 +78,7 @@ def _lessons(records: Sequence[LessonRecord]) -> Iterator[str]:
 
 def _shares(records: Sequence[LessonRecord]) -> Iterator[str]:
     """Every rate in the records beside the ceiling that it is bound by."""
-    for row in shares.shares(records, shares.load_limits()):
+    for row in shares(records, load_limits()):
         if row.share is not None:
             bound = ", launch-bound" if row.launch_bound else ""
             rate = format_rate(row.rate, row.unit)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from course_utils.records.memory_pictures import KIND_COLOURS
 from course_utils.show.canvas import ResultFigure
-from course_utils.show.memory_figures import KIND_COLOURS
 from course_utils.show.shapes import INK, NOTE, Pen
 
 # Of each kind, from the bottom to the top: its height in inches at each of these places.

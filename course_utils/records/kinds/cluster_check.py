@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, built, compact, tuples
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
 from course_utils.show.formats import format_bytes, value_text
 from course_utils.show.tables import Column, Sheet, split
 
@@ -96,6 +95,10 @@ class ClusterCheck(Result):
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.points or any(not p.measured or set(p.measured) - set(p.simulated) for p in self.points):
+            raise ValueError("each checked point has measured sizes, and the same sizes simulated")
+
     @property
     def error(self) -> float:
         """The largest relative deviation of all."""
@@ -140,21 +143,6 @@ class ClusterCheck(Result):
         )
         units = dict.fromkeys(columns, "bytes")
         return Table(("", *columns), rows, self.environment, units=units, name=self.name).plot(columns, ax=ax)
-
-    def to_record(self) -> dict[str, Any]:
-        """The points as plain JSON types."""
-        return compact(dataclasses.asdict(self) | {"environment": self.environment.to_record()})
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The points from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["environment"] = Environment.from_record(record["environment"])
-        values["points"] = tuple(built(CheckedPoint, point) for point in record["points"])
-        result = built(cls, values)
-        if not result.points or any(not p.measured or set(p.measured) - set(p.simulated) for p in result.points):
-            raise ValueError("each checked point has measured sizes, and the same sizes simulated")
-        return result
 
     def sheet(self) -> Sheet:
         """Measured and simulated sizes side by side, the largest deviation first."""

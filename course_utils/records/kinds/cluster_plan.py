@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, ClusterCheck, MethodError
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
+from course_utils.records.result import Finding, Reading, Result, structured
 from course_utils.records.unrecorded import Unrecorded
-from course_utils.show.formats import format_bytes, format_count
+from course_utils.show.formats import axis_unit, format_bytes, format_count
 from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
@@ -121,10 +121,16 @@ class ClusterPlan(Result):
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.points or any(set(point.at_peak) != set(CLUSTER_PARTS) for point in self.points):
+            raise ValueError("a plan has points, and each point all parts")
+        if self.shape.parameters < 1:
+            raise ValueError("a plan's model has parameters")
+
     @property
     def shape(self) -> GPTShape:
         """The model's size."""
-        return GPTShape(**{f.name: self.parameters[f.name] for f in dataclasses.fields(GPTShape)})
+        return structured(GPTShape, {f.name: self.parameters.get(f.name) for f in dataclasses.fields(GPTShape)})
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -197,8 +203,6 @@ class ClusterPlan(Result):
 
     def _draw_memory(self, panel: Any, memory_bytes: int) -> None:
         """Draw a device's memory as a line across the bars."""
-        from course_utils.show.table_figures import axis_unit
-
         scale, _ = axis_unit("bytes", max(point.peak_bytes for point in self.points))
         at = memory_bytes / scale
         panel.set_xlim(0, max(panel.get_xlim()[1], at * 1.16))
@@ -206,23 +210,6 @@ class ClusterPlan(Result):
         panel.set_xlabel(f"{panel.get_xlabel()}; dashed: the {format_bytes(memory_bytes)} of a device")
         for words in panel.texts:  # the line may pass behind a total
             words.set(zorder=4, bbox={"fc": "white", "ec": "none", "pad": 0.8})
-
-    def to_record(self) -> dict[str, Any]:
-        """The plan as plain JSON types."""
-        return compact(dataclasses.asdict(self) | {"environment": self.environment.to_record()})
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The plan from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["environment"] = Environment.from_record(record["environment"])
-        values["points"] = tuple(built(ClusterPoint, point) for point in record["points"])
-        values["errors"] = tuple(built(MethodError, error) for error in record["errors"])
-        result = built(cls, values)
-        if not result.points or any(set(point.at_peak) != set(CLUSTER_PARTS) for point in result.points):
-            raise ValueError("a plan has points, and each point all parts")
-        built(GPTShape, dataclasses.asdict(result.shape))
-        return result
 
     def sheet(self) -> Sheet:
         """The parts' largest sizes and the peak, and how far each point can be trusted."""

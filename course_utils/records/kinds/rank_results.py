@@ -7,7 +7,7 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
 from course_utils.records.kinds.comparison import Comparison
@@ -16,8 +16,8 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.memory_trace import MEMORY_KINDS
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, built, compact, fields_of, tuples
-from course_utils.show.formats import format_seconds, is_number, seconds_unit
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.show.formats import axis_unit, format_seconds, is_number
 from course_utils.show.tables import Sheet
 
 if TYPE_CHECKING:
@@ -69,6 +69,10 @@ class RankResults(Result):
     name: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if [report.rank for report in self.reports] != list(range(max(1, self.ranks))):
+            raise ValueError("there is a report for each rank, in order")
 
     @property
     def ranks(self) -> int:
@@ -287,32 +291,24 @@ class RankResults(Result):
 
     def _scaled_seconds(self, key: str) -> Curves:
         largest = max(value for values in self.values(key).values() for value in values if value is not None)
-        scale, unit = seconds_unit(largest)
+        scale, unit = axis_unit("s", largest)
         series = self.curves(key, x="sample", y=f"{words_and_unit(key)[0]} ({unit})")
         scaled = [
             Curve(curve.label, curve.x, tuple(None if y is None else y / scale for y in curve.y)) for curve in series
         ]
         return Curves(tuple(scaled), series.x_label, series.y_label, self.environment, name=self.name)
 
-    def to_record(self) -> dict[str, Any]:
-        """The results as plain JSON types, raw samples included."""
-        record = {**fields_of(self), "environment": self.environment.to_record()}
-        # Pairs: files sort the keys of dictionaries, and the order of the columns would be lost.
-        record["reports"] = [{"rank": report.rank, "values": list(report.values.items())} for report in self.reports]
-        return compact(record)
+    @classmethod
+    def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """What was reported as pairs: files sort the keys of dictionaries, and the order of columns would be lost."""
+        reports = [{**report, "values": list(report["values"].items())} for report in values["reports"]]
+        return {**values, "reports": reports}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The results from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("args", "notes"))
-        values["reports"] = tuple(
-            built(RankReport, {**report, "values": dict(report["values"])}) for report in record["reports"]
-        )
-        values["environment"] = Environment.from_record(record["environment"])
-        result = built(cls, values)
-        if [report.rank for report in result.reports] != list(range(max(1, result.ranks))):
-            raise ValueError("there is a report for each rank, in order")
-        return result
+    def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields' values from :meth:`to_file`'s pairs."""
+        reports = [{**report, "values": dict(report["values"])} for report in record["reports"]]
+        return {**record, "reports": reports}
 
     def sheet(self) -> Sheet:
         """The table of the ranks, and how they were started."""

@@ -1,10 +1,10 @@
-"""Memory over time, as a figure."""
+"""Memory over time as a figure: stacked areas, and what ran when."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +14,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from course_utils.records.kinds.memory_trace import MEMORY_KINDS, MemoryBlock, MemoryTrace
 from course_utils.show.canvas import (
     CASE_COLOURS,
     LINE_IN,
@@ -32,7 +31,10 @@ from course_utils.show.canvas import (
 )
 from course_utils.show.formats import format_bytes
 
-# Okabe and Ito's palette. What stays is blue and grey, what comes and goes is warm.
+if TYPE_CHECKING:
+    from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
+
+# Okabe and Ito's palette, in the order of `MEMORY_KINDS`. What stays is blue and grey, what comes and goes is warm.
 KIND_COLOURS = {
     "weights": "#0072B2",
     "optimizer state": "#56B4E9",
@@ -41,7 +43,7 @@ KIND_COLOURS = {
     "activations": "#009E73",
     "temporaries": "#E69F00",
 }
-_INK, _NOTE, _PEAK = "#222222", "#555555", "#111111"
+_INK, _PEAK = "#222222", "#111111"
 _PANEL_IN, _PHASES_IN = 3.1, 0.24
 # Blocks of at least this share of the peak get an outline.
 _OUTLINED = 1 / 120
@@ -49,7 +51,7 @@ _MOST_OUTLINES = 300
 _MOST_MODULES = 7
 
 
-def _events(trace: MemoryTrace) -> str:
+def _counted(trace: MemoryTrace) -> str:
     """What the x axis counts."""
     return "moments that were kept" if trace.condensed else "allocations and releases"
 
@@ -64,7 +66,7 @@ def _unit(largest: int) -> tuple[float, str]:
 
 def _stacking(trace: MemoryTrace) -> list[MemoryBlock]:
     """The blocks from the bottom to the top of the picture: by kind, and what has been there longer lies below."""
-    order = {kind: i for i, kind in enumerate(MEMORY_KINDS)}
+    order = {kind: i for i, kind in enumerate(KIND_COLOURS)}
     return sorted(trace.blocks, key=lambda b: (order[b.kind], b.born, -b.died, b.module, b.line, b.op, b.size_bytes))
 
 
@@ -87,11 +89,11 @@ def _edges(trace: MemoryTrace, x: str) -> np.ndarray:
 def _groups(trace: MemoryTrace, by: str) -> dict[str, tuple[int, ...]]:
     if by == "kind":
         return trace.by_kind()
-    found = trace.by_module()
-    ranked = sorted(found, key=lambda name: (-found[name][trace.peak_moment], -max(found[name]), name))
-    shown = {name or "outside of modules": found[name] for name in ranked[:_MOST_MODULES]}
+    sums = trace.by_module()
+    ranked = sorted(sums, key=lambda name: (-sums[name][trace.peak_moment], -max(sums[name]), name))
+    shown = {name or "outside of modules": sums[name] for name in ranked[:_MOST_MODULES]}
     if rest := ranked[_MOST_MODULES:]:
-        shown["other modules"] = tuple(map(sum, zip(*(found[name] for name in rest), strict=True)))
+        shown["other modules"] = tuple(map(sum, zip(*(sums[name] for name in rest), strict=True)))
     return shown
 
 
@@ -121,12 +123,9 @@ def _areas(ax: Axes, trace: MemoryTrace, by: str, x: str) -> None:
     groups, edges = _groups(trace, by), _edges(trace, x)
     highest = max(trace.peak_bytes, trace.peak_reserved_bytes or 0)
     scale, unit = _unit(highest)
-    low = np.zeros(trace.moments)
-    for colour, values in zip(_colours(list(groups), by), groups.values(), strict=True):
-        high = low + np.asarray(values) / scale
-        ends = [np.append(side, side[-1]) for side in (low, high)]
-        ax.fill_between(edges, *ends, step="post", color=colour, lw=0, zorder=2)
-        low = high
+    if groups:
+        layers = np.array([[*values, values[-1]] for values in groups.values()]) / scale
+        ax.stackplot(edges, layers, colors=_colours(list(groups), by), step="post", lw=0, zorder=2)
     if by == "kind":
         _outlines(ax, trace, edges, scale)
     if trace.reserved_bytes:
@@ -136,7 +135,7 @@ def _areas(ax: Axes, trace: MemoryTrace, by: str, x: str) -> None:
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(0, 1.13 * highest / scale or 1)
     ax.set_ylabel(f"memory ({unit})")
-    ax.set_xlabel(f"{_events(trace)} (count)" if x == "event" else "time from the start of the call (ms)")
+    ax.set_xlabel(f"{_counted(trace)} (count)" if x == "event" else "time from the start of the call (ms)")
     ax.yaxis.set_major_locator(MaxNLocator(6))
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=x == "event"))
     for axis in (ax.xaxis, ax.yaxis):

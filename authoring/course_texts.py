@@ -1,4 +1,4 @@
-"""The texts that people read, cut into sentences: README, the pages of the book, and the Markdown cells of the lessons.
+"""The texts that people read: README, the pages of the book, and the Markdown cells of the lessons.
 
 `passages` gives the texts of a file, `sentences` cuts one into sentences, and `prose_only` blanks what is not prose
 (code, addresses, comments, generated parts) without moving a character, so that a place found in one is the same in the
@@ -17,11 +17,11 @@ from course_utils.records.notebook_files import read_notebook
 # Pages that follow from other files as a whole.
 GENERATED_PAGES = ("claims.md", "limits.md", "status.md")
 BLANK = "\x00"
+_ROOT = Path(__file__).resolve().parent.parent
 
-# Fences of directives such as {glossary} hold prose; those that include a file hold none.
-_FENCE = re.compile(
-    r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^ *(?P=fence)[^\S\n]*$", re.M | re.S
-)
+# Directives such as {note} hold prose between their fences; those that include a file hold none.
+_FENCED = re.compile(r"^ *(?P<fence>`{3,}|~{3,})(?! *\{(?!include))[^\n`]*\n.*?^ *(?P=fence)[^\S\n]*$", re.M | re.S)
+_FENCE_OF_PROSE = re.compile(r"^ *(?:`{3,}|~{3,})[^\n]*$", re.M)
 _INLINE_CODE = re.compile(r"(?<!`)(`+)(?!`)(?:.|\n(?!\s*\n))+?(?<!`)\1(?!`)")
 _MATH = re.compile(r"\$\$.*?\$\$|(?<![\w$])\$(?=\S)[^$\n]*\S\$(?![\w$])", re.S)
 _GENERATED = re.compile(r"<!-- generated:.*?<!-- /generated -->", re.S)
@@ -35,16 +35,10 @@ _SENTENCE_END = re.compile(r"[.!?][\"')*_]*\s+(?=[\"'(*_\[]*[A-Z0-9\x00])")
 
 @dataclass(frozen=True)
 class Passage:
-    """A text of a file.
+    """A page, or a Markdown cell of a notebook."""
 
-    Attributes:
-        file: the file's path from the root of the repository, with slashes.
-        cell: number of the Markdown cell, from 1 and among all cells; None for a page.
-        text: its Markdown.
-    """
-
-    file: str
-    cell: int | None
+    file: str  # its path from the root of the repository, with slashes
+    cell: int | None  # its number among all cells, from 1; None for a page
     text: str
 
     @property
@@ -55,52 +49,24 @@ class Passage:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence, a heading, or a row of a table.
-
-    Attributes:
-        start: where it begins in its passage.
-        end: where it ends.
-        text: as it is written, on one line.
-        unit: the whole entry of a list, row of a table or paragraph that it stands in, on one line.
-    """
+    """A sentence, a heading, or a row of a table."""
 
     start: int
     end: int
-    text: str
-    unit: str
-
-
-def root() -> Path:
-    """The folder that holds README.md, the book and the notebooks."""
-    return Path(__file__).resolve().parent.parent
+    text: str  # on one line
+    unit: str  # the whole entry of a list, row of a table or paragraph that it stands in, on one line
 
 
 def text_files(folder: Path | None = None) -> list[Path]:
-    """The files whose texts are written by people: README.md, the book's pages and the lessons.
-
-    Args:
-        folder: the repository's; by default that of this package.
-    """
-    folder = folder or root()
+    """The files whose texts are written by people: README.md, the book's pages and the lessons."""
+    folder = folder or _ROOT
     pages = [path for path in sorted((folder / "book").glob("*.md")) if path.name not in GENERATED_PAGES]
-    readme = [folder / "README.md"] if (folder / "README.md").is_file() else []
-    return [*readme, *pages, *sorted((folder / "notebooks").glob("*.ipynb"))]
+    return [folder / "README.md", *pages, *sorted((folder / "notebooks").glob("*.ipynb"))]
 
 
 def passages(path: Path, folder: Path | None = None) -> list[Passage]:
-    """The texts of a file.
-
-    Args:
-        path: a page or a notebook.
-        folder: the root that messages name the file from; by default the repository.
-
-    Returns:
-        One for a page, one a Markdown cell for a notebook.
-
-    Raises:
-        LessonError: if a notebook cannot be read.
-    """
-    folder = (folder or root()).resolve()
+    """The texts of a file; ``folder`` is the root that messages name it from."""
+    folder = (folder or _ROOT).resolve()
     file = path.resolve().relative_to(folder).as_posix() if path.resolve().is_relative_to(folder) else path.name
     if path.suffix != ".ipynb":
         return [Passage(file, None, path.read_text(encoding="utf-8"))]
@@ -108,9 +74,9 @@ def passages(path: Path, folder: Path | None = None) -> list[Passage]:
     return [Passage(file, number, cell["source"]) for number, cell in cells if cell.get("cell_type") == "markdown"]
 
 
-def _blank(text: str, start: int, end: int) -> str:
-    """Blanks a part, but not its line ends: blocks must stay where they are."""
-    return text[:start] + re.sub(r"[^\n]", BLANK, text[start:end]) + text[end:]
+def blank(text: str, pattern: re.Pattern[str]) -> str:
+    """Blanks what a pattern matches, but not line ends: every character keeps its place, and blocks stay apart."""
+    return pattern.sub(lambda match: re.sub(r"[^\n]", BLANK, match[0]), text)
 
 
 def code_blanked(text: str) -> str:
@@ -120,38 +86,21 @@ def code_blanked(text: str) -> str:
         >>> code_blanked("Run `x` now").replace(BLANK, "_")
         'Run ___ now'
     """
-    for match in list(_FENCE.finditer(text)):
-        parts = [match.span()]
-        if match["info"].strip().startswith("{") and not match["info"].strip().startswith("{include}"):
-            parts = [(match.start(), match.start("body")), (match.end("body"), match.end())]
-        for start, end in parts:
-            text = _blank(text, start, end)
-    for pattern in (_INLINE_CODE, _MATH):
-        for match in list(pattern.finditer(text)):
-            text = _blank(text, *match.span())
+    for pattern in (_FENCED, _FENCE_OF_PROSE, _INLINE_CODE, _MATH):
+        text = blank(text, pattern)
     return text
 
 
 def prose_only(text: str, links: bool = False) -> str:
-    """The text with code, formulas, comments, generated parts and links blanked; every character keeps its place.
-
-    Args:
-        text: Markdown.
-        links: whether links stay.
+    """The text with code, formulas, comments, generated parts and (unless they stay) links blanked.
 
     Example:
         >>> prose_only("See [it](page.md) <!-- no --> here").replace(BLANK, "_")
         'See _____________ ___________ here'
     """
     # Comments first: an expression in one may hold a backtick.
-    for pattern in (_GENERATED, _COMMENT):
-        for match in list(pattern.finditer(text)):
-            text = _blank(text, *match.span())
-    text = code_blanked(text)
-    if not links:
-        for match in list(_LINK.finditer(text)):
-            text = _blank(text, *match.span())
-    return text
+    text = code_blanked(blank(blank(text, _GENERATED), _COMMENT))
+    return text if links else blank(text, _LINK)
 
 
 def _blocks(text: str) -> Iterator[tuple[int, int]]:
@@ -179,20 +128,14 @@ def one_line(text: str) -> str:
 
 
 def sentences(text: str) -> list[Sentence]:
-    r"""Cuts Markdown into sentences. A row of a table and a heading count as one.
-
-    Args:
-        text: Markdown.
-
-    Returns:
-        The sentences, in order. Full stops inside of code and comments end none.
+    r"""Cuts Markdown into sentences. A row of a table and a heading count as one; full stops inside of code end none.
 
     Example:
-        >>> [one.text for one in sentences("# A title\n\nOne runs. Two `a. B`\nwalk.\n\n- Three. Four.")]
+        >>> [each.text for each in sentences("# A title\n\nOne runs. Two `a. B`\nwalk.\n\n- Three. Four.")]
         ['# A title', 'One runs.', 'Two `a. B` walk.', '- Three.', 'Four.']
     """
     plain = prose_only(text)
-    found = []
+    cut = []
     for start, end in _blocks(plain):
         unit = one_line(text[start:end])
         row = text[start:end].lstrip().startswith("|")
@@ -201,18 +144,13 @@ def sentences(text: str) -> list[Sentence]:
         cuts = [cut for cut in cuts if not re.fullmatch(r"\s*\d+\.\s*", plain[start:cut])]
         for left, right in zip([start, *cuts], [*cuts, end], strict=True):
             if text[left:right].strip():
-                found.append(Sentence(left, right, one_line(text[left:right]), unit))
-    return found
+                cut.append(Sentence(left, right, one_line(text[left:right]), unit))
+    return cut
 
 
 def sentence_at(text: str, position: int) -> Sentence:
-    """The sentence that holds a place of a text.
-
-    Args:
-        text: Markdown.
-        position: the place.
-    """
+    """The sentence that holds a place of a text."""
     return next(
-        (one for one in sentences(text) if one.start <= position < one.end),
+        (each for each in sentences(text) if each.start <= position < each.end),
         Sentence(position, position, one_line(text[position : position + 80]), ""),
     )

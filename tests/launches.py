@@ -19,12 +19,8 @@ NOTEBOOKS = ROOT / "notebooks"
 LIMIT_S = 150
 
 
-def outputs_of(*commands: Sequence[str], limit_s: float = LIMIT_S, **variables: str) -> list[str]:
-    """Run commands at the same time in the notebooks' folder, without GPUs; all of them have to succeed.
-
-    Returns:
-        What each printed, and its errors among it.
-    """
+def outputs_of(*commands: Sequence[str], **variables: str) -> list[str]:
+    """What commands print that run at the same time in the notebooks' folder, without GPUs; all have to succeed."""
     mark = uuid.uuid4().hex
     environment = {
         **os.environ,
@@ -41,10 +37,8 @@ def outputs_of(*commands: Sequence[str], limit_s: float = LIMIT_S, **variables: 
         try:
             for command, path in zip(commands, logs, strict=True):
                 with path.open("wb") as log:
-                    started.append(
-                        subprocess.Popen(command, cwd=NOTEBOOKS, env=environment, stdout=log, stderr=subprocess.STDOUT)
-                    )
-            statuses = [process.wait(timeout=limit_s) for process in started]
+                    started.append(subprocess.Popen(command, cwd=NOTEBOOKS, env=environment, stdout=log, stderr=log))
+            statuses = [process.wait(timeout=LIMIT_S) for process in started]
         except subprocess.TimeoutExpired:
             statuses = ["too late"]
         finally:

@@ -1,7 +1,7 @@
 """The process that runs torchrun for :func:`run_ranks`, and ends all that came of it when the notebook's kernel ends.
 
-It has a session of its own, so it outlives a kernel that is killed: its standard input closes then. Every process of a
-run bears a mark in its environment, which its children inherit: so they are found when their parents are dead.
+It has a session of its own and outlives a kernel that is killed: its standard input closes then. Every process of a run
+bears a mark in its environment, which its children inherit: so they are found when their parents are dead.
 """
 
 from __future__ import annotations
@@ -34,28 +34,16 @@ def outcome_file(folder: Path) -> Path:
     return folder / "outcome.json"
 
 
-def end_run(mark: str, patience_s: float = 0.0) -> int:
-    """Kill every other process that bears the mark of a run, and its children.
-
-    Args:
-        mark: the run's mark.
-        patience_s: how long they may take to end by themselves.
-
-    Returns:
-        How many had to be killed.
-    """
-    patient_until = time.monotonic() + patience_s
-    while _processes_of(mark) and time.monotonic() < patient_until:
-        time.sleep(_POLL_S)
-    killed: set[psutil.Process] = set()
+def end_run(mark: str) -> None:
+    """Kill every other process that bears the mark of a run, and its children."""
+    processes: set[psutil.Process] = set()
     deadline = time.monotonic() + _END_S
-    while (processes := _processes_of(mark)) and time.monotonic() < deadline:
+    # One that is dying has lost its environment before it is gone.
+    while (processes := _processes_of(mark) | set(filter(_runs, processes))) and time.monotonic() < deadline:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        killed |= processes
         time.sleep(_POLL_S)
-    return len(killed)
 
 
 def _processes_of(mark: str) -> set[psutil.Process]:
@@ -63,17 +51,15 @@ def _processes_of(mark: str) -> set[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(RUN_VARIABLE) == mark:
-                processes.add(process)
-                processes.update(process.children(recursive=True))
+                processes.update([process, *process.children(recursive=True)])
     return set(filter(_runs, processes))
 
 
 def _runs(process: psutil.Process) -> bool:
     """Whether it does not only wait for its parent to take note of its death."""
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return False
 
 
 def _end_with_the_notebook() -> None:

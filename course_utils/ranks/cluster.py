@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from course_utils.measure.machine import environment
@@ -43,7 +42,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "gradient_as_bucket_view": (False, True),
 }
 # Beyond this nothing is learned that a smaller one would not show, and sizes in bytes come near the end of an int64.
-MOST_PARAMETERS, MOST_LAYERS, MOST_RANKS, MOST_ACTIVATIONS = 10**13, 256, 16384, 2**56
+_MOST_PARAMETERS, _MOST_LAYERS, _MOST_RANKS, _MOST_ACTIVATIONS = 10**13, 256, 16384, 2**56
 NOTES = (
     "Each part is shown at its own largest. The peak is the most that all took at one time, on the rank that has most.",
     "Tensors only, one step after the first. What CUDA and NCCL take for themselves, what the allocator loses to "
@@ -148,12 +147,10 @@ def check_cluster(
     """Put what was measured on real ranks beside the simulation of the same step: the method's own error.
 
     Args:
-        measured: one mapping for each point: ``strategy``, ``ranks``, the model's ``width``, ``layers``, ``heads``,
-            ``vocabulary`` and ``context``; what differs from the defaults (``batch`` 1, ``length`` the context,
-            ``precision`` fp32, ``checkpointing`` False, ``optimizer`` foreach, ``gradient_as_bucket_view`` True,
-            ``backend`` gloo); and at least one of ``peak_bytes``, ``weights_bytes``, ``gradients_bytes``,
-            ``optimizer_bytes``, ``gathered_bytes`` and ``activations_bytes``, of the rank that has most, in a
-            step after the first.
+        measured: one mapping for each point, of the rank that has most, in a step after the first: ``strategy``,
+            ``ranks``, the fields of :class:`GPTShape`, settings of :func:`simulate_cluster` (here precision is fp32 and
+            backend gloo by default), and at least one of ``peak_bytes``, ``weights_bytes``, ``gradients_bytes``,
+            ``optimizer_bytes``, ``gathered_bytes`` and ``activations_bytes``.
         name: ``lesson/experiment``, to keep the check in a record.
         timeout_s: when to give up.
 
@@ -195,9 +192,8 @@ def _settings_of_measured(point: Mapping[str, Any]) -> dict[str, Any]:
     known = required | {*_DEFAULTS, *_SIZES}
     if wrong := sorted((required - point.keys()) | (point.keys() - known)):
         raise ValueError(f"it lacks, or has without need: {', '.join(wrong)}; its keys are {', '.join(sorted(known))}")
-    sizes = [point[key] for key in _SIZES if point.get(key) is not None]
-    if not any(sizes) or any(type(size) is not int or size < 0 for size in sizes):
-        raise ValueError(f"it needs sizes in whole bytes, at least one of: {', '.join(_SIZES)}")
+    if not any(point.get(key) for key in _SIZES):
+        raise ValueError(f"it needs sizes in bytes, at least one of: {', '.join(_SIZES)}")
     return _checked({key: value for key, value in point.items() if key not in _SIZES})
 
 
@@ -207,18 +203,15 @@ def stored_check() -> ClusterCheck:
     Raises:
         RecordError: if it is missing or damaged.
     """
-    folder = package_root() / "ranks" / "plans" / "cluster_memory"
-    return _stored(max(folder.glob("*.json"), default=folder), ClusterCheck.from_record)
+    return _stored("cluster_memory", ClusterCheck.from_record)
 
 
 def stored_plans() -> tuple[ClusterPlan, ...]:
-    """The committed plans: GPTs of about 7 and 1.3 billion parameters, each with and without checkpointing.
-
-    They were computed ahead by ``benchmarks/cluster_memory.py --plans``, on 8, 64 and 1024 ranks, because a lesson that
-    shows them all has no time to simulate them. How good they are is told from :func:`stored_check`, as for every plan.
+    """The committed plans, by ``benchmarks/cluster_memory.py --plans``; their errors are those of :func:`stored_check`.
 
     Returns:
-        The plans; that of 7 billion parameters without checkpointing is the first.
+        GPTs of about 7 and 1.3 billion parameters on 8, 64 and 1024 ranks, each with and without checkpointing. That of
+        7 billion parameters without checkpointing is the first.
 
     Raises:
         RecordError: if they are missing or damaged.
@@ -229,11 +222,13 @@ def stored_plans() -> tuple[ClusterPlan, ...]:
         return tuple(ClusterPlan.from_record({**common, **plan}) for plan in record["plans"])
 
     errors = stored_check().errors
-    stored = _stored(package_root() / "ranks" / "plans" / "cluster_plans" / "gpt.json", plans)
-    return tuple(dataclasses.replace(plan, errors=errors) for plan in stored)
+    return tuple(dataclasses.replace(plan, errors=errors) for plan in _stored("cluster_plans", plans))
 
 
-def _stored(path: Path, build: Callable[[Mapping[str, Any]], T]) -> T:
+def _stored(kind: str, build: Callable[[Mapping[str, Any]], T]) -> T:
+    """The only file of a folder; of several machines' checks the last one."""
+    folder = package_root() / "ranks" / "plans" / kind
+    path = max(folder.glob("*.json"), default=folder)
     try:
         return build(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -247,8 +242,6 @@ def settings_of(
     model: GPTShape, *, strategies: Sequence[str] | str, ranks: Sequence[int] | int, **settings: Any
 ) -> list[dict[str, Any]]:
     """What the simulation is asked: each strategy on each number of ranks, with settings of `simulate_cluster`."""
-    if not isinstance(model, GPTShape):
-        raise ValueError(f"model is a GPTShape, such as GPTShape(width=4096, layers=32, heads=32); got {model!r}")
     ranks = [ranks] if isinstance(ranks, int) else list(ranks)
     strategies = [strategies] if isinstance(strategies, str) else list(strategies)
     if not ranks or not strategies:
@@ -323,10 +316,10 @@ def _checked(point: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"length is at most the model's context of {point['context']}, got {point['length']}")
     activations = point["batch"] * point["length"] * max(4 * point["width"], point["vocabulary"])
     for what, size, most in (
-        ("parameters of the model", _shape(point).parameters, MOST_PARAMETERS),
-        ("layers", point["layers"], MOST_LAYERS),
-        ("ranks", point["ranks"], MOST_RANKS),
-        ("numbers in a layer, for this batch and length,", activations, MOST_ACTIVATIONS),
+        ("parameters of the model", _shape(point).parameters, _MOST_PARAMETERS),
+        ("layers", point["layers"], _MOST_LAYERS),
+        ("ranks", point["ranks"], _MOST_RANKS),
+        ("numbers in a layer, for this batch and length,", activations, _MOST_ACTIVATIONS),
     ):
         if size > most:
             raise ValueError(f"{size:,} {what} are too many to simulate: at most {most:,}")

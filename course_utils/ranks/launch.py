@@ -1,13 +1,11 @@
 """Run a torchrun program from a notebook: its output as it comes, its results as values, its failure as an exception.
 
-The engine is torchrun (:mod:`course_utils.ranks.agent`). What is added: the output of each rank, line by line and not
-endless; what each rank reports; the first failure first; where each rank is when time is up; and nothing that runs on
-afterwards, whatever the program or the notebook does.
+The engine is torchrun (:mod:`course_utils.ranks.agent`). Added are the ranks' output and reports, the first failure
+first, where each rank is when time is up, and that nothing runs on afterwards.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import re
@@ -33,15 +31,11 @@ from course_utils.records.store import keep
 from course_utils.show.progress import progress
 from course_utils.show.suggestions import did_you_mean
 
-DEFAULT_TIMEOUT_S = 120.0
-BACKENDS = ("gloo", "nccl")
 # More ranks than this on a core only wait for each other.
 RANKS_PER_CORE = 4
 _POLL_S = 0.05
 # Ranks write down where they are when time is up: they get this long for it.
 _STACK_S = 0.5
-# What a program leaves behind may end by itself, as multiprocessing's resource tracker does.
-_LEFT_BEHIND_S = 0.3
 _USUAL_S = 5.0
 # What a rank printed, in torchrun's log.
 _PREFIX = "[rank ${rank}] "
@@ -86,7 +80,7 @@ def run_ranks(
     ranks: int,
     args: Sequence[str | int | float] = (),
     name: str | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
+    timeout_s: float = 120.0,
     threads_per_rank: int | None = None,
     backend: str | None = None,
     variables: Mapping[str, str] | None = None,
@@ -126,10 +120,11 @@ def run_ranks(
         0.68
     """
     path = _checked_program(program)
-    words = _checked_arguments(args)
+    if isinstance(args, str):
+        raise ValueError(f'args is a list, one item for each word: args=["--steps", 20]; got {args!r}')
+    words = tuple(map(str, args))
     here = environment()
-    _check_numbers(ranks, timeout_s, threads_per_rank)
-    _check_capacity(ranks, here.cpu_cores)
+    _check_numbers(ranks, timeout_s, threads_per_rank, here.cpu_cores)
     backend = _checked_backend(backend, ranks)
     threads = threads_per_rank or max(1, here.cpu_cores // ranks)
     started = time.perf_counter()
@@ -171,22 +166,12 @@ def _checked_program(program: str | os.PathLike[str]) -> Path:
     )
 
 
-def _checked_arguments(args: Sequence[str | int | float]) -> tuple[str, ...]:
-    if isinstance(args, str):
-        raise ValueError(f'args is a list, one item for each word: args=["--steps", 20]; got {args!r}')
-    return tuple(map(str, args))
-
-
-def _check_numbers(ranks: int, timeout_s: float, threads_per_rank: int | None) -> None:
-    numbers = {"ranks": ranks} | ({} if threads_per_rank is None else {"threads_per_rank": threads_per_rank})
-    for what, value in numbers.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{what} is a whole number, 1 or more; got {value!r}")
-    if not 0 < timeout_s < float("inf"):
-        raise ValueError(f"timeout_s is a number of seconds, more than 0; got {timeout_s!r}")
-
-
-def _check_capacity(ranks: int, cores: int) -> None:
+def _check_numbers(ranks: int, timeout_s: float, threads_per_rank: int | None, cores: int) -> None:
+    if ranks < 1 or timeout_s <= 0 or (threads_per_rank is not None and threads_per_rank < 1):
+        raise ValueError(
+            f"ranks and threads_per_rank are 1 or more, and timeout_s is more than 0; got ranks={ranks}, "
+            f"threads_per_rank={threads_per_rank} and timeout_s={timeout_s}"
+        )
     most = RANKS_PER_CORE * cores
     if ranks > most:
         raise ValueError(
@@ -199,7 +184,7 @@ def _checked_backend(backend: str | None, ranks: int) -> str:
     gpus = torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
     if backend is None:
         return "nccl" if gpus >= ranks else "gloo"
-    if backend not in BACKENDS:
+    if backend not in ("gloo", "nccl"):
         raise ValueError(f"backend is 'nccl' or 'gloo', or None to choose by machine; got {backend!r}")
     if backend == "nccl" and gpus < ranks:
         raise ValueError(
@@ -216,10 +201,7 @@ def _variables(backend: str, threads: int, more: Mapping[str, str]) -> dict[str,
     variables["OMP_NUM_THREADS"] = variables["MKL_NUM_THREADS"] = str(threads)
     if backend == "gloo":
         variables["CUDA_VISIBLE_DEVICES"] = ""
-    for key, value in more.items():
-        if not isinstance(value, str):
-            raise ValueError(f"variables maps names to texts; got {key!r}: {value!r}")
-        variables[key] = value
+    variables |= more
     # The ranks must import this very package, installed or not.
     package = str(Path(__file__).resolve().parents[2])
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [package, variables.get("PYTHONPATH")]))
@@ -239,7 +221,6 @@ class _Run:
         self.mark = uuid.uuid4().hex
         self.folder = Path(tempfile.mkdtemp(prefix="course-ranks-"))
         self.deadline = time.time() + timeout_s
-        self.keep_folder = False
         self.log = self.folder / "torchrun.log"  # what torchrun prints, and with a prefix what the ranks print
         self.printed: Counter[int] = Counter()  # lines of each rank
         own = {RUN_VARIABLE: self.mark, FOLDER_VARIABLE: str(self.folder), DEADLINE_VARIABLE: str(self.deadline)}
@@ -263,31 +244,20 @@ class _Run:
         end_run(self.mark)
         self.agent.stdin.close()
         self.agent.wait()
-        if self.keep_folder:
-            atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
-        else:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def wait(self, out: TextIO | None, bar: Any) -> None:
-        """Wait for the end, and show what is printed meanwhile.
-
-        Raises:
-            RankError: if it takes too long.
-        """
-        before = time.perf_counter()
+        """Wait for the end, and show what is printed meanwhile. Raises RankError if it takes too long."""
         with self.log.open(encoding="utf-8", errors="replace") as log:
             while self.agent.poll() is None:
                 self._show_new(log, out)
                 if time.time() > self.deadline + _STACK_S:
                     raise self._too_long()
                 time.sleep(_POLL_S)
-                now = time.perf_counter()
-                bar.advance(now - before)
-                before = now
-            left_behind = end_run(self.mark, _LEFT_BEHIND_S)
+                bar.advance(_POLL_S)
             self._show_new(log, out)
         if out is not None:
-            self._show_end(out, left_behind)
+            self._show_end(out)
 
     def _show_new(self, log: TextIO, out: TextIO | None) -> None:
         if out is None:
@@ -303,26 +273,16 @@ class _Run:
                 out.write(f"[rank {rank}] {text[:_LINE_CHARACTERS]}{more}\n")
         out.flush()
 
-    def _show_end(self, out: TextIO, left_behind: int) -> None:
+    def _show_end(self, out: TextIO) -> None:
         for rank, lines in sorted(self.printed.items()):
             if lines > _SHOWN_LINES:
-                self.keep_folder = True
-                (folder,) = self.folder.glob(f"logs/*/attempt_0/{rank}")
-                out.write(f"[rank {rank}] ... {lines} lines in all, in {folder} until this kernel ends. The last:\n")
+                out.write(f"[rank {rank}] ... {lines} lines in all. The last:\n")
                 out.writelines(f"[rank {rank}] {line}\n" for line in self._last_words(rank))
-        if left_behind:
-            processes = f"{left_behind} process{'es' if left_behind > 1 else ''}"
-            out.write(f"{processes} that the program left behind had to be ended.\n")
-        out.flush()
 
     def reports(self) -> list[dict[str, Any]]:
-        """Values and backend of each rank.
-
-        Raises:
-            RankError: if not all ranks ended well.
-        """
+        """Values and backend of each rank. Raises RankError if not all ended well."""
         if not outcome_file(self.folder).exists():
-            last = "\n".join(_last_lines(self.log, 15)) or "It printed nothing."
+            last = "\n".join(_last_lines(self.log, 15))
             words = "was ended from outside" if self.agent.returncode < 0 else f"ended ({self.agent.returncode})"
             raise RankError(f"torchrun {words} before its ranks were done. The last it said:\n{last}", reason="died")
         failures = json.loads(outcome_file(self.folder).read_text(encoding="utf-8"))
@@ -335,26 +295,21 @@ class _Run:
     # What went wrong
 
     def _failed(self, failures: Mapping[int, Mapping[str, Any]]) -> RankError:
-        """The failure that came first: the others are mostly its consequences."""
+        """The failure that came first: the others are its consequences."""
         # Those that torchrun told to end have the exit status of that, unless it was somebody else who told them.
         own = [rank for rank, failure in failures.items() if failure["status"] != _CLOSED_BY_TORCHRUN] or [*failures]
-        first, *others = sorted(own, key=lambda rank: failures[rank]["moment"])
+        first = min(own, key=lambda rank: failures[rank]["moment"])
         failure = failures[first]
         if failure["traceback"]:
             traceback = self._shortened(failure["traceback"])
-            lines, reason = [f"raised {_first_line(failure['message'])}", traceback], "raised"
+            lines, reason = [f"raised {failure['message'].splitlines()[0]}", traceback], "raised"
         else:
             traceback = self._stack(first)
-            where = ["It was here, the latest call first:", traceback]
+            where = ["It was here:", traceback]
             if not traceback:
                 last = self._last_words(first)
                 where = [f"The last that rank {first} printed:", *last] if last else [f"Rank {first} printed nothing."]
             lines, reason = [_status_in_words(failure["status"]), *where], "died"
-        lines += [
-            f"rank {rank} failed after it: {_first_line(failures[rank]['message'])}"
-            for rank in others
-            if failures[rank]["message"]
-        ]
         message = f"rank {first} of {self.ranks} " + "\n".join(lines)
         return RankError(message, reason=reason, rank=first, traceback=traceback)
 
@@ -366,7 +321,7 @@ class _Run:
             return RankError(message.strip(), reason="did not start")
         lines = [f"{self.program.name} was not done after {self.timeout_s:g} s and was ended."]
         for rank, stack in stacks.items():
-            lines += [f"rank {rank} of {self.ranks} was here, the latest call first:", stack]
+            lines += [f"rank {rank} of {self.ranks} was here:", stack]
         lines.append(
             "Ranks that wait in different collective calls wait for ever; if they only need longer, allow it with "
             "timeout_s=."
@@ -378,9 +333,6 @@ class _Run:
         file = stack_file(self.folder, rank)
         text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
         lines = [line for line in text.splitlines() if not line.startswith(("Timeout (", "Extension modules:"))]
-        threads = [line for line in lines if line.endswith("(most recent call first):")]
-        if len(threads) == 1:  # the only one needs no number
-            lines.remove(threads[0])
         return self._shortened("\n".join([*lines, ""]))
 
     def _last_words(self, rank: int) -> list[str]:
@@ -398,11 +350,6 @@ def _last_lines(path: Path, most: int = _LAST_LINES) -> list[str]:
         file.seek(max(0, path.stat().st_size - _END_BYTES))
         lines = re.split(r"[\r\n]+", file.read().decode("utf-8", "replace"))
     return [line[-_LINE_CHARACTERS:] for line in lines if line.strip()][-most:]
-
-
-def _first_line(message: str) -> str:
-    line = message.partition("\n")[0]
-    return line if len(line) <= 160 else f"{line[:160]}..."
 
 
 def _status_in_words(status: int) -> str:

@@ -1,25 +1,25 @@
-"""For torchrun programs: meet the other ranks, hand values to the notebook, time rounds, count memory by kind.
+"""For torchrun programs: meet the other ranks, train a little, hand values to the notebook, time rounds, count memory.
 
-They do no harm elsewhere: a program that plain torchrun starts, on this machine or on a cluster, runs as it would
-without them, and rank 0 prints what it has to say.
+Under plain torchrun, on this machine or on a cluster, rank 0 prints what is reported.
 """
 
 from __future__ import annotations
 
-import itertools
+import argparse
+import functools
 import json
 import math
 import os
 import random
 import sys
 import time
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn import functional
 
 from course_utils.ranks.entry import FOLDER_VARIABLE, report_file
 from course_utils.records.files import write_whole
@@ -27,11 +27,8 @@ from course_utils.records.result import compact
 
 # A lesson's record should stay below 200 kB, and it may hold several runs of several ranks.
 MOST_REPORT_BYTES = 32_000
-# A rank that waits in a collective operation of these does so on the CPU, and sleeps.
-_WAITS_ON_CPU = ("gloo", "mpi", "fake")
+_WARM_UP_CALLS = 2
 _reported: dict[str, Any] = {}
-# The process group of the program, and one beside it in which ranks wait for each other.
-_waiting: tuple[weakref.ref[Any], Any] | None = None
 
 
 def join_ranks() -> tuple[int, int, torch.device]:
@@ -45,6 +42,24 @@ def join_ranks() -> tuple[int, int, torch.device]:
         device = torch.device("cpu")
         dist.init_process_group("gloo")
     return dist.get_rank(), dist.get_world_size(), device
+
+
+def integer_options(description: str, **defaults: int) -> argparse.ArgumentParser:
+    """A parser of whole numbers: ``rounds=20`` is the option ``--rounds``."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help="default: %(default)s")
+    return parser
+
+
+def loss_of(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy in float32, in nats per token."""
+    return functional.cross_entropy(model(tokens).float().flatten(0, 1), targets.flatten())
+
+
+def gradient_of(model: torch.nn.Module) -> torch.Tensor:
+    """A copy of all gradients, as one vector."""
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
 def report(**values: Any) -> None:
@@ -73,16 +88,14 @@ def report(**values: Any) -> None:
     if not folder:
         _print_on_rank_0(*(f"{name}: {_in_words(value)}" for name, value in new.items()))
         return
-    sizes = {name: len(json.dumps(compact(value))) for name, value in {**_reported, **new}.items()}
-    if sum(sizes.values()) > MOST_REPORT_BYTES:
-        largest = max(sizes, key=sizes.__getitem__)
+    size = len(json.dumps(compact({**_reported, **new})))
+    if size > MOST_REPORT_BYTES:
         raise ValueError(
-            f"this rank's report has {sum(sizes.values()) / 1000:.0f} kB, and a record has room for "
-            f"{MOST_REPORT_BYTES / 1000:.0f} kB a rank; {largest!r} alone takes {sizes[largest] / 1000:.0f} kB: "
-            "report fewer values, for example every tenth step"
+            f"this rank's report has {size / 1000:.0f} kB with {', '.join(new)}, and a record has room for "
+            f"{MOST_REPORT_BYTES / 1000:.0f} kB a rank: report fewer values, for example every tenth step"
         )
     _reported.update(new)
-    backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+    backend = dist.get_backend() if dist.is_initialized() else None
     file = report_file(Path(folder), int(os.environ["RANK"]))
     write_whole(file, json.dumps({"values": _reported, "backend": backend}))
 
@@ -126,9 +139,6 @@ def timed_rounds(
     *,
     name: str = "rounds",
     rounds: int = 20,
-    calls: int = 1,
-    warmup: int = 2,
-    seed: int = 0,
     items: float | Mapping[str, float] | None = None,
     agreement: str = "",
 ) -> dict[str, list[float]]:
@@ -145,9 +155,6 @@ def timed_rounds(
         cases: label to function without arguments. None on a rank that has nothing to do in that case: it waits.
         name: what the result is called.
         rounds: how many; a verdict needs 8, and 20 to 40 are good.
-        calls: calls in one timing; more for cases under a millisecond.
-        warmup: calls of each case before the first round; the very first one is timed apart.
-        seed: for the order of the cases.
         items: samples or tokens that one call handles on all ranks together; a number for all cases, or one for each.
         agreement: what the program has checked of the cases' results, in words.
 
@@ -171,17 +178,18 @@ def timed_rounds(
         )
     if isinstance(items, Mapping) and set(items) != set(labels):
         raise ValueError(f"items= must be one number or name exactly the cases {', '.join(labels)}")
-    first = {label: _timed(fn, 1) for label, fn in cases.items()}
+    first = {label: _timed(fn) for label, fn in cases.items()}
     timed = [*cases.values(), cases[labels[0]]]  # the baseline again: the A/A control
     for fn in timed:
-        for _ in range(warmup):
-            _timed(fn, 1)
+        for _ in range(_WARM_UP_CALLS):
+            _timed(fn)
     seconds: list[list[float]] = [[] for _ in timed]
-    for order in itertools.islice(_orders(len(timed), random.Random(seed)), rounds):
-        for place in order:
-            elapsed = _timed(timed[place], calls)
+    dice = random.Random(0)  # every rank takes the cases in the same order
+    for _ in range(rounds):
+        for place in dice.sample(range(len(timed)), len(timed)):
+            elapsed = _timed(timed[place])
             if elapsed is not None:
-                seconds[place].append(elapsed / calls)
+                seconds[place].append(elapsed)
     own = dict(zip(labels, seconds, strict=False))
     if not os.environ.get(FOLDER_VARIABLE):
         _print_on_rank_0(f"{name}: {rounds} rounds of {', '.join(labels)}")
@@ -191,7 +199,7 @@ def timed_rounds(
         "seconds": own,
         "control": seconds[-1],
         "first_call_s": first,
-        "calls": calls,
+        "calls": 1,
         "items": dict(items) if isinstance(items, Mapping) else dict.fromkeys(labels, items),
         "agreement": agreement,
     }
@@ -199,49 +207,37 @@ def timed_rounds(
     return own
 
 
-def _orders(count: int, dice: random.Random) -> Iterator[Sequence[int]]:
-    """Random orders without end. All come equally often, as long as they can be gone through."""
-    while True:
-        if count > 4:
-            yield dice.sample(range(count), count)
-        else:
-            orders = list(itertools.permutations(range(count)))
-            yield from dice.sample(orders, len(orders))
-
-
-def _timed(fn: Callable[[], Any] | None, calls: int) -> float | None:
+def _timed(fn: Callable[[], Any] | None) -> float | None:
     """Wait until all ranks and their devices have nothing to do, then time; None where there is nothing to time."""
     _synchronize()
     _wait_for_others()
     if fn is None:
         return None
     start = time.perf_counter()
-    for _ in range(calls):
-        fn()
+    fn()
     _synchronize()
     return max(time.perf_counter() - start, 1e-9)
 
 
 def _wait_for_others() -> None:
     """Wait until all ranks are here, on the CPU: NCCL's barrier would keep the GPUs of those that wait busy."""
-    global _waiting
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    if dist.get_backend() in _WAITS_ON_CPU:
+    if dist.get_backend() == "gloo":
         dist.barrier()
-        return
-    if _waiting is None or _waiting[0]() is not dist.group.WORLD:
-        # Once for a program: every rank comes by here at the same time.
-        _waiting = weakref.ref(dist.group.WORLD), dist.new_group(backend="gloo")
-    # Not barrier(): with a device bound to the process group, that one would take a tensor on the GPU.
-    dist.all_reduce(torch.zeros(1), group=_waiting[1])
+    else:
+        # Not barrier(): with a device bound to the process group, that one would take a tensor on the GPU.
+        dist.all_reduce(torch.zeros(1), group=_group_on_cpu())
+
+
+@functools.cache
+def _group_on_cpu() -> dist.ProcessGroup:
+    return dist.new_group(backend="gloo")
 
 
 def _synchronize() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-    elif torch.backends.mps.is_available():
-        torch.mps.synchronize()
 
 
 def memory_by_kind(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, int]:

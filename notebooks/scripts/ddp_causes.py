@@ -5,7 +5,6 @@ torchrun --standalone --nproc-per-node=2 scripts/ddp_causes.py (always on the CP
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_utils.materials.models import GPT
-from course_utils.ranks.programs import report, timed_rounds
+from course_utils.ranks.programs import integer_options, report, timed_rounds
 
 
 def small_operations() -> Tensor:
@@ -26,37 +25,18 @@ def small_operations() -> Tensor:
     return x
 
 
-def make_forward() -> Callable[[], Tensor]:
-    """The forward pass of a small GPT on little text, as a replica of DataParallel runs it in its thread."""
-    model, tokens = GPT(context=16, width=32, layers=8, heads=2), torch.zeros(2, 16, dtype=torch.int64)
-
-    def forward() -> Tensor:
-        return model(tokens)
-
-    return forward
-
-
-def make_large_product() -> Callable[[], Tensor]:
-    """One call with much to compute, and no Python in it."""
-    a = torch.randn(640, 640)
-
-    def product() -> Tensor:
-        return a @ a
-
-    return product
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
-    args = parser.parse_args()
+    args = integer_options(__doc__, rounds=20).parse_args()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
+    # A replica of DataParallel runs such a forward pass in its thread.
+    model, tokens = GPT(context=16, width=32, layers=8, heads=2), torch.zeros(2, 16, dtype=torch.int64)
+    a = torch.randn(640, 640)
     works = {
         "small operations": small_operations,
-        "forward pass": make_forward(),
-        "large product": make_large_product(),
+        "forward pass": lambda: model(tokens),
+        "large product": lambda: a @ a,  # one call with much to compute, and no Python in it
     }
     pool = ThreadPoolExecutor(2)
 
@@ -74,15 +54,9 @@ def main() -> None:
         for output in (of_rank_0, *in_turn(), *in_threads()):
             torch.testing.assert_close(output, own)
 
-        alone = rank == 0
-        cases = {
-            "one after the other": in_turn if alone else None,
-            "two threads": in_threads if alone else None,
-            # With one rank there is no second process: the case is left out.
-            "two processes": work if rank < 2 else None,
-        }
-        if dist.get_world_size() == 1:
-            del cases["two processes"]
+        cases = {"one after the other": None, "two threads": None, "two processes": work if rank < 2 else None}
+        if rank == 0:
+            cases |= {"one after the other": in_turn, "two threads": in_threads}
         timed_rounds(cases, name=name, rounds=args.rounds, items=2, agreement="outputs agree")
     pool.shutdown()
     report(gil=getattr(sys, "_is_gil_enabled", lambda: True)(), threads=torch.get_num_threads())

@@ -4,7 +4,6 @@ torchrun --standalone --nproc-per-node=2 scripts/ddp_communication.py
 """
 
 # No "from __future__ import annotations" here: DDP reads the annotations of a communication hook, and takes no strings.
-import argparse
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.programs import join_ranks, report, timed_rounds
+from course_utils.ranks.programs import gradient_of, integer_options, join_ranks, loss_of, report, timed_rounds
 
 BATCH, LENGTH = 1, 32  # pieces of text on each rank, and bytes in a piece
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -28,11 +26,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "bucket_cap_mb=0.5": {"bucket_cap_mb": 0.5},  # annotated as a whole number, and taken as it is
     "gradients as views": {"gradient_as_bucket_view": True},
 }
-
-
-def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy, in nats per byte."""
-    return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
 
 
 def buckets_of(model: DistributedDataParallel, backward: Callable[[nn.Module], None]) -> dict[str, Any]:
@@ -103,10 +96,7 @@ def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tenso
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--width", type=int, default=112)
-    parser.add_argument("--rounds", type=int, default=20)
-    args = parser.parse_args()
+    args = integer_options(__doc__, width=112, rounds=20).parse_args()
     rank, ranks, device = join_ranks()
     text = library_text(2**20).data
     batches = list(text_batches(text, BATCH, LENGTH, steps=4, seed=rank, device=str(device)))
@@ -123,14 +113,11 @@ def main() -> None:
     def backward_then_send(model: DistributedDataParallel) -> None:
         with model.no_sync():
             backward(model)
-        flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        flat = gradient_of(model)
         dist.all_reduce(flat)
         parts = flat.div_(ranks).split([parameter.numel() for parameter in model.parameters()])
         for parameter, part in zip(model.parameters(), parts, strict=True):
             parameter.grad.copy_(part.view_as(parameter))
-
-    def gradient(model: nn.Module) -> Tensor:
-        return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
     report(settings={name: buckets_of(distributed(**options), backward) for name, options in OPTIONS.items()})
 
@@ -142,7 +129,7 @@ def main() -> None:
         for case in cases.values():
             case()
     for name, model in models.items():
-        torch.testing.assert_close(gradient(model), gradient(models["default"]), rtol=1e-5, atol=1e-7, msg=name)
+        torch.testing.assert_close(gradient_of(model), gradient_of(models["default"]), rtol=1e-5, atol=1e-7, msg=name)
     timed_rounds(cases, name="buckets", rounds=args.rounds, agreement="gradients equal to 1e-5")
 
     lanes = {}
@@ -159,10 +146,10 @@ def main() -> None:
         ways[name].zero_grad()
         accumulate(ways[name], batches, sync_each=name == "send after each")
 
-    for name in ways:
-        accumulated(name)
-    torch.testing.assert_close(*map(gradient, ways.values()), rtol=1e-4, atol=1e-7)
     cases = {name: lambda name=name: accumulated(name) for name in ways}
+    for case in cases.values():
+        case()
+    torch.testing.assert_close(*map(gradient_of, ways.values()), rtol=1e-4, atol=1e-7)
     timed_rounds(cases, name="accumulation", rounds=args.rounds, agreement="gradients equal to 1e-4")
     dist.destroy_process_group()
 

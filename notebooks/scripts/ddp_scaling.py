@@ -7,19 +7,17 @@ torchrun --standalone --nproc-per-node=2 scripts/ddp_scaling.py --losing   (then
 
 from __future__ import annotations
 
-import argparse
 import copy
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.programs import join_ranks, report, timed_rounds
+from course_utils.ranks.programs import integer_options, join_ranks, loss_of, report, timed_rounds
 
 Cases = dict[str, Callable[[], Tensor] | None]
 
@@ -42,13 +40,8 @@ def check_losses(cases: Cases, labels: list[str], groups: dict[str, dist.Process
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch", type=int, default=8, help="pieces of text on each rank")
-    parser.add_argument("--global-batch", type=int, default=None, help="pieces on all ranks together, instead")
-    parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--width", type=int, default=96)
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser = integer_options(__doc__, batch=8, length=64, width=96, layers=3, rounds=20)
+    parser.add_argument("--global-batch", type=int, help="pieces on all ranks together, instead of --batch on each")
     parser.add_argument("--losing", action="store_true", help="also share two short texts between two ranks")
     args = parser.parse_args()
 
@@ -68,7 +61,7 @@ def main() -> None:
         optimizer = torch.optim.AdamW(model.parameters())
 
         def step() -> Tensor:
-            loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+            loss = loss_of(model, tokens, targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -81,8 +74,7 @@ def main() -> None:
     items = {"one process": whole}
     groups: dict[str, dist.ProcessGroup | None] = {}
     if args.global_batch and device.type == "cuda" and ranks > 1:
-        copied = nn.DataParallel(copy.deepcopy(base)) if rank == 0 else None
-        cases["DataParallel"] = step_of(copied, whole) if rank == 0 else None
+        cases["DataParallel"] = step_of(nn.DataParallel(copy.deepcopy(base)), whole) if rank == 0 else None
         items["DataParallel"] = whole
     for count in counts:
         group = dist.new_group(range(count))  # every rank calls it, also those that are not in the group

@@ -9,7 +9,6 @@ Two machines, the same line on both; HOST is one of them:
 
 from __future__ import annotations
 
-import argparse
 import copy
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -17,22 +16,16 @@ from typing import TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.programs import join_ranks, memory_by_kind, report
+from course_utils.ranks.programs import gradient_of, integer_options, join_ranks, loss_of, memory_by_kind, report
 
 # Relative, in float32: the order of additions differs between one process and several, nothing else does.
 GRADIENT_TOLERANCE, LOSS_TOLERANCE = 1e-5, 1e-3
 
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
-
-
-def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy, in nats per byte."""
-    return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
 
 
 def train(model: nn.Module, batches: Batches, rank: int, ranks: int) -> tuple[list[Tensor], torch.optim.Optimizer]:
@@ -52,15 +45,11 @@ def gradient(model: nn.Module, batch: tuple[Tensor, Tensor], rank: int, ranks: i
     """All gradients of one batch as one vector."""
     model.zero_grad()
     loss_of(model, *(part[rank::ranks] for part in batch)).backward()
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).clone()
+    return gradient_of(model)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=24, help="global batch: pieces of text on all ranks together")
-    parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--width", type=int, default=64)
+    parser = integer_options(__doc__, steps=20, batch=24, length=64, width=64)
     args = parser.parse_args()
 
     rank, ranks, device = join_ranks()
@@ -77,20 +66,17 @@ def main() -> None:
     references = {"one process": copy.deepcopy(model)}
     if device.type == "cuda" or not torch.cuda.is_available():
         references["DataParallel"] = nn.DataParallel(copy.deepcopy(model))
-    exact = copy.deepcopy(model).double()
-    ddp = DistributedDataParallel(model)
 
     # Gradients of one batch. In float64, rounding is too small to hide a mistake.
     batch = next(iter(batches(1, seed=1)))
     errors = {}
-    gradients = {"float32": gradient(ddp, batch, rank, ranks)}
-    gradients["float64"] = gradient(DistributedDataParallel(copy.deepcopy(exact)), batch, rank, ranks)
-    if rank == 0:
-        for kind, alone in (("float32", copy.deepcopy(references["one process"])), ("float64", exact)):
-            expected = gradient(alone, batch, 0, 1)
-            errors[kind] = ((gradients[kind] - expected).norm() / expected.norm()).item()
+    for kind, alone in {"float32": copy.deepcopy(model), "float64": copy.deepcopy(model).double()}.items():
+        together = gradient(DistributedDataParallel(copy.deepcopy(alone)), batch, rank, ranks)
+        expected = gradient(alone, batch, 0, 1)  # on rank 0, whose weights DDP has copied
+        errors[kind] = ((together - expected).norm() / expected.norm()).item()
 
     # Loss curves. A rank knows the loss of its own slice; the mean of equal slices is the global batch's.
+    ddp = DistributedDataParallel(model)
     losses, optimizer = train(ddp, batches(args.steps), rank, ranks)
     curve = torch.stack(losses)
     dist.all_reduce(curve)

@@ -20,16 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import MLP
 from course_utils.materials.text import library_text
-from course_utils.ranks.programs import report
+from course_utils.ranks.programs import gradient_of, report
 
 BATCH, LENGTH = 32, 64
 WAIT_S = 2.0  # how long a rank without Join waits for the others
 Batches = list[tuple[Tensor, Tensor]]
-
-
-def gradient_of(model: nn.Module) -> Tensor:
-    """All gradients as one vector."""
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).clone()
 
 
 def gradient_errors(model: nn.Module, texts: Tensor, following: Tensor) -> dict[str, float]:

@@ -3,7 +3,8 @@
 By hand, on one machine: torchrun --standalone --nproc-per-node=2 scripts/fsdp_details.py
 """
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -11,14 +12,13 @@ from torch import nn
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
 from course_utils.ranks.collectives import Collectives
-from course_utils.ranks.programs import join_ranks, report
+from course_utils.ranks.programs import gradient_of, join_ranks, report
 
 WIDTH, LAYERS = 128, 2
 BATCH, LENGTH = 4, 32  # pieces of text on each rank, and bytes in a piece
@@ -92,17 +92,13 @@ def precision(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, policy: Mi
     }
 
 
-def whole(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Put the shards of gradients together."""
-    return [g.full_tensor() if isinstance(g, DTensor) else g for g in gradients]
-
-
-def error(gradients: list[torch.Tensor | None], right: list[torch.Tensor]) -> float | None:
-    """Norm of the difference over norm; None if there are no gradients."""
-    if any(gradient is None for gradient in gradients):
+def error(model: nn.Module, right: nn.Module) -> float | None:
+    """Of a sharded model's gradients: norm of the difference over norm; None if there are no gradients."""
+    if any(weight.grad is None for weight in model.parameters()):
         return None
-    difference = sum((a - b).double().square().sum() for a, b in zip(gradients, right, strict=True)).sqrt()
-    return (difference / sum(b.double().square().sum() for b in right).sqrt()).item()
+    whole = torch.cat([weight.grad.full_tensor().flatten() for weight in model.parameters()])
+    expected = gradient_of(right)
+    return ((whole - expected).double().norm() / expected.double().norm()).item()
 
 
 # begin: clipping
@@ -117,13 +113,12 @@ def clipping(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everything:
     by_hand = torch.stack([weight.grad.to_local().norm() for weight in model.parameters()]).norm()
     norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
     # end: clipping
-    gradients = whole(weight.grad for weight in model.parameters())
     return {
         "one process": norm_alone.item(),
         "FSDP": norm.full_tensor().item(),
         "placement of the norm": str(norm.placements[0]),
         "by hand on this rank's shards": by_hand.item(),
-        "error of the clipped gradients": error(gradients, [weight.grad for weight in alone.parameters()]),
+        "error of the clipped gradients": error(model, alone),
     }
 
 
@@ -161,13 +156,12 @@ def accumulation(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everyth
     model = shard(gpt(), mesh)
     with Collectives() as collectives:
         accumulate(model, micro_batches, sync)
-    gradients = whole(weight.grad for weight in model.parameters())
     return {
         "all-gathers": collectives.of("allgather")["calls"],
         "reduce-scatters": collectives.of("reduce_scatter")["calls"],
         "gradient bytes after the first": sum(held.values()),
-        "weights with a gradient": sum(gradient is not None for gradient in gradients),
-        "error of the gradients": error(gradients, [weight.grad for weight in alone.parameters()]),
+        "weights with a gradient": sum(weight.grad is not None for weight in model.parameters()),
+        "error of the gradients": error(model, alone),
     }
 
 
@@ -182,26 +176,23 @@ def main() -> None:
     everything = next(text_batches(library_text(2**16).data, BATCH * ranks, LENGTH, 1, device=device))
     batch = tuple(tensor.chunk(ranks)[rank] for tensor in everything)
 
+    fsdp = functools.partial(shard, mesh=mesh)
+    order = {
+        "FSDP, optimizer first": losses_in_order(gpt, fsdp, batch, True),
+        "FSDP, optimizer last": losses_in_order(gpt, fsdp, batch, False),
+        "DDP, optimizer first": losses_in_order(gpt, DistributedDataParallel, batch, True),
+    }
+    policies = {
+        "no policy": MixedPrecisionPolicy(),
+        "bf16": MixedPrecisionPolicy(torch.bfloat16),
+        "bf16, reduce in fp32": MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32),
+    }
+    syncs = ("each time", "last time", "never")
     report(
-        order={
-            "FSDP, optimizer first": losses_in_order(gpt, lambda model: shard(model, mesh), batch, True),
-            "FSDP, optimizer last": losses_in_order(gpt, lambda model: shard(model, mesh), batch, False),
-            "DDP, optimizer first": losses_in_order(gpt, DistributedDataParallel, batch, True),
-        }
-    )
-    bf16, fp32 = torch.bfloat16, torch.float32
-    report(
-        precision={
-            "no policy": precision(gpt, mesh, batch, MixedPrecisionPolicy()),
-            "bf16": precision(gpt, mesh, batch, MixedPrecisionPolicy(param_dtype=bf16)),
-            "bf16, reduce in fp32": precision(gpt, mesh, batch, MixedPrecisionPolicy(bf16, reduce_dtype=fp32)),
-        }
-    )
-    report(clipping=clipping(gpt, mesh, batch, everything, limit=0.5))
-    report(
-        accumulation={
-            sync: accumulation(gpt, mesh, batch, everything, sync) for sync in ("each time", "last time", "never")
-        }
+        order=order,
+        precision={name: precision(gpt, mesh, batch, policy) for name, policy in policies.items()},
+        clipping=clipping(gpt, mesh, batch, everything, limit=0.5),
+        accumulation={sync: accumulation(gpt, mesh, batch, everything, sync) for sync in syncs},
     )
     dist.destroy_process_group()
 

@@ -5,7 +5,6 @@ On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=
 --rdzv-id=1 scripts/fsdp_train.py
 """
 
-import argparse
 import gc
 from collections.abc import Callable
 
@@ -22,7 +21,7 @@ from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.memory import RankMemory
-from course_utils.ranks.programs import join_ranks, memory_by_kind, report, timed_rounds
+from course_utils.ranks.programs import integer_options, join_ranks, memory_by_kind, report, timed_rounds
 
 STRATEGIES = ("DDP", "ZeRO-1", "FSDP no reshard", "FSDP", "FSDP root only")
 
@@ -73,21 +72,11 @@ def training_step(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = integer_options(__doc__, steps=5, rounds=0, length=64, width=128, layers=4)
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
-    parser.add_argument("--steps", type=int, default=5, help="of training, for the loss curve; 3 or more")
     parser.add_argument("--timed", nargs="+", choices=STRATEGIES, help="strategies to be timed; all by default")
-    parser.add_argument("--rounds", type=int, default=0, help="of timed steps")
-    parser.add_argument(
-        "--batch",
-        type=int,
-        nargs="+",
-        default=[2],
-        help="pieces of text on each rank; after the first, DDP and FSDP alone are timed",
-    )
-    parser.add_argument("--length", type=int, default=64, help="bytes in a piece")
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
+    # Pieces of text on each rank. After the first size, DDP and FSDP alone are timed.
+    parser.add_argument("--batch", type=int, nargs="+", default=[2])
     args = parser.parse_args()
     if args.steps < 3:
         parser.error("--steps must be 3 or more: memory is measured from the third step on")
@@ -132,12 +121,8 @@ def main() -> None:
         mean = torch.stack(own_losses)
         dist.all_reduce(mean)
         losses[strategy] = (mean / ranks).tolist()
-        steps[strategy] = {
-            "largest": lowest.largest,
-            "at peak": lowest.at_peak,
-            "peak_bytes": lowest.peak_bytes,
-            "phase": lowest.peak_phase,
-        }
+        sizes = {"largest": lowest.largest, "at peak": lowest.at_peak, "peak_bytes": lowest.peak_bytes}
+        steps[strategy] = {**sizes, "phase": lowest.peak_phase}
         memory[strategy] = memory_by_kind(model, optimizer)
         with Collectives(model.parameters()) as collectives:
             training_step(model, optimizer, shares[0])

@@ -23,14 +23,10 @@ parser.add_argument("--order", choices=ORDERS, default="as they come")
 parser.add_argument("--steps", type=int, default=96)
 parser.add_argument("--lines", type=int, default=64, help="lines in a batch")
 parser.add_argument("--width", type=int, default=512)
-parser.add_argument(
-    "--bucket", type=int, default=32, help="lengths are padded to a multiple of this with --order buckets"
-)
+parser.add_argument("--bucket", type=int, default=32, help="multiple of lengths with --order buckets")
 parser.add_argument("--cap-bytes", type=int, default=0, help="the most that PyTorch may take from the GPU; 0: no cap")
 parser.add_argument("--probe", action="store_true", help="only the first batch and the longest, to find the demand")
-parser.add_argument(
-    "--wait", action="store_true", help="import, print a line, and wait for the cap in bytes on standard input"
-)
+parser.add_argument("--wait", action="store_true", help="print a line, and wait for the cap on standard input")
 parser.add_argument("--snapshot", default="", help="a file for the allocator's history")
 parser.add_argument("--device", default="cuda", help="cpu for a dry run, without any numbers about memory")
 

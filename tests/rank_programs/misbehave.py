@@ -75,22 +75,6 @@ def close_everything() -> None:
     wait_for_others()
 
 
-def print_megabytes() -> None:
-    """A line that is far too long, then far too many lines."""
-    print("x" * 10_000)
-    for number in range(50_000):
-        print(f"line {number} of rank {RANK} {'.' * 60}")
-    report(printed=50_000)
-
-
-def exit_with_status_3() -> None:
-    """No exception, no traceback."""
-    if RANK == 0:
-        print("cannot go on")
-        sys.exit(3)
-    wait_for_others()
-
-
 class Late:
     """What Python can no longer take apart when it ends, as some thread of gloo's now and then."""
 
@@ -98,12 +82,15 @@ class Late:
         os.abort()
 
 
-def abort_while_python_ends() -> None:
-    """After all that a program may still do: a thread of its own, then its exit functions."""
+def print_megabytes_and_abort_while_python_ends() -> None:
+    """A line that is far too long, then far too many; at last all that a program may still do."""
+    print("x" * 10_000)
+    for number in range(50_000):
+        print(f"line {number} of rank {RANK} {'.' * 60}")
     sys.modules["late"] = Late()
     atexit.register(print, "exit function")
     threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
-    report(done=True)
+    report(printed=50_000)
 
 
 if __name__ == "__main__":

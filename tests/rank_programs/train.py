@@ -5,25 +5,17 @@ Without DistributedDataParallel, which takes longer to import than all the rest 
 
 from __future__ import annotations
 
-import argparse
 import os
 
 import torch
 import torch.distributed as dist
 
-from course_utils.ranks.programs import memory_by_kind, report, timed_rounds
+from course_utils.ranks.programs import integer_options, join_ranks, memory_by_kind, report, timed_rounds
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=8)
-    args = parser.parse_args()
-    local_rank = int(os.environ["LOCAL_RANK"])
-    cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    args = integer_options(__doc__, steps=3, rounds=8).parse_args()
+    rank, ranks, device = join_ranks()
 
     torch.manual_seed(0)
     model = torch.nn.Linear(64, 64).to(device)

@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,6 @@ from course_utils.ranks.cluster import (
     STRATEGIES,
     ClusterError,
     check_cluster,
-    setting_words,
     settings_of,
     simulate_cluster,
     stored_check,
@@ -86,8 +84,8 @@ def children() -> list[psutil.Process]:
 # The model, and the followed memory
 
 
-@pytest.mark.parametrize("shape", [SMALL, GPTShape(96, 1, 3, 17, 5)])
-def test_a_shape_knows_its_models_parameters(shape: GPTShape) -> None:
+def test_a_shape_knows_its_models_parameters() -> None:
+    shape = GPTShape(96, 1, 3, 17, 5)
     with torch.device("meta"):
         model = GPT(**dataclasses.asdict(shape))
     assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
@@ -107,18 +105,13 @@ def test_followed_memory_is_told_apart_by_what_it_became() -> None:
                 del y
                 memory.phase("optimizer step")
                 optimizer.step()
-    found = memory.last_step
-    assert found is not None
-    assert {part: size // 10**6 for part, size in found.largest.items() if part != "activations"} == {
-        "weights": 4,
-        "gradients": 4,
-        "optimizer": 8,
-        "gathered": 0,
-    }
-    assert sum(found.at_peak.values()) == found.peak_bytes
+    step = memory.last_step
+    lasting = {part: size // 10**6 for part, size in step.largest.items() if part != "activations"}
+    assert lasting == {"weights": 4, "gradients": 4, "optimizer": 8, "gathered": 0}
+    assert sum(step.at_peak.values()) == step.peak_bytes
     # Input and output, 12 MB each, and what the backward pass makes of them.
-    assert 24 * 10**6 <= found.largest["activations"] < 40 * 10**6
-    assert found.peak_phase in ("forward", "backward")
+    assert 24 * 10**6 <= step.largest["activations"] < 40 * 10**6
+    assert step.peak_phase in ("forward", "backward")
 
 
 def test_followed_memory_sees_storages_change_their_size_and_die() -> None:
@@ -134,7 +127,6 @@ def test_followed_memory_sees_storages_change_their_size_and_die() -> None:
             assert view.numel() == 9990
             del view
             kept.untyped_storage().resize_(80_000)
-        assert memory.last_step is not None
         assert memory.last_step.largest["activations"] == 80_000
         with memory.step(model):
             kept.add_(1)
@@ -172,18 +164,12 @@ def test_parts_are_what_the_strategies_promise(plan: ClusterPlan) -> None:
     assert plan["fsdp_root", 8].gathered_bytes >= size
 
 
-def test_a_plan_shows_itself_and_survives_a_record(plan: ClusterPlan) -> None:
-    again = ClusterPlan.from_record(json.loads(json.dumps(plan.to_record())))
-    assert again.to_record() == plan.to_record()
-    assert again.points == plan.points
-    assert plan.shape == SMALL
+def test_a_plan_says_how_far_it_can_be_trusted(plan: ClusterPlan) -> None:
     for words in ("fsdp, 8 ranks", "not validated beyond", "within", "fragmentation"):
         assert words in repr(plan)
-    assert children() == []
     assert not torch.distributed.is_initialized()
     missing = Unrecorded("fsdp/simulated")
     assert plan.against(missing) is missing
-    assert missing.against(stored_check()) is missing
     assert plan.against(stored_check()).errors == stored_check().errors
 
 
@@ -207,7 +193,6 @@ def test_seven_billion_parameters_on_1024_ranks_take_little() -> None:
 def test_the_stored_plans_are_those_that_were_asked_for() -> None:
     plans = stored_plans()
     shapes = [SHAPES[name] for name in ("6.6 billion", "1.3 billion")]
-    assert shapes[0] == SEVEN_BILLION
     assert [(plan.shape, plan.parameters["checkpointing"]) for plan in plans] == [
         (shape, checkpointing) for shape in shapes for checkpointing in (False, True)
     ]
@@ -215,13 +200,7 @@ def test_the_stored_plans_are_those_that_were_asked_for() -> None:
         (asked,) = settings_of(plan.shape, strategies="ddp", ranks=8, checkpointing=plan.parameters["checkpointing"])
         assert plan.parameters == {key: value for key, value in asked.items() if key not in ("strategy", "ranks")}
         assert (plan.strategies, plan.ranks) == (("ddp", "zero1", "zero2", "fsdp"), (8, 64, 1024))
-        assert len(plan.points) == 12
         assert plan.errors == stored_check().errors
-        assert plan["ddp", 8].weights_bytes == 4 * plan.shape.parameters
-        # The largest tensor is the embedding; ZeRO-1 cannot split it.
-        largest = max(plan.shape.vocabulary, 4 * plan.shape.width) * plan.shape.width
-        assert plan["zero1", 1024].optimizer_bytes == pytest.approx(8 * largest, rel=0.001)
-        assert ClusterPlan.from_record(plan.to_record()).points == plan.points
 
 
 @pytest.mark.usefixtures("answered")
@@ -237,12 +216,10 @@ def test_missing_and_damaged_stored_plans_are_named(tmp_path: Path, monkeypatch:
     with pytest.raises(cluster.RecordError, match="is missing or damaged"):
         stored_check()
     monkeypatch.setattr(cluster, "stored_check", lambda: check)
-    with pytest.raises(cluster.RecordError, match=r"gpt\.json is missing or damaged"):
-        stored_plans()
     folder = tmp_path / "ranks" / "plans" / "cluster_plans"
     folder.mkdir(parents=True)
     (folder / "gpt.json").write_text('{"environment": {}, "plans": [{}]}')
-    with pytest.raises(cluster.RecordError, match=r"damaged .* --plans"):
+    with pytest.raises(cluster.RecordError, match=r"gpt.json is missing or damaged .* --plans"):
         stored_plans()
 
 
@@ -293,15 +270,11 @@ def test_the_stored_check_covers_every_strategy() -> None:
     ("change", "message"),
     [
         ({"ranks": [8, -1]}, "ranks is a whole number of at least 1, got -1"),
-        ({"ranks": []}, "at least one number of ranks"),
         ({"ranks": 10**6}, "1,000,000 ranks are too many"),
         ({"strategies": "zero3"}, "no strategy 'zero3'; there are: ddp, zero1, zero2, fsdp, fsdp_root"),
         ({"batch": 2**50}, "for this batch"),
         ({"length": 33}, "context of 32, got 33"),
-        ({"checkpointing": "yes"}, "there are: False, True"),
         ({"model": GPTShape(65, 2, 2)}, "multiple of heads"),
-        ({"model": GPTShape(10**7, 2, 2)}, "parameters of the model are too many"),
-        ({"model": "7B"}, "GPTShape"),
     ],
 )
 def test_arguments_that_make_no_sense(change: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,9 +288,7 @@ def test_arguments_that_make_no_sense(change: dict[str, Any], message: str, monk
     [
         ({"width": None}, "width is a whole number"),
         ({"colour": 3}, "point 1: it lacks, or has without need: colour"),
-        ({"peak_bytes": None}, "needs sizes in whole bytes"),
-        ({"peak_bytes": -1}, "needs sizes in whole bytes"),
-        ({"strategy": "zero3"}, "point 1: there is no strategy"),
+        ({"peak_bytes": None}, "needs sizes in bytes"),
     ],
 )
 def test_measured_points_that_make_no_sense(change: dict[str, Any], message: str) -> None:
@@ -326,13 +297,6 @@ def test_measured_points_that_make_no_sense(change: dict[str, Any], message: str
         check_cluster([{**point, **change}])
     with pytest.raises(ValueError, match="at least one measured point"):
         check_cluster([])
-    with pytest.raises(ValueError, match="it lacks, or has without need: heads, strategy"):
-        check_cluster([{key: value for key, value in point.items() if key not in ("strategy", "heads")}])
-
-
-def test_settings_are_told_in_words() -> None:
-    (point,) = settings_of(SMALL, strategies="ddp", ranks=2, checkpointing=True, gradient_as_bucket_view=False)
-    assert setting_words(point) == ("bf16, batch 1 x 32, checkpointing, AdamW foreach, buckets beside gradients, nccl")
 
 
 @pytest.mark.usefixtures("answered")
@@ -353,10 +317,20 @@ def in_place_of_python(folder: Path, lines: str) -> str:
     return str(program)
 
 
-def test_a_simulation_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", in_place_of_python(tmp_path, "exec sleep 300"))
-    with pytest.raises(ClusterError, match=r"more than 1 s and was ended, after 0 of 1 points"):
-        simulate_cluster(SMALL, ranks=[2], strategies=["fsdp"], timeout_s=1)
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("exec sleep 300", r"more than 1 s and was ended, after 0 of 1 points"),
+        ("echo 'the last word' >&2\nexit 3", r"fsdp on 2 ranks, with exit code 3\. It said last: the last word"),
+    ],
+    ids=["too long", "failed"],
+)
+def test_a_simulation_that_ends_early_says_why(
+    lines: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", in_place_of_python(tmp_path, lines))
+    with pytest.raises(ClusterError, match=message):
+        simulate_cluster(SMALL, ranks=[2], strategies=["fsdp"], timeout_s=1 if "sleep" in lines else None)
     assert children() == []
 
 
@@ -364,20 +338,11 @@ def test_a_simulation_that_nobody_wants_any_more_is_ended_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", in_place_of_python(tmp_path, "exec sleep 600"))
-    wanted = threading.Event()
-    wanted.set()
-    threading.Timer(1, wanted.clear).start()
-    started = time.monotonic()
-    assert list(cluster.points_of(settings_of(SMALL, strategies="ddp", ranks=2), wanted.is_set)) == []
-    assert time.monotonic() - started < 60  # the child sleeps for ten minutes
+    wanted_until = time.monotonic() + 1
+    points = cluster.points_of(settings_of(SMALL, strategies="ddp", ranks=2), lambda: time.monotonic() < wanted_until)
+    assert list(points) == []
+    assert time.monotonic() < wanted_until + 60  # the child sleeps for ten minutes
     assert children() == []
-
-
-def test_a_simulation_that_fails_says_what_it_said_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    says = "echo first >&2\necho 'the last word' >&2\nexit 3"
-    monkeypatch.setattr(sys, "executable", in_place_of_python(tmp_path, says))
-    with pytest.raises(ClusterError, match=r"at fsdp on 2 ranks, with exit code 3\. It said last: the last word"):
-        simulate_cluster(SMALL, ranks=[2], strategies=["fsdp"])
 
 
 _INTERRUPTED = """
@@ -394,18 +359,17 @@ def test_the_child_does_not_outlive_its_parent(sign: signal.Signals) -> None:
         [sys.executable, "-c", _INTERRUPTED], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        assert parent.stdout is not None
         assert parent.stdout.readline() == "started\n"
         waiting = psutil.Process(parent.pid)
         deadline = time.monotonic() + 120
-        while not (found := waiting.children(recursive=True)):
+        while not (simulating := waiting.children(recursive=True)):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         time.sleep(0.5)
         parent.send_signal(sign)
-        _, said = parent.communicate(timeout=120)
-        assert ("KeyboardInterrupt" in said) == (sign == signal.SIGINT)
-        gone, alive = psutil.wait_procs(found, timeout=120)
+        _, messages = parent.communicate(timeout=120)
+        assert ("KeyboardInterrupt" in messages) == (sign == signal.SIGINT)
+        gone, alive = psutil.wait_procs(simulating, timeout=120)
         assert gone
         assert not alive
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -103,22 +102,14 @@ def test_values_curves_memory_and_paired_times_come_back(
     assert str(PROGRAMS) not in file.read_text()
 
 
-def test_a_rank_that_has_done_its_work_is_not_lost_while_python_ends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = misbehave(tmp_path / "pids", "abort_while_python_ends", ranks=1, show_output=True)
-    assert run[0]["done"]
-    assert capsys.readouterr().out.split("[rank 0] ")[1:3] == ["ready\n", "thread\n"]
-
-
 @POSIX
-def test_much_output_is_cut_and_what_a_program_leaves_behind_is_ended(
+def test_much_output_is_cut_nothing_is_left_and_no_rank_is_lost_while_python_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pids = tmp_path / "pids"
     # Nobody can write there, not even root: a notebook's folder need not be writable.
     monkeypatch.chdir("/proc" if sys.platform == "linux" else tmp_path)
-    run = misbehave(pids, "print_megabytes", show_output=True)
+    run = misbehave(pids, "print_megabytes_and_abort_while_python_ends", show_output=True)
     assert run.values("printed") == {0: 50_000, 1: 50_000}
     assert all_gone(pids, least=4)
     shown = capsys.readouterr().out
@@ -128,12 +119,9 @@ def test_much_output_is_cut_and_what_a_program_leaves_behind_is_ended(
         assert of_rank[0] == f"[rank {rank}] ready"
         assert of_rank[1] == f"[rank {rank}] {'x' * 1000}... (and more on this line)"
         assert of_rank[2].startswith(f"[rank {rank}] line 0 of rank {rank} ")
-        assert of_rank[-1].startswith(f"[rank {rank}] line 49999 of rank {rank}")
-        lines, folder = re.search(rf"\[rank {rank}\] \.\.\. (\d+) lines in all, in (\S+) until", shown).groups()
-        # torchrun may cut a line in two when it reads faster than the rank prints.
-        assert int(lines) == pytest.approx(50_002, rel=0.05)
-        assert len((Path(folder) / "stdout.log").read_text().splitlines()) == 50_002
-    assert "2 processes that the program left behind" in shown
+        assert any(line.endswith(" lines in all. The last:") for line in of_rank)
+        assert of_rank[-3].startswith(f"[rank {rank}] line 49999 of rank {rank}")
+        assert of_rank[-2:] == [f"[rank {rank}] thread", f"[rank {rank}] exit function"]
 
 
 # What goes wrong while it runs
@@ -156,30 +144,27 @@ FAILURES: dict[str, tuple[dict[str, Any], str, int | None, list[str]]] = {
         1,
         [
             "rank 1 of 2 died: ended by SIGSEGV",
-            "It was here, the latest call first:",
+            "It was here:",
             "in die_in_rank_1",
-            # Not the cause, but what the other says of it.
-            "rank 0 failed after it: RuntimeError: Connection closed by peer",
         ],
     ),
-    "be_killed_in_rank_1": ({}, "died", 1, ["rank 1 of 2 died: ended by SIGKILL, often for want of memory"]),
+    "be_killed_in_rank_1": (
+        {},
+        "died",
+        1,
+        ["rank 1 of 2 died: ended by SIGKILL, often for want of memory\nThe last that rank 1 printed:\nready"],
+    ),
     "close_everything": (
         {"timeout_s": 15},
         "timed out",
         None,
         [
             "misbehave.py was not done after ",
-            "rank 0 of 2 was here, the latest call first:\n",
+            "rank 0 of 2 was here:\n",
             "rank 1 of 2 was here",
             "in wait_for_others",
             "in close_everything",
         ],
-    ),
-    "exit_with_status_3": (
-        {},
-        "died",
-        0,
-        ["rank 0 of 2 ended with exit status 3\nThe last that rank 0 printed:\n", "\ncannot go on"],
     ),
 }
 
@@ -259,14 +244,10 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ranks": 0}, "ranks is a whole number, 1 or more; got 0"),
-        ({"ranks": True}, "got True"),
+        ({"ranks": 0}, "ranks and threads_per_rank are 1 or more.* got ranks=0"),
         ({"ranks": 10_000}, r"10000 ranks are too many for this machine's \d+ core"),
-        ({"timeout_s": 0}, "timeout_s is a number of seconds"),
-        ({"threads_per_rank": 0}, "threads_per_rank is a whole number"),
         ({"args": "--steps 20"}, "args is a list"),
         ({"backend": "mpi"}, "'nccl' or 'gloo'"),
-        ({"variables": {"DEBUG": 1}}, "names to texts"),
     ],
     ids=str,
 )

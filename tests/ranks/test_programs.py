@@ -17,7 +17,6 @@ from course_utils.ranks.programs import memory_by_kind, report, timed_rounds
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(programs, "_waiting", None)
     monkeypatch.setattr(programs, "_reported", {})
 
 
@@ -44,7 +43,7 @@ def test_a_report_that_no_record_could_hold_is_refused_where_it_is_made(
     monkeypatch.setenv("COURSE_RANKS_FOLDER", str(tmp_path))
     monkeypatch.setenv("RANK", "1")
     report(loss=1.0)
-    with pytest.raises(ValueError, match=r"this rank's report has 100 kB.*'curve' alone takes 100 kB"):
+    with pytest.raises(ValueError, match=r"this rank's report has 100 kB with curve"):
         report(curve=[0.123456] * 10_000)
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text())["values"] == {"loss": 1.0}
@@ -53,22 +52,19 @@ def test_a_report_that_no_record_could_hold_is_refused_where_it_is_made(
 
 
 def test_rounds_run_in_one_process_and_are_the_same_on_every_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    def order(seed: int) -> list[str]:
+    def order() -> list[str]:
         called: list[str] = []
         seconds = timed_rounds(
-            {"a": lambda: called.append("a"), "b": lambda: called.append("b"), "none": None},
-            rounds=24,
-            warmup=1,
-            seed=seed,
+            {"a": lambda: called.append("a"), "b": lambda: called.append("b"), "none": None}, rounds=24
         )
         assert [len(seconds[label]) for label in ("a", "b", "none")] == [24, 24, 0]
         assert min(seconds["a"]) > 0
         return called
 
-    one, same, other = order(0), order(0), order(1)
-    assert one == same != other
-    # The first call, the warm-up and the rounds; the baseline once more each time.
-    assert (one.count("a"), one.count("b")) == (1 + 2 + 2 * 24, 1 + 1 + 24)
+    one, same = order(), order()
+    assert one == same
+    # The first call, two of warm-up and the rounds; the baseline once more each time.
+    assert (one.count("a"), one.count("b")) == (1 + 2 * 2 + 2 * 24, 1 + 2 + 24)
     assert capsys.readouterr().out.splitlines()[0] == "rounds: 24 rounds of a, b, none"
     for wrong in ({"cases": {"a": len}}, {"rounds": 0}, {"items": {"a": 1}}):
         with pytest.raises(ValueError, match=r"two cases|items="):
@@ -77,32 +73,24 @@ def test_rounds_run_in_one_process_and_are_the_same_on_every_rank(capsys: pytest
 
 def test_ranks_wait_on_the_cpu_so_that_their_gpus_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a real process group; that it has two ranks on NCCL is only said."""
-    done: list[str] = []
-    monkeypatch.setattr(programs, "_synchronize", lambda: done.append("device"))
-    all_reduce = dist.all_reduce
+    reduced_on: list[str] = []
+    all_reduce, real_backend = dist.all_reduce, dist.get_backend
 
     def noting(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
-        done.append(f"{real_backend(group)} on {tensor.device}")
+        reduced_on.append(f"{real_backend(group)} on {tensor.device}")
         all_reduce(tensor, group=group)
 
-    real_backend = dist.get_backend
     dist.init_process_group("cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        assert len(timed_rounds({"a": list, "b": list}, rounds=2)["b"]) == 2
-        assert programs._waiting is None  # one rank has nobody to wait for
-        done.clear()
         monkeypatch.setattr(dist, "get_world_size", lambda: 2)
         monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
         monkeypatch.setattr(dist, "all_reduce", noting)
-        timed_rounds({"a": None, "b": None}, rounds=1, warmup=0)
-        (_, group), before = programs._waiting, len(done)
-        timed_rounds({"a": None, "b": None}, rounds=1, warmup=0)
+        timed_rounds({"a": None, "b": None}, rounds=2)
     finally:
         dist.destroy_process_group()
-    # The device is idle before the others are waited for; the group is made once.
-    assert done == ["device", "gloo on cpu"] * 10
-    assert before == 10
-    assert group is programs._waiting[1]
+        programs._group_on_cpu.cache_clear()
+    # The first calls, the warm-up of two cases and the control, and their rounds.
+    assert reduced_on == ["gloo on cpu"] * (2 + 2 * 3 + 2 * 3)
 
 
 def test_memory_by_kind_counts_each_storage_once() -> None:

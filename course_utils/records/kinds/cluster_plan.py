@@ -156,25 +156,11 @@ class ClusterPlan(Result):
         return points if ranks is None else points[0]
 
     def trust(self, point: ClusterPoint) -> str:
-        """How good the method is at a point, in words.
-
-        Args:
-            point: one of the plan's.
-
-        Returns:
-            The largest deviation from measured points, or that nothing was measured there.
-        """
+        """How good the method is at a point: its deviation from measured points, or that none was measured there."""
         return trust_words(point, self.errors, self.shape.parameters)
 
     def against(self, check: ClusterCheck | Unrecorded) -> Self | Unrecorded:
-        """The same plan, with the error that your own measured points give.
-
-        Args:
-            check: from :func:`course_utils.ranks.cluster.check_cluster`.
-
-        Returns:
-            A new plan; or the check, if it is not recorded yet.
-        """
+        """The same plan with the error of your own points, from :func:`course_utils.ranks.cluster.check_cluster`."""
         if isinstance(check, Unrecorded):
             return check
         return dataclasses.replace(self, errors=check.errors)

@@ -105,17 +105,7 @@ class RankResults(Result):
         return (self[report.rank] for report in self.reports)
 
     def values(self, key: str) -> dict[int, Any]:
-        """One value of all ranks that reported it.
-
-        Args:
-            key: its name.
-
-        Returns:
-            Rank to value.
-
-        Raises:
-            KeyError: if no rank reported it.
-        """
+        """One value, by rank, of all ranks that reported it. Raises KeyError if none did."""
         if key not in self.keys:
             raise KeyError(f"no rank reported {key!r}; there are: {', '.join(self.keys) or 'none'}")
         return {report.rank: report.values[key] for report in self.reports if key in report.values}
@@ -173,19 +163,12 @@ class RankResults(Result):
         return key.endswith("_bytes") and all(isinstance(v, Mapping) and is_series(list(v.values())) for v in values)
 
     def curves(self, key: str, x: str = "step", y: str | None = None) -> Curves:
-        """A series of all ranks, such as the loss, as one line a rank.
+        """A series of all ranks, such as the loss, as one line a rank; ``x`` counts from 1.
 
         Args:
             key: its name.
             x: what the series goes along.
             y: what it is, with its unit; by default its name.
-
-        Returns:
-            The curves; x counts from 1.
-
-        Raises:
-            KeyError: if no rank reported it.
-            ValueError: if it is not a series of numbers.
         """
         values = self.values(key)
         if not all(map(is_series, values.values())):
@@ -211,11 +194,7 @@ class RankResults(Result):
             key: the ``name`` that the program gave to its rounds.
             practical: relative difference below which nobody cares: 0.01 is 1%.
 
-        Returns:
-            The comparison, with interval, A/A control and verdicts.
-
         Raises:
-            KeyError: if no rank reported it.
             ValueError: if it does not come from ``timed_rounds``, or ranks timed other cases or numbers of rounds.
         """
         if not 0 < practical < 1:
@@ -350,19 +329,20 @@ class RankResults(Result):
 
     def readings(self) -> Iterator[Reading]:
         """Those of the table, and of everything that was timed side by side."""
-        for reading in self.table.readings():
-            yield dataclasses.replace(reading, label=f"rank {reading.label}")
-        for key in self.rounds:
-            for reading in self.comparison(key).readings():
-                yield dataclasses.replace(reading, label=f"{key}: {reading.label}")
+        for prefix, part in self._parts():
+            for reading in part.readings():
+                yield dataclasses.replace(reading, label=f"{prefix} {reading.label}")
 
     def findings(self) -> Iterator[Finding]:
         """Those of the table, and of everything that was timed side by side."""
-        for finding in self.table.findings():
-            yield dataclasses.replace(finding, label=f"rank {finding.label}")
+        for prefix, part in self._parts():
+            for finding in part.findings():
+                yield dataclasses.replace(finding, label=f"{prefix} {finding.label}")
+
+    def _parts(self) -> Iterator[tuple[str, Result]]:
+        yield "rank", self.table
         for key in self.rounds:
-            for finding in self.comparison(key).findings():
-                yield dataclasses.replace(finding, label=f"{key}: {finding.label}")
+            yield f"{key}:", self.comparison(key)
 
 
 class _Reported(dict[str, Any]):

@@ -22,12 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def summary(folder: Path, dry_run: bool) -> str:
-    """Sum up a run.
-
-    Args:
-        folder: the run's output.
-        dry_run: whether it is only a rehearsal on a CPU: then nothing counts.
-    """
+    """Sum up a run from its output; a dry run is a rehearsal on a CPU."""
     machine = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     outcomes = json.loads((folder / "state.json").read_text(encoding="utf-8"))["parts"]
     records = [store.load_lesson(path) for path in sorted((folder / "records").glob("*/[!.]*.json"))]
@@ -49,23 +44,20 @@ def summary(folder: Path, dry_run: bool) -> str:
 def _tests(folder: Path) -> Iterator[str]:
     """Counts, failures with their messages, reasons for skipping, and what tests noted."""
     counts: Counter[str] = Counter()
-    skipped: Counter[str] = Counter()
-    failures, notes = [], []
+    details = []
     for file in sorted(folder.glob("test_gpu_*.xml")):
         for case in ElementTree.parse(file).getroot().iter("testcase"):
             # The file alone says what is meant: pytest writes the path with dots.
             name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
             problem = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
             counts["passed" if problem is None else problem.tag] += 1
-            if problem is not None and problem.tag == "skipped":
-                skipped[problem.get("message", "")] += 1
-            elif problem is not None:
+            if problem is not None:
                 message = problem.get("message", "").partition("\n")[0]
-                failures.append(f"FAILED {name}: {message[:160]}")
-            notes += [f"{name}: {each.get('name')}: {each.get('value')}" for each in case.iter("property")]
+                details.append(f"{problem.tag} {name}: {message[:160]}")
+            details += [f"{name}: {each.get('name')}: {each.get('value')}" for each in case.iter("property")]
     if counts:
         yield ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    yield from [*failures, *(f"{count} skipped: {reason}" for reason, count in skipped.items()), *notes]
+    yield from sorted(details)
 
 
 def _lessons(records: Sequence[LessonRecord]) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import shutil
@@ -13,7 +12,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn
 
 from course_utils.show.suggestions import did_you_mean
 
@@ -57,7 +56,6 @@ def _parser() -> tuple[_Parser, list[str]]:
 
     words = "what this machine is, which lessons run live here, what is missing and how to get it"
     check = verbs.add_parser("check", help=words, description=f"Say {words}.")
-    check.add_argument("--json", action="store_true", help="print JSON instead of text")
     check.set_defaults(run=_check)
 
     record = verbs.add_parser(
@@ -98,14 +96,6 @@ def _parser() -> tuple[_Parser, list[str]]:
     compare.add_argument("a", metavar="A", help="what it was before, or one machine")
     compare.add_argument("b", metavar="B", help="what it is now, or another machine")
     compare.add_argument("--all", action="store_true", help="show what is the same as well")
-    compare.add_argument("--json", action="store_true", help="print JSON instead of text")
-    compare.add_argument(
-        "--tolerance",
-        type=_fraction,
-        default=0.05,
-        metavar="FRACTION",
-        help="relative difference up to which numbers without an interval count as alike (0.05)",
-    )
     compare.set_defaults(run=_compare)
     return parser, list(verbs.choices)
 
@@ -117,14 +107,6 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _fraction(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
-        raise ValueError(text)
-    return value
-
-
-_fraction.__name__ = "fraction"
 _seconds.__name__ = "number of seconds"  # argparse puts it into its message
 
 
@@ -169,8 +151,8 @@ def _check_size() -> None:
         raise _WrongUse(f"COURSE_SIZE={size!r} is not a size: set it to 'smoke' or 'full', or unset it")
 
 
-def _painted(text: str, state: str, stream: TextIO) -> str:
-    if not stream.isatty() or os.environ.get("NO_COLOR"):
+def _painted(text: str, state: str) -> str:
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m"
 
@@ -192,11 +174,8 @@ def _check(options: argparse.Namespace) -> int:
     from course_utils.commands import machine_check
 
     check = machine_check.look()
-    if options.json:
-        print(json.dumps(check.to_json(), indent=2, ensure_ascii=False))
-    else:
-        _show_check(check)
-    return 0 if check.works else FAILED
+    _show_check(check)
+    return FAILED if check.broken else 0
 
 
 def _show_check(check: MachineCheck) -> None:
@@ -204,14 +183,14 @@ def _show_check(check: MachineCheck) -> None:
         print(_wrapped(line[:12], line[12:], 12) if line.startswith(" ") else line)
     if check.lessons:
         print("Lessons")
-        width = max(len(status.lesson) for status in check.lessons)
-        for status in check.lessons:
-            print(_wrapped(f"  {status.lesson:<{width}}  ", status.words, width + 4))
+        width = max(map(len, check.lessons))
+        for lesson, words in check.lessons.items():
+            print(_wrapped(f"  {lesson:<{width}}  ", words, width + 4))
         print()
     print("What the lessons use")
     width = max(len(finding.name) for finding in check.findings)
     for finding in check.findings:
-        state = _painted(f"{finding.state:<7}", finding.state, sys.stdout)
+        state = _painted(f"{finding.state:<7}", finding.state)
         about = ". ".join(filter(None, (finding.found, finding.advice)))
         print(_wrapped(f"  {state}  {finding.name:<{width}}  ", about, width + 13))
     print(f"\n{check.conclusion}")
@@ -316,7 +295,7 @@ def _outcome_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield f"{'lesson':<{width}}  seconds  experiments  {'verdicts':<{wide}}  state"
     for outcome, verdicts in zip(outcomes, counted, strict=True):
         numbers = f"{outcome.seconds:>7.1f}  {outcome.experiments or '–':>11}  {verdicts or '–':<{wide}}"
-        yield f"{outcome.lesson:<{width}}  {numbers}  {_painted(outcome.state, outcome.state, sys.stdout)}"
+        yield f"{outcome.lesson:<{width}}  {numbers}  {_painted(outcome.state, outcome.state)}"
 
 
 def _show_stopped(options: argparse.Namespace, chosen: Sequence[Lesson], outcomes: Sequence[Outcome]) -> None:
@@ -363,13 +342,10 @@ def _compare(options: argparse.Namespace) -> int:
 
     try:
         a, b = record_changes.read_records(options.a), record_changes.read_records(options.b)
-        changes = record_changes.compare_records(a, b, options.tolerance)
+        changes = record_changes.compare_records(a, b)
     except record_changes.RecordChangesError as error:
         return _complain(str(error), WRONG_USE)
-    if options.json:
-        print(json.dumps(changes.to_json(), indent=2, ensure_ascii=False))
-    else:
-        print(changes_text(changes, everything=options.all, width=_width()))
+    print(changes_text(changes, everything=options.all, width=_width()))
     return 0
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from course_utils.commands.machine_check import MachineCheck
     from course_utils.commands.recording import Outcome
-    from course_utils.records.lessons import Lesson
 
 FAILED = 1
 WRONG_USE = 2
@@ -33,7 +32,6 @@ _COLOURS = {
     "recorded": "32",
     "skipped": "36",
     "missing": "33",
-    "not run": "33",
     "broken": "31",
     "failed": "31",
 }
@@ -111,14 +109,7 @@ _seconds.__name__ = "number of seconds"  # argparse puts it into its message
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv: the arguments; by default those of the process.
-
-    Returns:
-        The exit status: 0, 1 if something failed, 2 if the command makes no sense, 130 after Ctrl-C.
-    """
+    """Run the command line: 0, 1 if something failed, 2 if the command makes no sense, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         parser, verbs = _parser()
@@ -226,19 +217,25 @@ def _record(options: argparse.Namespace) -> int:
                 repeat=bool(options.force or options.lessons),
                 reference=options.reference,
                 timeout_s=options.timeout,
-                on_cell=lambda lesson, cell, cells: bar.set_postfix_str(f"{lesson}, cell {cell} of {cells}"),
+                on_cell=bar.set_postfix_str,
             ):
                 outcomes.append(outcome)
                 bar.update()
-                bar.write(_outcome_line(outcome, options.traceback), file=sys.stderr)
+                reason = f" ({outcome.message})" if outcome.state == "skipped" else f" after {outcome.seconds:.0f} s"
+                bar.write(f"{outcome.lesson}: {outcome.state}{reason}", file=sys.stderr)
+                if options.traceback and outcome.traceback:
+                    bar.write(outcome.traceback, file=sys.stderr)
     except (recording.RecordingError, store.RecordError) as error:
         return _complain(str(error), FAILED)
     except KeyboardInterrupt:
-        print(file=sys.stderr)
-        _show_stopped(options, chosen, outcomes)
+        kept = [outcome.lesson for outcome in outcomes if outcome.record]
+        named = bool(options.lessons or options.force)
+        left = [lesson.slug for lesson in chosen if lesson.slug not in kept] if named else []
+        print(f"\nStopped. Kept: {', '.join(kept) or 'nothing'}; earlier records of the others are as they were.")
+        print(f"Go on with: {_go_on_command(options, left)}")
         return STOPPED
     _show_outcomes(options, outcomes, root / here.machine)
-    return 0 if all(outcome.state in ("recorded", "skipped") for outcome in outcomes) else FAILED
+    return 0 if all(outcome.record for outcome in outcomes) else FAILED
 
 
 def _bar(lessons: int) -> tqdm:
@@ -253,35 +250,23 @@ def _bar(lessons: int) -> tqdm:
     return Bar(total=lessons, leave=False, dynamic_ncols=True, bar_format=look, disable=quiet)
 
 
-def _outcome_line(outcome: Outcome, with_traceback: bool) -> str:
-    words = {"skipped": f" ({outcome.message})", "recorded": f" in {outcome.seconds:.0f} s"}
-    words["failed"] = f" after {outcome.seconds:.0f} s"
-    line = f"{outcome.lesson}: {outcome.state}{words.get(outcome.state, '')}"
-    return f"{line}\n{outcome.traceback}" if with_traceback and outcome.traceback else line
-
-
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _show_outcomes(options: argparse.Namespace, outcomes: Sequence[Outcome], folder: Path) -> None:
-    print()
-    for line in _outcome_table(outcomes):
-        print(line)
-    print()
+    print("", *_outcome_table(outcomes), "", sep="\n")
     for outcome in outcomes:
         if outcome.message and outcome.state != "skipped":
             print(_wrapped("  ", f"{outcome.lesson}: {outcome.message}", 4))
     counts = Counter(outcome.state for outcome in outcomes)
-    states = ", ".join(f"{counts[state]} {state}" for state in _COLOURS if counts[state])
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
     seconds = sum(outcome.seconds for outcome in outcomes if outcome.state != "skipped")
     print(f"{_count(len(outcomes), 'lesson')}: {states}, in {seconds:.0f} s.")
-    left = [outcome.lesson for outcome in outcomes if outcome.state in ("failed", "not run")]
-    if failed := [outcome.lesson for outcome in outcomes if outcome.state == "failed"]:
+    if failed := [outcome.lesson for outcome in outcomes if not outcome.record]:
         print(f"{_count(len(failed), 'lesson')} failed; earlier records of {', '.join(failed)} are as they were.")
-    if left:
-        print(f"Mend that, then go on with: {_go_on_command(options, left)}")
-    if len(left) < len(outcomes):
+        print(f"Mend that, then go on with: {_go_on_command(options, failed)}")
+    if len(failed) < len(outcomes):
         shown = folder.resolve()
         shown = shown.relative_to(Path.cwd()) if shown.is_relative_to(Path.cwd()) else folder
         print(f"Records are in {shown}. `course report` puts them beside the other machines'.")
@@ -289,21 +274,17 @@ def _show_outcomes(options: argparse.Namespace, outcomes: Sequence[Outcome], fol
 
 def _outcome_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """One line for each lesson; verdicts are counted, for example ``3 FASTER, 1 SAME``."""
-    counted = [", ".join(f"{count} {verdict}" for verdict, count in outcome.verdicts.items()) for outcome in outcomes]
+    from course_utils.commands.recording import verdicts_of
+
+    counted = [verdicts_of(outcome.record) if outcome.record else {} for outcome in outcomes]
+    words = [", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "–" for verdicts in counted]
     width = max(len("lesson"), *(len(outcome.lesson) for outcome in outcomes))
-    wide = max(len("verdicts"), *map(len, counted))
+    wide = max(len("verdicts"), *map(len, words))
     yield f"{'lesson':<{width}}  seconds  experiments  {'verdicts':<{wide}}  state"
-    for outcome, verdicts in zip(outcomes, counted, strict=True):
-        numbers = f"{outcome.seconds:>7.1f}  {outcome.experiments or '–':>11}  {verdicts or '–':<{wide}}"
+    for outcome, verdicts in zip(outcomes, words, strict=True):
+        experiments = len(outcome.record.experiments) if outcome.record else "–"
+        numbers = f"{outcome.seconds:>7.1f}  {experiments:>11}  {verdicts:<{wide}}"
         yield f"{outcome.lesson:<{width}}  {numbers}  {_painted(outcome.state, outcome.state)}"
-
-
-def _show_stopped(options: argparse.Namespace, chosen: Sequence[Lesson], outcomes: Sequence[Outcome]) -> None:
-    kept = [outcome.lesson for outcome in outcomes if outcome.state in ("recorded", "skipped")]
-    print(f"Stopped. Kept: {', '.join(kept) or 'nothing'}; earlier records of the others are as they were.")
-    named = bool(options.lessons or options.force)
-    left = [lesson.slug for lesson in chosen if lesson.slug not in kept] if named else []
-    print(f"Go on with: {_go_on_command(options, left)}")
 
 
 def _go_on_command(options: argparse.Namespace, left: Sequence[str]) -> str:

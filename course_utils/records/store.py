@@ -109,8 +109,13 @@ def reference_root() -> Path:
 
 
 def results_root() -> Path:
-    """Where a learner's own records go: ``results`` beside the package; ``COURSE_RESULTS`` names another folder."""
-    return Path(os.environ.get("COURSE_RESULTS") or package_root().parent / "results")
+    """Where a learner's own records go: ``COURSE_RESULTS``, or ``results`` beside the package.
+
+    A package that pip installed lies where nobody looks for results: then it is ``results`` in the current folder.
+    """
+    beside = package_root().parent
+    folder = Path.cwd() if beside.name in ("site-packages", "dist-packages") else beside
+    return Path(os.environ.get("COURSE_RESULTS") or folder / "results")
 
 
 def record_path(root: Path, machine: str, lesson: str) -> Path:
@@ -288,7 +293,7 @@ def recorded(name: str, machine: str | None = None) -> Any:
             experiment's parameters have changed since it was recorded.
 
     Example:
-        >>> recorded("measuring/doubled_work").rounds >= 8
+        >>> recorded("measuring/tiny_difference").rounds >= 8
         True
     """
     lesson, slash, _ = name.partition("/")

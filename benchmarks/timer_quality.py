@@ -22,7 +22,6 @@ import argparse
 import contextlib
 import datetime
 import itertools
-import math
 import os
 import statistics
 import subprocess
@@ -194,11 +193,7 @@ def _quartiles(fn: Callable[[], Any], seconds: float) -> Sequence[float]:
 
 
 def two_median_verdicts(baseline: Sequence[float], case: Sequence[float]) -> tuple[Verdict, Verdict]:
-    """What a practitioner concludes from the quartiles of two samples.
-
-    Returns:
-        The verdict of the medians' ratio alone, and the one that also asks for middle halves that do not overlap.
-    """
+    """What a practitioner concludes from the medians' ratio alone, and if the middle halves must not overlap either."""
     ratio = case[1] / baseline[1]
     if ratio > 1 + paired.PRACTICAL:
         return Verdict.SLOWER, Verdict.SLOWER if case[0] > baseline[2] else Verdict.UNCLEAR
@@ -234,12 +229,7 @@ def _earlier(path: Path, settings: dict[str, Any]) -> TimerQuality | None:
 
 
 def run(settings: dict[str, Any], path: Path) -> TimerQuality:
-    """Run all trials that ``path`` does not hold yet, and write it after each.
-
-    Raises:
-        RecordError: if the record was begun with other settings or cannot be written.
-        KeyboardInterrupt: if it was stopped; the record holds the trials before that.
-    """
+    """Run all trials that ``path`` does not hold yet, and write it after each."""
     from tqdm import tqdm
 
     earlier = _earlier(path, settings)
@@ -270,19 +260,12 @@ def run(settings: dict[str, Any], path: Path) -> TimerQuality:
     return load(path)
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: give a number above 0")
-    return value
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark from the command line; 1 with a message, or 130 when it was stopped."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     words = "on identical code, for each function and condition (100); of the other questions there are fewer"
-    parser.add_argument("--trials", type=lambda text: math.ceil(_positive(text)), default=100, help=words)
-    parser.add_argument("--budget", type=_positive, default=DEFAULT_BUDGET_S, help="seconds of each comparison")
+    parser.add_argument("--trials", type=int, default=100, help=words)
+    parser.add_argument("--budget", type=float, default=DEFAULT_BUDGET_S, help="seconds of each comparison")
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=CONDITIONS)
     parser.add_argument("--functions", nargs="+", choices=FUNCTIONS, default=FUNCTIONS)
     parser.add_argument("--output", type=Path, help="the record's file")

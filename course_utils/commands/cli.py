@@ -81,7 +81,6 @@ def _parser() -> tuple[_Parser, list[str]]:
         "lesson. It needs no network.",
     )
     report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
-    report.add_argument("--open", action="store_true", help="open the page in a browser")
     report.set_defaults(run=_report)
 
     compare = verbs.add_parser(
@@ -306,11 +305,6 @@ def _report(options: argparse.Namespace) -> int:
     except report.ReportError as error:
         return _complain(str(error), FAILED)
     print(path)
-    if options.open:
-        import webbrowser
-
-        if not webbrowser.open(path.resolve().as_uri()):
-            return _complain(f"no browser could be started: open {path} yourself", FAILED)
     return 0
 
 

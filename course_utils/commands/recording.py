@@ -144,18 +144,9 @@ def record_lesson(
     reference: bool = False,
     on_cell: Callable[[str], None] = lambda place: None,
 ) -> LessonRecord:
-    """Execute one lesson's notebook and write its record.
+    """Execute one lesson's notebook, write its record below ``root``, and return it.
 
-    Args:
-        lesson: the lesson.
-        root: folder of the records; the file is ``<root>/<machine>/<lesson>.json``.
-        here: this machine, and the size to run at.
-        timeout_s: the longest that one cell may take.
-        reference: whether others will rely on the record: an interrupted comparison is then refused.
-        on_cell: called once a second with what runs, for example ``00_measuring, cell 3 of 20``.
-
-    Returns:
-        The record, as written.
+    Of what others rely on (``reference``) no comparison may be interrupted. ``on_cell`` hears once a second what runs.
 
     Raises:
         RecordingError: if a cell fails or takes too long, the kernel dies, or an experiment is missing.
@@ -189,8 +180,6 @@ def _gather(lesson: Lesson, kept: Path, here: Environment, seconds: float) -> Le
         raise RecordingError(
             f"no result of {', '.join(missing)}: {lesson.path.name} names it, and no cell measured it on this machine"
         )
-    if not staged:
-        raise RecordingError(f"{lesson.path.name} measured nothing that has a name")
     experiments = {}
     for name in declared:
         if name in staged:
@@ -340,16 +329,7 @@ def _explained(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one lesson.
-
-    Attributes:
-        lesson: its slug.
-        state: ``recorded``, ``skipped`` or ``failed``.
-        seconds: how long it ran.
-        record: what was kept, or is there from before.
-        message: why it failed or was skipped, or what a reader must know.
-        traceback: of the cell that raised.
-    """
+    """What became of one lesson: it is ``recorded``, ``skipped`` or ``failed``; without the last it has a record."""
 
     lesson: str
     state: str
@@ -375,23 +355,9 @@ def record_lessons(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     on_cell: Callable[[str], None] = lambda place: None,
 ) -> Iterator[Outcome]:
-    """Record lessons one after the other, as :func:`record_lesson` does. One that fails does not stop the others.
+    """Record lessons one after the other; one that fails does not stop the others.
 
-    Args:
-        chosen: lessons, in order.
-        root: folder of the records.
-        here: this machine, and the size to run at.
-        repeat: whether lessons whose record is current are measured again.
-        reference: whether others will rely on the records.
-        timeout_s: the longest that one cell may take.
-        on_cell: called with what runs.
-
-    Yields:
-        What became of each lesson, as soon as it is known.
-
-    Raises:
-        RecordError: if records cannot be written there.
-        KeyboardInterrupt: on Ctrl-C.
+    Lessons whose record is current are measured only to ``repeat`` them. The rest is as for :func:`record_lesson`.
     """
     # To fail before minutes of measuring, not after.
     probe = root / here.machine / ".writable.json"

@@ -41,7 +41,10 @@ def one_line(error: str) -> str:
     [
         (["recrod"], "there is no 'recrod' (did you mean 'record'?). There are: check, record, report"),
         ([], "the following arguments are required: VERB. `course --help` shows what there is."),
-        (["record", "alhpa"], "There is no lesson 'alhpa' (did you mean '00_alpha'?). The lessons are: 00_alpha, 04_beta."),
+        (
+            ["record", "alhpa"],
+            "There is no lesson 'alhpa' (did you mean '00_alpha'?). The lessons are: 00_alpha, 04_beta.",
+        ),
         (["record", "--size", "huge"], "argument --size: invalid choice: 'huge'"),
         (["record", "--timeout", "-1"], "argument --timeout: invalid number of seconds value: '-1'"),
         (["report", "--outptu", "x"], "unrecognized arguments: --outptu"),

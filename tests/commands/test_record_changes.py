@@ -128,17 +128,6 @@ def test_every_point_of_a_sweep_is_compared_with_its_like():
     assert found.apart_by_chance == pytest.approx(0.04)
 
 
-def test_times_without_a_baseline_are_compared_by_their_intervals():
-    def timed(seconds: float, noise: float = 0.002) -> Measurement:
-        draw = random.Random(seconds)
-        samples = tuple(seconds * math.exp(draw.gauss(0, noise)) for _ in range(30))
-        return Measurement("one", samples, environment=on("any"))
-
-    assert only_change(timed(1e-3), timed(1.1e-3)).kind is Kind.MOVED
-    assert only_change(timed(1e-3), timed(1.001e-3)).kind is Kind.SAME
-    assert only_change(timed(1e-3, 0.5), timed(1.1e-3)).kind is Kind.SAME
-
-
 # Values without an interval
 
 
@@ -324,16 +313,6 @@ def test_what_is_the_same_is_shown_when_asked_for(box, capsys):
     assert "the same: the verdict stands, or the values are alike\n  alpha/it\n    tuned, against plain\n" in (
         capsys.readouterr().out
     )
-
-
-def test_many_values_that_differ_are_counted_and_shown_when_asked_for():
-    def wide(factor: int) -> Table:
-        return Table(("case", "n"), tuple((f"row {i}", i * factor) for i in range(1, 9)), on("any"), {"n": "count"})
-
-    found = compare_records(side(record("a", it=wide(1))), side(record("b", it=wide(2))))
-    assert "and 5 more; --all shows them" in changes_text(found)
-    assert "row 8: n (by 50%)" not in changes_text(found)
-    assert "row 8: n (by 50%)" in changes_text(found, everything=True)
 
 
 def test_the_text_fits_the_terminal(box):

@@ -82,16 +82,17 @@ class Rate(NamedTuple):
     @property
     def lower(self) -> float:
         """It happens at least this often."""
-        from scipy.stats import beta
-
-        return float(beta.ppf(0.05, self.hits, self.trials - self.hits + 1)) if self.hits else 0.0
+        return self._bounds("greater").low
 
     @property
     def upper(self) -> float:
         """It happens at most this often."""
-        from scipy.stats import beta
+        return self._bounds("less").high
 
-        return float(beta.ppf(0.95, self.hits + 1, self.trials - self.hits)) if self.hits < self.trials else 1.0
+    def _bounds(self, alternative: str) -> Any:
+        from scipy.stats import binomtest
+
+        return binomtest(self.hits, self.trials, alternative=alternative).proportion_ci(0.95)
 
     def words(self, bound: str) -> str:
         """For example ``0 of 400 (at most 0.75%)``."""
@@ -177,14 +178,7 @@ def _percent(fraction: float) -> str:
 
 
 def load(path: Path) -> TimerQuality:
-    """Read a record of the benchmark.
-
-    Args:
-        path: a file that ``benchmarks/timer_quality.py`` wrote.
-
-    Raises:
-        RecordError: if it is missing, damaged, or of a newer schema.
-    """
+    """Read a record of the benchmark, or raise a RecordError that says what to do."""
     shown = f"{path.parent.name}/{path.name}"
     advice = "Run `python benchmarks/timer_quality.py --reference` to make it anew, or restore the file from git."
     try:
@@ -205,11 +199,7 @@ def reference_root() -> Path:
 
 
 def timer_quality() -> TimerQuality:
-    """The committed record of the benchmark, the newest first and a GPU's before that.
-
-    Raises:
-        RecordError: if there is none, or if one is damaged or too new.
-    """
+    """The committed record of the benchmark, the newest first and a GPU's before that."""
     records = [load(path) for path in reference_root().glob("*.json")]
     if not records:
         raise RecordError("there is no trial of the timers: run `python benchmarks/timer_quality.py --reference`")

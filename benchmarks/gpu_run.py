@@ -71,12 +71,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part.
-
-    Attributes:
-        state: ``done``, ``failed``, ``timed out`` (its own limit), ``cut short`` (the run's time was up) or
-            ``not run``.
-    """
+    """``done``, ``failed``, ``timed out`` (its own limit), ``cut short`` (the run's time was up) or ``not run``."""
 
     state: str
     seconds: float = 0.0

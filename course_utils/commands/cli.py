@@ -27,14 +27,6 @@ WRONG_USE = 2
 STOPPED = 128 + signal.SIGINT
 _SIZES = ("smoke", "full")
 _TIMEOUT_S = 600.0
-_COLOURS = {
-    "ok": "32",
-    "recorded": "32",
-    "skipped": "36",
-    "missing": "33",
-    "broken": "31",
-    "failed": "31",
-}
 
 
 class _WrongUse(Exception):  # noqa: N818 - becomes a message, never a traceback
@@ -141,12 +133,6 @@ def _check_size() -> None:
         raise _WrongUse(f"COURSE_SIZE={size!r} is not a size: set it to 'smoke' or 'full', or unset it")
 
 
-def _painted(text: str, state: str) -> str:
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return text
-    return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m"
-
-
 def _width() -> int:
     return min(shutil.get_terminal_size((100, 24)).columns, 110)
 
@@ -180,9 +166,8 @@ def _show_check(check: MachineCheck) -> None:
     print("What the lessons use")
     width = max(len(finding.name) for finding in check.findings)
     for finding in check.findings:
-        state = _painted(f"{finding.state:<7}", finding.state)
         about = ". ".join(filter(None, (finding.found, finding.advice)))
-        print(_wrapped(f"  {state}  {finding.name:<{width}}  ", about, width + 13))
+        print(_wrapped(f"  {finding.state:<7}  {finding.name:<{width}}  ", about, width + 13))
     print(f"\n{check.conclusion}")
 
 
@@ -283,7 +268,7 @@ def _outcome_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome, verdicts in zip(outcomes, words, strict=True):
         experiments = len(outcome.record.experiments) if outcome.record else "–"
         numbers = f"{outcome.seconds:>7.1f}  {experiments:>11}  {verdicts:<{wide}}"
-        yield f"{outcome.lesson:<{width}}  {numbers}  {_painted(outcome.state, outcome.state)}"
+        yield f"{outcome.lesson:<{width}}  {numbers}  {outcome.state}"
 
 
 def _go_on_command(options: argparse.Namespace, left: Sequence[str]) -> str:

@@ -44,14 +44,7 @@ _PACKAGES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that lessons may need.
-
-    Attributes:
-        name: what it is.
-        state: ``ok``; ``missing``: the course works, with less; ``broken``: lessons do not run.
-        found: what is there.
-        advice: what it is for and how to get it, unless it is ok.
-    """
+    """One thing that lessons may need: it is ``ok``, ``missing`` (the course works, with less) or ``broken``."""
 
     name: str
     state: str
@@ -61,13 +54,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class MachineCheck:
-    """Everything that ``course check`` shows.
-
-    Attributes:
-        environment: the machine; None if torch does not start.
-        findings: what it has and what it lacks.
-        lessons: how each lesson runs here, by its file's name without suffix.
-    """
+    """Everything that ``course check`` shows; without an environment torch does not start."""
 
     environment: Environment | None
     findings: tuple[Finding, ...]

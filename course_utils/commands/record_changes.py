@@ -84,13 +84,7 @@ def _has_interval(reading: Reading | None) -> bool:
 
 @dataclass(frozen=True)
 class Changes:
-    """All that two sides say.
-
-    Attributes:
-        changes: every row, lesson by lesson.
-        same_runs: lessons for which both sides hold the very same run.
-        notices: what a reader must know about a lesson, such as other problem sizes.
-    """
+    """All that two sides say: every row, lessons whose run is the very same, and what a reader must know of others."""
 
     a: RecordSet
     b: RecordSet
@@ -122,14 +116,11 @@ class Changes:
 
 
 def read_records(name: str) -> RecordSet:
-    """Find the records that a name stands for.
+    """Find the records that a name stands for; what cannot be read is left out, and named among the problems.
 
     Args:
         name: a machine, ``own:MACHINE`` or ``reference:MACHINE`` where both have one, ``REV:MACHINE`` for the reference
             records in a commit of git, a folder, or a record's file.
-
-    Returns:
-        The records. What cannot be read is left out, and named among the problems.
 
     Raises:
         RecordChangesError: if there are none.
@@ -206,10 +197,7 @@ def _read_commit(name: str, commit: str, machine: str) -> RecordSet:
 
 
 def compare_records(a: RecordSet, b: RecordSet) -> Changes:
-    """Set two sides against each other.
-
-    Returns:
-        What became of every row of every experiment.
+    """Set two sides against each other: what became of every row of every experiment.
 
     Raises:
         RecordChangesError: if both sides are the very same records.

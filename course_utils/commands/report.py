@@ -40,7 +40,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Column:
-    """One machine's record of a lesson: one's own or a reference; ``yours``, ``recorded`` or of ``this machine``."""
+    """One machine's record of a lesson: ``yours``, ``recorded`` or of ``this machine``."""
 
     record: LessonRecord
     own: bool

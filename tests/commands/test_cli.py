@@ -73,15 +73,6 @@ def test_a_folder_without_lessons_is_one_line(sandbox, capsys, monkeypatch):
     assert "There is no notebooks folder" in one_line(capsys.readouterr().err)
 
 
-def test_control_c_in_between_is_one_line(box, capsys, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(machine_check, "look", interrupted)
-    assert cli.main(["check"]) == 130
-    assert one_line(capsys.readouterr().err) == "course: stopped\n"
-
-
 def test_a_reader_that_leaves_early_causes_no_traceback(box):
     run = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m course_utils.commands.cli check | head -c 1"],

@@ -1,4 +1,4 @@
-"""The report: real records of two machines on one page that needs nothing else."""
+"""The report: records of two machines on one page that needs nothing else."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ import datetime
 import json
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 from course_utils.commands import cli, report
-from course_utils.records import lessons, store
+from course_utils.records import store
 from course_utils.records.kinds.ceilings import Ceiling, Ceilings
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.curves import Curve, Curves
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.rank_results import RankReport, RankResults
-from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.kinds.table import Table
-from course_utils.records.store import Experiment, LessonRecord
+from tests import made_up_records
 from tests.browser import chromium
 from tests.sandbox import Sandbox, sandbox
 from tests.sandbox import here as sandbox_here
@@ -33,66 +27,28 @@ TODAY = datetime.date(2026, 1, 2)
 NAMES = tuple(f"alpha/{name}" for name in ("loops", "over_n", "one", "limits", "kernels", "loss", "ranks", "words"))
 
 
-def seconds(n: int) -> float:
-    start = time.perf_counter()
-    sum(range(n))
-    return time.perf_counter() - start
-
-
-def comparison(here: Environment, name: str | None, n: int = 5_000) -> Comparison:
-    """Two loops, one twice as long, timed round by round."""
-    rounds = [(seconds(n), seconds(2 * n), seconds(n)) for _ in range(20)]
-    short, long, again = zip(*rounds, strict=True)
-    return Comparison(
-        (Measurement("short", short), Measurement("long <&> twice", long)), Measurement("short", again), here, name=name
-    )
-
-
-def results(here: Environment) -> list:
-    points = tuple(SweepPoint(n, comparison(here, None, n)) for n in (2_000, 8_000))
-    samples = tuple(seconds(50_000) for _ in range(9))
-    timed = [comparison(here, None).cases[i].elapsed_s for i in (0, 1)]
-    told = {
-        "peak_bytes": 2**21,
-        "steps": {
-            "labels": ["alone", "together"],
-            "seconds": {"alone": timed[0], "together": timed[1]},
-            "control": timed[0],
-            "first_call_s": {},
-            "calls": 1,
-            "items": {},
-            "agreement": "",
-        },
-    }
+def results(slower: float) -> list:
+    """One result of each kind."""
+    times_s = {"short": 1e-3, "long <&> twice": slower * 1e-3}
+    samples = (1e-3, 1.1e-3, 1.2e-3) * 3
+    anywhere = made_up_records.CPU
     return [
-        comparison(here, "alpha/loops"),
-        Sweep(over="n", points=points, environment=here, name="alpha/over_n"),
-        Measurement("one loop", samples, environment=here, name="alpha/one"),
-        Ceilings((Ceiling("additions", "FLOP/s", 50_000, samples),), here, name="alpha/limits"),
-        Table(("case", "kernel", "peak"), (("mask", "math", 2**20),), here, {"peak": "bytes"}, name="alpha/kernels"),
-        Curves((Curve("fp32", (1, 2), (2.5, 1.25)),), "step", "loss", here, name="alpha/loss"),
-        RankResults("scripts/a.py", tuple(RankReport(rank, told) for rank in range(2)), here, name="alpha/ranks"),
-        Table(("case", "kernel"), (("mask", "math"),), here, name="alpha/words"),
+        made_up_records.comparison("alpha/loops", times_s),
+        made_up_records.sweep("alpha/over_n", (2000, 8000), lambda n: times_s),
+        Measurement("one loop", samples, environment=anywhere, name="alpha/one"),
+        Ceilings((Ceiling("additions", "FLOP/s", 50_000, samples),), anywhere, name="alpha/limits"),
+        made_up_records.table("alpha/kernels", [{"case": "mask", "kernel": "math", "peak": 2**20}], {"peak": "bytes"}),
+        made_up_records.curves("alpha/loss", {"fp32": (2.5, 1.25)}),
+        made_up_records.ranks("alpha/ranks", "steps", {"alone": 1e-3, "together": 2e-3}),
+        made_up_records.table("alpha/words", [{"case": "mask", "kernel": "math"}]),
     ]
-
-
-def save(root: Path, here: Environment, found: list, lesson: str = "alpha", notebook: str = "alpha") -> Path:
-    path = lessons.find_lesson(notebook).path
-    experiments = {}
-    for result in found:
-        print_ = lessons.fingerprint(path, result.name)
-        experiments[result.name] = Experiment(
-            result.name, result.kind, print_.code_hash, print_.parameters_hash, result.to_record()
-        )
-    record = LessonRecord(lesson, here, experiments, "2026-01-01T10:00:00+00:00", 1.0)
-    return store.save_lesson(record, root)
 
 
 @pytest.fixture
 def mine(sandbox: Sandbox) -> Environment:
     cells = [f'measure(name="{name}", parameters={{"n": 5000}})' for name in NAMES]
     sandbox.notebook("00_alpha", *cells)
-    return sandbox_here()
+    return dataclasses.replace(sandbox_here(), date="2026-01-01")
 
 
 @pytest.fixture
@@ -105,8 +61,8 @@ def other(mine: Environment) -> Environment:
 
 @pytest.fixture
 def both(sandbox: Sandbox, mine: Environment, other: Environment) -> Sandbox:
-    save(sandbox.results, mine, results(mine))
-    save(sandbox.reference, other, results(other))
+    made_up_records.write(sandbox.results, mine, results(2.0))
+    made_up_records.write(sandbox.reference, other, results(1.5))
     return sandbox
 
 
@@ -132,12 +88,11 @@ def test_every_kind_of_result_is_shown(both):
     words = text_of(report.render(TODAY))
     for name in NAMES:
         assert name in words
-    assert "against short, n 2000" in words
+    assert "against short, value 2000" in words
     assert "one loop" in words
     assert "FLOP/s" in words
     assert "kernel: math; peak: 1.00 MiB" in words
     assert "1.25 at step 2" in words
-    assert "rank 1 peak: 2.00 MiB" in words
     assert "steps: together against alone" in words
 
 
@@ -166,7 +121,7 @@ def test_the_figure_is_this_machines_own(both, mine):
 
 
 def test_a_lesson_that_only_others_recorded_says_so(sandbox, mine, other):
-    save(sandbox.reference, other, results(other))
+    made_up_records.write(sandbox.reference, other, results(1.5))
     words = text_of(report.render(TODAY))
     assert "Nothing is recorded on this machine yet" in words
     assert "Not recorded on this machine yet. Run course record alpha ." in words
@@ -182,7 +137,7 @@ def folded(page: str) -> list[str]:
 def test_your_own_lessons_are_marked_and_the_others_folded(both, other):
     both.notebook("01_beta", 'measure(name="beta/one")')
     both.notebook("02_gamma", 'measure(name="gamma/one")')
-    save(both.reference, other, [dataclasses.replace(results(other)[2], name="beta/one")], "beta", "beta")
+    made_up_records.write(both.reference, other, [dataclasses.replace(results(1.5)[2], name="beta/one")])
     page = report.render(TODAY)
     assert folded(page) == ["beta"]
     assert re.findall(r'<li class="here"><a href="#(\w+)"', page) == ["alpha"]

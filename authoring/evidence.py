@@ -17,25 +17,24 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import functools
-import hashlib
-import io
-import time
-import tokenize
+import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import CodeType
 from typing import Any, Self
 
 from course_utils.records import store
+from course_utils.records.fingerprint import Fingerprint, fingerprint
 from course_utils.records.kinds.ceilings import Ceiling
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.rank_results import words_and_unit
 from course_utils.records.kinds.table import TABLE_UNITS, Table
-from course_utils.records.lessons import LessonError, experiments, find_lesson, fingerprint, notebooks_root
+from course_utils.records.lessons import LessonError, experiments, find_lesson, notebooks_root
 from course_utils.records.paired import Interval, Verdict
+from course_utils.show.formats import format_interval, value_text
+from course_utils.show.suggestions import did_you_mean
 
 
 class EvidenceError(ValueError):
@@ -43,15 +42,7 @@ class EvidenceError(ValueError):
 
 
 class NotRecordedError(EvidenceError):
-    """An expression reads experiments that the machine has not recorded, or not with today's parameters.
-
-    Attributes:
-        experiments: their names.
-    """
-
-    def __init__(self, message: str, experiments: tuple[str, ...]) -> None:
-        super().__init__(message)
-        self.experiments = experiments
+    """An expression reads experiments that the machine has not recorded, or not with today's parameters."""
 
 
 class Quantity(float):
@@ -66,418 +57,86 @@ class Quantity(float):
 
     def __new__(cls, value: float, unit: str | None) -> Self:
         """Make one from a number."""
-        made = super().__new__(cls, value)
-        made.unit = unit
-        return made
+        quantity = super().__new__(cls, value)
+        quantity.unit = unit
+        return quantity
 
     def __repr__(self) -> str:
         return in_words(self)
 
-    def _like(self, value: float, other: object) -> float:
+    def _plus(self, other: float) -> float:
         # 0 is where sum() begins.
-        same = getattr(other, "unit", self.unit if other == 0 else None) == self.unit
-        return Quantity(value, self.unit) if same else float(value)
+        is_alike = getattr(other, "unit", self.unit if other == 0 else None) == self.unit
+        value = float(self) + float(other)
+        return Quantity(value, self.unit) if is_alike else value
 
-    def __add__(self, other: float) -> float:
-        return self._like(float.__add__(self, other), other)
-
-    __radd__ = __add__
+    __add__ = __radd__ = _plus
 
     def __sub__(self, other: float) -> float:
-        return self._like(float.__sub__(self, other), other)
+        return self._plus(-other)
 
-    def __rsub__(self, other: float) -> float:
-        return self._like(float.__rsub__(self, other), other)
+    def __neg__(self) -> Self:
+        return Quantity(-float(self), self.unit)
+
+    def __abs__(self) -> Self:
+        return Quantity(abs(float(self)), self.unit)
 
     def __mul__(self, other: float) -> float:
-        value = float.__mul__(self, other)
+        value = float(self) * float(other)
         return value if isinstance(other, Quantity) else Quantity(value, self.unit)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: float) -> float:
-        value = float.__truediv__(self, other)
+        value = float(self) / float(other)
         if not isinstance(other, Quantity):
             return Quantity(value, self.unit)
         return Quantity(value, "ratio") if self.unit == other.unit else value
 
-    def __neg__(self) -> Self:
-        return Quantity(float.__neg__(self), self.unit)
 
-    def __abs__(self) -> Self:
-        return Quantity(float.__abs__(self), self.unit)
+# What an expression may use
 
 
-# Reading an expression
+def _quantity(value: float, unit: str) -> Quantity:
+    if unit not in TABLE_UNITS:
+        raise EvidenceError(f"there is no unit {unit!r}; there are: {', '.join(TABLE_UNITS)}")
+    return Quantity(value, unit)
 
-_STATEMENTS_OF_VALUES = (
-    ast.Expression,
-    ast.Name,
-    ast.Constant,
-    ast.Attribute,
-    ast.Subscript,
-    ast.Slice,
-    ast.Tuple,
-    ast.List,
-    ast.Compare,
-    ast.BoolOp,
-    ast.UnaryOp,
-    ast.BinOp,
-    ast.IfExp,
-    ast.Call,
-    ast.keyword,
-    ast.GeneratorExp,
-    ast.ListComp,
-    ast.comprehension,
-    ast.expr_context,
-    ast.boolop,
-    ast.unaryop,
-    ast.cmpop,
-    ast.Add,
-    ast.Sub,
-    ast.Mult,
-    ast.Div,
-    ast.FloorDiv,
-    ast.Mod,
-    ast.Pow,
-)
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    function.__name__: function for function in (all, any, len, min, max, sum, abs, round, sorted)
-}
-# Methods of results that compute and change nothing.
-_METHODS = ("at", "by_kind", "by_module", "comparison", "curves", "first", "get", "interval_at", "inverse")
-_METHODS += ("inside", "items", "keys", "meets", "rate", "values")
 
+def _tally(verdicts: Iterable[str]) -> str:
+    """How often each verdict was given, most often first: ``faster in 9 of 16, unclear in 7``."""
+    counts = Counter(str(verdict).lower() for verdict in verdicts)
+    words = [f"{verdict} in {count}" for verdict, count in counts.most_common()]
+    return ", ".join([f"{words[0]} of {counts.total()}", *words[1:]]) if words else "none"
 
-@dataclass(frozen=True)
-class _Expression:
-    text: str
-    code: Any
-    experiments: Mapping[str, str]  # a name in the code, and the experiment that it stands for
 
+_FUNCTIONS = {function.__name__: function for function in (all, any, len, min, max, sum, abs, round, sorted)}
+_FUNCTIONS |= {"quantity": _quantity, "tally": _tally}
 
-def _named_experiments(text: str) -> tuple[str, dict[str, str]]:
-    """The expression with a plain name in place of each experiment, and what these names stand for."""
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(f"({text})").readline))
-    except (tokenize.TokenError, SyntaxError) as error:
-        raise EvidenceError(f"{text!r} cannot be read as an expression: {error.args[0]}.") from error
-    lines = f"({text})".splitlines(keepends=True)
-    found: list[tuple[bytes, int, str]] = []
-    for before, lesson, slash, name in zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False):
-        names = lesson.type == name.type == tokenize.NAME and slash.string == "/" and before.string != "."
-        if names and lesson.end == slash.start and slash.end == name.start:
-            found.append((lesson.start, name.end[1], f"{lesson.string}/{name.string}"))
-    stands_for: dict[str, str] = {}
-    for (row, start), end, name in reversed(found):
-        placeholder = f"experiment_{len(stands_for)}"
-        stands_for[placeholder] = name
-        line = lines[row - 1]
-        lines[row - 1] = line[:start] + placeholder + line[end:]
-    return "".join(lines), dict(reversed(stands_for.items()))
 
-
-def _check(tree: ast.AST, text: str, known: set[str]) -> None:
-    """Raise for anything that is not part of the language."""
-    bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    for node in ast.walk(tree):
-        if not isinstance(node, _STATEMENTS_OF_VALUES):
-            raise EvidenceError(
-                f"{text!r} holds {type(node).__name__}, which is no part of an expression over records."
-            )
-        if isinstance(node, ast.Name) and node.id not in known | bound | set(_FUNCTIONS) | {
-            "quantity",
-            "tally",
-            "calls",
-        }:
-            raise EvidenceError(
-                f"{text!r} names {node.id!r}. An experiment is written lesson/experiment; the functions are "
-                f"{', '.join(_FUNCTIONS)}, quantity and tally."
-            )
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-            raise EvidenceError(f"{text!r} reads {node.attr!r}; names with an underscore in front are no part of this.")
-        if isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            allowed = _METHODS if isinstance(node.func, ast.Attribute) else (*_FUNCTIONS, "quantity", "tally")
-            if called not in allowed:
-                raise EvidenceError(f"{text!r} calls {called or 'a value'!r}. It may call: {', '.join(allowed)}.")
-        if isinstance(node, ast.Compare):
-            _check_verdicts(node, text)
-
-
-def _check_verdicts(node: ast.Compare, text: str) -> None:
-    """A misspelt verdict would never be equal to one, and the rule would never hold: an error instead."""
-    sides = [node.left, *node.comparators]
-    if not any(isinstance(side, ast.Attribute) and side.attr == "verdict" for side in sides):
-        return
-    for side in sides:
-        for constant in ast.walk(side) if isinstance(side, ast.Constant | ast.Tuple | ast.List) else ():
-            if isinstance(constant, ast.Constant) and constant.value not in tuple(Verdict):
-                raise EvidenceError(
-                    f"{text!r} asks for the verdict {constant.value!r}; the verdicts are {', '.join(Verdict)}."
-                )
-
-
-class _Guarded(ast.NodeTransformer):
-    """Sends attributes and subscripts through functions of ours: they know units, and say what there is."""
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        self.generic_visit(node)
-        call = ast.Call(ast.Name("attribute of", ast.Load()), [node.value, ast.Constant(node.attr)], [])
-        return ast.copy_location(call, node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        self.generic_visit(node)
-        if isinstance(node.slice, ast.Slice):
-            return node
-        return ast.copy_location(ast.Call(ast.Name("item of", ast.Load()), [node.value, node.slice], []), node)
-
-
-@functools.lru_cache(maxsize=1024)
-def _read(text: str) -> _Expression:
-    source, stands_for = _named_experiments(text)
-    try:
-        tree = ast.parse(source, mode="eval")
-    except (SyntaxError, ValueError) as error:
-        raise EvidenceError(f"{text!r} cannot be read as an expression: {error.args[0]}.") from error
-    _check(tree, text, set(stands_for))
-    tree = ast.fix_missing_locations(_Guarded().visit(tree))
-    return _Expression(text, compile(tree, "<expression>", "eval"), stands_for)
-
-
-def experiments_in(expression: str) -> tuple[str, ...]:
-    """The experiments that an expression reads.
-
-    Args:
-        expression: the text.
-
-    Returns:
-        Their names, ``lesson/experiment``, each once, in order.
-
-    Raises:
-        EvidenceError: if the text is no expression over records.
-
-    Example:
-        >>> experiments_in('pinned_memory/copy[64]["pinned"].median_s / measuring/warm_cache.median_s')
-        ('pinned_memory/copy', 'measuring/warm_cache')
-    """
-    return tuple(dict.fromkeys(_read(expression).experiments.values()))
-
-
-# Records
-
-_FRESH_S = 2
-
-
-@functools.lru_cache(maxsize=256)
-def _lesson_record(path: Path, stamp: Hashable) -> store.LessonRecord:
-    """A record, read once as long as its file does not change; ``stamp`` is that of the file."""
-    del stamp
-    try:
-        return store.load_lesson(path)
-    except store.RecordError as error:
-        raise EvidenceError(str(error)) from error
-
-
-@functools.lru_cache(maxsize=1024)
-def _result(path: Path, stamp: Hashable, name: str) -> Any:
-    try:
-        result = _lesson_record(path, stamp).result(name)
-    except store.RecordError as error:
-        raise EvidenceError(str(error)) from error
-    return _WithUnits.of(result) if isinstance(result, Table) else result
-
-
-def _stamp(path: Path) -> Hashable:
-    """Stands for what is in a file; None without one. Cheap, but not for a file that was just written."""
-    try:
-        status = path.stat()
-        # Times of files are coarse: two versions of the same size, written in no time, would look the same.
-        if time.time() - status.st_mtime < _FRESH_S:
-            return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
-    except FileNotFoundError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-@functools.lru_cache(maxsize=1024)
-def _fingerprint(notebook: Path, stamp: Hashable, name: str) -> Any:
-    del stamp
-    try:
-        return fingerprint(notebook, name)
-    except LessonError:
-        return None
-
-
-def _current(name: str) -> Any:
-    """The fingerprint of an experiment as its notebook has it now; None where there is none."""
-    try:
-        notebook = next(notebooks_root().glob(f"[0-9][0-9]_{name.partition('/')[0]}.ipynb"), None)
-    except LessonError:
-        # The package may be installed without the notebooks.
-        return None
-    return None if notebook is None else _fingerprint(notebook, _stamp(notebook), name)
-
-
-def _record_of(name: str, machine: str, root: Path) -> tuple[store.LessonRecord, Path, Hashable] | None:
-    """The record of a machine that holds an experiment."""
-    path = store.record_path(root, machine, name.partition("/")[0])
-    stamp = _stamp(path)
-    if stamp is None:
-        return None
-    record = _lesson_record(path, stamp)
-    return (record, path, stamp) if name in record.experiments else None
-
-
-def _look_up(expression: _Expression, machine: str, root: Path) -> dict[str, Any]:
-    """The results that an expression reads, by their name in its code."""
-    if machine not in (known := store.machines(root)):
-        raise EvidenceError(
-            f"{expression.text!r} speaks of a machine {machine!r}; recorded machines: {', '.join(known) or 'none'}."
-        )
-    results, missing, changed = {}, [], []
-    for placeholder, name in expression.experiments.items():
-        found = _record_of(name, machine, root)
-        if found is None:
-            _check_exists(name, root)
-            missing.append(name)
-            continue
-        record, path, stamp = found
-        current = _current(name)
-        if current is not None and current.parameters_hash != record.experiments[name].parameters_hash:
-            changed.append(name)
-            continue
-        results[placeholder] = _result(path, stamp, name)
-    if lacking := tuple(dict.fromkeys((*missing, *changed))):
-        lessons = ", ".join(dict.fromkeys(name.partition("/")[0] for name in lacking))
-        how = "not recorded, or with other parameters than today's," if changed else "not recorded"
-        raise NotRecordedError(
-            f"{', '.join(lacking)}: {how} on {machine}. Run `course record {lessons} --reference` there.", lacking
-        )
-    return results
-
-
-def _check_exists(name: str, root: Path) -> None:
-    """Raise if no notebook and no record has an experiment of this name: it is misspelt, not missing."""
-    lesson = name.partition("/")[0]
-    try:
-        known = experiments(find_lesson(lesson))
-    except LessonError as error:
-        recorded = any(_record_of(name, machine, root) for machine in store.machines(root))
-        if recorded:
-            return
-        raise EvidenceError(f"there is no experiment {name!r}: {error}") from error
-    if name not in known and not any(_record_of(name, machine, root) for machine in store.machines(root)):
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise EvidenceError(f"there is no experiment {name!r}.{hint} The lesson has: {', '.join(known) or 'none'}.")
-
-
-def machines(root: Path | None = None, device_kind: str | None = None) -> list[str]:
-    """The machines that have reference records.
-
-    Args:
-        root: where the records are; `reference_root` by default.
-        device_kind: ``cpu``, ``cuda`` or ``mps``, for those alone that measured on such a device.
-
-    Returns:
-        Their names, sorted.
-
-    Example:
-        >>> set(machines(device_kind="cpu")) <= set(machines())
-        True
-    """
-    root = store.reference_root() if root is None else Path(root)
-    found = store.machines(root)
-    return [one for one in found if device_kind in (None, *(r.environment.device_kind for r in _records(one, root)))]
-
-
-def _records(machine: str, root: Path) -> Iterator[store.LessonRecord]:
-    for path in sorted((root / machine).glob("*.json")):
-        if not path.name.startswith("."):
-            yield _lesson_record(path, _stamp(path))
-
-
-def environment_of(expression: str, machine: str, root: Path | None = None) -> Environment:
-    """The machine and the software of the newest record that an expression reads.
-
-    Args:
-        expression: the text; it reads at least one experiment.
-        machine: whose records.
-        root: where the records are; `reference_root` by default.
-
-    Returns:
-        The environment, with the day and a caption.
-
-    Raises:
-        EvidenceError: if the text is no expression, or reads no experiment.
-        NotRecordedError: if the machine has not recorded all that it reads.
-    """
-    root = store.reference_root() if root is None else Path(root)
-    parsed = _read(expression)
-    _look_up(parsed, machine, root)
-    if not parsed.experiments:
-        raise EvidenceError(f"{expression!r} reads no experiment.")
-    found = [_record_of(name, machine, root)[0] for name in parsed.experiments.values()]
-    return max(found, key=lambda record: record.recorded_at).environment
-
-
-def notices(expression: str, machine: str, root: Path | None = None) -> tuple[str, ...]:
-    """What a reader must know about the records that an expression reads.
-
-    Args:
-        expression: the text.
-        machine: whose records.
-        root: where the records are; `reference_root` by default.
-
-    Returns:
-        A sentence for each experiment whose code has changed since it was recorded.
-
-    Raises:
-        EvidenceError: if the text is no expression.
-        NotRecordedError: if the machine has not recorded all that it reads.
-    """
-    root = store.reference_root() if root is None else Path(root)
-    _look_up(_read(expression), machine, root)
-    said = []
-    for name in experiments_in(expression):
-        record = _record_of(name, machine, root)[0]
-        current = _current(name)
-        if current is not None and current.code_hash != record.experiments[name].code_hash:
-            said.append(f"The code of {name} has changed since {machine} recorded it.")
-    return tuple(said)
-
-
-# Working it out
-
-
-class _WithUnits(Table):
+class _TableWithUnits(Table):
     """A table whose numbers carry the units of their columns."""
 
     @classmethod
     def of(cls, table: Table) -> Self:
-        return cls(**{f.name: getattr(table, f.name) for f in dataclasses.fields(table)})
+        return cls(**{each.name: getattr(table, each.name) for each in dataclasses.fields(table)})
 
     def __getitem__(self, label: Any) -> dict[str, Any]:
         row = super().__getitem__(label)
-        return {column: _quantity(value, self.units.get(column)) for column, value in row.items()}
+        return {column: _with_unit(value, self.units.get(column)) for column, value in row.items()}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[label] for label in self.labels)
 
 
-def _quantity(value: Any, unit: str | None) -> Any:
-    """The value with its unit if it is a number, or an interval of numbers."""
+def _with_unit(value: Any, unit: str | None) -> Any:
+    """The value with its unit if it is a number, an interval of numbers, or a table."""
+    if isinstance(value, Table):
+        return _TableWithUnits.of(value)
     if isinstance(value, Interval):
         return dataclasses.replace(value, low=Quantity(value.low, unit), high=Quantity(value.high, unit))
     if unit is None or isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    return Quantity(value, unit)
-
-
-def _given_unit(value: float, unit: str) -> Quantity:
-    if unit not in TABLE_UNITS:
-        raise EvidenceError(f"there is no unit {unit!r}; there are: {', '.join(TABLE_UNITS)}")
     return Quantity(value, unit)
 
 
@@ -489,49 +148,211 @@ def _unit_of_name(name: Any) -> str | None:
 
 
 def _attribute(of: Any, name: str) -> Any:
-    # Asked of the class: an instance would work out each of its properties.
-    public = [one for one in dir(of) if one in _METHODS or not callable(getattr(type(of), one, None))]
-    public = [one for one in public if not one.startswith("_")]
-    if name not in public:
-        close = difflib.get_close_matches(name, public, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise EvidenceError(f"a {type(of).__name__} has no {name!r}.{hint} It has: {', '.join(public) or 'none'}.")
-    value = getattr(of, name)
-    if isinstance(of, Ceiling) and name == "value":
-        return _quantity(value, of.unit)
-    if isinstance(value, Table) and not isinstance(value, _WithUnits):
-        return _WithUnits.of(value)
-    return _quantity(value, _unit_of_name(name))
+    unit = of.unit if isinstance(of, Ceiling) and name == "value" else _unit_of_name(name)
+    return _with_unit(getattr(of, name), unit)
 
 
 def _item(of: Any, key: Any) -> Any:
     try:
         value = of[key]
     except KeyError as error:
-        # Results say what there is; a plain dictionary does not.
-        said = error.args[0] if isinstance(error.args[0], str) and error.args[0] != key else ""
-        raise EvidenceError(said or f"there is no {key!r}; there are: {', '.join(map(str, of)) or 'none'}") from error
+        if error.args[0] != key:
+            raise  # results say what there is; a plain dictionary does not
+        raise EvidenceError(f"there is no {key!r}; there are: {', '.join(map(str, of))}") from error
     except (IndexError, TypeError) as error:
         raise EvidenceError(f"a {type(of).__name__} has no item {key!r}: {error}") from error
-    unit = None if isinstance(value, Quantity) or not isinstance(of, Mapping) else _unit_of_name(key)
-    return _quantity(value, unit)
+    # A table's cells have the units of their columns already.
+    has_unit = isinstance(value, Quantity) or not isinstance(of, Mapping)
+    return value if has_unit else _with_unit(value, _unit_of_name(key))
 
 
-def _tally(verdicts: Iterable[str]) -> str:
-    """How often each verdict was given, most often first: ``faster in 9 of 16, unclear in 7``."""
-    counts = Counter(str(verdict).lower() for verdict in verdicts)
-    told = [f"{verdict} in {count}" for verdict, count in counts.most_common()]
-    return ", ".join([f"{told[0]} of {counts.total()}", *told[1:]]) if told else "none"
+# Reading an expression
+
+_EXPERIMENT = re.compile(r"""(?P<text>"[^"]*"|'[^']*')|(?<![\w.])(?P<name>[a-z]\w*/[a-z]\w*)""")
+
+
+class _Guarded(ast.NodeTransformer):
+    """Sends attributes and subscripts through functions of ours: they know units, and say what there is."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        return _call("attribute of", node.value, ast.Constant(node.attr))
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        return node if isinstance(node.slice, ast.Slice) else _call("item of", node.value, node.slice)
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(text: str) -> tuple[CodeType, tuple[str, ...]]:
+    """The code of an expression, and the experiments that it reads."""
+    names = dict.fromkeys(match["name"] for match in _EXPERIMENT.finditer(text) if match["name"])
+    source = _EXPERIMENT.sub(lambda match: match["text"] or f"recorded[{match['name']!r}]", text)
+    try:
+        tree = ast.parse(f"({source})", mode="eval")
+    except SyntaxError as error:
+        raise EvidenceError(f"{text!r} cannot be read as an expression: {error.args[0]}.") from error
+    _check(tree, text)
+    tree = ast.fix_missing_locations(_Guarded().visit(tree))
+    return compile(tree, "<expression>", "eval"), tuple(names)
+
+
+def _check(tree: ast.AST, text: str) -> None:
+    """Raise for a misspelt name or verdict, which a record that is not there yet would not bring to light."""
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    known = {node.id for node in names if isinstance(node.ctx, ast.Store)} | {*_FUNCTIONS, "calls", "recorded"}
+    for node in names:
+        if node.id not in known:
+            raise EvidenceError(
+                f"{text!r} names {node.id!r}. An experiment is written lesson/experiment; the functions are "
+                f"{', '.join(_FUNCTIONS)}."
+            )
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Compare):
+            continue
+        sides = [node.left, *node.comparators]
+        if any(isinstance(side, ast.Attribute) and side.attr == "verdict" for side in sides):
+            for value in _constants(sides):
+                if value not in tuple(Verdict):
+                    raise EvidenceError(
+                        f"{text!r} asks for the verdict {value!r}; the verdicts are {', '.join(Verdict)}."
+                    )
+
+
+def _constants(sides: Iterable[ast.expr]) -> Iterator[Any]:
+    for side in sides:
+        members = side.elts if isinstance(side, ast.Tuple | ast.List) else [side]
+        yield from (member.value for member in members if isinstance(member, ast.Constant))
+
+
+def experiments_in(expression: str) -> tuple[str, ...]:
+    """The experiments that an expression reads, ``lesson/experiment``, each once and in order.
+
+    Example:
+        >>> experiments_in('pinned_memory/copy[64]["pinned"].median_s / measuring/warm_cache.median_s')
+        ('pinned_memory/copy', 'measuring/warm_cache')
+    """
+    return _read(expression)[1]
+
+
+# Records. A file that has changed has another content, and is read again.
+
+
+@functools.lru_cache(maxsize=256)
+def _lesson_record(path: Path, content: bytes) -> store.LessonRecord:
+    del content
+    try:
+        return store.load_lesson(path)
+    except store.RecordError as error:
+        raise EvidenceError(str(error)) from error
+
+
+@functools.lru_cache(maxsize=1024)
+def _result(path: Path, content: bytes, name: str) -> Any:
+    return _with_unit(_lesson_record(path, content).result(name), None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fingerprint(notebook: Path, content: bytes, name: str) -> Fingerprint | None:
+    del content
+    try:
+        return fingerprint(notebook, name)
+    except LessonError:
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recorded:
+    """An experiment as a machine has recorded it."""
+
+    record: store.LessonRecord
+    result: Any
+    changed: str | None  # what has changed in the notebook since: its parameters, or its code alone
+
+
+def _recorded(name: str, machine: str, root: Path) -> _Recorded | None:
+    path = store.record_path(root, machine, name.partition("/")[0])
+    if not path.is_file():
+        return None
+    content = path.read_bytes()
+    record = _lesson_record(path, content)
+    if name not in record.experiments:
+        return None
+    notebook = next(notebooks_root().glob(f"[0-9][0-9]_{record.lesson}.ipynb"), None)
+    now = _fingerprint(notebook, notebook.read_bytes(), name) if notebook else None
+    then = record.experiments[name]
+    changed = None
+    if now is not None and now.code_hash != then.code_hash:
+        changed = "code"
+    if now is not None and now.parameters_hash != then.parameters_hash:
+        changed = "parameters"
+    return _Recorded(record, _result(path, content, name), changed)
+
+
+def _recorded_for(expression: str, machine: str | None, root: Path | None) -> dict[str, _Recorded]:
+    """The experiments that an expression reads, as one machine has recorded them with today's parameters."""
+    root = store.reference_root() if root is None else root
+    names, known = experiments_in(expression), store.machines(root)
+    if names and machine not in known:
+        raise EvidenceError(f"there is no machine {machine!r}; recorded machines: {', '.join(known) or 'none'}.")
+    by_name = {name: _recorded(name, machine, root) for name in names}
+    missing = [name for name, recorded in by_name.items() if recorded is None or recorded.changed == "parameters"]
+    for name in missing:
+        _check_exists(name, root)
+    if missing:
+        lessons = ", ".join(dict.fromkeys(name.partition("/")[0] for name in missing))
+        raise NotRecordedError(
+            f"{', '.join(missing)}: not recorded on {machine}, or with other parameters than today's. "
+            f"Run `course record {lessons} --reference` there."
+        )
+    return by_name
+
+
+def _check_exists(name: str, root: Path) -> None:
+    """Raise if no notebook and no record has an experiment of this name: it is misspelt, not missing."""
+    if any(_recorded(name, machine, root) for machine in store.machines(root)):
+        return
+    try:
+        known = experiments(find_lesson(name.partition("/")[0]))
+    except LessonError as error:
+        raise EvidenceError(f"there is no experiment {name!r}: {error}") from error
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise EvidenceError(f"there is no experiment {name!r}{hint}. The lesson has: {', '.join(known) or 'none'}.")
+
+
+def machines(root: Path | None = None) -> list[str]:
+    """The machines that have reference records, sorted; ``root`` is where these are."""
+    return store.machines(store.reference_root() if root is None else root)
+
+
+def environment_of(expression: str, machine: str, root: Path | None = None) -> Environment:
+    """The machine and the software of the newest record that an expression reads; it reads at least one."""
+    records = [recorded.record for recorded in _recorded_for(expression, machine, root).values()]
+    return max(records, key=lambda record: record.recorded_at).environment
+
+
+def notices(expression: str, machine: str, root: Path | None = None) -> tuple[str, ...]:
+    """A sentence for each experiment whose code has changed since the machine recorded it."""
+    return tuple(
+        f"The code of {name} has changed since {machine} recorded it."
+        for name, recorded in _recorded_for(expression, machine, root).items()
+        if recorded.changed
+    )
 
 
 def evaluate(
     expression: str, machine: str | None, root: Path | None = None, *, calls: Mapping[str, str] | None = None
 ) -> Any:
-    """What an expression gives on the reference records of one machine.
+    """What an expression gives on the reference records of one machine; None will do for one that reads no record.
 
     Args:
         expression: the text.
-        machine: whose records, by the name of their folder; None will do for an expression that reads none.
+        machine: the name of its folder.
         root: where the records are; `reference_root` by default.
         calls: what ``calls["name"]`` stands for: how a call of the claims ledger ended.
 
@@ -539,34 +360,24 @@ def evaluate(
         The value. Numbers whose unit is known are `Quantity`.
 
     Raises:
-        EvidenceError: if the text is no expression, names an experiment, a case or an attribute that does not exist,
-            or cannot be worked out.
+        EvidenceError: if the text is no expression, names something that does not exist, or cannot be worked out.
         NotRecordedError: if the machine has no record of an experiment, or one with other parameters than today's.
-
-    Example:
-        >>> evaluate("measuring/known_answers.rounds >= 8", "amd-epyc-2-cores")
-        True
     """
-    root = store.reference_root() if root is None else Path(root)
-    parsed = _read(expression)
-    names = {
-        "__builtins__": {},
-        **_FUNCTIONS,
-        "quantity": _given_unit,
-        "tally": _tally,
-        "attribute of": _attribute,
-        "item of": _item,
-        "calls": calls or {},
-        **(_look_up(parsed, machine, root) if parsed.experiments else {}),
-    }
     try:
-        # Only what `_check` let through is in this code: no names of Python's own, no attributes with underscores.
-        return eval(parsed.code, names)
-    except EvidenceError as error:
-        raise EvidenceError(f"{expression!r} on {machine}: {error}") from error
-    except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
-        said = error.args[0] if error.args else type(error).__name__
-        raise EvidenceError(f"{expression!r} on {machine}: {said}") from error
+        names = {
+            "__builtins__": {},
+            **_FUNCTIONS,
+            "attribute of": _attribute,
+            "item of": _item,
+            "calls": calls or {},
+            "recorded": {name: each.result for name, each in _recorded_for(expression, machine, root).items()},
+        }
+        return eval(_read(expression)[0], names)
+    except NotRecordedError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+        problem = error.args[0] if error.args else type(error).__name__
+        raise EvidenceError(f"{expression!r} on {machine}: {problem}") from error
 
 
 def in_words(value: Any, unit: str | None = None) -> str:
@@ -574,11 +385,8 @@ def in_words(value: Any, unit: str | None = None) -> str:
 
     Args:
         value: what `evaluate` gave.
-        unit: of a number without one: one of `TABLE_UNITS`. Of a case, its direction: ``times as fast`` or
-            ``times as long``; without it, the one that makes the number larger than 1.
-
-    Returns:
-        For example ``1.62 times as fast (95% interval 1.60 to 1.65)``, ``1.50 GiB``, ``12.3 ms`` or ``yes``.
+        unit: of a number without one. Of a case, its direction: ``times as fast`` or ``times as long``; by default the
+            one that makes the number larger than 1.
 
     Raises:
         EvidenceError: if the value is a whole result, which no text can hold.
@@ -587,14 +395,12 @@ def in_words(value: Any, unit: str | None = None) -> str:
         >>> in_words(0.0123, "s"), in_words(3), in_words(True), in_words(("flash", "math"))
         ('12.3 ms', '3', 'yes', 'flash and math')
     """
-    from course_utils.show.formats import value_text
-
     if hasattr(value, "in_words"):
         return value.in_words(unit)
     if isinstance(value, Interval):
         return _interval_in_words(value, unit)
     if isinstance(value, tuple | list):
-        words = [in_words(one, unit) for one in value]
+        words = [in_words(each, unit) for each in value]
         return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words) or "none"
     if isinstance(value, Quantity):
         return value_text(float(value), unit or value.unit)
@@ -604,8 +410,6 @@ def in_words(value: Any, unit: str | None = None) -> str:
 
 
 def _interval_in_words(interval: Interval, unit: str | None) -> str:
-    from course_utils.show.formats import format_interval
-
     unit = unit or getattr(interval.low, "unit", None)
     if unit in (None, "ratio"):
         return format_interval(interval)

@@ -1,6 +1,7 @@
 """What an instructor wants to know: routes, times, what to expect on each machine, and where people go wrong.
 
-Plans are in ``book/instructors.yml``. Everything else comes from records, from the lessons and from their checks.
+Routes are in ``book/instructors.yml``, and what to expect is in each lesson.yml. Everything else comes from records,
+from the lessons and from their checks.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from authoring.demo import SET_UP_ID, demo_notebook, demo_times
 from authoring.evidence import EvidenceError, environment_of, evaluate, in_words, machines
-from authoring.prose import figure, reading_minutes
+from authoring.figures_in_text import figure, reading_minutes
+from authoring.lesson_files import read_lesson
 from course_utils.lessons.answers import Exercise
 from course_utils.records.kinds.comparison import Case
 from course_utils.records.lessons import Lesson, LessonError, find_lesson
 from course_utils.records.notebook_files import read_notebook
+from course_utils.records.store import package_root
 
 PLANS = Path(__file__).resolve().parents[1] / "book" / "instructors.yml"
 _HALF_A_DAY = 300  # minutes; a longer day has lunch
@@ -151,21 +154,21 @@ def expectations(lesson: Lesson) -> list[Expectation]:
     """Returns the numbers to expect, on each machine that has recorded them.
 
     Raises:
-        EvidenceError: if no machine at all has a number that ``book/instructors.yml`` names.
+        EvidenceError: if no machine at all has a number that its lesson.yml names.
     """
     question = question_of(lesson)
     expected: list[Expectation] = []
-    for each in plans()["expect"].get(lesson.slug, []):
+    for each in read_lesson(package_root() / "lessons" / lesson.slug / "lesson.yml").expect:
         problem: EvidenceError | None = None
         before = len(expected)
         for machine in machines():
             try:
-                words = _answer(evaluate(each["value"], machine), each.get("unit"), question)
-                caption = environment_of(each["value"], machine).caption
+                words = _answer(evaluate(each.value, machine), each.unit, question)
+                caption = environment_of(each.value, machine).caption
             except EvidenceError as error:  # this machine has no record of it, or one of another size
                 problem = error
             else:
-                expected.append(Expectation(each["say"], machine, caption, words))
+                expected.append(Expectation(each.say, machine, caption, words))
         if problem and len(expected) == before:
             raise problem
     return expected

@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import subprocess
-import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from course_utils.ranks.cluster import STRATEGIES, check_cluster, simulate_cluster
+from course_utils.ranks.cluster_explorer import SHAPES
+from course_utils.ranks.launch import run_ranks
+from course_utils.records.store import package_root, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "rank_programs" / "step_memory.py"
@@ -36,15 +37,12 @@ PLANNED, PLANNED_RANKS = ("6.6 billion", "1.3 billion"), (8, 64, 1024)
 
 def measured(points: list[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
     """The points with what real ranks hold, for :func:`course_utils.ranks.cluster.check_cluster`."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "points.json"
-        file.write_text(json.dumps(points))
-        command = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(PROGRAM), str(file)]
-        subprocess.run([sys.executable, "-m", *command], check=True, timeout=1800, cwd=ROOT)
-        found = json.loads(Path(f"{file}.out").read_text())
+    args = [json.dumps(points)]
+    run = run_ranks(PROGRAM, ranks=ranks, args=args, backend="gloo", threads_per_rank=1, timeout_s=1800)
     result = []
-    for point, of_ranks in zip(points, found, strict=True):
-        fullest = max(of_ranks, key=lambda rank: rank["rank_memory"]["peak"])["rank_memory"]
+    for number, point in enumerate(points):
+        of_ranks = [values["measured"][number] for values in run]
+        fullest = max((rank["rank_memory"] for rank in of_ranks), key=lambda sizes: sizes["peak"])
         sizes = {f"{part}_bytes": size for part, size in fullest.items() if part != "peak"}
         peak = max(rank["torch"]["peak"] for rank in of_ranks)
         result.append({**point, "ranks": ranks, **sizes, "peak_bytes": peak})
@@ -53,29 +51,19 @@ def measured(points: list[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
 
 def plans() -> dict[str, Any]:
     """The plans of `stored_plans`, as a record. What all have in common is in it once."""
-    from course_utils.ranks.cluster import simulate_cluster
-    from course_utils.ranks.cluster_explorer import SHAPES
-
-    def planned(model_and_checkpointing: tuple[str, bool]) -> dict[str, Any]:
-        model, checkpointing = model_and_checkpointing
+    records = []
+    for model, checkpointing in itertools.product(PLANNED, (False, True)):
         plan = simulate_cluster(SHAPES[model], ranks=PLANNED_RANKS, checkpointing=checkpointing)
         print(plan, flush=True)
-        return plan.to_record()
-
-    with ThreadPoolExecutor(2) as pool:  # each simulation is a process of one thread
-        found = list(pool.map(planned, itertools.product(PLANNED, (False, True))))
+        records.append(plan.to_record())
     return {
-        "environment": found[0]["environment"],
-        "plans": [{key: plan[key] for key in ("parameters", "points")} for plan in found],
+        "environment": records[0]["environment"],
+        "plans": [{key: plan[key] for key in ("parameters", "points")} for plan in records],
     }
 
 
 def main() -> None:
     """Measure, simulate, and write the record."""
-    sys.path.insert(0, str(ROOT))
-    from course_utils.ranks.cluster import STRATEGIES, check_cluster
-    from course_utils.records.store import package_root, write_json
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--plans", action="store_true", help="compute the plans ahead, and measure nothing")

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import psutil
 
-from authoring import shares
+from authoring.limits import load_limits, shares
 from course_utils.commands import recording
 from course_utils.lessons.measuring import timer_trial
 from course_utils.records import lessons, store
@@ -304,7 +304,7 @@ def _lessons(records: Sequence[LessonRecord]) -> Iterator[str]:
 
 def _shares(records: Sequence[LessonRecord]) -> Iterator[str]:
     """Every rate in the records beside the ceiling that it is bound by."""
-    for row in shares.shares(records, shares.load_limits()):
+    for row in shares(records, load_limits()):
         if row.share is not None:
             bound = ", launch-bound" if row.launch_bound else ""
             rate = format_rate(row.rate, row.unit)

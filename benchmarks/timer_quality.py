@@ -37,8 +37,9 @@ import torch
 from torch.utils.benchmark import Timer
 
 from course_utils.lessons.measuring.timer_trial import KIND, SCHEMA_VERSION, TimerQuality, Trial, load, reference_root
+from course_utils.measure.compare import compare
 from course_utils.measure.machine import device_kind, environment
-from course_utils.measure.timing import DEFAULT_BUDGET_S, compare
+from course_utils.measure.rounds import DEFAULT_BUDGET_S
 from course_utils.records import paired
 from course_utils.records.paired import Verdict
 from course_utils.records.result import compact

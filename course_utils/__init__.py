@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from course_utils.measure.ceilings import ceilings
+    from course_utils.measure.compare import compare
     from course_utils.measure.fresh import fresh
     from course_utils.measure.machine import environment, scaled
+    from course_utils.measure.sweep import sweep
     from course_utils.measure.tabulate import tabulate
-    from course_utils.measure.timing import compare, sweep
     from course_utils.records.store import recorded
     from course_utils.show.prediction import predict
 
 _MODULE_OF = {
     "ceilings": "measure.ceilings",
-    "compare": "measure.timing",
+    "compare": "measure.compare",
     "environment": "measure.machine",
     "fresh": "measure.fresh",
     "predict": "show.prediction",
     "recorded": "records.store",
     "scaled": "measure.machine",
-    "sweep": "measure.timing",
+    "sweep": "measure.sweep",
     "tabulate": "measure.tabulate",
 }
 

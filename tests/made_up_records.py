@@ -50,6 +50,9 @@ TWO_GPUS = dataclasses.replace(GPU, machine="two-gpus", gpu_count=2)
 CPU_IN_DISGUISE = dataclasses.replace(TWO_GPUS, machine="nvidia-h200", device_kind="cpu")
 
 ROUNDS = 24
+# The machines whose records are committed.
+XEON = "intel-xeon-processor-2-cores"
+EPYC = "amd-epyc-2-cores"
 
 
 def _samples(middle_s: float, seed: str) -> tuple[float, ...]:
@@ -136,6 +139,13 @@ def committed(lesson: str, root: Path, edit: Callable[[dict[str, Any]], None] | 
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(record), encoding="utf-8")
     return root
+
+
+def edit_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the experiments of a record's file."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    change(record["experiments"])
+    path.write_text(json.dumps(record), encoding="utf-8")
 
 
 # Edits of a record's data

@@ -94,7 +94,7 @@ class ScriptedCuda:
         """Let the measuring code read this GPU's host clock instead of the real one."""
         clock = types.SimpleNamespace(perf_counter=self.perf_counter)
         monkeypatch.setattr("course_utils.measure.devices.time", clock)
-        monkeypatch.setattr("course_utils.measure.timing.time", clock)
+        monkeypatch.setattr("course_utils.measure.rounds.time", clock)
 
     # What a case does.
 

@@ -1,6 +1,7 @@
 """How much Python there is, by part of the course: ``make counts``."""
 
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -28,3 +29,7 @@ def main() -> int:
     content = sum(lines[name] for name in CONTENT)
     print(f"{lines.total() - tests:7,}  outside of tests, {content:,} of it content of lessons\n{tests:7,}  in tests")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

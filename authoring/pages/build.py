@@ -15,31 +15,29 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from authoring import claims, prose
-from authoring.claims import Judgement
+from authoring import claims, figures_in_text
+from authoring.claims import ClaimError, Judgement
+from authoring.course_texts import text_files
 from authoring.evidence import EvidenceError
+from authoring.lesson_files import LessonFile, LessonFileError, load_lessons
 from authoring.pages import instructors
-from authoring.pages.claims_page import PAGE, claims_page, judge_all, summary
+from authoring.pages.claims_page import PAGE, claims_page, summary
 from authoring.pages.generated import BOOK, ROOT, BookError, write
 from authoring.pages.landing import headline, svg
-from authoring.pages.lesson_list import Lesson, check_toc, load_lessons
+from authoring.pages.lesson_list import TOC, table_of_contents
 from authoring.pages.limits_page import limits_page
 from authoring.pages.readme import table_with_findings
 from authoring.pages.status_page import status_page
 from authoring.pages.stored_outputs import stale_notebooks
-from authoring.sentences import text_files
 from course_utils.records import store
 from course_utils.records.lessons import LessonError, experiments, find_lessons, needs
 
 GENERATED = BOOK / "_generated"
+_PROBLEMS = (ClaimError, EvidenceError, LessonError, LessonFileError, store.RecordError)
 
 
-def check(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
+def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> None:
     """Stop where the book would show what the records do not bear out.
-
-    Args:
-        lessons: all lessons.
-        judgements: of all claims.
 
     Raises:
         BookError: if a record that a page needs is gone, a stated verdict does not follow from the records, a figure in
@@ -47,17 +45,17 @@ def check(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
     """
     records = [store.load_lesson(path) for path in store.reference_root().glob("*/*.json")]
     recorded = {name for record in records for name in record.experiments}
-    for lesson in find_lessons(ROOT / "notebooks"):
+    for lesson in find_lessons():
         # What needs a special machine may wait for one; the rest anybody can record.
         if gone := [name for name in experiments(lesson) if name not in recorded and name not in needs(lesson)]:
             raise BookError(
                 f"no machine has a record of {', '.join(gone)}, which {lesson.path.name} shows: restore it from git, "
                 f'or run `make record ARGS="{lesson.name} --reference"`'
             )
-    if faults := claims.faults([judgement.claim for judgement in judgements]):
-        raise BookError("\n  ".join(["the ledger and the records part; correct book/claims.yml:", *faults]))
-    if unfilled := prose.check(text_files(ROOT)):
-        raise BookError("\n  ".join(["figures in texts and the records part; run `make refresh`:", *unfilled]))
+    if faults := claims.faults(judgements):
+        raise BookError("\n  ".join(["the ledger and the records part; correct each lesson.yml:", *faults]))
+    if faults := figures_in_text.check(text_files(ROOT)):
+        raise BookError("\n  ".join(["figures in texts and the records part; run `make refresh`:", *faults]))
     out_of_date = [f"notebooks/{lesson.stem}.ipynb" for lesson in stale_notebooks(lessons)]
     if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != claims_page(judgements, lessons):
         out_of_date.append("book/claims.md")
@@ -65,12 +63,14 @@ def check(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
         raise BookError(f"{', '.join(out_of_date)}: made from other records than there are now. Run `make refresh`")
 
 
-def generate(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None:
+def generate(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> None:
     """Write the generated pages that are not committed: the status page, and what other pages include."""
     example, figure = headline(lessons)
     write(BOOK / "status.md", status_page(lessons, judgements))
     limits, figures = limits_page(lessons)
     write(BOOK / "limits.md", limits)
+    if figure is not None:
+        figures = {"headline.svg": figure, **figures}
     for name, drawn in figures.items():
         write(GENERATED / name, svg(drawn))
     write(GENERATED / "lessons.md", table_with_findings(lessons, judgements, "../notebooks", "claims.md"))
@@ -78,84 +78,71 @@ def generate(lessons: Sequence[Lesson], judgements: Sequence[Judgement]) -> None
     write(GENERATED / "headline.md", example)
     for name, text in instructors.generated().items():
         write(GENERATED / name, text)
-    if figure is not None:
-        write(GENERATED / "headline.svg", svg(figure))
 
 
 def build(output: Path, fresh: bool = False) -> Path:
-    """Build the book.
-
-    Args:
-        output: folder that gets ``_build``.
-        fresh: whether to throw an earlier build away first.
-
-    Returns:
-        The page to open.
+    """Build the book below ``output/_build``, and return the page to open.
 
     Raises:
         BookError: if anything is missing, or if Jupyter Book warns.
     """
-    lessons = load_lessons()
-    check_toc(lessons)
+    html = output / "_build" / "html"
     try:
-        judgements = judge_all()
+        lessons = load_lessons()
+        if TOC.read_text(encoding="utf-8") != table_of_contents(lessons):
+            raise BookError("book/_toc.yml is out of date: run `make refresh` and commit it")
+        judgements = claims.judge_all(lessons)
         check(lessons, judgements)
         generate(lessons, judgements)
-    except store.RecordError as error:
-        raise BookError(f"a record cannot be shown: {error}") from error
-    except (LessonError, claims.ClaimError, EvidenceError) as error:
-        raise BookError(str(error)) from error
-    built = output / "_build"
-    html = built / "html"
-    known = {lesson.stem for lesson in lessons if lesson.built}
-    gone = any(page.stem not in known for page in (html / "notebooks").glob("*.html"))
-    assets = [path for suffix in ("css", "js") for path in (BOOK / "_static").glob(f"*.{suffix}")]
-    copies = [(path, html / "_static" / path.name) for path in assets]
-    changed = html.exists() and any(
-        not copy.exists() or copy.read_bytes() != path.read_bytes() for path, copy in copies
-    )
-    if fresh or gone or changed:
-        # Sphinx leaves the page of a notebook that is gone, where search would still find it, and the old style sheet.
-        shutil.rmtree(built, ignore_errors=True)
-    jupyter_book = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
-    command = [*jupyter_book, "build", ".", "--config", "book/_config.yml", "--toc", "book/_toc.yml"]
-    command += ["--path-output", str(output), "-W", "--keep-going", "--quiet"]
-    # Python's warnings about the tools' own code are not about this book; Sphinx's warnings are not affected.
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    # Warnings go to stderr and are seen at once; what Jupyter Book says besides matters only when it fails.
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        print(done.stdout, file=sys.stderr)
-        # Sphinx does not repeat a warning about a page that it has cached: the next build must read all pages again.
-        shutil.rmtree(built / ".doctrees", ignore_errors=True)
-        raise BookError("the book has errors or warnings, listed above; mend them and run `make book` again")
-    try:
+        if fresh or _is_outdated(html, lessons):
+            shutil.rmtree(output / "_build", ignore_errors=True)
+        _run_jupyter_book(output)
         instructors.add_slides(html)
-    except LessonError as error:
-        raise BookError(f"the slides cannot be made: {error}") from error
+    except _PROBLEMS as error:
+        raise BookError(str(error)) from error
     for source_map in html.rglob("*.map"):
         # Only the authors of the theme debug its scripts, and the maps are 40% of a small book.
         source_map.unlink()
     return html / "index.html"
 
 
+def _is_outdated(html: Path, lessons: Sequence[LessonFile]) -> bool:
+    """Whether an earlier build has what Sphinx would leave: the page of a notebook that is gone, an old style sheet."""
+    built = {lesson.stem for lesson in lessons if lesson.built}
+    if any(page.stem not in built for page in (html / "notebooks").glob("*.html")):
+        return True
+    assets = [path for path in (BOOK / "_static").iterdir() if path.suffix in (".css", ".js")]
+    copies = [html / "_static" / path.name for path in assets]
+    return html.exists() and any(
+        not copy.exists() or copy.read_bytes() != path.read_bytes() for path, copy in zip(assets, copies, strict=True)
+    )
+
+
+def _run_jupyter_book(output: Path) -> None:
+    jupyter_book = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
+    command = [*jupyter_book, "build", ".", "--config", "book/_config.yml", "--toc", "book/_toc.yml"]
+    command += ["--path-output", str(output), "-W", "--keep-going", "--quiet"]
+    # Python's warnings about the tools' own code are not about this book; Sphinx's warnings are not affected.
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    # Warnings go to stderr and are seen at once; what Jupyter Book says besides matters only when it fails.
+    sphinx = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if sphinx.returncode != 0:
+        print(sphinx.stdout, file=sys.stderr)
+        # Sphinx does not repeat a warning about a page that it has cached: the next build must read all pages again.
+        shutil.rmtree(output / "_build" / ".doctrees", ignore_errors=True)
+        raise BookError("the book has errors or warnings, listed above; mend them and run `make book` again")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        arguments: instead of ``sys.argv``.
-
-    Returns:
-        The exit status.
-    """
+    """Run the command line, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m authoring.pages.build", description="Build the book from the notebooks and the records."
     )
     parser.add_argument("--output", type=Path, default=BOOK, help="folder that gets _build (default: book)")
     parser.add_argument("--fresh", action="store_true", help="throw an earlier build away first")
     options = parser.parse_args(arguments)
+    started = time.perf_counter()
     try:
-        started = time.perf_counter()
         page = build(options.output.resolve(), options.fresh)
     except BookError as error:
         print(f"book: {error}", file=sys.stderr)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from course_utils.records.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
+_TEMPLATES = Path(__file__).resolve().parents[1] / "templates" / "pages"
 
 
 class BookError(Exception):
@@ -20,28 +24,30 @@ class BookError(Exception):
 def write(path: Path, content: str | bytes) -> bool:
     """Write a file unless it holds just that: Sphinx renders a page again when its file is newer.
 
-    Args:
-        path: the file; its folder is made.
-        content: text, written with the same line ends everywhere, or bytes.
-
     Returns:
         Whether the file changed. A stop in between leaves the old file whole.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     if path.is_file() and path.read_bytes() == data:
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-        # Temporary files are private by default.
-        os.chmod(temporary, path.stat().st_mode & 0o777 if path.exists() else 0o644)
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+    write_whole(path, data)
     return True
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def page(template: str, **values: Any) -> str:
+    """A file, from its template in ``authoring/templates/pages``."""
+    return _environment().get_template(f"{template}.j2").render(values).rstrip("\n") + "\n"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -52,14 +58,6 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def fill(text: str, name: str, content: str) -> str:
     """Put content between a page's marks ``<!-- generated: NAME ... -->`` and ``<!-- /generated -->``.
-
-    Args:
-        text: the page.
-        name: what the marks are called.
-        content: what goes between them.
-
-    Returns:
-        The page with the new content.
 
     Raises:
         BookError: if the page does not have these marks exactly once.

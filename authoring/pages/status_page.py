@@ -6,176 +6,125 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from authoring.claims import SPEAKS_OF, Judgement
-from authoring.pages.generated import ROOT, markdown_table
-from authoring.pages.lesson_list import Lesson
+from authoring.lesson_files import LessonFile
+from authoring.pages.generated import markdown_table, page
 from course_utils.records import store
 from course_utils.records.lessons import NEEDS, experiments, find_lessons, needs
+from course_utils.records.store import LessonRecord
 
 
-def _records(root: Path) -> list[store.LessonRecord]:
+def records_below(root: Path) -> list[LessonRecord]:
+    """All records, machine by machine."""
     return [store.load_lesson(path) for path in sorted(root.glob("*/*.json")) if not path.name.startswith(".")]
 
 
-def _gib(size_bytes: int | None) -> str:
-    return "" if not size_bytes else f"{size_bytes / 2**30:.0f} GiB"
+def _machines(records: Sequence[LessonRecord]) -> list[str]:
+    return sorted({record.environment.machine for record in records})
 
 
-def _machines_table(records: Sequence[store.LessonRecord]) -> str:
+def _machines_table(records: Sequence[LessonRecord]) -> str:
     rows = []
-    for machine in sorted({record.environment.machine for record in records}):
+    for machine in _machines(records):
         mine = sorted((r for r in records if r.environment.machine == machine), key=lambda r: r.recorded_at)
         latest = mine[-1].environment
+        device = f"{latest.gpu_count} × {latest.device_name}" if latest.gpu_count > 1 else latest.device_name
         if latest.device_kind == "cpu":
             device = f"{latest.device_name}, {latest.cpu_cores} cores"
-        else:
-            count = f"{latest.gpu_count} × " if latest.gpu_count > 1 else ""
-            device = f"{count}{latest.device_name}"
         software = [f"torch {latest.torch}", f"Python {latest.python}"]
         software += [f"CUDA {latest.cuda}"] if latest.device_kind == "cuda" else []
         software += [f"driver {latest.driver}"] if latest.driver else []
-        rows.append(
-            [
-                f"`{machine}`",
-                device,
-                _gib(latest.gpu_memory_bytes or latest.memory_bytes),
-                "<br>".join(software),
-                str(len(mine)),
-                mine[-1].recorded_at[:10],
-            ]
-        )
+        memory_bytes = latest.gpu_memory_bytes or latest.memory_bytes
+        memory = f"{memory_bytes / 2**30:.0f} GiB" if memory_bytes else ""
+        day = mine[-1].recorded_at[:10]
+        rows.append([f"`{machine}`", device, memory, "<br>".join(software), str(len(mine)), day])
     return markdown_table(["Machine", "Device", "Memory", "Software", "Lessons", "Last recorded"], rows)
 
 
-def _lessons_recorded(lessons: Sequence[Lesson], records: Sequence[store.LessonRecord]) -> str:
-    machines = sorted({record.environment.machine for record in records})
-    found = {(record.lesson, record.environment.machine): record for record in records}
+def _lessons_table(lessons: Sequence[LessonFile], records: Sequence[LessonRecord]) -> str:
+    machines = _machines(records)
+    recorded = {(record.lesson, record.environment.machine): record for record in records}
+    seconds = dict.fromkeys(machines, 0.0)
     rows = []
-    for lesson in (lesson for lesson in lessons if lesson.built):
+    for lesson in lessons:
         cells = []
         for machine in machines:
-            record = found.get((lesson.slug, machine))
-            cells.append(
-                f"{record.recorded_at[:10]}, {record.environment.size}, {record.seconds:.0f} s" if record else "not yet"
-            )
-        rows.append([f"[{lesson.number:02d} · {lesson.title}](../notebooks/{lesson.stem}.ipynb)", *cells])
-    slugs = {lesson.slug for lesson in lessons if lesson.built}
-    mine = [record for (slug, _), record in found.items() if slug in slugs]
-    total = [sum(record.seconds for record in mine if record.environment.machine == machine) for machine in machines]
-    rows.append(["Together", *(f"{seconds:.0f} s" for seconds in total)])
+            record = recorded.get((lesson.slug, machine))
+            seconds[machine] += record.seconds if record else 0
+            day_size_seconds = record and (record.recorded_at[:10], record.environment.size, f"{record.seconds:.0f} s")
+            cells.append(", ".join(day_size_seconds) if day_size_seconds else "not yet")
+        rows.append([f"[{lesson.name}](../notebooks/{lesson.stem}.ipynb)", *cells])
+    rows.append(["Together", *(f"{seconds[machine]:.0f} s" for machine in machines)])
     return markdown_table(["Lesson", *(f"`{machine}`" for machine in machines)], rows)
 
 
-def _waiting(records: Sequence[store.LessonRecord], judgements: Sequence[Judgement]) -> str:
-    """What waits for which hardware: experiments that no machine has run, claims that no record decides."""
+def _not_recorded(records: Sequence[LessonRecord]) -> dict[str, str]:
+    """The experiments that no machine has recorded, with what each needs, in words."""
     recorded = {name for record in records for name in record.experiments}
-    experiments_by: dict[str, list[str]] = {}
-    for lesson in find_lessons(ROOT / "notebooks"):
-        for name, needed in needs(lesson).items():
+    missing = {}
+    for lesson in find_lessons():
+        needed = needs(lesson)
+        for name in experiments(lesson):
             if name not in recorded:
+                tags = needed.get(name, ())
                 # Two GPUs are one GPU as well.
-                words = [NEEDS[need] for need in needed if not (need == "cuda" and "two-gpus" in needed)]
-                experiments_by.setdefault(" and ".join(words), []).append(f"`{name}`")
-    claims_by: dict[str, list[str]] = {}
+                words = [NEEDS[tag] for tag in tags if not (tag == "cuda" and "two-gpus" in tags)]
+                missing[name] = " and ".join(words)
+    return missing
+
+
+def _waiting(records: Sequence[LessonRecord], judgements: Sequence[Judgement]) -> str:
+    """What waits for which hardware: experiments that no machine has run, claims that no record decides."""
+    by_need: dict[str, tuple[list[str], list[str]]] = {}
+    for name, needed in _not_recorded(records).items():
+        if needed:
+            by_need.setdefault(needed, ([], []))[0].append(f"`{name}`")
     for judgement in judgements:
         for judged in judgement.parts:
+            link = f"[{judgement.claim.id}](claims.md#{judgement.claim.id.lower()})"
             if judged.verdict == "open" and judged.part.rule:
-                link = f"[{judgement.claim.id}](claims.md#{judgement.claim.id.lower()})"
-                claims_by.setdefault(SPEAKS_OF[judged.part.speaks_of], []).append(link)
-    rows = [
-        [kind, ", ".join(experiments_by.get(kind, [])), ", ".join(dict.fromkeys(claims_by.get(kind, [])))]
-        for kind in dict.fromkeys([*experiments_by, *claims_by])
-    ]
+                claims = by_need.setdefault(SPEAKS_OF[judged.part.speaks_of], ([], []))[1]
+                claims += [] if link in claims else [link]
+    rows = [[needed, ", ".join(names), ", ".join(claims)] for needed, (names, claims) in by_need.items()]
     return markdown_table(["Needs", "Experiments", "Claims"], rows) if rows else "Nothing.\n"
 
 
-def _experiments_table(records: Sequence[store.LessonRecord]) -> str:
-    rows = []
-    for name in sorted({name for record in records for name in record.experiments}):
+def _experiments_table(records: Sequence[LessonRecord]) -> str:
+    missing = _not_recorded(records)
+    rows = [
+        [f"`{name}`", "", "*not recorded yet*" + (f": needs {missing[name]}" if missing[name] else "")]
+        for name in missing
+    ]
+    for name in {name for record in records for name in record.experiments}:
         holding = [record for record in records if name in record.experiments]
         kinds = sorted({record.experiments[name].kind for record in holding})
-        where = []
-        for record in holding:
-            now = store.current_fingerprint(record.lesson, name)
-            then = record.experiments[name]
-            if now is None or now.parameters_hash != then.parameters_hash:
-                where.append(f"`{record.environment.machine}` (the notebook has changed: record it again)")
-            elif now.code_hash != then.code_hash:
-                where.append(f"`{record.environment.machine}` (its code has changed since)")
-            else:
-                where.append(f"`{record.environment.machine}`")
+        where = [f"`{record.environment.machine}`{_change(record, name)}" for record in holding]
         rows.append([f"`{name}`", ", ".join(kinds), "<br>".join(where)])
-    recorded = {name for record in records for name in record.experiments}
-    for lesson in find_lessons(ROOT / "notebooks"):
-        for name in experiments(lesson):
-            if name not in recorded:
-                needed = " and ".join(NEEDS[need] for need in needs(lesson).get(name, ()))
-                rows.append([f"`{name}`", "", f"*not recorded yet*{f': needs {needed}' if needed else ''}"])
-    rows.sort()
-    return markdown_table(["Experiment", "Kind", "Recorded on"], rows)
+    return markdown_table(["Experiment", "Kind", "Recorded on"], sorted(rows))
 
 
-def status_page(lessons: Sequence[Lesson], judgements: Sequence[Judgement] = ()) -> str:
-    """What is recorded, where and when, as Markdown.
+def _change(record: LessonRecord, name: str) -> str:
+    now, then = store.current_fingerprint(record.lesson, name), record.experiments[name]
+    if now is None or now.parameters_hash != then.parameters_hash:
+        return " (the notebook has changed: record it again)"
+    return "" if now.code_hash == then.code_hash else " (its code has changed since)"
 
-    Args:
-        lessons: all lessons.
-        judgements: of the claims, for what they wait for.
 
-    Returns:
-        The page. It names what is missing as plainly as what is there.
-
-    Raises:
-        course_utils.records.store.RecordError: if a record is damaged.
-    """
-    records = _records(store.reference_root())
-    own = _records(store.results_root())
+def status_page(lessons: Sequence[LessonFile], judgements: Sequence[Judgement] = ()) -> str:
+    """What is recorded, where and when, and what waits for which hardware, as Markdown."""
+    records = records_below(store.reference_root())
     on_gpu = {record.lesson for record in records if record.environment.device_kind != "cpu"}
     built = [lesson for lesson in lessons if lesson.built]
-    page = [
-        "# What is recorded",
-        "",
-        "Every figure and every number in this course comes from a **record**: the raw samples of a run, with the "
-        "machine, the versions and the day. This page is made from the records each time the book is built.",
-        "",
-    ]
-    if not on_gpu:
-        page += [
-            "> **No GPU run is recorded yet.** Lessons that need a GPU show what a CPU can show, and say so. To add "
-            "yours, run `course record --reference` on a machine with a GPU.",
-            "",
-        ]
-    if records:
-        page += ["## Machines", "", _machines_table(records), "## Lessons", ""]
-        page += [
-            "The day, the problem sizes, and how long the whole lesson ran.",
-            "",
-            _lessons_recorded(lessons, records),
-        ]
-        missing = [lesson for lesson in built if lesson.slug not in on_gpu]
-        if on_gpu and missing:
-            page += ["Not recorded on a GPU yet: " + ", ".join(lesson.title for lesson in missing) + ".", ""]
-    else:
-        page += ["Nothing is recorded at all yet. `make record` makes a record on this machine.", ""]
-    planned = len(lessons) - len(built)
-    if planned:
-        page += [f"{len(built)} of {len(lessons)} lessons are built; {planned} are planned and have no records.", ""]
-    page += ["## What waits for hardware", "", _waiting(records, judgements)]
-    if records:
-        page += [
-            "## Experiments",
-            "",
-            "Each experiment can be opened under its name, in a notebook or in a terminal, for example with "
-            f'`recorded("{next(name for record in records for name in record.experiments)}")`.',
-            "",
-            _experiments_table(records),
-        ]
-    if own:
-        page += [
-            "## Your own runs",
-            "",
-            "These come from `results/` on the machine that built this book. They are not part of the course.",
-            "",
-            _machines_table(own),
-            _lessons_recorded(lessons, own),
-        ]
-    return "\n".join(page)
+    return page(
+        "status.md",
+        records=records,
+        own=records_below(store.results_root()),
+        on_gpu=on_gpu,
+        not_on_gpu=[lesson for lesson in built if lesson.slug not in on_gpu],
+        built=len(built),
+        planned=len(lessons) - len(built),
+        machines_table=_machines_table,
+        lessons_table=lambda of: _lessons_table(built, of),
+        waiting=_waiting(records, judgements),
+        example=next((name for record in records for name in record.experiments), None),
+        experiments_table=_experiments_table(records),
+    )

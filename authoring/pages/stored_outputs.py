@@ -12,27 +12,27 @@ import json
 import re
 from collections.abc import Sequence
 
+from authoring.lesson_files import LessonFile
 from authoring.pages.generated import BOOK, write
-from authoring.pages.lesson_list import Lesson
 from course_utils.records import store
 from course_utils.records.notebook_files import read_notebook
 
 STAMPS = BOOK / "stored_outputs.json"
 
 
-def stale_notebooks(lessons: Sequence[Lesson]) -> list[Lesson]:
+def stale_notebooks(lessons: Sequence[LessonFile]) -> list[LessonFile]:
     """The built lessons whose stored outputs were made from other records, in order."""
     stamps = _stamps()
     return [lesson for lesson in lessons if lesson.built and stamps.get(lesson.stem) != records_hash(lesson)]
 
 
-def stamp(lesson: Lesson) -> None:
+def stamp(lesson: LessonFile) -> None:
     """Note that a lesson's stored outputs were made from the records that there are now."""
     stamps = _stamps() | {lesson.stem: records_hash(lesson)}
     write(STAMPS, json.dumps(stamps, indent=1, sort_keys=True) + "\n")
 
 
-def records_hash(lesson: Lesson) -> str:
+def records_hash(lesson: LessonFile) -> str:
     """A hash of what is recorded in every lesson whose experiments a notebook shows, and in its own."""
     cells = read_notebook(lesson.notebook)["cells"]
     source = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.commands import recording
+from course_utils.measure.compiler import compiler
 from course_utils.records import lessons, store
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson
@@ -169,7 +170,7 @@ def _nvidia_driver() -> str:
 
 
 def _compiler() -> Finding:
-    if path := recording.compiler():
+    if path := compiler():
         return Finding("C++ compiler", "ok", path)
     chosen = os.environ.get("CXX")
     install = {

@@ -12,7 +12,6 @@ import datetime
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from course_utils.measure.compiler import compiler
 from course_utils.records import lessons, store
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
@@ -49,12 +49,6 @@ class RecordingError(RuntimeError):
 
 
 # What a lesson needs, and what there is
-
-
-def compiler() -> str | None:
-    """The C++ compiler that torch.compile would use, if there is one."""
-    default = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
-    return shutil.which(os.environ.get("CXX") or default)
 
 
 def satisfied(here: Environment) -> set[str]:

@@ -1,18 +1,9 @@
 """Exercises: a check for each, that runs without a GPU and answers a wrong turn with a hint of its own.
 
-One module for each lesson, ``course_utils/exercises/<slug>.py``, with one check for each exercise. A check is a
-function with the decorator :func:`exercise`. It looks at what the learner's answer *does* on cases that the learner
-does not see, never at its text::
+A lesson's ``checks.py`` has one check for each exercise: a function with the decorator :func:`exercise`. It looks at
+what the learner's answer *does* on cases that the learner does not see, never at its text::
 
-    @exercise(
-        "Double it",
-        right="Every number comes back twice as large.",
-        hints={
-            "squares": "You square the number. Which input tells squaring and doubling apart?",
-            "prints": "You print the number. The caller gets nothing.",
-            "in_place": "You change the list that was passed in. The caller may still need it.",
-        },
-    )
+    @exercise
     def check_double(answer):
         if ask(answer, 3) == 9:
             return "squares"
@@ -21,24 +12,40 @@ does not see, never at its text::
         return None
 
 The check returns the key of a hint, or None if the answer is right, or raises :class:`NotRight` with a sentence about a
-mistake that nobody foresaw. The notebook's cell ends with ``check_double(double)``, which shows a :class:`Feedback`.
+mistake that nobody foresaw. The words are in ``hints.yml`` beside it::
 
-The starting cell defines a function that raises ``NotImplementedError`` or returns None, or a name that is None; the
-check then says "Not answered yet". Starting cells and solutions use nothing of the notebook but its imports.
-Each lesson's ``wrong_answers.py`` holds one wrong answer for each hint; ``tests/lessons/test_exercises.py`` runs
-them, the starting cells and the solutions.
+    check_double:
+      name: Double it
+      right: Every number comes back twice as large.
+      hints:
+        squares: You square the number. Which input tells squaring and doubling apart?
+        prints: You print the number. The caller gets nothing.
+        in_place: You change the list that was passed in. The caller may still need it.
+
+The notebook's cell ends with ``check_double(double)``, which shows a :class:`Feedback`. The starting cell defines a
+function that raises ``NotImplementedError`` or returns None, or a name that is None; the check then says "Not answered
+yet". Starting cells and solutions use nothing of the notebook but its imports. Each lesson's ``wrong_answers.py`` holds
+one wrong answer for each hint; ``tests/lessons/test_exercises.py`` runs them, the starting cells and the solutions.
 """
 
 from __future__ import annotations
 
+import functools
 import html
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
+
+import yaml
 
 Outcome = Literal["right", "not yet", "not answered"]
 _OPENINGS: Mapping[str, str] = {"right": "Right.", "not yet": "Not yet.", "not answered": "Not answered yet."}
+# What `recognise` says of values that none of the ways leads to.
+UNKNOWN = "unknown"
 
 
 class NotRight(Exception):  # noqa: N818 - it reads as what it says about the answer
@@ -87,14 +94,7 @@ class Exercise:
     examine: Callable[[Any], str | None]
 
     def __call__(self, answer: Any) -> Feedback:
-        """Check an answer.
-
-        Args:
-            answer: what the exercise asks for, usually a function.
-
-        Returns:
-            Feedback, which shows itself. A wrong answer is never an exception.
-        """
+        """Check an answer, usually a function. A wrong answer is never an exception."""
         if answer is None or answer is ...:
             return self._not_answered()
         try:
@@ -118,78 +118,87 @@ class Exercise:
         return Feedback("not answered", f"Write your answer to “{self.name}” above and run the cell again.")
 
 
-def exercise(name: str, *, right: str, hints: Mapping[str, str]) -> Callable[[Callable[[Any], str | None]], Exercise]:
-    """Make a check out of a function that examines an answer. See the top of this module.
-
-    Args:
-        name: the exercise's name, as its heading in the notebook has it.
-        right: what to say about a right answer.
-        hints: a key for each misconception (three at least), and its hint.
-    """
-
-    def decorate(examine: Callable[[Any], str | None]) -> Exercise:
-        return Exercise(name, right, hints, examine)
-
-    return decorate
+@functools.cache
+def _words(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def _unimplemented(error: NotImplementedError) -> NotAnswered | NotRight:
+def exercise(examine: Callable[[Any], str | None]) -> Exercise:
+    """Make a check out of a function that examines an answer, with its words from the lesson's ``hints.yml``."""
+    words = _words(Path(sys.modules[examine.__module__].__file__).with_name("hints.yml"))
+    return Exercise(**words[examine.__name__], examine=examine)
+
+
+def _not_implemented(error: NotImplementedError) -> NotAnswered | NotRight:
     """The starting cell raises the bare error; one with a message is PyTorch's, about an operation that it lacks."""
     return NotRight(f"Your code raised NotImplementedError: {error}") if error.args else NotAnswered()
+
+
+def ask(answer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the learner's function on a hidden case; NotRight says if it is none, or raises.
+
+    NotAnswered is raised where it raises ``NotImplementedError`` or returns None or ``...``: the starting cell,
+    untouched.
+    """
+    result = effect(answer, *args, **kwargs)
+    if result is None or result is ...:
+        raise NotAnswered
+    return result
+
+
+def effect(answer: Any, *args: Any, **kwargs: Any) -> Any:
+    """The same for a function that works by its effect: returning None is no sign that nobody has begun."""
+    if not callable(answer):
+        raise NotRight(f"A function is asked for, and this is {type(answer).__name__}: pass it without calling it.")
+    try:
+        return answer(*args, **kwargs)
+    except NotImplementedError as error:
+        raise _not_implemented(error) from None
+    except Exception as error:
+        raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
 
 
 def listed(values: Any, at_most: int = 1000) -> list[Any]:
     """Take what a learner returned as a list. Generators are run here, where their errors are the learner's.
 
-    Args:
-        values: what the learner returned.
-        at_most: more than this is taken for a loop without an end.
-
-    Returns:
-        The values.
-
     Raises:
         NotAnswered: if a generator raises ``NotImplementedError``.
-        NotRight: if it is not iterable, has no end, or raises; the message says what.
+        NotRight: if it is not iterable, raises, or has more than ``at_most`` values: a loop without an end.
     """
-    try:
-        found = list(itertools.islice(values, at_most + 1))
-    except NotImplementedError as error:
-        raise _unimplemented(error) from None
-    except TypeError as error:
-        if not isinstance(values, Iterable):
-            raise NotRight(f"A list is asked for, and you return {type(values).__name__}.") from None
-        raise NotRight(f"Your code raised TypeError: {error}") from error
-    except Exception as error:
-        raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
-    if len(found) > at_most:
+    if not isinstance(values, Iterable):
+        raise NotRight(f"A list is asked for, and you return {type(values).__name__}.")
+    kept = effect(lambda: list(itertools.islice(values, at_most + 1)))
+    if len(kept) > at_most:
         raise NotRight(f"What you return has more than {at_most} values, or no end.")
-    return found
+    return kept
 
 
-def ask(answer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call the learner's function on a hidden case.
-
-    Args:
-        answer: the learner's function.
-        *args: for it.
-        **kwargs: for it.
-
-    Returns:
-        What it returns.
-
-    Raises:
-        NotAnswered: if it raises ``NotImplementedError`` or returns None or ``...``: the starting cell, untouched.
-        NotRight: if it is no function, or raises; the message says what.
-    """
-    if not callable(answer):
-        raise NotRight(f"A function is asked for, and this is {type(answer).__name__}: pass it without calling it.")
+def number(value: Any, wanted: str = "A number") -> float:
+    """A number of Python, NumPy or torch that a learner returned; NotRight says what was ``wanted`` if it is none."""
     try:
-        result = answer(*args, **kwargs)
-    except NotImplementedError as error:
-        raise _unimplemented(error) from None
-    except Exception as error:
-        raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
-    if result is None or result is ...:
-        raise NotAnswered
-    return result
+        # float() takes texts and truth values for numbers.
+        return float(None if isinstance(value, bool | str | bytes) else value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError, RuntimeError):
+        raise NotRight(f"{wanted} is asked for, and you return {type(value).__name__}.") from None
+
+
+def truth(value: Any) -> bool:
+    """True or False, of Python, NumPy or torch."""
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool"):
+        return bool(value)
+    raise NotRight(f"True or False is asked for, and you return {type(value).__name__}.")
+
+
+def recognise(
+    given: Sequence[float],
+    ways: Mapping[str | None, Callable[..., float]],
+    cases: Sequence[Sequence[Any]],
+    rel_tol: float = 1e-6,
+) -> str | None:
+    """The key of the formula that leads to what was given on all cases, or :data:`UNKNOWN`."""
+    for key, way in ways.items():
+        if all(math.isclose(value, way(*case), rel_tol=rel_tol) for value, case in zip(given, cases, strict=True)):
+            return key
+    return UNKNOWN

@@ -7,11 +7,11 @@ inside.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import importlib
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.measure.fresh import Fresh, Switches, fresh
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Every backend computes the same function and rounds in another order. The norm of the difference from float64 stays
 # below this many machine epsilons of the dtype, forward and backward.
 TOLERANCE_EPSILONS = 8
@@ -61,43 +60,16 @@ class Backend:
     reason: str = ""
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
-        """Compute attention by this backend and no other.
-
-        Args:
-            q: queries, float ``[batch, heads, length, head_size]``.
-            k: keys, ``[batch, heads, keys, head_size]``.
-            v: values, the shape of ``k``.
-            is_causal: whether a query sees only keys up to its own position; needs as many keys as queries.
-
-        Returns:
-            The shape, dtype and device of ``q``.
-
-        Raises:
-            ValueError: if shapes, dtypes or devices do not fit, or SDPA's kernel does not take such inputs; the message
-                names the argument.
-            RuntimeError: if this backend is not available; the message says why.
+        """Compute attention by this backend and no other; q, k and v are ``[batch, heads, length, head_size]``.
 
         Example:
             >>> q = torch.randn(1, 2, 16, 8)
             >>> attention_backends("cpu", torch.float32, 8)["math"].run(q, q, q).shape
             torch.Size([1, 2, 16, 8])
         """
-        self._must_run(q, k, v, is_causal)
-        with _switches_kept():
+        with Switches.kept():
             self.select()
-            try:
-                return self.attend(q, k, v, is_causal)
-            except RuntimeError as error:
-                if self.sdpa is None or "No available kernel" not in str(error):
-                    raise
-                with warnings.catch_warnings(record=True) as caught, contextlib.suppress(RuntimeError):
-                    warnings.simplefilter("always")
-                    self.attend(q, k, v, is_causal)
-                reason = _why(self.sdpa, [str(warning.message) for warning in caught]) or "torch gives no reason"
-                raise ValueError(
-                    f"{self.name} does not take these q, k and v, {list(q.shape)}, {q.dtype} on {q.device} ({reason}): "
-                    "change them, or take another backend"
-                ) from error
+            return self.attend(q, k, v, is_causal)
 
     def select(self) -> None:
         """Allow SDPA no other kernel than this one, from now on."""
@@ -110,20 +82,10 @@ class Backend:
     ) -> Fresh:
         """Make a case for :func:`course_utils.compare`. The switches are set once, outside of what is timed.
 
-        Args:
-            q: as for :meth:`run`; likewise ``k``, ``v`` and ``is_causal``.
-            k: see ``q``.
-            v: see ``q``.
-            is_causal: see ``q``.
-            backward: whether to compute the gradients of q, k and v as well, for a gradient of ``v``'s values.
-
-        Returns:
-            A case that returns the output, or the three gradients.
-
-        Raises:
-            ValueError: as for :meth:`run`; likewise ``RuntimeError``.
+        With ``backward`` it returns the gradients of q, k and v, for a gradient of q's values, and the output without.
         """
-        self._must_run(q, k, v, is_causal)
+        if not self.available:
+            raise RuntimeError(f"{self.name} is not available here: {self.reason}")
         return fresh(self._built, q, k, v, is_causal, backward)
 
     def _built(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool, backward: bool) -> Any:
@@ -133,31 +95,6 @@ class Backend:
         inputs = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
         upstream = q.detach().roll(1, dims=-1)
         return lambda: torch.autograd.grad(self.attend(*inputs, is_causal), inputs, upstream)
-
-    def _must_run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> None:
-        if not self.available:
-            raise RuntimeError(f"{self.name} is not available here: {self.reason}")
-        for name, tensor in (("q", q), ("k", k), ("v", v)):
-            if not isinstance(tensor, torch.Tensor):
-                raise ValueError(f"{name} is a tensor [batch, heads, length, head_size], got {type(tensor).__name__}")
-        if q.dim() != 4:
-            raise ValueError(f"q is [batch, heads, length, head_size], got {list(q.shape)}")
-        for name, tensor in (("k", k), ("v", v)):
-            if tensor.dim() != 4 or tensor.shape[:2] != q.shape[:2] or tensor.shape[-1] != q.shape[-1]:
-                raise ValueError(
-                    f"{name} has the batch, heads and head_size of q, {list(q.shape)}; got {list(tensor.shape)}"
-                )
-            if tensor.dtype != q.dtype or tensor.device != q.device:
-                raise ValueError(
-                    f"{name} is {tensor.dtype} on {tensor.device}, and q is {q.dtype} on {q.device}: use .to(q)"
-                )
-        if k.shape != v.shape:
-            raise ValueError(f"v has the shape of k, {list(k.shape)}; got {list(v.shape)}")
-        if is_causal and q.shape[2] != k.shape[2]:
-            raise ValueError(
-                f"is_causal needs as many keys as queries, got {k.shape[2]} and {q.shape[2]}: backends differ in which "
-                "corner they align the mask to"
-            )
 
 
 def attention_backends(
@@ -169,23 +106,10 @@ def attention_backends(
     training: bool = False,
     compiled: bool = False,
 ) -> dict[str, Backend]:
-    """Try every route to attention on a small input of this kind.
+    """Try every route to attention on a small input of this kind; those that are not available say why.
 
-    Args:
-        device: where the tensors will be.
-        dtype: theirs: float16, bfloat16, float32 or float64.
-        head_size: theirs.
-        heads: theirs. It matters to FlexAttention alone, which is compiled anew for another number.
-        training: whether gradients are needed as well.
-        compiled: whether to try FlexAttention, too: it has to be compiled first, which takes seconds and needs a
-            compiler.
-
-    Returns:
-        All routes by name, in a fixed order. Those that are not available say why.
-
-    Raises:
-        ValueError: if the device is not there, the dtype is none of the four, or head_size or heads is no
-            positive number.
+    The number of heads matters to FlexAttention alone, which is compiled anew for another one. It is tried only if
+    ``compiled`` is set: compiling takes seconds, and needs a compiler.
 
     Source:
         The rules behind the answers: aten/src/ATen/native/transformers/sdp_utils_cpp.h, sdp_utils_cpp.cpp (CPU) and
@@ -196,36 +120,22 @@ def attention_backends(
         >>> backends["flash"].available, backends["cudnn"].available
         (True, False)
     """
-    device = _device(device)
-    if dtype not in DTYPES:
-        names = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
-        raise ValueError(f"dtype is one of {names}, got {dtype!r}")
-    _check_counts(head_size=head_size, heads=heads)
-    found = [
-        _tried(Backend(name, _sdpa, sdpa=name), device, dtype, head_size, heads, training) for name in _SDPA_SWITCHES
-    ]
-    if compiled:
-        found.append(_tried(Backend("flex", _flex), device, dtype, head_size, heads, training))
-    else:
-        found.append(Backend("flex", _flex, available=False, reason="not tried here: it has to be compiled first"))
-    for name, attend in (("xformers", _xformers), ("flash-attn", _flash_attn), ("transformer-engine", _te)):
-        found.append(_tried(Backend(name, attend), device, dtype, head_size, heads, training))
-    return {backend.name: backend for backend in found}
+    device = torch.device(device)
+    routes = [Backend(name, _sdpa, sdpa=name) for name in _SDPA_SWITCHES]
+    routes += [Backend("flex", _flex), Backend("xformers", _xformers), Backend("flash-attn", _flash_attn)]
+    routes += [Backend("transformer-engine", _te)]
+    tried = {}
+    for route in routes:
+        if route.attend is _flex and not compiled:
+            reason = "not tried here: it has to be compiled first"
+            tried[route.name] = dataclasses.replace(route, available=False, reason=reason)
+        else:
+            tried[route.name] = _tried(route, device, dtype, head_size, heads, training)
+    return tried
 
 
 def available(backends: dict[str, Backend]) -> dict[str, Backend]:
-    """Those backends that can be used.
-
-    Args:
-        backends: from :func:`attention_backends`.
-
-    Returns:
-        A part of them, in the same order.
-
-    Example:
-        >>> "math" in available(attention_backends("cpu", torch.float32))
-        True
-    """
+    """Those backends that can be used."""
     return {name: backend for name, backend in backends.items() if backend.available}
 
 
@@ -235,13 +145,7 @@ def that_run(
     """Leave out of a sweep what does not run at each of its points: a warning says which, and why.
 
     A backend that was right on a small input may refuse a longer one, or run out of memory. Each case is called once.
-
-    Args:
-        make_cases: called with each value; returns cases from :meth:`Backend.case`, the baseline first.
-        values: the points of the sweep.
-
-    Returns:
-        A function for :func:`course_utils.sweep`. It gives the cases that ran everywhere, and always the baseline.
+    The result is for :func:`course_utils.sweep`. It gives the cases that ran everywhere, and always the baseline.
 
     Example:
         >>> backends = available(attention_backends("cpu", torch.float32))
@@ -256,7 +160,7 @@ def that_run(
         for name, case in list(make_cases(value).items())[1:]:
             if name in refused:
                 continue
-            with _switches_kept():
+            with Switches.kept():
                 try:
                     case.build()()
                 except Exception as error:  # a package may raise what it likes
@@ -269,14 +173,7 @@ def that_run(
 def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
     """Attention in float64 on the CPU, by its definition: what others are held against.
 
-    Args:
-        q: ``[..., length, head_size]``, on any device and of any floating-point dtype.
-        k: likewise, ``[..., keys, head_size]``.
-        v: the shape of ``k``.
-        is_causal: whether a query sees only keys up to its own position.
-
-    Returns:
-        float64 on the CPU, the shape of ``q``. Gradients flow through it.
+    q is ``[..., length, head_size]`` of any dtype and on any device, and gradients flow through.
 
     Example:
         >>> q = torch.randn(1, 2, 16, 8)
@@ -293,22 +190,10 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Norm of the difference, relative to the norm of what was expected; both in float64.
 
-    Args:
-        actual: any shape, dtype and device.
-        expected: the same shape.
-
-    Returns:
-        0 if they are equal.
-
-    Raises:
-        ValueError: if the shapes differ.
-
     Example:
         >>> relative_error(torch.tensor([1.0, 1.5]), torch.tensor([1.0, 1.0])) == 0.5 / 2**0.5
         True
     """
-    if actual.shape != expected.shape:
-        raise ValueError(f"actual has the shape of expected, {list(expected.shape)}; got {list(actual.shape)}")
     actual, expected = (tensor.detach().to("cpu").double() for tensor in (actual, expected))
     return ((actual - expected).norm() / expected.norm()).item()
 
@@ -316,13 +201,8 @@ def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
 def assert_close(expected: Any, actual: Any) -> None:
     """A check for :func:`course_utils.compare`: tensors, or tuples of them, agree as two backends can.
 
-    Args:
-        expected: the baseline's output.
-        actual: the case's output. None is passed over: a case that computes something else on purpose.
-
-    Raises:
-        AssertionError: if a relative error exceeds twice ``TOLERANCE_EPSILONS`` epsilons of the dtype; twice, because
-            both have an error.
+    The relative error may be twice ``TOLERANCE_EPSILONS`` epsilons of the dtype; twice, because both have an error. A
+    case that returns None is passed over: it computes something else on purpose.
 
     Example:
         >>> assert_close(torch.ones(3), torch.ones(3) + 1e-7)
@@ -330,10 +210,10 @@ def assert_close(expected: Any, actual: Any) -> None:
     if actual is None:
         return
     pairs = zip(expected, actual, strict=True) if isinstance(expected, tuple) else [(expected, actual)]
-    for one, other in pairs:
-        error, allowed = relative_error(other, one), 2 * TOLERANCE_EPSILONS * torch.finfo(one.dtype).eps
+    for wanted, got in pairs:
+        error, allowed = relative_error(got, wanted), 2 * TOLERANCE_EPSILONS * torch.finfo(wanted.dtype).eps
         if not error <= allowed:
-            raise AssertionError(f"the relative error is {error:.1e}, and {allowed:.1e} is allowed for {one.dtype}")
+            raise AssertionError(f"the relative error is {error:.1e}, and {allowed:.1e} is allowed for {wanted.dtype}")
 
 
 class _Recorder(TorchDispatchMode):
@@ -354,9 +234,6 @@ def kernel_of(call: Callable[[], Any]) -> str:
     It is for one call of attention. Of a whole model it names the first fused kernel alone, and any softmax counts as
     ``math``: to be sure of a model, forbid math with ``sdpa_kernel`` in a test. Of code inside of ``torch.compile`` it
     tells nothing.
-
-    Args:
-        call: a function without arguments. It is called once.
 
     Returns:
         ``flash``, ``efficient``, ``cudnn`` or another fused kernel of SDPA; ``math`` if it took a softmax apart from
@@ -382,9 +259,6 @@ def kernel_of(call: Callable[[], Any]) -> str:
 def choice_of(call: Callable[[], Any]) -> tuple[str, str]:
     """Find out which kernel SDPA chooses for a call, and what torch has against flash where flash is refused.
 
-    Args:
-        call: a function without arguments that calls SDPA once.
-
     Returns:
         The kernel, as :func:`kernel_of` names it, or ``raises ...``; and the reason against flash in torch's words,
         empty if flash can be used.
@@ -400,7 +274,7 @@ def choice_of(call: Callable[[], Any]) -> tuple[str, str]:
         chosen = kernel_of(call)
     except Exception as error:  # whatever this device has against the input
         return f"raises {type(error).__name__}", _first_sentence(str(error))
-    with _switches_kept(), warnings.catch_warnings(record=True) as caught:
+    with Switches.kept(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         Backend("flash", _sdpa, sdpa="flash").select()
         try:
@@ -412,19 +286,7 @@ def choice_of(call: Callable[[], Any]) -> tuple[str, str]:
 
 
 def choices_of(calls: Mapping[str, Callable[[], Any]]) -> list[dict[str, str]]:
-    """Which kernel SDPA chooses for each of some calls: rows for :func:`course_utils.tabulate`.
-
-    Args:
-        calls: what to call it, to a function without arguments that calls SDPA once.
-
-    Returns:
-        Rows of ``call``, ``kernel`` and ``against flash``: see :func:`choice_of`.
-
-    Example:
-        >>> q = torch.randn(1, 2, 16, 8)
-        >>> choices_of({"plain": lambda: functional.scaled_dot_product_attention(q, q, q)})
-        [{'call': 'plain', 'kernel': 'flash', 'against flash': ''}]
-    """
+    """Rows for :func:`course_utils.tabulate`: what :func:`choice_of` says of each of some calls."""
     rows = []
     for name, call in calls.items():
         kernel, reason = choice_of(call)
@@ -437,34 +299,23 @@ def errors_of(
 ) -> dict[str, float | str | None]:
     """How far a backend is from float64, on causal attention over 1024 positions, and which kernel ran.
 
-    Args:
-        backend: what to try.
-        device: where.
-        dtype: of the inputs. Both sides see the same rounded inputs.
-        head_size: of the inputs.
-        heads: of the inputs. From the fourth head on, they repeat the first three.
+    Both sides see the same rounded inputs; from the fourth head on, they repeat the first three.
 
     Returns:
         ``output`` and ``gradient``, the largest of the three gradients: norm of the error, relative to that of the
         reference. ``ran``: what :func:`kernel_of` saw in the forward pass, or ``compiled``. None where the backend is
         not available.
 
-    Raises:
-        ValueError: if the device is not there, or head_size or heads is no positive number.
-
     Example:
         >>> errors_of(attention_backends("cpu", torch.float32)["flash"], "cpu", torch.float32)["output"] < 1e-5
         True
     """
-    device = _device(device)
-    _check_counts(head_size=head_size, heads=heads)
     if not backend.available:
         return {"output": None, "gradient": None, "ran": None}
     tensors, *wanted = _exact(dtype, head_size)
     # Heads do not touch each other, so the reference need not know of those that repeat.
     inputs = [each[:, torch.arange(heads) % _TRIAL_HEADS].to(device).requires_grad_() for each in tensors]
-    backend._must_run(*inputs, is_causal=True)
-    with _switches_kept():
+    with Switches.kept():
         backend.select()
         outputs: list[torch.Tensor] = []
 
@@ -477,7 +328,7 @@ def errors_of(
         upstream = inputs[0].detach().roll(1, dims=-1)
         got = [outputs[0], *torch.autograd.grad(outputs[0], inputs, upstream)]
     kept = slice(0, min(heads, _TRIAL_HEADS))
-    errors = [relative_error(one[:, kept], other[:, kept]) for one, other in zip(got, wanted, strict=True)]
+    errors = [relative_error(ours[:, kept], exact[:, kept]) for ours, exact in zip(got, wanted, strict=True)]
     return {"output": errors[0], "gradient": max(errors[1:]), "ran": ran}
 
 
@@ -495,40 +346,11 @@ def _exact(dtype: torch.dtype, head_size: int) -> tuple[Any, ...]:
 # Trying
 
 
-@contextlib.contextmanager
-def _switches_kept() -> Iterator[None]:
-    before = Switches.now()
-    try:
-        yield
-    finally:
-        before.restore()
-
-
-def _device(device: str | torch.device) -> torch.device:
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except Exception as error:  # each backend refuses in its own way: RuntimeError, AssertionError, NotImplementedError
-        raise ValueError(
-            f"device {str(device)!r} cannot be used by this torch ({_sentence(error)}): pass 'cpu', or what "
-            "torch.accelerator.current_accelerator() returns"
-        ) from error
-    if found.type == "meta":
-        raise ValueError("device 'meta' holds no numbers, so nothing can be tried on it: pass 'cpu'")
-    return found
-
-
-def _check_counts(**counts: Any) -> None:
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} is a positive whole number, got {count!r}")
-
-
 def _tried(
     backend: Backend, device: torch.device, dtype: torch.dtype, head_size: int, heads: int, training: bool
 ) -> Backend:
     """The backend, or the same one marked as unavailable with the reason."""
-    with _switches_kept(), warnings.catch_warnings(record=True) as caught:
+    with Switches.kept(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             refusal = _trial(backend, device, dtype, head_size, heads, training)
@@ -536,7 +358,7 @@ def _tried(
             refusal = _why(backend.sdpa, [str(warning.message) for warning in caught]) or _sentence(error)
     if refusal is None:
         return backend
-    return Backend(backend.name, backend.attend, backend.sdpa, available=False, reason=refusal)
+    return dataclasses.replace(backend, available=False, reason=refusal)
 
 
 def _trial(

@@ -29,12 +29,6 @@ class Digits:
 def load_digits_split(seed: int = 0) -> Digits:
     """Load the digits in a random order and keep a fifth of them for testing.
 
-    Args:
-        seed: for the order.
-
-    Returns:
-        The digits, on the CPU.
-
     Source:
         https://scikit-learn.org/1.7/modules/generated/sklearn.datasets.load_digits.html (scikit-learn 1.7), from the
         UCI data set "Optical Recognition of Handwritten Digits".

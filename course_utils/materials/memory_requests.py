@@ -32,30 +32,15 @@ class Requests:
     moments: int
 
     def sizes(self, length: int) -> list[int]:
-        """Bytes of each request.
-
-        Args:
-            length: tokens in a row.
-
-        Returns:
-            The sizes, in the order of ``blocks``.
-        """
+        """Bytes of each request, with ``length`` tokens in a row."""
         longer = length - self.length
         pairs = zip(self.blocks, self.bytes_per_token, strict=True)
         return [block.size_bytes + longer * growth for block, growth in pairs]
 
     def events(self, length: int, label: Any, factor: int = 1) -> list[Event]:
-        """The requests and releases, in the order of the trace.
+        """The requests and releases, in the order of the trace, with all sizes ``factor`` times as large.
 
         What outlives the traced call is freed at its end, except an optimizer's state.
-
-        Args:
-            length: tokens in a row.
-            label: what the names of the blocks begin with.
-            factor: by what all sizes are multiplied.
-
-        Returns:
-            Events for :func:`course_utils.simulate_allocator`.
         """
         at: list[list[Event]] = [[] for _ in range(self.moments + 1)]
         for number, (block, size) in enumerate(zip(self.blocks, self.sizes(length), strict=True)):
@@ -67,15 +52,7 @@ class Requests:
 
 
 def trace_requests(work: Callable[[int], Any], model: torch.nn.Module, lengths: tuple[int, int] = (32, 96)) -> Requests:
-    """Trace a step at two lengths, on the CPU.
-
-    Args:
-        work: called with a length; does the step.
-        model: whose weights were there before, and are no request.
-        lengths: two lengths, the shorter one first.
-
-    Returns:
-        The requests.
+    """Trace a step at two lengths, on the CPU. The model's weights were there before, and are no request.
 
     Raises:
         ValueError: if the step does other things at the two lengths, or a size is no straight line over the length.
@@ -123,12 +100,7 @@ def training_events(
 
     Returns:
         The events, and after how many of them each step ends.
-
-    Raises:
-        ValueError: if ``order`` is another one.
     """
-    if order not in ORDERS:
-        raise ValueError(f"order is one of {', '.join(ORDERS)}; got {order!r}")
     events: list[Event] = [Allocate(name, factor * weight.nbytes) for name, weight in model.named_parameters()]
     warm_up = kinds["warm-up"].events(max(lengths), "warm-up", factor) if order.endswith("warm-up") else []
     if order == "buckets":
@@ -143,11 +115,7 @@ def training_events(
 
 
 def summary(run: AllocatorRun, ends: Sequence[int]) -> dict[str, Any]:
-    """The numbers of a run that a table shows.
-
-    Args:
-        run: a simulated training.
-        ends: after how many events each step ends.
+    """The numbers of a simulated training that a table shows; ``ends`` is after how many events each step ends.
 
     Returns:
         ``peak allocated`` and ``peak reserved`` in bytes; ``unused``, the share of peak reserved memory that tensors

@@ -16,9 +16,6 @@ class Block(nn.Module):
     Args:
         width: size of a token's vector.
         heads: attention heads; ``width`` is a multiple of it.
-
-    Raises:
-        ValueError: if ``width`` is no multiple of ``heads``.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -33,14 +30,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attend to earlier tokens, then transform each token.
-
-        Args:
-            x: float ``[batch, length, width]``.
-
-        Returns:
-            The same shape and dtype.
-        """
+        """Attend to earlier tokens, then transform each token: ``[batch, length, width]``, in and out."""
         batch, length, width = x.shape
         q, k, v = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -57,9 +47,6 @@ class GPT(nn.Module):
         width: size of a token's vector.
         layers: number of blocks.
         heads: attention heads of each block.
-
-    Raises:
-        ValueError: if ``width`` is no multiple of ``heads``.
 
     Example:
         >>> GPT(width=32, layers=1, heads=2)(torch.zeros(2, 8, dtype=torch.int64)).shape
@@ -82,17 +69,7 @@ class GPT(nn.Module):
             nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Predict the token after each token.
-
-        Args:
-            tokens: int64 ``[batch, length]``; ``length`` is at most ``context``.
-
-        Returns:
-            Logits, float ``[batch, length, vocabulary]``.
-
-        Raises:
-            ValueError: if the sequence is longer than ``context``.
-        """
+        """Predict the token after each token: logits ``[batch, length, vocabulary]`` of int64 ``[batch, length]``."""
         length = tokens.shape[1]
         if length > self.context:
             raise ValueError(f"tokens has length {length}, and this model's context is {self.context}")
@@ -112,9 +89,6 @@ class LSTMLanguageModel(nn.Module):
         layers: layers of the RNN.
         cell: ``lstm`` or ``gru``.
 
-    Raises:
-        ValueError: if ``cell`` is another one.
-
     Example:
         >>> LSTMLanguageModel(width=32)(torch.zeros(2, 8, dtype=torch.int64)).shape
         torch.Size([2, 8, 256])
@@ -122,21 +96,12 @@ class LSTMLanguageModel(nn.Module):
 
     def __init__(self, vocabulary: int = 256, width: int = 256, layers: int = 1, cell: str = "lstm") -> None:
         super().__init__()
-        if cell not in ("lstm", "gru"):
-            raise ValueError(f"cell is 'lstm' or 'gru', got {cell!r}")
         self.embedding = nn.Embedding(vocabulary, width)
-        self.rnn = (nn.LSTM if cell == "lstm" else nn.GRU)(width, width, num_layers=layers, batch_first=True)
+        self.rnn = {"lstm": nn.LSTM, "gru": nn.GRU}[cell](width, width, num_layers=layers, batch_first=True)
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Predict the token after each token.
-
-        Args:
-            tokens: int64 ``[batch, length]``.
-
-        Returns:
-            Logits, float ``[batch, length, vocabulary]``.
-        """
+        """Predict the token after each token: logits ``[batch, length, vocabulary]`` of int64 ``[batch, length]``."""
         hidden, _ = self.rnn(self.embedding(tokens))
         return self.head(hidden)
 
@@ -144,14 +109,8 @@ class LSTMLanguageModel(nn.Module):
 def rnn_operations(hidden: int, length: int = 32, batch: int = 32, gates: int = 4) -> int:
     """Floating-point operations of the products in one RNN layer's forward pass, its input as wide as its state.
 
-    Args:
-        hidden: size of the state and of the input.
-        length: time steps.
-        batch: sequences.
-        gates: 4 for an LSTM, 3 for a GRU.
-
-    Returns:
-        Two for each weight (a multiplication and an addition), in each time step of each sequence.
+    Two for each weight (a multiplication and an addition), in each time step of each sequence. An LSTM has 4 gates, a
+    GRU 3.
 
     Example:
         >>> rnn_operations(128)
@@ -164,10 +123,7 @@ class MLP(nn.Sequential):
     """Linear layers with ReLU between them.
 
     Args:
-        widths: size of the input, of each hidden layer, and of the output; two numbers or more.
-
-    Raises:
-        ValueError: if there are fewer than two widths.
+        widths: size of the input, of each hidden layer, and of the output.
 
     Example:
         >>> MLP((64, 32, 10))(torch.zeros(5, 64)).shape
@@ -175,8 +131,6 @@ class MLP(nn.Sequential):
     """
 
     def __init__(self, widths: Sequence[int] = (64, 512, 512, 10)) -> None:
-        if len(widths) < 2:
-            raise ValueError(f"widths needs the size of the input and of the output at least, got {list(widths)}")
         layers: list[nn.Module] = []
         for inputs, outputs in itertools.pairwise(widths):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]

@@ -13,9 +13,6 @@ import torch
 def page_faults(fn: Callable[[], Any]) -> int | None:
     """Count the page faults of one call: pages that the operating system had to find or fill while it ran.
 
-    Args:
-        fn: the code. It is called once.
-
     Returns:
         Minor page faults of this process during the call; None where the system does not count them (Windows).
 
@@ -40,12 +37,6 @@ def lock_pages(tensor: torch.Tensor) -> torch.Tensor:
 
     The lock ends when the memory is unmapped. Whole pages are locked, so give it memory of its own (``mmap``).
 
-    Args:
-        tensor: a CPU tensor.
-
-    Returns:
-        The same tensor.
-
     Raises:
         OSError: if this system has no ``mlock``, or does not allow this process to lock so much.
 
@@ -63,11 +54,7 @@ def lock_pages(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def can_lock(size_bytes: int) -> bool:
-    """Whether this process may lock that many bytes now. It tries.
-
-    Args:
-        size_bytes: how much.
-    """
+    """Whether this process may lock that many bytes now. It tries."""
     import mmap
 
     try:

@@ -37,22 +37,13 @@ class LibraryText:
 def library_text(size_bytes: int = 2**20) -> LibraryText:
     """Read the first ``size_bytes`` of the standard library's Python files, folder by folder, sorted by name.
 
-    Args:
-        size_bytes: how much.
-
-    Returns:
-        The bytes and where they come from. The tensor is shared: copy it before you change it.
-
-    Raises:
-        ValueError: if ``size_bytes`` is not positive, or more than the standard library has here.
+    The tensor is shared: copy it before you change it.
 
     Example:
         >>> text = library_text(4096)
         >>> text.data.shape, text.data.dtype
         (torch.Size([4096]), torch.uint8)
     """
-    if not isinstance(size_bytes, int) or size_bytes < 1:
-        raise ValueError(f"size_bytes is a positive number of bytes, got {size_bytes!r}")
     root = Path(sysconfig.get_paths()["stdlib"])
     parts: list[bytes] = []
     missing = size_bytes
@@ -86,27 +77,16 @@ def text_batches(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Cut random pieces out of a text for next-byte prediction. The same seed gives the same pieces on every device.
 
-    Args:
-        data: the text, uint8 ``[size]``.
-        batch: pieces in a batch.
-        length: bytes in a piece.
-        steps: batches.
-        seed: for the choice of the pieces.
-        device: where the batches go.
+    ``data`` is uint8, and a batch holds ``batch`` pieces of ``length`` bytes.
 
     Yields:
         ``(tokens, targets)``, int64 ``[batch, length]`` each; ``targets`` is one byte further on in the text.
-
-    Raises:
-        ValueError: if ``data`` is no uint8 vector, or shorter than one piece and its target.
 
     Example:
         >>> tokens, targets = next(text_batches(library_text(4096).data, batch=2, length=16, steps=1))
         >>> tokens.shape, bool((tokens[:, 1:] == targets[:, :-1]).all())
         (torch.Size([2, 16]), True)
     """
-    if data.dtype != torch.uint8 or data.dim() != 1:
-        raise ValueError(f"data must be a uint8 tensor of one dimension, got {data.dtype} of shape {list(data.shape)}")
     if len(data) <= length:
         raise ValueError(f"data has {len(data)} bytes, and a piece with its target needs {length + 1}: use more text")
     generator = torch.Generator().manual_seed(seed)

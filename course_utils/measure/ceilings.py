@@ -21,7 +21,7 @@ from course_utils.records.store import keep
 from course_utils.show.progress import progress
 
 # Samples of one ceiling: the best of them counts, so a few dozen are enough, and slow machines stop at the time.
-_SAMPLES, _SECONDS_EACH = 40, 0.4
+_SAMPLES, _SECONDS_EACH, _SECONDS_EACH_IN_TESTS = 40, 0.4, 0.05
 _EXPECTED_S = 4.0
 # What ceilings are called, on whatever machine.
 NAMES = (
@@ -58,8 +58,8 @@ def ceilings(name: str | None = None, *, device: Device | None = None) -> Ceilin
         >>> ceilings()["copy"].value > 1e8
         True
     """
-    found = _measured(device, torch.get_num_threads(), course_size())
-    return keep(dataclasses.replace(found, name=name))
+    measured = _measured(device, torch.get_num_threads(), course_size())
+    return keep(dataclasses.replace(measured, name=name))
 
 
 @lru_cache(maxsize=4)
@@ -72,17 +72,15 @@ def _measured(device: Device | None, threads: int, size: str) -> Ceilings:
     copy_bytes = scaled(cpu=min(4 * device.cache_bytes(), 2**28), cuda=2**30) if where != "mps" else 2**28
     n = scaled(cpu=1024, cuda=8192)
     link_bytes = 2**28
+    # What to call it: unit, how much of it one call does, and how to make the call.
     work: dict[str, tuple[str, float, Callable[[], Callable[[], Any]]]] = {
         "copy": ("B/s", 2 * copy_bytes, lambda: _copy(copy_bytes, where, where))
     }
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        if where == "cpu" and dtype is torch.float16:
-            continue  # most CPUs have no fp16 arithmetic: it is emulated, and no lesson measures against it
-        work[f"matmul {str(dtype).removeprefix('torch.')}"] = (
-            "FLOP/s",
-            2.0 * n**3,
-            lambda d=dtype: _matmul(n, d, where),
-        )
+    # Most CPUs have no fp16 arithmetic: it is emulated, and no lesson measures against it.
+    dtypes = (torch.float32, torch.bfloat16) if where == "cpu" else (torch.float32, torch.bfloat16, torch.float16)
+    for dtype in dtypes:
+        label = f"matmul {str(dtype).removeprefix('torch.')}"
+        work[label] = ("FLOP/s", 2.0 * n**3, lambda d=dtype: _matmul(n, d, where))
     if where == "cuda":
         work["matmul tfloat32"] = ("FLOP/s", 2.0 * n**3, lambda: _matmul(n, torch.float32, where, tf32=True))
         work["host to device"] = ("B/s", link_bytes, lambda: _copy(link_bytes, "pinned", where))
@@ -105,8 +103,9 @@ def _samples(device: Device, fn: Callable[[], Any], calls: int) -> tuple[float, 
     for _ in range(2):
         device.sample(fn, calls, "warm")
     samples: list[float] = []
+    allowed_s = _SECONDS_EACH_IN_TESTS if course_size() == "test" else _SECONDS_EACH
     started = time.perf_counter()
-    while len(samples) < _SAMPLES and (len(samples) < 5 or time.perf_counter() - started < _SECONDS_EACH):
+    while len(samples) < _SAMPLES and (len(samples) < 5 or time.perf_counter() - started < allowed_s):
         sample = device.sample(fn, calls, "warm")
         # Between events where there are any: the wait for the device at the end of a timing is no limit of the machine.
         samples.append(sample.elapsed_s if calls > 1 or sample.device_s is None else sample.device_s)
@@ -114,12 +113,10 @@ def _samples(device: Device, fn: Callable[[], Any], calls: int) -> tuple[float, 
 
 
 def _copy(size_bytes: int, source: str, target: str) -> Callable[[], Any]:
-    def place(where: str) -> torch.Tensor:
-        if where == "pinned":
-            return torch.randn(size_bytes // 4).pin_memory()
-        return torch.randn(size_bytes // 4, device=where)
-
-    a, b = place(source), place(target)
+    a, b = (
+        torch.randn(size_bytes // 4).pin_memory() if where == "pinned" else torch.randn(size_bytes // 4, device=where)
+        for where in (source, target)
+    )
     return lambda: b.copy_(a, non_blocking=True)
 
 

@@ -1,7 +1,7 @@
 """Clocks and meters of the device under test: how long calls take, what they allocate, how caches are emptied.
 
-One class for each kind of device. They hold everything that differs between a CPU and a GPU, so that the comparison
-itself (``timing.py``) is the same code everywhere and can be driven by a scripted device in a test.
+One class for each kind of device. They hold everything that differs between a CPU and a GPU, so that the rounds
+(``rounds.py``) are the same code everywhere and can be driven by a scripted device in a test.
 """
 
 from __future__ import annotations
@@ -56,18 +56,9 @@ def _quiet_stderr() -> Iterator[None]:
 
 
 def profiled_peak(fn: Callable[[], Any]) -> int:
-    """The most memory that torch's CPU allocator held during one call, above what it held before.
+    """The most bytes that torch's CPU allocator held during one call, above what it held before.
 
     Memory that was taken before any profiler watched is not known to it: releasing that goes unnoticed.
-
-    Args:
-        fn: the code; called once.
-
-    Returns:
-        Bytes.
-
-    Source:
-        See :meth:`Device.peak_memory`.
     """
     # The profiler below torch.profiler: that one imports torch.compile's machinery when it starts, 1.4 s.
     from torch.autograd.profiler import profile
@@ -88,7 +79,7 @@ class Device:
 
     Attributes:
         kind: ``cpu``, ``cuda`` or ``mps``.
-        clock: how ``elapsed_s`` is read, in words.
+        clock: how ``elapsed_s`` is read, in words; ``cold_clock`` with a cold cache.
         min_sample_s: a timing shorter than this gets more calls: far above the clock's resolution and its cost.
         min_cold_sample_s: the same with a cold cache. Each call is timed by itself there, and emptying the cache before
             it takes far longer than the call, so as few calls as the clock allows.
@@ -96,6 +87,7 @@ class Device:
 
     kind = "cpu"
     clock = "host clock"
+    cold_clock = "host clock, each call apart"
     # Where the buffer that empties the cache lives.
     _torch_device = "cpu"
     # A thousand times what reading the clock costs, and short enough that most timings escape the scheduler's tick.
@@ -106,22 +98,8 @@ class Device:
     def synchronize(self) -> None:
         """Wait until the device is idle. A CPU always is, once the call is back."""
 
-    def cold_clock(self) -> str:
-        """How ``elapsed_s`` is read with a cold cache, in words."""
-        return "host clock, each call apart"
-
     def sample(self, fn: Callable[[], Any], calls: int, cache: str) -> Sample:
-        """Time ``calls`` calls.
-
-        Args:
-            fn: the code.
-            calls: how many calls go into the timing.
-            cache: ``warm``: one timing around all calls; ``cold``: the caches are emptied before each call, outside
-                of the time.
-
-        Returns:
-            Seconds for one call.
-        """
+        """Time ``calls`` calls: all together, or one by one with a ``cold`` cache, emptied outside of the time."""
         # A garbage collection in one case would be blamed on it though another case made the garbage.
         enabled = gc.isenabled()
         gc.disable()
@@ -153,11 +131,9 @@ class Device:
     def flush_cache(self) -> None:
         """Push everything else out of the last-level cache by writing a buffer twice its size."""
         if not hasattr(self, "_buffer"):
-            self._buffer = self._flush_buffer(2 * self.cache_bytes())
+            count = 2 * self.cache_bytes() // 4
+            self._buffer = torch.zeros(count, dtype=torch.int32, device=self._torch_device)
         self._buffer.add_(1)
-
-    def _flush_buffer(self, size_bytes: int) -> torch.Tensor:
-        return torch.zeros(size_bytes // 4, dtype=torch.int32, device=self._torch_device)
 
     def cache_bytes(self) -> int:
         """Size of the last-level cache in bytes; 64 MiB where the system does not tell."""
@@ -174,38 +150,27 @@ class Device:
         del fn, calls, enqueue_s
 
     def peak_memory(self, fn: Callable[[], Any]) -> tuple[int | None, int | None]:
-        """The most memory that one call holds at once, on top of what was there before.
+        """The most bytes that one call holds at once, on top of what was there: allocated, and reserved on a GPU.
 
         On a CPU this adds up the allocator's own events, as the profiler reports them: scratch memory inside of
         operations is counted, memory that numpy or Python takes for themselves is not.
-
-        Args:
-            fn: the code. On a CPU it is called twice, and the second call counts: the profiler knows only the size of
-                memory that was taken while it watched, and so would miss that a training step first drops the
-                gradients of the step before.
-
-        Returns:
-            Bytes allocated, and bytes reserved (None on a CPU: there is no caching allocator).
 
         Source:
             torch/csrc/profiler: ``[memory]`` events hold the size of every allocation and, negative, of every release;
             ProfiledCPUMemoryReporter::Delete in c10/core/CPUAllocator.cpp leaves out blocks of unknown size (2.13.0).
         """
-        for _ in range(2):
-            peak = profiled_peak(fn)
-        return peak, None
+        # Two calls, of which the second counts: the profiler knows only the size of memory that was taken while it
+        # watched, and so would miss that a training step first drops the gradients of the step before.
+        profiled_peak(fn)
+        return profiled_peak(fn), None
 
 
 class CudaDevice(Device):
-    """A CUDA GPU (or a ROCm one, which torch shows as ``cuda``).
-
-    Args:
-        api: the ``torch.cuda`` module, or a scripted stand-in for it in a test.
-        torch_device: where the buffer that empties the cache lives.
-    """
+    """A CUDA GPU (or a ROCm one, which torch shows as ``cuda``); ``api`` is ``torch.cuda`` or a test's stand-in."""
 
     kind = "cuda"
     clock = "host clock, until the GPU is idle"
+    cold_clock = "GPU events, each call apart"
     # Waiting for the GPU costs some 10 µs of host time, once in each timing: 0.5% of this.
     min_sample_s = 2e-3
     # Events resolve 0.5 µs.
@@ -220,12 +185,11 @@ class CudaDevice(Device):
         """Wait until all streams of the GPU are idle."""
         self._api.synchronize()
 
-    def cold_clock(self) -> str:
-        """How ``elapsed_s`` is read with a cold cache, in words."""
-        return "GPU events, each call apart"
+    def _events(self, count: int) -> list[Any]:
+        return [self._api.Event(enable_timing=True) for _ in range(count)]
 
     def _warm(self, fn: Callable[[], Any], calls: int) -> Sample:
-        first, last = (self._api.Event(enable_timing=True) for _ in range(2))
+        first, last = self._events(2)
         self.synchronize()
         start = time.perf_counter()
         first.record()
@@ -242,7 +206,7 @@ class CudaDevice(Device):
         # No waiting between the calls: while the GPU writes the buffer, Python queues the call, so that the time
         # between the events is the work and not the launch. (Code that takes Python longer than the buffer takes the
         # GPU still shows gaps, and work of the CPU is not in the time.)
-        pairs = [tuple(self._api.Event(enable_timing=True) for _ in range(2)) for _ in range(calls)]
+        pairs = [self._events(2) for _ in range(calls)]
         enqueue = 0.0
         self.synchronize()
         for first, last in pairs:
@@ -257,7 +221,7 @@ class CudaDevice(Device):
         return Sample(device, enqueue / calls, device)
 
     def cache_bytes(self) -> int:
-        """Size of the GPU's L2 cache in bytes."""
+        """Size of the GPU's L2 cache."""
         return self._api.get_device_properties(self._api.current_device()).L2_cache_size
 
     def prequeued_s(self, fn: Callable[[], Any], calls: int, enqueue_s: float) -> float | None:
@@ -265,22 +229,14 @@ class CudaDevice(Device):
 
         A kernel that only spins keeps the GPU busy while Python queues the calls behind it; the gaps that a slow host
         leaves between kernels vanish. Half as many calls are tried when the queue was full or the spinning ended too
-        soon.
-
-        Args:
-            fn: the code.
-            calls: calls to begin with.
-            enqueue_s: seconds that Python needs for one call.
-
-        Returns:
-            Seconds for one call; None when nothing could be queued ahead: because the code waits for the GPU itself,
-            works on other streams, or puts no work on the current one.
+        soon. None when nothing could be queued ahead: because the code waits for the GPU itself, works on other
+        streams, or puts no work on the current one.
         """
         if self._switches_streams(fn):
             # Work on another stream does not wait for the spinning on this one.
             return None
         while calls >= 1:
-            begin, spun, first, last = (self._api.Event(enable_timing=True) for _ in range(4))
+            begin, spun, first, last = self._events(4)
             self.synchronize()
             # First, so that a rate that is still unknown is not measured while Python queues.
             cycles = self._spin_cycles(2 * calls * enqueue_s + 2e-3)
@@ -330,7 +286,7 @@ class CudaDevice(Device):
         if self._sleep_cycles_per_s is None:
             cycles = 2_000_000
             self._api._sleep(cycles)  # loads the kernel
-            first, last = (self._api.Event(enable_timing=True) for _ in range(2))
+            first, last = self._events(2)
             first.record()
             self._api._sleep(cycles)
             last.record()
@@ -339,13 +295,7 @@ class CudaDevice(Device):
         return int(seconds * self._sleep_cycles_per_s)
 
     def peak_memory(self, fn: Callable[[], Any]) -> tuple[int | None, int | None]:
-        """The most memory that one call holds at once, on top of what was there before, by the allocator's statistics.
-
-        Args:
-            fn: the code. It is called once.
-
-        Returns:
-            Bytes allocated, and bytes that the caching allocator took from the GPU.
+        """The same by the caching allocator's statistics, in one call.
 
         Source:
             https://docs.pytorch.org/docs/2.13/generated/torch.cuda.memory.memory_stats.html
@@ -375,7 +325,7 @@ class MpsDevice(Device):
         torch.mps.synchronize()
 
     def peak_memory(self, fn: Callable[[], Any]) -> tuple[int | None, int | None]:
-        """None and None: Metal's allocator keeps no peak."""
+        """Nothing: Metal's allocator keeps no peak."""
         del fn
         return None, None
 

@@ -6,9 +6,11 @@ everything back at the end.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +19,15 @@ import torch
 
 def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     owner_path, _, name = path.rpartition(".")
-    owner: Any = torch
-    for part in owner_path.split("."):
-        owner = getattr(owner, part)
+    owner = operator.attrgetter(owner_path)(torch)
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
 def _matmul_precision() -> str | None:
-    try:
+    # Set through the newer fp32_precision switches, the old name has no answer, and those below carry the truth.
+    with contextlib.suppress(RuntimeError):
         return torch.get_float32_matmul_precision()
-    except RuntimeError:
-        # Set through the newer fp32_precision switches: the old name has no answer, and those below carry the truth.
-        return None
+    return None
 
 
 def _default_device() -> torch.device | None:
@@ -52,10 +51,7 @@ _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "mem_efficient_sdp": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
     "math_sdp": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
     "cudnn_sdp": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
-    "float32_matmul_precision": (
-        _matmul_precision,
-        lambda value: None if value is None else torch.set_float32_matmul_precision(value),
-    ),
+    "float32_matmul_precision": (_matmul_precision, lambda value: value and torch.set_float32_matmul_precision(value)),
     **{
         path: _attribute(path)
         for path in (
@@ -87,6 +83,16 @@ class Switches:
         """Read all switches."""
         return cls({name: get() for name, (get, _) in _SWITCHES.items()})
 
+    @classmethod
+    @contextlib.contextmanager
+    def kept(cls) -> Iterator[None]:
+        """Put all switches back at the end of a block."""
+        before = cls.now()
+        try:
+            yield
+        finally:
+            before.restore()
+
     def restore(self) -> None:
         """Set every switch that differs from what it was."""
         for name, value in self.values.items():
@@ -97,13 +103,9 @@ class Switches:
 
 @dataclass(frozen=True)
 class RandomState:
-    """The state of all random number generators at one moment: torch on each device, Python, numpy if loaded."""
+    """The state of all random number generators at one moment, each beside the function that puts it back."""
 
-    torch_cpu: torch.Tensor
-    torch_cuda: list[torch.Tensor]
-    torch_mps: torch.Tensor | None
-    python: Any
-    numpy: Any
+    states: list[tuple[Callable[[Any], None], Any]]
 
     @classmethod
     def seeded(cls, seed: int) -> RandomState:
@@ -116,22 +118,20 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
-        """Read the generators. A GPU that was never used is not woken up for it."""
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-        numpy = sys.modules.get("numpy")
-        return cls(torch.get_rng_state(), cuda, mps, random.getstate(), numpy.random.get_state() if numpy else None)
+        """Read torch's generators, Python's and, if it is loaded, numpy's. An unused GPU is not woken up for it."""
+        states = [(torch.set_rng_state, torch.get_rng_state()), (random.setstate, random.getstate())]
+        if torch.cuda.is_initialized():
+            states.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+        if torch.backends.mps.is_available():
+            states.append((torch.mps.set_rng_state, torch.mps.get_rng_state()))
+        if numpy := sys.modules.get("numpy"):
+            states.append((numpy.random.set_state, numpy.random.get_state()))
+        return cls(states)
 
     def restore(self) -> None:
         """Put the generators back to where they were."""
-        torch.set_rng_state(self.torch_cpu)
-        if self.torch_cuda:
-            torch.cuda.set_rng_state_all(self.torch_cuda)
-        if self.torch_mps is not None:
-            torch.mps.set_rng_state(self.torch_mps)
-        random.setstate(self.python)
-        if self.numpy is not None:
-            sys.modules["numpy"].random.set_state(self.numpy)
+        for put, state in self.states:
+            put(state)
 
 
 @dataclass(frozen=True)
@@ -143,11 +143,7 @@ class Fresh:
     kwargs: dict[str, Any]
 
     def build(self) -> Callable[[], Any]:
-        """Call the factory.
-
-        Raises:
-            TypeError: if it does not return a callable.
-        """
+        """Call the factory; a TypeError if it does not return a callable."""
         built = self.factory(*self.args, **self.kwargs)
         if not callable(built):
             name = getattr(self.factory, "__name__", "the factory")
@@ -166,9 +162,6 @@ def fresh(factory: Callable[..., Callable[[], Any]], *args: Any, **kwargs: Any) 
         factory: called with ``args`` and ``kwargs``; returns the function to time, which takes no arguments.
         *args: for the factory.
         **kwargs: for the factory.
-
-    Returns:
-        A case for :func:`course_utils.compare` or :func:`course_utils.measure`.
 
     Example:
         >>> def training_step(fused):

@@ -16,7 +16,7 @@ import torch
 
 from course_utils.records.kinds.environment import Environment
 
-SIZES = ("smoke", "full")
+SIZES = ("smoke", "full", "test")
 # Instruction sets that decide how fast a CPU is at the lessons' dtypes.
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "bf16", "sve")
 
@@ -29,14 +29,7 @@ def device_kind() -> str:
 
 
 def course_size() -> str:
-    """The size that the lessons run at: ``COURSE_SIZE``, or ``full`` with a CUDA GPU and ``smoke`` without.
-
-    Returns:
-        ``smoke`` or ``full``.
-
-    Raises:
-        ValueError: if ``COURSE_SIZE`` is something else.
-    """
+    """The size that the lessons run at: ``COURSE_SIZE``, or ``full`` with a CUDA GPU and ``smoke`` without."""
     size = os.environ.get("COURSE_SIZE", "").strip().lower()
     if not size:
         return "full" if device_kind() == "cuda" else "smoke"
@@ -47,6 +40,9 @@ def course_size() -> str:
 
 def scaled(*, cpu: Any, cuda: Any) -> Any:
     """Choose the problem size for this machine.
+
+    ``COURSE_SIZE=smoke`` gives every machine the small size, ``full`` a GPU the large one. ``test`` is for the course's
+    own tests: the small sizes, and a fraction of a second for each measurement, whatever its ``budget_s``.
 
     Args:
         cpu: value for a CPU, and for any machine at smoke size. It must run on 2 cores in a second or so.
@@ -78,10 +74,7 @@ def slug(text: str) -> str:
 
 
 def environment() -> Environment:
-    """Describe this machine and its software. The result shows itself as a table in a notebook.
-
-    Returns:
-        The environment. The accelerator's clock is read anew at each call.
+    """Describe this machine and its software, as they are now. The result shows itself as a table in a notebook.
 
     Raises:
         ValueError: if ``COURSE_SIZE`` is not a size.
@@ -130,11 +123,10 @@ def _cpu() -> dict[str, Any]:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
-        if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
-            model = found[1].strip()
-        if found := re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE):
-            present = set(found[1].split())
-            flags = tuple(flag for flag in _CPU_FLAGS if flag in present)
+        if match := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+            model = match[1]
+        if match := re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE):
+            flags = tuple(flag for flag in _CPU_FLAGS if flag in match[1].split())
     elif platform.system() == "Darwin":
         model = _output("sysctl", "-n", "machdep.cpu.brand_string") or model
     # Vendors write "(R)" and clock rates into the name; neither tells machines apart.
@@ -156,8 +148,8 @@ def _nvml(uuid: str) -> dict[str, Any]:
         pynvml.nvmlInit()
     except Exception:  # NVML raises its own types, and the import fails where there is no NVIDIA library
         return {}
-    found: dict[str, Any] = {}
-    try:
+    values: dict[str, Any] = {}
+    with contextlib.suppress(pynvml.NVMLError):
         try:
             # NVML counts all GPUs, torch only those that CUDA_VISIBLE_DEVICES names.
             handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
@@ -171,13 +163,10 @@ def _nvml(uuid: str) -> dict[str, Any]:
         for key, read in readers.items():
             # A virtual machine may answer some questions and refuse others.
             with contextlib.suppress(pynvml.NVMLError):
-                found[key] = read()
-    except pynvml.NVMLError:
-        pass
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-    return found
+                values[key] = read()
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlShutdown()
+    return values
 
 
 @lru_cache(maxsize=1)

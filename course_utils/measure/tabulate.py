@@ -35,9 +35,6 @@ def tabulate(
         parameters: problem sizes and settings, for the record.
         notes: what a reader must know, in words.
 
-    Returns:
-        The table.
-
     Raises:
         ValueError: if there are no rows, rows have different keys or the same name, or a unit is unknown.
         TypeError: if a value is none of the above, such as a tensor.
@@ -48,7 +45,6 @@ def tabulate(
         >>> table["float32"]["size"]
         4
     """
-    rows = [dict(row) for row in rows]
     if not rows or not rows[0]:
         raise ValueError("tabulate() needs at least one row: pass a list of dictionaries with the same keys")
     columns = tuple(rows[0])
@@ -62,8 +58,7 @@ def tabulate(
         if unit not in TABLE_UNITS:
             raise ValueError(f"the unit of {column!r} is {unit!r}; there are: {', '.join(TABLE_UNITS)}")
     labels = [row[columns[0]] for row in rows]
-    twice = sorted({str(label) for label in labels if labels.count(label) > 1})
-    if twice:
+    if twice := [str(label) for label in labels if labels.count(label) > 1]:
         raise ValueError(f"the first column, {columns[0]!r}, names the rows, and it has {twice[0]!r} twice")
     return keep(
         Table(
@@ -89,17 +84,9 @@ def curves(
 ) -> Curves:
     """Put values over the course of a run, such as losses, into a figure that can be recorded.
 
-    Args:
-        lines: label to values, the first at x = 1; or to a pair ``(xs, ys)`` of a tuple with two sequences. A value
-            that is not finite leaves a gap.
-        x: what x is, for example ``step``.
-        y: what y is, with its unit, for example ``loss (nats per byte)``.
-        name: ``lesson/experiment``, to keep it in a record.
-        parameters: problem sizes and settings, for the record.
-        notes: what a reader must know, in words.
-
-    Returns:
-        The curves.
+    ``lines`` maps a label to values, the first at x = 1; or to a pair ``(xs, ys)`` of a tuple with two sequences. A
+    value that is not finite leaves a gap. ``x`` and ``y`` are what the axes show, with its unit, for example ``step``
+    and ``loss (nats per byte)``. The other arguments are those of :func:`course_utils.tabulate`.
 
     Raises:
         ValueError: if there are no lines, or a line has no values, or other numbers of x and of y.

@@ -44,22 +44,17 @@ _ROW_IN, _LABEL_IN, _MOST_ROWS = 0.34, 2.1, 20
 
 
 def rows_of(state: AllocatorState, pool: str) -> list[tuple[str, list[tuple[float, SegmentState]]]]:
-    """The rows of a pool: pages of one expandable segment share a row, at their places.
+    """The rows of a pool, each with a label, and its segments with the distance from where the row begins.
 
-    Args:
-        state: the segments.
-        pool: ``small`` or ``large``.
-
-    Returns:
-        For each row its label, and its segments with the distance in bytes from where the row begins.
+    Pages of one expandable segment share a row, at their places.
     """
-    found: dict[tuple[int, int], list[tuple[float, SegmentState]]] = {}
+    by_row: dict[tuple[int, int], list[tuple[float, SegmentState]]] = {}
     for segment in state.segments:
         if segment.pool == pool:
             key = (segment.reserved_address, segment.stream)
-            found.setdefault(key, []).append((segment.address - segment.reserved_address, segment))
+            by_row.setdefault(key, []).append((segment.address - segment.reserved_address, segment))
     rows = []
-    for (_, stream), segments in found.items():
+    for (_, stream), segments in by_row.items():
         size = format_bytes(sum(segment.bytes for _, segment in segments))
         expandable = segments[0][1].expandable
         if stream:
@@ -77,18 +72,15 @@ def _stream(stream: int) -> str:
 
 @styled
 def state_figure(state: AllocatorState, *, title: str = "", ax: Any = None) -> Figure:
-    """Draw the segments at one moment: a row for each, with its blocks.
+    """Draw the segments at one moment: a row for each, with its blocks, and a panel for each pool that is used.
 
     Args:
         state: from :meth:`course_utils.memory.allocator.AllocatorRun.state`.
         title: one line above the drawing.
-        ax: a matplotlib axes to draw one pool into; by default a new figure with a panel for each pool that is used.
+        ax: a matplotlib axes to draw into, if only one pool is in use; by default a new figure.
 
     Returns:
         The figure.
-
-    Raises:
-        ValueError: if ``ax`` is given and both pools are in use.
 
     Example:
         >>> from course_utils.memory.allocator import Allocate, simulate_allocator
@@ -181,14 +173,7 @@ def _panel(ax: Axes, pool: str, rows: Sequence[Any], left_out: int) -> None:
 
 @styled
 def memory_figure(run: AllocatorRun, *, ax: Any = None) -> Figure:
-    """Draw reserved and allocated memory over the events.
-
-    Args:
-        run: from :func:`course_utils.simulate_allocator`.
-        ax: a matplotlib axes to draw into; by default a new figure.
-
-    Returns:
-        The figure.
+    """Draw reserved and allocated memory over the events of a run, by default into a new figure.
 
     Example:
         >>> from course_utils.memory.allocator import Allocate, simulate_allocator
@@ -208,9 +193,10 @@ def memory_figure(run: AllocatorRun, *, ax: Any = None) -> Figure:
         largest = max(largest, limit)
     unit, name = (2**30, "GiB") if largest >= 4 * 2**30 else (MIB, "MiB")
     events = range(len(reserved))
-    ax.fill_between(events, [one / unit for one in allocated], step="post", color="#0072B2", alpha=0.35, lw=0)
-    ax.step(events, [one / unit for one in allocated], where="post", color="#0072B2", lw=1.2, ls=(0, (5, 1.5)))
-    ax.step(events, [one / unit for one in reserved], where="post", color=_RESERVED, lw=1.8)
+    heights = [size / unit for size in allocated]
+    ax.fill_between(events, heights, step="post", color="#0072B2", alpha=0.35, lw=0)
+    ax.step(events, heights, where="post", color="#0072B2", lw=1.2, ls=(0, (5, 1.5)))
+    ax.step(events, [size / unit for size in reserved], where="post", color=_RESERVED, lw=1.8)
     handles: list[Any] = [
         Line2D([], [], color=_RESERVED, lw=1.8),
         Patch(facecolor="#0072B2", alpha=0.35, edgecolor="#0072B2", ls="--"),

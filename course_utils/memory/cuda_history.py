@@ -19,36 +19,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from course_utils.memory.allocator import (
     BLOCK_BYTES,
+    GIVES_BACK,
     SMALL_REQUEST_BYTES,
     SMALL_SEGMENT_BYTES,
     AllocatorOptions,
     round_size,
 )
+from course_utils.memory.snapshots import recorded_options
 
 
 @dataclass
 class Allocation:
-    """One block that was given out.
-
-    Attributes:
-        address: where it is.
-        size_bytes: its size, as ``memory_allocated`` counts it.
-        born: the moment from which on it is there; 0 if it was there at the start.
-        died: the moment at which its release was requested; None if that did not happen.
-        metadata: what ``_set_memory_metadata`` had set when it was allocated.
-        frames: the stack at that time, the innermost frame first.
-    """
+    """One block that was given out."""
 
     address: int
-    size_bytes: int
-    born: int
-    died: int | None = None
-    metadata: str = ""
-    frames: Sequence[Mapping[str, Any]] = ()
+    size_bytes: int  # as memory_allocated counts it
+    born: int  # the moment from which on it is there; 0 if it was there at the start
+    died: int | None = None  # the moment at which its release was requested; None if that did not happen
+    metadata: str = ""  # what _set_memory_metadata had set when it was allocated
+    frames: Sequence[Mapping[str, Any]] = ()  # the stack at that time, the innermost frame first
 
 
 @dataclass
@@ -68,6 +61,13 @@ class History:
     exact: bool = True
 
 
+class _Pool(NamedTuple):
+    """Where a block lies, as far as that decides how it is cut."""
+
+    small: bool
+    expandable: bool
+
+
 class _Layout:
     """Which parts of the segments are free. Cuts and joins blocks as the allocator does."""
 
@@ -76,43 +76,40 @@ class _Layout:
         self._free: dict[int, int] = {}  # address to size
         self._free_end: dict[int, int] = {}  # end of a free block to its address
         self._fences: set[int] = set()  # addresses at which blocks are not joined
-        self._small: dict[int, bool] = {}  # of each block's address: is it in the small pool
-        self._expandable: dict[int, bool] = {}
+        self._pools: dict[int, _Pool] = {}  # of each free block's address
 
-    def add_segment(self, address: int, size: int, small: bool, expandable: bool, free: bool = True) -> None:
-        if not expandable:  # memory that is mapped right behind other memory of an expandable segment belongs to it
+    def add_segment(self, address: int, size: int, pool: _Pool) -> None:
+        """Memory that is mapped right behind other memory of an expandable segment belongs to it."""
+        if not pool.expandable:
             self._fences |= {address, address + size}
-        if free:
-            self.release(address, size, small, expandable)
 
     def remove(self, address: int, size: int) -> None:
         """Take a range, all of which is free, out of what is mapped."""
-        for start, length in list(self._free.items()):
-            if start <= address and address + size <= start + length:
-                small, expandable = self._small[start], self._expandable[start]
-                self._forget(start)
-                if start < address:
-                    self._put(start, address - start, small, expandable)
-                if address + size < start + length:
-                    self._put(address + size, start + length - address - size, small, expandable)
-                self._fences -= {address}
-                return
-        raise KeyError(address)
+        start = next(start for start, length in self._free.items() if start <= address < start + length)
+        end, pool = start + self._free[start], self._pools[start]
+        self._forget(start)
+        if start < address:
+            self._put(start, address - start, pool)
+        if address + size < end:
+            self._put(address + size, end - address - size, pool)
+        self._fences -= {address}
 
-    def take(self, address: int, rounded: int) -> tuple[int, bool, bool]:
+    def take(self, address: int, rounded: int) -> tuple[int, _Pool]:
         """Give out a block. Returns its size, and its pool."""
-        size = self._free[address]
-        small, expandable = self._small[address], self._expandable[address]
+        size, pool = self._free[address], self._pools[address]
         rest = size - rounded
         if rest < 0:
             raise KeyError(address)
         self._forget(address)
-        if rest >= BLOCK_BYTES if small or expandable else rest > SMALL_REQUEST_BYTES and rounded < self._split_limit:
-            self._put(address + rounded, rest, small, expandable)
-            size = rounded
-        return size, small, expandable
+        if pool.small or pool.expandable:
+            splits = rest >= BLOCK_BYTES
+        else:
+            splits = rest > SMALL_REQUEST_BYTES and rounded < self._split_limit
+        if splits:
+            self._put(address + rounded, rest, pool)
+        return rounded if splits else size, pool
 
-    def release(self, address: int, size: int, small: bool, expandable: bool) -> None:
+    def release(self, address: int, size: int, pool: _Pool) -> None:
         """Take a block back, and join it with free neighbours."""
         before = self._free_end.get(address)
         if before is not None and address not in self._fences:
@@ -121,11 +118,10 @@ class _Layout:
         end = address + size
         if end in self._free and end not in self._fences:
             size += self._forget(end)
-        self._put(address, size, small, expandable)
+        self._put(address, size, pool)
 
-    def _put(self, address: int, size: int, small: bool, expandable: bool) -> None:
-        self._free[address], self._free_end[address + size] = size, address
-        self._small[address], self._expandable[address] = small, expandable
+    def _put(self, address: int, size: int, pool: _Pool) -> None:
+        self._free[address], self._free_end[address + size], self._pools[address] = size, address, pool
 
     def _forget(self, address: int) -> int:
         size = self._free.pop(address)
@@ -133,91 +129,91 @@ class _Layout:
         return size
 
 
-def read_history(
-    segments: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]], options: str = ""
-) -> History:
+class _Rounded:
+    """Stands in for a layout where entries do not fit: a block is as large as its request, rounded up."""
+
+    def take(self, address: int, rounded: int) -> tuple[int, _Pool]:
+        """Any block is there."""
+        del address
+        return rounded, _Pool(False, False)
+
+    def add_segment(self, *_: Any) -> None:
+        """Nothing is known of segments."""
+
+    release = remove = add_segment
+
+
+def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], device: int = 0) -> History:
     """Work out every block of a device from a state and what was recorded after it.
 
     Args:
-        segments: of this device, from a snapshot that was taken right before the first entry.
+        snapshot: taken right before the first entry.
         entries: of this device's trace, the oldest first.
-        options: of the allocator, as the environment variable states them.
+        device: the index of the device.
 
     Returns:
         The blocks. A block that was there before the state was taken is born at moment 0.
     """
+    options, _ = recorded_options(snapshot)
+    segments = [segment for segment in snapshot["segments"] if segment.get("device", device) == device]
     try:
-        parsed = AllocatorOptions.parse(options)
-    except ValueError:  # an option of a later version
-        parsed = AllocatorOptions()
-    exact = _read(segments, entries, parsed, exact=True)
-    return exact if exact is not None else _read(segments, entries, parsed, exact=False)
+        return _read(segments, entries, options, _Layout(options), exact=True)
+    except (KeyError, StopIteration):
+        return _read(segments, entries, options, _Rounded(), exact=False)
 
 
 def _read(
     segments: Sequence[Mapping[str, Any]],
     entries: Sequence[Mapping[str, Any]],
     options: AllocatorOptions,
+    layout: _Layout | _Rounded,
     exact: bool,
-) -> History | None:
-    history, layout = History(exact=exact), _Layout(options)
-    live: dict[int, Allocation] = {}
-    waiting: dict[int, tuple[int, bool, bool]] = {}
-    pools: dict[int, tuple[bool, bool]] = {}
-    reserved = 0
+) -> History:
+    history = History(exact=exact)
+    live: dict[int, tuple[Allocation, _Pool]] = {}
+    waiting: dict[int, tuple[int, _Pool]] = {}  # their release was requested
     for segment in segments:
-        reserved += segment["total_size"]
-        small, expandable = segment.get("segment_type") == "small", bool(segment.get("is_expandable"))
-        layout.add_segment(segment["address"], segment["total_size"], small, expandable, free=False)
+        pool = _Pool(segment.get("segment_type") == "small", bool(segment.get("is_expandable")))
         address = segment["address"]
+        layout.add_segment(address, segment["total_size"], pool)
         for block in segment["blocks"]:
-            address = block.get("address", address)
             if block["state"] == "active_allocated":
-                live[address] = Allocation(address, block["size"], 0, frames=block.get("frames") or ())
-                history.allocations.append(live[address])
-                pools[address] = (small, expandable)
+                live[address] = Allocation(address, block["size"], 0, frames=block.get("frames") or ()), pool
+                history.allocations.append(live[address][0])
             elif block["state"] == "inactive":
-                layout.release(address, block["size"], small, expandable)
-            else:  # its release was requested, and another stream still uses it
-                waiting[address] = (block["size"], small, expandable)
+                layout.release(address, block["size"], pool)
+            else:
+                waiting[address] = block["size"], pool
             address += block["size"]
+    reserved = sum(segment["total_size"] for segment in segments)
     history.reserved_bytes.append(reserved)
     first_us = entries[0].get("time_us", 0) if entries else 0
-    try:
-        for entry in entries:
-            action, address, size = entry["action"], entry.get("addr", 0), entry["size"]
-            moment = len(history.times_us)
-            if action in ("segment_alloc", "segment_map"):
-                reserved += size
-                expandable = action == "segment_map"
-                if exact:
-                    layout.add_segment(address, size, size <= SMALL_SEGMENT_BYTES, expandable)
-            elif action in ("segment_free", "segment_unmap"):
-                reserved -= size
-                if exact:
-                    layout.remove(address, size)
-            elif action == "alloc":
-                taken = round_size(size, options)
-                if exact:
-                    taken, *pool = layout.take(address, taken)
-                    pools[address] = (pool[0], pool[1])
-                live[address] = Allocation(
-                    address, taken, moment, None, entry.get("user_metadata", ""), entry.get("frames") or ()
-                )
-                history.allocations.append(live[address])
-            elif action == "free_requested":
-                gone = live.pop(address)
-                gone.died = moment
-                if exact:
-                    waiting[address] = (gone.size_bytes, *pools.pop(address))
-            else:
-                if action == "free_completed" and exact:
-                    layout.release(address, *waiting.pop(address))
-                continue  # no sum changes
-            history.times_us.append(max(history.times_us[-1], entry.get("time_us", first_us) - first_us))
-            history.reserved_bytes.append(reserved)
-    except KeyError:
-        if exact:
-            return None
-        raise
+    for entry in entries:
+        action, address, size = entry["action"], entry.get("addr", 0), entry["size"]
+        moment = len(history.times_us)
+        if action in ("segment_alloc", "segment_map"):
+            reserved += size
+            pool = _Pool(size <= SMALL_SEGMENT_BYTES, action == "segment_map")
+            layout.add_segment(address, size, pool)
+            layout.release(address, size, pool)
+        elif action in GIVES_BACK:
+            reserved -= size
+            layout.remove(address, size)
+        elif action == "alloc":
+            taken, pool = layout.take(address, round_size(size, options))
+            allocation = Allocation(
+                address, taken, moment, None, entry.get("user_metadata", ""), entry.get("frames") or ()
+            )
+            live[address] = allocation, pool
+            history.allocations.append(allocation)
+        elif action == "free_requested":
+            allocation, pool = live.pop(address)
+            allocation.died = moment
+            waiting[address] = allocation.size_bytes, pool
+        else:
+            if action == "free_completed":
+                layout.release(address, *waiting.pop(address))
+            continue  # no sum changes
+        history.times_us.append(max(history.times_us[-1], entry.get("time_us", first_us) - first_us))
+        history.reserved_bytes.append(reserved)
     return history

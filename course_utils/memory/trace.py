@@ -6,6 +6,7 @@ own history of its allocator (``cuda_history.py``), and the storages tell what e
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -13,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ import torch
 from course_utils.measure.devices import profiled_peak
 from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import environment
-from course_utils.memory.cuda_history import Allocation, read_history
+from course_utils.memory.cuda_history import Allocation, History, read_history
 from course_utils.memory.live_storages import NOWHERE, Block, LiveStorages, Phase, Place, written_by_the_user
 from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
 from course_utils.records.store import keep
@@ -36,11 +36,7 @@ _METADATA = "course-op "
 
 
 class TraceError(RuntimeError):
-    """The traced call failed.
-
-    Attributes:
-        trace: what happened until then.
-    """
+    """The traced call failed; ``trace`` is what happened until then."""
 
     def __init__(self, message: str, trace: MemoryTrace) -> None:
         super().__init__(message)
@@ -49,25 +45,15 @@ class TraceError(RuntimeError):
 
 @dataclass
 class _Run:
-    """One traced call.
-
-    Attributes:
-        times_us: of all moments.
-        blocks: all blocks.
-        phases: what ran when.
-        seconds: how long the call took.
-        error: what it raised.
-        more: fields of the result that the device adds.
-        notes: what a reader must know.
-    """
+    """One traced call."""
 
     times_us: list[int]
     blocks: list[MemoryBlock]
     phases: list[MemoryPhase]
     seconds: float
     error: Exception | None
-    more: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
+    more: dict[str, Any] = field(default_factory=dict)  # fields of the result that the device adds
 
     @property
     def above_start(self) -> int:
@@ -101,44 +87,31 @@ class _CpuTracer:
         ]
         phases = [_phase(phase, *phase.events, events) for phase in storages.phases]
         times_us = [(moment - start) // 1000 for moment in storages.times_ns]
-        return _Run(times_us, blocks, phases, seconds, error, notes=list(storages.notes))
+        return _Run(times_us, blocks, phases, seconds, error, list(storages.notes))
 
     def metered(
         self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]
     ) -> tuple[int, int, list[str]]:
-        """The most memory above the start in one call, by the profiler and by the trace; and what a reader must know.
-
-        That call is traced. A plain one, which the profiler alone watches, tells whether tracing changes the peak.
-        """
+        """The most memory above the start in one traced call, by the profiler and by the trace; and notes on that."""
         profiled_peak(fn)  # what this call leaves behind, the profiler knows when the next call releases it
         seen: list[int] = []
         run = self.run(lambda: seen.append(profiled_peak(fn)), models, optimizers)
         if run.error is not None:
             raise run.error
         traced, plain = seen[0], profiled_peak(fn)
+        notes = []
         # Code that changes from call to call has no plain peak to compare with.
-        if _differ(traced, plain) and not _differ(plain, profiled_peak(fn)):
-            note = (
+        if not math.isclose(traced, plain, rel_tol=0.01) and math.isclose(plain, profiled_peak(fn), rel_tol=0.01):
+            notes.append(
                 f"Tracing changes the peak of this code: torch's profiler saw {format_bytes(plain)} above the start in "
                 f"a plain call, and {format_bytes(traced)} in a traced one. Under a trace autograd adds up the "
                 "gradients of a tensor that is used several times out of place."
             )
-            return traced, run.above_start, [note]
-        return traced, run.above_start, []
-
-
-def _differ(first: int, second: int) -> bool:
-    """Whether two peaks are not the same: by more than 1%."""
-    return abs(first - second) > 0.01 * max(first, second)
+        return traced, run.above_start, notes
 
 
 class _CudaTracer:
-    """Follows the caching allocator's history, and storages to say what its blocks are for.
-
-    Args:
-        device: the GPU.
-        api: ``torch.cuda``, or a stand-in for it in a test.
-    """
+    """Follows the caching allocator's history, and storages to say what its blocks are for."""
 
     meter = "max_memory_allocated"
 
@@ -151,11 +124,7 @@ class _CudaTracer:
         self._api.synchronize(self.device)
 
     def run(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> _Run:
-        """Call ``fn`` once, and trace it.
-
-        Raises:
-            RuntimeError: if the history is being recorded by somebody else, or holds too many entries.
-        """
+        """Call ``fn`` once, and trace it."""
         memory, nested = self._api.memory, _depth > 1
         if not nested and self._api.is_initialized() and _history_is_on():
             raise RuntimeError(
@@ -171,7 +140,6 @@ class _CudaTracer:
             index = self.device.index or 0
             self.synchronize()
             before = memory._snapshot()
-            past = len(before["device_traces"][index])
             statistics = memory.memory_stats(self.device)
             if not nested:
                 memory.reset_peak_memory_stats(self.device)
@@ -186,34 +154,40 @@ class _CudaTracer:
             raise RuntimeError(
                 f"the call made over {_MOST_ENTRIES:,} entries in the history of CUDA memory: trace fewer steps"
             )
-        segments = [segment for segment in before["segments"] if segment.get("device", index) == index]
-        settings = before.get("allocator_settings", {})
-        history = read_history(segments, entries[past:], settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-        moments = len(history.times_us)
-        index_of = _Index(storages)
-        blocks = []
-        for allocation in history.allocations:
-            block = index_of.block(allocation)
-            end = moments if allocation.died is None else allocation.died
-            blocks.append(
-                _shown(block, allocation.size_bytes, allocation.born, end, storages, tuple(allocation.frames))
-            )
-        more = {"reserved_bytes": history.reserved_bytes}
+        history = read_history(before, entries[len(before["device_traces"][index]) :], index)
+        run = _run_of(history, storages, seconds, error)
+        run.more = {"reserved_bytes": history.reserved_bytes}
         for name, key in (("device_allocs", "num_device_alloc"), ("alloc_retries", "num_alloc_retries")):
-            if key in statistics_after:
-                more[name] = statistics_after[key] - statistics.get(key, 0)
-        notes = list(storages.notes)
-        run = _Run(history.times_us, blocks, index_of.phases(history.allocations, moments), seconds, error, more, notes)
-        if not history.exact:
-            notes.append("The allocator's entries did not fit its state: sizes are requests, rounded up.")
+            run.more[name] = statistics_after[key] - statistics[key]
         if not nested:
             start, peak = "allocated_bytes.all.current", "allocated_bytes.all.peak"
-            more |= {"meter_bytes": statistics_after[peak] - statistics[start], "metered_bytes": run.above_start}
+            run.more |= {"meter_bytes": statistics_after[peak] - statistics[start], "metered_bytes": run.above_start}
         return run
 
     def _mark(self, op: int) -> None:
         """Tell the allocator which operation asks for what it gives out next."""
         self._api.memory._set_memory_metadata(f"{_METADATA}{op}" if op >= 0 else "")
+
+
+def _run_of(history: History, storages: LiveStorages, seconds: float, error: Exception | None) -> _Run:
+    """The allocator's history, with what the storages know of its blocks."""
+    moments = len(history.times_us)
+    index = _Index(storages)
+    blocks = [
+        _shown(
+            index.block(allocation),
+            allocation.size_bytes,
+            allocation.born,
+            moments if allocation.died is None else allocation.died,
+            storages,
+            allocation.frames,
+        )
+        for allocation in history.allocations
+    ]
+    notes = list(storages.notes)
+    if not history.exact:
+        notes.append("The allocator's entries did not fit its state: sizes are requests, rounded up.")
+    return _Run(history.times_us, blocks, index.phases(history.allocations, moments), seconds, error, notes)
 
 
 class _Index:
@@ -228,18 +202,17 @@ class _Index:
 
     def block(self, allocation: Allocation) -> Block:
         """The storage's block; for memory that no storage was seen on, one that says as much as is known."""
+        op = self.op(allocation)
         if allocation.born == 0:
-            found = self._existing.get(allocation.address)
+            block = self._existing.get(allocation.address)
         else:
-            found = self._made.get((self.op(allocation), allocation.address))
-        if found is None:
-            op = self.op(allocation)
-            found = Block.without_storage(allocation.size_bytes, allocation.born, allocation.address, op)
-            if found.op >= 0:  # scratch memory of this operation
-                found.module, found.place = self._storages.modules[found.op], self._storages.places[found.op]
-            if allocation.born == 0:
-                found.kind = "other"
-        return found
+            block = self._made.get((op, allocation.address))
+        if block is None:
+            block = Block(allocation.size_bytes, allocation.born, allocation.address, op)
+            if op >= 0:  # scratch memory of this operation
+                block.module, block.place = self._storages.origins[op]
+            block.kind = "" if allocation.born else "other"
+        return block
 
     @staticmethod
     def op(allocation: Allocation) -> int:
@@ -250,12 +223,12 @@ class _Index:
     def phases(self, allocations: Sequence[Allocation], moments: int) -> list[MemoryPhase]:
         """The phases, from the first allocation of each to the last one before the next."""
         ops = sorted((self.op(allocation), allocation.born) for allocation in allocations if allocation.born)
-        found = []
+        phases = []
         for phase in self._storages.phases:
             inside = [born for op, born in ops if phase.ops[0] <= op <= phase.ops[1]]
             if inside:
-                found.append(_phase(phase, min(inside), max(inside), moments))
-        return found
+                phases.append(_phase(phase, min(inside), max(inside), moments))
+        return phases
 
 
 def _history_is_on() -> bool:
@@ -290,7 +263,7 @@ def _shown(
     born: int,
     died: int,
     storages: LiveStorages,
-    frames: tuple[Mapping[str, Any], ...] = (),
+    frames: Sequence[Mapping[str, Any]] = (),
 ) -> MemoryBlock:
     line = ""
     if born:
@@ -309,7 +282,8 @@ def _line(place: Place) -> str:
     code, number, backward = place
     if code is None:
         return ""
-    return f"{_file(code.co_filename)}:{number} {_function(code)}{', backward' if backward else ''}"
+    function = code.co_qualname.rpartition("<locals>.")[2]
+    return f"{_file(code.co_filename)}:{number} {function}{', backward' if backward else ''}"
 
 
 def _line_of_frames(frames: Sequence[Mapping[str, Any]]) -> str:
@@ -317,10 +291,6 @@ def _line_of_frames(frames: Sequence[Mapping[str, Any]]) -> str:
         if written_by_the_user(frame["filename"]):
             return f"{_file(frame['filename'])}:{frame['line']} {frame['name']}"
     return ""
-
-
-def _function(code: CodeType) -> str:
-    return code.co_qualname.rpartition("<locals>.")[2]
 
 
 def _file(filename: str) -> str:
@@ -358,9 +328,8 @@ def trace_memory(
 ) -> MemoryTrace:
     """Trace every allocation and release of a call: how much, when, what for, in which module, by which line.
 
-    The first call is the one that is shown. The code is then called again, three or four times to hold the peak against
-    an independent meter and some more times to find out what tracing costs; with :func:`course_utils.fresh` those calls
-    get a state of their own.
+    The first call is the one that is shown. Further calls hold the peak against an independent meter and find out what
+    tracing costs; with :func:`course_utils.fresh` those get a state of their own.
 
     What counts: memory of the device's tensors. Modules, parameters, gradients and optimizer states are recognised by
     themselves as soon as the code uses them; what exists and is not used by the code is not counted on a CPU. On CUDA
@@ -371,22 +340,13 @@ def trace_memory(
     ``other`` (there before: input data, for example) and ``temporaries`` (all else). Memory that a backward pass
     allocates is named by the line and module of the forward operation that it belongs to.
 
-    On a CPU, memory that no operation returns (scratch memory inside of kernels, mostly) is not seen; the profiler's
-    check says how much that is at the peak. Code under ``torch.compile`` runs as it is written, without being compiled,
-    and a note says so. Other threads that the code starts are not followed. Memory of NumPy is not
-    torch's.
+    Not seen are scratch memory inside of kernels on a CPU (the profiler's check says how much that is at the peak),
+    tensors of other threads that the code starts, and NumPy's memory. Code under ``torch.compile`` runs as it is
+    written, and a note says so. Some code has another peak under any dispatch mode, since autograd adds gradients up
+    out of place there; on a CPU a note says how much that is.
 
-    Tracing changes the peak of some code. Where a tensor is used several times in the graph (one weight matrix in
-    twenty multiplications), autograd mostly adds its gradients up in place, but out of place under any dispatch mode,
-    which takes memory for one more. On a CPU the check calls the code without a trace, too, and a note says
-    what the difference is. On CUDA this is not checked.
-
-    Traces may be nested. The inner one is neither verified nor is its overhead measured.
-
-    Tracing costs some ten microseconds for each operation, however long it takes. Where a step consists of large
-    operations that is little. Where 50 ms hold some hundred small ones it is more than a quarter of the step's time on
-    a CPU, and where they hold thousands (a GRU, whose steps in time are operations of their own) more than all of it.
-    About half is what any dispatch mode costs, even one that does nothing. The result's ``overhead`` says what it was.
+    Tracing costs some ten or twenty microseconds for each operation: little where operations are large, and more than
+    the step itself where it consists of thousands of small ones. The result's ``overhead`` says what it was.
 
     Args:
         fn: a function without arguments, or :func:`course_utils.fresh`.
@@ -396,12 +356,9 @@ def trace_memory(
         optimizer: whose state counts likewise; a list for several.
         parameters: problem sizes and settings, for the record.
         device: ``cpu`` or ``cuda``; by default CUDA where there is one.
-        verify: whether to hold the peak against an independent meter: torch's profiler on a CPU, in a traced call and
-            in a plain one. On CUDA the allocator's own statistics are read in the traced call itself, always.
+        verify: whether to hold the peak against torch's profiler on a CPU. On CUDA the allocator's own statistics are
+            read in the traced call itself, always.
         overhead: whether to measure what tracing costs.
-
-    Returns:
-        The trace.
 
     Raises:
         ValueError: if an argument makes no sense.
@@ -460,7 +417,15 @@ def _trace(
     overhead: bool,
     **fields: Any,
 ) -> MemoryTrace:
-    build = _Builder(fn)
+    before = RandomState.now()
+
+    def build() -> Callable[[], Any]:
+        """The function to call; one with fresh state at each time if it was asked for so."""
+        if not isinstance(fn, Fresh):
+            return fn
+        before.restore()
+        return fn.build()
+
     run = tracer.run(build(), models, optimizers)
     notes, more = run.notes, dict(run.more)
     after = RandomState.now()
@@ -469,8 +434,8 @@ def _trace(
     elif run.error is None:
         if verify and isinstance(tracer, _CpuTracer):
             try:
-                more["meter_bytes"], more["metered_bytes"], said = tracer.metered(build(), models, optimizers)
-                notes += said
+                more["meter_bytes"], more["metered_bytes"], changes = tracer.metered(build(), models, optimizers)
+                notes += changes
             except Exception as error:
                 notes.append(f"The peak was not verified: {type(error).__name__}: {error}")
         if overhead:
@@ -496,20 +461,6 @@ def _trace(
             run.error
         )
     return keep(trace)
-
-
-class _Builder:
-    """Gives the function to call; one with fresh state at each time if it was asked for so."""
-
-    def __init__(self, fn: Callable[[], Any] | Fresh) -> None:
-        self._fn = fn
-        self._random = RandomState.now()
-
-    def __call__(self) -> Callable[[], Any]:
-        if not isinstance(self._fn, Fresh):
-            return self._fn
-        self._random.restore()
-        return self._fn.build()
 
 
 def _overhead(
@@ -562,12 +513,11 @@ def _models(model: Any) -> dict[str, torch.nn.Module]:
     if model is None:
         return {}
     named = dict(model) if isinstance(model, Mapping) else {type(model).__name__: model}
-    for label, one in named.items():
-        if not isinstance(one, torch.nn.Module):
-            raise ValueError(
-                f"model is a torch.nn.Module, or a dictionary of names and modules; {label!r} is a {type(one).__name__}"
-            )
-    return {str(label): one for label, one in named.items()}
+    for label, module in named.items():
+        if not isinstance(module, torch.nn.Module):
+            kind = type(module).__name__
+            raise ValueError(f"model is a torch.nn.Module, or a dictionary of names and modules; {label!r} is a {kind}")
+    return {str(label): module for label, module in named.items()}
 
 
 def _optimizers(optimizer: Any) -> list[Any]:

@@ -10,19 +10,22 @@ import contextlib
 import dataclasses
 import json
 import os
-import queue
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
-from course_utils.records.kinds.cluster_check import CheckedPoint, ClusterCheck
-from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape, trust_words
+from course_utils.measure.machine import environment
+from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, CheckedPoint, ClusterCheck
+from course_utils.records.kinds.cluster_plan import ClusterPlan, ClusterPoint, GPTShape, trust_words
 from course_utils.records.store import RecordError, keep, package_root
 from course_utils.show.progress import progress
+
+T = TypeVar("T")
 
 STRATEGIES: Mapping[str, str] = {
     "ddp": "DistributedDataParallel: every rank has all weights, gradients and optimizer state",
@@ -31,27 +34,35 @@ STRATEGIES: Mapping[str, str] = {
     "fsdp": "fully_shard per block, reshard_after_forward=True: weights are gathered for each block anew",
     "fsdp_root": "fully_shard on the whole model only: everything is gathered at once",
 }
-PRECISIONS = ("fp32", "bf16")
-OPTIMIZERS = ("foreach", "loop", "fused")
-BACKENDS = ("nccl", "gloo")
+CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "strategy": tuple(STRATEGIES),
+    "precision": ("fp32", "bf16"),
+    "optimizer": ("foreach", "loop", "fused"),
+    "backend": ("nccl", "gloo"),
+    "checkpointing": (False, True),
+    "gradient_as_bucket_view": (False, True),
+}
 # Beyond this nothing is learned that a smaller one would not show, and sizes in bytes come near the end of an int64.
-MOST_PARAMETERS, MOST_LAYERS, MOST_RANKS = 10**13, 256, 16384
+MOST_PARAMETERS, MOST_LAYERS, MOST_RANKS, MOST_ACTIVATIONS = 10**13, 256, 16384, 2**56
+NOTES = (
+    "Each part is shown at its own largest. The peak is the most that all took at one time, on the rank that has most.",
+    "Tensors only, one step after the first. What CUDA and NCCL take for themselves, what the allocator loses to "
+    "fragmentation, and what other streams delay is not in these numbers, and is not validated.",
+)
 _SHAPE = tuple(f.name for f in dataclasses.fields(GPTShape))
-_SETTINGS = ("batch", "length", "precision", "checkpointing", "optimizer", "gradient_as_bucket_view", "backend")
-_START_S = 4.0  # until the simulating process answers
+# Settings of a step, as real ranks have them here.
 _DEFAULTS = {
     "batch": 1,
+    "length": None,
     "precision": "fp32",
     "checkpointing": False,
     "optimizer": "foreach",
     "gradient_as_bucket_view": True,
     "backend": "gloo",
 }
-NOTES = (
-    "Each part is shown at its own largest. The peak is the most that all took at one time, on the rank that has most.",
-    "Tensors only, one step after the first. What CUDA and NCCL take for themselves, what the allocator loses to "
-    "fragmentation, and what other streams delay is not in these numbers, and is not validated.",
-)
+_SIZES = tuple(f"{part}_bytes" for part in (*CLUSTER_PARTS, "peak"))
+_START_S = 4.0  # until the simulating process answers
+_POLL_S = 0.2
 
 
 class ClusterError(RuntimeError):
@@ -106,26 +117,26 @@ def simulate_cluster(
         >>> plan["fsdp", 2].weights_bytes // plan["fsdp", 4].weights_bytes
         2
     """
-    settings = {
-        "batch": batch,
-        "length": length,
-        "precision": precision,
-        "checkpointing": checkpointing,
-        "optimizer": optimizer,
-        "gradient_as_bucket_view": gradient_as_bucket_view,
-        "backend": backend,
-    }
-    asked = settings_of(model, strategies=strategies, ranks=ranks, **settings)
-    found = _simulated(asked, name or "simulate_cluster", timeout_s)
-    points = [_point(one, told) for one, told in zip(asked, found, strict=True)]
-    check = stored_check()
+    asked = settings_of(
+        model,
+        strategies=strategies,
+        ranks=ranks,
+        batch=batch,
+        length=length,
+        precision=precision,
+        checkpointing=checkpointing,
+        optimizer=optimizer,
+        gradient_as_bucket_view=gradient_as_bucket_view,
+        backend=backend,
+    )
+    simulated = _simulated(asked, name or "simulate_cluster", timeout_s)
     return keep(
         ClusterPlan(
-            points=tuple(points),
-            errors=() if check is None else check.errors,
-            environment=_environment(),
+            points=tuple(_point(settings, sizes) for settings, sizes in zip(asked, simulated, strict=True)),
+            errors=stored_check().errors,
+            environment=environment(),
             name=name,
-            parameters={key: asked[0][key] for key in (*_SHAPE, *_SETTINGS)},
+            parameters={key: asked[0][key] for key in (*_SHAPE, *_DEFAULTS)},
             notes=NOTES,
         )
     )
@@ -153,62 +164,51 @@ def check_cluster(
         ValueError: if a point lacks something, or makes no sense.
         ClusterError: if the simulation fails or takes too long.
     """
-    sizes = [f"{part}_bytes" for part in (*CLUSTER_PARTS, "peak")]
-    known = {*_SHAPE, *_SETTINGS, "strategy", "ranks", *sizes}
     if not measured:
         raise ValueError("check_cluster() needs at least one measured point")
-    asked, found_there = [], []
-    for number, given in enumerate(measured, 1):
-        missing = [key for key in ("strategy", "ranks", *_SHAPE) if key not in given]
-        unknown = [key for key in given if key not in known]
-        if missing or unknown:
-            what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which means nothing here"
-            raise ValueError(f"measured point {number} {what}; its keys are {', '.join(sorted(known))}")
-        there = {key.removesuffix("_bytes"): given[key] for key in sizes if given.get(key) is not None}
-        if not there or any(type(size) is not int or size < 0 for size in there.values()) or not max(there.values()):
-            raise ValueError(f"measured point {number} needs sizes in whole bytes, at least one of: {', '.join(sizes)}")
-        point = {**_DEFAULTS, "length": given["context"], **{key: given[key] for key in given if key not in sizes}}
+    asked = []
+    for number, point in enumerate(measured, 1):
         try:
-            asked.append(_checked(point))
+            asked.append(_settings_of_measured(point))
         except ValueError as error:
             raise ValueError(f"measured point {number}: {error}") from None
-        found_there.append(there)
     points = []
     simulated = _simulated(asked, name or "check_cluster", timeout_s)
-    for point, there, found in zip(asked, found_there, simulated, strict=True):
-        here = {**found["largest"], "peak": found["peak_bytes"]}
+    for point, settings, sizes in zip(measured, asked, simulated, strict=True):
+        here = {**sizes["largest"], "peak": sizes["peak_bytes"]}
+        there = {key.removesuffix("_bytes"): point[key] for key in _SIZES if point.get(key) is not None}
         points.append(
             CheckedPoint(
-                strategy=point["strategy"],
-                ranks=point["ranks"],
-                parameters=GPTShape(**{key: point[key] for key in _SHAPE}).parameters,
-                setting=setting_words(point),
+                strategy=settings["strategy"],
+                ranks=settings["ranks"],
+                parameters=_shape(settings).parameters,
+                setting=setting_words(settings),
                 measured=there,
-                simulated={key: here[key] for key in there},
+                simulated={part: here[part] for part in there},
             )
         )
-    return keep(ClusterCheck(points=tuple(points), environment=_environment(), name=name))
+    return keep(ClusterCheck(points=tuple(points), environment=environment(), name=name))
 
 
-def stored_check() -> ClusterCheck | None:
-    """The committed check: real ranks on gloo against the simulation. None if the package has none.
+def _settings_of_measured(point: Mapping[str, Any]) -> dict[str, Any]:
+    required = {"strategy", "ranks", *_SHAPE}
+    known = required | {*_DEFAULTS, *_SIZES}
+    if wrong := sorted((required - point.keys()) | (point.keys() - known)):
+        raise ValueError(f"it lacks, or has without need: {', '.join(wrong)}; its keys are {', '.join(sorted(known))}")
+    sizes = [point[key] for key in _SIZES if point.get(key) is not None]
+    if not any(sizes) or any(type(size) is not int or size < 0 for size in sizes):
+        raise ValueError(f"it needs sizes in whole bytes, at least one of: {', '.join(_SIZES)}")
+    return _checked({key: value for key, value in point.items() if key not in _SIZES})
 
-    Returns:
-        The check of the machine that comes last by name; ``benchmarks/cluster_memory.py`` makes it.
+
+def stored_check() -> ClusterCheck:
+    """The committed check: real ranks on gloo against the simulation, by ``benchmarks/cluster_memory.py``.
 
     Raises:
-        RecordError: if it is damaged.
+        RecordError: if it is missing or damaged.
     """
-    found = sorted((package_root() / "ranks" / "plans" / "cluster_memory").glob("*.json"))
-    if not found:
-        return None
-    try:
-        return ClusterCheck.from_record(json.loads(found[-1].read_text(encoding="utf-8")))
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(
-            f"{found[-1].name} is damaged ({error!r}). Restore it from git, or run"
-            " `python benchmarks/cluster_memory.py`."
-        ) from error
+    folder = package_root() / "ranks" / "plans" / "cluster_memory"
+    return _stored(max(folder.glob("*.json"), default=folder), ClusterCheck.from_record)
 
 
 def stored_plans() -> tuple[ClusterPlan, ...]:
@@ -223,245 +223,189 @@ def stored_plans() -> tuple[ClusterPlan, ...]:
     Raises:
         RecordError: if they are missing or damaged.
     """
-    path = package_root() / "ranks" / "plans" / "cluster_plans" / "gpt.json"
-    check = stored_check()
+
+    def plans(record: Mapping[str, Any]) -> tuple[ClusterPlan, ...]:
+        common = {"environment": record["environment"], "notes": NOTES, "errors": (), "name": None}
+        return tuple(ClusterPlan.from_record({**common, **plan}) for plan in record["plans"])
+
+    errors = stored_check().errors
+    stored = _stored(package_root() / "ranks" / "plans" / "cluster_plans" / "gpt.json", plans)
+    return tuple(dataclasses.replace(plan, errors=errors) for plan in stored)
+
+
+def _stored(path: Path, build: Callable[[Mapping[str, Any]], T]) -> T:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        rest = {"environment": record["environment"], "notes": NOTES, "errors": (), "name": None}
-        plans = tuple(ClusterPlan.from_record({**rest, **plan}) for plan in record["plans"])
+        return build(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(
-            f"{path.name}, the plans computed ahead, is missing or damaged ({error!r}). Restore it from git, or run"
-            " `python benchmarks/cluster_memory.py --plans`."
+            f"{path.name} is missing or damaged ({error!r}). Restore it from git, or run"
+            " `python benchmarks/cluster_memory.py`, with --plans for the plans."
         ) from error
-    return tuple(dataclasses.replace(plan, errors=() if check is None else check.errors) for plan in plans)
 
 
 def settings_of(
     model: GPTShape, *, strategies: Sequence[str] | str, ranks: Sequence[int] | int, **settings: Any
 ) -> list[dict[str, Any]]:
-    """What the simulation is asked: each strategy on each number of ranks.
-
-    Args:
-        model: the model's size.
-        strategies: names of strategies.
-        ranks: numbers of ranks.
-        **settings: as for :func:`simulate_cluster`; what is left out is as there.
-
-    Returns:
-        The points.
-
-    Raises:
-        ValueError: if something makes no sense.
-    """
+    """What the simulation is asked: each strategy on each number of ranks, with settings of `simulate_cluster`."""
     if not isinstance(model, GPTShape):
         raise ValueError(f"model is a GPTShape, such as GPTShape(width=4096, layers=32, heads=32); got {model!r}")
     ranks = [ranks] if isinstance(ranks, int) else list(ranks)
     strategies = [strategies] if isinstance(strategies, str) else list(strategies)
     if not ranks or not strategies:
         raise ValueError("choose at least one number of ranks and one strategy")
-    settings = {**_DEFAULTS, "precision": "bf16", "backend": "nccl", **settings}
-    if settings.get("length") is None:
-        settings["length"] = model.context
+    common = {**dataclasses.asdict(model), "precision": "bf16", "backend": "nccl", **settings}
     return [
-        _checked({**dataclasses.asdict(model), **settings, "strategy": strategy, "ranks": count})
+        _checked({**common, "strategy": strategy, "ranks": count})
         for count in dict.fromkeys(ranks)
         for strategy in dict.fromkeys(strategies)
     ]
 
 
 def points_of(
-    asked: Sequence[dict[str, Any]], wanted: Callable[[], bool] | None = None
+    asked: Sequence[dict[str, Any]], wanted: Callable[[], bool] = lambda: True
 ) -> Iterator[tuple[ClusterPoint, str]]:
-    """Simulate points one after the other, without a progress bar: for a form that shows each as it comes.
+    """Simulate points of :func:`settings_of` one after the other, for a form that shows each as it comes.
 
-    Args:
-        asked: from :func:`settings_of`.
-        wanted: is asked several times a second; once it says no, the simulation ends, also in the middle of a point.
+    Once ``wanted`` says no, the simulation ends, also in the middle of a point; so it does when the iterator is closed.
 
     Yields:
-        Each point, and in words how good the method is there. Closing the iterator ends the simulation.
+        Each point, and in words how good the method is there.
     """
-    check = stored_check()
-    errors = () if check is None else check.errors
-    with contextlib.closing(_simulated(asked, None, None, wanted)) as found:
-        for one, told in zip(asked, found, strict=False):  # fewer are found when they are no longer wanted
-            point = _point(one, told)
-            size = GPTShape(**{key: one[key] for key in _SHAPE}).parameters
-            yield point, trust_words(point, errors, size)
+    errors = stored_check().errors
+    with contextlib.closing(_simulated(asked, None, None, wanted)) as simulated:
+        for settings, sizes in zip(asked, simulated, strict=False):  # fewer when they are no longer wanted
+            point = _point(settings, sizes)
+            yield point, trust_words(point, errors, _shape(settings).parameters)
 
 
-def _point(asked: Mapping[str, Any], found: Mapping[str, Any]) -> ClusterPoint:
+def _shape(settings: Mapping[str, Any]) -> GPTShape:
+    return GPTShape(**{key: settings[key] for key in _SHAPE})
+
+
+def _point(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> ClusterPoint:
     return ClusterPoint(
-        strategy=asked["strategy"],
-        ranks=asked["ranks"],
-        **{f"{part}_bytes": found["largest"][part] for part in CLUSTER_PARTS},
-        peak_bytes=found["peak_bytes"],
-        at_peak=found["at_peak"],
-        peak_phase=found["peak_phase"],
+        strategy=settings["strategy"],
+        ranks=settings["ranks"],
+        **{f"{part}_bytes": sizes["largest"][part] for part in CLUSTER_PARTS},
+        peak_bytes=sizes["peak_bytes"],
+        at_peak=sizes["at_peak"],
+        peak_phase=sizes["peak_phase"],
     )
 
 
 def setting_words(settings: Mapping[str, Any]) -> str:
     """The settings of a step in words."""
-    words = [f"{settings['precision']}", f"batch {settings['batch']} x {settings['length']}"]
-    words += ["checkpointing"] if settings["checkpointing"] else []
-    words += [f"AdamW {settings['optimizer']}"]
-    words += [] if settings["gradient_as_bucket_view"] else ["buckets beside gradients"]
-    words += [settings["backend"]]
-    return ", ".join(words)
+    words = [
+        settings["precision"],
+        f"batch {settings['batch']} x {settings['length']}",
+        "checkpointing" if settings["checkpointing"] else "",
+        f"AdamW {settings['optimizer']}",
+        "" if settings["gradient_as_bucket_view"] else "buckets beside gradients",
+        settings["backend"],
+    ]
+    return ", ".join(filter(None, words))
 
 
-def _checked(point: dict[str, Any]) -> dict[str, Any]:
-    """The point, if it makes sense.
-
-    Raises:
-        ValueError: if it does not; the message says why.
-    """
+def _checked(point: Mapping[str, Any]) -> dict[str, Any]:
+    """The point with the defaults. Raises ValueError if it makes no sense."""
+    point = {**_DEFAULTS, **point}
+    if point["length"] is None:
+        point["length"] = point["context"]
     for key in (*_SHAPE, "ranks", "batch", "length"):
-        value = point[key]
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{key} is a whole number of at least 1, got {value!r}")
-    for key, choices in (
-        ("strategy", tuple(STRATEGIES)),
-        ("precision", PRECISIONS),
-        ("optimizer", OPTIMIZERS),
-        ("backend", BACKENDS),
-    ):
+        if type(point[key]) is not int or point[key] < 1:
+            raise ValueError(f"{key} is a whole number of at least 1, got {point[key]!r}")
+    for key, choices in CHOICES.items():
         if point[key] not in choices:
-            raise ValueError(f"there is no {key} {point[key]!r}; there are: {', '.join(choices)}")
-    for key in ("checkpointing", "gradient_as_bucket_view"):
-        if not isinstance(point[key], bool):
-            raise ValueError(f"{key} is True or False, got {point[key]!r}")
+            raise ValueError(f"there is no {key} {point[key]!r}; there are: {', '.join(map(str, choices))}")
     if point["width"] % point["heads"]:
         raise ValueError(f"width must be a multiple of heads, got width={point['width']} and heads={point['heads']}")
     if point["length"] > point["context"]:
         raise ValueError(f"length is at most the model's context of {point['context']}, got {point['length']}")
-    parameters = GPTShape(**{key: point[key] for key in _SHAPE}).parameters
-    if parameters > MOST_PARAMETERS:
-        raise ValueError(
-            f"a model of {parameters:.2g} parameters is too large to simulate; the limit is {MOST_PARAMETERS:.0e}"
-        )
-    if point["layers"] > MOST_LAYERS:
-        raise ValueError(
-            f"{point['layers']} layers take too long to simulate: choose at most {MOST_LAYERS}, and more width"
-        )
-    if point["ranks"] > MOST_RANKS:
-        raise ValueError(f"{point['ranks']} ranks are too many to simulate: choose at most {MOST_RANKS}")
-    if point["batch"] * point["length"] * max(4 * point["width"], point["vocabulary"]) > 2**56:
-        raise ValueError(
-            f"a batch of {point['batch']} x {point['length']} tokens is too large to simulate: choose a smaller batch"
-        )
+    activations = point["batch"] * point["length"] * max(4 * point["width"], point["vocabulary"])
+    for what, size, most in (
+        ("parameters of the model", _shape(point).parameters, MOST_PARAMETERS),
+        ("layers", point["layers"], MOST_LAYERS),
+        ("ranks", point["ranks"], MOST_RANKS),
+        ("numbers in a layer, for this batch and length,", activations, MOST_ACTIVATIONS),
+    ):
+        if size > most:
+            raise ValueError(f"{size:,} {what} are too many to simulate: at most {most:,}")
     return point
 
 
-def _environment() -> Any:
-    from course_utils.measure.machine import environment
-
-    return environment()
+# The process that simulates
 
 
 def expected_s(points: Sequence[Mapping[str, Any]]) -> float:
     """About how long the simulation of these points takes, on two quiet cores."""
-    return _START_S + sum(map(_expected_s, points))
-
-
-def _expected_s(point: Mapping[str, Any]) -> float:
-    return 0.3 + point["layers"] * (0.08 if point["strategy"] in ("ddp", "zero1") else 0.15)
+    return _START_S + sum(
+        0.3 + point["layers"] * (0.08 if point["strategy"] in ("ddp", "zero1") else 0.15) for point in points
+    )
 
 
 def _simulated(
     points: Sequence[dict[str, Any]],
     label: str | None,
     timeout_s: float | None,
-    wanted: Callable[[], bool] | None = None,
+    wanted: Callable[[], bool] = lambda: True,
 ) -> Iterator[dict[str, Any]]:
     """What the child process says of each point."""
-    timeout_s = max(180.0, 20 * expected_s(points)) if timeout_s is None else timeout_s
+    usual_s = expected_s(points)
+    timeout_s = max(180.0, 20 * usual_s) if timeout_s is None else timeout_s
     deadline = time.monotonic() + timeout_s
-    shown = contextlib.nullcontext() if label is None else progress(label, expected_s(points))
-    with shown as bar, _child() as (process, lines, errors):
-        assert process.stdin is not None
-        with contextlib.suppress(OSError):  # it may have ended already; what it said is read below
-            process.stdin.write(json.dumps(points) + "\n")
-            process.stdin.flush()
-        for number, point in enumerate([None, *points]):
-            try:
-                line = _next_line(lines, deadline, wanted)
-            except _UnwantedError:
+    bar = contextlib.nullcontext() if label is None else progress(label, usual_s)
+    with (
+        bar,
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+        _child(points, errors) as child,
+    ):
+        threading.Thread(target=_end_when_due, args=(child, deadline, wanted), daemon=True).start()
+        for number, point in enumerate(points):
+            line = child.stdout.readline()
+            if not line and not wanted():
                 return
-            except queue.Empty:
+            if not line and time.monotonic() > deadline:
                 raise ClusterError(
-                    f"the simulation took more than {timeout_s:.0f} s and was ended, after {max(0, number - 1)} of "
-                    f"{len(points)} points. Ask for fewer points or layers, or give it more time with timeout_s=."
-                ) from None
-            if line is None:
-                errors.seek(0)
-                said = errors.read().strip().splitlines() or ["it said nothing"]
-                at = "while it started" if point is None else f"at {point['strategy']} on {point['ranks']} ranks"
-                raise ClusterError(
-                    f"the simulation ended {at}, with exit code {process.wait()}. It said last: {said[-1].strip()}"
+                    f"the simulation took more than {timeout_s:.0f} s and was ended, after {number} of {len(points)} "
+                    "points. Ask for fewer points or layers, or give it more time with timeout_s=."
                 )
-            if bar is not None:
-                bar.advance(_START_S if point is None else _expected_s(point))
-            if point is not None:
-                yield json.loads(line)
+            if not line:
+                errors.seek(0)
+                last = (errors.read().strip().splitlines() or ["nothing"])[-1].strip()
+                raise ClusterError(
+                    f"the simulation ended at {point['strategy']} on {point['ranks']} ranks, with exit code "
+                    f"{child.wait()}. It said last: {last}"
+                )
+            if label is not None:
+                bar.advance(usual_s / len(points))
+            yield json.loads(line)
 
 
-class _UnwantedError(Exception):
-    """Nobody waits for the simulation any more."""
-
-
-def _next_line(lines: queue.Queue[str | None], deadline: float, wanted: Callable[[], bool] | None) -> str | None:
-    """What the child said next; ``queue.Empty`` if it says nothing until the deadline."""
-    while True:
-        left_s = max(0.0, deadline - time.monotonic())
-        if wanted is None:
-            return lines.get(timeout=left_s)
-        if not wanted():
-            raise _UnwantedError
-        try:
-            return lines.get(timeout=min(0.2, left_s))
-        except queue.Empty:
-            if left_s == 0:
-                raise
+def _end_when_due(process: subprocess.Popen[str], deadline: float, wanted: Callable[[], bool]) -> None:
+    while process.poll() is None and wanted() and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    process.kill()
 
 
 @contextlib.contextmanager
-def _child() -> Iterator[tuple[subprocess.Popen[str], queue.Queue[str | None], IO[str]]]:
-    """The process that simulates, its lines (None after the last) and its stderr; it ends with the block."""
+def _child(points: Sequence[dict[str, Any]], errors: IO[str]) -> Iterator[subprocess.Popen[str]]:
+    """The process that simulates; it ends with the block."""
     variables = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(package_root().parent), os.environ.get("PYTHONPATH")))),
         "CUDA_VISIBLE_DEVICES": "",  # fake tensors need no GPU, and a context there would take memory
     }
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "course_utils.ranks.cluster_step"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            encoding="utf-8",
-            env=variables,
-            start_new_session=True,  # Ctrl-C is for this process, which ends the other
-        )
-        lines: queue.Queue[str | None] = queue.Queue()
-
-        def read() -> None:
-            assert process.stdout is not None
-            for line in process.stdout:
-                lines.put(line)
-            lines.put(None)
-
-        reader = threading.Thread(target=read, daemon=True)
-        reader.start()
+    with subprocess.Popen(
+        [sys.executable, "-m", "course_utils.ranks.cluster_step", json.dumps(points)],
+        stdin=subprocess.PIPE,  # closes when this process ends
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        encoding="utf-8",
+        env=variables,
+        start_new_session=True,  # Ctrl-C is for this process, which ends the other
+    ) as process:
         try:
-            yield process, lines, errors
+            yield process
         finally:
             process.kill()
-            process.wait()
-            reader.join(timeout=10)
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    pipe.close()

@@ -1,8 +1,7 @@
 """One training step of a GPT on one rank of a cluster that is not there: the program that `simulate_cluster` starts.
 
-Run as ``python -m course_utils.ranks.cluster_step``: one line of JSON in (a list of points), one line of JSON out for
-each point. It has a process of its own: a process group is global, and some calls of PyTorch's simulation
-tools end the interpreter.
+Run as ``python -m course_utils.ranks.cluster_step POINTS``: a list of points as JSON, one line of JSON out for each. It
+has a process of its own: a process group is global, and some calls of PyTorch's simulation tools end the interpreter.
 
 The process group is a fake one, in which every collective returns at once, and tensors are fake: they have shapes and
 storages with sizes, and no data. Everything else is PyTorch's own code: DistributedDataParallel,
@@ -30,49 +29,31 @@ import json
 import os
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_param
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.materials.models import GPT
 from course_utils.ranks.memory import RankMemory
 
-_SHAPE = ("width", "layers", "heads", "vocabulary", "context")
 
-
-class _FirstChunk(list):
-    """The chunks of a parameter, of which only the first is made: rank 0 asks for no other."""
-
-
-def _only_first_chunk() -> None:
-    """Spare FSDP a view for each of 1024 ranks and each parameter, of which rank 0 uses one."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_param
-
-    def chunks(tensor: torch.Tensor, num_chunks: int, dim: int) -> list[torch.Tensor]:
-        size = tensor.size(dim)
-        return _FirstChunk([tensor.narrow(dim, 0, min(size, -(-size // num_chunks)))])
-
-    if hasattr(_fsdp_param, "_chunk_with_empty"):  # private: without it, all is as before, and slower
-        _fsdp_param._chunk_with_empty = chunks
-
-
-@contextlib.contextmanager
-def _fake_group(rank: int, ranks: int) -> Iterator[Any]:
-    """A process group in which this is one of many ranks, and its mesh."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
-    try:
-        yield init_device_mesh("cpu", (ranks,))
-    finally:
-        dist.destroy_process_group()
+def _first_chunk(tensor: torch.Tensor, num_chunks: int, dim: int) -> list[torch.Tensor]:
+    """The chunks of a parameter, of which only the first is made: rank 0 asks for no other of 1024."""
+    size = tensor.size(dim)
+    return [tensor.narrow(dim, 0, min(size, -(-size // num_chunks)))]
 
 
 class _Gloo(TorchDispatchMode):
@@ -86,10 +67,8 @@ class _Gloo(TorchDispatchMode):
 
 
 def _model(point: dict[str, Any]) -> torch.nn.Module:
-    model = GPT(**{key: point[key] for key in _SHAPE})
+    model = GPT(**{key: point[key] for key in ("width", "layers", "heads", "vocabulary", "context")})
     if point["checkpointing"]:
-        from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-
         for i, block in enumerate(model.blocks):
             model.blocks[i] = checkpoint_wrapper(block, preserve_rng_state=False)
     return model
@@ -109,9 +88,28 @@ def _make_state(parameters: Iterable[torch.nn.Parameter], optimizer: Any) -> Non
         parameter.grad = None
 
 
-def _sharded_step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+def _step(
+    point: dict[str, Any],
+    memory: RankMemory,
+    model: torch.nn.Module,
+    optimizer: Any,
+    before_update: Callable[[], None] = lambda: None,
+) -> None:
+    autocast = point["precision"] == "bf16" and point["strategy"] in ("ddp", "zero1")
+    with memory.step(model, optimizer):
+        memory.phase("forward")
+        optimizer.zero_grad()
+        tokens = torch.zeros(point["batch"], point["length"], dtype=torch.int64)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
+        memory.phase("backward")
+        loss.backward()
+        memory.phase("optimizer step")
+        before_update()
+        optimizer.step()
 
+
+def _sharded_step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
     model = _model(point)
     half = point["precision"] == "bf16"
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
@@ -124,23 +122,16 @@ def _sharded_step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
     shards = [torch.nn.Parameter(parameter.to_local().detach()) for parameter in parameters]
     optimizer = torch.optim.AdamW(shards, **_adamw(point))
     _make_state(shards, optimizer)
-    with memory.step(model, optimizer):
-        memory.phase("forward")
-        optimizer.zero_grad()
-        tokens = torch.zeros(point["batch"], point["length"], dtype=torch.int64)
-        loss = functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
-        memory.phase("backward")
-        loss.backward()
-        memory.phase("optimizer step")
+
+    def hand_over_gradients() -> None:
         for shard, parameter in zip(shards, parameters, strict=True):
             shard.grad = parameter.grad.to_local()
-        optimizer.step()
+
+    _step(point, memory, model, optimizer, hand_over_gradients)
 
 
 def _replicated_step(point: dict[str, Any], memory: RankMemory) -> int:
     """A step under DDP. Returns the rank that holds most of the optimizer's state; if it is another, begin again."""
-    from torch.nn.parallel import DistributedDataParallel
-
     model = DistributedDataParallel(
         _model(point), init_sync=False, gradient_as_bucket_view=point["gradient_as_bucket_view"]
     )
@@ -153,8 +144,6 @@ def _replicated_step(point: dict[str, Any], memory: RankMemory) -> int:
 
     model.register_comm_hook(None, reduced)
     if point["strategy"] == "zero1":
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-
         optimizer: Any = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, **_adamw(point))
         held = [
             sum(p.numel() for group in groups for p in group["params"]) for groups in optimizer._partition_parameters()
@@ -164,73 +153,49 @@ def _replicated_step(point: dict[str, Any], memory: RankMemory) -> int:
     else:
         optimizer = torch.optim.AdamW(model.parameters(), **_adamw(point))
     _make_state(model.parameters(), optimizer)
-    half = point["precision"] == "bf16"
-    with memory.step(model, optimizer):
-        memory.phase("forward")
-        optimizer.zero_grad()
-        tokens = torch.zeros(point["batch"], point["length"], dtype=torch.int64)
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            loss = functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
-        memory.phase("backward")
-        loss.backward()
-        memory.phase("optimizer step")
-        optimizer.step()
+    _step(point, memory, model, optimizer)
     return dist.get_rank()
 
 
-def simulate(point: dict[str, Any]) -> dict[str, Any]:
-    """Memory of the rank that holds most, in one step.
+def simulate(point: dict[str, Any], rank: int = 0) -> dict[str, Any]:
+    """Memory of the rank that holds most, in one step: the fields of a ``StepMemory``.
 
     Args:
-        point: the model's shape, ``strategy``, ``ranks``, ``batch``, ``length``, ``precision``, ``checkpointing``,
-            ``optimizer``, ``gradient_as_bucket_view`` and ``backend``.
-
-    Returns:
-        The fields of a ``StepMemory``.
+        point: the model's shape, ``strategy``, ``ranks`` and the settings of the step.
+        rank: which of the ranks this is. If another one holds more, that is simulated.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    rank: int | None = None
-    while True:
-        memory = RankMemory()
+    memory = RankMemory()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=point["ranks"])
+    try:
         # The mesh holds real tensors: it is made before anything is fake.
+        mesh = init_device_mesh("cpu", (point["ranks"],))
         backend = _Gloo() if point["backend"] == "gloo" else contextlib.nullcontext()
-        with _fake_group(rank or 0, point["ranks"]) as mesh, FakeTensorMode(), memory, backend:
+        with FakeTensorMode(), memory, backend:
             if point["strategy"] in ("ddp", "zero1"):
-                fullest = _replicated_step(point, memory)
+                rank = _replicated_step(point, memory)
             else:
-                _sharded_step(point, memory, mesh)
-                fullest = 0  # the first shard is the largest
-        if memory.found is not None:
-            return dataclasses.asdict(memory.found)
-        rank = fullest
+                _sharded_step(point, memory, mesh)  # the first shard is the largest
+    finally:
+        dist.destroy_process_group()
+    return simulate(point, rank) if memory.last_step is None else dataclasses.asdict(memory.last_step)
 
 
 def _end_with_the_parent() -> None:
     """Stop at once when nobody is there any more to read the results."""
-
-    def wait() -> None:
-        sys.stdin.read()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    os.read(0, 1)
+    os._exit(1)
 
 
 def main() -> None:
-    """Simulate the points that stand on standard input, and print a line for each."""
-    points = json.loads(sys.stdin.readline())
-    _end_with_the_parent()
+    """Simulate the points of the command line, and print a line for each."""
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
     warnings.simplefilter("ignore")
     # What PyTorch prints is not to get between the lines of JSON.
     answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
     os.dup2(2, 1)
-    _only_first_chunk()
-    print(json.dumps("ready"), file=answers, flush=True)
-    for point in points:
-        started = time.perf_counter()
-        found = simulate(point)
-        print(json.dumps({**found, "seconds": time.perf_counter() - started}), file=answers, flush=True)
-    answers.close()
+    _fsdp_param._chunk_with_empty = _first_chunk
+    for point in json.loads(sys.argv[1]):
+        print(json.dumps(simulate(point)), file=answers, flush=True)
     # Not the ordinary way out: tearing the interpreter down takes longer than some points.
     os._exit(0)
 

@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch._guards import active_fake_mode
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
 
-from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS
+from course_utils.records.kinds.cluster_check import CLUSTER_PARTS
 
 # Operations that move tensors between ranks, or copy them into and out of the buffers for that.
 _COMMUNICATION = frozenset({"c10d", "fsdp", "_c10d_functional"})
-_REST = "activations"
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,18 @@ class StepMemory:
     peak_phase: str
 
 
+@dataclass(eq=False)
+class _Storage:
+    size_bytes: int = 0
+    named: str = ""  # weights, gradients or optimizer
+    communicated: bool = False
+    alive: weakref.ref[torch.UntypedStorage] | None = None
+
+    @property
+    def part(self) -> str:
+        return self.named or ("gathered" if self.communicated else "activations")
+
+
 class RankMemory(TorchDispatchMode):
     """Follows all memory of tensors in this process while it is entered, for as many steps as wanted.
 
@@ -59,23 +71,17 @@ class RankMemory(TorchDispatchMode):
         >>> with RankMemory() as memory:
         ...     with memory.step(model, optimizer):
         ...         model(torch.zeros(1, 1024)).sum().backward()
-        >>> memory.found.largest["weights"] // 2**20, memory.found.largest["gradients"] // 2**20
+        >>> memory.last_step.largest["weights"] // 2**20, memory.last_step.largest["gradients"] // 2**20
         (4, 4)
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: StepMemory | None = None
+        self.last_step: StepMemory | None = None
         self._phase = ""
-        self._sizes: dict[int, int] = {}  # of each living storage, by its number
-        self._watched: dict[int, tuple[int, weakref.ref]] = {}  # by the storage's address: its number
-        self._count = 0
-        self._part_of: dict[int, str] = {}
-        self._communicated: set[int] = set()
-        self._events: list[tuple[int, int, str]] = []  # number of the storage, change of its size, phase
+        self._storages: dict[int, _Storage] = {}  # the living ones, by address
+        self._events: list[tuple[_Storage, int, str]] = []  # storage, change of its size, phase
         self._recording = False
-        self._fake_mode: Any = None
-        self._resize = torch.UntypedStorage.resize_
 
     def phase(self, name: str) -> None:
         """Name what runs from now on, such as ``forward``."""
@@ -83,102 +89,76 @@ class RankMemory(TorchDispatchMode):
 
     def communicated(self, tensor: torch.Tensor) -> None:
         """Count a tensor's memory as gathered, unless it holds weights, gradients or the optimizer's state."""
-        for number in self._follow(tensor):
-            self._communicated.add(number)
+        for storage in self._follow(tensor):
+            storage.communicated = True
 
     @contextlib.contextmanager
     def step(self, model: torch.nn.Module, *optimizers: Any) -> Iterator[None]:
-        """One training step; afterwards :attr:`found` says what it held.
+        """One training step; afterwards :attr:`last_step` says what it held.
 
         Args:
             model: the wrapped model.
             *optimizers: optimizers whose state counts.
         """
         self._name_parts(model, optimizers)
-        start = dict(self._sizes)
+        start = {storage: storage.size_bytes for storage in self._storages.values()}
         self._events, self._recording = [], True
         try:
             yield
         finally:
             self._recording = False
         self._name_parts(model, optimizers)
-        self.found = self._add_up(start)
+        self.last_step = _added_up(start, self._events)
 
-    def _name_parts(self, model: torch.nn.Module, optimizers: Iterable[Any]) -> None:
-        for optimizer in optimizers:
-            # ZeroRedundancyOptimizer keeps this rank's state in an optimizer of its own.
-            for state in getattr(optimizer, "optim", optimizer).state.values():
-                for value in state.values():
-                    if isinstance(value, torch.Tensor):
-                        self._name(value, "optimizer")
-        for parameter in model.parameters():
-            self._name(parameter, "weights")
-            if parameter.grad is not None:
-                self._name(parameter.grad, "gradients")
-
-    def _name(self, tensor: torch.Tensor, part: str) -> None:
-        for number in self._follow(tensor):
-            self._part_of[number] = part
-
-    def _add_up(self, start: dict[int, int]) -> StepMemory:
-        def part(number: int) -> str:
-            return self._part_of.get(number) or ("gathered" if number in self._communicated else _REST)
-
-        now = dict.fromkeys(CLUSTER_PARTS, 0)
-        for number, size in start.items():
-            now[part(number)] += size
-        total = sum(now.values())
-        largest, at_peak, peak, phase = dict(now), dict(now), total, self._events[0][2] if self._events else ""
-        for number, change, name in self._events:
-            of = part(number)
-            now[of] += change
-            total += change
-            largest[of] = max(largest[of], now[of])
-            if total > peak:
-                at_peak, peak, phase = dict(now), total, name
-        return StepMemory(largest, at_peak, peak, phase)
+    def _name_parts(self, model: torch.nn.Module, optimizers: tuple[Any, ...]) -> None:
+        # ZeroRedundancyOptimizer keeps this rank's state in an optimizer of its own.
+        states = [getattr(optimizer, "optim", optimizer).state for optimizer in optimizers]
+        parts = {
+            "optimizer": [value for state in states for values in state.values() for value in values.values()],
+            "weights": list(model.parameters()),
+            "gradients": [parameter.grad for parameter in model.parameters()],
+        }
+        for part, tensors in parts.items():
+            for tensor in tensors:
+                if isinstance(tensor, torch.Tensor):
+                    for storage in self._follow(tensor):
+                        storage.named = part
 
     # Storages
 
-    def _change(self, number: int, size: int) -> None:
-        before = self._sizes.get(number, 0)
-        if size != before:
-            self._sizes[number] = size
-            if self._recording:
-                self._events.append((number, size - before, self._phase))
+    def _set_size(self, storage: _Storage, size_bytes: int) -> None:
+        change = size_bytes - storage.size_bytes
+        storage.size_bytes = size_bytes
+        if change and self._recording:
+            self._events.append((storage, change, self._phase))
 
-    def _follow(self, tensor: torch.Tensor) -> list[int]:
-        """Numbers of a tensor's storages; those that are new are followed from now on."""
+    def _follow(self, tensor: torch.Tensor) -> list[_Storage]:
+        """A tensor's storages; those that are new are followed from now on."""
         if is_traceable_wrapper_subclass(tensor):  # a DTensor stands for the local one inside of it
             inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
-            return [number for part in _tensors(inner) for number in self._follow(part)]
-        storage = tensor.untyped_storage()
-        address = storage._cdata
-        if address in self._watched:
-            number = self._watched[address][0]
-        else:
-            self._count += 1
-            number = self._count
+            local = [value for value in inner if isinstance(value, torch.Tensor)]
+            return [storage for part in local for storage in self._follow(part)]
+        real = tensor.untyped_storage()
+        address = real._cdata
+        if address not in self._storages:
+            storage = self._storages[address] = _Storage()
 
-            def gone(_: Any, address: int = address, number: int = number) -> None:
-                del self._watched[address]
-                self._change(number, 0)
-                del self._sizes[number]
+            def gone(_: object) -> None:
+                del self._storages[address]
+                self._set_size(storage, 0)
 
-            self._watched[address] = number, weakref.ref(storage, gone)
-            self._sizes[number] = 0
-        self._change(number, storage.nbytes())
-        return [number]
+            storage.alive = weakref.ref(real, gone)
+        self._set_size(self._storages[address], real.nbytes())
+        return [self._storages[address]]
 
-    def __enter__(self) -> RankMemory:
+    def __enter__(self) -> Self:
         self._fake_mode = active_fake_mode()
         resize = self._resize = torch.UntypedStorage.resize_
 
-        def watched(storage: torch.UntypedStorage, size: int) -> Any:
-            result = resize(storage, size)
-            known = self._watched.get(storage._cdata)
-            if known is not None:
-                self._change(known[0], storage.nbytes())
+        def watched(real: torch.UntypedStorage, size: int) -> Any:
+            result = resize(real, size)
+            if real._cdata in self._storages:
+                self._set_size(self._storages[real._cdata], real.nbytes())
             return result
 
         torch.UntypedStorage.resize_ = watched
@@ -197,20 +177,23 @@ class RankMemory(TorchDispatchMode):
         # To find out how a result is sharded, DTensor runs operations on fake tensors: they take no memory.
         if active_fake_mode() is not self._fake_mode:
             return result
-        if func.namespace in _COMMUNICATION:
-            for tensor in _tensors((args, kwargs, result)):
-                self.communicated(tensor)
-        else:
-            for tensor in _tensors(result):
-                self._follow(tensor)
+        communication = func.namespace in _COMMUNICATION
+        for tensor in tree_leaves((args, kwargs, result) if communication else result):
+            if isinstance(tensor, torch.Tensor):
+                (self.communicated if communication else self._follow)(tensor)
         return result
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+def _added_up(start: dict[_Storage, int], events: list[tuple[_Storage, int, str]]) -> StepMemory:
+    now = dict.fromkeys(CLUSTER_PARTS, 0)
+    for storage, size in start.items():
+        now[storage.part] += size
+    largest, at_peak, peak, phase = dict(now), dict(now), sum(now.values()), events[0][2] if events else ""
+    total = peak
+    for storage, change, name in events:
+        now[storage.part] += change
+        total += change
+        largest[storage.part] = max(largest[storage.part], now[storage.part])
+        if total > peak:
+            at_peak, peak, phase = dict(now), total, name
+    return StepMemory(largest, at_peak, peak, phase)

@@ -61,6 +61,11 @@ class Interval:
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends."""
+        return self.low, self.high
+
+    @property
     def relative_width(self) -> float:
         """Width over the middle, so 0.03 is an interval of 3%."""
         return (self.high - self.low) / ((self.high + self.low) / 2) if self.bounded else math.inf
@@ -87,10 +92,6 @@ def interval_rank(n: int, confidence: float) -> int:
     The number of values below the true median is binomial(n, 1/2), whatever the distribution; k is the largest rank for
     which the two tails together stay within ``1 - confidence``.
 
-    Args:
-        n: number of independent values.
-        confidence: between 0 and 1.
-
     Returns:
         The rank, from 1; 0 when ``n`` values cannot give that confidence.
 
@@ -110,11 +111,7 @@ def interval_rank(n: int, confidence: float) -> int:
 
 
 def median_interval(values: Sequence[float], confidence: float = DECISION_CONFIDENCE) -> Interval:
-    """Exact (order-statistic) interval of the median.
-
-    Args:
-        values: independent values, any unit.
-        confidence: between 0 and 1.
+    """Exact (order-statistic) interval of the median of independent values.
 
     Returns:
         The interval; infinite on both sides when there are too few values.
@@ -143,13 +140,6 @@ def log_ratios(case: Sequence[float], reference: Sequence[float]) -> list[float]
     identical to the baseline then comes out faster. With one draw on each side the noise is symmetric, however skewed
     a single timing is.
 
-    Args:
-        case: seconds, one value a round.
-        reference: seconds, one value a round.
-
-    Returns:
-        One log ratio a round.
-
     Raises:
         ValueError: if the series differ in length or hold a time that is not positive.
 
@@ -168,9 +158,6 @@ def log_ratios(case: Sequence[float], reference: Sequence[float]) -> list[float]
 
 def lag1_autocorrelation(values: Sequence[float]) -> float:
     """Autocorrelation between neighbouring rounds, on ranks so that outliers do not decide it.
-
-    Args:
-        values: one value a round, in the order in which the rounds ran.
 
     Returns:
         Between -1 and 1; 0 for fewer than 4 rounds or constant values.
@@ -202,9 +189,6 @@ def block(values: Sequence[float]) -> tuple[list[float], int]:
     independence is then too narrow. Medians of blocks of 2, 4, 8... rounds are taken until the lag-1 autocorrelation is
     no longer significantly positive (5%, one-sided), or until too few blocks would be left for an interval.
 
-    Args:
-        values: one value a round, in order.
-
     Returns:
         The block medians (the values themselves when no blocking is needed) and the number of rounds in a block.
 
@@ -223,10 +207,6 @@ def block(values: Sequence[float]) -> tuple[list[float], int]:
 def ratio_interval(logs: Sequence[float], confidence: float = DECISION_CONFIDENCE) -> Interval:
     """Interval of the median ratio, from log ratios in the order in which the rounds ran.
 
-    Args:
-        logs: log ratios, one a round.
-        confidence: between 0 and 1.
-
     Returns:
         The interval of the ratio; (0, inf) when there are too few rounds, or when they follow each other so much that
         not even the blocks of :func:`block` are independent.
@@ -244,9 +224,6 @@ def ratio_interval(logs: Sequence[float], confidence: float = DECISION_CONFIDENC
 
 def noise_floor(noise: Interval) -> float:
     """How far an A/A control strayed: 1.004 means that differences up to 0.4% could be noise.
-
-    Args:
-        noise: interval of the control's ratio.
 
     Returns:
         A factor of at least 1; infinite when there are too few rounds for an interval.
@@ -268,9 +245,6 @@ def decide(ratio: float, interval: Interval, noise: Interval, practical: float =
         interval: interval of that ratio, at the confidence for decisions.
         noise: interval of the A/A control's ratio, at the same confidence.
         practical: the relative difference below which nobody cares.
-
-    Returns:
-        The verdict.
 
     Example:
         >>> quiet = Interval(0.998, 1.002, 0.99)

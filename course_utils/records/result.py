@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
-import types
-import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+import cattrs
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+from cattrs.v import format_exception
 
 from course_utils.records.paired import PRACTICAL, Interval
 from course_utils.show import tables
@@ -96,51 +96,41 @@ def compact(value: Any) -> Any:
     return compact(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
-def fields_of(result: Any) -> dict[str, Any]:
-    """Field names and values, nested results as they are."""
-    return {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
+def _number(value: Any, kind: type) -> Any:
+    """An int, or a float, from a file: as it is, if it is one."""
+    if isinstance(value, bool) or not isinstance(value, int | kind) or not math.isfinite(value):
+        raise TypeError(f"{value!r} is not {'a whole' if kind is int else 'a finite'} number")
+    return value
 
 
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _as_it_is(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value from a file is of the type that a field is declared with."""
-    inner = typing.get_args(hint)
-    if hint is Any:
-        return True
-    if typing.get_origin(hint) is types.UnionType:
-        return any(_fits(value, one) for one in inner)
-    if typing.get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
-    if hint in (int, float):
-        return isinstance(value, int | hint) and not isinstance(value, bool) and math.isfinite(value)
-    return isinstance(value, typing.get_origin(hint) or hint)
+# Turns results into plain values and back. Nothing is converted: a text where a number belongs is an error.
+_converter = cattrs.Converter(forbid_extra_keys=True)
+_converter.register_structure_hook(int, _number)
+_converter.register_structure_hook(float, _number)
+_converter.register_structure_hook(bool, _as_it_is)
+_converter.register_structure_hook(str, _as_it_is)
 
 
-def built(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Make a result from a record's values.
+def structured(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Make a dataclass, and all that is in it, from plain values.
 
     Raises:
-        TypeError: if a field is missing, unknown, or of another type than it is declared with.
+        ValueError: if a field is missing, unknown, of another type than it is declared with, or makes no sense.
     """
-    result = cls(**values)
-    for f in dataclasses.fields(cls):
-        if not _fits(getattr(result, f.name), _hints(cls)[f.name]):
-            raise TypeError(f"{cls.__name__}.{f.name} cannot be {str(values[f.name])[:60]!r}")
-    return result
+    try:
+        return _converter.structure(values, cls)
+    except cattrs.BaseValidationError as error:
+        raise ValueError("; ".join(cattrs.transform_error(error, format_exception=_what_is_wrong))) from error
 
 
-def tuples(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The values with the lists of these names as tuples."""
-    return {key: tuple(value) if key in names else value for key, value in values.items()}
-
-
-def built_of(cls: type[T], row: Sequence[Any]) -> T:
-    """Make a result from a row of its fields' values."""
-    return built(cls, dict(zip((f.name for f in dataclasses.fields(cls)), row, strict=True)))
+def _what_is_wrong(error: BaseException, kind: type | None) -> str:
+    return str(error) if isinstance(error, TypeError | ValueError) else format_exception(error, kind)
 
 
 class Result:
@@ -197,10 +187,41 @@ class Result:
 
     def to_record(self) -> dict[str, Any]:
         """The result as plain JSON types, raw samples included."""
-        raise NotImplementedError
+        return compact(_converter.unstructure(self))
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The result from :meth:`to_record`'s dictionary.
+
+        Raises:
+            ValueError: if the dictionary is damaged.
+        """
+        return structured(cls, record)
+
+    @classmethod
+    def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The form that a record has of the fields' plain values, where it is not these."""
+        return values
+
+    @classmethod
+    def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields' plain values from the form that a record has."""
+        return record
 
     def __repr__(self) -> str:
         return tables.text(self.sheet())
 
     def _repr_html_(self) -> str:
         return tables.html(self.sheet())
+
+
+@_converter.register_unstructure_hook_factory(lambda cls: isinstance(cls, type) and issubclass(cls, Result))
+def _unstructuring(cls: type[Result]) -> Callable[[Result], dict[str, Any]]:
+    fields_of = make_dict_unstructure_fn(cls, _converter)
+    return lambda result: cls.to_file(fields_of(result))
+
+
+@_converter.register_structure_hook_factory(lambda cls: isinstance(cls, type) and issubclass(cls, Result))
+def _structuring(cls: type[Result]) -> Callable[[Mapping[str, Any], type[Result]], Result]:
+    build = make_dict_structure_fn(cls, _converter)
+    return lambda record, _: build(cls.from_file(record), cls)

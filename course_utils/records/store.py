@@ -7,23 +7,25 @@ what a learner records goes to ``results/<machine>/`` beside the package, which 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import difflib
 import errno
 import json
 import os
-import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_utils.records.files import write_whole
 from course_utils.records.kinds import RESULT_TYPES
 from course_utils.records.kinds.environment import Environment
+from course_utils.records.result import structured
 from course_utils.records.unrecorded import Unrecorded
+from course_utils.show.suggestions import did_you_mean
 
-SCHEMA_VERSION = 1
+# How to read older files: the n-th makes a file of version n, as a plain dictionary, into one of version n + 1. Whoever
+# changes what a record holds adds one here; files are written in the newest version.
+MIGRATIONS: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
 
 
 class RecordError(ValueError):
@@ -66,7 +68,6 @@ class LessonRecord:
     experiments: Mapping[str, Experiment]
     recorded_at: str
     seconds: float
-    schema_version: int = field(default=SCHEMA_VERSION)
 
     def result(self, name: str) -> Any:
         """The result of one experiment.
@@ -135,19 +136,8 @@ def write_json(path: Path, data: Any) -> None:
     """
     # Compact: indented raw samples would take one line a number. First, so that bad data leaves no file behind.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, sort_keys=True) + "\n"
-    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        # Temporary files are private by default; a record is an ordinary file.
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
+        write_whole(path, text)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             advice = "the disk is full: free some space and run the same command again"
@@ -156,11 +146,6 @@ def write_json(path: Path, data: Any) -> None:
         raise RecordError(
             f"cannot write {path.name} in {path.parent}: {error.strerror}; {advice}. Earlier records are untouched."
         ) from error
-    finally:
-        # Also after Ctrl-C. Once it is renamed there is nothing left to remove.
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
 
 def save_lesson(record: LessonRecord, root: Path) -> Path:
@@ -177,27 +162,27 @@ def save_lesson(record: LessonRecord, root: Path) -> Path:
         RecordError: if it cannot be written; an earlier file is untouched.
     """
     path = record_path(root, record.environment.machine, record.lesson)
-    write_json(
-        path,
-        {
-            "schema_version": record.schema_version,
-            "lesson": record.lesson,
-            "recorded_at": record.recorded_at,
-            "seconds": round(record.seconds, 1),
-            "environment": record.environment.to_record(),
-            "experiments": {
-                experiment.name: {
-                    "kind": experiment.kind,
-                    "code_hash": experiment.code_hash,
-                    "parameters_hash": experiment.parameters_hash,
-                    # The environment stands once, above.
-                    "data": {key: value for key, value in experiment.data.items() if key != "environment"},
-                }
-                for experiment in record.experiments.values()
-            },
-        },
-    )
+    experiments = {}
+    for name, experiment in record.experiments.items():
+        # The environment stands once, below.
+        data = {key: value for key, value in experiment.data.items() if key != "environment"}
+        hashes = {"code_hash": experiment.code_hash, "parameters_hash": experiment.parameters_hash}
+        experiments[name] = {"kind": experiment.kind, **hashes, "data": data}
+    content = {
+        "schema_version": schema_version(),
+        "lesson": record.lesson,
+        "recorded_at": record.recorded_at,
+        "seconds": round(record.seconds, 1),
+        "environment": record.environment.to_record(),
+        "experiments": experiments,
+    }
+    write_json(path, content)
     return path
+
+
+def schema_version() -> int:
+    """The version of the files that are written, and the newest that can be read."""
+    return len(MIGRATIONS) + 1
 
 
 def load_lesson(path: Path) -> LessonRecord:
@@ -221,31 +206,19 @@ def load_lesson(path: Path) -> LessonRecord:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RecordError(f"the record {shown} cannot be read: {error}. {advice}") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
-    if type(version) is not int:
+    if type(version) is not int or version < 1:
         raise RecordError(f"{shown} is not a record of this course: it has no schema_version. {advice}")
-    if version > SCHEMA_VERSION:
+    if version > schema_version():
         raise RecordError(
-            f"the record {shown} has schema version {version}, and this course reads up to {SCHEMA_VERSION}. "
+            f"the record {shown} has schema version {version}, and this course reads up to {schema_version()}. "
             f"Update the course (git pull), or run `course record {path.stem}`."
         )
     try:
-        record = LessonRecord(
-            lesson=data["lesson"],
-            environment=Environment.from_record(data["environment"]),
-            experiments={
-                name: Experiment(name, entry["kind"], entry["code_hash"], entry["parameters_hash"], entry["data"])
-                for name, entry in data["experiments"].items()
-            },
-            recorded_at=data["recorded_at"],
-            seconds=data["seconds"],
-            schema_version=version,
-        )
-        texts = [
-            record.recorded_at,
-            *(h for e in record.experiments.values() for h in (e.code_hash, e.parameters_hash)),
-        ]
-        if not all(isinstance(text, str) for text in texts) or not isinstance(record.seconds, int | float):
-            raise TypeError("a date, a duration or a fingerprint is of another type")
+        for migrate in MIGRATIONS[version - 1 :]:
+            data = migrate(data)
+        del data["schema_version"]
+        named = {name: {"name": name, **entry} for name, entry in data["experiments"].items()}
+        record = structured(LessonRecord, {**data, "experiments": named})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"the record {shown} is damaged: {error!r}. {advice}") from error
     if record.lesson != path.stem:
@@ -293,43 +266,20 @@ def recorded(name: str, machine: str | None = None) -> Any:
             experiment's parameters have changed since it was recorded.
 
     Example:
-        >>> recorded("measuring/tiny_difference").rounds >= 8
+        >>> recorded("measuring/known_answers").rounds >= 8
         True
     """
     lesson, slash, _ = name.partition("/")
     root = reference_root()
     if not slash or not lesson:
         raise RecordError(f"a record's name is 'lesson/experiment', for example 'pinned_memory/copy'; got {name!r}")
-    if machine is not None and machine not in machines(root):
-        raise RecordError(
-            f"there are no records of a machine {machine!r}{_nearest(machine, machines(root))}. "
-            f"Recorded machines: {', '.join(machines(root)) or 'none'}."
-        )
-    available = records_of(lesson, root)
-    if machine is None and not any(name in record.experiments for record in available):
-        needed = _declared(lesson, name)
+    chosen = [record for record in records_of(lesson, root) if machine in (None, record.environment.machine)]
+    record = next((record for record in chosen if name in record.experiments), None)
+    if record is None:
+        needed = _declared(lesson, name) if machine is None else None
         if needed is not None:
             return Unrecorded(name, needed)
-    if not available:
-        lessons = sorted({path.stem for path in root.glob("*/*.json")})
-        raise RecordError(
-            f"there is no record of a lesson {lesson!r}{_nearest(lesson, lessons)}. "
-            f"Recorded lessons: {', '.join(lessons) or 'none'}. Run `course record {lesson} --reference` to make one."
-        )
-    chosen = [record for record in available if machine in (None, record.environment.machine)]
-    if not chosen:
-        raise RecordError(
-            f"lesson {lesson!r} is not recorded on {machine}; it is on "
-            f"{', '.join(record.environment.machine for record in available)}."
-        )
-    holding = [record for record in chosen if name in record.experiments]
-    record = (holding or chosen)[0]
-    if not holding:
-        suggestion = _nearest(name, list(record.experiments))
-        raise RecordError(
-            f"no record holds {name!r}{suggestion}. Lesson {lesson!r} on {record.environment.machine} holds: "
-            f"{', '.join(record.experiments) or 'nothing'}."
-        )
+        raise RecordError(_why_none(name, machine, root))
     experiment, current = record.experiments[name], current_fingerprint(lesson, name)
     if current is not None and current.parameters_hash != experiment.parameters_hash:
         if os.environ.get("COURSE_RECORD_TO"):
@@ -348,9 +298,27 @@ def recorded(name: str, machine: str | None = None) -> Any:
     return dataclasses.replace(result, notes=(*result.notes, *notes))
 
 
-def _nearest(word: str, choices: list[str]) -> str:
-    close = difflib.get_close_matches(word, choices, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+def _why_none(name: str, machine: str | None, root: Path) -> str:
+    """Why there is no record of an experiment, on a machine or on any, and what there is."""
+    lesson = name.partition("/")[0]
+    if machine is not None and machine not in (known := machines(root)):
+        there_are = f"Recorded machines: {', '.join(known) or 'none'}."
+        return f"there are no records of a machine {machine!r}{did_you_mean(machine, known)}. {there_are}"
+    available = records_of(lesson, root)
+    if not available:
+        lessons = sorted({path.stem for path in root.glob("*/*.json")})
+        return (
+            f"there is no record of a lesson {lesson!r}{did_you_mean(lesson, lessons)}. "
+            f"Recorded lessons: {', '.join(lessons) or 'none'}. Run `course record {lesson} --reference` to make one."
+        )
+    record = next((record for record in available if machine in (None, record.environment.machine)), None)
+    if record is None:
+        where = ", ".join(record.environment.machine for record in available)
+        return f"lesson {lesson!r} is not recorded on {machine}; it is on {where}."
+    return (
+        f"no record holds {name!r}{did_you_mean(name, record.experiments)}. Lesson {lesson!r} on "
+        f"{record.environment.machine} holds: {', '.join(record.experiments) or 'nothing'}."
+    )
 
 
 def _declared(lesson: str, name: str) -> tuple[str, ...] | None:

@@ -12,6 +12,8 @@ from typing import Any, Self
 class Unrecorded:
     """Stands for an experiment that a notebook has and no machine has recorded yet. It shows itself as that sentence.
 
+    Whatever is asked of it, as of a result (``.plot()``, ``["case"]``, ``.table``), it returns itself.
+
     Attributes:
         name: the experiment, ``lesson/experiment``.
         needs: what a machine must have to run it, in words, such as ``a CUDA GPU``; empty if any machine will do.
@@ -33,46 +35,21 @@ class Unrecorded:
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(self.words)}</p>"
 
+    def __getattr__(self, attribute: str) -> Self:
+        # Python and IPython ask for names such as __array__ and _repr_png_, and must hear that they are not there.
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
+        return self
+
+    def __call__(self, *args: Any, **options: Any) -> Self:
+        """As any method of a result: returns itself."""
+        return self
+
     def __getitem__(self, key: Any) -> Self:
         """A part of what is not recorded is not recorded: returns itself."""
-        del key
         return self
 
     def __iter__(self) -> Iterator[Self]:
         """There are no cases or ranks to go through."""
         # Without this, Python would go through [0], [1], ... without end.
         return iter(())
-
-    def first(self, label: str, verdict: str) -> Self:
-        """As in a :class:`Sweep`; there is no first value either: returns itself."""
-        del label, verdict
-        return self
-
-    def comparison(self, key: str = "", practical: float = 0.0) -> Self:
-        """As in :class:`RankResults`; there is nothing to compare: returns itself."""
-        del key, practical
-        return self
-
-    def curves(self, key: str, x: str = "", y: str | None = None) -> Self:
-        """As in :class:`RankResults`; there are no curves: returns itself."""
-        del key, x, y
-        return self
-
-    def against(self, check: object) -> Self:
-        """As in a :class:`ClusterPlan`; there is no plan: returns itself."""
-        del check
-        return self
-
-    @property
-    def table(self) -> Self:
-        """As in :class:`RankResults`; there is no table: itself."""
-        return self
-
-    def plot(self, *args: Any, **options: Any) -> Self:
-        """There is nothing to draw: returns itself, so that the sentence is shown where the figure would be."""
-        del args, options
-        return self
-
-    def explore(self) -> Self:
-        """As in a :class:`MemoryTrace`; there is nothing to explore: returns itself."""
-        return self

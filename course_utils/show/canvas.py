@@ -1,14 +1,15 @@
-"""The sheet that figures are drawn on: sizes in inches, text that is measured before it is placed, axes, one style.
+"""What figures have in common: title, machine and date around the panels, one style, axes with plain numbers.
 
 Only matplotlib's object interface is used: a figure shows itself once, whether or not a notebook has set up pyplot.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -17,7 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.legend import Legend
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 WIDTH_IN = 8.0
 MARGIN_IN = 0.12
@@ -46,6 +48,7 @@ STYLE = {
 # Okabe and Ito's palette, which colour-blind people can tell apart.
 CASE_COLOURS = ("#444444", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LEGEND_X = MARGIN_IN / WIDTH_IN
+_ROW_NAME = 28  # letters of a line
 
 
 class ResultFigure(Figure):
@@ -92,6 +95,60 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
             return draw(*args, **kwargs)
 
     return wrapper
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """The course's own style, whatever style the notebook has set."""
+    with matplotlib.style.context(["default", STYLE]):
+        yield
+
+
+def wrapped(text: str, width: int, most: int = 3) -> str:
+    """The text in lines of so many letters; what does not fit ends in an ellipsis."""
+    return "\n".join(textwrap.wrap(text, width, max_lines=most, placeholder="…"))
+
+
+def titled_figure(title: str, panels_in: float, *notes: str, above: int = 0, below: int = 0) -> ResultFigure:
+    """A figure with a title and small notes: how it was measured, on which machine, when. Its panels fill what is left.
+
+    Args:
+        title: one sentence.
+        panels_in: the height of all panels with what is written around them, in inches.
+        notes: lines at the bottom; empty ones are left out.
+        above: lines of the legend between title and panels.
+        below: lines of the legend between panels and notes.
+    """
+    title = wrapped(title, 78, most=2)
+    small = "\n".join(wrapped(note, 128, most=2) for note in notes if note)
+    top_in = 0.22 + 0.21 * (title.count("\n") + 1) + 0.24 * above
+    bottom_in = MARGIN_IN + 0.06 + (LINE_IN * (small.count("\n") + 1) if small else 0) + 0.28 * below
+    height = top_in + panels_in + bottom_in
+    fig = new_figure(height)
+    room = (LEGEND_X / 2, bottom_in / height, 1 - LEGEND_X, panels_in / height)
+    fig.set_layout_engine("constrained", rect=room, h_pad=0.05, w_pad=0.08)
+    fig.text(LEGEND_X, 1 - 0.12 / height, title, fontsize=12, weight="bold", va="top")
+    fig.text(LEGEND_X, MARGIN_IN / height, small, fontsize=9, color="#555555", va="bottom", linespacing=1.4)
+    return fig
+
+
+def legend(fig: Figure, handles: Sequence[Any], names: Sequence[str], columns: int, *, below: bool = False) -> Legend:
+    """A legend in the room that `titled_figure` has kept for it."""
+    height = fig.get_size_inches()[1]
+    room = fig.get_layout_engine().get()["rect"]
+    y = room[1] - 0.02 / height if below else room[1] + room[3] + 0.05 / height
+    return fig.legend(
+        handles,
+        names,
+        loc="upper left" if below else "lower left",
+        bbox_to_anchor=(LEGEND_X, y),
+        ncols=columns,
+        frameon=False,
+        columnspacing=1.2,
+        handletextpad=0.5,
+        borderaxespad=0.1,
+        borderpad=0,
+    )
 
 
 def axes_in(fig: Figure, left: float, bottom: float, width: float, height: float, **kwargs: Any) -> Axes:
@@ -150,59 +207,74 @@ def plain_number(value: float, _: Any = None) -> str:
     return f"{value:,.0f}".replace(",", " ") if value >= 1000 else f"{value:.4g}"
 
 
-def log_ticks(low: float, high: float, count: int) -> list[float]:
-    """Round tick values between two positive ends: powers of ten, with 1-2-5 or finer steps where there is room."""
-    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    best: list[float] = []
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)):
-        ticks = [step * 10.0**decade for decade in decades for step in steps]
-        inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
-        if len(inside) > count and best:
-            break
-        best = inside
-    while len(best) > count:
-        best = best[::2]
-    return best
-
-
-def ratio_ticks(low: float, high: float, count: int) -> list[float]:
-    """Tick values for a logarithmic axis of ratios: halves and doubles, with one step between where there is room."""
-    octaves = range(math.floor(math.log2(low)) - 1, math.ceil(math.log2(high)) + 1)
-    steps = (1.0, 1.4) if math.log2(high / low) * 2 <= count + 1 else (1.0,)
-    inside = [step * 2.0**octave for octave in octaves for step in steps if low <= step * 2.0**octave <= high]
-    return inside if 2 <= len(inside) <= count + 2 else log_ticks(low, high, count)
-
-
-def scale_axis(
-    ax: Axes,
-    which: str,
-    values: Sequence[float],
-    log: bool,
-    count: int = 5,
-    pad: float = 0.06,
-    log_ticks: Callable[[float, float, int], list[float]] = log_ticks,
-) -> None:
+def scale_axis(ax: Axes, which: str, values: Sequence[float], log: bool, count: int = 5, pad: float = 0.06) -> None:
     """Set limits, scale and ticks of the x or y axis so that all values lie inside."""
     axis = ax.xaxis if which == "x" else ax.yaxis
-    set_limits = ax.set_xlim if which == "x" else ax.set_ylim
     low, high = min(values), max(values)
     if log:
-        (ax.set_xscale if which == "x" else ax.set_yscale)("log")
+        ax.set(**{f"{which}scale": "log"})
         factor = max((high / low) ** pad, 1.02)
-        low, high = low / factor, high * factor
-        set_limits(low, high)
-        ticks = log_ticks(low, high, count)
-        if len(ticks) >= 2:
-            axis.set_major_locator(FixedLocator(ticks))
-        else:
-            axis.set_major_locator(MaxNLocator(count - 1))
+        limits = (low / factor, high * factor)
+        steps = (1, 2, 5) if high / low > 8 else (1, 1.4, 2, 3, 4, 5, 7)
+        wide = high / low > 500
+        axis.set_major_locator(LogLocator(subs=(1,) if wide else steps, numticks=3 if wide else count + 1))
         axis.set_minor_locator(NullLocator())
-        axis.set_minor_formatter(NullFormatter())
     else:
         room = pad * (high - low) or 0.02 * abs(high) or 1.0
-        set_limits(low - room, high + room)
+        limits = (low - room, high + room)
         axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
+    ax.set(**{f"{which}lim": limits})
     axis.set_major_formatter(FuncFormatter(plain_number))
+
+
+def grid(ax: Axes, axis: str) -> None:
+    """Faint lines behind what is drawn."""
+    ax.grid(axis=axis, color="#E6E6E6", lw=0.7)
+    ax.set_axisbelow(True)
+
+
+def name_rows(ax: Axes, names: Sequence[str]) -> None:
+    """One row of the axes for each name, from the top down."""
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.set_yticks(range(len(names)), [wrapped(name, _ROW_NAME) for name in names])
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+
+
+def row_in(names: Sequence[str], least: float) -> float:
+    """The height of a row that has room for its name, in inches."""
+    return max(least, 0.17 * max(wrapped(name, _ROW_NAME).count("\n") + 1 for name in names) + 0.12)
+
+
+def label_right(ax: Axes, y: float, text: str, colour: str = "#222222") -> None:
+    """Write a bold word beside a row, to the right of the axes."""
+    ax.annotate(
+        text,
+        (1, y),
+        (8, 0),
+        xycoords=ax.get_yaxis_transform(),
+        textcoords="offset points",
+        va="center",
+        weight="bold",
+        color=colour,
+        annotation_clip=False,
+    )
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle one, or the mean of the two in the middle."""
+    ordered, n = sorted(values), len(values)
+    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+
+
+def strip(ax: Axes, y: float, values: Sequence[float], colour: str, at: float | None = None) -> None:
+    """Every sample of one row, beside each other, and a line that sticks out: at the median by default."""
+    golden = (math.sqrt(5) - 1) / 2  # multiples of the golden ratio never fall on top of each other
+    beside = [y + 0.3 * (2 * ((i * golden) % 1) - 1) for i in range(len(values))]
+    alpha = min(0.75, max(0.2, 12 / len(values)))
+    ax.plot(values, beside, "o", ms=4, mew=0, color=colour, alpha=alpha, zorder=2)
+    at = median(values) if at is None else at
+    ax.plot([at, at], [y - 0.43, y + 0.43], color="#111111", lw=1.5, solid_capstyle="butt", zorder=1.5)
 
 
 def case_colour(index: int) -> str:

@@ -30,33 +30,33 @@ def _scaled(value: float, units: tuple[tuple[float, str], ...], step: float) -> 
     return _three_digits(value / scale), name
 
 
-def seconds_unit(typical_s: float) -> tuple[float, str]:
-    """The unit in which a time is read best.
+def axis_unit(unit: str | None, typical: float) -> tuple[float, str]:
+    """What an axis counts in.
 
     Args:
-        typical_s: a typical time, in seconds.
+        unit: of the values: a key of `VALUE_FORMATS`, or None.
+        typical: a typical or the largest value.
 
     Returns:
-        The unit in seconds, and its name.
+        The size of one step, and its name.
 
     Example:
-        >>> seconds_unit(0.002)
-        (0.001, 'ms')
+        >>> axis_unit("s", 0.002), axis_unit("bytes", 5000), axis_unit("B/s", 3e9)
+        ((0.001, 'ms'), (1024.0, 'KiB'), (1000000000.0, 'GB/s'))
     """
-    for scale, name in _SECONDS:
-        if typical_s / scale < 999.5:
-            return scale, name
-    return _SECONDS[-1]
+    if unit == "percent":
+        return 0.01, "%"
+    if unit in ("B/s", "FLOP/s"):
+        steps = tuple((scale, prefix + unit) for scale, prefix in _DECIMAL)
+    else:
+        steps = {"bytes": _BINARY, "s": _SECONDS}.get(unit or "")
+    if steps is None:
+        return 1.0, unit if unit in ("relative", "ratio") else ""
+    return next((step for step in reversed(steps) if typical >= step[0]), steps[0])
 
 
 def format_seconds(seconds: float | None) -> str:
     """A time with three significant digits.
-
-    Args:
-        seconds: the time; None and infinite times become a dash.
-
-    Returns:
-        For example ``12.3 µs``.
 
     Example:
         >>> format_seconds(0.00001234), format_seconds(0.9996), format_seconds(75.2)
@@ -72,12 +72,6 @@ def format_seconds(seconds: float | None) -> str:
 def format_bytes(count: float | None) -> str:
     """An amount of memory, with binary prefixes: 1 GiB is 1024^3 bytes.
 
-    Args:
-        count: bytes; None becomes a dash.
-
-    Returns:
-        For example ``1.50 GiB``.
-
     Example:
         >>> format_bytes(512), format_bytes(3 * 2**29)
         ('512 B', '1.50 GiB')
@@ -91,12 +85,6 @@ def format_bytes(count: float | None) -> str:
 
 def format_count(count: int) -> str:
     """A large number of things, such as parameters.
-
-    Args:
-        count: how many.
-
-    Returns:
-        For example ``6.58 billion``.
 
     Example:
         >>> format_count(124_439_808), format_count(6_583_623_680), format_count(900)
@@ -137,12 +125,6 @@ def _ratio_decimals(ratio: float) -> int:
 
 def format_ratio(ratio: float) -> str:
     """A ratio of two times, with enough digits to tell it from 1.
-
-    Args:
-        ratio: the ratio.
-
-    Returns:
-        For example ``0.546``, ``1.83`` or ``12.4``.
 
     Example:
         >>> format_ratio(1.8347), format_ratio(1.0042), format_ratio(12.44), format_ratio(0.5461)

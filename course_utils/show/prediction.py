@@ -151,7 +151,7 @@ class Prediction:
             You made no prediction. The answer on this machine: 2x.
         """
         measured, interval, verdict = actual, None, ""
-        if hasattr(actual, "verdict"):
+        if isinstance(getattr(actual, "verdict", None), str):
             measured, verdict = getattr(actual, use), _verdict_words(actual)
             bounds = actual.interval.inverse() if use == "speedup" else actual.interval
             interval = bounds if bounds.bounded else None

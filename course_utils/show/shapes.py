@@ -1,8 +1,9 @@
-"""The pen of all drawings: a canvas in inches, boxes, arrows, and the colours that tell things apart."""
+"""The pen of all drawings: a figure in inches, words, boxes, arrows, and the colours that tell things apart."""
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
+from typing import Any
+
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import FancyBboxPatch
 
@@ -16,40 +17,62 @@ INK, NOTE, FAINT, EDGE = "#222222", "#555555", "#F3F3F3", "#888888"
 PLAIN, PALE_BLUE, PALE_GREEN = "#FFFFFF", "#DCEBF5", "#E3EFE0"
 
 
-def canvas(width_in: float, height_in: float) -> tuple[ResultFigure, Axes]:
-    """A figure whose axes are measured in inches."""
-    fig = ResultFigure(figsize=(width_in, height_in), dpi=110, facecolor="white")
-    FigureCanvasAgg(fig)
-    ax = fig.add_axes((0, 0, 1, 1))
-    ax.set(xlim=(0, width_in), ylim=(0, height_in))
-    ax.axis("off")
-    return fig, ax
+class Pen:
+    """Draws on a figure whose axes are measured in inches; (x, y) is a lower left corner, or where words stand.
 
+    Attributes:
+        ax: for what is drawn only once.
+    """
 
-def rounded(radius_in: float) -> str:
-    """A box style with rounded corners, for ``FancyBboxPatch``."""
-    return f"round,pad=0,rounding_size={radius_in}"
+    def __init__(self, width_in: float, height_in: float) -> None:
+        self._figure = ResultFigure(figsize=(width_in, height_in), dpi=110, facecolor="white")
+        FigureCanvasAgg(self._figure)
+        self.ax = self._figure.add_axes((0, 0, 1, 1))
+        self.ax.set(xlim=(0, width_in), ylim=(0, height_in))
+        self.ax.axis("off")
 
+    def write(
+        self, x: float, y: float, text: str, colour: str = INK, size: float = 9.5, va: str = "center", **style: Any
+    ) -> None:
+        """Write words."""
+        self.ax.text(x, y, text, color=colour, fontsize=size, va=va, **style)
 
-def box(ax: Axes, x: float, y: float, width: float, height: float, text: str, colour: str, bold: bool = True) -> None:
-    """Draw a box with a text in its middle. Position and size are in inches; (x, y) is the lower left corner."""
-    ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=rounded(0.06), fc=colour, ec=EDGE, lw=1))
-    ax.text(
-        x + width / 2,
-        y + height / 2,
-        text,
-        ha="center",
-        va="center",
-        fontsize=10,
-        color=INK,
-        weight="bold" if bold else "normal",
-        linespacing=1.3,
-    )
+    def area(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        radius: float = 0.08,
+        fc: str = FAINT,
+        ec: str = "none",
+        **style: Any,
+    ) -> None:
+        """Fill an area with rounded corners."""
+        rounded = f"round,pad=0,rounding_size={radius}"
+        self.ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=rounded, fc=fc, ec=ec, **style))
 
+    def box(
+        self, x: float, y: float, width: float, height: float, text: str, colour: str = PLAIN, bold: bool = True
+    ) -> None:
+        """Draw a box with a text in its middle."""
+        self.area(x, y, width, height, 0.06, fc=colour, ec=EDGE, lw=1)
+        weight = "bold" if bold else "normal"
+        self.write(x + width / 2, y + height / 2, text, size=10, ha="center", weight=weight, linespacing=1.3)
 
-def arrow(
-    ax: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, style: str = "-", width: float = 3
-) -> None:
-    """Draw an arrow from one point to another, in inches. ``style`` is a matplotlib line style."""
-    head = "-|>,head_width=0.35,head_length=0.7"
-    ax.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": head, "color": colour, "lw": width, "ls": style})
+    def arrow(
+        self, start: tuple[float, float], end: tuple[float, float], colour: str, style: str = "-", width: float = 3
+    ) -> None:
+        """Draw an arrow from one point to another; ``style`` is a matplotlib line style."""
+        head = "-|>,head_width=0.35,head_length=0.7"
+        arrow = {"arrowstyle": head, "color": colour, "lw": width, "ls": style}
+        self.ax.annotate("", xy=end, xytext=start, arrowprops=arrow)
+
+    def axis(self, start: tuple[float, float], end: tuple[float, float], **style: Any) -> None:
+        """Draw a thin arrow: the direction of time, or of memory."""
+        self.ax.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>", "color": EDGE, **style})
+
+    def described(self, alt: str) -> ResultFigure:
+        """The figure, with words for people who cannot see it."""
+        self._figure.alt = alt
+        return self._figure

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_utils.materials.models import GPT
-from course_utils.ranks.launch import report, timed_rounds
+from course_utils.ranks.programs import report, timed_rounds
 
 
 def small_operations() -> Tensor:

@@ -6,7 +6,6 @@ torchrun --standalone --nproc-per-node=2 scripts/ddp_communication.py
 # No "from __future__ import annotations" here: DDP reads the annotations of a communication hook, and takes no strings.
 import argparse
 import copy
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +19,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import report, timed_rounds
+from course_utils.ranks.programs import join_ranks, report, timed_rounds
 
-LENGTH = 32
+BATCH, LENGTH = 1, 32  # pieces of text on each rank, and bytes in a piece
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "bucket_cap_mb=25": {"bucket_cap_mb": 25},
@@ -106,18 +105,11 @@ def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tenso
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=112)
-    parser.add_argument("--batch", type=int, default=1, help="pieces of text on each rank")
     parser.add_argument("--rounds", type=int, default=20)
     args = parser.parse_args()
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    cuda = torch.cuda.device_count() >= local_ranks
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-    ranks = dist.get_world_size()
+    rank, ranks, device = join_ranks()
     text = library_text(2**20).data
-    batches = list(text_batches(text, args.batch, LENGTH, steps=4, seed=dist.get_rank(), device=str(device)))
+    batches = list(text_batches(text, BATCH, LENGTH, steps=4, seed=rank, device=str(device)))
     torch.manual_seed(0)
     base = GPT(context=LENGTH, width=args.width, layers=3, heads=4).to(device)
 

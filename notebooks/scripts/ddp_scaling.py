@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
 from collections.abc import Callable
 
 import torch
@@ -20,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import report, timed_rounds
+from course_utils.ranks.programs import join_ranks, report, timed_rounds
 
 Cases = dict[str, Callable[[], Tensor] | None]
 
@@ -53,13 +52,7 @@ def main() -> None:
     parser.add_argument("--losing", action="store_true", help="also share two short texts between two ranks")
     args = parser.parse_args()
 
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    cuda = torch.cuda.device_count() >= local_ranks
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks, device = join_ranks()
     counts = sorted({2**n for n in range(ranks.bit_length())} | {ranks})
     if args.global_batch and any(args.global_batch % count for count in counts):
         parser.error(f"--global-batch {args.global_batch} cannot be divided by each of {counts} ranks")
@@ -87,7 +80,7 @@ def main() -> None:
     cases = {"one process": step_of(copy.deepcopy(base), whole) if rank == 0 else None}
     items = {"one process": whole}
     groups: dict[str, dist.ProcessGroup | None] = {}
-    if args.global_batch and cuda and ranks > 1:
+    if args.global_batch and device.type == "cuda" and ranks > 1:
         copied = nn.DataParallel(copy.deepcopy(base)) if rank == 0 else None
         cases["DataParallel"] = step_of(copied, whole) if rank == 0 else None
         items["DataParallel"] = whole

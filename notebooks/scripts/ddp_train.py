@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -23,25 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import memory_by_kind, report
+from course_utils.ranks.programs import join_ranks, memory_by_kind, report
 
 # Relative, in float32: the order of additions differs between one process and several, nothing else does.
 GRADIENT_TOLERANCE, LOSS_TOLERANCE = 1e-5, 1e-3
 
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
-
-
-def join_ranks() -> tuple[int, int, torch.device]:
-    """Meet the other processes. torchrun has put into the environment who you are and where they are."""
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    if torch.cuda.device_count() >= local_ranks:
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    return dist.get_rank(), dist.get_world_size(), device
 
 
 def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -100,8 +86,8 @@ def main() -> None:
     gradients = {"float32": gradient(ddp, batch, rank, ranks)}
     gradients["float64"] = gradient(DistributedDataParallel(copy.deepcopy(exact)), batch, rank, ranks)
     if rank == 0:
-        for kind, one in (("float32", copy.deepcopy(references["one process"])), ("float64", exact)):
-            expected = gradient(one, batch, 0, 1)
+        for kind, alone in (("float32", copy.deepcopy(references["one process"])), ("float64", exact)):
+            expected = gradient(alone, batch, 0, 1)
             errors[kind] = ((gradients[kind] - expected).norm() / expected.norm()).item()
 
     # Loss curves. A rank knows the loss of its own slice; the mean of equal slices is the global batch's.
@@ -116,7 +102,7 @@ def main() -> None:
         apart = {}
         for label in references:  # one process, and DataParallel where there is a GPU for it
             pairs = zip(curves[label], curves["DDP"], strict=True)
-            apart[label] = max(abs(one / together - 1) for one, together in pairs)
+            apart[label] = max(abs(alone / together - 1) for alone, together in pairs)
         report(gradient_error=errors, loss_error=max(apart.values()), loss_curves=curves)
         assert errors["float32"] < GRADIENT_TOLERANCE, f"gradients differ by {errors['float32']:.1e}"
         for label, error in apart.items():

@@ -20,9 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import MLP
 from course_utils.materials.text import library_text
-from course_utils.ranks.launch import report
+from course_utils.ranks.programs import report
 
 BATCH, LENGTH = 32, 64
+WAIT_S = 2.0  # how long a rank without Join waits for the others
 Batches = list[tuple[Tensor, Tensor]]
 
 
@@ -70,10 +71,10 @@ def train(model: nn.Module, batches: Batches) -> None:
         optimizer.step()
 
 
-def train_without_join(model: nn.Module, batches: Batches, wait_s: float) -> None:
+def train_without_join(model: nn.Module, batches: Batches) -> None:
     """Train, where the ranks have different numbers of batches. Reports what becomes of those with more."""
     # A group of its own, made when all ranks are here: the short time-out counts for nothing else.
-    group = dist.new_group(timeout=timedelta(seconds=wait_s))
+    group = dist.new_group(timeout=timedelta(seconds=WAIT_S))
     began = time.perf_counter()
     try:
         train(DistributedDataParallel(model, process_group=group), batches)
@@ -87,7 +88,6 @@ def train_without_join(model: nn.Module, batches: Batches, wait_s: float) -> Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--broken", action="store_true", help="the last rank finds a label that is none")
-    parser.add_argument("--wait-s", type=float, default=2.0, help="how long a rank without Join waits for the others")
     args = parser.parse_args()
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -110,15 +110,15 @@ def main() -> None:
         joined = {}
         for divide_by_all in (True, False):
             trained = DistributedDataParallel(copy.deepcopy(model))
-            found = train_joined(trained, batches, divide_by_all)
+            last_step = train_joined(trained, batches, divide_by_all)
             vector = torch.cat([parameter.detach().flatten() for parameter in trained.parameters()])
             of_rank_0 = vector.clone()
             dist.broadcast(of_rank_0, 0)
-            joined[f"divide_by_initial_world_size={divide_by_all}"] = found["share"]
-            report(steps=found["steps"], weights_as_on_rank_0=torch.equal(vector, of_rank_0))
+            joined[f"divide_by_initial_world_size={divide_by_all}"] = last_step["share"]
+            report(steps=last_step["steps"], weights_as_on_rank_0=torch.equal(vector, of_rank_0))
         if rank == ranks - 1:  # it was the last one to have batches, and alone with its last two
             report(last_gradient_over_own=joined)
-        train_without_join(model, batches, args.wait_s)
+        train_without_join(model, batches)
     dist.destroy_process_group()
 
 

@@ -22,8 +22,10 @@ from torch.nn import functional
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import memory_by_kind, report
+from course_utils.ranks.programs import join_ranks, memory_by_kind, report
 
+WIDTH, LAYERS = 128, 2
+BATCH, LENGTH = 12, 32  # pieces of text in all, and bytes in a piece
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -62,28 +64,18 @@ def main() -> None:
     action.add_argument("--save", action="store_true", help="train three steps, and save")
     action.add_argument("--load", action="store_true", help="load on all ranks, and then on rank 0 alone")
     parser.add_argument("--folder", default=os.environ.get("CHECKPOINT_FOLDER"), help="of the checkpoint")
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=12, help="pieces of text in all")
-    parser.add_argument("--length", type=int, default=32, help="bytes in a piece")
     args = parser.parse_args()
     if not args.folder:
         parser.error("say where the checkpoint is: --folder FOLDER")
 
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    cuda = torch.cuda.device_count() >= local_ranks
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
 
-    batches = list(text_batches(library_text(2**16).data, args.batch, args.length, 4, device=device))
+    batches = list(text_batches(library_text(2**16).data, BATCH, LENGTH, 4, device=device))
 
     def built(sharded: bool = True) -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0 if args.save else 1)  # what is loaded must come from the files
-        model = GPT(context=args.length, width=args.width, layers=args.layers, heads=2).to(device)
+        model = GPT(context=LENGTH, width=WIDTH, layers=LAYERS, heads=2).to(device)
         if sharded:
             for block in model.blocks:
                 fully_shard(block, mesh=mesh)

@@ -1,12 +1,8 @@
 """Four details of FSDP on real ranks: order of optimizer and wrapping, mixed precision, clipping, accumulation.
 
 By hand, on one machine: torchrun --standalone --nproc-per-node=2 scripts/fsdp_details.py
-On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400
---rdzv-id=1 scripts/fsdp_details.py
 """
 
-import argparse
-import os
 from collections.abc import Callable, Iterable
 
 import torch
@@ -18,36 +14,15 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import report
+from course_utils.ranks.collectives import Collectives
+from course_utils.ranks.programs import join_ranks, report
 
+WIDTH, LAYERS = 128, 2
+BATCH, LENGTH = 4, 32  # pieces of text on each rank, and bytes in a piece
 Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-class Collectives(TorchDispatchMode):
-    """Notes name, dtype and bytes of each collective."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, str, int]] = []
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation.namespace == "c10d":
-            tensors = [value for value in args if isinstance(value, torch.Tensor)]
-            if tensors:
-                whole = max(tensors, key=lambda tensor: tensor.nbytes)
-                name = operation.__name__.split(".")[0].strip("_").removesuffix("_base")
-                self.seen.append((name, str(whole.dtype).removeprefix("torch."), whole.nbytes))
-        return operation(*args, **(kwargs or {}))
-
-    def of(self, name: str) -> dict[str, object]:
-        """Number, bytes and dtypes of one kind of collective."""
-        found = [entry for entry in self.seen if entry[0] == name]
-        dtypes = " ".join(sorted({dtype for _, dtype, _ in found}))
-        return {"calls": len(found), "bytes": sum(size for *_, size in found), "dtype": dtypes}
 
 
 def shard(model: GPT, mesh: DeviceMesh, policy: MixedPrecisionPolicy | None = None) -> nn.Module:
@@ -122,11 +97,11 @@ def whole(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]
     return [g.full_tensor() if isinstance(g, DTensor) else g for g in gradients]
 
 
-def error(found: list[torch.Tensor | None], right: list[torch.Tensor]) -> float | None:
+def error(gradients: list[torch.Tensor | None], right: list[torch.Tensor]) -> float | None:
     """Norm of the difference over norm; None if there are no gradients."""
-    if any(gradient is None for gradient in found):
+    if any(gradient is None for gradient in gradients):
         return None
-    difference = sum((a - b).double().square().sum() for a, b in zip(found, right, strict=True)).sqrt()
+    difference = sum((a - b).double().square().sum() for a, b in zip(gradients, right, strict=True)).sqrt()
     return (difference / sum(b.double().square().sum() for b in right).sqrt()).item()
 
 
@@ -186,38 +161,25 @@ def accumulation(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everyth
     model = shard(gpt(), mesh)
     with Collectives() as collectives:
         accumulate(model, micro_batches, sync)
-    found = whole(weight.grad for weight in model.parameters())
+    gradients = whole(weight.grad for weight in model.parameters())
     return {
         "all-gathers": collectives.of("allgather")["calls"],
         "reduce-scatters": collectives.of("reduce_scatter")["calls"],
         "gradient bytes after the first": sum(held.values()),
-        "weights with a gradient": sum(gradient is not None for gradient in found),
-        "error of the gradients": error(found, [weight.grad for weight in alone.parameters()]),
+        "weights with a gradient": sum(gradient is not None for gradient in gradients),
+        "error of the gradients": error(gradients, [weight.grad for weight in alone.parameters()]),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=4, help="pieces of text on each rank")
-    parser.add_argument("--length", type=int, default=32, help="bytes in a piece")
-    args = parser.parse_args()
-
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    cuda = torch.cuda.device_count() >= local_ranks
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
 
     def gpt() -> GPT:
         torch.manual_seed(0)
-        return GPT(context=args.length, width=args.width, layers=args.layers, heads=2).to(device)
+        return GPT(context=LENGTH, width=WIDTH, layers=LAYERS, heads=2).to(device)
 
-    everything = next(text_batches(library_text(2**16).data, args.batch * ranks, args.length, 1, device=device))
+    everything = next(text_batches(library_text(2**16).data, BATCH * ranks, LENGTH, 1, device=device))
     batch = tuple(tensor.chunk(ranks)[rank] for tensor in everything)
 
     report(

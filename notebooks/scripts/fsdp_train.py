@@ -7,7 +7,6 @@ On two machines, on each: torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=
 
 import argparse
 import gc
-import os
 from collections.abc import Callable
 
 import torch
@@ -18,12 +17,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.launch import memory_by_kind, report, timed_rounds
+from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.memory import RankMemory
+from course_utils.ranks.programs import join_ranks, memory_by_kind, report, timed_rounds
 
 STRATEGIES = ("DDP", "ZeRO-1", "FSDP no reshard", "FSDP", "FSDP root only")
 
@@ -73,31 +72,6 @@ def training_step(
 # end: step
 
 
-# begin: traffic
-class Traffic(TorchDispatchMode):
-    """Counts collectives, the bytes of the whole tensor that each is about, and which of these bytes are weights."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.weights = {weight.data_ptr() for weight in model.parameters()}
-        self.found: dict[str, dict[str, int]] = {}
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation.namespace == "c10d":
-            groups = [value if isinstance(value, list | tuple) else [value] for value in args[:2]]
-            groups = [[t for t in group if isinstance(t, torch.Tensor)] for group in groups]
-            whole = max(groups, key=lambda tensors: sum(t.nbytes for t in tensors))
-            name = operation.__name__.split(".")[0].strip("_").removesuffix("_base")
-            entry = self.found.setdefault(name, {"calls": 0, "bytes": 0, "of them weights": 0})
-            entry["calls"] += 1
-            entry["bytes"] += sum(t.nbytes for t in whole)
-            entry["of them weights"] += sum(t.nbytes for t in whole if t.data_ptr() in self.weights)
-        return operation(*args, **(kwargs or {}))
-
-
-# end: traffic
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
@@ -118,13 +92,7 @@ def main() -> None:
     if args.steps < 3:
         parser.error("--steps must be 3 or more: memory is measured from the third step on")
 
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    cuda = torch.cuda.device_count() >= local_ranks
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
     text = library_text(2**18).data
 
@@ -155,13 +123,13 @@ def main() -> None:
         shares = [mine(batch) for batch in batches(args.batch[0], args.steps)]
         with RankMemory() as held:  # before the model is wrapped, so that it sees DDP's buckets
             model, optimizer = spread(strategy, gpt(), mesh)
-            found, measured = [training_step(model, optimizer, batch) for batch in shares[:2]], []
+            own_losses, measured = [training_step(model, optimizer, batch) for batch in shares[:2]], []
             for batch in shares[2:]:  # now the optimizer has its state, and DDP its final buckets
                 with held.step(model, optimizer):
-                    found.append(training_step(model, optimizer, batch, held.phase))
-                measured.append(held.found)
+                    own_losses.append(training_step(model, optimizer, batch, held.phase))
+                measured.append(held.last_step)
         lowest = min(measured, key=lambda step: step.peak_bytes)  # gloo's threads may hold a buffer for longer
-        mean = torch.stack(found)
+        mean = torch.stack(own_losses)
         dist.all_reduce(mean)
         losses[strategy] = (mean / ranks).tolist()
         steps[strategy] = {
@@ -171,14 +139,14 @@ def main() -> None:
             "phase": lowest.peak_phase,
         }
         memory[strategy] = memory_by_kind(model, optimizer)
-        with Traffic(model) as counted:
+        with Collectives(model.parameters()) as collectives:
             training_step(model, optimizer, shares[0])
-        traffic[strategy] = counted.found
-        if cuda:  # what CUDA's allocator gave out, all that is in the process
+        traffic[strategy] = collectives.traffic()
+        if device.type == "cuda":  # what CUDA's allocator gave out, all that is in the process
             torch.cuda.reset_peak_memory_stats()
             training_step(model, optimizer, shares[0])
             allocated[strategy] = torch.cuda.max_memory_allocated()
-        del model, optimizer, counted, held, lowest, measured
+        del model, optimizer, collectives, held, lowest, measured
         gc.collect()
     report(losses=losses, memory=memory, steps=steps, traffic=traffic, cuda_peak_bytes=allocated)
 

@@ -4,33 +4,26 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 
-from authoring.pages import build, claims_page, generated, lesson_list, refresh, stored_outputs
-from course_utils.records import store
+from authoring.lesson_files import LessonFile, load_lessons
+from authoring.pages import build, generated, refresh, stored_outputs
 from course_utils.records.notebook_files import dumped, read_notebook
+from tests.made_up_records import edit_record
 from tools import verbs
 
 ROOT = Path(__file__).resolve().parents[2]
-MIB = 2**20
+LESSONS = load_lessons()
 
 
-@pytest.fixture(scope="module")
-def lessons() -> list[lesson_list.Lesson]:
-    return lesson_list.load_lessons()
-
-
-def test_everything_committed_follows_from_the_records(lessons: list[lesson_list.Lesson]):
-    assert refresh.stale(lessons) == [], "run `make refresh` and commit what changes"
+def test_everything_committed_follows_from_the_records():
+    assert refresh.stale(LESSONS) == [], "run `make refresh` and commit what changes"
 
 
 def test_the_repository_is_at_most_25_mb():
@@ -39,157 +32,112 @@ def test_the_repository_is_at_most_25_mb():
         pytest.skip("this is no git checkout")
     files = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
     assert len(files) > 100
-    assert sum(file.stat().st_size for file in files if file.is_file()) <= 25 * MIB
+    assert sum(file.stat().st_size for file in files if file.is_file()) <= 25 * 2**20
 
 
-# A copy to damage
+# Records that part from the pages
 
 
-@pytest.fixture
-def copied_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the reference records, which this process reads."""
-    folder = tmp_path / "records"
-    shutil.copytree(store.reference_root(), folder)
-    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(folder))
-    return folder
-
-
-def edit(record: Path, change: Callable[[dict], None]) -> None:
-    content = json.loads(record.read_text(encoding="utf-8"))
-    change(content["experiments"])
-    record.write_text(json.dumps(content), encoding="utf-8")
-
-
-def a_record(folder: Path, slug: str) -> Path:
-    return next(folder.glob(f"*/{slug}.json"))
-
-
-def test_a_record_that_is_gone_stops_the_build(copied_records: Path, lessons: list[lesson_list.Lesson]):
-    for path in copied_records.glob("*/caching_allocator.json"):
+def test_a_record_that_is_gone_stops_the_build(records: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(records))
+    for path in records.glob("*/caching_allocator.json"):
         path.unlink()
     with pytest.raises(generated.BookError, match=r"no machine has a record of .*caching_allocator/no_cap") as stopped:
-        build.check(lessons, claims_page.judge_all())
-    assert "11_caching_allocator.ipynb" in str(stopped.value)
+        build.check(LESSONS, [])
     assert 'make record ARGS="11_caching_allocator --reference"' in str(stopped.value)
 
 
-def test_a_stated_verdict_that_no_longer_follows_stops_the_build_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lessons: list[lesson_list.Lesson]
-):
-    entries = yaml.safe_load(claims_page.LEDGER.read_text(encoding="utf-8"))
-    claim = next(entry for entry in entries if entry["id"] == "T8")
-    claim["verdict"] = "confirmed"
-    changed = tmp_path / "claims.yml"
-    changed.write_text(yaml.safe_dump(entries), encoding="utf-8")
-    monkeypatch.setattr(claims_page, "LEDGER", changed)
-    with pytest.raises(generated.BookError, match="T8") as stopped:
-        build.check(lessons, claims_page.judge_all())
-    assert claim["sentence"].strip() in str(stopped.value)
+def test_a_stated_verdict_that_no_longer_follows_stops_the_build_and_is_named(course_copy: Path):
+    path = course_copy / "course_utils/lessons/caching_allocator/lesson.yml"
+    text = path.read_text(encoding="utf-8")
+    claim = text[text.index("id: T8") :]
+    path.write_text(text.replace(claim, claim.replace("verdict: refuted", "verdict: confirmed", 1)), encoding="utf-8")
+    done = run(course_copy, "build")
+    assert done.returncode == 1
+    assert f"\"{LESSONS[11].claims[0].sentence}\" The ledger states 'confirmed'" in done.stderr
 
 
-def test_an_edited_record_makes_its_lesson_and_the_pages_stale(copied_records: Path, lessons: list[lesson_list.Lesson]):
-    def speak_of_another_machine(experiments: dict) -> None:
-        experiments.pop("pinned_memory/first_touch")
-
-    assert stored_outputs.stale_notebooks(lessons) == []
-    edit(a_record(copied_records, "pinned_memory"), speak_of_another_machine)
-    assert [lesson.slug for lesson in stored_outputs.stale_notebooks(lessons)] == ["pinned_memory"]
-    assert "the stored outputs of notebooks/04_pinned_memory.ipynb" in refresh.stale(lessons)
+def test_an_edited_record_makes_its_lesson_stale(records: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(records))
+    assert stored_outputs.stale_notebooks(LESSONS) == []
+    path = next(records.glob("*/pinned_memory.json"))
+    edit_record(path, lambda experiments: experiments.pop("pinned_memory/first_touch"))
+    assert [lesson.slug for lesson in stored_outputs.stale_notebooks(LESSONS)] == ["pinned_memory"]
 
 
-def test_a_lesson_that_shows_another_ones_records_is_stale_with_them(
-    copied_records: Path, lessons: list[lesson_list.Lesson], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    lesson = next(lesson for lesson in lessons if lesson.slug == "ddp")
+def test_a_lesson_that_shows_another_ones_records_is_stale_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lesson = LESSONS[17]
     notebook = read_notebook(lesson.notebook)
     shown = tmp_path / "17_ddp.ipynb"
-    monkeypatch.setattr(lesson_list.Lesson, "notebook", property(lambda _: shown))
-    hashes = []
+    monkeypatch.setattr(LessonFile, "notebook", property(lambda _: shown))
+    hashes = set()
     for source in ('recorded("ddp/loss")', 'recorded("fsdp/loss")'):
         notebook["cells"][-1] = {"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "id": "a"}
         shown.write_text(dumped(notebook), encoding="utf-8")
-        hashes.append(stored_outputs.records_hash(lesson))
-    assert hashes[0] != hashes[1]
+        hashes.add(stored_outputs.records_hash(lesson))
+    assert len(hashes) == 2
 
 
 # The commands, on a copy of the repository
 
 
-@pytest.fixture
-def copied(tmp_path: Path) -> Path:
-    folder = tmp_path / "copy"
-    for name in ("authoring", "book", "notebooks"):
-        shutil.copytree(
-            ROOT / name, folder / name, ignore=shutil.ignore_patterns("_build", "_generated", "mathjax", "*.tmp")
-        )
-    shutil.copy(ROOT / "README.md", folder / "README.md")
-    return folder
-
-
-def run_refresh(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, page: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "authoring.pages.refresh", *arguments],
+        [sys.executable, "-m", f"authoring.pages.{page}", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-def test_refresh_mends_what_is_stale_runs_no_other_notebook_and_then_has_nothing_to_do(copied: Path):
-    notebook, stamps, page = (
-        copied / name for name in ("notebooks/04_pinned_memory.ipynb", "book/stored_outputs.json", "README.md")
-    )
-    # A lesson of one cell: running a whole one would only take longer.
-    cell = {
+def stale_notebook(folder: Path, source: str, output: str) -> Path:
+    """A lesson of one cell, whose stored output was made from other records."""
+    notebook, stamps = folder / "notebooks/00_measuring.ipynb", folder / "book/stored_outputs.json"
+    cell: dict[str, Any] = {
         "cell_type": "code",
         "execution_count": 1,
         "id": "shows",
         "metadata": {"tags": ["stable"]},
-        "outputs": [{"output_type": "stream", "name": "stdout", "text": ["an outdated number\n"]}],
-        "source": "from course_utils import recorded\n\nprint(recorded('pinned_memory/first_touch').rounds)",
+        "outputs": [{"output_type": "stream", "name": "stdout", "text": [f"{output}\n"]}],
+        "source": source,
     }
-    notebook.write_text(dumped({**read_notebook(notebook), "cells": [cell]}), encoding="utf-8")
-    stamps.write_text(stamps.read_text(encoding="utf-8").replace('"04_pinned_memory": "', '"04_pinned_memory": "0'))
+    title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# 00 · Measuring"}
+    notebook.write_text(dumped({**read_notebook(notebook), "cells": [title, cell]}), encoding="utf-8")
+    stamps.write_text(stamps.read_text(encoding="utf-8").replace('"00_measuring": "', '"00_measuring": "0'))
+    return notebook
+
+
+def test_refresh_mends_what_is_stale_runs_no_other_notebook_and_then_has_nothing_to_do(course_copy: Path):
+    source = "from course_utils import recorded\n\nprint(recorded('measuring/training_step').kind)"
+    notebook = stale_notebook(course_copy, source, "an outdated text")
+    page = course_copy / "README.md"
     page.write_text(page.read_text(encoding="utf-8").replace("](notebooks/", "](elsewhere/"), encoding="utf-8")
 
-    checked = run_refresh(copied, "--check")
+    checked = run(course_copy, "refresh", "--check")
     assert checked.returncode == 1
     assert "make refresh" in checked.stderr
-    assert {"  the stored outputs of notebooks/04_pinned_memory.ipynb", "  README.md"} <= {*checked.stderr.splitlines()}
+    assert {"  the stored outputs of notebooks/00_measuring.ipynb", "  README.md"} <= {*checked.stderr.splitlines()}
     assert "02_on_device_tensors" not in checked.stderr
 
-    done = run_refresh(copied)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("running ") == 1
+    done = run(course_copy, "refresh")
+    assert done.stdout.count("running ") == 1, done.stderr
     changed = done.stdout.splitlines()[-1]
     assert changed.startswith("Changed: ")
-    assert all(name in changed for name in ("04_pinned_memory.ipynb", "book/stored_outputs.json", "README.md"))
-    rounds = store.recorded("pinned_memory/first_touch").rounds
-    assert read_notebook(notebook)["cells"][0]["outputs"][0]["text"] == f"{rounds}\n"
+    assert all(name in changed for name in ("00_measuring.ipynb", "book/stored_outputs.json", "README.md"))
+    assert read_notebook(notebook)["cells"][1]["outputs"][0]["text"] == "sweep\n"
     assert "](elsewhere/" not in page.read_text(encoding="utf-8")
 
-    again = run_refresh(copied)
-    assert (again.returncode, again.stdout) == (0, "Nothing had to change.\n")
+    assert run(course_copy, "refresh").stdout == "Nothing had to change.\n"
 
 
-def test_a_notebook_that_fails_is_named_and_left_as_it_was(copied: Path):
-    notebook, stamps = copied / "notebooks/04_pinned_memory.ipynb", copied / "book/stored_outputs.json"
-    cell = {
-        "cell_type": "code",
-        "execution_count": 1,
-        "id": "fails",
-        "metadata": {"tags": ["stable"]},
-        "outputs": [{"output_type": "stream", "name": "stdout", "text": ["fine once\n"]}],
-        "source": "1 / 0",
-    }
-    notebook.write_text(dumped({**read_notebook(notebook), "cells": [cell]}), encoding="utf-8")
+def test_a_notebook_that_fails_is_named_and_left_as_it_was(course_copy: Path):
+    notebook = stale_notebook(course_copy, "1 / 0", "fine once")
     before = notebook.read_bytes()
-    stamps.write_text(stamps.read_text(encoding="utf-8").replace('"04_pinned_memory": "', '"04_pinned_memory": "0'))
-    done = run_refresh(copied)
+    done = run(course_copy, "refresh")
     assert done.returncode == 1
-    assert "04_pinned_memory.ipynb failed, and was left as it was" in done.stderr
+    assert "00_measuring.ipynb failed, and was left as it was" in done.stderr
     assert notebook.read_bytes() == before
 
 
@@ -208,23 +156,15 @@ def test_recording_a_reference_ends_with_a_refresh(
 ):
     started = []
 
-    def run(command: list) -> int:
+    def start(command: list) -> int:
         name = "refresh" if "authoring.pages.refresh" in command else command[3]
         started.append(name)
         return code if name == "record" else 0
 
     monkeypatch.setattr(verbs, "prepare", lambda _: Path(sys.executable))
-    monkeypatch.setattr(verbs, "_run", run)
+    monkeypatch.setattr(verbs, "_run", start)
     assert verbs.record(arguments) == code
     assert started == runs
-
-
-# Marks in README.md
-
-
-def test_readme_without_its_marks_is_an_error_that_says_so():
-    with pytest.raises(generated.BookError, match=r"<!-- generated: lessons -->"):
-        generated.fill("no marks here", "lessons", "a table\n")
 
 
 def test_what_stands_between_marks_is_replaced_and_nothing_else():
@@ -232,3 +172,5 @@ def test_what_stands_between_marks_is_replaced_and_nothing_else():
     filled = generated.fill(page, "a", "new \\1\n")
     assert filled == "before\n<!-- generated: a -->\n\nnew \\1\n\n<!-- /generated -->\nafter \\1\n"
     assert generated.fill(filled, "a", "new \\1\n") == filled
+    with pytest.raises(generated.BookError, match=r"<!-- generated: lessons -->"):
+        generated.fill("no marks here", "lessons", "a table\n")

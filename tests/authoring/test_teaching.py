@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import re
@@ -12,6 +13,7 @@ import pytest
 
 from authoring import teaching
 from authoring.evidence import EvidenceError, experiments_in, machines
+from authoring.lesson_files import Expected, load_lessons
 from authoring.pages import instructors
 from authoring.teaching import (
     Question,
@@ -70,11 +72,11 @@ def test_the_minutes_are_those_of_the_lessons():
 @each_lesson
 def test_each_lesson_says_what_to_expect(lesson: Lesson):
     found = expectations(lesson)
-    assert found, f"book/instructors.yml names no number of {lesson.slug}"
+    assert found, f"{lesson.slug}/lesson.yml names no number to expect"
     assert all(re.search(r"\d", each.words) for each in found)
     assert {each.machine for each in found} <= set(machines())
-    for each in plans()["expect"][lesson.slug]:
-        assert all(name.startswith(f"{lesson.slug}/") for name in experiments_in(each["value"]))
+    for each in load_lessons()[lesson.number].expect:
+        assert {name.partition("/")[0] for name in experiments_in(each.value)} == {lesson.slug}
 
 
 @each_lesson
@@ -103,8 +105,9 @@ def test_the_question_of_a_prediction_is_found(source: str, question: Question |
 
 
 def test_a_number_that_nobody_recorded_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    wrong = {"expect": {"pinned_memory": [{"say": "x", "value": 'pinned_memory/staging[65]["through staging"]'}]}}
-    monkeypatch.setattr(teaching, "plans", lambda: wrong)
+    wrong = Expected("x", 'pinned_memory/staging[65]["through staging"]')
+    lesson = dataclasses.replace(load_lessons()[4], expect=(wrong,))
+    monkeypatch.setattr(teaching, "read_lesson", lambda path: lesson)
     with pytest.raises(EvidenceError, match="65"):
         expectations(find_lesson("pinned_memory"))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from course_utils.materials.attention import (
     TOLERANCE_EPSILONS,
@@ -83,11 +82,6 @@ def test_what_every_supported_nvidia_gpu_has(backends: dict) -> None:
     assert backends[torch.float32]["flash"].reason
 
 
-def test_flash_is_there_from_capability_8_0(backends: dict) -> None:
-    _needs_flash()
-    assert backends[torch.float16]["flash"].available, backends[torch.float16]["flash"].reason
-
-
 @pytest.mark.parametrize("name", ["math", "flash", "efficient", "cudnn"])
 def test_a_forced_backend_really_runs(backends: dict, name: str) -> None:
     backend = backends[torch.float16][name]
@@ -101,31 +95,6 @@ def test_a_forced_backend_really_runs(backends: dict, name: str) -> None:
     finally:
         for enable in ("flash", "mem_efficient", "math", "cudnn"):
             getattr(torch.backends.cuda, f"enable_{enable}_sdp")(True)
-
-
-def test_the_profiler_names_the_same_kernel() -> None:
-    q, k, v = _inputs(1, 4, 256, 64)
-    call = lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # noqa: E731
-    with torch.autograd.profiler.profile() as profiler:
-        call()
-    named = {event.name for event in profiler.function_events}
-    ran = kernel_of(call)
-    expected = (
-        "aten::_scaled_dot_product_attention_math" if ran == "math" else f"aten::_scaled_dot_product_{ran}_attention"
-    )
-    assert expected in named
-
-
-def test_no_context_manager_is_needed_for_a_fused_kernel() -> None:
-    q, k, v = _inputs(1, 4, 256, 64)
-    assert kernel_of(lambda: functional.scaled_dot_product_attention(q, k, v)) in {"flash", "efficient", "cudnn"}
-
-
-def test_a_forbidden_fallback_is_an_error() -> None:
-    q, k, v = _inputs(1, 4, 64, 64)
-    fused = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
-    with sdpa_kernel(fused), pytest.raises(RuntimeError, match="No available kernel"):
-        functional.scaled_dot_product_attention(q[0], k[0], v[0])
 
 
 def _choice(*tensors: torch.Tensor, **options: object) -> tuple[str, str]:
@@ -150,12 +119,6 @@ def test_what_flash_leaves_to_other_kernels() -> None:
         assert reason
     assert _choice(q, k, v)[1] == ""
     assert _choice(q, k, v, dropout_p=0.1)[0] != "math"
-
-
-def test_a_head_size_that_flash_refuses_is_named(backends: dict) -> None:
-    _needs_flash()
-    with pytest.raises(ValueError, match="flash does not take these q, k and v"):
-        backends[torch.float16]["flash"].run(*_inputs(1, 2, 64, 320))
 
 
 def test_flexattention_is_compiled_for_gradients_and_without_alone() -> None:
@@ -185,22 +148,3 @@ def test_flash_stores_no_matrix_of_scores(backends: dict) -> None:
         backends[torch.float16][name].run(q, k, v)
         assert torch.cuda.max_memory_allocated() - before < matrix_bytes / 4
     assert found
-
-
-def test_a_window_in_flexattention_agrees_with_a_mask(backends: dict) -> None:
-    from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
-
-    if not backends[torch.float16]["flex"].available:
-        pytest.skip(f"flex: {backends[torch.float16]['flex'].reason}")
-    q, k, v = _inputs(1, 4, 1024, 64)
-    flex = torch.compile(flex_attention, dynamic=True)
-    for window in (64, 300):
-        size = torch.tensor(window, device="cuda")
-
-        def sees(batch, head, query, key, size=size):
-            return (key <= query) & (query - key < size)
-
-        blocks = create_block_mask(sees, None, None, 1024, 1024, device="cuda")
-        mask = create_mask(sees, None, None, 1024, 1024, device="cuda")
-        expected = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        assert relative_error(flex(q, k, v, block_mask=blocks), expected) < 2 * TOLERANCE_EPSILONS * 2.0**-10

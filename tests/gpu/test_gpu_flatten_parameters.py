@@ -94,24 +94,6 @@ def test_each_row_of_the_table(lesson: dict) -> None:
             assert on_gpu["cuDNN warns"] == (not on_gpu["flat in forward 2"]), name
 
 
-def test_flatten_cannot_help_bfloat16() -> None:
-    if torch.cuda.get_device_capability() < (8, 0) or torch.backends.cudnn.version() < 91300:
-        pytest.skip("RNNs in bfloat16 do not go to cuDNN here")
-    rnn, x = nn.LSTM(64, 64, device="cuda").bfloat16(), torch.randn(4, 4, 64, device="cuda").bfloat16()
-    rnn.flatten_parameters()
-    assert warns(lambda: rnn(x))
-
-
-def test_a_buffer_must_begin_with_the_rnn(lesson: dict) -> None:
-    rnn, x = nn.LSTM(32, 64, device="cuda"), torch.randn(4, 4, 32, device="cuda")
-    buffer = torch.cat([torch.zeros(64, device="cuda"), *(weight.detach().flatten() for weight in rnn.parameters())])
-    sizes = [weight.numel() for weight in rnn.parameters()]
-    for weight, piece in zip(rnn.parameters(), buffer[64:].split(sizes), strict=True):
-        weight.data = piece.view_as(weight)
-    assert not lesson["is_flat"](rnn._flat_weights)
-    assert warns(lambda: rnn(x))
-
-
 def _weights_bytes(rnn: nn.Module) -> int:
     return sum(weight.nbytes for weight in rnn.parameters())
 
@@ -146,25 +128,6 @@ def test_autograd_keeps_the_buffer_of_each_call(device: CudaDevice) -> None:
     assert device.peak_memory(lambda: backward_through(flat, flattens=True))[0] - peaks[0] > least
 
 
-def test_flattening_always_copies() -> None:
-    rnn = nn.LSTM(64, 64, device="cuda")
-    before = rnn.weight_ih_l0.data_ptr()
-    rnn.flatten_parameters()
-    assert rnn.weight_ih_l0.data_ptr() != before  # though it was flat: a fresh buffer, while the old one was held
-
-
-def test_gradients_survive_flattening_between_forward_and_backward() -> None:
-    rnn, x = nn.LSTM(64, 64, device="cuda"), torch.randn(4, 4, 64, device="cuda")
-    rnn(x)[0].square().sum().backward()
-    expected = [weight.grad.clone() for weight in rnn.parameters()]
-    rnn.zero_grad()
-    loss = rnn(x)[0].square().sum()
-    rnn.flatten_parameters()
-    loss.backward()
-    for weight, gradient in zip(rnn.parameters(), expected, strict=True):
-        assert (weight.grad - gradient).norm() <= 1e-3 * gradient.norm()
-
-
 def test_autocast_flattens_whatever_it_gets() -> None:
     scattered = copy.deepcopy(nn.LSTM(64, 64, device="cuda"))
     x = torch.randn(4, 4, 64, device="cuda")
@@ -191,18 +154,6 @@ def test_replicas_flatten_themselves(lesson: dict) -> None:
         x = torch.randn(4, 4, 64, device=replica.weight_ih_l0.device)
         assert not warns(lambda replica=replica, x=x: replica(x))
         assert lesson["is_flat"](replica._flat_weights)
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_without_gradients_the_first_replica_is_as_the_model_is(lesson: dict) -> None:
-    flat = nn.LSTM(64, 64, num_layers=2, device="cuda")
-    for rnn, expected in ((flat, False), (copy.deepcopy(flat), True)):
-        with torch.no_grad():
-            first, second = nn.parallel.replicate(rnn, [0, 1], detach=True)
-            x = torch.randn(4, 4, 64, device="cuda:0")
-            assert warns(lambda first=first, x=x: first(x)) == expected
-            assert not warns(lambda second=second, x=x: second(x.to("cuda:1")))
-        assert lesson["is_flat"](rnn._flat_weights) != expected
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import re
 
 import torch
 
+from course_utils.measure.compare import compare
 from course_utils.measure.devices import CudaDevice
 from course_utils.measure.machine import environment
-from course_utils.measure.timing import compare
 from course_utils.records.kinds.ceilings import Ceilings
 
 

@@ -7,8 +7,8 @@ import gc
 import pytest
 import torch
 
+from course_utils.measure.compare import CaseError, compare, measure
 from course_utils.measure.devices import CudaDevice
-from course_utils.measure.timing import CaseError, compare, measure
 
 MIB = 2**20
 

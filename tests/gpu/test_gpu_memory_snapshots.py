@@ -69,21 +69,6 @@ def test_the_simulated_message_has_the_numbers_of_the_real_one() -> None:
     assert [int(total) for total in totals.split()] == [65 * MIB, 90 * MIB]
 
 
-def test_a_small_tensor_asks_for_a_whole_segment() -> None:
-    """A request of 2 MiB is said to try to allocate 20 MiB."""
-    program = """
-import torch
-torch.empty(0, device="cuda")
-torch.cuda.set_per_process_memory_fraction(10 * 2**20 / torch.cuda.mem_get_info()[1])
-try:
-    torch.empty(2 * 2**20, dtype=torch.uint8, device="cuda")
-except torch.OutOfMemoryError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert _sizes(done.stdout)["tried"] == "20.00 MiB"
-
-
 def _train(place: str, set_to_none: bool = True, rows: int = 32, steps_before: int = 1) -> Callable[[], None]:
     model = GPT(vocabulary=128, width=512, layers=2).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
@@ -126,13 +111,6 @@ def test_kept_gradients_raise_the_peak_of_a_medium_batch() -> None:
     assert abs(after - before_forward) < 0.15 * _gradient_bytes()
     assert before_backward - after > 0.2 * _gradient_bytes()
     assert _peak_bytes("C", set_to_none=False, rows=4) - after > 0.4 * _gradient_bytes()
-
-
-def test_zeros_raise_the_peak_of_a_large_batch_and_kept_gradients_do_not() -> None:
-    """The same sizes on a CPU: nothing at B, where the backward pass alone is higher, and all of them with zeros."""
-    after, before_backward = (_peak_bytes(place) for place in "CB")
-    assert before_backward - after < 0.2 * _gradient_bytes()
-    assert _peak_bytes("C", set_to_none=False) - after > 0.4 * _gradient_bytes()
 
 
 def test_the_second_step_is_higher_by_adams_state() -> None:

@@ -54,23 +54,10 @@ def test_the_switch_changes_products_by_what_the_mantissa_says() -> None:
     assert 10 * exact < short < 2 * FORMATS["tf32"].epsilon
 
 
-def test_products_are_full_fp32_by_default() -> None:
-    a, b, true = operands()
-    torch.backends.cuda.matmul.fp32_precision = "none"
-    assert relative_error(a @ b, true) < 1e-5
-
-
 @needs_tensor_float
 def test_cudnn_uses_tf32_by_default_and_products_do_not() -> None:
     assert torch.backends.cudnn.conv.fp32_precision == "tf32"
     assert torch.backends.cudnn.rnn.fp32_precision == "tf32"
-
-
-@needs_tensor_float
-def test_the_old_name_cannot_be_read_after_the_new_one_was_set() -> None:
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
-        _ = torch.backends.cuda.matmul.allow_tf32
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3)])
@@ -84,13 +71,6 @@ def test_casts_on_the_gpu_round_like_the_explorer(name: str) -> None:
     values = torch.randn(2000, generator=torch.Generator().manual_seed(0)) * 10.0 ** torch.linspace(-9, 5, 2000)
     found = values.cuda().to(getattr(torch, FORMATS[name].dtype)).double().tolist()
     assert found == [represent(value, name).value for value in values.tolist()]
-
-
-def test_e4m3_casts_on_the_gpu_round_like_the_explorer_below_its_end() -> None:
-    values = torch.randn(2000, generator=torch.Generator().manual_seed(0)) * 10.0 ** torch.linspace(-4, 2, 2000)
-    values = values.clamp(-440, 440)
-    found = values.cuda().to(torch.float8_e4m3fn).double().tolist()
-    assert found == [represent(value, "fp8 e4m3fn").value for value in values.tolist()]
 
 
 def small_gradients(scale: float, dtype: torch.dtype | None) -> torch.Tensor:
@@ -178,13 +158,3 @@ def test_fp8_product_is_that_of_its_operands() -> None:
     stored = (a8.double() * a_scale.double()) @ (b8_t.double() * b_scale.double()).t()
     assert relative_error(found, stored) < 8e-3  # accumulation, and a result in bf16
     assert 1e-3 < relative_error(found, a.double() @ b_t.double().t()) < 0.1
-
-
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.version.hip is not None or torch.cuda.get_device_capability() >= (8, 9),
-    reason="it asks a GPU without fp8 products",
-)
-def test_without_fp8_products_torch_says_so() -> None:
-    (a8, scale), (b8_t, _) = (to_fp8(torch.randn(32, 32, device="cuda")) for _ in range(2))
-    with pytest.raises(RuntimeError, match="compute capability"):
-        torch._scaled_mm(a8, b8_t.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)

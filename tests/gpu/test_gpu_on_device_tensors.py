@@ -55,15 +55,6 @@ def test_only_scalars_indices_and_copies_are_permitted() -> None:
     assert permitted == {"CPU scalar", "index", "slice assignment", "copy_", "to"}
 
 
-def test_python_indexing_is_the_operation_that_the_lesson_calls() -> None:
-    gpu, index = torch.arange(4.0, device="cuda"), torch.tensor([0, 3])
-    assert torch.equal(gpu[index], torch.ops.aten.index(gpu, [index]))
-    with pytest.raises(RuntimeError, match="device"):
-        gpu[index] = torch.ones(2)
-    gpu[:2] = torch.tensor([7.0, 8.0])
-    assert gpu.tolist() == [7.0, 8.0, 2.0, 3.0]
-
-
 @contextlib.contextmanager
 def _waiting_is_an_error() -> Iterator[None]:
     torch.cuda.synchronize()
@@ -92,19 +83,6 @@ def test_what_is_made_there_does_not_wait_and_what_is_moved_does() -> None:
         ):
             with pytest.raises(RuntimeError, match="synchroniz"):
                 waiting()
-
-
-def test_one_seed_gives_other_numbers_on_the_gpu() -> None:
-    torch.manual_seed(0)
-    here = torch.rand(1000)
-    torch.manual_seed(0)
-    there = torch.rand(1000, device="cuda").cpu()
-    assert not torch.equal(here, there)
-    assert abs(here.mean() - there.mean()) < 6 * (6 * 1000) ** -0.5
-
-
-def test_the_accelerator_is_this_gpu() -> None:
-    assert torch.accelerator.current_accelerator(check_available=True) == torch.device("cuda")
 
 
 def test_moving_keeps_a_tie_and_to_empty_cuts_it() -> None:

@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
+from course_utils.measure.compare import compare
 from course_utils.measure.devices import CudaDevice
-from course_utils.measure.timing import compare
 
 MIB = 2**20
 # Long beside everything that Python does in between.
@@ -108,13 +107,6 @@ def test_a_source_that_is_changed_at_once_arrives_changed(spin: Callable[[float]
     assert bool((target == 7).all())
 
 
-def test_a_blocking_copy_to_the_host_is_right_at_once(spin: Callable[[float], None]) -> None:
-    ones = torch.ones(MIB, device="cuda")
-    torch.cuda.synchronize()
-    spin(LONG_S)
-    assert ones.cpu().sum().item() == MIB
-
-
 @pytest.mark.parametrize("recorded", [True, False])
 def test_record_stream_keeps_memory_from_being_given_away(spin: Callable[[float], None], recorded: bool) -> None:
     """The allocator knows only the stream that a tensor was made on."""
@@ -135,21 +127,3 @@ def test_record_stream_keeps_memory_from_being_given_away(spin: Callable[[float]
         following = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
     assert (following.data_ptr() != place) is recorded
     torch.cuda.synchronize()
-
-
-def test_a_loader_pins_its_batches_here() -> None:
-    loader = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8, pin_memory=True)
-    assert all(batch.is_pinned() for (batch,) in loader)
-
-
-def test_pinning_in_the_loop_is_slower_than_memory_that_stays_pinned() -> None:
-    """``pin_memory()`` copies, too: the detour is only made by hand."""
-    pageable = _host(False, 16 * MIB)
-    cases = {
-        "pageable": lambda: pageable.to("cuda"),
-        "pinned in the loop": lambda: pageable.pin_memory().to("cuda", non_blocking=True),
-    }
-    case = compare(cases, memory=False)["pinned in the loop"]
-    pinned = pageable.pin_memory()
-    kept = compare({"pageable": cases["pageable"], "pinned": lambda: pinned.to("cuda")}, memory=False)["pinned"]
-    assert case.ratio > kept.ratio

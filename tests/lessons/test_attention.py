@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -24,8 +23,8 @@ from course_utils.materials.attention import (
     relative_error,
     that_run,
 )
+from course_utils.measure.compare import compare
 from course_utils.measure.fresh import Switches
-from course_utils.measure.timing import compare
 
 
 def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -36,7 +35,7 @@ def inputs(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor
 # What this build of torch has on a CPU
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_a_cpu_has_math_and_flash(dtype: torch.dtype):
     backends = attention_backends("cpu", dtype, training=True)
     assert list(backends) == [
@@ -265,23 +264,7 @@ def test_a_package_that_computes_something_else_is_not_used(install):
     assert not backend.available
     assert backend.reason.startswith("it ran and was wrong, by a relative error of")
     with pytest.raises(RuntimeError, match="flash-attn is not available here: it ran and was wrong"):
-        backend.run(*inputs(1, 2, 8, 8))
-    with pytest.raises(RuntimeError, match="not available"):
         backend.case(*inputs(1, 2, 8, 8))
-
-
-def test_a_package_that_ignores_the_mask_is_not_used(install):
-    modules = _xformers()
-    modules["xformers.ops"].memory_efficient_attention = lambda q, k, v, attn_bias=None: _attend(q, k, v, False)
-    install(modules)
-    assert "wrong" in attention_backends("cpu", torch.float32)["xformers"].reason
-
-
-def test_a_package_that_returns_another_shape_is_not_used(install):
-    modules = _xformers()
-    modules["xformers.ops"].memory_efficient_attention = lambda q, k, v, attn_bias=None: _attend(q, k, v, False)[:1]
-    install(modules)
-    assert "it returned [1, 3, 128, 64]" in attention_backends("cpu", torch.float32)["xformers"].reason
 
 
 def test_a_package_that_breaks_says_how(install):
@@ -297,14 +280,6 @@ def test_a_package_that_breaks_says_how(install):
 
 
 # Which kernel runs
-
-
-def test_kernel_of_names_what_ran():
-    q, k, v = inputs(1, 2, 8, 8)
-    assert kernel_of(lambda: functional.scaled_dot_product_attention(q, k, v)) == "flash"
-    assert kernel_of(lambda: functional.scaled_dot_product_attention(q[0], k[0], v[0])) == "math"
-    assert kernel_of(lambda: (q @ k.mT).softmax(-1) @ v) == "math"
-    assert kernel_of(lambda: q + k) == "none"
 
 
 @pytest.mark.parametrize(
@@ -331,80 +306,7 @@ def test_choice_of_gives_the_kernel_and_the_reason_against_flash(call, kernel: s
     assert bool(reason) == bool(words)
 
 
-def test_no_context_manager_is_needed_in_a_fresh_process():
-    program = (
-        "import torch; from course_utils.materials.attention import kernel_of; q = torch.randn(1, 2, 16, 8); "
-        "print(kernel_of(lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=240)
-    assert done.stdout.split() == ["flash"]
-
-
-def test_one_query_with_is_causal_sees_the_first_key_alone():
-    q, k, v = inputs(1, 1, 5, 8)
-    last = functional.scaled_dot_product_attention(q[:, :, -1:], k, v, is_causal=True)
-    torch.testing.assert_close(last, v[:, :, :1])
-
-
 # Bad input
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("tpu", torch.float32), "device 'tpu' cannot be used by this torch"),
-        (("meta", torch.float32), "device 'meta' holds no numbers"),
-        (("cpu", torch.int32), "dtype is one of float16, bfloat16, float32, float64, got torch.int32"),
-        (("cpu", "float32"), "dtype is one of"),
-        (("cpu", torch.float32, 0), "head_size is a positive whole number, got 0"),
-        (("cpu", torch.float32, 64.0), "head_size is a positive whole number"),
-        (("cpu", torch.float32, True), "head_size is a positive whole number"),
-        (("cpu", torch.float32, 64, 0), "heads is a positive whole number, got 0"),
-    ],
-)
-def test_bad_arguments_are_named(arguments: tuple, message: str):
-    with pytest.raises(ValueError, match=message):
-        attention_backends(*arguments[:3], heads=arguments[3] if len(arguments) > 3 else 3)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="device 'cuda' cannot be used by this torch"):
-        attention_backends("cuda", torch.float16)
-    with pytest.raises(ValueError, match="device 'cuda' cannot be used by this torch"):
-        errors_of(Backend("math", attention._sdpa, sdpa="math"), "cuda", torch.float16)
-
-
-Q = torch.zeros(2, 3, 8, 4)
-
-
-@pytest.mark.parametrize(
-    ("tensors", "is_causal", "message"),
-    [
-        ((Q[0], Q[0], Q[0]), False, r"q is \[batch, heads, length, head_size\], got \[3, 8, 4\]"),
-        (([1], Q, Q), False, r"q is a tensor \[batch, heads, length, head_size\], got list"),
-        ((Q, Q, None), False, r"v is a tensor \[batch, heads, length, head_size\], got NoneType"),
-        ((Q, Q[:1], Q[:1]), False, r"k has the batch, heads and head_size of q"),
-        ((Q, Q, Q[..., :2]), False, r"v has the batch, heads and head_size of q"),
-        ((Q, Q, Q[:, :, :5]), False, r"v has the shape of k"),
-        ((Q, Q.double(), Q), False, r"k is torch.float64 on cpu, and q is torch.float32 on cpu"),
-        ((Q, Q, Q.to("meta")), False, r"v is torch.float32 on meta"),
-        ((Q[:, :, :1], Q, Q), True, r"is_causal needs as many keys as queries, got 8 and 1"),
-    ],
-)
-def test_inputs_that_do_not_fit_are_named(tensors: tuple, is_causal: bool, message: str):
-    backend = Backend("math", attention._sdpa, sdpa="math")
-    with pytest.raises(ValueError, match=message):
-        backend.run(*tensors, is_causal)
-    with pytest.raises(ValueError, match=message):
-        backend.case(*tensors, is_causal)
-
-
-@pytest.mark.filterwarnings("ignore")  # torch's reasons, as warnings
-def test_inputs_that_a_kernel_refuses_are_named_with_the_reason():
-    q, k, v = (tensor.mT for tensor in inputs(1, 2, 8, 16))
-    with pytest.raises(ValueError, match=r"flash does not take these q, k and v, \[1, 2, 16, 8\].*stride 1"):
-        attention_backends("cpu", torch.float32)["flash"].run(q, k, v)
 
 
 def test_closeness_follows_the_dtype():
@@ -418,6 +320,4 @@ def test_closeness_follows_the_dtype():
         assert_close((one, one), (one, -one))
     with pytest.raises(AssertionError):
         assert_close(one, one * torch.nan)
-    with pytest.raises(ValueError, match="shape"):
-        relative_error(one, one[:5])
     assert_close(one, None)

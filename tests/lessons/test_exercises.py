@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from course_utils.lessons import answers as exercises
-from course_utils.lessons.answers import Exercise, Feedback, NotRight, ask, exercise, listed
+from course_utils.lessons.answers import Exercise, Feedback, NotRight, ask, listed
 from course_utils.records.lessons import find_lessons
 from course_utils.records.notebook_files import parsed_cells, read_notebook
 
@@ -127,7 +128,7 @@ def test_a_wrong_answer_gets_its_hint(slug: str, check: str, hint: str):
 # The form itself
 
 
-@exercise("Double it", right="Yes.", hints={"squares": "You square it."})
+@partial(Exercise, "Double it", "Yes.", {"squares": "You square it."})
 def check_double(answer):
     if ask(answer, 3) == 9:
         return "squares"
@@ -199,7 +200,7 @@ def test_every_check_answers_strange_answers(slug: str, strange: str):
 
 
 def test_an_error_inside_a_check_is_no_traceback_for_the_learner():
-    @exercise("Anything", right="", hints={})
+    @partial(Exercise, "Anything", "", {})
     def check(answer):
         return answer.missing
 
@@ -209,7 +210,7 @@ def test_an_error_inside_a_check_is_no_traceback_for_the_learner():
 
 
 def test_an_operation_that_pytorch_lacks_is_not_an_untouched_cell():
-    @exercise("Anything", right="", hints={})
+    @partial(Exercise, "Anything", "", {})
     def check(answer):
         ask(answer)
 

@@ -61,16 +61,7 @@ def random_array(images: torch.Tensor) -> np.ndarray:
     [
         (check_add_noise, lambda images, scale: Normal(images, scale).sample()),
         (check_add_noise, lambda images, scale: images + torch.empty_like(images).normal_() * scale),
-        (check_add_noise, lambda images, scale: images.clone().add_(torch.randn_like(images), alpha=scale)),
-        (
-            check_add_noise,
-            lambda images, scale: images + scale * torch.randn(images.shape, device=images.device, dtype=images.dtype),
-        ),
         (check_add_noise, lambda images, scale: images + torch.tensor(scale).item() * torch.randn_like(images)),
-        (
-            check_as_tensors,
-            lambda features, labels: (torch.as_tensor(features), torch.as_tensor(labels).to(torch.int64)),
-        ),
         (check_as_tensors, lambda features, labels: [torch.from_numpy(features), torch.from_numpy(labels.astype(int))]),
         (check_load_decoder, assigns),
     ],
@@ -88,33 +79,9 @@ def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
             lambda images, scale: images + scale * torch.from_numpy(random_array(images)).to(images),
             "moved",
         ),
-        (
-            check_add_noise,
-            lambda images, scale: (
-                images + scale * torch.tensor(random_array(images), dtype=images.dtype, device=images.device)
-            ),
-            "moved",
-        ),
-        (
-            check_add_noise,
-            lambda images, scale: (
-                images + scale * torch.tensor(random_array(images).tolist(), dtype=images.dtype, device=images.device)
-            ),
-            "moved",
-        ),
-        (
-            check_add_noise,
-            lambda images, scale: images + scale * torch.randn(images.shape, device=images.device, dtype=torch.float16),
-            "other_dtype",
-        ),
         (check_add_noise, lambda images, scale: (images + scale * torch.randn_like(images)).half(), "other_dtype"),
         (check_add_noise, lambda images, scale: images / images.max().item() * scale, "fetches"),
         (check_as_tensors, lambda features, labels: (torch.from_numpy(features), zeroed(labels)), "in_place"),
-        (
-            check_as_tensors,
-            lambda features, labels: (torch.from_numpy(features), torch.from_numpy(labels).to("meta")),
-            "elsewhere",
-        ),
         (check_load_decoder, assigns_and_moves_too_early, "moves_meta"),
         (check_load_decoder, lambda *args: fills_empty_memory(*args, change=dict.clear), "never_loaded"),
     ],
@@ -151,11 +118,6 @@ def sparse_on_the_cpu(images: torch.Tensor, scale: float) -> torch.Tensor:
         ),
         (check_add_noise, sparse_on_the_cpu, "Return the noisy images"),
         (check_as_tensors, lambda features, labels: (features, labels), "2 values (ndarray, ndarray)"),
-        (
-            check_as_tensors,
-            lambda features, labels: (torch.from_numpy(features).to_sparse(), torch.from_numpy(labels).long()),
-            "sparse",
-        ),
         (check_load_decoder, builds_under_a_default, "another default device"),
         (check_load_decoder, halves, "embedding.weight is torch.float16"),
         (

@@ -26,22 +26,6 @@ def test_lines_of_similar_length_are_together_and_batches_are_shuffled():
     assert all(longest <= shortest for (_, longest), (shortest, _) in itertools.pairwise(ends))
 
 
-def test_the_seed_alone_decides_the_batches():
-    assert line_batches(5, 4, seed=3) == line_batches(5, 4, seed=3)
-    assert line_batches(5, 4, seed=3) != line_batches(5, 4, seed=4)
-
-
-@pytest.mark.parametrize(("batches", "lines", "name"), [(0, 4, "batches"), (4, -1, "lines"), (2.5, 4, "batches")])
-def test_a_number_that_makes_no_sense_is_named(batches: object, lines: object, name: str):
-    with pytest.raises(ValueError, match=name):
-        line_batches(batches, lines)
-
-
-def test_more_lines_than_there_are_is_an_error_that_says_how_many_there_are():
-    with pytest.raises(ValueError, match=r"there are \d+ lines"):
-        line_batches(10_000, 10_000)
-
-
 def test_targets_are_one_byte_further_on_and_padding_does_not_count():
     lines = [b"return x", b"if y:"]
     tokens, targets = pad_lines(lines, length=10)
@@ -53,11 +37,6 @@ def test_targets_are_one_byte_further_on_and_padding_does_not_count():
         assert bytes(targets[row, :used].tolist()) == line[1:]
         assert targets[row, used:].eq(IGNORED).all()
     assert pad_lines(lines)[0].shape[1] == padded_length(lines) == 7
-
-
-def test_too_short_a_length_is_refused():
-    with pytest.raises(ValueError, match="needs 7"):
-        pad_lines([b"return x"], length=6)
 
 
 @pytest.mark.parametrize("order", ["as they come", "buckets", "warm-up", "late warm-up"])

@@ -1,271 +1,633 @@
-"""The package as a whole: its names, what it imports, and which module may know which."""
+"""What a comparison promises, on this machine's real clock: parity, state, order, calls, budgets, Ctrl-C, bad input."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-import json
-import os
+import collections
+import math
+import random
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-import course_utils
+from course_utils.measure import rounds
+from course_utils.measure.compare import CaseError, compare, measure
+from course_utils.measure.devices import Device, Sample
+from course_utils.measure.fresh import RandomState, fresh
+from course_utils.measure.rounds import MAX_BUDGET_S
+from course_utils.measure.sweep import sweep
 
-ROOT = Path(course_utils.__file__).resolve().parent
-# DESIGN's public names. The lessons still to come add diagnose.
-PUBLIC = {
-    "ceilings",
-    "compare",
-    "curves",
-    "environment",
-    "fresh",
-    "measure",
-    "predict",
-    "recorded",
-    "run_ranks",
-    "scaled",
-    "simulate_allocator",
-    "simulate_cluster",
-    "sweep",
-    "tabulate",
-    "trace_memory",
-}
+pytestmark = pytest.mark.serial
+QUICK = {"budget_s": 0.05, "memory": False}
+# A scripted device takes milliseconds of it; it must not run out when this machine stops for a moment.
+AMPLE_S = 5.0
 
 
-def _python(code: str) -> str:
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True, cwd=ROOT.parent
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    """A test that fails must not leave its switches to the next one."""
+    threads, dtype, grad = torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()
+    precision = torch.get_float32_matmul_precision()
+    torch.set_num_threads(1)  # several threads on cores that are busy wait for each other
+    yield
+    torch.set_default_device(None)
+    torch.set_float32_matmul_precision(precision)
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+    torch.set_grad_enabled(grad)
+
+
+class ScriptedDevice(Device):
+    """Runs the code once a timing and answers from a script: seconds for one call of each function, and its noise."""
+
+    def __init__(self, seconds, timing_cost_s=0.0, min_sample_s=5e-4, noise=0.0):
+        self.seconds = seconds
+        self.timing_cost_s = timing_cost_s
+        self.min_sample_s = min_sample_s
+        self.timings = []
+        self._random = random.Random(0)
+        self._noise = noise
+
+    def sample(self, fn, calls, cache):
+        fn()
+        self.timings.append((fn, calls, cache))
+        seconds = self.seconds[fn] * math.exp(self._random.gauss(0, self._noise))
+        return Sample(seconds + self.timing_cost_s / calls)
+
+    def peak_memory(self, fn):
+        return None, None
+
+
+# --- a real training step with its optimizer
+
+
+def training_step(foreach, weights, width=32):
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(6)))
+    weights.append([p.detach().clone() for p in model.parameters()])
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
+    x = torch.randn(4, width)
+
+    def step():
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def test_a_training_step_with_its_optimizer():
+    loop, foreach = [], []
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    result = compare(
+        {"for loop": fresh(training_step, False, loop), "foreach": fresh(training_step, True, foreach)},
+        budget_s=1.0,
     )
-    return run.stdout
+    assert torch.equal(torch.get_rng_state(), before)
+    # The baseline is built twice: its A/A control has tensors of its own.
+    assert (len(loop), len(foreach)) == (2, 1)
+    assert all(torch.equal(a, b) for built in (loop[1], foreach[0]) for a, b in zip(loop[0], built, strict=True))
+    assert result.agreement == "outputs agree"
+    assert result.labels == ("for loop", "foreach")
+    assert result.rounds == result.planned_rounds >= 8
+    assert len(result.control.elapsed_s) == len(result["foreach"].measurement.elapsed_s) == result.rounds
+    assert all(case.measurement.peak_allocated_bytes > 0 for case in result)
+    assert result["foreach"].interval.bounded
 
 
-# Public names
+def test_the_random_state_of_an_apple_gpu_is_put_back(monkeypatch: pytest.MonkeyPatch):
+    """No Apple GPU runs these tests, so its generator is one of the CPU's."""
+    generator = torch.Generator().manual_seed(3)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "get_rng_state", generator.get_state)
+    monkeypatch.setattr(torch.mps, "set_rng_state", generator.set_state)
+    state = RandomState.now()
+    drawn = torch.rand(3, generator=generator)
+    assert not torch.equal(torch.rand(3, generator=generator), drawn)
+    state.restore()
+    assert torch.equal(torch.rand(3, generator=generator), drawn)
 
 
-def test_public_names() -> None:
-    assert set(course_utils.__all__) == PUBLIC
-    assert course_utils.__all__ == sorted(course_utils.__all__)
-    for name in PUBLIC:
-        assert callable(getattr(course_utils, name))
+# --- state
 
 
-def test_no_module_bears_the_name_of_a_public_function() -> None:
-    # `from course_utils import compare` would otherwise give the module or the function, depending on what came first.
-    modules = {path.stem for path in ROOT.rglob("*.py")}
-    assert modules & PUBLIC == set()
+def test_switches_of_a_case_reach_neither_the_other_nor_the_caller():
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    other = 2 if threads == 1 else 1
+    seen = collections.defaultdict(set)
+
+    def factory(label, change):
+        if change:
+            torch.set_num_threads(other)
+            torch.set_default_dtype(torch.float64)
+            torch.set_grad_enabled(False)
+            torch.use_deterministic_algorithms(True, warn_only=True)
+
+        def case():
+            seen[label].add(
+                (
+                    torch.get_num_threads(),
+                    torch.get_default_dtype(),
+                    torch.is_grad_enabled(),
+                    torch.are_deterministic_algorithms_enabled(),
+                )
+            )
+
+        return case
+
+    for order in (("plain", "changed"), ("changed", "plain")):
+        seen.clear()
+        compare({label: fresh(factory, label, label == "changed") for label in order}, check=False, budget_s=0.1)
+        assert seen["plain"] == {(threads, dtype, True, False)}
+        assert seen["changed"] == {(other, torch.float64, False, True)}
+        assert (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()) == (threads, dtype, True)
+        assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_completion_offers_the_public_names_only() -> None:
-    assert set(dir(course_utils)) == PUBLIC
-    assert not hasattr(course_utils, "benchmark")
-    with pytest.raises(ImportError, match="cannot import name 'benchmark'"):
-        exec("from course_utils import benchmark")
+def test_state_is_put_back_after_a_failure_too():
+    threads = torch.get_num_threads()
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+
+    def factory():
+        torch.set_num_threads(threads + 1)
+        torch.rand(3)
+        return lambda: 1 / 0
+
+    with pytest.raises(CaseError):
+        compare({"a": lambda: torch.rand(1), "b": fresh(factory)}, **QUICK)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_editors_see_the_names_where_they_come_from() -> None:
-    # The names load lazily from a table; type checkers and editors read the imports beside it.
-    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
-    declared = {
-        alias.name: node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("course_utils")
-        for alias in node.names
-    }
-    assert declared == {name: getattr(course_utils, name).__module__ for name in PUBLIC}
+def test_the_callers_random_numbers_go_on_as_if_nothing_had_been_measured():
+    torch.manual_seed(11)
+    random.seed(11)
+    np.random.seed(11)
+    expected = torch.rand(1).item(), random.random(), np.random.rand()
+    torch.manual_seed(11)
+    random.seed(11)
+    np.random.seed(11)
+
+    def noisy():
+        return torch.rand(3).sum() * random.random() * np.random.rand()
+
+    compare({"a": noisy, "b": noisy}, budget_s=0.1)
+    assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
 
 
-@pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_public_functions_are_documented(name: str) -> None:
-    function = getattr(course_utils, name)
-    text = inspect.getdoc(function)
-    assert text
-    assert "Args:" in text or not inspect.signature(function).parameters
-    assert all(p.annotation is not inspect.Parameter.empty for p in inspect.signature(function).parameters.values())
+def test_dropout_sees_the_same_numbers_in_the_same_round():
+    drawn = {"a": [], "b": []}
+    x = torch.ones(64)
+
+    def factory(label):
+        def case():
+            output = torch.nn.functional.dropout(x, 0.5)
+            drawn[label].append(output.tolist())
+            return output
+
+        return case
+
+    cases = {label: fresh(factory, label) for label in drawn}
+    # One call a timing, so that every timing of a round draws once.
+    functions = {}
+
+    class OneCall(ScriptedDevice):
+        def sample(self, fn, calls, cache):
+            functions.setdefault(fn, len(functions))
+            self.seconds.setdefault(fn, 1e-3)
+            return super().sample(fn, calls, cache)
+
+    device = OneCall({})
+    result = compare(cases, device=device, budget_s=AMPLE_S)
+    assert result.agreement == "outputs agree"  # the very first calls drew the same, too
+    rounds = result.rounds
+    # Each timing of so few calls follows an untimed call; and a runs twice in a round, as baseline and as control.
+    a, b = drawn["a"][-4 * rounds :], drawn["b"][-2 * rounds :]
+    for i in range(rounds):
+        assert all(numbers == b[2 * i] for numbers in [*a[4 * i : 4 * i + 4], b[2 * i + 1]])
+    assert len({tuple(numbers) for numbers in b}) == rounds  # other ones in the next round
 
 
-# Import
+# --- rounds: order, calls, plan
 
 
-_ALL_NAMES = f"from course_utils import {', '.join(sorted(PUBLIC))}"
+def one():
+    return None
 
 
-def _loaded_by(code: str) -> set[str]:
-    said = _python(
-        f"import json, sys; before = set(sys.modules)\n{code}\nprint(json.dumps(sorted(set(sys.modules) - before)))"
-    )
-    return set(json.loads(said))
+def two():
+    return None
 
 
-def test_the_package_alone_loads_nothing() -> None:
-    assert {name.partition(".")[0] for name in _loaded_by("import course_utils")} <= {
-        "course_utils",
-        *sys.stdlib_module_names,
-    }
+def three():
+    return None
 
 
-def test_all_names_together_load_torch_and_nothing_that_draws() -> None:
-    loaded = _loaded_by(_ALL_NAMES)
-    assert {
-        "course_utils.measure.timing",
-        "course_utils.measure.ceilings",
-        "course_utils.records.store",
-        "torch",
-    } <= loaded
-    by_torch = _loaded_by("import torch")
-    roots = {name.partition(".")[0] for name in loaded - by_torch}
-    heavy = {"matplotlib", "ipywidgets", "IPython", "tqdm", "nbformat", "nbclient", "PIL", "jinja2", "psutil", "pynvml"}
-    assert roots & heavy == set()
-    # torch.compile's machinery alone takes longer than all of the course.
-    assert not any(name.startswith(("torch._dynamo", "torch._inductor")) for name in loaded)
+def test_every_round_times_each_case_once_and_the_baseline_twice_in_random_order():
+    device = ScriptedDevice({one: 1e-3, two: 1e-3, three: 1e-3}, noise=0.02)
+    result = compare({"one": one, "two": two, "three": three}, check=False, device=device, budget_s=AMPLE_S)
+    calls = [fn for fn, _, _ in device.timings[-8 * result.rounds :]]
+    timings = calls[1::2]
+    assert calls[::2] == timings  # what is timed has just run, so that it finds its own data in the cache
+    rounds = [tuple(timings[i : i + 4]) for i in range(0, len(timings), 4)]
+    assert all(collections.Counter(turn) == {one: 2, two: 1, three: 1} for turn in rounds)
+    assert len(set(rounds)) > 6  # there are 12 orders: the baseline's two turns look alike
+    first = collections.Counter(turn[0] for turn in rounds)
+    assert all(first[fn] > 0 for fn in (one, two, three))
 
 
-def test_import_changes_nothing() -> None:
-    said = _python(
-        "import torch, random\n"
-        "torch.manual_seed(0); random.seed(0)\n"
-        "before = torch.get_rng_state(), random.getstate(), torch.get_num_threads()\n"
-        f"{_ALL_NAMES}\n"
-        "assert before[0].equal(torch.get_rng_state()) and before[1:] == (random.getstate(), torch.get_num_threads())\n"
-        "assert not torch.cuda.is_initialized()"
-    )
-    assert said == ""
+def test_a_case_does_not_pay_for_data_that_another_case_pushed_out_of_the_cache():
+    class Cached(ScriptedDevice):
+        """A call takes 30% longer when another function ran before it."""
+
+        last = None
+
+        def sample(self, fn, calls, cache):
+            sample = super().sample(fn, calls, cache)
+            again, self.last = self.last is fn, fn
+            return sample if again else Sample(1.3 * sample.elapsed_s)
+
+    # Baseline and control are one function and often follow each other; the case never does.
+    device = Cached({one: 1e-3, two: 1e-3}, noise=0.01)
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
+    assert result["two"].verdict == "SAME"
 
 
-@pytest.mark.serial
-def test_all_names_together_add_little_to_torchs_own_import() -> None:
-    def seconds(code: str) -> float:
-        started = time.perf_counter()
-        _python(code)
-        return time.perf_counter() - started
+def test_precision_set_through_either_api_is_put_back():
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
 
-    both_imports = f"import torch\n{_ALL_NAMES}"
-    seconds(both_imports)  # reads the files once, and compiles them
-    pairs = [(seconds("import torch"), seconds(both_imports)) for _ in range(3)]
-    ratio = statistics.median(both / alone for alone, both in pairs)
-    print("torch, with the course:", [(round(a, 2), round(b, 2)) for a, b in pairs])  # noqa: T201
-    # 1.05 to 1.1 on a quiet machine. Pulling in matplotlib alone would make it more than this.
-    assert ratio < 1.35
+    def factory(precision):
+        matmul.fp32_precision = precision
+        return lambda: matmul.fp32_precision
+
+    cases = {"ieee": fresh(factory, "ieee"), "bf16": fresh(factory, "bf16")}
+    compare(cases, check=lambda one, other: (one, other) == ("ieee", "bf16"), **QUICK)
+    assert matmul.fp32_precision == before
 
 
-# Who may know whom
+def test_short_code_gets_more_calls_in_a_timing():
+    device = ScriptedDevice({one: 1e-5, two: 1e-3})
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
+    assert result["one"].measurement.calls == pytest.approx(50, abs=1)
+    assert result.control.calls == result["one"].measurement.calls
+    assert result["two"].measurement.calls == 1
 
 
-def _imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Modules that a file imports, and whether that is at its top: not in a function, not for type checkers only."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def test_an_interruption_while_calls_are_counted_does_not_part_identical_code():
+    class Interrupted(ScriptedDevice):
+        """Another process takes the core once, in the middle of the first timing of many calls."""
 
-    def visit(node: ast.AST, top: bool) -> Iterator[tuple[str, bool]]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Import):
-                yield from ((alias.name, top) for alias in child.names)
-            elif isinstance(child, ast.ImportFrom):
-                assert child.level == 0, f"{path.name}: relative import"
-                # `from course_utils import paired` imports a module, `from course_utils.x import y` as well.
-                for alias in child.names:
-                    yield (f"{child.module}.{alias.name}" if child.module == "course_utils" else child.module), top
-            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                continue
-            else:
-                yield from visit(child, top and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+        def sample(self, fn, calls, cache):
+            sample = super().sample(fn, calls, cache)
+            if calls > 1 and not any(n > 1 for _, n, _ in self.timings[:-1]):
+                return Sample(sample.elapsed_s + 4e-3 / calls)
+            return sample
 
-    return visit(tree, True)
+    def identical():
+        return None
+
+    device = Interrupted({identical: 2e-5}, timing_cost_s=2e-6, noise=0.001)
+    result = compare({"a": identical, "b": identical}, check=False, device=device, budget_s=AMPLE_S)
+    assert result["b"].verdict == "SAME"
+    assert result["a"].measurement.calls == result["b"].measurement.calls
 
 
-def _ours(file: str, top_only: bool = False) -> set[str]:
-    """Our own modules that a module imports, without the package's name."""
-    return {
-        name.removeprefix("course_utils").removeprefix(".").removesuffix(".py")
-        for name, top in _imports(ROOT / file)
-        if name.partition(".")[0] == "course_utils" and (top or not top_only)
-    }
+def test_a_known_difference_gets_its_verdict():
+    device = ScriptedDevice({one: 1e-3, two: 1.05e-3, three: 0.9e-3}, noise=0.01)
+    result = compare({"one": one, "two": two, "three": three}, check=False, device=device, budget_s=AMPLE_S)
+    assert (result["two"].verdict, result["three"].verdict) == ("SLOWER", "FASTER")
+    assert result["two"].interval.meets(1.04, 1.06)
 
 
-def test_paired_is_pure() -> None:
-    assert _ours("paired.py") == set()
-    assert {name.partition(".")[0] for name, _ in _imports(ROOT / "paired.py")} <= set(sys.stdlib_module_names)
+def test_more_noise_gets_more_rounds():
+    def planned(noise):
+        device = ScriptedDevice({one: 1e-3, two: 1e-3}, noise=noise)
+        return compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S).planned_rounds
+
+    assert planned(0.0) == 40
+    assert planned(0.02) > 100
 
 
-def test_the_simulated_allocator_is_pure() -> None:
-    assert _ours("allocator.py", top_only=True) == set()
-    assert _ours("snapshots.py") == {"allocator"}
-    for file in ("allocator.py", "snapshots.py"):
-        others = {name.partition(".")[0] for name, _ in _imports(ROOT / file)} - {"course_utils"}
-        assert others <= set(sys.stdlib_module_names)
+def test_a_pause_in_the_first_round_does_not_spoil_the_plan():
+    class Paused(ScriptedDevice):
+        def sample(self, fn, calls, cache):
+            if calls > 1 and not any(n > 1 for _, n, _ in self.timings):
+                time.sleep(0.1)
+            return super().sample(fn, calls, cache)
+
+    device = Paused({one: 1e-4, two: 1e-4}, min_sample_s=1e-3)
+    assert compare({"one": one, "two": two}, check=False, device=device, budget_s=2.0).planned_rounds == 40
 
 
-def test_results_know_paired_and_show_themselves_lazily() -> None:
-    assert _ours("results.py", top_only=True) == {"paired"}
-    assert {name.partition(".")[0] for name in _ours("results.py")} == {"paired", "display"}
-    others = {name.partition(".")[0] for name, _ in _imports(ROOT / "results.py")} - {"course_utils"}
-    assert others <= set(sys.stdlib_module_names)
+def test_the_first_call_is_kept_apart():
+    class Lazy:
+        def __init__(self):
+            self.ready = False
+
+        def __call__(self):
+            if not self.ready:
+                time.sleep(0.05)
+                self.ready = True
+
+    result = compare({"lazy": fresh(Lazy), "again": fresh(Lazy)}, check=False, budget_s=0.1)
+    for case in result:
+        assert case.measurement.first_call_s >= 0.05
+        assert case.median_s < 0.05
+        assert statistics.median(case.measurement.warmup_s) < 0.05
 
 
-def test_store_knows_results_and_asks_lessons_lazily() -> None:
-    assert _ours("store.py", top_only=True) == {"results"}
-    assert _ours("store.py") == {"results", "lessons"}
-    others = {name.partition(".")[0] for name, _ in _imports(ROOT / "store.py")} - {"course_utils"}
-    assert others <= set(sys.stdlib_module_names)
+def test_a_case_that_stays_slow_for_a_few_calls_is_warmed_up_first():
+    class Warming:
+        def __init__(self):
+            self.calls = 0
+
+        def __call__(self):
+            self.calls += 1
+            time.sleep(0.004 if self.calls < 6 else 0.0005)
+
+    result = measure(fresh(Warming), budget_s=0.3, memory=False)
+    assert min(result.warmup_s[:4]) > 0.004
+    assert statistics.median(result.elapsed_s) < 0.004
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "display").glob("*.py")), ids=lambda path: path.stem)
-def test_display_knows_results_only(path: Path) -> None:
-    known = {name.partition(".")[0] for name in _ours(f"display/{path.name}")}
-    # The simulated allocator is as pure as paired: its explorer turns the knobs and simulates anew. So does the
-    # cluster's, when it is used.
-    live = {"cluster"} if path.stem == "cluster_explorer" else set()
-    assert known - live <= {"allocator", "display", "paired", "results"}
-    assert "cluster" not in _ours(f"display/{path.name}", top_only=True)
+@pytest.mark.parametrize("budget_s", [0.05, 0.3])
+def test_the_budget_is_kept(budget_s):
+    started = time.perf_counter()
+    result = compare({"a": lambda: time.sleep(0.001), "b": lambda: time.sleep(0.001)}, budget_s=budget_s, memory=False)
+    spent = time.perf_counter() - started
+    # One more round, first calls and a machine that is busy; without a budget, 400 rounds would take longer.
+    assert spent < 3 * budget_s + 1
+    assert result.rounds < 400
+    assert result.spent_s <= spent
 
 
-@pytest.mark.parametrize("name", ["__init__", "prediction", "progress", "quantities", "tables", "verdicts"])
-def test_display_without_figures_needs_no_plotting_at_import(name: str) -> None:
-    at_import = {name.partition(".")[0] for name, top in _imports(ROOT / "display" / f"{name}.py") if top}
-    assert at_import - {"course_utils"} <= set(sys.stdlib_module_names)
+def test_the_size_for_tests_keeps_measurements_short_whatever_their_budget(monkeypatch):
+    monkeypatch.setenv("COURSE_SIZE", "test")
+    started = time.perf_counter()
+    result = compare({"a": lambda: time.sleep(0.001), "b": lambda: time.sleep(0.002)}, budget_s=60, memory=False)
+    assert time.perf_counter() - started < 5
+    assert 1 <= result.rounds < 100
+    assert result.environment.size == "test"
 
 
-def test_measuring_modules_do_not_know_who_uses_them() -> None:
-    users = {"cli", "recording", "report", "machine_check", "lessons", "exercises"}
-    for file in ("paired.py", "results.py", "machine.py", "devices.py", "state.py", "timing.py", "limits.py"):
-        assert {name.partition(".")[0] for name in _ours(file)} & users == set()
+@pytest.mark.parametrize(("call_s", "round_count", "verdict"), [(0.02, 8, "SLOWER"), (0.05, 1, "UNCLEAR")])
+def test_a_budget_is_exceeded_where_that_completes_the_rounds_of_a_verdict(monkeypatch, call_s, round_count, verdict):
+    """A round takes six calls. Within the budget there is time for three rounds of the shorter one."""
+    clock = [0.0]
+
+    class OnAClockOfItsOwn(ScriptedDevice):
+        def sample(self, fn, calls, cache):
+            sample = super().sample(fn, calls, cache)
+            clock[0] += calls * sample.elapsed_s
+            return sample
+
+    monkeypatch.setattr(rounds.time, "perf_counter", lambda: clock[0])
+    device = OnAClockOfItsOwn({one: call_s, two: 1.1 * call_s})
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=0.5)
+    assert (result.rounds, result.planned_rounds) == (round_count, round_count)
+    assert result["two"].verdict == verdict
+    assert any("budget_s=" in note for note in result.notes) == (round_count < 8)
+    assert clock[0] < 3 * 0.5
 
 
-def test_imports_between_modules_have_no_cycle() -> None:
-    files = {path.relative_to(ROOT) for path in ROOT.rglob("*.py")} - {Path("__init__.py")}
-    graph = {
-        file.with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): _ours(str(file), top_only=True)
-        for file in files
-    }
-    done: set[str] = set()
-
-    def visit(module: str, trail: tuple[str, ...]) -> None:
-        assert module not in trail, " -> ".join((*trail, module))
-        if module not in done:
-            for name in graph.get(module, ()):
-                # `from course_utils.show.tables import html` and `from course_utils import paired`.
-                visit(name if name in graph else name.rpartition(".")[0], (*trail, module))
-            done.add(module)
-
-    for module in graph:
-        visit(module, ())
+# --- Ctrl-C
 
 
-def test_nothing_imports_notebooks_or_tests() -> None:
-    for path in ROOT.rglob("*.py"):
-        roots = {name.partition(".")[0] for name, _ in _imports(path)}
-        assert roots & {"notebooks", "tests", "benchmarks", "book"} == set(), path.name
+class InterruptedDevice(ScriptedDevice):
+    """Ctrl-C in the middle of one of the timings that belong to rounds: those of several calls."""
+
+    def __init__(self, timings_before):
+        super().__init__({one: 1e-4, two: 1e-4}, min_sample_s=1e-3, noise=0.02)
+        self.timings_before = timings_before
+
+    def sample(self, fn, calls, cache):
+        if calls > 1:
+            if self.timings_before == 0:
+                raise KeyboardInterrupt
+            self.timings_before -= 1
+        return super().sample(fn, calls, cache)
 
 
-def test_there_is_no_drawer_for_odds_and_ends() -> None:
-    names = {path.stem for path in ROOT.rglob("*.py")}
-    assert names & {"utils", "helpers", "misc", "common"} == set()
+@pytest.mark.parametrize("timings", [3, 5, 3 * 50 + 1])
+def test_ctrl_c_keeps_complete_rounds(timings):
+    device = InterruptedDevice(timings)
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
+    assert result.interrupted
+    lengths = {len(case.measurement.elapsed_s) for case in result} | {len(result.control.elapsed_s)}
+    assert len(lengths) == 1
+    assert 1 <= result.rounds <= timings // 3
+    if timings < 6:
+        assert result["two"].verdict == "UNCLEAR"
+    else:
+        assert result.rounds < result.planned_rounds
 
 
-def test_environment_of_these_tests_is_the_smoke_size() -> None:
-    # conftest.py sets it for all tests, so that none runs a full-size lesson by accident.
-    assert os.environ["COURSE_SIZE"] in ("smoke", "full")
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_in_the_memory_pass_keeps_the_rounds():
+    class Interrupted(ScriptedDevice):
+        def peak_memory(self, fn):
+            raise KeyboardInterrupt
+
+    device = Interrupted({one: 1e-3, two: 1e-3})
+    try:
+        result = compare({"one": one, "two": two}, check=False, device=device, budget_s=0.1)
+    except KeyboardInterrupt:
+        pytest.fail("the rounds are lost")
+    assert result.rounds == result.planned_rounds
+    assert result.interrupted
+
+
+def test_ctrl_c_in_a_sweep_keeps_the_points_that_are_done():
+    def cases(n):
+        return {"a": lambda: time.sleep(1e-4), "b": (lambda: time.sleep(1e-4)) if n < 3 else interrupt}
+
+    result = sweep(cases, over={"n": [1, 2, 3, 4]}, budget_s=0.05, memory=False)
+    assert result.interrupted
+    assert result.values == (1, 2)
+
+
+# --- caches and memory
+
+
+def test_the_cache_is_emptied_before_each_call_and_outside_of_the_time():
+    log = []
+
+    class Watched(Device):
+        min_cold_sample_s = 5e-3
+
+        def flush_cache(self):
+            log.append("flush")
+            time.sleep(0.002)
+
+    def work():
+        log.append("call")
+        time.sleep(0.0005)
+
+    result = compare({"a": work, "b": work}, cache="cold", check=False, device=Watched(), budget_s=0.4, memory=False)
+    # The first calls are not timed with a cache state; after them, every call follows its own flush.
+    measured = log[2:]
+    assert measured.count("flush") == measured.count("call")
+    assert measured[::2] == ["flush"] * (len(measured) // 2)
+    assert result["a"].measurement.calls > 1
+    # 2 ms of flushing do not show in a call of 0.5 ms.
+    assert result["a"].median_s < 0.0025
+    assert result.cache == "cold"
+    assert "apart" in result.clock
+
+
+# --- bad input
+
+x = torch.arange(8.0)
+
+
+@pytest.mark.parametrize(
+    ("cases", "words"),
+    [
+        ({}, "at least two cases, got 0"),
+        ({"a": one}, "at least two cases, got 1.*measure"),
+        ([one, two], "pass a dictionary"),
+        (None, "pass a dictionary"),
+        ({"a": one, "b": x}, "'b' is a Tensor, not a function.*lambda"),
+        ({"a": None, "b": one}, "'a' is a NoneType, not a function"),
+    ],
+)
+def test_cases_that_are_none(cases, words):
+    with pytest.raises(ValueError, match=words):
+        compare(cases, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        *(({"budget_s": budget}, "more than 0 and at most 3600") for budget in (0, math.nan, MAX_BUDGET_S * 2, "2")),
+        *(({"practical": practical}, "between 0 and 1") for practical in (0, 1, math.nan)),
+        ({"cache": "hot"}, "'warm' or 'cold', got 'hot'"),
+        ({"items": {"a": 1}}, "name exactly the cases a, b; got a"),
+        ({"flops": {"a": 1, "c": 2}}, "flops= .*a, b; got a, c"),
+        ({"bytes": {}}, "bytes= .*a, b"),
+    ],
+)
+def test_options_that_make_no_sense(options, words):
+    calls = []
+    with pytest.raises(ValueError, match=words):
+        compare({"a": lambda: calls.append(1), "b": one}, **options)
+    assert not calls  # said before anything runs
+
+
+def test_a_case_that_raises_is_named():
+    with pytest.raises(
+        CaseError, match=r"case 'b' failed in its first call: ZeroDivisionError: .* Run it once by itself"
+    ):
+        compare({"a": one, "b": lambda: 1 / 0}, **QUICK)
+
+    calls = 0
+
+    def later():
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise RuntimeError("worn out")
+
+    with pytest.raises(CaseError, match="case 'b' failed in the timing: RuntimeError: worn out"):
+        compare({"a": one, "b": later}, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (lambda: x + 1e-2, "not close"),
+        (lambda: x[:4], "shape"),
+        (lambda: x.long(), "dtype"),
+        (lambda: (x, x), "outputs differ"),
+        (lambda: None, "outputs differ"),
+        (lambda: x.to("meta"), "is on cpu, this one on meta: move one"),
+    ],
+)
+def test_outputs_that_differ(other, words):
+    with pytest.raises(
+        CaseError, match=rf"(?s)case 'b' does not compute the same as the baseline 'a'.*{words}.*check="
+    ):
+        compare({"a": lambda: x, "b": other}, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (x, x.clone()),
+        (x, x.bfloat16()),  # at the tolerance of the coarser one
+        ({"loss": (x, 1.0), "n": 3}, {"loss": [x, 1.0], "n": 3}),
+        (np.ones(3), np.ones(3)),
+        ("same", "same"),
+        (2, 2.0),
+        (torch.nn.Parameter(x), x),
+    ],
+)
+def test_outputs_that_agree(first, second):
+    assert compare({"a": lambda: first, "b": lambda: second}, **QUICK).agreement == "outputs agree"
+
+
+def test_tensors_on_two_devices():
+    with pytest.raises(CaseError, match=r"case 'b' failed in its first call.*Move its tensors to one device"):
+        compare({"a": lambda: x + x, "b": lambda: x + x.to("meta")}, **QUICK)
+
+
+def test_a_check_of_the_lesson_decides():
+    def loose(expected, actual):
+        torch.testing.assert_close(actual, expected, atol=0.1, rtol=0)
+
+    cases = {"a": lambda: x, "b": lambda: x + 0.05}
+    assert compare(cases, check=loose, **QUICK).agreement == "outputs agree, by the lesson's own check"
+    assert compare(cases, check=False, **QUICK).agreement == "not checked, by choice"
+    with pytest.raises(CaseError, match="does not compute the same"):
+        compare({"a": lambda: x, "b": lambda: x + 0.5}, check=loose, **QUICK)
+
+
+def test_cases_that_share_an_output_buffer_are_still_told_apart():
+    out = torch.empty(8)
+    with pytest.raises(CaseError, match="does not compute the same"):
+        compare({"a": lambda: torch.add(x, x, out=out), "b": lambda: torch.mul(x, x, out=out)}, **QUICK)
+
+
+def test_code_that_returns_nothing_says_that_it_was_not_checked():
+    result = compare({"a": one, "b": two}, **QUICK)
+    assert result.agreement.startswith("not checked")
+    assert any("not checked" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("over", [{}, {"n": []}, {"n": [1], "m": [2]}])
+def test_a_sweep_varies_one_parameter(over):
+    with pytest.raises(ValueError, match=r"varies one parameter: pass over=\{'batch': \[1, 8, 64\]\}"):
+        sweep(lambda n: {"a": one, "b": two}, over=over)
+
+
+def test_a_sweep_gives_a_rate_only_where_it_says_something():
+    work = {1: 64.0, 2: None}
+    found = sweep(lambda n: {"a": one, "b": one}, over={"n": [1, 2]}, bytes=work.get, **QUICK)
+    assert [found[n]["b"].measurement.bytes for n in (1, 2)] == [64.0, None]
+    assert found[2]["b"].measurement.rate("bytes") is None
+
+
+def test_a_sweep_names_the_value_at_which_a_case_failed():
+    with pytest.raises(CaseError, match=r"at n=2: case 'b' failed"):
+        sweep(lambda n: {"a": one, "b": one if n == 1 else lambda: 1 / 0}, over={"n": [1, 2]}, **QUICK)
+    with pytest.raises(CaseError, match=r"at n=0: the cases could not be made: ZeroDivisionError"):
+        sweep(lambda n: {"a": one, "b": two} if 1 / n else {}, over={"n": [1, 0]}, **QUICK)
+    with pytest.raises(ValueError, match="more than 0"):
+        sweep(lambda n: {"a": one, "b": two}, over={"n": [1]}, budget_s=-1)
+
+
+def test_an_unknown_size_is_refused_before_anything_is_measured(monkeypatch):
+    monkeypatch.setenv("COURSE_SIZE", "huge")
+    calls = []
+    with pytest.raises(ValueError, match="COURSE_SIZE"):
+        compare({"a": lambda: calls.append(1), "b": one}, check=False, **QUICK)
+    assert not calls

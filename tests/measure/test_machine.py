@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import getpass
 import json
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_utils.measure import machine
@@ -41,21 +40,9 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 # Sizes
 
 
-@pytest.mark.parametrize("kind", ["cpu", "cuda", "mps"])
-def test_device_kind(on: Callable[..., None], kind: str) -> None:
-    on(kind)
-    assert device_kind() == kind
-
-
 def _gpu(monkeypatch: pytest.MonkeyPatch, gib: float, capability: tuple[int, int]) -> None:
     properties = types.SimpleNamespace(total_memory=int(gib * 2**30), major=capability[0], minor=capability[1])
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-
-
-def test_cuda_comes_before_mps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert device_kind() == "cuda"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +56,7 @@ def test_cuda_comes_before_mps(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cuda", None, "full", "large"),
         ("cuda", "full", "full", "large"),
         ("cuda", "smoke", "smoke", "small"),
+        ("cuda", "test", "test", "small"),
         ("cuda", "", "full", "large"),
         ("cuda", "  Smoke ", "smoke", "small"),
     ],
@@ -83,6 +71,7 @@ def test_size_by_machine_and_wish(
 ) -> None:
     on(kind, size)
     _gpu(monkeypatch, 139.8, (9, 0))
+    assert device_kind() == kind
     assert course_size() == expected_size
     assert scaled(cpu="small", cuda="large") == expected
 
@@ -103,11 +92,6 @@ def test_a_small_or_old_gpu_gets_the_small_size(
     assert scaled(cpu="small", cuda="large") == expected
 
 
-def test_scaled_takes_names_only() -> None:
-    with pytest.raises(TypeError):
-        scaled(1, 2)
-
-
 @pytest.mark.parametrize("size", ["huge", "FULLL", "1"])
 def test_a_size_that_is_none_is_one_clear_message(on: Callable[..., None], size: str) -> None:
     on("cuda", size)
@@ -116,31 +100,10 @@ def test_a_size_that_is_none_is_one_clear_message(on: Callable[..., None], size:
             ask()
 
 
-def test_a_wrong_size_is_no_matter_where_it_decides_nothing(on: Callable[..., None]) -> None:
-    on("cpu", "huge")
-    # `environment` names the size, so it must say that this is none.
-    with pytest.raises(ValueError, match="COURSE_SIZE='huge'"):
-        environment()
-
-
 # Names
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("NVIDIA H200", "nvidia-h200"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "nvidia-geforce-rtx-4090-laptop-gpu"),
-        ("AMD EPYC 2 cores", "amd-epyc-2-cores"),
-        ("Intel(R) Xeon(R) @ 2.20GHz", "intel-r-xeon-r-2-20ghz"),
-        ("--odd  /name\\..", "odd-name"),
-        ("", ""),
-    ],
-)
-def test_slug(text: str, expected: str) -> None:
-    assert slug(text) == expected
-
-
+@settings(max_examples=30)
 @given(st.text())
 def test_slug_is_fit_for_a_folder_whatever_the_text(text: str) -> None:
     result = slug(text)
@@ -171,16 +134,6 @@ def test_environment_of_this_machine() -> None:
         assert (here.gpu_count, here.gpu_memory_bytes, here.driver, here.cuda) == (0, None, None, None)
 
 
-def test_environment_reads_the_thread_count_anew() -> None:
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        assert environment().torch_threads == 1
-    finally:
-        torch.set_num_threads(before)
-    assert environment().torch_threads == before
-
-
 def test_environment_holds_no_host_name_user_or_path() -> None:
     text = json.dumps(environment().to_record())
     for name in (socket.gethostname(), getpass.getuser()):
@@ -189,15 +142,6 @@ def test_environment_holds_no_host_name_user_or_path() -> None:
     assert str(Path.home()) not in text
     assert str(Path.cwd()) not in text
     assert not re.search(r'"(/|[A-Za-z]:\\)', text)
-
-
-def test_no_git_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    machine._commit.cache_clear()
-    try:
-        assert environment().commit is None
-    finally:
-        machine._commit.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -351,9 +295,3 @@ def test_environment_of_an_apple_machine(on: Callable[..., None]) -> None:
     assert there.device_kind == "mps"
     assert there.device_name == f"{there.cpu_model} GPU"
     assert (there.gpu_count, there.cuda, there.size) == (1, None, "smoke")
-
-
-def test_every_field_of_the_environment_is_filled_somewhere(h200: Callable[..., _Nvml]) -> None:
-    h200()
-    values = dataclasses.asdict(environment())
-    assert [name for name, value in values.items() if value is None and name != "commit"] == []

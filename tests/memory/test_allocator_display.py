@@ -191,7 +191,6 @@ def test_the_explorer_has_a_field_for_every_option() -> None:
 @pytest.mark.parametrize(
     ("arguments", "name", "value"),
     [
-        ({"options": "roundup_power2_divisions:[4:2,>:1]"}, "roundup_power2_divisions", None),
         ({"options": "roundup_power2_divisions:32"}, "roundup_power2_divisions", 32),
         ({"options": "garbage_collection_threshold:0.9995"}, "garbage_collection_threshold", 0.9995),
         ({"options": "large_segment_size_mb:40"}, "max_non_split_rounding_mb", 0),  # shown as "default"

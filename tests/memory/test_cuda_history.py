@@ -39,7 +39,7 @@ def _totals(history: History) -> list[int]:
 def test_sizes_are_those_of_pytorchs_allocator(path: Path) -> None:
     recorded = json.loads(path.read_text(encoding="utf-8"))
     entries = recorded["device_traces"][0]
-    history = read_history([], entries, recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"])
+    history = read_history({**recorded, "segments": []}, entries)
     assert history.exact
     totals = _totals(history)
     assert max(totals) == recorded["stats"]["allocated_peak"]
@@ -65,7 +65,7 @@ def test_a_history_goes_on_from_the_state_at_its_end(path: Path) -> None:
         if block["state"] == "active_allocated"
         for action in ("free_requested", "free_completed")
     ]
-    history = read_history(recorded["segments"], frees, recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"])
+    history = read_history(recorded, frees)
     assert history.exact
     totals = _totals(history)
     assert totals[0] == sum(segment["allocated_size"] for segment in recorded["segments"])
@@ -75,6 +75,8 @@ def test_a_history_goes_on_from_the_state_at_its_end(path: Path) -> None:
 
 # By hand
 
+NOTHING: dict[str, Any] = {"segments": []}
+
 
 def _entry(action: str, address: int, size: int, **more: Any) -> dict[str, Any]:
     return {"action": action, "addr": address, "size": size, **more}
@@ -82,9 +84,9 @@ def _entry(action: str, address: int, size: int, **more: Any) -> dict[str, Any]:
 
 def test_a_large_block_keeps_a_rest_that_is_too_small_to_split() -> None:
     entries = [_entry("segment_alloc", 0, 20 * MIB), _entry("alloc", 0, 19 * MIB)]
-    assert _totals(read_history([], entries)) == [0, 0, 20 * MIB]
+    assert _totals(read_history(NOTHING, entries)) == [0, 0, 20 * MIB]
     entries = [_entry("segment_alloc", 0, 20 * MIB), _entry("alloc", 0, 18 * MIB)]
-    assert _totals(read_history([], entries)) == [0, 0, 18 * MIB]
+    assert _totals(read_history(NOTHING, entries)) == [0, 0, 18 * MIB]
 
 
 def test_a_release_counts_when_it_is_requested() -> None:
@@ -98,7 +100,7 @@ def test_a_release_counts_when_it_is_requested() -> None:
         _entry("oom", 0, 10**12, time_us=151),
         _entry("snapshot", 0, 0, time_us=152),
     ]
-    history = read_history([], entries)
+    history = read_history(NOTHING, entries)
     assert history.exact
     assert _totals(history) == [0, 0, 1024, 0, 512, 1024]
     assert history.times_us == [0, 0, 5, 20, 30, 50]
@@ -107,7 +109,7 @@ def test_a_release_counts_when_it_is_requested() -> None:
 
 def test_entries_that_do_not_fit_leave_rounded_requests() -> None:
     entries = [_entry("alloc", 64, 1000), _entry("alloc", 4096, 100), _entry("free_requested", 64, 1000)]
-    history = read_history([], entries)
+    history = read_history(NOTHING, entries)
     assert not history.exact
     assert _totals(history) == [0, 1024, 1536, 512]
 
@@ -207,7 +209,7 @@ def test_memory_outside_of_operations_is_named_by_the_allocators_stack() -> None
 def test_memory_that_no_operation_made_is_found_though_it_was_met_late() -> None:
     storages = LiveStorages(torch.device("cpu"), {})
     for born, address in ((0, 64), (3, 64), (3, 128), (5, 256)):
-        block = Block.without_storage(512, born, address)
+        block = Block(512, born, address)
         block.kind = "weights" if (born, address) in ((0, 64), (3, 128), (5, 256)) else "gradients"
         storages.blocks.append(block)
     index = memory._Index(storages)

@@ -6,8 +6,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from course_utils.records.kinds.memory_trace import MEMORY_KINDS
+from course_utils.records.memory_pictures import KIND_COLOURS
 from course_utils.show.formats import format_bytes
-from course_utils.show.memory_figures import KIND_COLOURS
 from tests.example_results import RESULTS
 from tests.figure_checks import problems_of_texts, visible_texts
 

@@ -1,4 +1,4 @@
-"""All that can go wrong in a rank. Without torch, so that a launch takes as long as torchrun itself."""
+"""All that can go wrong in a rank: ``misbehave.py WHAT FILE [fork]``. FILE takes the ids of the processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from course_utils.ranks.launch import report
+from course_utils.ranks.programs import report
 
 RANK = int(os.environ["RANK"])
 
@@ -24,11 +24,11 @@ def remember(pid: int) -> None:
 
 
 def fork_away() -> None:
-    """Leave a grandchild behind: in a session of its own, without any variable, and without parents."""
+    """Leave a grandchild behind, in a session of its own and without parents."""
     child = os.fork()
     if child == 0:
         os.setsid()
-        grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={})
+        grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         remember(grandchild.pid)
         os._exit(0)
     os.waitpid(child, 0)
@@ -40,10 +40,8 @@ def wait_for_others() -> None:
 
 
 def raise_in_rank_1() -> None:
-    """Because of a folder that takes no files; the other waits, and does not listen when torchrun tells it to end."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """Because of a folder that takes no files; the other rank waits."""
     if RANK == 1:
-        time.sleep(0.5)
         try:
             Path("/proc/nobody").write_text("x", encoding="utf-8")
         except OSError as error:
@@ -53,17 +51,21 @@ def raise_in_rank_1() -> None:
     wait_for_others()
 
 
-def die_in_rank_1() -> None:
+def die_in_rank_1(sign: signal.Signals = signal.SIGSEGV) -> None:
     """By a signal; the other notices it at once, and complains as gloo does."""
     pipe = Path(sys.argv[2]).with_suffix(".pipe")
     with contextlib.suppress(FileExistsError):
         os.mkfifo(pipe)
     with pipe.open("w" if RANK == 1 else "r", encoding="utf-8") as file:
         if RANK == 1:
-            time.sleep(0.5)
-            os.kill(os.getpid(), signal.SIGSEGV)
+            os.kill(os.getpid(), sign)
         file.read()
     raise RuntimeError("Connection closed by peer")
+
+
+def be_killed_in_rank_1() -> None:
+    """As by the system, when memory is short."""
+    die_in_rank_1(signal.SIGKILL)
 
 
 def close_everything() -> None:
@@ -75,16 +77,10 @@ def close_everything() -> None:
 
 def print_megabytes() -> None:
     """A line that is far too long, then far too many lines."""
-    print("x" * 100_000)
+    print("x" * 10_000)
     for number in range(50_000):
         print(f"line {number} of rank {RANK} {'.' * 60}")
     report(printed=50_000)
-
-
-def print_for_ever() -> None:
-    """Until the disk is full."""
-    while True:
-        sys.stdout.write("y" * 2**20)
 
 
 def exit_with_status_3() -> None:
@@ -114,5 +110,7 @@ if __name__ == "__main__":
     remember(os.getpid())
     if "fork" in sys.argv[3:]:
         fork_away()
+        while len(Path(sys.argv[2]).read_text(encoding="utf-8").split()) < 2 * int(os.environ["WORLD_SIZE"]):
+            time.sleep(0.02)  # nobody does anything before all are there
     print("ready", flush=True)
     globals()[sys.argv[1]]()

@@ -1,9 +1,9 @@
 """What real ranks hold in memory during one training step, measured twice: by PyTorch's trackers, and by RankMemory.
 
-    torchrun --nproc-per-node 2 tests/rank_programs/step_memory.py FILE [STEPS]
+    torchrun --nproc-per-node 2 tests/rank_programs/step_memory.py POINTS [STEPS]
 
-FILE holds a list of points as JSON; the list of what was measured is written beside it, as FILE.out. An ordinary
-program on gloo: it knows nothing of the simulation, and wraps, trains and measures as a learner would.
+POINTS is a list of points as JSON; what was measured is reported. An ordinary program on gloo: it knows nothing of the
+simulation, and wraps, trains and measures as a learner would.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT
 from course_utils.ranks.memory import RankMemory
+from course_utils.ranks.programs import report
 
 # Of so many steps the one with the lowest peak counts: when the machine is busy, gloo's threads now and then hold a
 # buffer for a little longer than they need it.
@@ -82,7 +82,7 @@ def by_rank_memory(point: dict[str, Any]) -> dict[str, Any]:
         for _ in range(STEPS):
             with memory.step(model, optimizer):
                 train(point, model, optimizer)
-            found.append({**memory.found.largest, "peak": memory.found.peak_bytes})
+            found.append({**memory.last_step.largest, "peak": memory.last_step.peak_bytes})
     return min(found, key=lambda step: step["peak"])
 
 
@@ -108,17 +108,9 @@ def by_torch(point: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    file = Path(sys.argv[1])
     dist.init_process_group("gloo")
-    torch.set_num_threads(1)
-    measured = []
-    for point in json.loads(file.read_text()):
-        mine = {"rank_memory": by_rank_memory(point), "torch": by_torch(point)}
-        all_ranks: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(all_ranks, mine)
-        measured.append(all_ranks)
-    if dist.get_rank() == 0:
-        file.with_name(file.name + ".out").write_text(json.dumps(measured))
+    points = json.loads(sys.argv[1])
+    report(measured=[{"rank_memory": by_rank_memory(point), "torch": by_torch(point)} for point in points])
     dist.destroy_process_group()
 
 

@@ -11,7 +11,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from course_utils.ranks.launch import memory_by_kind, report, timed_rounds
+from course_utils.ranks.programs import memory_by_kind, report, timed_rounds
 
 
 def main() -> None:

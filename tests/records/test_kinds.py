@@ -66,7 +66,7 @@ def _read(markup: str) -> _Reader:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_html_is_plain_and_complete(name):
+def test_html_is_plain_and_complete_and_text_fits_a_terminal(name):
     reader = _read(RESULTS[name]._repr_html_())
     assert set(reader.tags) <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "p", "br"}
     assert reader.attributes <= {"scope"}
@@ -74,6 +74,9 @@ def test_html_is_plain_and_complete(name):
     assert "nan" not in reader.text
     assert "inf " not in reader.text
     assert "None" not in reader.text
+    shown = repr(RESULTS[name])
+    assert max(map(len, shown.splitlines())) <= 110
+    assert all(line == line.rstrip() for line in shown.splitlines())
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -101,13 +104,6 @@ def test_readings_and_findings_have_labels_of_their_own_and_words(name):
     assert all(reading.words for reading in readings)
     assert all(finding.words for finding in findings)
     assert bool(readings) == bool(findings) == (result.kind != "environment")
-
-
-@pytest.mark.parametrize("name", RESULTS)
-def test_text_fits_a_terminal(name):
-    shown = repr(RESULTS[name])
-    assert max(map(len, shown.splitlines())) <= 110
-    assert all(line == line.rstrip() for line in shown.splitlines())
 
 
 def test_markup_in_labels_and_notes_is_escaped():
@@ -147,12 +143,9 @@ def test_columns_appear_with_what_they_hold():
     assert "launch-bound" not in plain
 
 
-def test_interrupted_comparison_says_so():
+def test_what_was_interrupted_or_not_checked_says_so():
     assert "Interrupted after 5 of 24 rounds." in repr(RESULTS["few rounds"])
     assert "Interrupted" not in repr(RESULTS["two"])
-
-
-def test_unchecked_agreement_is_not_called_checked():
     assert "checked: not" not in repr(comparison_of(TWO, agreement="not checked"))
 
 
@@ -179,6 +172,7 @@ for name, result in RESULTS.items():
         sys.stdout.buffer.write(result.explore()._repr_html_().encode())
     if name in ("eight", "cuda", "sweep of four", "ceilings", "measurement", "trace"):
         sys.stdout.buffer.write(result.plot()._repr_png_())
+assert "matplotlib.pyplot" not in sys.modules  # which would show each figure a second time
 """
 
 
@@ -215,7 +209,7 @@ def test_showing_text_and_html_needs_neither_matplotlib_nor_ipywidgets(pytestcon
 
 
 @pytest.mark.parametrize("name", [name for name, result in RESULTS.items() if result.kind != "environment"])
-def test_figure_is_a_small_image_with_labelled_axes(name):
+def test_a_figure_is_a_small_image_with_labelled_axes_and_texts_that_can_be_read(name):
     from PIL import Image
 
     fig = RESULTS[name].plot()
@@ -231,14 +225,10 @@ def test_figure_is_a_small_image_with_labelled_axes(name):
     environment = getattr(RESULTS[name], "environment", None)
     shown = {item.get_text() for item, _ in visible_texts(fig)}
     if environment is not None:
-        assert environment.caption in shown
+        assert any(environment.caption in text for text in shown)
         assert environment.caption in fig.alt
     assert repr(fig) == f"Figure: {fig.alt}"
-
-
-@pytest.mark.parametrize("name", [name for name, result in RESULTS.items() if result.kind != "environment"])
-def test_no_text_is_cut_off_or_overlaps(name):
-    assert problems_of_texts(RESULTS[name].plot()) == []
+    assert problems_of_texts(fig) == []
 
 
 def test_bars_are_as_long_as_their_values_and_parts_end_where_the_next_begins():
@@ -246,9 +236,10 @@ def test_bars_are_as_long_as_their_values_and_parts_end_where_the_next_begins():
     for stacked in (False, True):
         (ax,) = table.plot(stacked=stacked).axes
         bars = [(bar.get_x(), bar.get_width()) for bar in ax.patches]
-        expected = [value / 2**20 for row in table.rows for value in row[1:]]
-        assert [width for _, width in bars] == pytest.approx(expected)
-        starts = [sum(expected[i - i % 4 : i]) if stacked else 0 for i in range(len(expected))]
+        columns = [[row[i] / 2**20 for row in table.rows] for i in range(1, 5)]
+        assert [width for _, width in bars] == pytest.approx([value for column in columns for value in column])
+        below = [[sum(values) for values in zip(*columns[:i], strict=True)] or [0] * 3 for i in range(4)]
+        starts = [x if stacked else 0 for column in below for x in column]
         assert [x for x, _ in bars] == pytest.approx(starts)
 
 
@@ -257,22 +248,16 @@ def test_values_of_many_magnitudes_are_dots_on_a_logarithmic_axis():
     (ax,) = table.plot().axes
     assert ax.get_xscale() == "log"
     assert not ax.patches
-    drawn = sorted(float(line.get_xdata()[0]) for line in ax.lines)
+    drawn = sorted(float(x) for line in ax.lines for x in line.get_xdata() if not math.isnan(x))
     assert drawn == pytest.approx(sorted(value for row in table.rows for value in row[1:3] if value > 0))
     shown = [item.get_text() for item, _ in visible_texts(ax.figure)]
     assert shown.count("0") >= 2  # what has no place on the axis is still named
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [("ran", "ran.*no numbers.*forward, backward"), (["forward", "other"], "'other'"), ("equal", "equal")],
-)
-def test_columns_that_cannot_be_drawn_are_named(columns, message):
-    with pytest.raises(ValueError, match=message):
-        RESULTS["table of errors"].plot(columns)
-
-
-def test_columns_of_two_units_do_not_share_an_axis():
+def test_columns_that_cannot_be_drawn_are_named():
+    for columns, message in (("ran", "ran.*no numbers.*forward, backward"), (["forward", "other"], "'other'")):
+        with pytest.raises(ValueError, match=message):
+            RESULTS["table of errors"].plot(columns)
     table = Table(("case", "time", "memory"), (("a", 1.0, 5),), CPU, {"time": "s", "memory": "bytes"})
     assert table.plot().axes[0].get_xlabel() == "time (s)"
     with pytest.raises(ValueError, match="2 units"):
@@ -313,37 +298,23 @@ def test_what_ranks_reported_is_drawn_as_what_it_is():
         ranks_of(1, left_out=("loss", "step_s", "memory_bytes", "peak_bytes")).plot()
 
 
-def test_figure_shows_every_sample():
+def test_figure_shows_every_sample_and_the_intervals():
     comparison = RESULTS["two"]
-    left = comparison.plot().axes[0]
+    left, right = comparison.plot().axes
+    spans = [tuple(line.get_xdata()) for line in right.lines]
+    case = comparison["pinned"]
+    assert case.decision_interval.ends in spans
+    assert case.interval.ends in spans
+    assert left.get_xscale() == "log"
+    even = tuple(1e-3 + 1e-6 * i for i in range(24))
+    cases = (Measurement("a", even), Measurement("b", even))
+    assert Comparison(cases, cases[0], CPU).plot().axes[0].get_xscale() == "linear"
     drawn = sorted(x for line in left.lines if line.get_marker() == "o" for x in line.get_xdata())
     expected = sorted(1e3 * t for m in (*comparison.cases, comparison.control) for t in m.elapsed_s)
     assert drawn == pytest.approx(expected)
     low, high = left.get_xlim()
     assert low < drawn[0]
     assert drawn[-1] < high
-
-
-def test_figure_draws_the_interval_that_decided():
-    comparison = RESULTS["two"]
-    right = comparison.plot().axes[1]
-    spans = [tuple(line.get_xdata()) for line in right.lines]
-    case = comparison["pinned"]
-    assert (case.decision_interval.low, case.decision_interval.high) in spans
-    assert (case.interval.low, case.interval.high) in spans
-
-
-def test_time_axis_is_logarithmic_only_for_wide_ranges():
-    calm = Comparison.from_record(RESULTS["two"].to_record())
-    wide = comparison_of({"a": 1.0, "b": 50.0})
-    assert wide.plot().axes[0].get_xscale() == "log"
-    even = tuple(1e-3 + 1e-6 * i for i in range(24))
-    calm = Comparison(
-        cases=(Measurement(label="a", elapsed_s=even), Measurement(label="b", elapsed_s=even)),
-        control=Measurement(label="a", elapsed_s=even),
-        environment=CPU,
-    )
-    assert calm.plot().axes[0].get_xscale() == "linear"
 
 
 def test_sweep_draws_rates_and_the_ceiling_where_there_is_one():
@@ -379,11 +350,6 @@ def test_figures_keep_their_look_and_leave_the_users_style_alone():
     finally:
         matplotlib.rcParams["figure.facecolor"] = before
     assert fig.get_facecolor() == (1.0, 1.0, 1.0, 1.0)
-
-
-def test_pyplot_is_not_used(pytestconfig):
-    code = _PRINT_ALL.replace("sys.stdout.buffer.write", "len") + "\nassert 'matplotlib.pyplot' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=pytestconfig.rootpath, check=True, timeout=240)
 
 
 def test_a_sweep_of_two_cases_shows_the_rates_and_shares_of_both():

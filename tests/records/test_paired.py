@@ -18,7 +18,6 @@ from course_utils.records.paired import Interval, Verdict
 
 seconds = st.floats(min_value=1e-7, max_value=1e3, allow_nan=False)
 log_ratio = st.floats(min_value=-5, max_value=5, allow_nan=False)
-confidences = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99, 0.999])
 MIRRORED = {
     Verdict.FASTER: Verdict.SLOWER,
     Verdict.SLOWER: Verdict.FASTER,
@@ -37,7 +36,7 @@ def verdict_of(case: list[float], baseline: list[float], control: list[float], p
 # --- rank and interval
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.9, 0.95, 0.99, 0.999])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99])
 def test_rank_is_the_widest_cut_that_the_binomial_allows(confidence):
     for n in [*range(120), 400, 1000]:
         rank = paired.interval_rank(n, confidence)
@@ -49,7 +48,7 @@ def test_rank_is_the_widest_cut_that_the_binomial_allows(confidence):
 
 
 @pytest.mark.parametrize("confidence", [0.95, 0.99])
-@pytest.mark.parametrize("n", [8, 9, 20, 41, 100, 400])
+@pytest.mark.parametrize("n", [8, 41, 400])
 def test_interval_is_the_one_of_scipy(n, confidence):
     values = np.random.default_rng(n).lognormal(size=n)
     theirs = scipy.stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
@@ -57,8 +56,8 @@ def test_interval_is_the_one_of_scipy(n, confidence):
     assert (mine.low, mine.high) == pytest.approx((theirs.low, theirs.high), rel=0, abs=0)
 
 
-@pytest.mark.parametrize("n", range(1, 15))
-@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95, 0.99])
+@pytest.mark.parametrize("n", [1, 5, 8, 11])
+@pytest.mark.parametrize("confidence", [0.5, 0.95])
 def test_coverage_is_at_least_the_confidence_by_enumeration(n, confidence):
     """Only the side of the median on which each value falls matters: all 2^n ways are equally likely."""
     covered = 0
@@ -78,38 +77,6 @@ def test_the_99_percent_interval_needs_8_values():
     assert paired.median_interval([1.0] * 8, 0.99).bounded
     assert paired.ratio_interval([0.1] * 7) == Interval(0.0, math.inf, 0.99)
     assert paired.ratio_interval([]) == Interval(0.0, math.inf, 0.99)
-
-
-@given(st.lists(log_ratio, min_size=8, max_size=60), st.tuples(confidences, confidences))
-def test_more_confidence_never_narrows(values, pair):
-    lower, higher = sorted(pair)
-    narrow, wide = paired.median_interval(values, lower), paired.median_interval(values, higher)
-    assert wide.low <= narrow.low <= narrow.high <= wide.high
-
-
-@given(st.lists(log_ratio, min_size=1, max_size=60), confidences)
-def test_the_median_lies_inside(values, confidence):
-    interval = paired.median_interval(values, confidence)
-    assert interval.low <= statistics.median(values) <= interval.high
-
-
-@given(st.lists(log_ratio, min_size=8, max_size=40), st.integers(0, 39), st.floats(5, 1e6))
-def test_one_terrible_outlier_cannot_move_the_interval_beyond_the_next_value(values, place, outlier):
-    spoiled = list(values)
-    spoiled[place % len(values)] = outlier
-    before, after = paired.median_interval(values, 0.95), paired.median_interval(spoiled, 0.95)
-    ordered = sorted(values)
-    assert after.low <= ordered[min(paired.interval_rank(len(values), 0.95), len(values) - 1)]
-    assert after.low >= before.low
-
-
-def test_large_samples():
-    assert paired.interval_rank(5000, 0.99) == int(scipy.stats.binom.ppf(0.005, 5000, 0.5))
-    generator = random.Random(1)
-    logs = [generator.gauss(0.05, 0.2) for _ in range(5000)]
-    interval = paired.ratio_interval(logs)
-    assert interval.meets(math.exp(0.045), math.exp(0.055))
-    assert interval.relative_width < 0.03
 
 
 @pytest.mark.parametrize("confidence", [0, 1, -0.5, 1.5, 99])
@@ -133,15 +100,7 @@ def test_interval_questions():
 # --- ratios
 
 
-@given(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=50))
-def test_swapping_case_and_baseline_negates_the_logs_and_inverts_the_ratio(pairs):
-    case, baseline = [c for c, _ in pairs], [b for _, b in pairs]
-    forward, backward = paired.log_ratios(case, baseline), paired.log_ratios(baseline, case)
-    assert forward == pytest.approx([-x for x in backward], abs=1e-12)
-    assert statistics.median(forward) == pytest.approx(-statistics.median(backward), abs=1e-12)
-
-
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(seconds, seconds, seconds), min_size=8, max_size=60))
 def test_swapping_mirrors_interval_and_verdict(rounds):
     case, baseline, control = (list(series) for series in zip(*rounds, strict=True))
@@ -155,27 +114,6 @@ def test_swapping_mirrors_interval_and_verdict(rounds):
     assert paired.decide(1 / ratio, inverse, noise) == MIRRORED[paired.decide(ratio, forward, noise)]
 
 
-@settings(deadline=None)
-@given(
-    st.lists(st.tuples(seconds, seconds, seconds), min_size=8, max_size=40),
-    # Powers of two scale a float without rounding it.
-    st.sampled_from([2.0**-20, 0.5, 4.0, 2.0**10]),
-)
-def test_the_unit_of_time_does_not_matter(rounds, unit):
-    case, baseline, control = (list(series) for series in zip(*rounds, strict=True))
-    scaled = [[unit * x for x in series] for series in (case, baseline, control)]
-    assert paired.log_ratios(scaled[0], scaled[1]) == paired.log_ratios(case, baseline)
-    assert verdict_of(*scaled) == verdict_of(case, baseline, control)
-
-
-@given(st.lists(st.tuples(seconds, seconds), min_size=8, max_size=40), st.lists(seconds, min_size=40, max_size=40))
-def test_a_drift_that_both_sides_share_cancels(pairs, drift):
-    case = [c * d for (c, _), d in zip(pairs, drift, strict=False)]
-    baseline = [b * d for (_, b), d in zip(pairs, drift, strict=False)]
-    plain = paired.log_ratios([c for c, _ in pairs], [b for _, b in pairs])
-    assert paired.log_ratios(case, baseline) == pytest.approx(plain, abs=1e-9)
-
-
 def test_one_timing_against_one_is_unbiased_where_pooling_is_not():
     """The reason that the docstring of log_ratios gives: skewed noise, identical code."""
     generator = random.Random(7)
@@ -187,15 +125,16 @@ def test_one_timing_against_one_is_unbiased_where_pooling_is_not():
     assert pooled < -0.01
 
 
-@pytest.mark.parametrize(("case", "reference"), [([1.0, 2.0], [1.0]), ([], [1.0])])
-def test_unequal_series_are_refused(case, reference):
-    with pytest.raises(ValueError, match="one value a round each"):
-        paired.log_ratios(case, reference)
-
-
-@pytest.mark.parametrize(("case", "reference"), [([0.0], [1.0]), ([1.0], [0.0]), ([1.0], [-1.0])])
-def test_times_that_are_not_positive_are_refused(case, reference):
-    with pytest.raises(ValueError, match="more calls"):
+@pytest.mark.parametrize(
+    ("case", "reference", "message"),
+    [
+        ([1.0, 2.0], [1.0], "one value a round each"),
+        ([0.0], [1.0], "more calls"),
+        ([1.0], [-1.0], "more calls"),
+    ],
+)
+def test_series_that_cannot_be_compared_are_refused(case, reference, message):
+    with pytest.raises(ValueError, match=message):
         paired.log_ratios(case, reference)
 
 
@@ -220,11 +159,6 @@ def test_autocorrelation_is_that_of_the_ranks():
     assert paired.lag1_autocorrelation(values) == pytest.approx(expected)
 
 
-@given(st.lists(log_ratio, max_size=60))
-def test_autocorrelation_stays_between_minus_1_and_1(values):
-    assert -1 <= paired.lag1_autocorrelation(values) <= 1
-
-
 def test_autocorrelation_of_nothing_to_see():
     assert paired.lag1_autocorrelation([1.0, 2.0, 3.0]) == 0
     assert paired.lag1_autocorrelation([5.0] * 20) == 0
@@ -239,20 +173,12 @@ def test_autocorrelation_with_ties_is_that_of_the_order():
     assert abs(paired.lag1_autocorrelation(noise)) < 0.15
 
 
-def test_independent_rounds_are_mostly_left_alone():
-    generator = random.Random(11)
-    sizes = [paired.block([generator.gauss(0, 1) for _ in range(100)])[1] for _ in range(1000)]
-    # 5% one-sided; three standard errors of 1000 trials on top.
-    assert sum(size > 1 for size in sizes) / 1000 < 0.07
-
-
-@pytest.mark.parametrize("follow", [0.4, 0.7])
-def test_blocking_restores_the_coverage_of_dependent_rounds(follow):
+def test_blocking_restores_the_coverage_of_dependent_rounds():
     generator = random.Random(13)
     plain = blocked = 0
-    trials = 600
+    trials = 300
     for _ in range(trials):
-        series = autoregressive(generator, 160, follow)
+        series = autoregressive(generator, 160, 0.5)
         interval = paired.median_interval(series, 0.95)
         plain += interval.low <= 0 <= interval.high
         interval = paired.median_interval(paired.block(series)[0], 0.95)
@@ -263,7 +189,8 @@ def test_blocking_restores_the_coverage_of_dependent_rounds(follow):
     assert 0.95 - blocked / trials < (0.95 - plain / trials) / 2
 
 
-@given(st.lists(log_ratio, max_size=200))
+@settings(deadline=None, max_examples=40)
+@given(st.lists(log_ratio, max_size=120))
 def test_blocks_are_medians_of_neighbours_and_enough_are_left(values):
     blocks, size = paired.block(values)
     assert size & (size - 1) == 0
@@ -273,12 +200,10 @@ def test_blocks_are_medians_of_neighbours_and_enough_are_left(values):
         assert value == statistics.median(values[i * size : (i + 1) * size])
 
 
-@given(st.lists(st.floats(0.1, 4, allow_nan=False), min_size=16, max_size=120, unique=True))
-def test_blocking_is_the_same_in_both_directions(values):
-    forward, size = paired.block(values)
-    backward, other = paired.block([-value for value in values])
-    assert size == other
-    assert backward == [-value for value in forward]
+def test_a_trend_is_blocked_until_8_blocks_are_left():
+    blocks, size = paired.block([float(i) for i in range(32)])
+    assert (blocks, size) == ([1.5 + 4 * i for i in range(8)], 4)
+    assert paired.ratio_interval([float(i) for i in range(32)]) == Interval(0.0, math.inf, 0.99)  # still a trend
 
 
 # --- verdicts
@@ -328,19 +253,12 @@ def test_what_matters_is_for_the_caller_to_say():
     assert paired.decide(1.03, interval, QUIET, practical=0.035) == "UNCLEAR"
 
 
-@given(st.floats(0.01, 100), st.integers(0, 7))
-def test_fewer_than_8_rounds_are_always_unclear(ratio, rounds):
-    baseline = [1.0] * rounds
-    logs = paired.log_ratios([ratio] * rounds, baseline)
-    noise = paired.ratio_interval(paired.log_ratios(baseline, baseline))
-    assert paired.decide(ratio, paired.ratio_interval(logs), noise) == "UNCLEAR"
-
-
 def test_8_clear_rounds_are_enough():
     assert verdict_of([2.0] * 8, [1.0] * 8, [1.0] * 8) == "SLOWER"
+    assert verdict_of([2.0] * 7, [1.0] * 7, [1.0] * 7) == "UNCLEAR"
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.tuples(seconds, seconds, seconds), min_size=8, max_size=60),
     st.floats(0.001, 0.3),
@@ -365,7 +283,7 @@ def test_identical_code_with_wild_noise_gets_no_direction():
     """Skewed, drifting noise with outliers of 5x: what a shared machine does."""
     generator = random.Random(17)
     false = 0
-    trials = 800
+    trials = 400
     for _ in range(trials):
         drift = [math.exp(x / 10) for x in autoregressive(generator, 60, 0.8)]
         sides = [
@@ -373,43 +291,27 @@ def test_identical_code_with_wild_noise_gets_no_direction():
             for _ in range(3)
         ]
         false += verdict_of(*sides) in (Verdict.FASTER, Verdict.SLOWER)
-    assert false <= 2  # at most 1 in 400
+    assert false <= 2  # at most 1 in 200
 
 
 # --- planning
 
 
-def test_more_noise_asks_for_more_rounds():
+def test_more_noise_a_finer_wish_and_dependence_ask_for_more_rounds():
     generator = random.Random(19)
     shape = [generator.gauss(0, 1) for _ in range(24)]
-    wanted = [paired.rounds_for_precision([[s * x for x in shape]], 0.004) for s in (0.0, 0.005, 0.01, 0.02, 0.04)]
+    quiet, *_, loud = noisier = [[s * x for x in shape] for s in (0.0, 0.005, 0.01, 0.02, 0.04)]
+    wanted = [paired.rounds_for_precision([pilot], 0.004) for pilot in noisier]
     assert wanted == sorted(wanted)
     assert wanted[0] == paired.MIN_ROUNDS
     assert wanted[-1] > 3 * wanted[-2]  # four times as many for twice the noise
+    assert paired.rounds_for_precision([loud], 0.002) > 3 * wanted[-1]
+    assert paired.rounds_for_precision([quiet, loud], 0.004) == wanted[-1]
+    assert paired.rounds_for_precision([sorted(loud)], 0.004) > 2 * wanted[-1]
 
 
-def test_a_coarser_wish_asks_for_fewer_rounds():
-    generator = random.Random(23)
-    pilot = [[generator.gauss(0, 0.02) for _ in range(24)]]
-    wanted = [paired.rounds_for_precision(pilot, precision) for precision in (0.002, 0.004, 0.008, 0.1)]
-    assert wanted == sorted(wanted, reverse=True)
-    assert wanted[-1] == paired.MIN_ROUNDS
-
-
-def test_the_noisiest_series_decides():
-    generator = random.Random(29)
-    quiet, loud = ([generator.gauss(0, scale) for _ in range(24)] for scale in (0.002, 0.03))
-    assert paired.rounds_for_precision([quiet, loud], 0.004) == paired.rounds_for_precision([loud], 0.004)
-
-
-def test_dependence_asks_for_more_rounds():
-    generator = random.Random(31)
-    plain = [generator.gauss(0, 0.02) for _ in range(24)]
-    assert paired.rounds_for_precision([sorted(plain)], 0.004) > 2 * paired.rounds_for_precision([plain], 0.004)
-
-
-@pytest.mark.parametrize("scale", [0.01, 0.02])
-def test_the_planned_rounds_reach_the_precision(scale):
+def test_the_planned_rounds_reach_the_precision():
+    scale = 0.02
     generator = random.Random(37)
     reached = []
     for _ in range(100):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from numbers import Real
 from typing import Any
 
-import numpy as np
-
-from course_utils.lessons.answers import NotRight, ask, exercise
+from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, number, recognise, truth
 from course_utils.memory.allocator import (
     MIB,
     Allocate,
@@ -51,65 +47,31 @@ _BY_HAND: Mapping[str | None, Callable[[int], int]] = {
 }
 
 
-@exercise(
-    "By hand",
-    right="First the size is rounded to a block, then the block decides which segment is taken from the device.",
-    hints={
-        "the_request": (
-            "You return what was asked for. The device is asked for a whole segment, and the segment is larger than "
-            "most requests. Which sizes can a segment have?"
-        ),
-        "the_block": (
-            "You round to 512 bytes. That is the block. How large is the segment that is taken for it when the cache "
-            "is empty?"
-        ),
-        "one_pool": (
-            "Your small requests take as much as the middle ones. They have a pool of their own: how large are its "
-            "segments?"
-        ),
-        "always_twenty": (
-            "From 10 MiB on, segments no longer come in steps of 20 MiB. By what are these sizes rounded up?"
-        ),
-        "exact_when_large": "Small and middle requests are right. A large one is rounded up as well. To what?",
-        "rounds_too_late": (
-            "Look at a request one byte below 10 MiB. It is rounded to a multiple of 512 first. On which side of the "
-            "boundary is it then?"
-        ),
-        "boundary": "A request of exactly 1 MiB: does it still belong to the small pool? Look at the rules once more.",
-    },
-)
+@exercise
 def check_by_hand(answer: Any) -> str | None:
     """Compares with each rule that people apply, on sizes at every boundary."""
-    given = [ask(answer, size) for size in _REQUESTS]
-    for value in given:
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise NotRight(f"A number of bytes is asked for, and you return {type(value).__name__}.")
-    for key, rule in _BY_HAND.items():
-        if given == [rule(size) for size in _REQUESTS]:
-            return key
-    for size, value in zip(_REQUESTS, given, strict=True):
-        if value != _taken(size):
-            huge = abs(value) > 2**63
-            told = math.copysign(math.inf, value > 0 or -1) if huge else float(value)
-            raise NotRight(
-                f"For a request of {size} byte{'s' * (size > 1)} ({size / MIB:.6g} MiB) you return "
-                f"{told:.12g} bytes, and "
-                f"{_taken(size)} ({_taken(size) // MIB} MiB) are taken from the device."
-            )
-    return None
+    given = [number(ask(answer, size), "A number of bytes") for size in _REQUESTS]
+    key = recognise(given, _BY_HAND, [(size,) for size in _REQUESTS], rel_tol=0)
+    if key != UNKNOWN:
+        return key
+    size, value = next((size, value) for size, value in zip(_REQUESTS, given, strict=True) if value != _taken(size))
+    raise NotRight(
+        f"For a request of {size} byte{'s' * (size > 1)} ({size / MIB:.6g} MiB) you return {value:.12g} bytes, and "
+        f"{_taken(size)} ({_taken(size) // MIB} MiB) are taken from the device."
+    )
 
 
 def _growing_batches() -> tuple[Event, ...]:
     """Six steps of a training whose batches grow and shrink; the optimizer's state is made in the first one."""
     events: list[Event] = [Allocate("weights", 150 * MIB)]
-    for number, unit in enumerate((31, 54, 42, 67, 81, 90)):
+    for step, unit in enumerate((31, 54, 42, 67, 81, 90), start=1):
         parts = {"hidden": 1.0, "wide": 2.5, "logits": 1.6, "gradient": 1.3}
-        names = {f"{what}, step {number + 1}": int(share * unit * MIB) for what, share in parts.items()}
+        names = {f"{what}, step {step}": int(share * unit * MIB) for what, share in parts.items()}
         events += [Allocate(name, size) for name, size in names.items()]
-        if number == 0:
+        if step == 1:
             events.append(Allocate("first moments", 37 * MIB))
         events += [Free(name) for name in names]
-        if number == 0:
+        if step == 1:
             events.append(Allocate("second moments", 37 * MIB))
     return tuple(events)
 
@@ -120,33 +82,7 @@ CAP_BYTES = 818 * MIB
 """The most that the process of exercise 2 may take from the device."""
 
 
-@exercise(
-    "Make it fit",
-    right="Every request is met under the cap. Whether a setting fits is decided by the trace: run it, do not guess.",
-    hints={
-        "nothing_changed": (
-            "That leaves the allocator as it was: cached segments of the early steps are too short for the later "
-            "ones. Which option lets a segment grow?"
-        ),
-        "rounding": (
-            "Rounding sizes up makes blocks easier to use again, and it makes tensors larger. Under this cap there "
-            "is no room for larger tensors. Which option leaves the sizes alone?"
-        ),
-        "splitting": (
-            "Large blocks that may not be split serve only requests of nearly their own size, so others need new "
-            "segments. Under this number it does not fit. What else changes how segments are made?"
-        ),
-        "collection": (
-            "Giving cached segments back earlier does not help here: they are given back anyhow when the cap is "
-            "reached. What is left over lies in segments that are partly in use. How could those be of use?"
-        ),
-        "raised_the_cap": (
-            "The cap is part of the task: per_process_memory_fraction is where a cap comes from, and it does not make "
-            "the GPU larger. Leave it out, and change how the allocator uses what it has."
-        ),
-        "misspelt_truth": "PyTorch wants True or False with a capital letter, and refuses any other spelling.",
-    },
-)
+@exercise
 def check_make_it_fit(answer: Any) -> str | None:
     """Simulates the growing batches under the cap, with the learner's options."""
     if not isinstance(answer, str):
@@ -212,49 +148,17 @@ _READINGS: Mapping[str | None, Callable[[Mapping[str, int], int, int], bool]] = 
 }
 
 
-@exercise(
-    "Can a setting help?",
-    right="What tensors hold and what is asked for must fit under the cap. All else is the allocator's to arrange.",
-    hints={
-        "reserved": (
-            "You add the request to reserved memory. Reserved memory contains the cache, and the cache could serve "
-            "the request, if it were in one piece. Which number leaves the cache out?"
-        ),
-        "peak": (
-            "You take a peak. It may have been reached long before the failure. Which number tells what tensors hold "
-            "now?"
-        ),
-        "cached_alone": (
-            "You ask whether the cache is large enough. Memory that was never taken counts as well, up to the cap. "
-            "What is all the memory that tensors do not hold?"
-        ),
-        "inactive_alone": (
-            "inactive_split_bytes is cached memory inside of segments that are partly in use: a sign of "
-            "fragmentation, and only a part of the memory that tensors do not hold. What is the rest?"
-        ),
-        "retries": (
-            "A retry says that cached memory was given back to try again. It happens with and without enough memory. "
-            "Which numbers tell how much there was?"
-        ),
-        "turned_round": "You answer the opposite question: True is to mean that a setting could help.",
-    },
-)
+@exercise
 def check_can_a_setting_help(answer: Any) -> str | None:
     """Compares with each reading of the statistics, on failures where they differ."""
-    given = []
-    for numbers, requested, cap in _FAILURES:
-        value = ask(answer, _statistics(*numbers), requested * MIB, cap * MIB)
-        if not isinstance(value, bool | np.bool_):
-            raise NotRight(f"Return True or False; you return {type(value).__name__}.")
-        given.append(bool(value))
-    for key, reading in _READINGS.items():
-        if given == [reading(_statistics(*numbers), r * MIB, c * MIB) for numbers, r, c in _FAILURES]:
-            return key
-    for (numbers, requested, cap), value in zip(_FAILURES, given, strict=True):
-        statistics = _statistics(*numbers)
-        if value != _READINGS[None](statistics, requested * MIB, cap * MIB):
-            raise NotRight(
-                f"Tensors hold {numbers[0]} MiB, {numbers[2]} MiB are reserved, {requested} MiB are asked for under a "
-                f"cap of {cap} MiB: you return {value}."
-            )
-    return None
+    cases = [(_statistics(*numbers), requested * MIB, cap * MIB) for numbers, requested, cap in _FAILURES]
+    given = [truth(ask(answer, *case)) for case in cases]
+    key = recognise(given, _READINGS, cases)
+    if key != UNKNOWN:
+        return key
+    wrong = next(n for n, case in enumerate(cases) if given[n] != _READINGS[None](*case))
+    (allocated, _, reserved, *_), requested, cap = _FAILURES[wrong]
+    raise NotRight(
+        f"Tensors hold {allocated} MiB, {reserved} MiB are reserved, {requested} MiB are asked for under a "
+        f"cap of {cap} MiB: you return {given[wrong]}."
+    )

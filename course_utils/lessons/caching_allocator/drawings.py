@@ -2,89 +2,57 @@
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
-from matplotlib.patches import FancyBboxPatch
-
 from course_utils.show.canvas import ResultFigure
-from course_utils.show.shapes import (
-    BLUE,
-    BLUE_INK,
-    EDGE,
-    FAINT,
-    INK,
-    NOTE,
-    ORANGE,
-    ORANGE_INK,
-    PALE_BLUE,
-    PALE_GREEN,
-    PLAIN,
-    arrow,
-    box,
-    canvas,
-    rounded,
-)
+from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, NOTE, ORANGE, ORANGE_INK, PALE_BLUE, PALE_GREEN, Pen
 
 _PALE_ORANGE = "#F8E3D3"
 
 
 def way_of_a_request() -> ResultFigure:
-    """Draw the caching allocator's answer to a request, step by step, and what a free does.
-
-    Returns:
-        A figure that shows itself.
-    """
+    """Draw the caching allocator's answer to a request, step by step, and what a free does."""
     width, height = 8.0, 4.05
-    fig, ax = canvas(width, height)
+    pen = Pen(width, height)
     for y, h, title in ((1.12, 2.83, "A tensor is made"), (0.1, 0.9, "A tensor is freed")):
-        ax.add_patch(FancyBboxPatch((0.1, y), width - 0.2, h, boxstyle=rounded(0.08), fc=FAINT, ec="none"))
-        ax.text(0.24, y + h - 0.2, title, fontsize=10.5, color=INK, weight="bold", va="center")
+        pen.area(0.1, y, width - 0.2, h)
+        pen.write(0.24, y + h - 0.2, title, size=10.5, weight="bold")
 
     top, low, tall = 2.72, 1.3, 0.72
-    box(ax, 0.3, top, 1.5, tall, "round the size\nup to 512 B", PLAIN, bold=False)
-    box(ax, 2.5, top, 2.0, tall, "1. the smallest cached\nblock that is large enough", PALE_BLUE, bold=False)
-    box(ax, 5.95, top, 1.8, tall, "use it; cache the rest,\nif that is large enough", PALE_GREEN, bold=False)
-    _along(ax, 1.82, 2.46, top + tall / 2, BLUE)
-    _along(ax, 4.52, 5.91, top + tall / 2, BLUE, "found", BLUE_INK)
+    pen.box(0.3, top, 1.5, tall, "round the size\nup to 512 B", bold=False)
+    pen.box(2.5, top, 2.0, tall, "1. the smallest cached\nblock that is large enough", PALE_BLUE, bold=False)
+    pen.box(5.95, top, 1.8, tall, "use it; cache the rest,\nif that is large enough", PALE_GREEN, bold=False)
+    _along(pen, 1.82, 2.46, top + tall / 2, BLUE)
+    _along(pen, 4.52, 5.91, top + tall / 2, BLUE, "found", BLUE_INK)
 
-    box(ax, 0.3, low, 1.75, tall, "2. cudaMalloc:\na new segment", _PALE_ORANGE, bold=False)
-    box(
-        ax,
-        3.15,
-        low,
-        2.15,
-        tall,
-        "3. cudaFree all segments\nthat are wholly unused,\nthen cudaMalloc again",
-        _PALE_ORANGE,
-        bold=False,
-    )
-    box(ax, 6.4, low, 1.35, tall, "out of memory", PLAIN)
+    pen.box(0.3, low, 1.75, tall, "2. cudaMalloc:\na new segment", _PALE_ORANGE, bold=False)
+    last_way = "3. cudaFree all segments\nthat are wholly unused,\nthen cudaMalloc again"
+    pen.box(3.15, low, 2.15, tall, last_way, _PALE_ORANGE, bold=False)
+    pen.box(6.4, low, 1.35, tall, "out of memory")
     # From "none fits" down to the second row.
-    ax.plot([3.5, 3.5, 1.18], [top - 0.02, 2.3, 2.3], color=ORANGE, lw=2.5, solid_capstyle="butt")
-    arrow(ax, (1.18, 2.32), (1.18, low + tall + 0.02), ORANGE, width=2.5)
-    ax.text(2.35, 2.43, "none fits", fontsize=9.5, color=ORANGE_INK, ha="center", va="center")
-    _along(ax, 2.07, 3.11, low + tall / 2, ORANGE, "fails", ORANGE_INK)
-    _along(ax, 5.32, 6.36, low + tall / 2, ORANGE, "fails", ORANGE_INK)
+    pen.ax.plot([3.5, 3.5, 1.18], [top - 0.02, 2.3, 2.3], color=ORANGE, lw=2.5, solid_capstyle="butt")
+    pen.arrow((1.18, 2.32), (1.18, low + tall + 0.02), ORANGE, width=2.5)
+    pen.write(2.35, 2.43, "none fits", ORANGE_INK, ha="center")
+    _along(pen, 2.07, 3.11, low + tall / 2, ORANGE, "fails", ORANGE_INK)
+    _along(pen, 5.32, 6.36, low + tall / 2, ORANGE, "fails", ORANGE_INK)
     # Memory from the device is used like a cached block.
-    ax.plot([4.6, 4.6, 6.85], [low + tall + 0.02, 2.3, 2.3], color=BLUE, lw=2.5, solid_capstyle="butt")
-    arrow(ax, (6.85, 2.28), (6.85, top - 0.02), BLUE, width=2.5)
-    ax.text(5.7, 2.43, "2 or 3 succeeds", fontsize=9.5, color=BLUE_INK, ha="center", va="center")
+    pen.ax.plot([4.6, 4.6, 6.85], [low + tall + 0.02, 2.3, 2.3], color=BLUE, lw=2.5, solid_capstyle="butt")
+    pen.arrow((6.85, 2.28), (6.85, top - 0.02), BLUE, width=2.5)
+    pen.write(5.7, 2.43, "2 or 3 succeeds", BLUE_INK, ha="center")
 
-    box(ax, 0.3, 0.2, 2.4, 0.42, "join it with free neighbours", PLAIN, bold=False)
-    box(ax, 3.45, 0.2, 1.7, 0.42, "keep it in the cache", PALE_BLUE, bold=False)
-    _along(ax, 2.72, 3.41, 0.41, BLUE)
-    ax.text(6.55, 0.41, "no cudaFree, so\nreserved stays as it is", fontsize=9.5, color=NOTE, ha="center", va="center")
-    fig.alt = (
+    pen.box(0.3, 0.2, 2.4, 0.42, "join it with free neighbours", bold=False)
+    pen.box(3.45, 0.2, 1.7, 0.42, "keep it in the cache", PALE_BLUE, bold=False)
+    _along(pen, 2.72, 3.41, 0.41, BLUE)
+    pen.write(6.55, 0.41, "no cudaFree, so\nreserved stays as it is", NOTE, ha="center")
+    return pen.described(
         "Above, a tensor is made: the size is rounded up to 512 bytes; first, the smallest cached block that is large "
         "enough is looked for, and used if found, its rest cached. If none fits, second, cudaMalloc takes a new "
         "segment. Only if that fails, third, all segments that are wholly unused are given back with cudaFree, and "
         "cudaMalloc is tried again. If that fails too: out of memory. Below, a tensor is freed: its block is joined "
         "with free neighbours and kept in the cache; there is no cudaFree, so reserved memory stays as it is."
     )
-    return fig
 
 
-def _along(ax: Axes, start: float, end: float, y: float, colour: str, words: str = "", ink: str = EDGE) -> None:
+def _along(pen: Pen, start: float, end: float, y: float, colour: str, words: str = "", ink: str = EDGE) -> None:
     """An arrow to the right, with a word above."""
-    arrow(ax, (start, y), (end, y), colour, width=2.5)
+    pen.arrow((start, y), (end, y), colour, width=2.5)
     if words:
-        ax.text((start + end) / 2, y + 0.14, words, fontsize=9.5, color=ink, ha="center", va="center")
+        pen.write((start + end) / 2, y + 0.14, words, ink, ha="center")

@@ -7,33 +7,16 @@ def up(size, step):
     return -(-size // step) * step
 
 
-def forgets_the_small_pool(size):
-    size = up(size, 512)
-    return 20 * MIB if size < 10 * MIB else up(size, 2 * MIB)
+def rule(*, small=2 * MIB, is_small=lambda size: size <= MIB, rounds=True, large=lambda size: up(size, 2 * MIB)):
+    """What is taken for a request, by the allocator's rule with something changed."""
 
+    def taken(size):
+        size = up(size, 512) if rounds else size
+        if is_small(size):
+            return small
+        return 20 * MIB if size < 10 * MIB else large(size)
 
-def steps_of_twenty(size):
-    return 2 * MIB if size <= MIB else up(size, 20 * MIB)
-
-
-def large_ones_as_they_are(size):
-    size = up(size, 512)
-    if size <= MIB:
-        return 2 * MIB
-    return 20 * MIB if size < 10 * MIB else size
-
-
-def does_not_round_first(size):
-    if size <= MIB:
-        return 2 * MIB
-    return 20 * MIB if size < 10 * MIB else up(size, 2 * MIB)
-
-
-def one_mebibyte_is_large(size):
-    size = up(size, 512)
-    if size < MIB:
-        return 2 * MIB
-    return 20 * MIB if size < 10 * MIB else up(size, 2 * MIB)
+    return taken
 
 
 def reserved_counts(stats, requested, cap):
@@ -52,11 +35,11 @@ WRONG = {
     "check_by_hand": {
         "the_request": lambda size: size,
         "the_block": lambda size: max(512, up(size, 512)),
-        "one_pool": forgets_the_small_pool,
-        "always_twenty": steps_of_twenty,
-        "exact_when_large": large_ones_as_they_are,
-        "rounds_too_late": does_not_round_first,
-        "boundary": one_mebibyte_is_large,
+        "one_pool": rule(small=20 * MIB),
+        "always_twenty": lambda size: 2 * MIB if size <= MIB else up(size, 20 * MIB),
+        "exact_when_large": rule(large=lambda size: size),
+        "rounds_too_late": rule(rounds=False),
+        "boundary": rule(is_small=lambda size: size < MIB),
     },
     "check_make_it_fit": {
         "nothing_changed": "expandable_segments:False",

@@ -11,41 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_utils.lessons.answers import NotRight, ask, exercise, listed
+from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, listed, number, recognise
 
 _EPOCHS = ((12, 3), (10, 4), (7, 2), (5, 1))  # samples, ranks
 
 
-@exercise(
-    "A share for each rank",
-    right="Every rank draws the same new order in each epoch and takes its part of it, and all parts are equally long.",
-    hints={
-        "everything": (
-            "Each rank reads all the data. Then two ranks do the same work twice, and nothing is gained. Which part is "
-            "this rank's own?"
-        ),
-        "own_order": (
-            "Some samples are read by several ranks and others by none: your ranks do not cut up the same order. What "
-            "must the seed depend on, and what not?"
-        ),
-        "uneven": (
-            "Your ranks do not read equally many samples. The one with more waits in its last step for a rank that has "
-            "none left. Repeat samples until the number can be divided."
-        ),
-        "dropped": (
-            "Your ranks read equally many samples, but some sample is read by nobody. Repeat a few instead of leaving "
-            "some out."
-        ),
-        "same_order": (
-            "Two epochs have the same order, and each rank sees the same samples again. What of the arguments have you "
-            "not used, or not used in full?"
-        ),
-        "same_samples": (
-            "The order is new, but each rank reads its own old samples in each epoch: only those are mixed. What has "
-            "to be mixed before the ranks cut it up?"
-        ),
-    },
-)
+@exercise
 def check_share(answer: Any) -> str | None:
     """Calls the answer for all ranks of several epochs, and looks at what they read together."""
     hint = None
@@ -83,18 +54,10 @@ def _sets(shares: list[list[int]]) -> list[set[int]]:
 
 
 def _indices(given: Any, size: int) -> list[int]:
-    if isinstance(given, Tensor):
-        given = given.tolist()
     try:
-        given = listed(given)
-    except (TypeError, ValueError):
-        raise NotRight(f"Return a list of whole numbers; you return {type(given).__name__}.") from None
-    indices = []
-    for index in given:
-        try:
-            indices.append(operator.index(index))
-        except (TypeError, ValueError, RuntimeError):
-            raise NotRight(f"Return a list of whole numbers; yours has a {type(index).__name__} in it.") from None
+        indices = [operator.index(index) for index in listed(given)]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise NotRight(f"Return a list of whole numbers; in yours, {error}.") from None
     wrong = next((index for index in indices if not 0 <= index < size), None)
     if wrong is not None:
         raise NotRight(f"With {size} samples there are the indices 0 to {size - 1}; you return {wrong}.")
@@ -105,34 +68,10 @@ def _indices(given: Any, size: int) -> list[int]:
 _SHARES = ((96.0, 48, 64, 2), (8.0, 16, 64, 2), (30.0, 10, 100, 4), (21.0, 7, 7, 1))
 
 
-@exercise(
-    "Weigh the losses",
-    right="DDP divides the sum of all gradients by the ranks. Your factor takes that back and divides by all tokens.",
-    hints={
-        "mean_of_means": (
-            "You take the mean over this rank's tokens. DDP then takes the mean of the ranks' means, and a token "
-            "counts more on a rank that has few. By which number must each rank divide?"
-        ),
-        "forgets_average": (
-            "You divide by all tokens: right, if the ranks' gradients were added up. DDP adds them up and then divides "
-            "by something else. By what?"
-        ),
-        "sum": (
-            "You return the sum. DDP averages over ranks, not over tokens, so the gradient grows with the amount of "
-            "text. What does the mean over all tokens divide by?"
-        ),
-        "local_count": (
-            "You undo the division by the ranks, and still divide by this rank's own number of tokens. Whose tokens "
-            "does the mean go over?"
-        ),
-    },
-)
+@exercise
 def check_local_loss(answer: Any) -> str | None:
     """Compares with each formula that people write, on shares where they differ."""
-    given = [ask(answer, *share) for share in _SHARES]
-    for value in given:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise NotRight(f"A number comes in and a number is asked for; you return {type(value).__name__}.")
+    given = [number(ask(answer, *share)) for share in _SHARES]
     formulas = {
         None: lambda s, own, total, ranks: s * ranks / total,
         "mean_of_means": lambda s, own, total, ranks: s / own,
@@ -140,9 +79,9 @@ def check_local_loss(answer: Any) -> str | None:
         "sum": lambda s, own, total, ranks: s,
         "local_count": lambda s, own, total, ranks: s * ranks / own,
     }
-    for key, formula in formulas.items():
-        if all(math.isclose(value, formula(*share), rel_tol=1e-6) for value, share in zip(given, _SHARES, strict=True)):
-            return key
+    key = recognise(given, formulas, _SHARES)
+    if key != UNKNOWN:
+        return key
     share, value = _SHARES[0], given[0]
     raise NotRight(
         f"Losses that add up to {share[0]:g}, on {share[1]} of {share[2]} tokens and {share[3]} ranks: you return "
@@ -150,31 +89,7 @@ def check_local_loss(answer: Any) -> str | None:
     )
 
 
-@exercise(
-    "Send once",
-    right="All forward passes but the last are inside no_sync(), so gradients travel once, with the last backward.",
-    hints={
-        "sends_each": (
-            "The gradients are sent after every micro-batch. That is the right answer by a slow way. Which of the "
-            "micro-batches has to send?"
-        ),
-        "never_sends": (
-            "Nothing is ever sent: each rank keeps its own gradients, and the weights drift apart without an error. "
-            "Which micro-batch must stay outside of no_sync()?"
-        ),
-        "forward_outside": (
-            "Only the backward passes are inside no_sync(), and still everything is sent. DDP decides in the forward "
-            "pass. Where is yours?"
-        ),
-        "sends_early": (
-            "The gradients are sent once, but not after the last micro-batch. What comes later stays on its rank."
-        ),
-        "not_divided": (
-            "Sent once, and too large by the number of micro-batches: the gradients add up. You want their mean."
-        ),
-        "loses_gradients": ("What the earlier micro-batches left in `.grad` is gone. Who calls zero_grad(), and when?"),
-    },
-)
+@exercise
 def check_accumulate(answer: Any) -> str | None:
     """Runs the answer on a pretended DDP model that notes each time its gradients would travel."""
     for count in (4, 1, 2):
@@ -185,8 +100,8 @@ def check_accumulate(answer: Any) -> str | None:
         each = [torch.autograd.grad(loss, model.weight)[0] for loss in losses]
         expected = torch.stack(each).mean(0)
         mean_loss = ask(answer, model, batches, lambda model, batch: model(batch).square().mean())
-        found = model.weight.grad
-        if found is None:
+        gradient = model.weight.grad
+        if gradient is None:
             raise NotRight("After your function `.grad` is None: call backward() on each micro-batch's loss.")
         if model.backwards < count:
             raise NotRight(f"There are {count} micro-batches, and you ran {model.backwards} backward passes.")
@@ -197,17 +112,13 @@ def check_accumulate(answer: Any) -> str | None:
             return "never_sends"
         if model.sent_after != [count]:
             return "sends_early"
-        if not torch.allclose(found, expected, rtol=1e-5):
-            if torch.allclose(found, expected * count, rtol=1e-5):
+        if not torch.allclose(gradient, expected, rtol=1e-5):
+            if torch.allclose(gradient, expected * count, rtol=1e-5):
                 return "not_divided"
-            if any(torch.allclose(found, part / divisor, rtol=1e-5) for part in each for divisor in (1, count)):
+            if any(torch.allclose(gradient, part / divisor, rtol=1e-5) for part in each for divisor in (1, count)):
                 return "loses_gradients"
             raise NotRight("The gradients are not the mean over the micro-batches. Divide each loss by their number.")
-        if isinstance(mean_loss, Tensor) and mean_loss.numel() == 1:
-            mean_loss = mean_loss.detach().item()
-        if not isinstance(mean_loss, int | float) or not math.isclose(
-            mean_loss, sum(losses).item() / count, rel_tol=1e-4
-        ):
+        if not math.isclose(number(mean_loss), sum(losses).item() / count, rel_tol=1e-4):
             raise NotRight("The gradients are right. Return the mean loss of the micro-batches, too.")
     return None
 

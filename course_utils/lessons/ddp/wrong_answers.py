@@ -36,7 +36,7 @@ def same_samples(size, ranks, rank, epoch):
     return [own[index] for index in _order(len(own), epoch)]
 
 
-def sends_each(model, batches, loss_of):
+def accumulates(model, batches, loss_of):
     for batch in batches:
         (loss_of(model, batch) / len(batches)).backward()
     return 1.0
@@ -44,9 +44,7 @@ def sends_each(model, batches, loss_of):
 
 def never_sends(model, batches, loss_of):
     with model.no_sync():
-        for batch in batches:
-            (loss_of(model, batch) / len(batches)).backward()
-    return 1.0
+        return accumulates(model, batches, loss_of)
 
 
 def forward_outside(model, batches, loss_of):
@@ -54,33 +52,25 @@ def forward_outside(model, batches, loss_of):
         loss = loss_of(model, batch) / len(batches)
         with model.no_sync():
             loss.backward()
-    (loss_of(model, batches[-1]) / len(batches)).backward()
-    return 1.0
+    return accumulates(model, batches[-1:], loss_of)
 
 
 def sends_early(model, batches, loss_of):
-    (loss_of(model, batches[0]) / len(batches)).backward()
-    with model.no_sync():
-        for batch in batches[1:]:
-            (loss_of(model, batch) / len(batches)).backward()
-    return 1.0
+    accumulates(model, batches[:1], loss_of)
+    return never_sends(model, batches[1:], loss_of)
 
 
 def not_divided(model, batches, loss_of):
     with model.no_sync():
         for batch in batches[:-1]:
             loss_of(model, batch).backward()
-    loss_of(model, batches[-1]).backward()
-    return 1.0
+    return accumulates(model, batches[-1:], loss_of)
 
 
 def loses_gradients(model, batches, loss_of):
-    with model.no_sync():
-        for batch in batches[:-1]:
-            (loss_of(model, batch) / len(batches)).backward()
+    never_sends(model, batches[:-1], loss_of)
     model.zero_grad()
-    (loss_of(model, batches[-1]) / len(batches)).backward()
-    return 1.0
+    return accumulates(model, batches[-1:], loss_of)
 
 
 WRONG = {
@@ -99,7 +89,7 @@ WRONG = {
         "local_count": lambda loss_sum, own, total, ranks: loss_sum * ranks / own,
     },
     "check_accumulate": {
-        "sends_each": sends_each,
+        "sends_each": accumulates,
         "never_sends": never_sends,
         "forward_outside": forward_outside,
         "sends_early": sends_early,

@@ -11,31 +11,7 @@ from course_utils.lessons.answers import NotAnswered, NotRight, ask, exercise
 from course_utils.materials.attention import kernel_of, reference, relative_error
 
 
-@exercise(
-    "Join two halves",
-    right=(
-        "Each half was divided by a sum of its own. The log-sum-exp tells how large that sum was, so it gives the "
-        "weight of the half; subtracting the larger one first keeps the exponentials finite."
-    ),
-    hints={
-        "average": (
-            "You give both halves the same weight. The half that holds the larger scores had the larger sum under the "
-            "fraction. Which of the inputs knows that sum?"
-        ),
-        "added": (
-            "You add the halves, and each of them is an average already: their weights add up to 1, each for itself. "
-            "What must the weights of the two add up to?"
-        ),
-        "no_exponential": (
-            "You use the log-sum-exp itself as the weight. It is the logarithm of the sum that you need."
-        ),
-        "overflow": (
-            "Right for small scores, and not a number for large ones: exp(200) does not fit into float32. Only the "
-            "difference of the two matters. What can you subtract from both first?"
-        ),
-        "swapped": "You give each half the weight of the other one.",
-    },
-)
+@exercise
 def check_join(answer: Any) -> str | None:
     """Splits real attention into two parts of its keys, for small scores and for huge ones."""
     generator = torch.Generator().manual_seed(3)
@@ -88,31 +64,7 @@ def _joins(one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, to
     }
 
 
-@exercise(
-    "Bring flash back",
-    right=(
-        "Nothing is dropped in evaluation, the input has four dimensions, and the numbers of a vector lie side by "
-        "side: all that the kernel asks for."
-    ),
-    hints={
-        "drops": (
-            "Two calls on the same input give different answers. This function is for evaluation: which argument "
-            "brings chance into it?"
-        ),
-        "math_shape": (
-            "Right numbers, and still the math kernel. Look at your table of fallbacks: how many dimensions do the "
-            "fused kernels want?"
-        ),
-        "math_strides": (
-            "Right numbers and four dimensions, and still the math kernel. The inputs are transposed views: what is "
-            "`q.stride(-1)`, and which kernel minds?"
-        ),
-        "wrong_shape": (
-            "The caller passes [heads, length, head_size] and wants that shape back. You added a dimension on the way "
-            "in. Who takes it away?"
-        ),
-    },
-)
+@exercise
 def check_evaluate(answer: Any) -> str | None:
     """Runs the answer on 3-D inputs whose last dimension is not contiguous, and watches the kernel."""
     generator = torch.Generator().manual_seed(5)
@@ -162,19 +114,7 @@ class _Watched(torch.overrides.TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-@exercise(
-    "Packed documents",
-    right="Both conditions are tensors joined by `&`, so one function serves all pairs of positions at once.",
-    hints={
-        "not_causal": "A token also sees what comes after it in its own document. Which comparison is missing?",
-        "not_apart": "A token sees the documents before its own. Where do you compare the two positions' documents?",
-        "reversed": "Your mask is mirrored: a token sees what comes after it. True means: the query may see the key.",
-        "python_and": (
-            "`and`, `or` and `if` ask a tensor for one truth value, and here it stands for many positions. Which "
-            "operator works element by element?"
-        ),
-    },
-)
+@exercise
 def check_packed(answer: Any) -> str | None:
     """Turns the mask function into a mask with ``create_mask``: no compiler is needed for that."""
     from torch.nn.attention.flex_attention import create_mask

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import numbers
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,57 +11,27 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.nn.utils.parametrizations import weight_norm
 
-from course_utils.lessons.answers import NotRight, ask, exercise, listed
+from course_utils.lessons.answers import NotRight, ask, effect, exercise, listed, number
 
 
-@exercise(
-    "Find the scattered ones",
-    right="One storage, begun at its start, and the order that cuDNN wants: only then are the weights used in place.",
-    hints={
-        "each_contiguous": (
-            "You find none. Each weight is contiguous by itself, however far the next one is away. What must hold for "
-            "all weights of an RNN together?"
-        ),
-        "top_level": "You find those at the top, but an RNN can also be part of a part. What finds them all?",
-        "storages_only": (
-            "You find the RNNs whose weights lie in several storages. One storage is not enough: cuDNN also wants the "
-            "first weight at its start, and the others in its order. Which of your answers would change?"
-        ),
-        "any_start": (
-            "One RNN shares its storage with the rest of the model, and begins somewhere in the middle of it. Where "
-            "does cuDNN expect the first weight?"
-        ),
-        "offsets_only": (
-            "An offset counts from the start of a weight's own storage. In one RNN all offsets are as they should be, "
-            "and one weight lies in the storage of another RNN."
-        ),
-        "any_order": (
-            "In one RNN all weights lie in one storage, from its start, without a gap, but a bias comes between the "
-            "matrices. What is the order that cuDNN wants?"
-        ),
-        "everything": (
-            "Some of what you name is flat, or is no RNN. Gather what you know of one RNN's weights before you judge "
-            "it: does your test pass on one whose weights are views of one buffer?"
-        ),
-    },
-)
+@exercise
 def check_scattered_rnns(answer: Any) -> str | None:
     """Runs the answer on a model that has an RNN of each kind."""
     model, scattered = _model_to_search()
-    found = ask(answer, model)
-    if isinstance(found, str):
+    given = ask(answer, model)
+    if isinstance(given, str):
         raise NotRight("Return the names of the scattered RNNs as a list, even if it is only one; you return a text.")
-    names = listed(found)
-    if not all(isinstance(name, str) for name in names):
+    given = listed(given)
+    if not all(isinstance(name, str) for name in given):
         raise NotRight("Return names, as `model.named_modules()` gives them: texts, and nothing else.")
-    found = set(names)
-    if found == scattered:
+    names = set(given)
+    if names == scattered:
         return None
-    if not found:
+    if not names:
         return "each_contiguous"
-    if found - scattered:
+    if names - scattered:
         return "everything"
-    missing = scattered - found
+    missing = scattered - names
     for key, overlooked in {
         "top_level": {name for name in scattered if "." in name},
         "storages_only": {"shifted", "shuffled"},
@@ -75,41 +44,13 @@ def check_scattered_rnns(answer: Any) -> str | None:
     raise NotRight(f"You overlook {', '.join(sorted(missing))}. Print where its weights lie: storage and data_ptr().")
 
 
-@exercise(
-    "As few calls as possible",
-    right="Two kinds of change need you: new data under an old parameter, and a copy of the module. The rest stays "
-    "flat, or the next forward sees to it.",
-    hints={
-        "none": (
-            "Nothing is repaired. Some changes put other memory under the same Parameter object, and the next forward "
-            "does not notice that. Which rows of the table are scattered for good?"
-        ),
-        "all": (
-            "All are flat, and most of your calls copied every weight for nothing: flatten_parameters() does not look "
-            "whether there is anything to do. Leave out what the table shows as flat."
-        ),
-        "self_repairing": (
-            "You call it where the next forward does so by itself: it notices when a parameter is another object than "
-            "before. Which operations put in a new object?"
-        ),
-        "tied": (
-            "Your call on tied weights returns at once: two names for one piece of memory cannot both have a place of "
-            "their own in a buffer. No call makes them flat."
-        ),
-        "copies": (
-            "The copy made by deepcopy stays scattered. Each of its parameters was cloned by itself, and the copy has "
-            "never been asked to flatten. What does the table say of it?"
-        ),
-    },
-)
+@exercise
 def check_repair(answer: Any) -> str | None:
     """Runs the answer on stand-ins that count, then runs each forward twice."""
     rnns, done, needy = _rnns_to_repair()
     before = {name: rnn.calls for name, rnn in rnns.items()}
     given = dict(rnns), dict(done)
-    result = ask(_returning(answer), *given)
-    if isinstance(result, Generator):
-        raise NotRight("Your function has a yield in it, so that nothing of it runs before somebody asks for a value.")
+    effect(answer, *given)
     if given != (rnns, done):
         raise NotRight("You change `rnns` or `done`. Leave them as they are, and call flatten_parameters() of RNNs.")
     if any(rnn.forwards for rnn in rnns.values()):
@@ -134,47 +75,21 @@ def check_repair(answer: Any) -> str | None:
     if any(count > 1 for count in calls.values()):
         raise NotRight("You call flatten_parameters() more than once on one RNN. Each call copies all its weights.")
     for name in needy:
-        try:
-            rnns[name](torch.zeros(1, 1, 8))
-        except Exception as error:
-            raise NotRight(
-                f"{name!r} no longer runs ({type(error).__name__}: {error}). Call flatten_parameters(), and change "
-                "nothing else."
-            ) from error
+        effect(rnns[name], torch.zeros(1, 1, 8))
         if not _in_one_buffer(rnns[name]._flat_weights):
             raise NotRight(f"{name!r} is not flat after your call. Call flatten_parameters() of the RNN itself.")
     return None
 
 
-@exercise(
-    "What one call costs",
-    right="The buffer is as large as the weights, and three passes fill it: zero it, read the weights, write them.",
-    hints={
-        "elements": "You count weights. A float32 takes four bytes.",
-        "no_bias": "You leave out the biases. PyTorch has two for each gate, since cuDNN has two.",
-        "same_input": (
-            "You give every layer the input of the first. From the second layer on, the input is the hidden state "
-            "of the layer below."
-        ),
-        "gates": "You count four gates. That is an LSTM; a GRU has three. How do you tell them apart?",
-        "copy_only": (
-            "The memory is right. You count the copy as one read and one write; but before the copy, the buffer is "
-            "filled with zeros."
-        ),
-        "one_pass": (
-            "The memory is right. A copy reads each byte and writes it, and the buffer was filled with zeros before: "
-            "how often is each byte read or written?"
-        ),
-    },
-)
+@exercise
 def check_fallback_cost(answer: Any) -> str | None:
     """Compares with the formulas that people write, on RNNs where they differ."""
     shapes = (("lstm", 32, 64, 1), ("lstm", 48, 64, 3), ("gru", 32, 64, 2))
     given = []
     for shape in shapes:
         pair = ask(answer, *shape)
-        values = [] if isinstance(pair, numbers.Number) else [_number(value) for value in listed(pair)]
-        if len(values) != 2 or None in values:
+        values = [number(value, "Two numbers of bytes") for value in listed(pair)] if isinstance(pair, Iterable) else []
+        if len(values) != 2:
             raise NotRight("Return two numbers: bytes of extra memory, and bytes that are read or written.")
         given.append(tuple(values))
     formulas: dict[str | None, dict[str, Any]] = {
@@ -307,30 +222,6 @@ def _rnns_to_repair() -> tuple[dict[str, StandInLSTM], dict[str, str], set[str]]
             change(rnn)
         rnns[name], done[name] = rnn, operation
     return rnns, done, {"an averaged one", "a copy", "an evolved one"}
-
-
-def _returning(answer: Any) -> Any:
-    """A function that works by its effect: returning None is no sign that nobody has begun, a generator is an error."""
-    if not callable(answer):
-        return answer
-
-    def run(rnns: Mapping[str, nn.LSTM], done: Mapping[str, str]) -> Any:
-        result = answer(rnns, done)
-        return result if isinstance(result, Generator) else True
-
-    return run
-
-
-def _number(value: Any) -> float | None:
-    """A number of Python, NumPy, or a tensor without dimensions, as float; None if it is something else."""
-    if isinstance(value, torch.Tensor) and value.dim() == 0:
-        value = value.item()
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        raise NotRight("You return a number that is too large for any memory. Count bytes.") from None
 
 
 def _fallback_cost(

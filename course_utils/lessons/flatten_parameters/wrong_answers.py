@@ -1,5 +1,7 @@
 """Wrong answers to the exercises of lesson 08: one for each hint."""
 
+import itertools
+
 from torch import nn
 
 
@@ -11,13 +13,14 @@ def _storages(rnn):
     return {weight.untyped_storage().data_ptr() for weight in rnn.parameters()}
 
 
-def _flat(weights):
-    place = weights[0].untyped_storage().data_ptr()
-    for weight in weights:
-        if weight.data_ptr() != place:
-            return False
-        place += weight.nbytes
-    return True
+def _side_by_side(places, sizes, start):
+    """Whether each piece begins where the one before it ends."""
+    return all(place == end for place, end in zip(places, itertools.accumulate(sizes, initial=start), strict=False))
+
+
+def _flat(weights, start=None):
+    start = weights[0].untyped_storage().data_ptr() if start is None else start
+    return _side_by_side([w.data_ptr() for w in weights], [w.nbytes for w in weights], start)
 
 
 def each_weight_contiguous(model):
@@ -37,28 +40,17 @@ def only_storages(model):
 
 
 def begins_anywhere(model):
-    found = []
-    for name, rnn in _rnns(model).items():
-        weights = list(rnn.parameters())
-        place = weights[0].data_ptr()
-        for weight in weights:
-            if weight.data_ptr() != place:
-                found.append(name)
-                break
-            place += weight.nbytes
-    return found
+    weights = {name: list(rnn.parameters()) for name, rnn in _rnns(model).items()}
+    return [name for name, of in weights.items() if not _flat(of, of[0].data_ptr())]
 
 
 def compares_offsets(model):
-    found = []
-    for name, rnn in _rnns(model).items():
-        place = 0
-        for weight in rnn.parameters():
-            if weight.storage_offset() != place:
-                found.append(name)
-                break
-            place += weight.numel()
-    return found
+    weights = {name: list(rnn.parameters()) for name, rnn in _rnns(model).items()}
+    return [
+        name
+        for name, of in weights.items()
+        if not _side_by_side([w.storage_offset() for w in of], [w.numel() for w in of], 0)
+    ]
 
 
 def sorts_by_address(model):

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
 
 from course_utils.show.canvas import ResultFigure
-from course_utils.show.shapes import (
-    BLUE_INK,
-    EDGE,
-    FAINT,
-    INK,
-    NOTE,
-    ORANGE_INK,
-    PALE_BLUE,
-    PALE_GREEN,
-    canvas,
-    rounded,
-)
+from course_utils.show.shapes import BLUE_INK, EDGE, NOTE, ORANGE_INK, PALE_BLUE, PALE_GREEN, Pen
 
 _PALE_ORANGE = "#FBE3D0"
 # Part, bytes per parameter in fp32 with AdamW, colour.
@@ -25,18 +13,14 @@ _PARTS = (("weights", 4, PALE_BLUE), ("gradients", 4, PALE_GREEN), ("optimizer s
 
 
 def what_a_rank_keeps() -> ResultFigure:
-    """Draw what one of four ranks keeps between two steps: all of it, or a quarter of some of it.
-
-    Returns:
-        A figure that shows itself.
-    """
+    """Draw what one of four ranks keeps between two steps: all of it, or a quarter of some of it."""
     width, height, ranks = 8.0, 3.55, 4
-    fig, ax = canvas(width, height)
+    pen = Pen(width, height)
     left, unit, bar_h = 1.35, 0.3, 0.42
     x = left
     for name, size, _ in _PARTS:
-        ax.text(x + size * unit / 2, height - 0.24, name, fontsize=10, color=INK, ha="center", va="center")
-        ax.text(x + size * unit / 2, height - 0.46, f"{size} bytes", fontsize=9.5, color=NOTE, ha="center", va="center")
+        pen.write(x + size * unit / 2, height - 0.24, name, size=10, ha="center")
+        pen.write(x + size * unit / 2, height - 0.46, f"{size} bytes", NOTE, ha="center")
         x += size * unit + 0.12
     rows = (
         ("DDP", (False, False, False), "4 + 4 + 8"),
@@ -46,41 +30,34 @@ def what_a_rank_keeps() -> ResultFigure:
     )
     for number, (strategy, sharded, formula) in enumerate(rows):
         y = height - 1.14 - number * 0.6
-        ax.text(0.1, y + bar_h / 2, strategy, fontsize=10, color=INK, weight="bold", va="center")
+        pen.write(0.1, y + bar_h / 2, strategy, size=10, weight="bold")
         x = left
         for (_, size, colour), cut in zip(_PARTS, sharded, strict=True):
             whole = size * unit
-            ax.add_patch(Rectangle((x, y), whole, bar_h, fc="white", ec=EDGE, lw=1, ls=":"))
-            ax.add_patch(Rectangle((x, y), whole / ranks if cut else whole, bar_h, fc=colour, ec=EDGE, lw=1))
+            pen.ax.add_patch(Rectangle((x, y), whole, bar_h, fc="white", ec=EDGE, lw=1, ls=":"))
+            pen.ax.add_patch(Rectangle((x, y), whole / ranks if cut else whole, bar_h, fc=colour, ec=EDGE, lw=1))
             x += whole + 0.12
-        ax.text(x + 0.03, y + bar_h / 2, formula, fontsize=10, color=INK, va="center")
+        pen.write(x + 0.03, y + bar_h / 2, formula, size=10)
     note = (
         "Filled: what this rank keeps between two steps, for each parameter, with N = 4 ranks. Dotted: on other ranks."
     )
-    ax.text(0.1, 0.16, note, fontsize=9.5, color=NOTE, va="center")
-    fig.alt = (
+    pen.write(0.1, 0.16, note, NOTE)
+    return pen.described(
         "What one of four ranks keeps between two steps, for each parameter in fp32 with AdamW. DDP keeps all: 4 bytes "
         "of weights, 4 of gradients and 8 of optimizer state. ZeRO-1 keeps a quarter of the optimizer state. ZeRO-2 "
         "keeps a quarter of the gradients as well. FSDP, which is ZeRO-3, keeps a quarter of everything."
     )
-    return fig
 
 
 def when_weights_are_gathered() -> ResultFigure:
-    """Draw which of three blocks' weights a rank holds whole, while a step runs. Lengths are not measured.
-
-    Returns:
-        A figure that shows itself.
-    """
+    """Draw which of three blocks' weights a rank holds whole, while a step runs. Lengths are not measured."""
     width, height = 8.0, 4.15
-    fig, ax = canvas(width, height)
+    pen = Pen(width, height)
     left, slot, lane_h = 1.95, 0.98, 0.2
     phases = ("forward 1", "forward 2", "forward 3", "backward 3", "backward 2", "backward 1")
     for number, phase in enumerate(phases):
         colour = BLUE_INK if number < 3 else ORANGE_INK
-        ax.text(
-            left + (number + 0.5) * slot, height - 0.22, phase, fontsize=9.5, color=colour, ha="center", va="center"
-        )
+        pen.write(left + (number + 0.5) * slot, height - 0.22, phase, colour, ha="center")
     rows = (
         (
             "per block",
@@ -98,27 +75,24 @@ def when_weights_are_gathered() -> ResultFigure:
     )
     for number, (title, second, held, words) in enumerate(rows):
         top = height - 0.48 - number * 1.16
-        ax.add_patch(FancyBboxPatch((0.08, top - 1.04), 7.84, 1.04, boxstyle=rounded(0.06), fc=FAINT, ec="none"))
-        ax.text(0.18, top - 0.22, title, fontsize=10, color=INK, weight="bold", va="center")
+        pen.area(0.08, top - 1.04, 7.84, 1.04, 0.06)
+        pen.write(0.18, top - 0.22, title, size=10, weight="bold")
         if second:
-            ax.text(0.18, top - 0.44, second, fontsize=10, color=INK, weight="bold", va="center")
-        ax.text(left + 3 * slot, top - 0.92, words, fontsize=9.5, color=NOTE, ha="center", va="center")
+            pen.write(0.18, top - 0.44, second, size=10, weight="bold")
+        pen.write(left + 3 * slot, top - 0.92, words, NOTE, ha="center")
         for block, spans in held.items():
             y = top - 0.08 - block * (lane_h + 0.03)
-            ax.text(left - 0.1, y + lane_h / 2, f"block {block}", fontsize=9, color=INK, ha="right", va="center")
+            pen.write(left - 0.1, y + lane_h / 2, f"block {block}", size=9, ha="right")
             for start, end in spans:
-                _span(ax, left + start * slot, y, (end - start) * slot, lane_h)
-    ax.text(7.9, 0.09, "time, left to right (a sketch, not measured)", fontsize=9, color=NOTE, ha="right", va="center")
-    fig.alt = (
+                _span(pen, left + start * slot, y, (end - start) * slot, lane_h)
+    pen.write(7.9, 0.09, "time, left to right (a sketch, not measured)", NOTE, 9, ha="right")
+    return pen.described(
         "Which of three blocks' weights a rank holds whole during a step. Wrapped per block, each is gathered for "
         "its forward pass, freed, and gathered again for its backward pass. Without resharding after the forward pass, "
         "the blocks add up until all are there when the forward pass ends, and go one by one in the backward pass. "
         "With only the root wrapped, all blocks are there all the time."
     )
-    return fig
 
 
-def _span(ax: Axes, x: float, y: float, width: float, height: float) -> None:
-    ax.add_patch(
-        FancyBboxPatch((x + 0.02, y), width - 0.04, height, boxstyle=rounded(0.03), fc=BLUE_INK, ec="none", alpha=0.85)
-    )
+def _span(pen: Pen, x: float, y: float, width: float, height: float) -> None:
+    pen.area(x + 0.02, y, width - 0.04, height, 0.03, fc=BLUE_INK, alpha=0.85)

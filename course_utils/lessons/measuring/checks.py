@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from course_utils.lessons.answers import NotAnswered, NotRight, ask, exercise
+from course_utils.lessons.answers import NotAnswered, NotRight, ask, exercise, number
 
 
 class _ScriptedDevice:
@@ -38,29 +38,11 @@ class _ScriptedDevice:
         self.now_s = max(self.now_s, self.busy_until_s)
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise NotRight(f"A number is asked for, and your function returns {type(value).__name__}.")
-    return float(value)
-
-
-@exercise(
-    "The missing wait",
-    right="You wait before the clock starts, so that nobody else's work is in the time, and before it stops, so that "
-    "all of yours is.",
-    hints={
-        "no_wait": "You time how long it takes to queue the work. The device has not done it when your clock stops. "
-        "Which argument lets you wait for it?",
-        "waits_too_early": "You wait, but the clock stops before the new work is done. Between which two lines does "
-        "the wait belong?",
-        "leftovers": "Your time holds work that was queued before you started. What must be true of the device when "
-        "the clock starts?",
-    },
-)
+@exercise
 def check_missing_wait(answer: Any) -> str | None:
     """Examine ``time_one_call(fn, synchronize, clock)``: seconds that the device needs for one call."""
     device = _ScriptedDevice()
-    seconds = _number(ask(answer, device.launch, device.synchronize, device.clock))
+    seconds = number(ask(answer, device.launch, device.synchronize, device.clock))
     truth = device.LAUNCH_S + device.WORK_S
     if math.isclose(seconds, truth, rel_tol=0.02):
         return None
@@ -98,40 +80,27 @@ class _ScriptedCalls:
         self.durations_s.append(duration)
 
 
-@exercise(
-    "The expensive first call",
-    right="Slow first calls are outside of your time, and neither a spike nor a lucky call decides it.",
-    hints={
-        "counts_first_calls": "The first calls are in your average: compiling, loading, choosing algorithms. A user "
-        "pays that once. What should happen before the clock starts?",
-        "one_warm_up": "One warm-up call is not enough here: the second one is slow too, as with a recompilation. How"
-        " can you tell when the calls are steady?",
-        "mean": "A neighbour disturbed a few calls, and they pulled your mean up. Which average does not care how far"
-        " out an outlier is?",
-        "fastest": "The fastest call is not the usual one. You promise your users a time that most calls miss. Which "
-        "value has half of the calls on either side?",
-    },
-)
+@exercise
 def check_first_call(answer: Any) -> str | None:
     """Examine ``usual_seconds(fn, clock)``: seconds of a usual call in the steady state."""
     calls = _ScriptedCalls()
-    seconds = _number(ask(answer, calls.call, calls.clock))
-    made = calls.durations_s
-    if len(made) < 3:
-        raise NotRight(f"You called the function {len(made)} times. Even a steady state has to be reached first.")
+    seconds = number(ask(answer, calls.call, calls.clock))
+    durations = calls.durations_s
+    if len(durations) < 3:
+        raise NotRight(f"You called the function {len(durations)} times. Even a steady state has to be reached first.")
     if math.isclose(seconds, 1.0, rel_tol=0.03):
         return None
 
     def says(value: float) -> bool:
         return math.isclose(seconds, value, rel_tol=1e-6)
 
-    if says(statistics.fmean(made)):
+    if says(statistics.fmean(durations)):
         return "counts_first_calls"
-    if says(statistics.fmean(made[1:])):
+    if says(statistics.fmean(durations[1:])):
         return "one_warm_up"
-    if any(says(statistics.fmean(made[skip:])) for skip in range(2, len(made))):
+    if any(says(statistics.fmean(durations[skip:])) for skip in range(2, len(durations))):
         return "mean"
-    if says(min(made)):
+    if says(min(durations)):
         return "fastest"
     raise NotRight(f"A usual call takes 1 s on the scripted clock, and your function says {seconds:g} s.")
 
@@ -159,22 +128,11 @@ class _ScriptedMemory:
         return write
 
 
-@exercise(
-    "First touch",
-    right="Both sides write to memory that was touched before, so that the ratio is that of the writing alone.",
-    hints={
-        "first_pays": "Both sides share a buffer, and the side that comes first pays for its pages. Swap the two "
-        "lines in your mind: does the winner change?",
-        "both_pay": "Each side has a buffer of its own now, which is fair, but both times hold the first touch of the"
-        " pages. It hides most of the difference. How do you get it out of both?",
-        "allocates_inside": "The allocation is between your two clock readings. Is it part of the question?",
-        "upside_down": "Your ratio is upside down: it says how many times as long A takes. The question is about B.",
-    },
-)
+@exercise
 def check_first_touch(answer: Any) -> str | None:
     """Examine ``relative_cost(allocate, write_a, write_b, clock)``: how many times as long B takes to write as A."""
     memory = _ScriptedMemory()
-    ratio = _number(
+    ratio = number(
         ask(answer, memory.allocate, memory.writer(memory.A_S), memory.writer(memory.B_S), memory.clock),
     )
     truth = memory.B_S / memory.A_S
@@ -193,19 +151,7 @@ def check_first_touch(answer: Any) -> str | None:
     raise NotRight(f"B takes {truth:g} times as long as A to write, and your function says {ratio:g}.")
 
 
-@exercise(
-    "The dead result",
-    right="The result depends on all of the work and leaves the function as a tensor: a compiler must do the work, "
-    "and nobody has to wait for a number.",
-    hints={
-        "all_dead": "Nothing that leaves your function depends on the products, so a compiler drops both. What would "
-        "a caller want from this function?",
-        "half_dead": "Only part of the work is left: a product whose result goes nowhere is dropped. Does what you "
-        "return depend on the second product?",
-        "reads_value": "The work is alive, but you read a number out of a tensor. On a GPU that waits for the device "
-        "in every call, and the wait is in your time. Can you hand out the tensor itself?",
-    },
-)
+@exercise
 def check_dead_result(answer: Any) -> str | None:
     """Examine ``step(x, w)``: two matrix products that survive a compiler's removal of dead code."""
     from torch.fx.experimental.proxy_tensor import make_fx

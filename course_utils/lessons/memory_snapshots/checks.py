@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from course_utils.lessons.answers import NotRight, ask, exercise, listed
+from course_utils.lessons.answers import NotRight, ask, effect, exercise, listed, number
 from course_utils.materials.models import GPT
 from course_utils.measure.machine import environment
 from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
@@ -53,32 +52,7 @@ def _alive_too_long(blocks: _Blocks) -> set[str]:
     return {name for name, _, born, died in blocks if born <= moment <= died}
 
 
-@exercise(
-    "Alive at the peak",
-    right=(
-        "A peak is a moment, not a tensor: you add up what is there at each moment, and then look at who was there at "
-        "the highest."
-    ),
-    hints={
-        "largest": (
-            "You name the largest blocks, or the largest alone. Several small blocks at once can be more than a large "
-            "one. Which moment is the highest?"
-        ),
-        "ever": "You name all blocks that ever were. Some were gone before the peak, and some came after it.",
-        "end": (
-            "You name what is there at the end. That is where you look for a leak. The peak can come earlier, and what "
-            "made it is gone by then."
-        ),
-        "died": (
-            "You count a block at the moment at which it dies. `died` is the moment from which on it is gone: the "
-            "memory may be given to the next one then."
-        ),
-        "later": (
-            "Two moments can be equally high, and then you take the later one. The first of them is asked for: do you "
-            "compare with > or with >=?"
-        ),
-    },
-)
+@exercise
 def check_alive(answer: Any) -> str | None:
     """Asks for several sets of blocks and compares with what a wrong turn gives on all of them."""
     given = []
@@ -147,10 +121,10 @@ def _leaking_trace(line: str, leaked: int) -> tuple[MemoryTrace, tuple[int, ...]
 
 
 def _sizes(trace: MemoryTrace, moment: int) -> dict[str, int]:
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for row in trace.at(moment):
-        found[row.line] = found.get(row.line, 0) + row.size_bytes
-    return found
+        sizes[row.line] = sizes.get(row.line, 0) + row.size_bytes
+    return sizes
 
 
 def _grown(trace: MemoryTrace, before: int, after: int) -> str:
@@ -158,37 +132,17 @@ def _grown(trace: MemoryTrace, before: int, after: int) -> str:
     return max(later, key=lambda line: later[line] - earlier.get(line, 0))
 
 
-@exercise(
-    "Find the leak",
-    right=(
-        "You compare two starts of a step that are both past the first one. Whatever is meant to stay was there at the "
-        "earlier of them already."
-    ),
-    hints={
-        "spike": (
-            "That line makes the largest block at the peak, and gives it back in the same step. A spike is high; a "
-            "leak is what does not come down. At which moments does a step have nothing of its own any more?"
-        ),
-        "largest_left": (
-            "That is the largest memory at the end, and it was there from the beginning: the weights, which no line of "
-            "this call allocated. What *grew*?"
-        ),
-        "grew_once": (
-            "That line's memory came in the first step and stayed as it was, as Adam's state does. A leak grows again "
-            "in the steps after it. Which two moments tell the two apart?"
-        ),
-    },
-)
+@exercise
 def check_leak(answer: Any) -> str | None:
     """Hands out traces that are made by hand, with a leak that is smaller than everything around it."""
     given = []
     for line, leaked in _LEAKS:
         trace, starts = _leaking_trace(line, leaked)
-        said = ask(answer, trace, list(starts))
-        said = getattr(said, "line", said)
-        if not isinstance(said, str):
-            raise NotRight(f"Return the line, a text such as 'train.py:16 step'; you return {type(said).__name__}.")
-        given.append(said)
+        value = ask(answer, trace, list(starts))
+        value = getattr(value, "line", value)
+        if not isinstance(value, str):
+            raise NotRight(f"Return the line, a text such as 'train.py:16 step'; you return {type(value).__name__}.")
+        given.append(value)
     traces = [_leaking_trace(*leak) for leak in _LEAKS]
     if given == [line for line, _ in _LEAKS]:
         return None
@@ -249,37 +203,10 @@ def _weights_after(step: Callable[..., Any]) -> tuple[torch.Tensor, list[str]]:
     return weights, seen
 
 
-@exercise(
-    "Place zero_grad",
-    right=(
-        "No gradient is there while the forward pass builds up its activations, and each step starts from none. Both "
-        "places do it: right after step(), or before the forward pass. After step() also frees them between steps."
-    ),
-    hints={
-        "through_forward": (
-            "The weights come out right, and the last step's gradients are still there while the next forward pass "
-            "runs. They are of no use to anybody by then. Which is the first moment at which nobody needs them?"
-        ),
-        "zeros": (
-            "The gradients are zeros during the forward pass, and zeros take as much memory as numbers. What does "
-            "`set_to_none` change?"
-        ),
-        "no_update": (
-            "The weights do not change as they should: the gradients are gone before `step()` reads them. Between "
-            "which two calls are they needed?"
-        ),
-        "accumulates": (
-            "Each backward pass adds to the gradients of the one before: nothing empties them. That is gradient "
-            "accumulation, and nobody asked for it here."
-        ),
-    },
-)
+@exercise
 def check_step(answer: Any) -> str | None:
     """Runs three steps of a small model and looks at its gradients whenever a forward pass begins."""
-    if not callable(answer):
-        ask(answer)
-    # A step returns nothing, and that is no sign of an untouched cell here.
-    given, seen = _weights_after(lambda *args: ask(lambda: (answer(*args),)))
+    given, seen = _weights_after(functools.partial(effect, answer))
     right, _ = _weights_after(functools.partial(_reference_step, zero=True))
     added, _ = _weights_after(functools.partial(_reference_step, zero=False))
     start = torch.cat([weight.detach().flatten() for weight in _model().parameters()])
@@ -323,40 +250,12 @@ def _state_bytes(model: nn.Module) -> int:
     return sum(value.nbytes for state in optimizer.state.values() for value in state.values())
 
 
-@exercise(
-    "Adam's bytes",
-    right="Two tensors like each weight that is trained, once for each, in its own dtype; and a step counter each.",
-    hints={
-        "one_copy": (
-            "You count one tensor for each weight. Adam keeps two running means: of gradients, and of their squares."
-        ),
-        "frozen": (
-            "You count frozen weights, too. They get no gradient, so `step()` passes them over and makes no state."
-        ),
-        "four_bytes": (
-            "You take 4 bytes for each number. The running means have the dtype of their weight; a model in 16 bits "
-            "has half of that. What does a tensor say about its own bytes?"
-        ),
-        "shared": (
-            "You count a weight twice that two layers share. An optimizer gets each parameter once. Which method of a "
-            "module gives you each parameter once?"
-        ),
-        "no_counters": (
-            "Nearly: each weight's state also has a counter of its steps, a float32 tensor of one number. Small, but "
-            "the trace counts to the byte."
-        ),
-    },
-)
+@exercise
 def check_state_bytes(answer: Any) -> str | None:
     """Compares with the state of a real AdamW, on a model with two dtypes, frozen and shared weights."""
     given = []
     for model in (_model(), _part_frozen()):
-        value = ask(answer, model)
-        if isinstance(value, torch.Tensor) and value.ndim == 0:
-            value = value.item()
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise NotRight(f"A number of bytes is asked for, and you return {type(value).__name__}.")
-        given.append(int(value) if isinstance(value, numbers.Integral) else float(value))
+        given.append(number(ask(answer, model), "A number of bytes"))
     # Models of their own: an answer may change the one that it gets.
     expected = [_state_bytes(_model()), _state_bytes(_part_frozen())]
     if given == expected:
@@ -367,8 +266,8 @@ def check_state_bytes(answer: Any) -> str | None:
         if given[1] in (wrong, wrong - 4 * len(_trained(model))):
             return key
     raise NotRight(
-        f"For a model whose AdamW state takes {expected[1]:,} bytes, you say {given[1]:,}. Make a small model, take "
-        "one step, and look into `optimizer.state`."
+        f"For a model whose AdamW state takes {expected[1]:,} bytes, you say {given[1]:,.12g}. Make a small model, "
+        "take one step, and look into `optimizer.state`."
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from course_utils.records.memory_pictures import KIND_COLOURS
 from course_utils.show.canvas import ResultFigure
-from course_utils.show.memory_figures import KIND_COLOURS
-from course_utils.show.shapes import EDGE, INK, NOTE, canvas
+from course_utils.show.shapes import INK, NOTE, Pen
 
 # Of each kind, from the bottom to the top: its height in inches at each of these places.
 _X_IN = (0.75, 3.1, 5.3, 5.32, 6.35, 6.37, 7.2)
@@ -19,30 +19,26 @@ _FLOOR_IN = 0.62
 
 
 def anatomy_of_a_step() -> ResultFigure:
-    """Draw a step's memory by kind, and three places for ``zero_grad``. Heights are not measured.
-
-    Returns:
-        A figure that shows itself.
-    """
+    """Draw a step's memory by kind, and three places for ``zero_grad``. Heights are not measured."""
     width, height = 8.0, 4.1
-    fig, ax = canvas(width, height)
+    pen = Pen(width, height)
     low = [_FLOOR_IN] * len(_X_IN)
     for kind, heights in _HEIGHTS.items():
         high = [a + b for a, b in zip(low, heights, strict=True)]
-        ax.fill_between(_X_IN, low, high, color=KIND_COLOURS[kind], lw=0)
+        pen.ax.fill_between(_X_IN, low, high, color=KIND_COLOURS[kind], lw=0)
         low = high
     inside = {"ha": "center", "va": "center", "fontsize": 10, "weight": "bold"}
-    ax.text(4.75, 0.83, "weights: always there", color="white", **inside)
-    ax.text(4.75, 1.34, "optimizer state: from the first step() on", color=INK, **inside)
-    ax.text(2.35, 2.0, "activations", color="white", **inside)
-    ax.text(5.84, 1.86, "gradients", color=INK, **inside)
-    ax.text(5.84, 2.25, "temporaries", color=INK, **inside)
+    pen.ax.text(4.75, 0.83, "weights: always there", color="white", **inside)
+    pen.ax.text(4.75, 1.34, "optimizer state: from the first step() on", color=INK, **inside)
+    pen.ax.text(2.35, 2.0, "activations", color="white", **inside)
+    pen.ax.text(5.84, 1.86, "gradients", color=INK, **inside)
+    pen.ax.text(5.84, 2.25, "temporaries", color=INK, **inside)
 
     top = height - 0.28
     for start, end, name in ((0.75, 3.08, "forward"), (3.12, 5.29, "backward"), (5.33, 6.36, "step()")):
-        ax.fill_between([start, end], top - 0.13, top + 0.13, color="#E8E8E8", lw=0)
-        ax.text((start + end) / 2, top, name, ha="center", va="center", fontsize=10, color=INK)
-    ax.annotate(
+        pen.ax.fill_between([start, end], top - 0.13, top + 0.13, color="#E8E8E8", lw=0)
+        pen.write((start + end) / 2, top, name, size=10, ha="center")
+    pen.ax.annotate(
         "about here is the peak:\nall activations, hardly a gradient",
         xy=(3.1, 3.17),
         xytext=(4.85, 3.2),
@@ -53,17 +49,16 @@ def anatomy_of_a_step() -> ResultFigure:
         arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1},
     )
     for x, letter in ((0.75, "A"), (3.1, "B"), (6.36, "C")):
-        ax.plot([x, x], [_FLOOR_IN - 0.08, top - 0.18], color=INK, lw=1, ls=(0, (2, 2)))
-        ax.text(x, _FLOOR_IN - 0.2, letter, ha="center", va="center", fontsize=10.5, weight="bold", color=INK)
-    ax.annotate("", xy=(0.6, top), xytext=(0.6, _FLOOR_IN), arrowprops={"arrowstyle": "-|>", "color": EDGE, "lw": 1})
-    ax.text(0.36, 2.1, "memory", rotation=90, ha="center", va="center", fontsize=9.5, color=NOTE)
-    ax.text(0.75, 0.15, "A, B, C: places for zero_grad()", fontsize=9.5, color=INK, va="center")
-    ax.text(width - 0.15, 0.15, "time (a sketch, not measured)", fontsize=9, color=NOTE, ha="right", va="center")
-    fig.alt = (
+        pen.ax.plot([x, x], [_FLOOR_IN - 0.08, top - 0.18], color=INK, lw=1, ls=(0, (2, 2)))
+        pen.write(x, _FLOOR_IN - 0.2, letter, size=10.5, ha="center", weight="bold")
+    pen.axis((0.6, _FLOOR_IN), (0.6, top), lw=1)
+    pen.write(0.36, 2.1, "memory", NOTE, ha="center", rotation=90)
+    pen.write(0.75, 0.15, "A, B, C: places for zero_grad()")
+    pen.write(width - 0.15, 0.15, "time (a sketch, not measured)", NOTE, 9, ha="right")
+    return pen.described(
         "A sketch of the memory of one training step, as stacked areas. Weights and optimizer state lie below and stay "
         "the same. Activations grow during the forward pass and shrink during the backward pass, while gradients grow "
         "from nothing. In step() activations are gone, gradients are all there, and temporaries are added. The peak is "
         "about where the forward pass ends and the backward pass begins. Three places for zero_grad are marked: A "
         "before the forward pass, B between forward and backward, C after step()."
     )
-    return fig

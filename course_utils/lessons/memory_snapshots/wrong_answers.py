@@ -47,31 +47,21 @@ def grew_since_the_start(trace, starts):
     return (lines_at(trace, trace.moments - 1) - lines_at(trace, 0)).most_common(1)[0][0]
 
 
-def before_backward(model, optimizer, tokens, targets):
-    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+def step(place, **options):
+    """A training step with ``zero_grad`` at a place, or nowhere."""
 
+    def step(model, optimizer, tokens, targets):
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), targets)
+        if place == "before backward":
+            optimizer.zero_grad()
+        loss.backward()
+        if place == "before step":
+            optimizer.zero_grad()
+        optimizer.step()
+        if place == "after step":
+            optimizer.zero_grad(**options)
 
-def keeps_zeros(model, optimizer, tokens, targets):
-    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=False)
-
-
-def before_step(model, optimizer, tokens, targets):
-    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets)
-    loss.backward()
-    optimizer.zero_grad()
-    optimizer.step()
-
-
-def nowhere(model, optimizer, tokens, targets):
-    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets)
-    loss.backward()
-    optimizer.step()
+    return step
 
 
 def trained(model):
@@ -92,10 +82,10 @@ WRONG = {
         "grew_once": grew_since_the_start,
     },
     "check_step": {
-        "through_forward": before_backward,
-        "zeros": keeps_zeros,
-        "no_update": before_step,
-        "accumulates": nowhere,
+        "through_forward": step("before backward"),
+        "zeros": step("after step", set_to_none=False),
+        "no_update": step("before step"),
+        "accumulates": step("nowhere"),
     },
     "check_state_bytes": {
         "one_copy": lambda model: sum(weight.nbytes + 4 for weight in trained(model)),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from course_utils.lessons.answers import NotAnswered, NotRight, ask, exercise
+from course_utils.lessons.answers import NotAnswered, NotRight, ask, exercise, number
 
 # Bytes for each parameter: weights, gradients, AdamW's two moments, and further copies of all weights.
 _PARTS = {
@@ -22,31 +22,16 @@ _RECIPES = tuple(_PARTS)
 def _bytes_each(without: str = "") -> tuple[int, ...]:
     """Bytes for each parameter by recipe, right or with a part forgotten."""
     drop = {"gradients": 1, "copies": 3}.get(without)
-    found = []
+    sizes = []
     for parts in _PARTS.values():
         kept = [size for index, size in enumerate(parts) if index != drop]
         if without == "one moment":
             kept[2] //= 2
-        found.append(sum(kept))
-    return tuple(found)
+        sizes.append(sum(kept))
+    return tuple(sizes)
 
 
-@exercise(
-    "How many bytes?",
-    right="Autocast adds a copy of the weights; what it saves is activations. Master weights are back at 16 bytes.",
-    hints={
-        "halves_all": (
-            "Under autocast you count everything at half its size. Which dtype do model.parameters() have in the "
-            "smallest example, and which one does AdamW take for its moments?"
-        ),
-        "no_copies": (
-            "You leave out a copy of the weights: the one that autocast casts and the backward pass still needs, and "
-            "the fp32 one that the optimizer of the last recipe keeps. How many bytes has each?"
-        ),
-        "one_moment": "AdamW keeps two running averages for each weight: of the gradient, and of its square.",
-        "no_gradients": "You leave out the gradients. When the optimizer steps, there is one for each weight.",
-    },
-)
+@exercise
 def check_state_bytes(answer: Any) -> str | None:
     """Compares bytes by recipe with what is right, and with what people forget."""
     counts = (1, 1000, 124_000_000)
@@ -60,17 +45,17 @@ def check_state_bytes(answer: Any) -> str | None:
         if not all(math.isclose(value, each[0], rel_tol=1e-6) for value in each):
             raise NotRight(f"For {recipe!r}, twice as many parameters do not need twice the bytes in your answer.")
         given[recipe] = each[0]
-    found = tuple(round(value, 3) for value in given.values())
-    if found == _bytes_each():
+    sizes = tuple(round(value, 3) for value in given.values())
+    if sizes == _bytes_each():
         return None
-    if found[1] == found[0] / 2 or found[1] == 8:
+    if sizes[1] == sizes[0] / 2 or sizes[1] == 8:
         return "halves_all"
-    if all(value in both for value, *both in zip(found, _bytes_each(), _bytes_each("copies"), strict=True)):
+    if all(value in both for value, *both in zip(sizes, _bytes_each(), _bytes_each("copies"), strict=True)):
         return "no_copies"  # all of them, or only one recipe's
     for key, forgotten in (("one_moment", "one moment"), ("no_gradients", "gradients")):
-        if found == _bytes_each(forgotten):
+        if sizes == _bytes_each(forgotten):
             return key
-    wrong = next(recipe for recipe, value, right in zip(_RECIPES, found, _bytes_each(), strict=True) if value != right)
+    wrong = next(recipe for recipe, value, right in zip(_RECIPES, sizes, _bytes_each(), strict=True) if value != right)
     much = "much" if given[wrong] > sum(_PARTS[wrong]) else "little"
     raise NotRight(
         f"For {wrong!r} you return {given[wrong]:g} bytes for each parameter, and that is too {much}. Write down "
@@ -79,18 +64,11 @@ def check_state_bytes(answer: Any) -> str | None:
 
 
 def _bytes(value: Any, recipe: str) -> float:
-    """A learner's number, of whatever type."""
-    try:
-        number = math.nan if isinstance(value, bool | str | bytes) else float(value)
-    except OverflowError:
-        number = math.inf
-    except (TypeError, ValueError, RuntimeError):
-        number = math.nan
-    if math.isnan(number):
-        raise NotRight(f"A number is asked for, and for {recipe!r} you return {type(value).__name__}.")
-    if not 0 < number < math.inf:
-        raise NotRight(f"For {recipe!r} you return {number:g}. Bytes are positive, and there is an end to them.")
-    return number
+    """A learner's number, which must be one of bytes."""
+    size = number(value)
+    if not 0 < size < math.inf:
+        raise NotRight(f"For {recipe!r} you return {size:g}. Bytes are positive, and there is an end to them.")
+    return size
 
 
 class _Watched(torch.amp.GradScaler):
@@ -137,9 +115,7 @@ class _Run:
 def _plain_weights(limit: float = 1.0, divisor: float = 1.0) -> tuple[torch.Tensor, list[float]]:
     """Weights after three steps without a scaler, and the norms of their gradients.
 
-    Args:
-        limit: the norm that gradients are clipped to.
-        divisor: what the clipped gradients are divided by: 1024 is what clipping before unscaling does.
+    Gradients are clipped to ``limit``, then divided by ``divisor``: 1024 is what clipping before unscaling does.
     """
     run, norms = _Run(), []
     for _ in range(3):
@@ -152,29 +128,7 @@ def _plain_weights(limit: float = 1.0, divisor: float = 1.0) -> tuple[torch.Tens
     return run.weights(), norms
 
 
-@exercise(
-    "Mend the scaled step",
-    right="Scale, backward, unscale, clip, step, update: the threshold meets true gradients, and the scale can adapt.",
-    hints={
-        "no_scaling": (
-            "The loss that you call backward() on is not scaled, so small fp16 gradients are lost before anybody looks "
-            "at them. Which method of the scaler gives you the loss to start from?"
-        ),
-        "own_step": (
-            "You call the optimizer's step yourself. It takes the gradients as they are, scaled or not finite. Who "
-            "divides by the scale, and who leaves a step out?"
-        ),
-        "clips_scaled": (
-            "When you clip, the gradients still carry the scale: the norm is too large by that factor, and clipping "
-            "makes nearly nothing of them. What has to come between backward() and clipping?"
-        ),
-        "no_update": (
-            "Nobody tells the scaler that a step is over: the scale can neither grow nor back off, and the scaler "
-            "refuses to take the next step. Which call is missing at the end?"
-        ),
-        "no_clipping": "The steps are longer than they may be: gradients are to be clipped to a norm of 1.",
-    },
-)
+@exercise
 def check_scaled_step(answer: Any) -> str | None:
     """Trains a small model with the answer, and with a step that overflows."""
     run, norms = _Run(), []
@@ -186,12 +140,7 @@ def check_scaled_step(answer: Any) -> str | None:
         return _broken_off(run, problem)
     if key := _order(run):
         return key
-    try:
-        given = [float(norm) for norm in norms]
-    except (TypeError, ValueError, RuntimeError):
-        raise NotRight(
-            f"Return the norm of the gradients before clipping, as a number; you return {type(norms[0]).__name__}."
-        ) from None
+    given = [number(norm, "The norm of the gradients before clipping, as a number,") for norm in norms]
     expected, true = _plain_weights()
     norm_is_true = all(math.isclose(one, other, rel_tol=1e-4) for one, other in zip(given, true, strict=True))
     if not _same(run, expected):
@@ -268,35 +217,10 @@ _NEGATIVE, _LAST, _TINY = 2, 4, 6
 _ALL_TINY = "In this case all gradients are below fp16's smallest number: look for the largest one in fp32."
 
 
-@exercise(
-    "The largest scale",
-    right="The largest gradient decides how far you can go. Whether the smallest then survives, nobody has promised.",
-    hints={
-        "overflows": (
-            "With your scale the largest gradient becomes infinite in fp16, and the scaler would leave the step out. "
-            "The largest number of fp16 is 65504, so 65536 is already too large."
-        ),
-        "too_small": (
-            "Nothing overflows, but twice your scale would not overflow either, and would save smaller gradients. What "
-            "limits the scale: the largest gradient, or the smallest?"
-        ),
-        "not_a_power": (
-            "Your scale is no power of two. Then scaling rounds: only powers of two leave the mantissa alone. Which "
-            "power is the last one below your limit?"
-        ),
-        "signs": (
-            "One of the hidden gradients is large and negative, and it overflows. Overflow has two ends: what do you "
-            "compare?"
-        ),
-        "one_tensor": (
-            "With your scale a gradient of a later tensor becomes infinite. The scale is one for all of them: have you "
-            "looked at the whole list?"
-        ),
-    },
-)
+@exercise
 def check_largest_scale(answer: Any) -> str | None:
     """Tries the scale on gradients with a wide range, and with the largest one negative."""
-    found = []
+    ratios = []
     for index, (lists, right) in enumerate(_SCALES):
         try:
             given = ask(answer, [torch.tensor(values) for values in lists])
@@ -304,21 +228,16 @@ def check_largest_scale(answer: Any) -> str | None:
             if index == _TINY:
                 raise NotRight(f"{problem}. {_ALL_TINY}") from problem
             raise
-        try:
-            scale = float(given)
-        except OverflowError:
-            scale = math.inf
-        except (TypeError, ValueError, RuntimeError):
-            raise NotRight(f"A number is asked for, and you return {type(given).__name__}.") from None
+        scale = number(given)
         if not (math.isfinite(scale) and scale > 0):
             more = f" {_ALL_TINY}" if index == _TINY else ""
             raise NotRight(f"A scale is a positive, finite number, and you return {scale:g}.{more}")
-        found.append(scale / right)
+        ratios.append(scale / right)
     for key, index in (("signs", _NEGATIVE), ("one_tensor", _LAST)):
-        if found[index] > 1 and all(ratio == 1 for other, ratio in enumerate(found) if other != index):
+        if ratios[index] > 1 and all(ratio == 1 for other, ratio in enumerate(ratios) if other != index):
             return key
-    if any(math.frexp(ratio)[0] != 0.5 for ratio in found):
+    if any(math.frexp(ratio)[0] != 0.5 for ratio in ratios):
         return "not_a_power"
-    if any(ratio > 1 for ratio in found):
+    if any(ratio > 1 for ratio in ratios):
         return "overflows"
-    return "too_small" if any(ratio < 1 for ratio in found) else None
+    return "too_small" if any(ratio < 1 for ratio in ratios) else None

@@ -6,59 +6,31 @@ import torch
 from torch import nn
 
 
-def halves_all(parameters, recipe):
-    return parameters * {"fp32": 16, "autocast": 8, "bf16 weights": 8, "master weights": 16}[recipe]
+def bytes_each(fp32, autocast, bf16, master):
+    each = {"fp32": fp32, "autocast": autocast, "bf16 weights": bf16, "master weights": master}
+    return lambda parameters, recipe: parameters * each[recipe]
 
 
-def no_copies(parameters, recipe):
-    return parameters * {"fp32": 16, "autocast": 16, "bf16 weights": 8, "master weights": 12}[recipe]
+def step(*, scales=True, unscales=False, scalers_step=True, updates=True, clips=True):
+    """A training step with something wrong."""
 
+    def scaled_step(loss, model, optimizer, scaler):
+        (scaler.scale(loss) if scales else loss).backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+        if clips:
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        else:
+            norm = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+        if scalers_step:
+            scaler.step(optimizer)
+        else:
+            optimizer.step()
+        if updates:
+            scaler.update()
+        return norm
 
-def one_moment(parameters, recipe):
-    return parameters * {"fp32": 12, "autocast": 14, "bf16 weights": 6, "master weights": 12}[recipe]
-
-
-def no_gradients(parameters, recipe):
-    return parameters * {"fp32": 12, "autocast": 14, "bf16 weights": 6, "master weights": 14}[recipe]
-
-
-def no_scaling(loss, model, optimizer, scaler):
-    loss.backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return norm
-
-
-def own_step(loss, model, optimizer, scaler):
-    scaler.scale(loss).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return norm
-
-
-def clips_scaled(loss, model, optimizer, scaler):
-    scaler.scale(loss).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
-    return norm
-
-
-def no_update(loss, model, optimizer, scaler):
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    return norm
-
-
-def no_clipping(loss, model, optimizer, scaler):
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    norm = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
-    scaler.step(optimizer)
-    scaler.update()
-    return norm
+    return scaled_step
 
 
 def fits_65536(gradients):
@@ -86,17 +58,17 @@ def looks_at_one_tensor(gradients):
 
 WRONG = {
     "check_state_bytes": {
-        "halves_all": halves_all,
-        "no_copies": no_copies,
-        "one_moment": one_moment,
-        "no_gradients": no_gradients,
+        "halves_all": bytes_each(16, 8, 8, 16),
+        "no_copies": bytes_each(16, 16, 8, 12),
+        "one_moment": bytes_each(12, 14, 6, 12),
+        "no_gradients": bytes_each(12, 14, 6, 14),
     },
     "check_scaled_step": {
-        "no_scaling": no_scaling,
-        "own_step": own_step,
-        "clips_scaled": clips_scaled,
-        "no_update": no_update,
-        "no_clipping": no_clipping,
+        "no_scaling": step(scales=False, scalers_step=False, updates=False),
+        "own_step": step(scalers_step=False, updates=False),
+        "clips_scaled": step(),
+        "no_update": step(unscales=True, updates=False),
+        "no_clipping": step(unscales=True, clips=False),
     },
     "check_largest_scale": {
         "overflows": fits_65536,

@@ -2,26 +2,8 @@
 
 from __future__ import annotations
 
-from matplotlib.patches import FancyBboxPatch
-
 from course_utils.show.canvas import ResultFigure
-from course_utils.show.shapes import (
-    BLUE,
-    BLUE_INK,
-    EDGE,
-    FAINT,
-    INK,
-    NOTE,
-    ORANGE,
-    ORANGE_INK,
-    PALE_BLUE,
-    PALE_GREEN,
-    PLAIN,
-    arrow,
-    box,
-    canvas,
-    rounded,
-)
+from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, INK, NOTE, ORANGE, ORANGE_INK, PALE_BLUE, PALE_GREEN, Pen
 
 
 def ways_to_a_tensor() -> ResultFigure:
@@ -35,47 +17,44 @@ def ways_to_a_tensor() -> ResultFigure:
         True
     """
     width, height = 8.0, 4.5
-    fig, ax = canvas(width, height)
+    pen = Pen(width, height)
     for x, w, name in ((0.12, 5.0, "Main memory"), (6.05, 1.83, "GPU memory")):
-        ax.add_patch(FancyBboxPatch((x, 0.12), w, height - 0.56, boxstyle=rounded(0.08), fc=FAINT, ec="none"))
-        ax.text(x + 0.1, height - 0.31, name, fontsize=10.5, color=INK, weight="bold", va="center")
-    ax.text(5.585, height - 0.31, "the link", fontsize=9.5, color=NOTE, va="center", ha="center")
+        pen.area(x, 0.12, w, height - 0.56)
+        pen.write(x + 0.1, height - 0.31, name, size=10.5, weight="bold")
+    pen.write(5.585, height - 0.31, "the link", NOTE, ha="center")
     for x in (5.27, 5.9):
-        ax.plot([x, x], [0.2, height - 0.52], color=EDGE, lw=1, ls=":")
+        pen.ax.plot([x, x], [0.2, height - 0.52], color=EDGE, lw=1, ls=":")
     moved, made, meta = 2.72, 1.42, 0.27
     for y, code, rest in (
         (moved, 'torch.rand(n).to("cuda")', "made here, then moved"),
         (made, 'torch.rand(n, device="cuda")', "made there"),
         (meta, 'torch.rand(n, device="meta")', "made nowhere"),
     ):
-        ax.text(0.27, y + 0.9, code, fontsize=9.5, color=INK, va="center", family="monospace")
-        ax.text(2.95, y + 0.9, rest, fontsize=10, color=INK, va="center", style="italic")
+        pen.write(0.27, y + 0.9, code, family="monospace")
+        pen.write(2.95, y + 0.9, rest, size=10, style="italic")
 
-    box(ax, 0.27, moved, 1.62, 0.68, "the CPU draws\nn numbers", PLAIN)
-    box(ax, 3.3, moved, 1.62, 0.68, "staging buffer\nof the driver", PALE_BLUE)
-    box(ax, 6.2, moved, 1.53, 0.68, "n numbers", PALE_GREEN)
-    arrow(ax, (1.95, moved + 0.34), (3.26, moved + 0.34), ORANGE, "--")
-    ax.text(2.6, moved + 0.46, "copy 1: CPU", fontsize=9.5, color=ORANGE_INK, ha="center", va="bottom")
-    arrow(ax, (4.98, moved + 0.34), (6.16, moved + 0.34), BLUE)
-    ax.text(5.585, moved + 0.46, "copy 2", fontsize=9.5, color=BLUE_INK, ha="center", va="bottom")
-    ax.text(2.6, moved + 0.18, "Python waits", fontsize=9.5, color=ORANGE_INK, ha="center", va="top")
+    pen.box(0.27, moved, 1.62, 0.68, "the CPU draws\nn numbers")
+    pen.box(3.3, moved, 1.62, 0.68, "staging buffer\nof the driver", PALE_BLUE)
+    pen.box(6.2, moved, 1.53, 0.68, "n numbers", PALE_GREEN)
+    pen.arrow((1.95, moved + 0.34), (3.26, moved + 0.34), ORANGE, "--")
+    pen.write(2.6, moved + 0.46, "copy 1: CPU", ORANGE_INK, va="bottom", ha="center")
+    pen.arrow((4.98, moved + 0.34), (6.16, moved + 0.34), BLUE)
+    pen.write(5.585, moved + 0.46, "copy 2", BLUE_INK, va="bottom", ha="center")
+    pen.write(2.6, moved + 0.18, "Python waits", ORANGE_INK, va="top", ha="center")
 
-    box(ax, 0.27, made, 1.62, 0.68, "the CPU starts\na kernel", PLAIN)
-    box(ax, 6.2, made, 1.53, 0.68, "the kernel draws\nn numbers", PALE_GREEN)
-    arrow(ax, (1.95, made + 0.34), (6.16, made + 0.34), BLUE, ":", width=2)
-    ax.text(
-        3.6, made + 0.44, "only the order crosses the link;", fontsize=9.5, color=BLUE_INK, ha="center", va="bottom"
-    )
-    ax.text(3.6, made + 0.22, "Python goes on at once", fontsize=9.5, color=BLUE_INK, ha="center", va="top")
+    pen.box(0.27, made, 1.62, 0.68, "the CPU starts\na kernel")
+    pen.box(6.2, made, 1.53, 0.68, "the kernel draws\nn numbers", PALE_GREEN)
+    pen.arrow((1.95, made + 0.34), (6.16, made + 0.34), BLUE, ":", width=2)
+    pen.write(3.6, made + 0.44, "only the order crosses the link;", BLUE_INK, va="bottom", ha="center")
+    pen.write(3.6, made + 0.22, "Python goes on at once", BLUE_INK, va="top", ha="center")
 
-    ax.add_patch(FancyBboxPatch((0.27, meta), 1.62, 0.68, boxstyle=rounded(0.06), fc="white", ec=EDGE, lw=1, ls="--"))
+    pen.area(0.27, meta, 1.62, 0.68, 0.06, fc="white", ec=EDGE, lw=1, ls="--")
     label = {"fontsize": 10, "color": INK, "ha": "center", "va": "center", "weight": "bold", "linespacing": 1.3}
-    ax.text(1.08, meta + 0.34, "shape, dtype,\nstrides", **label)
-    ax.text(2.1, meta + 0.34, "no memory, no numbers, no kernel", fontsize=9.5, color=NOTE, va="center")
-    fig.alt = (
+    pen.ax.text(1.08, meta + 0.34, "shape, dtype,\nstrides", **label)
+    pen.write(2.1, meta + 0.34, "no memory, no numbers, no kernel", NOTE)
+    return pen.described(
         "Three ways to a new tensor. Made here, then moved: the CPU draws the numbers into main memory, copies them "
         "into the driver's staging buffer, and from there they cross the link into GPU memory, while Python waits. "
         "Made there: the CPU starts a kernel that draws the numbers in GPU memory; only the order crosses the link. "
         "Made on meta: shape, dtype and strides, and no memory at all."
     )
-    return fig

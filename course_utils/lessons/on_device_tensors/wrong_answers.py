@@ -4,29 +4,9 @@ import numpy as np
 import torch
 
 
-def names_cuda(images, scale):
-    return images + scale * torch.randn(images.shape).cuda()
-
-
-def leaves_noise_on_cpu(images, scale):
-    return images + scale * torch.randn(images.shape)
-
-
-def moves_the_noise(images, scale):
-    return images + scale * torch.randn(images.shape, dtype=images.dtype).to(images.device)
-
-
-def forgets_the_dtype(images, scale):
-    return images + scale * torch.randn(images.shape, device=images.device)
-
-
 def fetches_the_images(images, scale):
     noisy = images.cpu() + scale * torch.randn(images.shape)
     return noisy.to(images.device)
-
-
-def adds_in_place(images, scale):
-    return images.add_(scale * torch.randn_like(images))
 
 
 def builds_it_for_real(make_model, checkpoint, device):
@@ -40,59 +20,28 @@ def on_meta(make_model):
         return make_model()
 
 
-def only_assigns(make_model, checkpoint, device):
-    model = on_meta(make_model)
-    model.load_state_dict(checkpoint, assign=True)
-    model.tie_weights()
-    return model
-
-
-def forgets_to_load(make_model, checkpoint, device):
-    model = on_meta(make_model).to_empty(device=device)
-    model.tie_weights()
-    model.reset_buffers()
-    return model
-
-
-def forgets_the_buffer(make_model, checkpoint, device):
-    model = on_meta(make_model).to_empty(device=device)
-    model.load_state_dict(checkpoint)
-    model.tie_weights()
-    return model
-
-
-def forgets_to_tie(make_model, checkpoint, device):
-    model = on_meta(make_model).to_empty(device=device)
-    model.load_state_dict(checkpoint)
-    model.reset_buffers()
-    return model
-
-
-def moves_it_off_meta(make_model, checkpoint, device):
-    model = on_meta(make_model).to(device)
-    model.load_state_dict(checkpoint)
-    model.tie_weights()
-    model.reset_buffers()
-    return model
-
-
-def names_the_cpu(make_model, checkpoint, device):
-    model = on_meta(make_model).to_empty(device="cpu")
-    model.load_state_dict(checkpoint)
-    model.tie_weights()
-    model.reset_buffers()
-    return model
-
-
-def draws_for_nothing(make_model, checkpoint, device):
-    model = on_meta(make_model).to_empty(device=device)
+def reset_layers(model):
     for module in model.modules():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
-    model.load_state_dict(checkpoint)
-    model.tie_weights()
-    model.reset_buffers()
-    return model
+
+
+def loading(*, place=lambda model, device: model.to_empty(device=device), assign=False, leave_out="", resets=False):
+    """Loads as one should, with another place, or with a step left out or added."""
+
+    def load_decoder(make_model, checkpoint, device):
+        model = place(on_meta(make_model), device)
+        if resets:
+            reset_layers(model)
+        if leave_out != "load":
+            model.load_state_dict(checkpoint, assign=assign)
+        if leave_out != "tie":
+            model.tie_weights()
+        if leave_out != "buffer":
+            model.reset_buffers()
+        return model
+
+    return load_decoder
 
 
 def labels_of(labels):
@@ -106,12 +55,12 @@ def scales_the_features(features, labels):
 
 WRONG = {
     "check_add_noise": {
-        "names_device": names_cuda,
-        "stays_here": leaves_noise_on_cpu,
-        "moved": moves_the_noise,
+        "names_device": lambda images, scale: images + scale * torch.randn(images.shape).cuda(),
+        "stays_here": lambda images, scale: images + scale * torch.randn(images.shape),
+        "moved": lambda images, scale: images + scale * torch.randn(images.shape).to(images),
         "fetches": fetches_the_images,
-        "other_dtype": forgets_the_dtype,
-        "in_place": adds_in_place,
+        "other_dtype": lambda images, scale: images + scale * torch.randn(images.shape, device=images.device),
+        "in_place": lambda images, scale: images.add_(scale * torch.randn_like(images)),
     },
     "check_as_tensors": {
         "elsewhere": lambda features, labels: (torch.from_numpy(features).to("meta"), labels_of(labels)),
@@ -123,12 +72,12 @@ WRONG = {
     },
     "check_load_decoder": {
         "built_for_real": builds_it_for_real,
-        "on_meta": only_assigns,
-        "moves_meta": moves_it_off_meta,
-        "other_device": names_the_cpu,
-        "draws": draws_for_nothing,
-        "never_loaded": forgets_to_load,
-        "empty_buffer": forgets_the_buffer,
-        "untied": forgets_to_tie,
+        "on_meta": loading(place=lambda model, device: model, assign=True, leave_out="buffer"),
+        "moves_meta": loading(place=lambda model, device: model.to(device)),
+        "other_device": loading(place=lambda model, device: model.to_empty(device="cpu")),
+        "draws": loading(resets=True),
+        "never_loaded": loading(leave_out="load"),
+        "empty_buffer": loading(leave_out="buffer"),
+        "untied": loading(leave_out="tie"),
     },
 }

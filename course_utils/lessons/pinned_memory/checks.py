@@ -8,37 +8,16 @@ from typing import Any, ClassVar
 
 import torch
 
-from course_utils.lessons.answers import NotRight, ask, exercise, listed
+from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, listed, number, recognise
 
 # (compute, staging, transfer) in seconds: a step bound by its computation, one bound by its copies, one in between.
 _STEPS = ((0.1, 0.002, 0.001), (0.001, 0.006, 0.003), (0.01, 0.02, 0.01))
 
 
-@exercise(
-    "Is it worth it?",
-    right="The transfer stays, so the step gets faster by the share that the staging copy had in it, and by no more.",
-    hints={
-        "whole_copy": (
-            "Your formula drops the staging copy and the transfer. With pinned memory the bytes still have to cross "
-            "the link to the GPU. Which of the two copies goes away?"
-        ),
-        "copy_only": (
-            "You compare the two ways to copy and leave out the computation. That is how much faster the copy gets. "
-            "How much faster does the step get?"
-        ),
-        "seconds_saved": (
-            "You give the time that is saved, or its share of the step. The question is how many times as fast the "
-            "step becomes: the time before, divided by the time after."
-        ),
-        "inverted": "You divide the time after by the time before: that is below 1 for a faster step. Turn it round.",
-    },
-)
+@exercise
 def check_step_speedup(answer: Any) -> str | None:
     """Compares with each formula that people write, on steps where they differ."""
-    given = [ask(answer, *step) for step in _STEPS]
-    for value in given:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise NotRight(f"A number is asked for, and you return {type(value).__name__}.")
+    given = [number(ask(answer, *step)) for step in _STEPS]
     formulas = {
         None: lambda c, s, t: (c + s + t) / (c + t),
         "whole_copy": lambda c, s, t: (c + s + t) / c,
@@ -46,12 +25,11 @@ def check_step_speedup(answer: Any) -> str | None:
         "seconds_saved": lambda c, s, t: s,
         "inverted": lambda c, s, t: (c + t) / (c + s + t),
     }
-    for key, formula in formulas.items():
-        if all(math.isclose(value, formula(*step), rel_tol=1e-6) for value, step in zip(given, _STEPS, strict=True)):
-            return key
-    shares = [s / (c + s + t) for c, s, t in _STEPS]
-    if all(math.isclose(value, share, rel_tol=1e-6) for value, share in zip(given, shares, strict=True)):
-        return "seconds_saved"
+    key = recognise(given, formulas, _STEPS)
+    if key == UNKNOWN:
+        key = recognise(given, {"seconds_saved": lambda c, s, t: s / (c + s + t)}, _STEPS)
+    if key != UNKNOWN:
+        return key
     (compute_s, staging_s, transfer_s), value = _STEPS[2], given[2]
     right = formulas[None](*_STEPS[2])
     raise NotRight(
@@ -60,28 +38,7 @@ def check_step_speedup(answer: Any) -> str | None:
     )
 
 
-@exercise(
-    "Pin once",
-    right="One allocation is locked, once, before the loop; every batch is a view of it and is copied without waiting.",
-    hints={
-        "not_moved": (
-            "What you yield is still in main memory. `.to()` does not move a tensor, it returns another one. What "
-            "happens to that one in your code?"
-        ),
-        "pageable": (
-            "The batches are copied from pageable memory, so the driver stages each of them, whatever non_blocking "
-            "says. Where does the data get pinned?"
-        ),
-        "pins_each_batch": (
-            "You pin anew for each batch. Each time that is a copy by the CPU, and that is what you wanted to be rid "
-            "of. The data does not change: how often does it need to be pinned?"
-        ),
-        "blocking": (
-            "The data is pinned, and still each copy waits until it is complete. Pinning only allows a copy not to "
-            "wait: you have to ask for that too."
-        ),
-    },
-)
+@exercise
 def check_upload(answer: Any) -> str | None:
     """Runs the answer on a tensor that notes each pin and each transfer."""
     gpu = _PretendedGpu()
@@ -108,24 +65,7 @@ def check_upload(answer: Any) -> str | None:
     return None
 
 
-@exercise(
-    "Read it safely",
-    right="All copies are under way before you wait, you wait once, and you read only after that.",
-    hints={
-        "reads_early": (
-            "You read numbers that have not arrived: non_blocking=True returns before the copy is complete. What "
-            "tells you that it is?"
-        ),
-        "waits_first": (
-            "You do wait, but before the copies begin. That makes sure that the results were computed, not that they "
-            "have arrived. Where does the wait belong?"
-        ),
-        "waits_each_time": (
-            "Right numbers, and yet the CPU waits for each result by itself, so the copies cannot queue up. How many "
-            "waits do all of them need together?"
-        ),
-    },
-)
+@exercise
 def check_collect(answer: Any) -> str | None:
     """Runs the answer on results whose copies arrive only when somebody waits."""
     gpu = _PretendedGpu()
@@ -134,15 +74,10 @@ def check_collect(answer: Any) -> str | None:
     given = ask(answer, outputs, gpu)
     if not isinstance(given, Iterable):
         raise NotRight(f"Return a list with the sum of each result, as numbers; you return {type(given).__name__}.")
-    try:
-        numbers = [float(value) for value in listed(given)]
-    except (TypeError, ValueError, OverflowError):
-        raise NotRight(
-            "Return a list with the sum of each result, as numbers; something in yours is no number."
-        ) from None
+    numbers = [number(value, "A list with the sum of each result, as numbers,") for value in listed(given)]
     if len(numbers) != len(expected):
         raise NotRight(f"There are {len(expected)} results, and you return {len(numbers)} numbers.")
-    if any(math.isnan(number) for number in numbers):
+    if any(map(math.isnan, numbers)):
         return "waits_first" if gpu.waits else "reads_early"
     if numbers != expected:
         raise NotRight("Return the sum of each result; these are other numbers.")
@@ -190,9 +125,9 @@ class _PretendedGpu:
         self._on_the_way: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def tensor(self, values: torch.Tensor, place: str) -> _Pretended:
-        made = values.as_subclass(_Pretended)
-        made.gpu, made.place = self, place
-        return made
+        pretended = values.as_subclass(_Pretended)
+        pretended.gpu, pretended.place = self, place
+        return pretended
 
     def pin(self, source: _Pretended) -> _Pretended:
         self.pins += 1

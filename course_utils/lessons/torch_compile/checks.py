@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import numbers
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from course_utils.lessons.answers import NotRight, ask, exercise, listed
+from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, listed, number, recognise
 
 # (eager, compiled, first call) in seconds: soon paid back, late, with a cheap first call, and three that never are.
 _TIMES = ((0.010, 0.004, 3.0), (0.020, 0.019, 8.0), (0.5, 0.1, 1.0))
@@ -74,29 +73,7 @@ def _score(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return scores.softmax(dim=-1), scores.max()
 
 
-@exercise(
-    "One graph",
-    right="Both kinds of input go through one graph. The choice is made by the device, and the number is read outside.",
-    hints={
-        "item": (
-            "`.item()` needs the number now, in Python, so the graph has to end there. Does your function need the "
-            "number, or does its caller?"
-        ),
-        "branch": (
-            "Python's `if` needs True or False now, so the graph has to end there. Which operation chooses between two "
-            "tensors, without asking Python?"
-        ),
-        "always": (
-            "Large and small scores are now treated alike, so the results differ from before for one of the two. The "
-            "condition has to stay, as part of the graph."
-        ),
-        "not_traced": (
-            "No graph at all is traced, so your function runs eagerly. If you did not ask for that, look for a loop: a "
-            "break inside of one makes Dynamo give up on the whole function. Do you need it? And what in it ends the "
-            "graph?"
-        ),
-    },
-)
+@exercise
 def check_one_graph(answer: Any) -> str | None:
     """Runs the answer on small and on large scores, then counts its graphs."""
     rng = torch.Generator().manual_seed(0)
@@ -119,18 +96,18 @@ def check_one_graph(answer: Any) -> str | None:
         raise NotRight("The probabilities or the largest score are not what they were before, for any input.")
     with _quiet():
         try:
-            found = torch._dynamo.explain(answer)(inputs[0].clone(), weight.clone())
+            explained = torch._dynamo.explain(answer)(inputs[0].clone(), weight.clone())
         except Exception as error:
             raise NotRight(f"Dynamo could not trace your function: {type(error).__name__}: {error}") from error
-    reasons = " ".join(reason.reason for reason in found.break_reasons)
+    reasons = " ".join(reason.reason for reason in explained.break_reasons)
     if "item" in reasons:
         return "item"
     if "generic_jump" in reasons or "branching" in reasons:
         return "branch"
     if reasons:
-        first = found.break_reasons[0].reason.splitlines()[0]
+        first = explained.break_reasons[0].reason.splitlines()[0]
         raise NotRight(f"The graph ends before your function does. Dynamo says: {first}")
-    if found.graph_count == 0:
+    if explained.graph_count == 0:
         return "not_traced"
     if refusal := _refusal(answer, inputs[0].clone(), weight.clone()):
         raise NotRight(f"With `fullgraph=True` your function does not compile. Dynamo says: {refusal}")
@@ -149,31 +126,7 @@ def _pair(given: Any) -> tuple[torch.Tensor, float]:
     return probabilities, number
 
 
-@exercise(
-    "Eleven lengths",
-    right="At most two graphs serve all lengths, the length 1 included, and each result has the rows of its batch.",
-    hints={
-        "never_compiled": (
-            "The backend was never asked for a graph. Compile `fn` with `backend=backend`, and call what "
-            "`torch.compile` returns."
-        ),
-        "partly_compiled": (
-            "Not every batch went through a compiled graph: some ran eagerly. Does each of your calls go to what "
-            "`torch.compile` returned?"
-        ),
-        "static": (
-            "Almost every length has a graph of its own, until the limit is reached; from there on the function runs "
-            "eagerly. How can a graph serve more than one length?"
-        ),
-        "length_one": (
-            "One graph too many. By default the first length is compiled as a constant, and so is the length 1, which "
-            "comes second. What can you say beforehand, so that no length is compiled as a constant needlessly?"
-        ),
-        "padding_left": (
-            "A result has more rows than its batch. If you fill batches up to one size, cut the filling off again."
-        ),
-    },
-)
+@exercise
 def check_lengths(answer: Any) -> str | None:
     """Counts the graphs that eleven batches take."""
     rng = torch.Generator().manual_seed(0)
@@ -222,52 +175,29 @@ def _in_another_order(given: list[torch.Tensor], expected: list[torch.Tensor]) -
     )
 
 
-@exercise(
-    "Break-even",
-    right="The extra time of the first call, divided by what each later call saves; and never, if none is saved.",
-    hints={
-        "not_divided_by_saving": (
-            "You divide by the time of a whole call. What pays the first call back is what a call *saves*."
-        ),
-        "one_off": (
-            "Almost: the first call does useful work as well. It stands in for one eager call, so only its extra time "
-            "has to be paid back. Write down both totals after n calls."
-        ),
-        "never": (
-            "If a compiled call takes as long as an eager one, or longer, no number of calls pays the first one back. "
-            "Return `math.inf` then."
-        ),
-        "not_whole": "Calls are counted in whole numbers: round up to the first call after which you are not behind.",
-    },
-)
+@exercise
 def check_break_even(answer: Any) -> str | None:
     """Compares with the formulas that people write, where they differ; then with cases that never pay."""
-    given = [_number(ask(answer, *times)) for times in _TIMES]
-    exact = [(first - c) / (e - c) for e, c, first in _TIMES]
-    if all(math.isclose(value, x, rel_tol=1e-9) for value, x in zip(given, exact, strict=True)):
-        return "not_whole"
-    formulas: dict[str | None, Callable[[float, float, float], float]] = {
-        None: lambda e, c, first: _whole((first - c) / (e - c)),
-        "one_off": lambda e, c, first: _whole(first / (e - c)),
-        "not_divided_by_saving": lambda e, c, first: _whole(first / e),
+    given = [number(ask(answer, *times), "A number of calls") for times in _TIMES]
+    not_rounded: dict[str | None, Callable[[float, float, float], float]] = {
+        "not_whole": lambda e, c, first: (first - c) / (e - c),
+        "one_off": lambda e, c, first: first / (e - c),
+        "not_divided_by_saving": lambda e, c, first: first / e,
     }
-    found: str | None = "other"
-    for key, formula in formulas.items():
-        if all(math.isclose(value, formula(*times)) for value, times in zip(given, _TIMES, strict=True)):
-            found = key
-            break
-    if found == "other":
-        if all(math.isclose(value, first / e) for value, (e, _, first) in zip(given, _TIMES, strict=True)):
-            return "not_divided_by_saving"
-        if all(math.isclose(value, first / (e - c)) for value, (e, c, first) in zip(given, _TIMES, strict=True)):
-            return "one_off"
+    key = recognise(given, not_rounded, _TIMES, rel_tol=1e-9)
+    if key != UNKNOWN:
+        return key
+    rounded = {way: lambda *times, way=way: _whole(not_rounded[way](*times)) for way in not_rounded}
+    rounded[None] = rounded.pop("not_whole")
+    key = recognise(given, rounded, _TIMES, rel_tol=1e-9)
+    if key == UNKNOWN:
         e, c, first = _TIMES[0]
         raise NotRight(
             f"With {e} s for an eager call, {c} s for a compiled one and {first} s for the first one, you return "
             f"{given[0]:.6g}. After how many calls are the two totals equal?"
         )
-    if found is not None:
-        return found
+    if key is not None:
+        return key
     for times in _LOSSES:
         try:
             value = answer(*times)
@@ -275,7 +205,7 @@ def check_break_even(answer: Any) -> str | None:
             return "never"
         except Exception as error:
             raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
-        if not isinstance(value, numbers.Real) or not math.isinf(value) or value < 0:
+        if not isinstance(value, int | float) or not math.isinf(value) or value < 0:
             return "never"
     return None
 
@@ -285,34 +215,7 @@ def _whole(calls: float) -> int:
     return math.ceil(calls - 1e-9 * max(1.0, abs(calls)))
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise NotRight(f"A number of calls is asked for, and you return {type(value).__name__}.")
-    try:
-        return float(value)
-    except OverflowError:
-        raise NotRight("That is more calls than any program makes.") from None
-
-
-@exercise(
-    "The hidden counter",
-    right="The counter is an input of the graph and no constant in it, so one or two graphs serve every call.",
-    hints={
-        "recompiles": (
-            "A whole number that is an attribute of a module is a constant of the graph, with a guard on it. You "
-            "change it at every call. What changes at every call without being a constant?"
-        ),
-        "frozen": (
-            "The factor no longer grows: it is the same at every call. The counting has to go on, inside of the graph "
-            "or before it."
-        ),
-        "breaks": (
-            "The module no longer compiles as a whole: a part of it runs in Python at every call. Which operations on "
-            "tensors can count, divide and limit?"
-        ),
-        "not_traced": "Nothing of your module is traced: it runs eagerly. Then it cannot recompile, nor gain anything.",
-    },
-)
+@exercise
 def check_counter(answer: Any) -> str | None:
     """Calls the compiled module twenty times, and counts graphs."""
     module = ask(answer)
@@ -349,5 +252,5 @@ def check_counter(answer: Any) -> str | None:
 
 def _whole_in_one_graph(module: nn.Module, x: torch.Tensor) -> bool:
     with _quiet():
-        found = torch._dynamo.explain(module)(x)
-    return found.graph_count == 1 and not found.break_reasons
+        explained = torch._dynamo.explain(module)(x)
+    return explained.graph_count == 1 and not explained.break_reasons

@@ -2,27 +2,8 @@
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
-from matplotlib.patches import FancyBboxPatch
-
 from course_utils.show.canvas import ResultFigure
-from course_utils.show.shapes import (
-    BLUE,
-    BLUE_INK,
-    EDGE,
-    FAINT,
-    INK,
-    NOTE,
-    ORANGE,
-    ORANGE_INK,
-    PALE_BLUE,
-    PALE_GREEN,
-    PLAIN,
-    arrow,
-    box,
-    canvas,
-    rounded,
-)
+from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, NOTE, ORANGE, ORANGE_INK, PALE_BLUE, PALE_GREEN, PLAIN, Pen
 
 _STAGES = (
     ("your function", "Python bytecode", PLAIN),
@@ -34,59 +15,54 @@ _STAGES = (
 
 
 def compile_and_fuse() -> ResultFigure:
-    """Draw the stages of ``torch.compile``, and a chain of three operations before and after fusion.
-
-    Returns:
-        A figure that shows itself.
-    """
+    """Draw the stages of ``torch.compile``, and a chain of three operations before and after fusion."""
     width, height = 8.0, 5.1
-    fig, ax = canvas(width, height)
-    _stages(ax, width, height)
-    _memory(ax, 1.52, "Not fused: three operations, each reads memory and writes memory", ORANGE, ORANGE_INK, 3)
-    _memory(ax, 0.12, "Fused: one kernel; what lies between stays in registers", BLUE, BLUE_INK, 1)
-    fig.alt = (
+    pen = Pen(width, height)
+    _stages(pen, width, height)
+    _memory(pen, 1.52, "Not fused: three operations, each reads memory and writes memory", ORANGE, ORANGE_INK, 3)
+    _memory(pen, 0.12, "Fused: one kernel; what lies between stays in registers", BLUE, BLUE_INK, 1)
+    return pen.described(
         "Above: the stages of torch.compile. At the first call Dynamo turns the bytecode of your function into a graph "
         "with guards, AOTAutograd adds the backward graph if needed, Inductor fuses operations and compiles kernels, "
         "which are kept in memory and on disk. At each later call only the guards are checked; if they hold, the "
         "kernels run, and if not, the way begins anew. Below: a chain of three operations reads and writes memory "
         "three times; fused into one kernel it reads once and writes once."
     )
-    return fig
 
 
-def _stages(ax: Axes, width: float, height: float) -> None:
+def _stages(pen: Pen, width: float, height: float) -> None:
     """The row of stages, and the short way that later calls take."""
     w, h, gap, left = 1.36, 0.92, 0.2, 0.2
     y = height - 1.5
-    ax.text(left, height - 0.28, "First call: trace and compile", fontsize=10, color=INK, style="italic", va="center")
+    pen.write(left, height - 0.28, "First call: trace and compile", size=10, style="italic")
     for index, (title, what, colour) in enumerate(_STAGES):
         x = left + index * (w + gap)
-        ax.add_patch(FancyBboxPatch((x, y), w, h, boxstyle=rounded(0.06), fc=colour, ec=EDGE, lw=1))
-        ax.text(x + w / 2, y + h - 0.2, title, fontsize=10, color=INK, weight="bold", ha="center", va="center")
-        ax.text(x + w / 2, y + 0.34, what, fontsize=9, color=INK, ha="center", va="center", linespacing=1.25)
+        pen.area(x, y, w, h, 0.06, fc=colour, ec=EDGE, lw=1)
+        pen.write(x + w / 2, y + h - 0.2, title, size=10, ha="center", weight="bold")
+        pen.write(x + w / 2, y + 0.34, what, size=9, ha="center", linespacing=1.25)
         if index:
-            arrow(ax, (x - gap, y + h / 2), (x + 0.02, y + h / 2), EDGE, width=1.6)
+            pen.arrow((x - gap, y + h / 2), (x + 0.02, y + h / 2), EDGE, width=1.6)
     start, end, low = left + w / 2, left + 4 * (w + gap) + w / 2, y - 0.32
-    ax.plot([start, start, end], [y - 0.02, low, low], color=BLUE, lw=2)
-    arrow(ax, (end, low), (end, y - 0.01), BLUE, width=2)
+    pen.ax.plot([start, start, end], [y - 0.02, low, low], color=BLUE, lw=2)
+    pen.arrow((end, low), (end, y - 0.01), BLUE, width=2)
     later = "each later call: check the guards, run the kernels; if a guard fails, compile anew"
-    ax.text(width / 2, low - 0.17, later, fontsize=9.5, color=BLUE_INK, ha="center", va="center")
+    pen.write(width / 2, low - 0.17, later, BLUE_INK, ha="center")
 
 
-def _memory(ax: Axes, y: float, title: str, colour: str, ink: str, kernels: int) -> None:
+def _memory(pen: Pen, y: float, title: str, colour: str, ink: str, kernels: int) -> None:
     """Memory as a bar below, kernels above it, an arrow for each pass over the data."""
-    ax.add_patch(FancyBboxPatch((0.2, y), 7.6, 0.26, boxstyle=rounded(0.05), fc=FAINT, ec="none"))
-    ax.text(0.3, y + 0.13, "memory", fontsize=9, color=NOTE, va="center")
-    ax.text(0.2, y + 1.2, title, fontsize=10, color=INK, style="italic", va="center")
+    pen.area(0.2, y, 7.6, 0.26, 0.05)
+    pen.write(0.3, y + 0.13, "memory", NOTE, 9)
+    pen.write(0.2, y + 1.2, title, size=10, style="italic")
     names = ("x * 1.5", "+ y", "clamp") if kernels == 3 else ("x * 1.5 + y, clamp",)
     w = 1.15 if kernels == 3 else 1.9
     for index, name in enumerate(names):
         x = 1.5 + index * 2.1 if kernels == 3 else 3.05
-        box(ax, x, y + 0.66, w, 0.36, name, PLAIN, bold=False)
+        pen.box(x, y + 0.66, w, 0.36, name, bold=False)
         for at, ends, word in (
             (x + 0.22, (y + 0.26, y + 0.66), "read"),
             (x + w - 0.22, (y + 0.66, y + 0.26), "write"),
         ):
-            arrow(ax, (at, ends[0]), (at, ends[1]), colour, width=2)
+            pen.arrow((at, ends[0]), (at, ends[1]), colour, width=2)
             side = -0.06 if word == "read" else 0.06
-            ax.text(at + side, y + 0.46, word, fontsize=9, color=ink, va="center", ha="right" if side < 0 else "left")
+            pen.write(at + side, y + 0.46, word, ink, 9, ha="right" if side < 0 else "left")

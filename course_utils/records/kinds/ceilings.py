@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import WORK_UNITS
-from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
-from course_utils.show.formats import format_rate, format_seconds
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.show.formats import axis_unit, format_rate, format_seconds
 from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -33,6 +33,10 @@ class Ceiling:
     unit: str
     work: float
     samples_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.samples_s or min(self.samples_s) <= 0:
+            raise ValueError(f"{self.name!r} has no samples, or samples that are not positive")
 
     @property
     def value(self) -> float:
@@ -56,14 +60,6 @@ class Ceiling:
     def in_words(self, unit: str | None = None) -> str:
         """The limit with its unit."""
         return self.text(self.value)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The ceiling from its dictionary."""
-        result = built(cls, tuples(record, ("samples_s",)))
-        if not result.samples_s or min(result.samples_s) <= 0:
-            raise ValueError(f"{result.name!r} has no samples, or samples that are not positive")
-        return result
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,26 +119,51 @@ class Ceilings(Result):
 
     def plot(self, ax: Any = None) -> Figure:
         """Draw each limit as a bar, with every sample; see :meth:`Result.plot`."""
-        from course_utils.show.figures import ceilings_figure
+        from course_utils.show import canvas
 
-        return ceilings_figure(self, ax)
+        groups: dict[str, list[Ceiling]] = {}
+        for entry in self.entries:
+            groups.setdefault(entry.unit, []).append(entry)
+        if not groups:
+            raise NothingToDrawError("these ceilings hold no entry: nothing was measured that could be drawn")
+        with canvas.style():
+            if ax is not None:
+                if len(groups) > 1:
+                    raise ValueError("ceilings of several units need several axes: call plot() without ax")
+                _draw_group(ax, list(self.entries))
+                return ax.get_figure(root=True)
+            row_in = canvas.row_in([entry.name for entry in self.entries], 0.36)
+            how = "Every sample is a dot; the bar is the limit: the best rate, the median latency."
+            panels_in = row_in * len(self.entries) + 0.68 * len(groups)
+            title = f"What {self.environment.device_name} can do at best"
+            fig = canvas.titled_figure(title, panels_in, how, self.environment.caption)
+            heights = [len(group) for group in groups.values()]
+            panels = fig.subplots(len(groups), 1, height_ratios=heights, squeeze=False)[:, 0]
+            for panel, group in zip(panels, groups.values(), strict=True):
+                _draw_group(panel, group)
+            limits = "; ".join(f"{entry.name} {entry.in_words()}" for entry in self.entries)
+            fig.alt = f"Limits of {self.environment.device_name}: {limits}. {self.environment.caption}."
+            return fig
 
-    def to_record(self) -> dict[str, Any]:
-        """The ceilings as plain JSON types."""
-        return compact(
-            {
-                "entries": [dataclasses.asdict(entry) for entry in self.entries],
-                "environment": self.environment.to_record(),
-                "name": self.name,
-                "parameters": self.parameters,
-                "notes": self.notes,
-            }
-        )
 
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The ceilings from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["entries"] = tuple(Ceiling.from_record(entry) for entry in record["entries"])
-        values["environment"] = Environment.from_record(record["environment"])
-        return built(cls, values)
+def _draw_group(ax: Axes, group: Sequence[Ceiling]) -> None:
+    """The ceilings of one unit: a bar up to the limit, and every sample."""
+    from course_utils.show import canvas
+
+    unit = group[0].unit
+    scale, name = axis_unit(unit, canvas.median([entry.value for entry in group]))
+    rows = [[value / scale for value in entry.samples] for entry in group]
+    flat = [value for row in rows for value in row]
+    log = canvas.span(flat) > 20
+    for y, (row, entry) in enumerate(zip(rows, group, strict=True)):
+        if not log:
+            ax.barh(y, entry.value / scale, height=0.62, color="#56B4E9", alpha=0.35, lw=0, zorder=1)
+        canvas.strip(ax, y, row, "#0072B2", at=entry.value / scale)
+        canvas.label_right(ax, y, entry.in_words())
+    canvas.scale_axis(ax, "x", flat if log else [0, *flat], log=log, count=6)
+    if not log:
+        ax.set_xlim(left=0)
+    canvas.name_rows(ax, [entry.name for entry in group])
+    canvas.grid(ax, "x")
+    what = {"B/s": "bandwidth", "FLOP/s": "compute rate", "s": "latency"}.get(unit, "rate")
+    ax.set_xlabel(f"{what} ({name}{', log scale' if log else ''})")

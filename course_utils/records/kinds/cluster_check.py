@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
+from course_utils.records.kinds.table import Table
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
 from course_utils.show.formats import format_bytes, value_text
 from course_utils.show.tables import Column, Sheet, split
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # What the memory of a rank is for. The last one is all that is none of the others.
 CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
+# More measured points than this are drawn as one for each strategy and number of ranks.
+_MOST_BARS = 12
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,10 @@ class ClusterCheck(Result):
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.points or any(not p.measured or set(p.measured) - set(p.simulated) for p in self.points):
+            raise ValueError("each checked point has measured sizes, and the same sizes simulated")
+
     @property
     def error(self) -> float:
         """The largest relative deviation of all."""
@@ -127,24 +133,23 @@ class ClusterCheck(Result):
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
         """
-        from course_utils.show.cluster_figures import check_figure
-
-        return check_figure(self, ax=ax)
-
-    def to_record(self) -> dict[str, Any]:
-        """The points as plain JSON types."""
-        return compact(dataclasses.asdict(self) | {"environment": self.environment.to_record()})
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The points from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["environment"] = Environment.from_record(record["environment"])
-        values["points"] = tuple(built(CheckedPoint, point) for point in record["points"])
-        result = built(cls, values)
-        if not result.points or any(not p.measured or set(p.measured) - set(p.simulated) for p in result.points):
-            raise ValueError("each checked point has measured sizes, and the same sizes simulated")
-        return result
+        points = [point for point in self.points if "peak" in point.measured]
+        if not points:
+            raise NothingToDrawError("no peak was measured: there is nothing to draw; look at the table")
+        if len(points) > _MOST_BARS:
+            worst: dict[tuple[str, int], CheckedPoint] = {}
+            for point in points:
+                key = (point.strategy, point.ranks)
+                worst[key] = max(worst.get(key, point), point, key=lambda point: point.deviation)
+            points = list(worst.values())
+        labels = [f"{point.strategy}, {point.ranks} ranks, {point.setting}" for point in points]
+        columns = ("measured peak", "simulated peak")
+        rows = tuple(
+            (label if labels.count(label) == 1 else f"{label} ({number})", p.measured["peak"], p.simulated["peak"])
+            for number, (label, p) in enumerate(zip(labels, points, strict=True), 1)
+        )
+        units = dict.fromkeys(columns, "bytes")
+        return Table(("", *columns), rows, self.environment, units=units, name=self.name).plot(columns, ax=ax)
 
     def sheet(self) -> Sheet:
         """Measured and simulated sizes side by side, the largest deviation first."""

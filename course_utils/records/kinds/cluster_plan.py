@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, ClusterCheck, MethodError
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
+from course_utils.records.kinds.table import Table
+from course_utils.records.result import Finding, Reading, Result, structured
 from course_utils.records.unrecorded import Unrecorded
-from course_utils.show.formats import format_bytes, format_count
+from course_utils.show.formats import axis_unit, format_bytes, format_count
 from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
@@ -119,10 +121,16 @@ class ClusterPlan(Result):
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.points or any(set(point.at_peak) != set(CLUSTER_PARTS) for point in self.points):
+            raise ValueError("a plan has points, and each point all parts")
+        if self.shape.parameters < 1:
+            raise ValueError("a plan's model has parameters")
+
     @property
     def shape(self) -> GPTShape:
         """The model's size."""
-        return GPTShape(**{f.name: self.parameters[f.name] for f in dataclasses.fields(GPTShape)})
+        return structured(GPTShape, {f.name: self.parameters.get(f.name) for f in dataclasses.fields(GPTShape)})
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -140,12 +148,12 @@ class ClusterPlan(Result):
     def __getitem__(self, key: str | tuple[str, int]) -> Any:
         """``plan["fsdp", 64]`` is one point, ``plan["fsdp"]`` all of a strategy."""
         strategy, ranks = key if isinstance(key, tuple) else (key, None)
-        found = tuple(p for p in self.points if p.strategy == strategy and ranks in (None, p.ranks))
-        if not found:
+        points = tuple(p for p in self.points if p.strategy == strategy and ranks in (None, p.ranks))
+        if not points:
             raise KeyError(
                 f"no {key!r} in this plan; there are: {', '.join(self.strategies)} on {', '.join(map(str, self.ranks))}"
             )
-        return found if ranks is None else found[0]
+        return points if ranks is None else points[0]
 
     def trust(self, point: ClusterPoint) -> str:
         """How good the method is at a point, in words.
@@ -181,26 +189,44 @@ class ClusterPlan(Result):
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
         """
-        from course_utils.show.cluster_figures import plan_figure
+        from course_utils.show.canvas import styled
 
-        return plan_figure(self, memory_bytes=memory_bytes, ax=ax)
+        if memory_bytes is not None and memory_bytes <= 0:
+            raise ValueError(f"memory_bytes is the memory of one device, got {memory_bytes}")
+        return styled(self._draw)(memory_bytes, ax)
 
-    def to_record(self) -> dict[str, Any]:
-        """The plan as plain JSON types."""
-        return compact(dataclasses.asdict(self) | {"environment": self.environment.to_record()})
+    def _draw(self, memory_bytes: int | None, ax: Any) -> Figure:
+        points = sorted(self.points, key=lambda point: point.ranks)
+        rows = tuple((point.label, *(point.at_peak[part] for part in CLUSTER_PARTS)) for point in points)
+        units = dict.fromkeys(CLUSTER_PARTS, "bytes")
+        figure = Table(("", *CLUSTER_PARTS), rows, self.environment, units=units).plot(
+            CLUSTER_PARTS, stacked=True, ax=ax
+        )
+        panel = figure.axes[0] if ax is None else ax
+        panel.set_xlabel(panel.get_xlabel().replace("memory", "memory at the peak"))
+        for row, (point, next_point) in enumerate(itertools.pairwise(points)):
+            if point.ranks != next_point.ranks:
+                panel.axhline(row + 0.5, color="#BBBBBB", lw=0.8, zorder=1)
+        title = f"{self.name or 'memory per rank'}: GPT of {format_count(self.shape.parameters)} parameters, simulated"
+        fits = ""
+        if memory_bytes is not None:
+            self._draw_memory(panel, memory_bytes)
+            held = [point.label for point in points if point.peak_bytes <= memory_bytes]
+            fits = f" A device has {format_bytes(memory_bytes)}: {'; '.join(held) or 'none'} fit."
+        if ax is None:
+            figure.texts[0].set_text(title)
+            figure.alt = f"{title}.{fits} {figure.alt}"
+        return figure
 
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The plan from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["environment"] = Environment.from_record(record["environment"])
-        values["points"] = tuple(built(ClusterPoint, point) for point in record["points"])
-        values["errors"] = tuple(built(MethodError, error) for error in record["errors"])
-        result = built(cls, values)
-        if not result.points or any(set(point.at_peak) != set(CLUSTER_PARTS) for point in result.points):
-            raise ValueError("a plan has points, and each point all parts")
-        built(GPTShape, dataclasses.asdict(result.shape))
-        return result
+    def _draw_memory(self, panel: Any, memory_bytes: int) -> None:
+        """Draw a device's memory as a line across the bars."""
+        scale, _ = axis_unit("bytes", max(point.peak_bytes for point in self.points))
+        at = memory_bytes / scale
+        panel.set_xlim(0, max(panel.get_xlim()[1], at * 1.16))
+        panel.axvline(at, color="#000000", lw=1.3, ls=(0, (4, 3)), zorder=3)
+        panel.set_xlabel(f"{panel.get_xlabel()}; dashed: the {format_bytes(memory_bytes)} of a device")
+        for words in panel.texts:  # the line may pass behind a total
+            words.set(zorder=4, bbox={"fc": "white", "ec": "none", "pad": 0.8})
 
     def sheet(self) -> Sheet:
         """The parts' largest sizes and the peak, and how far each point can be trusted."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
 from course_utils.records.kinds.ceilings import Ceiling
@@ -20,15 +19,30 @@ from course_utils.records.kinds.measurement import (
     seconds_text,
 )
 from course_utils.records.paired import Interval, Verdict
-from course_utils.records.result import Finding, Reading, Result, built, compact, fields_of, tuples
-from course_utils.records.verdicts import verdict_in_a_text, verdict_sentence, verdict_words
-from course_utils.show.formats import format_interval, format_percent, format_ratio, format_seconds
+from course_utils.records.result import Finding, Reading, Result
+from course_utils.records.verdicts import headline, verdict_in_a_text, verdict_sentence, verdict_words
+from course_utils.show.formats import axis_unit, format_interval, format_percent, format_ratio, format_seconds
 from course_utils.show.tables import Column, Sheet, split
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CONTROL_LABEL = "baseline again (A/A control)"
+# Okabe and Ito's palette, which colour-blind people can tell apart. Words carry the verdict as well.
+VERDICT_COLOURS = {
+    Verdict.FASTER: "#009E73",
+    Verdict.SLOWER: "#D55E00",
+    Verdict.SAME: "#0072B2",
+    Verdict.UNCLEAR: "#777777",
+}
+VERDICT_INKS = {  # the same hues, dark enough for text on white
+    Verdict.FASTER: "#00694D",
+    Verdict.SLOWER: "#A34800",
+    Verdict.SAME: "#005A8C",
+    Verdict.UNCLEAR: "#555555",
+}
+BASELINE_COLOUR, NOISE_COLOUR, PRACTICAL_COLOUR = "#444444", "#C9C9C9", "#F0E442"
 
 
 @dataclass(frozen=True)
@@ -89,6 +103,11 @@ class Case:
         if self.is_baseline:
             return Verdict.SAME
         return paired.decide(self.ratio, self.decision_interval, self.comparison.noise, self.comparison.practical)
+
+    @property
+    def colour(self) -> str:
+        """What it is drawn in: the verdict's colour, grey for the baseline."""
+        return BASELINE_COLOUR if self.is_baseline else VERDICT_COLOURS[self.verdict]
 
     @property
     def block_rounds(self) -> int:
@@ -162,6 +181,12 @@ class Comparison(Result):
     interrupted: bool = False
     ceiling: Ceiling | None = None
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.labels)) < max(2, len(self.cases)):
+            raise ValueError("a comparison has two cases or more, of different names")
+        if {case.rounds for case in self.cases} != {self.rounds}:
+            raise ValueError("the cases have different numbers of rounds")
 
     @property
     def baseline(self) -> str:
@@ -306,31 +331,108 @@ class Comparison(Result):
 
         With ``ax``, only the relative times are drawn.
         """
-        from course_utils.show.figures import comparison_figure
+        from course_utils.show import canvas
 
-        return comparison_figure(self, ax)
+        with canvas.style():
+            if ax is not None:
+                self._draw_ratios(ax, self.others)
+                canvas.name_rows(ax, [case.label for case in self.others])
+                return ax.get_figure(root=True)
+            names = [*self.labels, CONTROL_LABEL]
+            unclear = [f"{case.label}: {case.words}." for case in self.others if case.verdict is Verdict.UNCLEAR]
+            stopped = f" · interrupted after {self.rounds} of {self.planned_rounds}" if self.interrupted else ""
+            notes = (*unclear[:3], self.how + stopped, self.environment.caption)
+            panels_in = len(names) * canvas.row_in(names, 0.44) + 0.85
+            fig = canvas.titled_figure(self._title, panels_in, *notes, below=1)
+            left, right = fig.subplots(1, 2)
+            self._draw_samples(left)
+            canvas.name_rows(left, names)
+            self._draw_ratios(right, list(self))
+            self._draw_control(right)
+            canvas.name_rows(right, [""] * len(names))
+            for panel in (left, right):
+                canvas.grid(panel, "x")
+                for y in range(1, len(names)):
+                    panel.axhline(y - 0.5, color="#EEEEEE", lw=0.7, zorder=0)
+            handles, labels = right.get_legend_handles_labels()
+            canvas.legend(fig, handles, labels, 4, below=True)
+            fig.alt = self._alt
+            return fig
 
-    def to_record(self) -> dict[str, Any]:
-        """The comparison as plain JSON types, raw samples included."""
-        record = fields_of(self)
-        record["cases"] = [case.to_record() for case in self.cases]
-        record["control"] = self.control.to_record()
-        record["environment"] = self.environment.to_record()
-        record["ceiling"] = None if self.ceiling is None else dataclasses.asdict(self.ceiling)
-        return compact(record)
+    @property
+    def _title(self) -> str:
+        if len(self.others) == 1:
+            return headline(self.others[0])
+        return f"{self.name or 'Comparison'}: {len(self.others)} cases against {self.baseline}"
 
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The comparison from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["cases"] = tuple(Measurement.from_record(case) for case in record["cases"])
-        values["control"] = Measurement.from_record(record["control"])
-        values["environment"] = Environment.from_record(record["environment"])
-        if record.get("ceiling") is not None:
-            values["ceiling"] = Ceiling.from_record(record["ceiling"])
-        result = built(cls, values)
-        if len(set(result.labels)) < max(2, len(result.cases)):
-            raise ValueError("a comparison has two cases or more, of different names")
-        if {case.rounds for case in result.cases} != {result.rounds}:
-            raise ValueError("the cases have different numbers of rounds")
-        return result
+    @property
+    def _alt(self) -> str:
+        parts = "; ".join(f"{case.label} {format_seconds(case.median_s)}, {case.words}" for case in self)
+        floor = format_percent(self.noise_floor - 1)
+        noise = f" The A/A control strayed by {floor}." if self.noise.bounded else ""
+        return (
+            f"Time per call of {len(self.cases)} cases, every sample as a dot, and the time relative to "
+            f"{self.baseline} with intervals. {parts}.{noise} {self.environment.caption}."
+        )
+
+    def _draw_samples(self, ax: Axes) -> None:
+        """Every sample, a row a case, the control last."""
+        from course_utils.show import canvas
+
+        scale, unit = axis_unit("s", self.cases[0].median_s)
+        rows = [[second / scale for second in m.elapsed_s] for m in (*self.cases, self.control)]
+        colours = [case.colour for case in self] + [BASELINE_COLOUR]
+        flat = [value for row in rows for value in row]
+        log = canvas.span(flat) > 10
+        canvas.scale_axis(ax, "x", flat, log=log)
+        for y, (row, colour) in enumerate(zip(rows, colours, strict=True)):
+            canvas.strip(ax, y, row, colour)
+        ax.set_xlabel(f"time per call ({unit}{', log scale' if log else ''})")
+        ax.set_title("every sample; line: median", loc="left")
+
+    def _draw_ratios(self, ax: Axes, cases: Sequence[Case]) -> None:
+        """The ratios of some cases, a row each, and what is noise and what does not matter."""
+        from course_utils.show import canvas
+
+        ends = [1 - 2 * self.practical, 1.0, 1 + 2 * self.practical]
+        if self.noise.bounded:
+            floor = self.noise_floor
+            ends += [floor, 1 / floor]
+            noise = f"noise: A/A control, ±{format_percent(floor - 1)}"
+            ax.axvspan(1 / floor, floor, color=NOISE_COLOUR, lw=0, alpha=0.55, zorder=0, label=noise)
+        words = f"±{format_percent(self.practical)} does not matter"
+        ends_of_practical = (1 / (1 + self.practical), 1 + self.practical)
+        ax.axvspan(*ends_of_practical, color=PRACTICAL_COLOUR, lw=0, alpha=0.7, zorder=0.5, label=words)
+        ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
+        for y, case in enumerate(cases):
+            ends += [case.ratio, *(case.decision_interval.ends if case.decision_interval.bounded else ())]
+            if not case.is_baseline:
+                _draw_ratio(ax, y, case)
+                if len(cases) == len(self.cases):
+                    word, _, rest = verdict_words(case).partition(": ")
+                    text = word if case.verdict is Verdict.UNCLEAR else f"{word}\n{rest}"
+                    canvas.label_right(ax, y, text, VERDICT_INKS[case.verdict])
+        canvas.scale_axis(ax, "x", ends, log=canvas.span(ends) > 3)
+        ax.set_xlabel("relative time (1 = baseline)")
+
+    def _draw_control(self, ax: Axes) -> None:
+        """The baseline against itself: 1 in the first row, the A/A control in the last."""
+        ax.plot([1, 1], [-0.3, 0.3], color=BASELINE_COLOUR, lw=2.2, solid_capstyle="butt", zorder=5)
+        _draw_ratio(ax, len(self.cases), Case(self.cases[0], self), named=True)
+        ax.set_title("← faster", loc="left")
+        ax.set_title("slower →", loc="right")
+
+
+def _draw_ratio(ax: Axes, y: float, case: Case, named: bool = False) -> None:
+    """The median ratio of one row as a tick, with its 95% (thick) and 99% (thin) interval.
+
+    A tick rather than a dot: good intervals are narrow, and a dot would hide them.
+    """
+    line = {"color": case.colour, "solid_capstyle": "butt"}
+    shown, decides = case.interval, case.decision_interval
+    if shown.bounded:
+        ax.plot(shown.ends, [y, y], lw=9, alpha=0.75, zorder=4, label="95% interval" if named else None, **line)
+    if decides.bounded:
+        ax.plot(decides.ends, [y, y], lw=1.8, zorder=3, label="99% (decides)" if named else None, **line)
+    style = "-" if decides.bounded else (0, (1, 1))
+    ax.plot([case.ratio] * 2, [y - 0.3, y + 0.3], lw=2.2, ls=style, zorder=5, **line)

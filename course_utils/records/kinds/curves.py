@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result, built, compact, fields_of, tuples
+from course_utils.records.result import Finding, Reading, Result
 from course_utils.show.formats import value_text
 from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# A colour and a dash for each line: printed in grey, or seen with other eyes, the lines still differ.
+_DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)), (0, (1, 1)), (0, (4, 1, 1, 1, 1, 1)))
 
 
 @dataclass(frozen=True)
@@ -30,18 +34,14 @@ class Curve:
     x: tuple[float, ...]
     y: tuple[float | None, ...]
 
+    def __post_init__(self) -> None:
+        if not self.x or len(self.x) != len(self.y):
+            raise ValueError(f"{self.label!r} has no points, or other numbers of x and of y")
+
     @property
     def final(self) -> float | None:
         """The last value; None if it is not finite."""
         return self.y[-1]
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The curve from its dictionary."""
-        result = built(cls, tuples(record, ("x", "y")))
-        if not result.x or len(result.x) != len(result.y):
-            raise ValueError(f"{result.label!r} has no points, or other numbers of x and of y")
-        return result
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,6 +67,10 @@ class Curves(Result):
     name: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.curves or len(set(self.labels)) < len(self.curves):
+            raise ValueError("there is at least one curve, and each has a name of its own")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -123,26 +127,45 @@ class Curves(Result):
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
         """
-        from course_utils.show.table_figures import curves_figure
+        from course_utils.show import canvas
 
-        return curves_figure(self, log_y=log_y, ax=ax)
+        with canvas.style():
+            if ax is not None:
+                self._draw(ax, log_y)
+                ax.legend(frameon=False, handlelength=3.2)
+                return ax.get_figure(root=True)
+            columns = 3 if max(map(len, self.labels)) < 26 else 2
+            rows = math.ceil(len(self.curves) / columns) if len(self.curves) > 1 else 0
+            title = self.titled(f"{self.y_label} by {self.x_label}")
+            fig = canvas.titled_figure(title, 3.7, self.environment.caption, above=rows)
+            panel = fig.subplots()
+            self._draw(panel, log_y)
+            if rows:
+                canvas.legend(fig, *panel.get_legend_handles_labels(), columns)
+            ends = "; ".join(f"{c.label} from {value_text(c.y[0])} to {value_text(c.final)}" for c in self)
+            fig.alt = f"{self.y_label} by {self.x_label}: {ends}. {self.environment.caption}."
+            return fig
 
-    def to_record(self) -> dict[str, Any]:
-        """The curves as plain JSON types."""
-        record = {**fields_of(self), "environment": self.environment.to_record()}
-        record["curves"] = [dataclasses.asdict(curve) for curve in self.curves]
-        return compact(record)
+    def _draw(self, ax: Axes, log_y: bool) -> None:
+        from matplotlib.ticker import MaxNLocator
 
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The curves from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("notes",))
-        values["curves"] = tuple(Curve.from_record(curve) for curve in record["curves"])
-        values["environment"] = Environment.from_record(record["environment"])
-        result = built(cls, values)
-        if not result.curves or len(set(result.labels)) < len(result.curves):
-            raise ValueError("there is at least one curve, and each has a name of its own")
-        return result
+        from course_utils.show import canvas
+
+        values = []
+        for i, curve in enumerate(self):
+            y = [math.nan if v is None or (log_y and v <= 0) else v for v in curve.y]
+            values += [v for v in y if not math.isnan(v)]
+            # Black, blue, orange...: the first line is usually the reference.
+            look = {"ls": _DASHES[i % len(_DASHES)], "color": canvas.case_colour(i), "lw": 1.8}
+            marker = "o" if len(curve.x) < 3 else ""
+            ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2.5 - 0.01 * i, **look)
+        if values:
+            canvas.scale_axis(ax, "y", values, log=log_y, count=6)
+        whole = all(float(x).is_integer() for curve in self for x in curve.x)
+        ax.xaxis.set_major_locator(MaxNLocator(8, integer=whole))
+        ax.set_xlabel(self.x_label)
+        ax.set_ylabel(self.y_label + (", log scale" if log_y else ""))
+        canvas.grid(ax, "both")
 
 
 def _number(value: float | None) -> str:

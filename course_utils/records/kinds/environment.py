@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn
 
-from course_utils.records.result import Result, built, compact
+from course_utils.records.result import Result
 from course_utils.show.formats import format_bytes
 from course_utils.show.tables import Sheet, facts
 
@@ -70,6 +70,10 @@ class Environment(Result):
     torch_threads: int = 1
     commit: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.device_kind not in ("cpu", "cuda", "mps"):
+            raise ValueError(f"there is no device {self.device_kind!r}")
+
     @property
     def caption(self) -> str:
         """One line for under a figure: machine, software, date."""
@@ -112,17 +116,7 @@ class Environment(Result):
         """An environment has nothing to draw."""
         raise TypeError("an environment has nothing to draw: show it as a table instead")
 
-    def to_record(self) -> dict[str, Any]:
-        """The environment as plain JSON types."""
-        return compact(dataclasses.asdict(self))
-
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The environment from :meth:`to_record`'s dictionary. Unknown keys are ignored."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        values = {key: value for key, value in record.items() if key in known}
-        values["cpu_flags"] = tuple(values.get("cpu_flags", ()))
-        result = built(cls, values)
-        if result.device_kind not in ("cpu", "cuda", "mps"):
-            raise ValueError(f"there is no device {result.device_kind!r}")
-        return result
+    def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Unknown keys are ignored: a later version may know more of a machine."""
+        return {f.name: record[f.name] for f in dataclasses.fields(cls) if f.name in record}

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
-from course_utils.records.result import Finding, Reading, Result, built, compact, tuples
-from course_utils.show.formats import format_bytes, format_rate, format_seconds
+from course_utils.records.result import Finding, Reading, Result
+from course_utils.show.formats import axis_unit, format_bytes, format_rate, format_seconds
 from course_utils.show.tables import Sheet, facts
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # The unit of each rate that a measurement may have.
@@ -68,6 +68,12 @@ class Measurement(Result):
     name: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.elapsed_s or min(self.elapsed_s) <= 0:
+            raise ValueError(f"{self.label!r} has no times, or times that are not positive")
+        if {len(self.enqueue_s), len(self.device_s)} - {0, self.rounds}:
+            raise ValueError(f"{self.label!r} has other numbers of device times and of rounds")
 
     @property
     def rounds(self) -> int:
@@ -171,30 +177,74 @@ class Measurement(Result):
 
     def plot(self, ax: Any = None) -> Figure:
         """Draw every round, and how often each time was seen; see :meth:`Result.plot`."""
-        from course_utils.show.figures import measurement_figure
+        from course_utils.show import canvas
 
-        return measurement_figure(self, ax)
+        with canvas.style():
+            if ax is not None:
+                self._draw_rounds(ax)
+                ax.legend(frameon=False)
+                return ax.get_figure(root=True)
+            caption = self.environment.caption if self.environment else ""
+            title = f"{self.label}: {format_seconds(self.median_s)} per call"
+            if self.interval_s.bounded:
+                low, high = map(format_seconds, self.interval_s.ends)
+                title += f" (95% interval {low} to {high})"
+            fig = canvas.titled_figure(title, 2.95, rounds_and_calls([self]), caption, above=1)
+            order, counts = fig.subplots(1, 2, width_ratios=(4.9, 1.75), sharey=True)
+            self._draw_rounds(order)
+            self._draw_counts(counts)
+            canvas.legend(fig, *order.get_legend_handles_labels(), 4)
+            first = "" if self.first_call_s is None else f" The first call took {format_seconds(self.first_call_s)}."
+            fastest, slowest = map(format_seconds, (min(self.elapsed_s), max(self.elapsed_s)))
+            fig.alt = (
+                f"Time per call of {self.label} in {self.rounds} rounds: median {format_seconds(self.median_s)}, from "
+                f"{fastest} to {slowest}.{first}{f' {caption}.' if caption else ''}"
+            )
+            return fig
 
-    def to_record(self) -> dict[str, Any]:
-        """The measurement as plain JSON types; fields that say nothing are left out."""
-        record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "environment"}
-        record = {key: value for key, value in record.items() if value not in (None, (), {})}
-        if self.environment is not None:
-            record["environment"] = self.environment.to_record()
-        return compact(record)
+    def _draw_rounds(self, ax: Axes) -> None:
+        """Every call or round in the order in which they ran."""
+        from matplotlib.ticker import MaxNLocator
+
+        from course_utils.show import canvas
+
+        scale, unit = axis_unit("s", self.median_s)
+        first = [] if self.first_call_s is None else [self.first_call_s / scale]
+        before = [*first, *(second / scale for second in self.warmup_s)]
+        measured = [second / scale for second in self.elapsed_s]
+        start = -len(before)
+        if first:
+            ax.plot([start], first, "D", color="#D55E00", ms=8, label="first call", zorder=4)
+        if before:
+            ax.plot(range(start, 0), before, "o-", color="#E69F00", ms=5, lw=1, label="warm-up", zorder=3)
+        ax.plot(measured, "o", color="#0072B2", ms=4.5, mew=0, alpha=0.7, label="measured", zorder=3)
+        ax.axhline(self.median_s / scale, color="#111111", lw=1.2, zorder=2, label="median")
+        log = canvas.span(before + measured) > 10
+        canvas.scale_axis(ax, "y", before + measured, log=log, count=6)
+        ax.set_xlim(start - 1, self.rounds)
+        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        ax.set_xlabel("round (below 0: warm-up)" if before else "round")
+        ax.set_ylabel(f"time per call ({unit}{', log scale' if log else ''})")
+        canvas.grid(ax, "y")
+
+    def _draw_counts(self, ax: Axes) -> None:
+        """How often each time was measured, beside the rounds."""
+        import numpy as np
+        from matplotlib.ticker import MaxNLocator
+
+        scale, _ = axis_unit("s", self.median_s)
+        edges = (np.geomspace if ax.get_yscale() == "log" else np.linspace)(*ax.get_ylim(), 41)
+        measured = [second / scale for second in self.elapsed_s]
+        ax.hist(measured, bins=edges, orientation="horizontal", color="#0072B2", alpha=0.75)
+        ax.axhline(self.median_s / scale, color="#111111", lw=1.2)
+        ax.tick_params(axis="y", which="both", left=False, labelleft=False)
+        ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        ax.set_xlabel("rounds (count)")
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The measurement from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("elapsed_s", "enqueue_s", "device_s", "warmup_s", "notes"))
-        if values.get("environment") is not None:
-            values["environment"] = Environment.from_record(values["environment"])
-        result = built(cls, values)
-        if not result.elapsed_s or min(result.elapsed_s) <= 0:
-            raise ValueError(f"{result.label!r} has no times, or times that are not positive")
-        if {len(result.enqueue_s), len(result.device_s)} - {0, result.rounds}:
-            raise ValueError(f"{result.label!r} has other numbers of device times and of rounds")
-        return result
+    def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Fields that say nothing are left out."""
+        return {key: value for key, value in values.items() if value not in (None, [], {})}
 
 
 def rounds_and_calls(measurements: Sequence[Measurement]) -> str:

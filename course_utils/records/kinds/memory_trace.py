@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result, built, built_of, compact, tuples
+from course_utils.records.result import Finding, Reading, Result
 from course_utils.show.formats import format_bytes, format_percent, format_ratio, format_seconds
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -25,46 +25,26 @@ MEMORY_KINDS = ("weights", "optimizer state", "gradients", "other", "activations
 
 
 # A record holds at most this many blocks and moments of a trace: some 40 kB. See `MemoryTrace.from_blocks`.
-MOST_BLOCKS = 1000
-
-
-MOST_MOMENTS = 1500
+MOST_BLOCKS, MOST_MOMENTS = 1000, 1500
 
 
 @dataclass(frozen=True)
 class MemoryBlock:
-    """One allocation, or several that are alike in a trace that was condensed.
+    """One allocation, or several that are alike in a trace that was condensed."""
 
-    Attributes:
-        size_bytes: its size, of all together if there are several.
-        born: the moment from which on it is there; 0 if it was there before the traced call.
-        died: the moment from which on it is gone; the number of moments if it outlives the traced call.
-        kind: one of `MEMORY_KINDS`.
-        module: the module that it belongs to, such as ``GPT.blocks.0.mlp.1``; empty outside of modules.
-        line: ``file:line function`` of the user's code that allocated it; empty if it was there before.
-        op: the operation that allocated it, such as ``addmm``.
-        count: how many allocations it stands for.
-    """
-
-    size_bytes: int
-    born: int
-    died: int
-    kind: str
-    module: str = ""
-    line: str = ""
-    op: str = ""
-    count: int = 1
+    size_bytes: int  # of all together if there are several
+    born: int  # the moment from which on it is there; 0 if it was there before the traced call
+    died: int  # the moment from which on it is gone; the number of moments if it outlives the traced call
+    kind: str  # one of `MEMORY_KINDS`
+    module: str = ""  # such as ``GPT.blocks.0.mlp.1``; empty outside of modules
+    line: str = ""  # ``file:line function`` of the user's code that allocated it; empty if it was there before
+    op: str = ""  # such as ``addmm``
+    count: int = 1  # how many allocations it stands for
 
 
 @dataclass(frozen=True)
 class MemoryPhase:
-    """A part of the traced call: ``forward``, ``backward`` or ``optimizer step``.
-
-    Attributes:
-        name: which.
-        first: its first moment.
-        last: its last moment.
-    """
+    """A part of the traced call: ``forward``, ``backward`` or ``optimizer step``."""
 
     name: str
     first: int
@@ -73,16 +53,7 @@ class MemoryPhase:
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """Blocks of one kind, module, line and operation that were there at one moment, added up.
-
-    Attributes:
-        kind: one of `MEMORY_KINDS`.
-        module: the module they belong to; empty outside of modules.
-        line: the line that allocated them.
-        op: the operation that allocated them.
-        size_bytes: bytes in all.
-        count: number of blocks.
-    """
+    """Blocks of one kind, module, line and operation that were there at one moment, added up."""
 
     kind: str
     module: str
@@ -97,50 +68,41 @@ class MemoryTrace(Result):
     """Every allocation and release of one call, over time.
 
     A moment is the start (moment 0), and each allocation or release after it.
-
-    Attributes:
-        label: what was traced.
-        device: ``cpu``, ``cuda:0``...
-        times_us: microseconds from the start of the call to each moment.
-        blocks: every block that was there at any moment.
-        environment: machine and software.
-        phases: what the call did when.
-        reserved_bytes: what the caching allocator had taken from the device at each moment (CUDA); empty on a CPU.
-        device_allocs: how often the caching allocator asked the device for memory (cudaMalloc); None on a CPU.
-        alloc_retries: how often it had to give cached memory back and try again; None on a CPU.
-        meter: an independent meter of the peak, in words; empty if none was asked.
-        meter_bytes: the most above the start by that meter.
-        metered_bytes: the most above the start by the trace, in the very call that the meter watched.
-        plain_s: seconds of calls without a trace.
-        traced_s: seconds of calls with a trace, each right before or after the call in the same place of ``plain_s``.
-        allocations: allocations during the call, all of them.
-        condensed: whether blocks were put together or left out to keep the record small.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes and settings.
-        notes: what a reader must know, in words.
     """
 
     kind: ClassVar[str] = "memory_trace"
 
     label: str
     device: str
-    times_us: tuple[int, ...]
-    blocks: tuple[MemoryBlock, ...]
+    times_us: tuple[int, ...]  # from the start of the call to each moment
+    blocks: tuple[MemoryBlock, ...]  # every block that was there at any moment
     environment: Environment
     phases: tuple[MemoryPhase, ...] = ()
-    reserved_bytes: tuple[int, ...] = ()
-    device_allocs: int | None = None
-    alloc_retries: int | None = None
-    meter: str = ""
-    meter_bytes: int | None = None
-    metered_bytes: int | None = None
-    plain_s: tuple[float, ...] = ()
-    traced_s: tuple[float, ...] = ()
-    allocations: int = 0
-    condensed: bool = False
-    name: str | None = None
+    reserved_bytes: tuple[int, ...] = ()  # what the caching allocator had taken at each moment; empty on a CPU
+    device_allocs: int | None = None  # how often it asked the device for memory (cudaMalloc)
+    alloc_retries: int | None = None  # how often it had to give cached memory back and try again
+    meter: str = ""  # an independent meter of the peak, in words; empty if none was asked
+    meter_bytes: int | None = None  # the most above the start by that meter
+    metered_bytes: int | None = None  # and by the trace, in the very call that the meter watched
+    plain_s: tuple[float, ...] = ()  # seconds of calls without a trace
+    traced_s: tuple[float, ...] = ()  # and with one, each right before or after the call in the same place
+    allocations: int = 0  # during the call, all of them
+    condensed: bool = False  # whether blocks were put together or left out to keep the record small
+    name: str | None = None  # of the record, ``lesson/experiment``
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        moments = self.moments
+        if not moments or list(self.times_us) != sorted(self.times_us):
+            raise ValueError(f"{self.label!r} has no moments, or moments that are out of order")
+        for block in self.blocks:
+            if block.kind not in MEMORY_KINDS or not 0 <= block.born < block.died <= moments or block.size_bytes < 0:
+                raise ValueError(f"{self.label!r} has a block that makes no sense: {block}")
+        if any(not 0 <= phase.first <= phase.last < moments for phase in self.phases):
+            raise ValueError(f"{self.label!r} has a phase outside of its moments")
+        if len(self.reserved_bytes) not in (0, moments) or len(self.plain_s) != len(self.traced_s):
+            raise ValueError(f"{self.label!r} has series of different lengths")
 
     @classmethod
     def from_blocks(
@@ -154,58 +116,27 @@ class MemoryTrace(Result):
         most_moments: int = MOST_MOMENTS,
         **fields: Any,
     ) -> Self:
-        """Make a trace that is small enough for a record.
+        """Make a trace that is small enough for a record, from all moments and blocks.
 
         A long call has more blocks and moments than a record should hold. Then only some moments are kept: the first,
         the last, and of each stretch between them the one with most memory, so the peak is always among them. Blocks
         that were there at none of these are left out, and blocks that are alike (same kind, module, line and operation,
         there at the same moments) are put together. At every moment that is kept, every sum is exact.
-
-        Args:
-            times_us: of all moments.
-            blocks: all blocks.
-            phases: what the call did when.
-            reserved_bytes: at all moments, or empty.
-            most_blocks: blocks to keep at most.
-            most_moments: moments to keep at most.
-            **fields: the other attributes.
-
-        Returns:
-            The trace.
         """
         fields = {"allocations": sum(block.count for block in blocks if block.born), **fields}
-        if len(blocks) <= most_blocks and len(times_us) <= most_moments:
-            return cls(
-                times_us=tuple(times_us),
-                blocks=tuple(blocks),
-                phases=tuple(phases),
-                reserved_bytes=tuple(reserved_bytes),
-                **fields,
-            )
-        totals = _sums(((block.size_bytes, block.born, block.died) for block in blocks), len(times_us))
-        many = most_moments
-        while True:
-            kept = _highest(totals, many)
-            merged = _merged(blocks, kept)
-            if len(merged) > most_blocks and many <= most_moments // 4:
-                merged = _merged([dataclasses.replace(block, op="") for block in blocks], kept)
-            if len(merged) <= most_blocks or many <= 8:
-                break
-            many //= 2
-        for unnamed in ({"op": "", "line": ""}, {"op": "", "line": "", "module": ""}):
-            if len(merged) > most_blocks:
-                merged = _merged([dataclasses.replace(block, **unnamed) for block in blocks], kept)
+        kept: Sequence[int] = range(len(times_us))
+        if len(blocks) > most_blocks or len(times_us) > most_moments:
+            kept, blocks = _condensed(blocks, len(times_us), most_blocks, most_moments)
+            fields["condensed"] = True
+        spans = [
+            (phase.name, bisect.bisect_left(kept, phase.first), bisect.bisect_right(kept, phase.last) - 1)
+            for phase in phases
+        ]
         return cls(
             times_us=tuple(times_us[moment] for moment in kept),
-            blocks=tuple(merged),
-            phases=tuple(
-                MemoryPhase(phase.name, first, last)
-                for phase in phases
-                if (first := bisect.bisect_left(kept, phase.first))
-                <= (last := bisect.bisect_right(kept, phase.last) - 1)
-            ),
+            blocks=tuple(blocks),
+            phases=tuple(MemoryPhase(*span) for span in spans if span[1] <= span[2]),
             reserved_bytes=tuple(reserved_bytes[moment] for moment in kept) if reserved_bytes else (),
-            condensed=True,
             **fields,
         )
 
@@ -265,8 +196,8 @@ class MemoryTrace(Result):
 
     def by_kind(self) -> dict[str, tuple[int, ...]]:
         """Bytes at each moment for every kind that occurs, in the order of `MEMORY_KINDS`."""
-        found = self._by(lambda block: block.kind)
-        return {kind: found[kind] for kind in MEMORY_KINDS if kind in found}
+        sums = self._by(lambda block: block.kind)
+        return {kind: sums[kind] for kind in MEMORY_KINDS if kind in sums}
 
     def by_module(self, depth: int = 1) -> dict[str, tuple[int, ...]]:
         """Bytes at each moment for every module.
@@ -277,9 +208,6 @@ class MemoryTrace(Result):
 
         Returns:
             Module to bytes; the empty name is memory outside of modules.
-
-        Raises:
-            ValueError: if ``depth`` is negative.
         """
         if depth < 0:
             raise ValueError(f"depth is 0 or more, got {depth}: 0 is the whole model, 1 its parts")
@@ -295,17 +223,7 @@ class MemoryTrace(Result):
         }
 
     def at(self, moment: int) -> tuple[MemoryRow, ...]:
-        """What was there at one moment, the largest first.
-
-        Args:
-            moment: its number.
-
-        Returns:
-            A row for each kind, module, line and operation.
-
-        Raises:
-            IndexError: if there is no such moment.
-        """
+        """What was there at one moment, the largest first: a row for each kind, module, line and operation."""
         if not 0 <= moment < self.moments:
             raise IndexError(f"moment {moment} is not in this trace: it has moments 0 to {self.moments - 1}")
         sums: dict[tuple[str, str, str, str], list[int]] = {}
@@ -332,69 +250,50 @@ class MemoryTrace(Result):
 
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-
-        Raises:
-            ValueError: if ``by`` or ``x`` is another one.
         """
-        from course_utils.show.memory_figures import memory_figure
+        from course_utils.records.memory_pictures import memory_figure
 
         return memory_figure(self, by=by, x=x, ax=ax)
 
     def explore(self) -> Any:
-        """The picture to zoom into, with every block's name under the pointer.
-
-        Returns:
-            Something that shows itself in a notebook and in a page without a kernel, with all that it needs inside.
-        """
+        """The picture to zoom into, with every block's name under the pointer; it needs no kernel."""
         from course_utils.records.memory_explorer import memory_explorer
-        from course_utils.show.memory_figures import KIND_COLOURS, description
+        from course_utils.records.memory_pictures import KIND_COLOURS, description
 
         return memory_explorer(self, KIND_COLOURS, description(self))
 
-    def to_record(self) -> dict[str, Any]:
-        """The trace as plain JSON types: blocks as columns, texts once."""
-        record = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        record["environment"] = self.environment.to_record()
-        record["times_us"] = _steps(self.times_us)
-        record["reserved_bytes"] = _steps(self.reserved_bytes)
-        record["phases"] = [[phase.name, phase.first, phase.last] for phase in self.phases]
+    @classmethod
+    def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Blocks as columns, texts once, series as steps; fields that say nothing are left out."""
+        blocks = values["blocks"]
         columns: dict[str, Any] = {}
         for f in dataclasses.fields(MemoryBlock):
-            values = [getattr(block, f.name) for block in self.blocks]
+            column = [block[f.name] for block in blocks]
             if f.name in ("kind", "module", "line", "op"):
-                texts = list(dict.fromkeys(values))
-                number = {text: i for i, text in enumerate(texts)}
-                columns[f.name] = {"texts": texts, "of": [number[value] for value in values]}
+                number = {text: i for i, text in enumerate(dict.fromkeys(column))}
+                columns[f.name] = {"texts": list(number), "of": [number[text] for text in column]}
             else:
-                columns[f.name] = values
-        record["blocks"] = columns
-        return compact({key: value for key, value in record.items() if value not in (None, (), [], {}, "")})
+                columns[f.name] = column
+        steps = {name: _steps(values[name]) for name in ("times_us", "reserved_bytes")}
+        phases = [list(phase.values()) for phase in values["phases"]]
+        record = {**values, **steps, "phases": phases, "blocks": columns}
+        return {key: value for key, value in record.items() if value not in (None, [], {}, "")}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The trace from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("plain_s", "traced_s", "notes"))
-        values["environment"] = Environment.from_record(record["environment"])
-        values["times_us"] = _from_steps(record["times_us"])
-        values["reserved_bytes"] = _from_steps(record.get("reserved_bytes", ()))
-        values["phases"] = tuple(built_of(MemoryPhase, phase) for phase in record.get("phases", ()))
+    def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields' values from :meth:`to_file`'s columns and steps."""
+        names = [f.name for f in dataclasses.fields(MemoryBlock)]
         columns = []
-        for f in dataclasses.fields(MemoryBlock):
-            column = record["blocks"][f.name]
+        for name in names:
+            column = record["blocks"][name]
             columns.append([column["texts"][i] for i in column["of"]] if isinstance(column, Mapping) else column)
-        values["blocks"] = tuple(built_of(MemoryBlock, row) for row in zip(*columns, strict=True))
-        result = built(cls, values)
-        moments = result.moments
-        if not moments or list(result.times_us) != sorted(result.times_us):
-            raise ValueError(f"{result.label!r} has no moments, or moments that are out of order")
-        for block in result.blocks:
-            if block.kind not in MEMORY_KINDS or not 0 <= block.born < block.died <= moments or block.size_bytes < 0:
-                raise ValueError(f"{result.label!r} has a block that makes no sense: {block}")
-        if any(not 0 <= phase.first <= phase.last < moments for phase in result.phases):
-            raise ValueError(f"{result.label!r} has a phase outside of its moments")
-        if len(result.reserved_bytes) not in (0, moments) or len(result.plain_s) != len(result.traced_s):
-            raise ValueError(f"{result.label!r} has series of different lengths")
-        return result
+        phases = [f.name for f in dataclasses.fields(MemoryPhase)]
+        return {
+            **record,
+            **{name: _from_steps(record.get(name, ())) for name in ("times_us", "reserved_bytes")},
+            "phases": [dict(zip(phases, row, strict=True)) for row in record.get("phases", ())],
+            "blocks": [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)],
+        }
 
     def sheet(self) -> Sheet:
         """The kinds before, at and after the peak, the largest at the peak, and how far the trace can be trusted."""
@@ -507,6 +406,26 @@ def _sums(spans: Iterable[tuple[int, int, int]], moments: int) -> tuple[int, ...
         changes[born] += size
         changes[died] -= size
     return tuple(itertools.accumulate(changes[:moments]))
+
+
+def _condensed(
+    blocks: Sequence[MemoryBlock], moments: int, most_blocks: int, most_moments: int
+) -> tuple[list[int], list[MemoryBlock]]:
+    """The moments to keep, and the blocks put together: with fewer moments, then with fewer names, until they fit."""
+    totals = _sums(((block.size_bytes, block.born, block.died) for block in blocks), moments)
+    many = most_moments
+    while True:
+        kept = _highest(totals, many)
+        merged = _merged(blocks, kept)
+        if len(merged) > most_blocks and many <= most_moments // 4:
+            merged = _merged([dataclasses.replace(block, op="") for block in blocks], kept)
+        if len(merged) <= most_blocks or many <= 8:
+            break
+        many //= 2
+    for unnamed in ({"op": "", "line": ""}, {"op": "", "line": "", "module": ""}):
+        if len(merged) > most_blocks:
+            merged = _merged([dataclasses.replace(block, **unnamed) for block in blocks], kept)
+    return kept, merged
 
 
 def _highest(totals: Sequence[int], many: int) -> list[int]:

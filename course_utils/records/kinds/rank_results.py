@@ -7,7 +7,7 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
 from course_utils.records.kinds.comparison import Comparison
@@ -16,12 +16,15 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.memory_trace import MEMORY_KINDS
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Finding, Reading, Result, built, compact, fields_of, tuples
-from course_utils.show.formats import format_seconds
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.show.formats import axis_unit, format_seconds, is_number
 from course_utils.show.tables import Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# The first that there is, is drawn where nothing else is asked for.
+_DRAWN_AS = ("curve", "memory", "seconds", "rounds", "number")
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class RankReport:
 
 @dataclass(frozen=True, repr=False)
 class RankResults(Result):
-    """What the ranks of a torchrun program reported to :func:`course_utils.run_ranks`.
+    """What the ranks of a torchrun program reported to :func:`course_utils.ranks.launch.run_ranks`.
 
     Attributes:
         program: the program's path, as it was given.
@@ -67,6 +70,10 @@ class RankResults(Result):
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if [report.rank for report in self.reports] != list(range(max(1, self.ranks))):
+            raise ValueError("there is a report for each rank, in order")
+
     @property
     def ranks(self) -> int:
         """Number of ranks."""
@@ -91,7 +98,7 @@ class RankResults(Result):
     def __getitem__(self, rank: int) -> Mapping[str, Any]:
         for report in self.reports:
             if report.rank == rank:
-                return _Reported(report.values, f"rank {rank}")
+                return _Reported(rank, report.values)
         raise KeyError(f"there is no rank {rank!r}; there are 0 to {self.ranks - 1}")
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
@@ -116,53 +123,54 @@ class RankResults(Result):
     @property
     def table(self) -> Table:
         """One row a rank: the median of seconds, memory by kind, the last value of a series, and what else fits."""
-        columns, units = ["rank"], {}
-        cells: dict[str, dict[int, Any]] = {}
-
-        def add(column: str, rank: int, value: Any, unit: str | None) -> None:
-            if column not in cells:
-                columns.append(column)
-                cells[column] = {}
-                if unit is not None:
-                    units[column] = unit
-            cells[column][rank] = value
-
-        by_kind = [key for key in self.keys if all(is_memory_by_kind(key, v) for v in self.values(key).values())]
+        cells: dict[str, dict[int, Any]] = {"rank": {report.rank: report.rank for report in self.reports}}
+        units: dict[str, str] = {}
         for key in self.keys:
-            words, unit = words_and_unit(key)
-            if sum(words_and_unit(other)[0] == words for other in self.keys) > 1:
-                words = key
             for rank, value in self.values(key).items():
-                if key in by_kind:
-                    for kind in memory_kinds(value):
-                        add(kind if len(by_kind) == 1 else f"{words}: {kind}", rank, value[kind], "bytes")
-                elif is_series(value):
-                    numbers = [item for item in value if item is not None]
-                    if unit == "s":
-                        add(f"{words} (median)", rank, statistics.median(numbers) if numbers else None, unit)
-                    else:
-                        add(f"{words} (last)", rank, value[-1], unit)
-                elif value is None or isinstance(value, bool | int | float | str):
-                    number = isinstance(value, int | float) and not isinstance(value, bool)
-                    add(words, rank, value, unit if number else None)
-        rows = tuple(
-            (report.rank, *(cells[column].get(report.rank) for column in columns[1:])) for report in self.reports
-        )
+                for column, cell, unit in self._cells(key, value):
+                    cells.setdefault(column, {})[rank] = cell
+                    if unit is not None:
+                        units[column] = unit
         notes = self.notes
-        if len(columns) == 1:
+        if len(cells) == 1:
             # A column of numbers alone would look as if something had gone wrong.
-            known = [key for key in self.keys if key not in self.rounds]
-            told = f"Nested values, which no table holds: {', '.join(known)}; read them by run[rank][name]."
-            notes = (*notes, *([told] if known else [] if self.keys else ["The ranks reported nothing."]))
+            nested = [key for key in self.keys if key not in self.rounds]
+            if nested:
+                words = f"Nested values, which no table holds: {', '.join(nested)}; read them by run[rank][name]."
+                notes = (*notes, words)
+            elif not self.keys:
+                notes = (*notes, "The ranks reported nothing.")
         return Table(
-            columns=tuple(columns),
-            rows=rows,
+            columns=tuple(cells),
+            rows=tuple(tuple(column.get(report.rank) for column in cells.values()) for report in self.reports),
             units=units,
             environment=self.environment,
             name=self.name or self.program,
             parameters=self.parameters,
             notes=notes,
         )
+
+    def _cells(self, key: str, value: Any) -> Iterator[tuple[str, Any, str | None]]:
+        """What the table shows of one rank's value: column, cell, unit."""
+        words, unit = words_and_unit(key)
+        if sum(words_and_unit(other)[0] == words for other in self.keys) > 1:
+            words = key
+        if self._is_memory(key):
+            alone = sum(map(self._is_memory, self.keys)) == 1
+            for kind in memory_kinds(value):
+                yield kind if alone else f"{words}: {kind}", value[kind], "bytes"
+        elif is_series(value) and unit == "s":
+            numbers = [item for item in value if item is not None]
+            yield f"{words} (median)", statistics.median(numbers) if numbers else None, unit
+        elif is_series(value):
+            yield f"{words} (last)", value[-1], unit
+        elif value is None or isinstance(value, bool | int | float | str):
+            yield words, value, unit if is_number(value) else None
+
+    def _is_memory(self, key: str) -> bool:
+        """Whether all ranks reported memory by kind: a dictionary of numbers under a name that ends with ``_bytes``."""
+        values = self.values(key).values()
+        return key.endswith("_bytes") and all(isinstance(v, Mapping) and is_series(list(v.values())) for v in values)
 
     def curves(self, key: str, x: str = "step", y: str | None = None) -> Curves:
         """A series of all ranks, such as the loss, as one line a rank.
@@ -195,7 +203,7 @@ class RankResults(Result):
         )
 
     def comparison(self, key: str = "rounds", practical: float = paired.PRACTICAL) -> Comparison:
-        """What :func:`course_utils.ranks.launch.timed_rounds` timed in the program, compared.
+        """What :func:`course_utils.ranks.programs.timed_rounds` timed in the program, compared.
 
         A case's time in a round is that of the slowest rank.
 
@@ -212,22 +220,22 @@ class RankResults(Result):
         """
         if not 0 < practical < 1:
             raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
-        told = list(self.values(key).values())
-        if not all(map(_is_rounds, told)):
+        ranks = list(self.values(key).values())
+        if key not in self.rounds:
             raise ValueError(
                 f"{key!r} does not come from timed_rounds(), which makes what can be compared; "
                 f"these do: {', '.join(self.rounds) or 'none'}"
             )
-        labels = tuple(told[0]["labels"])
-        if any(tuple(one["labels"]) != labels for one in told):
+        first = ranks[0]
+        labels = tuple(first["labels"])
+        if any(tuple(rank["labels"]) != labels for rank in ranks):
             raise ValueError(f"the ranks timed other cases under {key!r}: each must name the same, in the same order")
-        first = told[0]
 
         def slowest(label: str) -> Measurement:
-            firsts = [one["first_call_s"][label] for one in told if one["first_call_s"].get(label) is not None]
+            firsts = [rank["first_call_s"][label] for rank in ranks if rank["first_call_s"].get(label) is not None]
             return Measurement(
                 label,
-                _slowest([one["seconds"][label] for one in told], label),
+                _slowest([rank["seconds"][label] for rank in ranks], label),
                 calls=first["calls"],
                 first_call_s=max(firsts, default=None),
                 items=first["items"].get(label),
@@ -235,14 +243,13 @@ class RankResults(Result):
 
         cases = tuple(map(slowest, labels))
         control = f"{labels[0]} again"
-        several = self.ranks > 1
         return Comparison(
             cases=cases,
-            control=Measurement(control, _slowest([one["control"] for one in told], control), calls=first["calls"]),
+            control=Measurement(control, _slowest([rank["control"] for rank in ranks], control), calls=first["calls"]),
             environment=self.environment,
             name=f"{self.name or self.program}, {key}",
             parameters=self.parameters,
-            clock=f"host clock, the slowest of {self.ranks} ranks" if several else "host clock",
+            clock=f"host clock, the slowest of {self.ranks} ranks" if self.ranks > 1 else "host clock",
             agreement=first["agreement"] or "not checked",
             practical=practical,
             planned_rounds=cases[0].rounds,
@@ -267,29 +274,69 @@ class RankResults(Result):
             KeyError: if no rank reported it.
             ValueError: if it cannot be drawn.
         """
-        from course_utils.show.rank_figures import rank_figure
+        key = self._first_to_draw() if key is None else key
+        values, (words, unit) = self.values(key), words_and_unit(key)
+        drawn_as = self._drawn_as(key)
+        if drawn_as == "rounds":
+            return self.comparison(key).plot(ax=ax)
+        if drawn_as == "curve":
+            return self.curves(key).plot(log_y=log_y, ax=ax)
+        if drawn_as == "seconds":
+            return self._scaled_seconds(key).plot(log_y=log_y, ax=ax)
+        if drawn_as == "memory":
+            columns = memory_kinds(*values.values())
+            rows = [(f"rank {rank}", *map(value.get, columns)) for rank, value in values.items()]
+            unit = "bytes"
+        elif drawn_as == "number":
+            columns = (words,)
+            rows = [(f"rank {rank}", value) for rank, value in values.items()]
+        else:
+            raise ValueError(
+                f"{key!r} cannot be drawn: it is neither a series of numbers, nor a number, nor memory by kind, nor "
+                "from timed_rounds()"
+            )
+        units = dict.fromkeys(columns, unit) if unit else {}
+        table = Table(("rank", *columns), tuple(rows), self.environment, units=units, name=self.name)
+        return table.plot(columns, stacked=drawn_as == "memory", ax=ax)
 
-        return rank_figure(self, key, log_y=log_y, ax=ax)
+    def _drawn_as(self, key: str) -> str | None:
+        """One of ``_DRAWN_AS``; None if the value cannot be drawn."""
+        values = list(self.values(key).values())
+        if all(map(is_series, values)):
+            return "seconds" if words_and_unit(key)[1] == "s" else "curve"
+        if self._is_memory(key):
+            return "memory"
+        if key in self.rounds:
+            return "rounds"
+        return "number" if all(map(is_number, values)) else None
 
-    def to_record(self) -> dict[str, Any]:
-        """The results as plain JSON types, raw samples included."""
-        record = {**fields_of(self), "environment": self.environment.to_record()}
-        # Pairs: files sort the keys of dictionaries, and the order of the columns would be lost.
-        record["reports"] = [{"rank": one.rank, "values": list(one.values.items())} for one in self.reports]
-        return compact(record)
+    def _first_to_draw(self) -> str:
+        for drawn_as in _DRAWN_AS:
+            for key in self.keys:
+                if self._drawn_as(key) == drawn_as:
+                    return key
+        raise NothingToDrawError(f"nothing that can be drawn was reported; there are: {', '.join(self.keys) or 'none'}")
+
+    def _scaled_seconds(self, key: str) -> Curves:
+        largest = max(value for values in self.values(key).values() for value in values if value is not None)
+        scale, unit = axis_unit("s", largest)
+        series = self.curves(key, x="sample", y=f"{words_and_unit(key)[0]} ({unit})")
+        scaled = [
+            Curve(curve.label, curve.x, tuple(None if y is None else y / scale for y in curve.y)) for curve in series
+        ]
+        return Curves(tuple(scaled), series.x_label, series.y_label, self.environment, name=self.name)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The results from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("args", "notes"))
-        values["reports"] = tuple(
-            built(RankReport, {**report, "values": dict(report["values"])}) for report in record["reports"]
-        )
-        values["environment"] = Environment.from_record(record["environment"])
-        result = built(cls, values)
-        if [report.rank for report in result.reports] != list(range(max(1, result.ranks))):
-            raise ValueError("there is a report for each rank, in order")
-        return result
+    def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """What was reported as pairs: files sort the keys of dictionaries, and the order of columns would be lost."""
+        reports = [{**report, "values": list(report["values"].items())} for report in values["reports"]]
+        return {**values, "reports": reports}
+
+    @classmethod
+    def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields' values from :meth:`to_file`'s pairs."""
+        reports = [{**report, "values": dict(report["values"])} for report in record["reports"]]
+        return {**record, "reports": reports}
 
     def sheet(self) -> Sheet:
         """The table of the ranks, and how they were started."""
@@ -322,12 +369,12 @@ class RankResults(Result):
 class _Reported(dict[str, Any]):
     """What one rank reported: a dictionary that says what there is when a name is wrong."""
 
-    def __init__(self, values: Mapping[str, Any], who: str) -> None:
+    def __init__(self, rank: int, values: Mapping[str, Any]) -> None:
         super().__init__(values)
-        self._who = who
+        self.rank = rank
 
     def __missing__(self, key: str) -> Any:
-        raise KeyError(f"{self._who} reported no {key!r}; there are: {', '.join(self) or 'none'}")
+        raise KeyError(f"rank {self.rank} reported no {key!r}; there are: {', '.join(self) or 'none'}")
 
 
 def words_and_unit(key: str) -> tuple[str, str | None]:
@@ -344,19 +391,14 @@ def is_series(value: Any) -> bool:
         isinstance(value, Sequence)
         and not isinstance(value, str)
         and len(value) > 0
-        and all(item is None or (isinstance(item, int | float) and not isinstance(item, bool)) for item in value)
+        and all(item is None or is_number(item) for item in value)
     )
 
 
 def memory_kinds(*sizes: Mapping[str, Any]) -> tuple[str, ...]:
     """The kinds in dictionaries of memory by kind, in the order in which pictures stack them."""
-    kinds = dict.fromkeys(kind for one in sizes for kind in one)
-    return (*(kind for kind in MEMORY_KINDS if kind in kinds), *sorted(kinds.keys() - set(MEMORY_KINDS)))
-
-
-def is_memory_by_kind(key: str, value: Any) -> bool:
-    """Whether a value is memory by kind: a dictionary of numbers under a name that ends with ``_bytes``."""
-    return key.endswith("_bytes") and isinstance(value, Mapping) and is_series(list(value.values()))
+    kinds = set().union(*sizes)
+    return (*(kind for kind in MEMORY_KINDS if kind in kinds), *sorted(kinds - set(MEMORY_KINDS)))
 
 
 def _is_rounds(value: Any) -> bool:
@@ -366,7 +408,7 @@ def _is_rounds(value: Any) -> bool:
 
 def _slowest(series: Sequence[Sequence[float]], label: str) -> tuple[float, ...]:
     """Round by round the longest time of the ranks that had something to do."""
-    timed = [one for one in series if one]
-    if not timed or len({len(one) for one in timed}) > 1:
+    timed = [seconds for seconds in series if seconds]
+    if len(set(map(len, timed))) != 1:
         raise ValueError(f"the ranks timed {label!r} in {sorted(map(len, series))} rounds: all must do the same number")
     return tuple(map(max, zip(*timed, strict=True)))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result, built, compact, fields_of, tuples
-from course_utils.show.formats import VALUE_FORMATS, is_number, value_text
+from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, value_text
 from course_utils.show.tables import Column, Sheet, split
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 # What the numbers in a table can be: how they are shown follows from it.
 TABLE_UNITS = tuple(VALUE_FORMATS)
+_QUANTITIES = {"bytes": "memory", "s": "time", "B/s": "bandwidth", "FLOP/s": "compute rate", "percent": "share"}
+# The same differences as the colours', once more, for printing in grey.
+_MARKERS = ("o", "s", "D", "^", "v", "P")
+_HATCHES = ("", "//", "..", "xx", "\\\\", "++")
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,6 +48,12 @@ class Table(Result):
     name: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.columns or any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError("a table has a value for each column in each row")
+        if len(set(self.labels)) < len(self.rows):
+            raise ValueError("each row of a table has a name of its own")
 
     @property
     def labels(self) -> tuple[Any, ...]:
@@ -95,23 +107,101 @@ class Table(Result):
         Raises:
             ValueError: if a column is unknown, holds no numbers, or has another unit than the first.
         """
-        from course_utils.show.table_figures import table_figure
+        from course_utils.show import canvas
 
-        return table_figure(self, columns, stacked=stacked, ax=ax)
+        chosen = self._chosen(columns)
+        names = [value_text(label, self.units.get(self.columns[0])) for label in self.labels]
+        with canvas.style():
+            if ax is not None:
+                self._draw(ax, chosen, stacked)
+                canvas.name_rows(ax, names)
+                return ax.get_figure(root=True)
+            row_in = canvas.row_in(names, (1 if stacked else len(chosen)) * 0.24 + 0.14)
+            several = len(chosen) > 1
+            title, caption = self.titled(", ".join(chosen)), self.environment.caption
+            rows = math.ceil(len(chosen) / 5) if several else 0
+            fig = canvas.titled_figure(title, max(0.36, row_in) * len(names) + 0.6, caption, above=rows)
+            panel = fig.subplots()
+            handles = self._draw(panel, chosen, stacked)
+            canvas.name_rows(panel, names)
+            if several:
+                canvas.legend(fig, handles, chosen, min(5, len(chosen)))
+            described = []
+            for name, row in zip(names, self, strict=True):
+                values = (f"{column} {value_text(row[column], self.units.get(column))}" for column in chosen)
+                described.append(f"{name}: {', '.join(values)}")
+            fig.alt = f"{'Stacked bars' if stacked else 'Bars'}. {'; '.join(described)}. {caption}."
+            return fig
 
-    def to_record(self) -> dict[str, Any]:
-        """The table as plain JSON types."""
-        return compact({**fields_of(self), "environment": self.environment.to_record()})
+    def _chosen(self, columns: str | Sequence[str] | None) -> tuple[str, ...]:
+        """The columns to draw: of numbers, and of one unit."""
+        numeric = []
+        for column, values in zip(self.columns[1:], list(zip(*self.rows, strict=True))[1:], strict=True):
+            numbers = [value for value in values if value is not None]
+            if numbers and all(map(is_number, numbers)):
+                numeric.append(column)
+        if not numeric:
+            raise NothingToDrawError("this table has no column of numbers to draw")
+        if columns is None:
+            return tuple(column for column in numeric if self.units.get(column) == self.units.get(numeric[0]))
+        chosen = (columns,) if isinstance(columns, str) else tuple(columns)
+        for column in chosen:
+            if column not in numeric:
+                raise ValueError(f"columns names {column!r}, which holds no numbers; these do: {', '.join(numeric)}")
+        units = {self.units.get(column) for column in chosen}
+        if len(units) > 1:
+            raise ValueError(f"columns of one unit share an axis; {', '.join(chosen)} have {len(units)} units")
+        return chosen
 
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The table from :meth:`to_record`'s dictionary."""
-        values = tuples(record, ("columns", "notes"))
-        values["rows"] = tuple(tuple(row) for row in record["rows"])
-        values["environment"] = Environment.from_record(record["environment"])
-        result = built(cls, values)
-        if not result.columns or any(len(row) != len(result.columns) for row in result.rows):
-            raise ValueError("a table has a value for each column in each row")
-        if len(set(result.labels)) < len(result.rows):
-            raise ValueError("each row of a table has a name of its own")
-        return result
+    def _draw(self, ax: Axes, columns: Sequence[str], stacked: bool) -> list[Any]:
+        """Draws the columns; returns what stands for each in a legend. Values far apart are dots on a log axis."""
+        from course_utils.show import canvas
+
+        unit = self.units.get(columns[0])
+        rows = [[row[column] or 0 for column in columns] for row in self]
+        totals = [sum(row) if stacked else max(row) for row in rows]
+        scale, name = axis_unit(unit, max(totals))
+        positive = [value / scale for row in rows for value in row if value > 0]
+        log = not stacked and bool(positive) and (canvas.span(positive) > 100 or unit == "relative")
+        ends = [0.0] * len(rows)
+        handles: list[Any] = []
+        for i, column in enumerate(columns):
+            look = {"color": canvas.case_colour(i + 1), "zorder": 2}
+            height = 0.72 if stacked else 0.8 / len(columns)
+            at = [y if stacked else y - 0.4 + (i + 0.5) * height for y in range(len(rows))]
+            values = [row[i] / scale for row in rows]
+            if log:  # a bar would need a zero to begin at
+                places = [value if value > 0 else math.nan for value in values]
+                handles += ax.plot(places, at, _MARKERS[i % len(_MARKERS)], ms=8, **look)
+            else:
+                hatch = _HATCHES[i % len(_HATCHES)] if len(columns) > 1 else ""
+                handles.append(ax.barh(at, values, height, left=ends, ec="white", lw=0.6, hatch=hatch, **look))
+            if stacked:
+                ends = [end + value for end, value in zip(ends, values, strict=True)]
+            else:
+                texts = [value_text(row[column], unit) for row in self]
+                _write_values(ax, [value or min(positive) if log else value for value in values], at, texts)
+        if stacked:
+            _write_values(ax, ends, range(len(rows)), [value_text(total, unit) for total in totals])
+        self._draw_axis(ax, columns, name, positive if log else [0, max(totals) / scale or 1], log)
+        return handles
+
+    def _draw_axis(self, ax: Axes, columns: Sequence[str], name: str, ends: Sequence[float], log: bool) -> None:
+        from course_utils.show import canvas
+
+        unit = self.units.get(columns[0])
+        canvas.scale_axis(ax, "x", ends, log=log, count=6)
+        low, high = ax.get_xlim()
+        ax.set_xlim(low, high * (high / low) ** 0.16) if log else ax.set_xlim(0, ends[1] * 1.16)
+        if log and unit == "relative":
+            ax.xaxis.set_major_formatter("{x:.0e}")
+        counted = ", ".join(filter(None, (name, "log scale" if log else "")))
+        what = columns[0] if len(columns) == 1 else _QUANTITIES.get(unit or "", "")
+        ax.set_xlabel(f"{what} ({counted})".strip() if counted else what)
+        canvas.grid(ax, "x")
+
+
+def _write_values(ax: Axes, ends: Sequence[float], at: Sequence[float], texts: Sequence[str]) -> None:
+    """The value of each bar or dot, beside it."""
+    for end, y, text in zip(ends, at, texts, strict=True):
+        ax.annotate(text, (end, y), (8, 0), textcoords="offset points", va="center", fontsize=9)

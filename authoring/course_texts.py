@@ -1,0 +1,156 @@
+"""The texts that people read: README, the pages of the book, and the Markdown cells of the lessons.
+
+`passages` gives the texts of a file, `sentences` cuts one into sentences, and `prose_only` blanks what is not prose
+(code, addresses, comments, generated parts) without moving a character, so that a place found in one is the same in the
+other. The Markdown that the course uses is plain, so a few regular expressions are enough.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_utils.records.notebook_files import read_notebook
+
+# Pages that follow from other files as a whole.
+GENERATED_PAGES = ("claims.md", "limits.md", "status.md")
+BLANK = "\x00"
+_ROOT = Path(__file__).resolve().parent.parent
+
+# Directives such as {note} hold prose between their fences; those that include a file hold none.
+_FENCED = re.compile(r"^ *(?P<fence>`{3,}|~{3,})(?! *\{(?!include))[^\n`]*\n.*?^ *(?P=fence)[^\S\n]*$", re.M | re.S)
+_FENCE_OF_PROSE = re.compile(r"^ *(?:`{3,}|~{3,})[^\n]*$", re.M)
+_INLINE_CODE = re.compile(r"(?<!`)(`+)(?!`)(?:.|\n(?!\s*\n))+?(?<!`)\1(?!`)")
+_MATH = re.compile(r"\$\$.*?\$\$|(?<![\w$])\$(?=\S)[^$\n]*\S\$(?![\w$])", re.S)
+_GENERATED = re.compile(r"<!-- generated:.*?<!-- /generated -->", re.S)
+_COMMENT = re.compile(r"<!--.*?-->", re.S)
+_LINK = re.compile(
+    r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+\"[^\"]*\")?\)|<?https?://[^\s>)]+>?"
+)
+_NEW_BLOCK = re.compile(r"\s*(?:[-*+]\s|\d+[.)]\s|#{1,6}\s|\||>|:\s)")
+_SENTENCE_END = re.compile(r"[.!?][\"')*_]*\s+(?=[\"'(*_\[]*[A-Z0-9\x00])")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A page, or a Markdown cell of a notebook."""
+
+    file: str  # its path from the root of the repository, with slashes
+    cell: int | None  # its number among all cells, from 1; None for a page
+    text: str
+
+    @property
+    def where(self) -> str:
+        """The place in words, for messages."""
+        return self.file if self.cell is None else f"{self.file}, cell {self.cell}"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, a heading, or a row of a table."""
+
+    start: int
+    end: int
+    text: str  # on one line
+    unit: str  # the whole entry of a list, row of a table or paragraph that it stands in, on one line
+
+
+def text_files(folder: Path | None = None) -> list[Path]:
+    """The files whose texts are written by people: README.md, the book's pages and the lessons."""
+    folder = folder or _ROOT
+    pages = [path for path in sorted((folder / "book").glob("*.md")) if path.name not in GENERATED_PAGES]
+    return [folder / "README.md", *pages, *sorted((folder / "notebooks").glob("*.ipynb"))]
+
+
+def passages(path: Path, folder: Path | None = None) -> list[Passage]:
+    """The texts of a file; ``folder`` is the root that messages name it from."""
+    folder = (folder or _ROOT).resolve()
+    file = path.resolve().relative_to(folder).as_posix() if path.resolve().is_relative_to(folder) else path.name
+    if path.suffix != ".ipynb":
+        return [Passage(file, None, path.read_text(encoding="utf-8"))]
+    cells = enumerate(read_notebook(path)["cells"], start=1)
+    return [Passage(file, number, cell["source"]) for number, cell in cells if cell.get("cell_type") == "markdown"]
+
+
+def blank(text: str, pattern: re.Pattern[str]) -> str:
+    """Blanks what a pattern matches, but not line ends: every character keeps its place, and blocks stay apart."""
+    return pattern.sub(lambda match: re.sub(r"[^\n]", BLANK, match[0]), text)
+
+
+def code_blanked(text: str) -> str:
+    """The text with code and formulas blanked; every character keeps its place.
+
+    Example:
+        >>> code_blanked("Run `x` now").replace(BLANK, "_")
+        'Run ___ now'
+    """
+    for pattern in (_FENCED, _FENCE_OF_PROSE, _INLINE_CODE, _MATH):
+        text = blank(text, pattern)
+    return text
+
+
+def prose_only(text: str, links: bool = False) -> str:
+    """The text with code, formulas, comments, generated parts and (unless they stay) links blanked.
+
+    Example:
+        >>> prose_only("See [it](page.md) <!-- no --> here").replace(BLANK, "_")
+        'See _____________ ___________ here'
+    """
+    # Comments first: an expression in one may hold a backtick.
+    text = code_blanked(blank(blank(text, _GENERATED), _COMMENT))
+    return text if links else blank(text, _LINK)
+
+
+def _blocks(text: str) -> Iterator[tuple[int, int]]:
+    """Where paragraphs, headings, entries of lists and rows of tables begin and end."""
+    start: int | None = None
+    position = 0
+    for line in text.splitlines(keepends=True):
+        plain = line.strip()
+        if start is not None and (not plain or _NEW_BLOCK.match(line)):
+            yield start, position
+            start = None
+        if plain and start is None:
+            start = position
+        position += len(line)
+        if plain.startswith("#") and start is not None:
+            yield start, position
+            start = None
+    if start is not None:
+        yield start, position
+
+
+def one_line(text: str) -> str:
+    """The text on one line, with single spaces."""
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def sentences(text: str) -> list[Sentence]:
+    r"""Cuts Markdown into sentences. A row of a table and a heading count as one; full stops inside of code end none.
+
+    Example:
+        >>> [each.text for each in sentences("# A title\n\nOne runs. Two `a. B`\nwalk.\n\n- Three. Four.")]
+        ['# A title', 'One runs.', 'Two `a. B` walk.', '- Three.', 'Four.']
+    """
+    plain = prose_only(text)
+    cut = []
+    for start, end in _blocks(plain):
+        unit = one_line(text[start:end])
+        row = text[start:end].lstrip().startswith("|")
+        cuts = [] if row else [start + match.end() for match in _SENTENCE_END.finditer(plain[start:end])]
+        # "1. First" begins with the number of its entry, not with a sentence.
+        cuts = [cut for cut in cuts if not re.fullmatch(r"\s*\d+\.\s*", plain[start:cut])]
+        for left, right in zip([start, *cuts], [*cuts, end], strict=True):
+            if text[left:right].strip():
+                cut.append(Sentence(left, right, one_line(text[left:right]), unit))
+    return cut
+
+
+def sentence_at(text: str, position: int) -> Sentence:
+    """The sentence that holds a place of a text."""
+    return next(
+        (each for each in sentences(text) if each.start <= position < each.end),
+        Sentence(position, position, one_line(text[position : position + 80]), ""),
+    )

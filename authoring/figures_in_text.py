@@ -1,0 +1,260 @@
+"""Figures in texts: filled from records, and checked against them.
+
+In README.md, the book's pages and the Markdown cells of lessons, a figure stands between two comments, which no reader
+sees::
+
+    On two cores, scaling takes <!--= ddp/scaling.comparison("steps")["DDP, 2 ranks"] @ MACHINE -->...<!--/-->.
+
+The first comment says where the figure comes from: an expression over records (:mod:`authoring.evidence`) and the
+machine, which may be left out where one machine alone has recorded it. ``claim T8`` gives a verdict of the claims
+ledger, and ``time 04`` the minutes that a lesson takes.
+
+``python -m authoring.figures_in_text --write`` fills in what stands between the comments, ``--check`` says what is out
+of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from authoring import evidence
+from authoring.claims import load_claims
+from authoring.course_texts import BLANK, Passage, code_blanked, one_line, passages, sentence_at, text_files
+from authoring.evidence import EvidenceError, NotRecordedError
+from course_utils.records import store
+from course_utils.records.lessons import Lesson, LessonError, find_lesson
+from course_utils.records.notebook_files import dumped, read_notebook
+
+WORDS_A_MINUTE = 150  # slower than a novel: code is read, too, and cells are run one by one
+NOT_RECORDED = "not recorded"
+
+MARKER = re.compile(r"<!--=(?P<what>.*?)-->(?P<text>.*?)<!--/-->", re.S)
+_COMMENT_OF_A_MARKER = re.compile(r"<!--=|<!--/-->")
+_MACHINE = re.compile(r"(?P<expression>.+?)\s+@\s+(?P<machine>[\w.+-]+)", re.S)
+_Fault = tuple[int, str]  # where a marker begins, and what is wrong with it
+_EXERCISE = re.compile(r"^#+ Exercise \d+ · .+ · (?P<minutes>\d+) min\s*$", re.M)
+
+
+# What a marker stands for
+
+
+def reading_minutes(texts: Iterable[str]) -> float:
+    """How long it takes to read Markdown and code, without comments and the addresses of links.
+
+    Example:
+        >>> reading_minutes(["word " * 75, "<!-- hidden -->[one](file.md) " * 75])
+        1.0
+    """
+    shown = (re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", text, flags=re.S) for text in texts)
+    return sum(len(re.findall(r"\S*\w\S*", text)) for text in shown) / WORDS_A_MINUTE
+
+
+def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
+    """How long a lesson takes: reading it, the minutes that its exercises name, and the slowest machine's run.
+
+    Raises:
+        NotRecordedError: if no machine has recorded it.
+    """
+    texts = [cell["source"] for cell in read_notebook(lesson.path)["cells"]]
+    exercises = sum(int(match["minutes"]) for text in texts for match in _EXERCISE.finditer(text))
+    runs = store.records_of(lesson.slug, records or store.reference_root())
+    if not runs:
+        raise _not_recorded([lesson.slug], [lesson.slug])
+    return reading_minutes(texts) + exercises + max(run.seconds for run in runs) / 60
+
+
+def _not_recorded(names: Sequence[str], lessons: Iterable[str]) -> NotRecordedError:
+    commands = " ".join(dict.fromkeys(lessons))
+    return NotRecordedError(f"no machine has recorded {', '.join(names)}. Run `course record {commands} --reference`.")
+
+
+def _time(number: str, records: Path | None) -> str:
+    try:
+        lesson = find_lesson(number)
+    except LessonError as error:
+        raise EvidenceError(str(error)) from error
+    return f"{max(5, 5 * round(lesson_minutes(lesson, records) / 5))} minutes"
+
+
+def _claim(identifier: str) -> str:
+    claims = {claim.id: claim for claim in load_claims()}
+    if identifier not in claims:
+        raise EvidenceError(f"the ledger has no claim {identifier!r}; it has: {', '.join(claims)}.")
+    return claims[identifier].word
+
+
+def _value(what: str, records: Path | None) -> str:
+    match = _MACHINE.fullmatch(what)
+    expression = match["expression"] if match else what
+    names = evidence.experiments_in(expression)
+    if not names:
+        raise EvidenceError(f"{what!r} reads no experiment: such a number needs no marker.")
+    values = {}
+    for machine in [match["machine"]] if match else evidence.machines(records):
+        try:
+            values[machine] = evidence.evaluate(expression, machine, records)
+        except NotRecordedError:
+            if match:
+                raise
+    if len(values) > 1:
+        raise EvidenceError(f"several machines have recorded it, so name one: {what} @ {next(iter(values))}.")
+    if not values:
+        raise _not_recorded(names, (name.partition("/")[0] for name in names))
+    return evidence.in_words(*values.values())
+
+
+def figure(what: str, records: Path | None = None) -> str:
+    """The words that ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8`` or ``time 04`` stand for.
+
+    Raises:
+        NotRecordedError: if it is not recorded.
+        EvidenceError: if it cannot be worked out.
+
+    Example:
+        >>> figure("measuring/known_answers.rounds >= 8 @ amd-epyc-2-cores")
+        'yes'
+    """
+    if match := re.fullmatch(r"claim (\w+)", what):
+        return _claim(match[1])
+    if match := re.fullmatch(r"time (\w+)", what):
+        return _time(match[1], records)
+    return _value(what, records)
+
+
+# Filling texts
+
+
+def markers(text: str) -> list[re.Match[str]]:
+    """The figures of a text, as matches of `MARKER`. What stands in code is none.
+
+    Example:
+        >>> [match["text"] for match in markers("It is <!--= claim T8 -->refuted<!--/-->, not `<!--= x -->`.")]
+        ['refuted']
+    """
+    blanked = _without_code(text)
+    return [match for match in MARKER.finditer(text) if blanked[match.start()] != BLANK]
+
+
+def _without_code(text: str) -> str:
+    """The text with code blanked; a backtick inside of a marker's expression begins no code."""
+    hidden = re.sub(r"(?<=<!--=).*?(?=-->)", lambda match: match[0].replace("`", "'"), text, flags=re.S)
+    return code_blanked(hidden)
+
+
+def fill(text: str, records: Path | None = None) -> tuple[str, list[_Fault]]:
+    """A text with its figures as the records have them today; and where markers cannot be filled, and why.
+
+    What is not recorded says so in the text; where a marker itself is wrong, the text stays.
+    """
+    faults, pieces, end = [], [], 0
+    for marker in markers(text):
+        try:
+            words = figure(one_line(marker["what"]), records)
+        except EvidenceError as error:
+            words = NOT_RECORDED if isinstance(error, NotRecordedError) else marker["text"]
+            faults.append((marker.start(), str(error)))
+        pieces += [text[end : marker.start("text")], words]
+        end = marker.end("text")
+    return "".join([*pieces, text[end:]]), faults
+
+
+def _misplaced(text: str) -> list[_Fault]:
+    """Where the comments of a marker do not make one, or would show."""
+    blanked = _without_code(text)
+    whole = {place for marker in markers(text) for place in (marker.start(), marker.end("text"))}
+    faults = []
+    for match in _COMMENT_OF_A_MARKER.finditer(text):
+        if blanked[match.start()] == BLANK:
+            faults.append((match.start(), "a marker in code, which would show as it stands. Put it outside."))
+        elif match.start() not in whole:
+            faults.append((match.start(), "half a marker. It is written <!--= what -->figure<!--/-->."))
+    for marker in markers(text):
+        line = text[text.rfind("\n", 0, marker.start()) + 1 : marker.start()]
+        if not re.sub(r"^\s*(?:(?:[-*+>]|\d+[.)])\s+)*", "", line):
+            # Markdown takes a line that begins with a comment for HTML, and shows the rest of it as it stands.
+            faults.append((marker.start(), "a marker at the beginning of a line. Put a word before it."))
+        if "--" in marker["what"] or marker["what"].rstrip().endswith("-"):
+            faults.append((marker.start(), "a marker with two dashes in it, which may end the comment."))
+    return faults
+
+
+def _faults(passage: Passage, records: Path | None) -> list[str]:
+    text = passage.text
+    filled, faults = fill(text, records)
+    faults = [*_misplaced(text), *faults]
+    for before, after in zip(markers(text), markers(filled), strict=True):
+        if before["text"] != after["text"] and after["text"] != NOT_RECORDED:
+            problem = (
+                f"it says {before['text']!r}, and the records give {after['text']!r}. Run `python -m "
+                "authoring.figures_in_text --write`, and read the sentence again."
+            )
+            faults.append((before.start(), problem))
+    shown = [(re.sub(r"<!--.*?-->", "", sentence_at(text, start).text), problem) for start, problem in faults]
+    return [f'{passage.where}: "{one_line(sentence)}": {problem}' for sentence, problem in shown]
+
+
+def check(files: Iterable[Path] | None = None, records: Path | None = None) -> list[str]:
+    """One message for each figure that differs from the records, is not recorded, or cannot be worked out.
+
+    It names the file and the sentence, and says what to do. By default all texts are checked.
+    """
+    chosen = text_files() if files is None else files
+    return [fault for path in chosen for passage in passages(path) for fault in _faults(passage, records)]
+
+
+def write(files: Iterable[Path] | None = None, records: Path | None = None) -> tuple[list[Path], list[str]]:
+    """Fills in the figures in texts; all else in a file stays as it is.
+
+    Returns:
+        The files that changed, and what `check` still says of them: what is not recorded says so in the text now.
+    """
+    chosen = text_files() if files is None else list(files)
+    changed = []
+    for path in chosen:
+        before = path.read_bytes()
+        if path.suffix == ".ipynb" and b"<!--=" in before:
+            notebook = read_notebook(path)
+            for cell in notebook["cells"]:
+                if cell.get("cell_type") == "markdown":
+                    cell["source"] = fill(cell["source"], records)[0]
+            after = before if notebook == read_notebook(path) else dumped(notebook).encode()
+        else:
+            after = before if path.suffix == ".ipynb" else fill(before.decode(), records)[0].encode()
+        if after != before:
+            path.write_bytes(after)
+            changed.append(path)
+    return changed, check(chosen, records)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Checks or fills the figures in texts, and returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m authoring.figures_in_text", description="Take the figures in texts from the records."
+    )
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--check", action="store_true", help="say what differs from the records, exit 1 if anything")
+    action.add_argument("--write", action="store_true", help="fill in the figures")
+    parser.add_argument("files", nargs="*", type=Path, help="pages and notebooks; all by default")
+    options = parser.parse_args(arguments)
+    files = options.files or text_files()
+    try:
+        changed, faults = write(files) if options.write else ([], check(files))
+    except (OSError, LessonError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    for path in changed:
+        print(f"{path.name}: written")
+    if faults:
+        print("\n".join(faults), file=sys.stderr)
+        return 1
+    count = sum(len(markers(passage.text)) for path in files for passage in passages(path))
+    print(f"{count} figure{'' if count == 1 else 's'} in texts, all as recorded")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,324 @@
+"""What each lesson asks, claims and promises: ``course_utils/lessons/<slug>/lesson.yml``, read and checked.
+
+A lesson is planned until its notebook ``notebooks/NN_slug.ipynb`` exists. CONTRIBUTING.md ("What lesson.yml holds")
+says what each entry means. All that the book, README and the ledger say of lessons is put together from these files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NewType
+
+import cattrs
+import yaml
+
+from authoring import evidence
+from authoring.verdicts import DOCUMENTED_OTHERWISE, RULED, RuledWord, VerdictWord
+from course_utils.records.lessons import notebooks_root
+from course_utils.records.store import package_root
+
+DeviceKind = Literal["cpu", "cuda", "mps"]
+_Code = NewType("_Code", str)
+
+
+class LessonFileError(ValueError):
+    """A lesson.yml cannot be used. The message names the place and says what to do."""
+
+
+@dataclass(frozen=True)
+class ShownNumber:
+    """A number that a reader of the ledger wants to see: an expression, and the unit if it brings none of its own."""
+
+    label: str
+    show: str
+    unit: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """What a claim and its parts have in common."""
+
+    kind: Literal["speed", "memory", "numerics", "API"]
+    speaks_of: Literal["any", "CPU", "CUDA", "two GPUs"]
+    verdict: VerdictWord
+    contradicted: bool = False
+
+    @property
+    def word(self) -> str:
+        """The verdict as readers see it."""
+        return DOCUMENTED_OTHERWISE if self.contradicted else self.verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(_Judged):
+    """What is judged by one rule: a whole claim, or one of the things that it says."""
+
+    what: str
+    why: str = ""
+    let: tuple[tuple[str, str], ...] = ()
+    steps: tuple[tuple[str, str], ...] = ()  # the rule as it is written, for people to read
+    rule: tuple[tuple[RuledWord, str], ...] = ()  # with `let` put in
+    evidence: tuple[ShownNumber, ...] = ()
+    calls: tuple[tuple[str, _Code], ...] = ()
+    waits_for: str | None = None  # in words, of an open part without a rule
+    aside: bool = False
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """Names of the experiments that the rule reads."""
+        return tuple(dict.fromkeys(name for _, text in self.rule for name in evidence.experiments_in(text)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(_Judged):
+    """One entry of the ledger. A claim that says one thing has one part."""
+
+    id: str
+    claim: str
+    lesson: str
+    lesson_title: str
+    sentence: str
+    parts: tuple[Part, ...]
+    condition: str = ""
+    sources: tuple[str, ...] = ()
+
+    @property
+    def evidence(self) -> tuple[ShownNumber, ...]:
+        """The numbers of all parts, in order."""
+        return tuple(number for part in self.parts for number in part.evidence)
+
+    @property
+    def calls(self) -> tuple[tuple[str, str], ...]:
+        """The calls of all parts, in order."""
+        return tuple(call for part in self.parts for call in part.calls)
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """Names of the experiments that its rules read."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.experiments))
+
+
+@dataclass(frozen=True)
+class HeldAgainst:
+    """What the rates of one experiment are held against."""
+
+    ceiling: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by case; under "" those of all others
+    host: bool = False
+    why: Mapping[DeviceKind, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LessonLimits:
+    """What a lesson says of ceilings: why none applies (``none``), or its experiments by their full name."""
+
+    none: str = ""
+    experiments: Mapping[str, HeldAgainst] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A number that the room will see: what it is, and the expression that gives it."""
+
+    say: str
+    value: str
+    unit: str | None = None
+
+
+@dataclass(frozen=True)
+class LessonFile:
+    """One lesson, built or planned, as its lesson.yml has it."""
+
+    slug: str
+    number: int
+    title: str
+    part: str
+    question: str
+    finding: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    limits: LessonLimits | None = None
+    expect: tuple[Expected, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Number and title as pages show them."""
+        return f"{self.number:02d} · {self.title}"
+
+    @property
+    def stem(self) -> str:
+        """File name of the notebook, without its suffix."""
+        return f"{self.number:02d}_{self.slug}"
+
+    @property
+    def notebook(self) -> Path:
+        """Where the notebook is, or will be."""
+        return notebooks_root() / f"{self.stem}.ipynb"
+
+    @property
+    def built(self) -> bool:
+        """Whether the lesson can be taken: its notebook exists."""
+        return self.notebook.is_file()
+
+
+def _text(value: Any, _: type) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text: put it in quotes")
+    return " ".join(value.split())
+
+
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+_CONVERTER.register_structure_hook(str, _text)
+_CONVERTER.register_structure_hook(_Code, lambda code, _: str(code))
+
+
+def _in_words(error: BaseException, kind: type | None) -> str:
+    return str(error) if type(error) in (ValueError, Exception) else cattrs.v.format_exception(error, kind)
+
+
+def _structured(kind: Any, entry: Any, where: str) -> Any:
+    try:
+        return _CONVERTER.structure(entry, kind)
+    except (cattrs.BaseValidationError, AttributeError, TypeError) as error:
+        problems = cattrs.transform_error(error, format_exception=_in_words)
+        raise LessonFileError(f"{where}: {'; '.join(problems)}") from error
+
+
+# Reading
+
+
+def book_folder() -> Path:
+    """The folder of the book's own pages."""
+    return package_root().parent / "book"
+
+
+def read_yaml(path: Path) -> Any:
+    """What a YAML file holds."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        shown = f"{path.parent.name}/{path.name}"
+        raise LessonFileError(f"{shown} cannot be read: {error}. Mend it, or restore it from git.") from error
+
+
+def load_lessons(folder: Path | None = None) -> list[LessonFile]:
+    """All lessons, built and planned, in order; ``folder`` holds the lessons' folders.
+
+    Raises:
+        LessonFileError: if a file is damaged, or the files do not fit each other and the notebooks.
+
+    Example:
+        >>> load_lessons()[4].title
+        'Pinned memory'
+    """
+    folder = package_root() / "lessons" if folder is None else folder
+    lessons = sorted(map(read_lesson, folder.glob("*/lesson.yml")), key=lambda lesson: lesson.number)
+    parts = read_yaml(book_folder() / "parts.yml")["parts"]
+    for lesson in lessons:
+        if lesson.part not in parts:
+            raise LessonFileError(f"{lesson.slug}: book/parts.yml has no part {lesson.part!r}; it has: {parts}")
+    if [lesson.number for lesson in lessons] != list(range(len(lessons))):
+        raise LessonFileError("the numbers of the lessons must count up from 0 without a gap: look at each lesson.yml")
+    ids = [claim.id for lesson in lessons for claim in lesson.claims]
+    if repeated := sorted({each for each in ids if ids.count(each) > 1}):
+        raise LessonFileError(f"two claims are called {repeated[0]}: give each an id of its own")
+    if unlisted := sorted({path.stem for path in notebooks_root().glob("*.ipynb")} - {each.stem for each in lessons}):
+        raise LessonFileError(f"{', '.join(unlisted)}: give each notebook a course_utils/lessons/<slug>/lesson.yml")
+    return lessons
+
+
+def read_lesson(path: Path) -> LessonFile:
+    """One lesson."""
+    slug, entry = path.parent.name, read_yaml(path)
+    where = f"{slug}/lesson.yml"
+    if not isinstance(entry, dict):
+        raise LessonFileError(f"{where} begins with number:, title:, part: and question:.")
+    own = {key: value for key, value in entry.items() if key not in ("claims", "limits")}
+    lesson = _structured(LessonFile, {"slug": slug, **own}, where)
+    claims = tuple(_claim(each, lesson) for each in entry.get("claims", ()))
+    limits = _limits(slug, entry["limits"]) if "limits" in entry else None
+    return dataclasses.replace(lesson, claims=claims, limits=limits)
+
+
+# Claims
+
+_PART_KEYS = {"kind", "speaks_of", "verdict", "contradicted", "why", "let", "rule", "evidence", "calls", "waits_for"}
+_ALSO_OF_THE_CLAIM = {"kind", "speaks_of", "verdict", "contradicted"}
+
+
+def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
+    where = f"{lesson.slug}/lesson.yml, {entry.get('id', 'a claim without an id')}"
+    if "parts" in entry:
+        inherited = {key: entry[key] for key in ("kind", "speaks_of") if key in entry}
+        parts = [inherited | part for part in entry["parts"]]
+    else:
+        parts = [{key: entry[key] for key in _PART_KEYS & entry.keys()} | {"what": entry.get("claim")}]
+        entry = {key: value for key, value in entry.items() if key not in _PART_KEYS - _ALSO_OF_THE_CLAIM}
+        if entry.get("verdict") == "open" and "rule" not in parts[0]:
+            entry = {"sentence": f"Open: lesson {lesson.name} will judge it.", **entry}
+    try:
+        parts = [_with_let(part) for part in parts]
+    except (AttributeError, TypeError) as error:
+        raise LessonFileError(f"{where} has a rule or evidence of another form: {error}") from error
+    more = {"lesson": lesson.slug, "lesson_title": lesson.name, "parts": parts}
+    claim = _structured(Claim, {**entry, **more}, where)
+    if problem := _problem(claim):
+        raise LessonFileError(f"{where} {problem}")
+    return claim
+
+
+def _with_let(part: dict[str, Any]) -> dict[str, Any]:
+    """A part with what ``let`` defines put in for ``{name}``; the language itself has no braces."""
+    let = part.get("let", {})
+
+    def expanded(text: str) -> str:
+        for _ in let:  # what is put in may hold names itself, in any order
+            for name, stands_for in let.items():
+                text = text.replace(f"{{{name}}}", stands_for)
+        return text
+
+    steps = [step for each in part.get("rule", ()) for step in each.items()]
+    # What else may happen is spelled as a word: a bare True in the file would read as a slip.
+    rule = [(verdict, "True" if text == "otherwise" else expanded(text)) for verdict, text in steps]
+    numbers = [number | {"show": expanded(number["show"])} for number in part.get("evidence", ())]
+    calls = [*part.get("calls", {}).items()]
+    return {**part, "let": [*let.items()], "steps": steps, "rule": rule, "evidence": numbers, "calls": calls}
+
+
+def _problem(claim: Claim) -> str | None:
+    """What is wrong with a claim whose form is right."""
+    for part in (claim, *claim.parts):
+        if part.contradicted and part.verdict != "documented":
+            return f"is {part.verdict} and contradicted; only what is documented has sources that may be."
+        if part.verdict == "documented" and not claim.sources:
+            return "is documented: name the sources, each with its version or date."
+    for part in claim.parts:
+        if part.verdict in RULED and not part.rule:
+            return f"is stated as {part.verdict}, and no rule says why: add one, or make it open."
+        for text in (*(text for _, text in part.rule), *(number.show for number in part.evidence)):
+            try:
+                evidence.experiments_in(text)
+            except evidence.EvidenceError as error:
+                return f"has an expression that is none: {error}"
+    return None
+
+
+# Limits
+
+
+def _limits(slug: str, entry: Any) -> LessonLimits:
+    where = f"{slug}/lesson.yml, limits"
+    if not isinstance(entry, dict):
+        return _structured(LessonLimits, {"none": entry}, where)
+    experiments = {f"{slug}/{name}": _held_against(held) for name, held in entry.items()}
+    return _structured(LessonLimits, {"experiments": experiments}, where)
+
+
+def _held_against(entry: Any) -> Any:
+    """An entry with its ceilings in the long form: names by case."""
+    if not isinstance(entry, dict) or "ceiling" not in entry:
+        return entry
+    given = entry["ceiling"]
+    by_case = given if isinstance(given, dict) else {"": given}
+    return {**entry, "ceiling": {case: [name] if isinstance(name, str) else name for case, name in by_case.items()}}

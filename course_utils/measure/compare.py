@@ -1,0 +1,173 @@
+"""Measure code and compare it fairly: parity first, then paired rounds in random order with an A/A control."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from course_utils.measure.cases import Case, CaseError, Check
+from course_utils.measure.devices import Device
+from course_utils.measure.machine import environment
+from course_utils.measure.rounds import DEFAULT_BUDGET_S, Rounds
+from course_utils.records import paired
+from course_utils.records.kinds.ceilings import Ceiling
+from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.store import keep
+
+__all__ = ["CaseError", "compare", "measure"]
+
+
+def measure(
+    fn: Case,
+    label: str = "code",
+    *,
+    name: str | None = None,
+    budget_s: float = DEFAULT_BUDGET_S,
+    cache: str = "warm",
+    memory: bool = True,
+    parameters: Mapping[str, Any] | None = None,
+    items: float | None = None,
+    flops: float | None = None,
+    bytes: float | None = None,
+    device: Device | None = None,
+) -> Measurement:
+    """Measure one piece of code: when there is nothing to compare it with.
+
+    ``fn`` is a function without arguments, or :func:`course_utils.fresh`, and ``label`` what to call it. The other
+    arguments are those of :func:`course_utils.compare`.
+
+    Returns:
+        Raw samples, shown as a table.
+
+    Raises:
+        ValueError: if the budget or the cache state make no sense.
+        CaseError: if the code raises.
+
+    Example:
+        >>> import torch
+        >>> a = torch.randn(64, 64)
+        >>> measure(lambda: a @ a, "matmul", budget_s=0.1).median_s > 0
+        True
+    """
+    here = environment()
+    with Rounds({label: fn}, name or label, budget_s, cache, device) as rounds:
+        rounds.first_calls(keep_outputs=False)
+        rounds.run(order=rounds.cases)
+        rounds.extras(memory)
+    return keep(
+        rounds.cases[0].measurement(
+            {"items": items, "flops": flops, "bytes": bytes},
+            environment=here,
+            name=name,
+            parameters=dict(parameters or {}),
+            notes=tuple(rounds.notes),
+        )
+    )
+
+
+def compare(
+    cases: Mapping[str, Case],
+    *,
+    name: str | None = None,
+    check: Check | bool = True,
+    budget_s: float = DEFAULT_BUDGET_S,
+    practical: float = paired.PRACTICAL,
+    cache: str = "warm",
+    memory: bool = True,
+    parameters: Mapping[str, Any] | None = None,
+    items: float | Mapping[str, float] | None = None,
+    flops: float | Mapping[str, float] | None = None,
+    bytes: float | Mapping[str, float] | None = None,
+    ceiling: Ceiling | None = None,
+    device: Device | None = None,
+    seed: int | None = None,
+) -> Comparison:
+    """Compare two or more ways to do the same thing.
+
+    The first case is the baseline. It runs twice in every round: the second time is the A/A control, which shows what
+    this machine makes of no difference at all.
+
+    Args:
+        cases: label to function without arguments, or to :func:`course_utils.fresh` for code with state of its own.
+        name: ``lesson/experiment``, to keep it in a record.
+        check: True: outputs must agree by ``torch.testing.assert_close``, at the tolerance of the coarser dtype; a
+            function of (baseline's output, case's output) that raises or returns False if they do not; False: no
+            check, and the result says so.
+        budget_s: seconds for the timings; first calls, parity check and memory pass are not counted. It may become up
+            to three times as much where that completes the eight rounds that a verdict needs.
+        practical: relative difference below which nobody cares: 0.01 is 1%.
+        cache: ``warm``, or ``cold`` to empty the caches before each call.
+        memory: whether to make a separate pass for peak memory.
+        parameters: problem sizes and settings, for the record.
+        items: items that one call processes; a number for all cases, or one for each.
+        flops: floating-point operations of one call, likewise.
+        bytes: bytes that one call moves, likewise.
+        ceiling: a limit of this machine, from :func:`course_utils.ceilings`, to show rates against.
+        device: the device under test; by default this machine's.
+        seed: for the order of the cases inside the rounds; by default another order in each comparison.
+
+    Returns:
+        Raw samples of all cases and of the control, with verdicts.
+
+    Raises:
+        ValueError: if there are fewer than two cases, or an argument makes no sense.
+        CaseError: if a case raises, or if outputs differ.
+
+    Example:
+        >>> import torch
+        >>> a = torch.randn(128, 128)
+        >>> result = compare({"matmul": lambda: a @ a, "twice": lambda: (a @ a, a @ a)[1]}, budget_s=0.3)
+        >>> result["twice"].ratio > 1
+        True
+    """
+    if not isinstance(cases, Mapping) or len(cases) < 2:
+        count = len(cases) if isinstance(cases, Mapping) else "no"
+        raise ValueError(
+            f"compare() needs at least two cases, got {count}: pass a dictionary such as "
+            "{'pageable': f, 'pinned': g}, the baseline first; measure() takes a single function"
+        )
+    if not 0 < practical < 1:
+        raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
+    work = {key: _per_case(key, value, cases) for key, value in (("items", items), ("flops", flops), ("bytes", bytes))}
+    here = environment()
+    started = time.perf_counter()
+    with Rounds(cases, name or " vs ".join(map(str, cases)), budget_s, cache, device, seed) as rounds:
+        rounds.first_calls()
+        agreement = rounds.check(check)
+        control = rounds.add_control()
+        rounds.run(order=[*rounds.cases, control])
+        rounds.extras(memory)
+    return keep(
+        Comparison(
+            cases=tuple(case.measurement({key: of[case.label] for key, of in work.items()}) for case in rounds.cases),
+            control=Measurement(
+                label=control.label,
+                calls=control.calls,
+                elapsed_s=tuple(sample.elapsed_s for sample in control.samples),
+            ),
+            environment=here,
+            name=name,
+            parameters=dict(parameters or {}),
+            cache=cache,
+            clock=rounds.device.cold_clock if cache == "cold" else rounds.device.clock,
+            agreement=agreement,
+            practical=practical,
+            planned_rounds=rounds.planned,
+            spent_s=time.perf_counter() - started,
+            interrupted=rounds.interrupted,
+            ceiling=ceiling,
+            notes=tuple(rounds.notes),
+        )
+    )
+
+
+def _per_case(key: str, value: Any, cases: Mapping[str, Any]) -> dict[str, float | None]:
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(cases, value)
+    if set(value) != set(cases):
+        raise ValueError(
+            f"{key}= must be one number or name exactly the cases {', '.join(cases)}; got {', '.join(value)}"
+        )
+    return dict(value)

@@ -1,0 +1,101 @@
+"""A comparison repeated over a range of one parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from course_utils.measure.cases import Case, CaseError
+from course_utils.measure.compare import compare
+from course_utils.measure.machine import environment
+from course_utils.measure.rounds import check_budget
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
+from course_utils.records.store import keep
+from course_utils.show.progress import progress
+
+
+def sweep(
+    make_cases: Callable[[Any], Mapping[str, Case]],
+    *,
+    over: Mapping[str, Sequence[Any]],
+    name: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    items: Callable[[Any], float | None] | None = None,
+    flops: Callable[[Any], float | None] | None = None,
+    bytes: Callable[[Any], float | None] | None = None,
+    budget_s: float = 1.0,
+    **options: Any,
+) -> Sweep:
+    """Repeat a comparison over a range of one parameter: to find where a technique begins, or stops, to pay.
+
+    Args:
+        make_cases: called with each value; returns the cases for :func:`compare`.
+        over: one parameter's name and its values, for example ``{"batch": [1, 8, 64]}``.
+        name: ``lesson/experiment``, to keep it in a record.
+        parameters: problem sizes and settings that do not vary.
+        items: called with each value; items that one call processes, or None where that says nothing.
+        flops: likewise, floating-point operations.
+        bytes: likewise, bytes.
+        budget_s: seconds for the timings of each point.
+        **options: passed on to :func:`compare`.
+
+    Returns:
+        A comparison for each value. Ctrl-C keeps the points that are done.
+
+    Raises:
+        ValueError: if ``over`` does not hold exactly one parameter with at least one value.
+        CaseError: if a case raises or outputs differ; the message names the value too.
+
+    Example:
+        >>> import torch
+        >>> def cases(n):
+        ...     a = torch.randn(n, n)
+        ...     return {"one": lambda: a @ a, "two": lambda: (a @ a, a @ a)[1]}
+        >>> sweep(cases, over={"n": [32, 64]}, budget_s=0.1).values
+        (32, 64)
+    """
+    given = list(over.items()) if isinstance(over, Mapping) else []
+    if len(given) != 1 or not isinstance(given[0][1], Sequence) or not given[0][1]:
+        raise ValueError(f"sweep() varies one parameter: pass over={{'batch': [1, 8, 64]}}, got {over!r}")
+    check_budget(budget_s)
+    ((parameter, values),) = given
+    here = environment()
+    work = {key: of for key, of in (("items", items), ("flops", flops), ("bytes", bytes)) if of is not None}
+    points: list[SweepPoint] = []
+    interrupted = False
+    with progress(name or f"sweep over {parameter}", expected_s=budget_s * len(values)) as bar:
+        for value in values:
+            bar.describe(f"{parameter}={value}")
+            amounts = {key: of(value) for key, of in work.items()}
+            try:
+                cases = _made(make_cases, parameter, value)
+                comparison = compare(cases, budget_s=budget_s, **amounts, **options)
+            except KeyboardInterrupt:
+                interrupted = True
+                break
+            except CaseError as error:
+                raise CaseError(f"at {parameter}={value}: {error}") from error
+            points.append(SweepPoint(value, comparison))
+            bar.advance(budget_s)
+            interrupted = comparison.interrupted
+            if interrupted:
+                break
+    if not points:
+        raise KeyboardInterrupt
+    return keep(
+        Sweep(
+            over=parameter,
+            points=tuple(points),
+            environment=here,
+            name=name,
+            parameters=dict(parameters or {}),
+            interrupted=interrupted,
+        )
+    )
+
+
+def _made(make_cases: Callable[[Any], Mapping[str, Case]], parameter: str, value: Any) -> Mapping[str, Case]:
+    try:
+        return make_cases(value)
+    except Exception as error:
+        raise CaseError(f"the cases could not be made: {type(error).__name__}: {error}") from error

@@ -1,0 +1,242 @@
+"""Memory over time as a figure: stacked areas, and what ran when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from course_utils.show.canvas import (
+    CASE_COLOURS,
+    LINE_IN,
+    MARGIN_IN,
+    WIDTH_IN,
+    axes_in,
+    draw_footer,
+    fit,
+    footer_lines,
+    new_figure,
+    plain_number,
+    styled,
+    text_in,
+    text_width_in,
+)
+from course_utils.show.formats import format_bytes
+
+if TYPE_CHECKING:
+    from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
+
+# Okabe and Ito's palette, in the order of `MEMORY_KINDS`. What stays is blue and grey, what comes and goes is warm.
+KIND_COLOURS = {
+    "weights": "#0072B2",
+    "optimizer state": "#56B4E9",
+    "gradients": "#CC79A7",
+    "other": "#999999",
+    "activations": "#009E73",
+    "temporaries": "#E69F00",
+}
+_INK, _PEAK = "#222222", "#111111"
+_PANEL_IN, _PHASES_IN = 3.1, 0.24
+# Blocks of at least this share of the peak get an outline.
+_OUTLINED = 1 / 120
+_MOST_OUTLINES = 300
+_MOST_MODULES = 7
+
+
+def _counted(trace: MemoryTrace) -> str:
+    """What the x axis counts."""
+    return "moments that were kept" if trace.condensed else "allocations and releases"
+
+
+def _unit(largest: int) -> tuple[float, str]:
+    """What the axis counts in: bytes of one step, and its name."""
+    for name, size in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
+        if largest >= size:
+            return size, name
+    return 1.0, "B"
+
+
+def _stacking(trace: MemoryTrace) -> list[MemoryBlock]:
+    """The blocks from the bottom to the top of the picture: by kind, and what has been there longer lies below."""
+    order = {kind: i for i, kind in enumerate(KIND_COLOURS)}
+    return sorted(trace.blocks, key=lambda b: (order[b.kind], b.born, -b.died, b.module, b.line, b.op, b.size_bytes))
+
+
+def _bottoms(blocks: Sequence[MemoryBlock], moments: int) -> np.ndarray:
+    """Bytes below each block at each moment, ``[blocks, moments]``."""
+    sizes = np.zeros((len(blocks) + 1, moments), dtype=np.int64)
+    for i, block in enumerate(blocks):
+        sizes[i + 1, block.born : block.died] = block.size_bytes
+    return np.cumsum(sizes, axis=0)[:-1]
+
+
+def _edges(trace: MemoryTrace, x: str) -> np.ndarray:
+    """Where each moment begins on the x axis, and where the last one ends."""
+    if x == "event":
+        return np.arange(trace.moments + 1, dtype=float)
+    times = np.asarray(trace.times_us, dtype=float) / 1e3
+    return np.append(times, times[-1] + max(0.01 * (times[-1] - times[0]), 1e-3))
+
+
+def _groups(trace: MemoryTrace, by: str) -> dict[str, tuple[int, ...]]:
+    if by == "kind":
+        return trace.by_kind()
+    sums = trace.by_module()
+    ranked = sorted(sums, key=lambda name: (-sums[name][trace.peak_moment], -max(sums[name]), name))
+    shown = {name or "outside of modules": sums[name] for name in ranked[:_MOST_MODULES]}
+    if rest := ranked[_MOST_MODULES:]:
+        shown["other modules"] = tuple(map(sum, zip(*(sums[name] for name in rest), strict=True)))
+    return shown
+
+
+def _colours(groups: Sequence[str], by: str) -> list[str]:
+    if by == "kind":
+        return [KIND_COLOURS[group] for group in groups]
+    return [CASE_COLOURS[(i + 1) % len(CASE_COLOURS)] for i in range(len(groups))]
+
+
+def _outlines(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> None:
+    """White hairlines around the large blocks, so that each can be told from its neighbours."""
+    blocks = _stacking(trace)
+    bottoms = _bottoms(blocks, trace.moments) / scale
+    large = [i for i, block in enumerate(blocks) if block.size_bytes >= _OUTLINED * trace.peak_bytes]
+    large = sorted(large, key=lambda i: -blocks[i].size_bytes)[:_MOST_OUTLINES]
+    shapes = []
+    for i in sorted(large):
+        born, died = blocks[i].born, blocks[i].died
+        x = np.repeat(edges[born : died + 1], 2)[1:-1]
+        low = np.repeat(bottoms[i, born:died], 2)
+        high = low + blocks[i].size_bytes / scale
+        shapes.append(np.column_stack([np.append(x, x[::-1]), np.append(low, high[::-1])]))
+    ax.add_collection(PolyCollection(shapes, facecolors="none", edgecolors="white", linewidths=0.35, zorder=2.2))
+
+
+def _areas(ax: Axes, trace: MemoryTrace, by: str, x: str) -> None:
+    groups, edges = _groups(trace, by), _edges(trace, x)
+    highest = max(trace.peak_bytes, trace.peak_reserved_bytes or 0)
+    scale, unit = _unit(highest)
+    if groups:
+        layers = np.array([[*values, values[-1]] for values in groups.values()]) / scale
+        ax.stackplot(edges, layers, colors=_colours(list(groups), by), step="post", lw=0, zorder=2)
+    if by == "kind":
+        _outlines(ax, trace, edges, scale)
+    if trace.reserved_bytes:
+        reserved = np.asarray(trace.reserved_bytes) / scale
+        ax.step(edges, np.append(reserved, reserved[-1]), where="post", color=_INK, lw=1.2, ls=(0, (4, 2)), zorder=2.5)
+    _mark_peak(ax, trace, edges, scale)
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_ylim(0, 1.13 * highest / scale or 1)
+    ax.set_ylabel(f"memory ({unit})")
+    ax.set_xlabel(f"{_counted(trace)} (count)" if x == "event" else "time from the start of the call (ms)")
+    ax.yaxis.set_major_locator(MaxNLocator(6))
+    ax.xaxis.set_major_locator(MaxNLocator(8, integer=x == "event"))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(FuncFormatter(plain_number))
+    ax.grid(axis="y", color="#E6E6E6", lw=0.7)
+    ax.set_axisbelow(True)
+
+
+def _mark_peak(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> None:
+    middle = (edges[trace.peak_moment] + edges[trace.peak_moment + 1]) / 2
+    height = trace.peak_bytes / scale
+    ax.plot([edges[0], edges[-1]], [height, height], color=_PEAK, lw=0.8, ls=(0, (1, 2)), zorder=2.6)
+    ax.plot(middle, height, "v", color=_PEAK, ms=7, zorder=3, clip_on=False)
+    right = (middle - edges[0]) > 0.6 * (edges[-1] - edges[0])
+    ax.annotate(
+        f"peak {format_bytes(trace.peak_bytes)}",
+        (middle, height),
+        (-9 if right else 9, 3),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="bottom",
+        fontsize=9.5,
+        weight="bold",
+        zorder=3,
+        bbox={"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.8},
+    )
+
+
+def _phases(ax: Axes, trace: MemoryTrace, x: str, width_in: float) -> None:
+    """A strip that says what the call did when; a name is written where it fits."""
+    edges = _edges(trace, x)
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_ylim(0, 1)
+    ax.set_axis_off()
+    for phase in trace.phases:
+        first, last = edges[phase.first], edges[phase.last + 1]
+        ax.fill_between([first, last], 0.12, 0.88, color="#E8E8E8", ec="white", lw=0.8)
+        room_in = (last - first) / (edges[-1] - edges[0]) * width_in
+        if text_width_in(phase.name, 9) + 0.06 <= room_in:
+            ax.text((first + last) / 2, 0.47, phase.name, ha="center", va="center", fontsize=9, color=_INK)
+
+
+@styled
+def memory_figure(trace: MemoryTrace, *, by: str = "kind", x: str = "event", ax: Axes | None = None) -> Figure:
+    """Draw memory over time; see `MemoryTrace.plot`."""
+    if by not in ("kind", "module"):
+        raise ValueError(f"by is 'kind' or 'module', got {by!r}")
+    if x not in ("event", "time"):
+        raise ValueError(f"x is 'event' or 'time', got {x!r}")
+    if ax is not None:
+        _areas(ax, trace, by, x)
+        return ax.get_figure(root=True)
+    groups = list(_groups(trace, by))
+    footer = footer_lines(trace.environment.caption)
+    title = f"{trace.name + ': ' if trace.name else ''}memory of {trace.label} on {trace.device}"
+    titles = fit(title, WIDTH_IN - 2 * MARGIN_IN, 12, "bold", max_lines=2)
+    names = [*groups, *(["reserved by the allocator"] if trace.reserved_bytes else [])]
+    widest_in = max((text_width_in(name, 9.5) for name in names), default=0.0)
+    columns = max(1, min(len(names), int((WIDTH_IN - 0.4) / (widest_in + 0.5))))
+    rows = math.ceil(len(names) / columns)
+    bottom = MARGIN_IN + len(footer) * LINE_IN + 0.58
+    height = bottom + _PANEL_IN + _PHASES_IN + 0.28 + 0.24 * len(titles) + 0.24 * rows
+    fig = new_figure(height)
+    left, width = 0.85, WIDTH_IN - 0.85 - 0.2
+    panel = axes_in(fig, left, bottom, width, _PANEL_IN)
+    _areas(panel, trace, by, x)
+    _phases(axes_in(fig, left, bottom + _PANEL_IN + 0.02, width, _PHASES_IN), trace, x, width)
+    handles: list[Any] = [Patch(facecolor=colour, edgecolor="white") for colour in _colours(groups, by)]
+    if trace.reserved_bytes:
+        handles.append(Line2D([], [], color=_INK, lw=1.2, ls=(0, (4, 2))))
+    fig.legend(
+        handles,
+        names,
+        loc="upper left",
+        bbox_to_anchor=(MARGIN_IN / WIDTH_IN, (height - 0.14 - 0.24 * len(titles)) / height),
+        ncols=columns,
+        frameon=False,
+        borderaxespad=0.1,
+        handlelength=1.6,
+        columnspacing=1.3,
+    )
+    for i, line in enumerate(titles):
+        text_in(fig, MARGIN_IN, height - 0.12 - 0.24 * i, line, fontsize=12, weight="bold", va="top")
+    draw_footer(fig, footer)
+    fig.alt = f"{description(trace, by)} {trace.environment.caption}."
+    return fig
+
+
+def description(trace: MemoryTrace, by: str = "kind") -> str:
+    """What the picture shows, in words."""
+    parts = [
+        f"{name} {format_bytes(values[trace.peak_moment])}"
+        for name, values in _groups(trace, by).items()
+        if values[trace.peak_moment]
+    ]
+    reserved = (
+        f" The allocator reserved up to {format_bytes(trace.peak_reserved_bytes)}." if trace.reserved_bytes else ""
+    )
+    return (
+        f"Memory of {trace.label} over time, stacked by {by}: {format_bytes(trace.start_bytes)} before the call, "
+        f"{format_bytes(trace.peak_bytes)} at the peak ({', '.join(parts) or 'nothing'}), "
+        f"{format_bytes(trace.end_bytes)} after it."
+        f"{reserved}"
+    )

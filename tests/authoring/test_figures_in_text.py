@@ -1,0 +1,129 @@
+"""Figures in texts come from records; where one cannot be filled, or is out of date, a message names the sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from authoring import figures_in_text
+from authoring.figures_in_text import check, write
+from course_utils.records.lessons import find_lesson
+from course_utils.records.notebook_files import dumped, read_notebook
+from tests.made_up_notebooks import code
+from tests.made_up_records import EPYC, XEON, edit_record
+
+TAKEN = f'It gives back <!--= caching_allocator/no_cap["default"]["given back"] @ {XEON} -->0<!--/--> segments.'
+
+
+def page(folder: Path, text: str) -> Path:
+    path = folder / "page.md"
+    path.write_bytes(text.encode())
+    return path
+
+
+def three_segments(records: Path) -> None:
+    def change(experiments: dict) -> None:
+        table = experiments["caching_allocator/no_cap"]["data"]
+        table["rows"][0][table["columns"].index("given back")] = 3
+
+    edit_record(records / XEON / "caching_allocator.json", change)
+
+
+def test_figures_in_the_course_are_as_recorded():
+    assert check() == []
+
+
+def test_a_figure_is_filled_and_the_rest_stays(tmp_path: Path):
+    text = f"# Title\r\n\r\nNot here: <!-- a comment -->.\r\n\r\n{TAKEN.replace('>0<', '><')} *Good.*  \r\n"
+    path = page(tmp_path, text)
+    assert write([path]) == ([path], [])
+    assert path.read_bytes().decode() == text.replace("--><!--/-->", "-->0<!--/-->")
+    assert write([path]) == ([], [])
+
+
+def test_a_figure_in_a_notebook_keeps_the_normal_form(tmp_path: Path):
+    path = Path(shutil.copy(find_lesson("caching_allocator").path, tmp_path))
+    notebook = read_notebook(path)
+    notebook["cells"][0]["source"] += "\n\n" + TAKEN.replace(">0<", ">17<")
+    path.write_text(dumped(notebook), encoding="utf-8")
+    (fault,) = check([path])
+    assert "cell 1" in fault
+    assert "It gives back 17 segments." in fault
+    assert write([path]) == ([path], [])
+    notebook["cells"][0]["source"] = notebook["cells"][0]["source"].replace(">17<", ">0<")
+    assert path.read_text(encoding="utf-8") == dumped(notebook)
+
+
+def test_a_record_that_changes_or_is_deleted_fails_and_names_the_sentence(
+    tmp_path: Path, records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(records))
+    path = page(tmp_path, f"Before. {TAKEN} After.")
+    assert figures_in_text.main(["--check", str(path)]) == 0
+    assert capsys.readouterr().out == "1 figure in texts, all as recorded\n"
+    three_segments(records)
+    assert figures_in_text.main(["--check", str(path)]) == 1
+    fault = capsys.readouterr().err
+    assert '"It gives back 0 segments."' in fault
+    assert "the records give '3'" in fault
+    assert figures_in_text.main(["--write", str(path)]) == 0
+    assert ">3<" in path.read_text(encoding="utf-8")
+    (records / XEON / "caching_allocator.json").unlink()
+    assert figures_in_text.main(["--write", str(path)]) == 1
+    fault = capsys.readouterr().err
+    assert "It gives back not recorded segments." in fault
+    assert "course record caching_allocator --reference" in fault
+    assert "-->not recorded<!--/-->" in path.read_text(encoding="utf-8")
+    assert figures_in_text.main(["--check", str(tmp_path / "none.md")]) == 1
+
+
+def test_the_machine_may_be_left_out_where_there_is_one(tmp_path: Path, records: Path):
+    path = page(tmp_path, "There are <!--= len(torch_compile/mlp.labels) -->2<!--/--> cases.")
+    assert check([path], records) == []
+    shutil.copy(records / XEON / "torch_compile.json", records / EPYC)
+    (fault,) = check([path], records)
+    assert f"name one: len(torch_compile/mlp.labels) @ {EPYC}" in fault
+
+
+def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
+    texts = ["word " * 398 + "[two words](an/address)", "### Exercise 1 · Do · 7 min\n\n### Exercise 2 · Do · 5 min"]
+    cells = [{"cell_type": "markdown", "id": text[:1], "metadata": {}, "source": text} for text in texts]
+    cells.append(code("one = two(three)", id="c"))
+    path = tmp_path / "10_torch_compile.ipynb"
+    path.write_text(dumped({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
+    lesson = dataclasses.replace(find_lesson("torch_compile"), path=path)
+    record = json.loads((records / XEON / "torch_compile.json").read_text(encoding="utf-8"))
+    for machine, seconds in ((XEON, 60), (EPYC, 120)):
+        (records / machine / "torch_compile.json").write_text(json.dumps(record | {"seconds": seconds}))
+    words = 400 + 10 + 2
+    minutes = figures_in_text.lesson_minutes(lesson, records)
+    assert minutes == pytest.approx(words / figures_in_text.WORDS_A_MINUTE + 12 + 2, abs=0.02)
+    assert re.fullmatch(r"\d+[05] minutes", figures_in_text.figure("time 10"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("A <!--= claim T8 --> B", "half a marker"),
+        ("A <!--/--> B", "half a marker"),
+        ("- <!--= len(torch_compile/mlp.labels) -->2<!--/--> is two.", "beginning of a line"),
+        ("```\na <!--= len(torch_compile/mlp.labels) -->2<!--/-->\n```", "in code"),
+        ("A <!--= len(torch_compile/mlp.labels) --1 -->3<!--/--> B", "two dashes"),
+        ("A <!--= torch_compile/mlp -->2<!--/--> B", "a whole Comparison"),
+        ("A <!--= len(torch_compile/mlp.labels) @ nowhere -->2<!--/--> B", "no machine 'nowhere'"),
+        ("A <!--= 1 + 1 -->2<!--/--> B", "reads no experiment"),
+        ("A <!--= claim X1 -->2<!--/--> B", "no claim 'X1'"),
+        ("A <!--= time 99 -->2<!--/--> B", "There is no lesson '99'"),
+    ],
+)
+def test_a_marker_that_is_wrong_is_seen_and_left(tmp_path: Path, text: str, message: str):
+    path = page(tmp_path, text)
+    faults = check([path])
+    assert any(message in fault for fault in faults), faults
+    write([path])
+    assert path.read_text(encoding="utf-8") == text

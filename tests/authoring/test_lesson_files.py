@@ -1,0 +1,124 @@
+"""A lesson is one folder: its lesson.yml is checked, and adding one needs no other file to be edited by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from authoring.lesson_files import LessonFileError, load_lessons, read_lesson
+from course_utils.records.notebook_files import dumped, read_notebook
+from course_utils.records.store import package_root
+
+LESSON = """
+number: 25
+title: A trial
+part: In practice
+question: "Does a new lesson appear everywhere?"
+claims:
+  - id: X1
+    claim: A trial is a lesson.
+    kind: API
+    speaks_of: any
+    verdict: confirmed
+    sentence: It is one.
+    condition: Everywhere.
+    why: It is Python.
+    calls: {runs: "1 + 1"}
+    rule: [{confirmed: 'calls["runs"] == "works"'}, {refuted: otherwise}]
+limits: It times nothing.
+"""
+# What somebody writes; records, stored outputs and pages are made by commands.
+BY_HAND = {
+    "notebooks/25_trial.ipynb",
+    *(f"course_utils/lessons/trial/{name}" for name in ("__init__.py", "checks.py", "wrong_answers.py")),
+    *(f"course_utils/lessons/trial/{name}" for name in ("lesson.yml", "hints.yml")),
+}
+MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json"}
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_adding_a_lesson_edits_no_file_that_is_there_by_hand(course_copy: Path):
+    before = files_of(course_copy)
+    folder = course_copy / "course_utils/lessons/trial"
+    shutil.copytree(course_copy / "course_utils/lessons/pinned_memory", folder)
+    (folder / "drawings.py").unlink()
+    (folder / "lesson.yml").write_text(LESSON, encoding="utf-8")
+    notebook = read_notebook(course_copy / "notebooks/04_pinned_memory.ipynb")
+    title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# 25 · A trial"}
+    (course_copy / "notebooks/25_trial.ipynb").write_text(dumped({**notebook, "cells": [title]}), encoding="utf-8")
+    assert {*files_of(course_copy)} - {*before} == BY_HAND
+    assert len(BY_HAND) <= 6
+
+    refreshed = run(course_copy, "from authoring.pages.refresh import main; main([])")
+    after = files_of(course_copy)
+    assert {name for name in after if before.get(name) != after[name]} <= BY_HAND | MADE, refreshed.stderr
+    row = "| 25 | Does a new lesson appear everywhere? | [A trial](notebooks/25_trial.ipynb) | ✓&nbsp;confirmed: [X1]"
+    assert row in after["README.md"].decode()
+    assert 'file: notebooks/25_trial\n        title: "25 · A trial"' in after["book/_toc.yml"].decode()
+    page = after["book/claims.md"].decode()
+    assert "### X1\n" in page.split("## In practice")[1]
+    assert "**A trial is a lesson.**" in page
+    assert "25_trial" in json.loads(after["book/stored_outputs.json"])
+    limits = run(
+        course_copy,
+        "from authoring.lesson_files import load_lessons; from authoring.pages.limits_page import limits_page; "
+        "print(limits_page(load_lessons())[0])",
+    )
+    assert "### [25 · A trial](../notebooks/25_trial.ipynb)\n\nIt times nothing." in limits.stdout, limits.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("number: 4", "number: 5"), "numbers of the lessons must count up"),
+        (("part: Keep the device fed", "part: Feed it"), "no part 'Feed it'"),
+        (("id: M3", "id: T8"), "two claims are called T8"),
+        (("title: Pinned memory\n", ""), r"pinned_memory/lesson.yml: required field missing.*title"),
+        (("question:", "qestion:"), r"extra fields found \(qestion\)"),
+        (("number: 4", "number: ["), "cannot be read"),
+        (("staging:\n", "staging: copy\n  x:\n"), "limits"),
+        (("    ceiling: copy", "    celing: copy"), r"extra fields found \(celing\)"),
+        (("      cpu: >-", "      gpu: >-"), "gpu not in literal"),
+    ],
+)
+def test_a_damaged_file_is_one_clear_error(change: tuple[str, str], message: str, tmp_path: Path):
+    shutil.copytree(package_root() / "lessons", tmp_path / "lessons")
+    path = tmp_path / "lessons" / "pinned_memory" / "lesson.yml"
+    text = path.read_text(encoding="utf-8")
+    assert change[0] in text
+    path.write_text(text.replace(*change, 1), encoding="utf-8")
+    with pytest.raises(LessonFileError, match=message):
+        load_lessons(tmp_path / "lessons")
+
+
+def test_a_notebook_without_a_file_and_a_file_of_another_form_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COURSE_NOTEBOOKS", str(tmp_path))
+    (tmp_path / "99_surprise.ipynb").touch()
+    with pytest.raises(LessonFileError, match="99_surprise: give each notebook a"):
+        load_lessons()
+    (tmp_path / "lesson.yml").write_text("- a list", encoding="utf-8")
+    with pytest.raises(LessonFileError, match="begins with number:"):
+        read_lesson(tmp_path / "lesson.yml")

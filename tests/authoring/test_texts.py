@@ -1,0 +1,195 @@
+"""The texts of the course: nothing measured is typed, and a stated verdict is the ledger's."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from authoring.claims import judge, load_claims
+from authoring.course_texts import Passage, passages, prose_only, sentences, text_files
+from authoring.lesson_files import Claim
+from course_utils.records.lessons import Lesson, find_lesson, find_lessons
+from course_utils.records.notebook_files import dumped
+from tests import text_checks
+from tests.text_checks import Listed
+
+CLAIMS = {claim.id: claim for claim in load_claims()}
+
+
+def test_no_measurement_is_typed():
+    assert text_checks.typed_faults(text_files(), text_checks.listed()) == []
+
+
+def test_no_verdict_on_a_claim_is_typed():
+    assert [fault for path in text_files() for fault in text_checks.untied_verdicts(passages(path))] == []
+
+
+def test_verdicts_of_lessons_are_those_that_follow():
+    # Running calls takes long; the tests of the ledger do it.
+    claims = CLAIMS.values()
+    judged = {claim.id: judge(claim).verdict for claim in claims if not claim.calls and not claim.contradicted}
+    for lesson in find_lessons():
+        own = [claim for claim in claims if claim.lesson == lesson.slug]
+        assert text_checks.verdict_faults(lesson, own, judged) == []
+
+
+# Cutting texts
+
+
+def test_code_and_comments_are_no_prose():
+    text = "A `1 s` and ``2 ` s`` and [3 s](4.md) and <!-- 5 s --> and $6$ s."
+    text += "\n\n```python\n7 s\n```\n\n~~~\n8 s\n~~~\n\n9 s"
+    plain = prose_only(text)
+    assert len(plain) == len(text)
+    assert re.findall(r"\d", plain) == ["9"]
+    generated = "```{note}\n1 s\n```\n\n<!-- generated: x -->\n2 s\n<!-- /generated -->"
+    assert re.findall(r"\d", prose_only(generated)) == ["1"]
+
+
+def test_sentences_know_lists_tables_and_headings():
+    text = "# Head one\nA b. C `d. E` f\ng! *H* i?\n\n- J. K\n- L\n\n| m | n. O |\n| - | - |\n\n1. P"
+    assert [each.text for each in sentences(text)] == [
+        "# Head one", "A b.", "C `d. E` f g!", "*H* i?", "- J.", "K", "- L", "| m | n. O |", "| - | - |", "1. P",
+    ]  # fmt: skip
+
+
+# Typed numbers
+
+CITED = Passage(
+    "page.md", 9, "**Sources**\n\n- [1] [A page](https://example.org/3.1), 2020.\n- [3] [B](https://x.org/2)"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It takes 3\u00a0µs.",
+        "It takes five minutes.",
+        "It reads 1,200 GB/s there.",
+        "It is 1.62x faster.",
+        "It is three times as fast.",
+        "It needs half the memory.",
+        "It saves 40%.",
+        "It is a tenfold gain.",
+        "| pinned | 3 ms |",
+        "It takes 12 ms [3].",
+        "It takes 12 ms, says [a page](https://example.org).",
+        "The copy took `1.5 GiB`, and `x`.",
+        "DDP halves the time.",
+        "A speed-up of 1.8 was measured.",
+        "The loss goes from 4.2 to 2.1.",
+        "It reads 1,200 samples per second.",
+        "It takes 12 ms. Read more in [a page](https://example.org), 2024.",
+    ],
+)
+def test_a_typed_measurement_is_seen(text: str):
+    assert list(text_checks.typed_numbers([Passage("page.md", None, text), CITED]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It takes <!--= x -->`12 ms`<!--/-->.",
+        "```text\n`12 ms`\n```",
+        "Write `sleep 12 ms` or `12`.",
+        "Join two halves, half of them from 1 to 2, and do it three times.",
+        "It takes 12 ms [2, 1].",
+        "- A list. It takes 12 ms. Says who? [1]",
+        "| pinned | 3 ms | [1] |",
+        "It takes 12 ms ([a report](https://example.org), 2024).",
+        "### Exercise 1 · Find it · 10 min",
+        "**Time** about 45 minutes.",
+        "Python 3.11 and version 2.13 serve 4 ranks.",
+        "[12 ms](page.md#12-ms)",
+    ],
+)
+def test_what_is_no_typed_measurement_is_left_alone(text: str):
+    assert list(text_checks.typed_numbers([Passage("page.md", None, text), CITED])) == []
+
+
+def test_a_typed_number_may_be_listed_and_the_list_may_not_outlive_it(tmp_path: Path):
+    path = tmp_path / "page.md"
+    path.write_text("Ask for 3 MiB\nof memory. It took 3 ms.", encoding="utf-8")
+    entry = Listed("page.md", "Ask for 3 MiB of memory", "input")
+    (fault,) = text_checks.typed_faults([path], [entry], tmp_path)
+    assert "'3 ms' is typed: \"It took 3 ms.\"" in fault
+    gone = Listed("page.md", "Ask for 4 MiB of memory", "input")
+    faults = text_checks.typed_faults([path], [entry, gone], tmp_path)
+    assert any("'Ask for 4 MiB of memory' matches no number" in fault for fault in faults)
+    assert len(text_checks.typed_faults([path], [dataclasses.replace(entry, file="other.md")], tmp_path)) == 3
+
+
+# Verdicts
+
+
+def lesson_with(folder: Path, verdict: str) -> Lesson:
+    """A lesson whose Verdict says so."""
+    cells = [{"cell_type": "markdown", "id": "a", "metadata": {}, "source": f"## Verdict\n\n{verdict}"}]
+    path = folder / "11_caching_allocator.ipynb"
+    path.write_text(dumped({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
+    return dataclasses.replace(find_lesson("caching_allocator"), path=path)
+
+
+def claim_with(verdict: str, *parts: str, contradicted: bool = False) -> Claim:
+    claim = CLAIMS["T9"]
+    several = tuple(dataclasses.replace(claim.parts[0], verdict=each) for each in parts)
+    return dataclasses.replace(claim, verdict=verdict, contradicted=contradicted, parts=several)
+
+
+TWO_LINES = '**T9 · gives it back: refuted.** No.\n\n**T9 · "at once": open for GPUs.** Who knows.'
+
+
+@pytest.mark.parametrize(
+    ("claim", "lines"),
+    [
+        (claim_with("refuted"), "- **T9 · gives memory\nback: refuted as it stands.** It does not."),
+        (claim_with("refuted"), "**T9 · gives: `empty_cache()`: refuted, on any machine.**"),
+        (claim_with("documented", contradicted=True), "**T9 · gives memory back: documented otherwise.** No."),
+        (claim_with("refuted", "refuted", "open"), TWO_LINES),
+    ],
+)
+def test_a_verdict_line_as_the_ledger_has_it(tmp_path: Path, claim: Claim, lines: str):
+    assert text_checks.verdict_faults(lesson_with(tmp_path, lines), [claim]) == []
+
+
+@pytest.mark.parametrize(
+    ("claim", "lines"),
+    [
+        (claim_with("refuted"), "**T9 · gives memory back: confirmed.** It does."),
+        (claim_with("refuted"), "**T9 · gives memory back: refuted or open.** It does not."),
+        (claim_with("refuted"), "**T7 · gives memory back: refuted.** It does not."),
+        (claim_with("refuted"), "It is what it is."),
+        (claim_with("documented", contradicted=True), "**T9 · gives memory back: documented.** No."),
+        (claim_with("refuted", "refuted", "open"), TWO_LINES.replace("open for GPUs", "confirmed")),
+    ],
+)
+def test_a_verdict_line_that_is_wrong_is_seen(tmp_path: Path, claim: Claim, lines: str):
+    faults = text_checks.verdict_faults(lesson_with(tmp_path, lines), [claim])
+    assert any(f"write **T9 · the claim in a few words: {claim.word}.**" in fault for fault in faults)
+
+
+def test_a_verdict_line_that_the_records_turned_is_seen(tmp_path: Path):
+    lesson = lesson_with(tmp_path, "**T9 · gives memory back: refuted.** It does not.")
+    (fault,) = text_checks.verdict_faults(lesson, [claim_with("refuted")], {"T9": "confirmed"})
+    assert "states ['refuted'] of T9, and the ledger has ['confirmed']" in fault
+
+
+@pytest.mark.parametrize(
+    ("text", "is_seen"),
+    [
+        ("The claim T8 is confirmed.", True),
+        ("[T8](../book/claims.md#t8) is refuted, and more.", True),
+        ("**T8 · the first time only: refuted.** More.", True),
+        ("The claim T8 is <!--= claim T8 -->refuted<!--/-->.", False),
+        ("<!-- generated: lessons -->\nrefuted: [T8](x.md#t8)\n<!-- /generated -->", False),
+        ("This course calls it T8. It is open.", False),
+        ("A T4 confirms it.", False),
+    ],
+)
+def test_a_verdict_on_a_claim_that_is_typed_is_seen(text: str, is_seen: bool):
+    assert bool(text_checks.untied_verdicts([Passage("README.md", None, text)])) is is_seen
+    line = "**T8 · the first time only: refuted.** More."
+    assert not text_checks.untied_verdicts([Passage("11.ipynb", 3, line)]), "in a lesson it is a verdict line"

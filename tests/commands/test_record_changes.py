@@ -248,18 +248,14 @@ def test_a_wrong_name_is_met_with_what_there_is(box, monkeypatch, name, message)
         read_records(name)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("{", "cannot be read"), ('{"schema_version": 99}', "schema version 99")],
-)
-def test_a_record_that_cannot_be_read_is_named_and_the_others_are_compared(box, text, message):
-    (box.reference / "first-cpu" / "beta.json").write_text(text)
-    found = read_records("first-cpu")
-    assert set(found.records) == {"alpha"}
-    assert len(found.problems) == 1
-    assert message in found.problems[0]
+def test_a_record_that_cannot_be_read_is_named_and_the_others_are_compared(box):
+    (box.reference / "first-cpu" / "beta.json").write_text('{"schema_version": 99}')
+    records = read_records("first-cpu")
+    assert set(records.records) == {"alpha"}
+    (problem,) = records.problems
+    assert "schema version 99" in problem
     (box.reference / "first-cpu" / "alpha.json").unlink()
-    with pytest.raises(RecordChangesError, match=message):
+    with pytest.raises(RecordChangesError, match="schema version 99"):
         read_records("first-cpu")
 
 
@@ -315,21 +311,12 @@ def test_what_is_the_same_is_shown_when_asked_for(box, capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["first-cpu", "first-cpu"], "first-cpu and first-cpu are the very same records"),
-        (["first-cpu", "frist-cpu"], "did you mean 'first-cpu'?"),
-        (["first-cpu", "second-cpu"], "say own:second-cpu or reference:second-cpu"),
-    ],
-)
-def test_wrong_use_is_one_line(box, capsys, arguments, message):
-    assert cli.main(["compare", *arguments]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert said.err.startswith("course: ")
-    assert said.err.count("\n") == 1
-    assert said.out == ""
+def test_wrong_use_is_one_line(box, capsys):
+    assert cli.main(["compare", "first-cpu", "frist-cpu"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("course: there is no machine, folder or file 'frist-cpu' (did you mean 'first-cpu'?)")
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
 
 
 # Rows

@@ -91,10 +91,8 @@ def test_a_recorded_lesson_reads_back_with_its_samples_environment_and_fingerpri
     print_ = lessons.fingerprint(lesson.path, "alpha/loops")
     stored = again.experiments["alpha/loops"]
     assert (stored.code_hash, stored.parameters_hash) == (print_.code_hash, print_.parameters_hash)
-    assert again.environment.torch == here.torch
-    assert again.environment.size == here.size
+    assert (again.environment.torch, again.environment.size) == (here.torch, here.size)
     assert again.recorded_at == record.recorded_at
-    assert again.recorded_at.endswith("+00:00")
     assert again.seconds > 0
     assert places
     assert places <= {f"00_alpha, cell {cell} of 2" for cell in (1, 2)}

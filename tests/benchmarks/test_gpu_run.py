@@ -66,13 +66,13 @@ def test_a_rehearsal_records_a_lesson_tells_of_one_that_fails_and_goes_on(sandbo
 
     sandbox.notebook("04_pinned_memory", SET_UP, comparing("pinned_memory/loops"))
     failing = "def inner():\n    return 1 / 0\n\ninner()"
-    sandbox.notebook("05_broken", SET_UP, comparing("broken/before"), failing)
+    sandbox.notebook("07_mixed_precision", SET_UP, comparing("mixed_precision/before"), failing)
     status, printed = run()
     assert status == gpu_run.FAILED, printed
     log = (output / "parts" / "lessons.txt").read_text()
     assert "ZeroDivisionError" in log
     assert "inner()" in log.partition("Traceback")[2]
-    assert not list(output.glob("records/*/broken.json"))
+    assert not list(output.glob("records/*/mixed_precision.json"))
     # An ordinary record, where the course would look for it.
     (path,) = output.glob("records/*/pinned_memory.json")
     assert store.load_lesson(path).result("pinned_memory/loops")["40000"].ratio > 1
@@ -83,12 +83,12 @@ def test_a_rehearsal_records_a_lesson_tells_of_one_that_fails_and_goes_on(sandbo
     assert {str(path.relative_to(output)), "summary.txt", "parts/lessons.txt"} <= names
 
     # The same command goes on: what failed, once it is mended, and nothing else.
-    sandbox.notebook("05_broken", SET_UP, comparing("broken/mended"))
+    sandbox.notebook("07_mixed_precision", SET_UP, comparing("mixed_precision/mended"))
     before = path.read_bytes()
     status, printed = run()
     assert status == 0, printed
     assert path.read_bytes() == before
-    assert list(output.glob("records/*/broken.json"))
+    assert list(output.glob("records/*/mixed_precision.json"))
 
 
 def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch, *parts: Part, seconds: float = float("inf")) -> gpu_run.Run:

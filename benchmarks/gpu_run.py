@@ -20,22 +20,28 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import tarfile
+import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
 
-from benchmarks import gpu_summary
+from authoring.limits import load_limits, shares
 from course_utils.commands import recording
+from course_utils.lessons.measuring import timer_trial
 from course_utils.records import lessons, store
 from course_utils.records.kinds.environment import Environment
+from course_utils.records.store import LessonRecord
+from course_utils.show.formats import format_percent, format_rate
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "benchmarks" / "results" / "gpu"  # ignored by git
@@ -55,52 +61,32 @@ class WrongUse(Exception):  # noqa: N818 - becomes a message
 
 @dataclass(frozen=True)
 class Part:
-    """One step of the run.
-
-    Attributes:
-        name: also the name of its log.
-        limit_s: the longest that it may take.
-        least_s: with less time left than this it is not begun.
-        tolerated: exit statuses beside 0 that count as done.
-    """
+    """One step of the run."""
 
     name: str
     command: tuple[str, ...]
     limit_s: float
-    least_s: float = LEAST_S
     variables: dict[str, str] = field(default_factory=dict)
-    tolerated: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part.
-
-    Attributes:
-        state: ``done``, ``failed``, ``timed out`` (its own limit), ``cut short`` (the run's time was up) or
-            ``not run``.
-        status: exit status, if it ended by itself.
-    """
+    """``done``, ``failed``, ``timed out`` (its own limit), ``cut short`` (the run's time was up) or ``not run``."""
 
     state: str
     seconds: float = 0.0
-    status: int | None = None
 
 
 def parts(output: Path, dry_run: bool, here: Environment) -> list[Part]:
     """All parts, in order of value."""
     # No cache of pytest's in a folder that travels; a hung test ends alone, not with all the others.
     pytest = (sys.executable, "-m", "pytest", "-v", "-rf", "--tb=short", "-p", "no:cacheprovider", "--timeout=150")
-    nothing_to_run = 5
-    tests = {
-        path.stem.removeprefix("test_gpu_"): Part(
-            f"tests-{path.stem.removeprefix('test_gpu_')}",
-            (*pytest, "-m", "gpu", f"--junitxml={output / f'{path.stem}.xml'}", str(path)),
-            420,
-            tolerated=(nothing_to_run,),
-        )
-        for path in sorted((ROOT / "tests" / "gpu").glob("test_gpu_*.py"))
-    }
+    # If the clocks are wrong, so is everything after them.
+    files = sorted((ROOT / "tests" / "gpu").glob("test_gpu_*.py"), key=lambda file: ("clocks" not in file.stem, file))
+    tests = []
+    for path in files:
+        command = (*pytest, "-m", "gpu", f"--junitxml={output / f'{path.stem}.xml'}", str(path))
+        tests.append(Part(f"tests-{path.stem.removeprefix('test_gpu_')}", command, 420))
     slugs = lessons_to_record(output / "records", here)
     record = (sys.executable, "-m", "course_utils.commands.cli", "record", *slugs)
     recordings = Part(
@@ -117,11 +103,8 @@ def parts(output: Path, dry_run: bool, here: Environment) -> list[Part]:
             *(few if dry_run else ("--trials", "40", "--budget", "0.5")),
         ),
         500,
-        30,
     )
-    # If the clocks are wrong, so is everything after them.
-    first = tests.pop("clocks")
-    return [first, *([recordings] if slugs else []), *tests.values(), timers]
+    return [tests[0], *([recordings] if slugs else []), *tests[1:], timers]
 
 
 def lessons_to_record(root: Path, here: Environment) -> list[str]:
@@ -143,16 +126,7 @@ def lessons_to_record(root: Path, here: Environment) -> list[str]:
 
 
 def run_part(part: Part, log: Path, limit_s: float) -> Outcome:
-    """Run a part to its end or to its limit; nothing of it is left afterwards.
-
-    Args:
-        part: what to run.
-        log: where its output goes, after that of earlier tries.
-        limit_s: the longest that it may take now.
-
-    Raises:
-        KeyboardInterrupt: on Ctrl-C; the part has ended by then.
-    """
+    """Run a part to its end or to its limit, with its output after that of earlier tries; nothing of it is left."""
     started = time.monotonic()
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -173,8 +147,8 @@ def run_part(part: Part, log: Path, limit_s: float) -> Outcome:
         except BaseException:
             end(process)
             raise
-    state = "done" if status == 0 or status in part.tolerated else "failed"
-    return Outcome(state, time.monotonic() - started, status)
+    # Status 5 is pytest's: a file has no test for this machine.
+    return Outcome("done" if status in (0, 5) else "failed", time.monotonic() - started)
 
 
 def end(process: subprocess.Popen) -> None:
@@ -199,32 +173,20 @@ def end(process: subprocess.Popen) -> None:
 
 
 class Run:
-    """The parts, what became of them, and the files that tell.
-
-    Args:
-        options: of the command line.
-        here: this machine.
-        ends_at: when time is up, on the clock ``time.monotonic``.
-    """
+    """The parts, what became of them, and the files that tell; it ends before ``ends_at`` on ``time.monotonic``."""
 
     def __init__(self, options: argparse.Namespace, here: Environment, ends_at: float = float("inf")):
         self.output, self.bundle, self.dry_run = options.output, options.bundle, options.dry_run
         self.ends_at = ends_at
-        self.logs = self.output / "parts"
         self.parts = parts(self.output, self.dry_run, here)
-        if unknown := sorted(set(options.parts) - {part.name for part in self.parts}):
-            there = ", ".join(part.name for part in self.parts)
-            raise WrongUse(f"there is nothing to do for {', '.join(unknown)}; the parts are: {there}")
         state = self.output / "state.json"
         earlier = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {"dry_run": self.dry_run}
         if earlier["dry_run"] != self.dry_run:
             held = "a dry run" if earlier["dry_run"] else "a real run"
             raise WrongUse(f"{self.output} holds {held}: choose another --output")
         self.outcomes = {name: Outcome(**values) for name, values in earlier.get("parts", {}).items()}
-        self.waiting = [part for part in self.parts if part.name in options.parts]
-        if not options.parts:
-            self.waiting = sorted((part for part in self.parts if not self._is_done(part)), key=self._turn)
-        self.logs.mkdir(parents=True, exist_ok=True)
+        self.waiting = sorted((part for part in self.parts if not self._is_done(part)), key=self._turn)
+        (self.output / "parts").mkdir(parents=True, exist_ok=True)
         store.write_json(self.output / "environment.json", here.to_record())
 
     def _is_done(self, part: Part) -> bool:
@@ -241,19 +203,15 @@ class Run:
         return {"not run": 0, "done": 0, "cut short": 1}.get(outcome.state, 2)
 
     def run(self) -> int:
-        """Run what is not done yet.
-
-        Returns:
-            The exit status.
-        """
+        """Run what is not done yet, and return the exit status."""
         print(f"{len(self.waiting)} of {len(self.parts)} parts to run.", flush=True)
         for number, part in enumerate(self.waiting, start=1):
             limit_s = min(part.limit_s, self.ends_at - time.monotonic() - RESERVE_S)
-            if limit_s < min(part.least_s, part.limit_s):
+            if limit_s < min(LEAST_S, part.limit_s):
                 self.outcomes.setdefault(part.name, Outcome("not run"))
                 continue
             print(f"[{number}/{len(self.waiting)}] {part.name}, at most {limit_s:.0f} s", flush=True)
-            log = self.logs / f"{part.name}.txt"
+            log = self.output / "parts" / f"{part.name}.txt"
             try:
                 outcome = run_part(part, log, limit_s)
             except KeyboardInterrupt:
@@ -279,7 +237,7 @@ class Run:
         outcomes = {name: asdict(outcome) for name, outcome in self.outcomes.items()}
         store.write_json(self.output / "state.json", {"dry_run": self.dry_run, "parts": outcomes})
         try:
-            text = gpu_summary.summary(self.output, self.dry_run)
+            text = summary(self.output, self.dry_run)
         except Exception:  # what was measured is worth more than its summary, which can be made again
             text = f"The summary failed; the parts are in {self.output}.\n{traceback.format_exc()}"
         (self.output / "summary.txt").write_text(text, encoding="utf-8")
@@ -290,19 +248,85 @@ class Run:
 
 def bundle(folder: Path, file: Path) -> None:
     """Pack a folder into one ``.tar.gz``, which is either the old one or the whole new one."""
-    part = file.with_name(f".{file.name}.part")
-    with tarfile.open(part, "w:gz") as archive:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and path not in (part, file):
-                archive.add(path, arcname=str(path.relative_to(folder)))
-    os.replace(part, file)
+    with tempfile.TemporaryDirectory(dir=file.parent) as temporary:
+        os.replace(shutil.make_archive(f"{temporary}/all", "gztar", folder), file)
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a time: give seconds, more than 0")
-    return value
+# The summary
+
+
+def summary(folder: Path, dry_run: bool) -> str:
+    """Sum up a run from its output; a dry run is a rehearsal on a CPU."""
+    machine = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    outcomes = json.loads((folder / "state.json").read_text(encoding="utf-8"))["parts"]
+    records = [store.load_lesson(path) for path in sorted((folder / "records").glob("*/[!.]*.json"))]
+    title = f"{machine['device_name']}, torch {machine['torch']}"
+    lines = [title + (", dry run: nothing here is a result" if dry_run else "")]
+    for heading, section in (
+        ("Parts", [f"{part['state']:<10} {part['seconds']:7.1f} s  {name}" for name, part in outcomes.items()]),
+        ("Tests", _tests(folder)),
+        ("Lessons", _lessons(records)),
+        ("Shares of the ceilings", _shares(records)),
+        ("Timers", _timers(folder / "timer_quality.json")),
+        ("To keep the records, from the repository's root:", [] if dry_run else _copy_commands(folder, records)),
+    ):
+        if section := list(section):
+            lines += ["", heading, *(f"  {line}" for line in section)]
+    return "\n".join(lines) + "\n"
+
+
+def _tests(folder: Path) -> Iterator[str]:
+    """Counts, failures with their messages, reasons for skipping, and what tests noted."""
+    counts: Counter[str] = Counter()
+    details = []
+    for file in sorted(folder.glob("test_gpu_*.xml")):
+        for case in ElementTree.parse(file).getroot().iter("testcase"):
+            # The file alone says what is meant: pytest writes the path with dots.
+            name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+            problem = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
+            counts["passed" if problem is None else problem.tag] += 1
+            if problem is not None:
+                message = problem.get("message", "").partition("\n")[0]
+                details.append(f"{problem.tag} {name}: {message[:160]}")
+            details += [f"{name}: {each.get('name')}: {each.get('value')}" for each in case.iter("property")]
+    if counts:
+        yield ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    yield from sorted(details)
+
+
+def _lessons(records: Sequence[LessonRecord]) -> Iterator[str]:
+    for record in records:
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in recording.verdicts_of(record).items())
+        yield f"{record.lesson}: {record.seconds:.1f} s, {len(record.experiments)} experiments; {verdicts}"
+    if records:
+        yield "What failed is in parts/lessons.txt"
+
+
+def _shares(records: Sequence[LessonRecord]) -> Iterator[str]:
+    """Every rate in the records beside the ceiling that it is bound by."""
+    for row in shares(records, load_limits()):
+        if row.share is not None:
+            bound = ", launch-bound" if row.launch_bound else ""
+            rate = format_rate(row.rate, row.unit)
+            yield f"{format_percent(row.share):>6} of {row.ceiling:<17} {rate:>14}  {row.where}, {row.case}{bound}"
+
+
+def _timers(path: Path) -> list[str]:
+    return repr(timer_trial.load(path)).splitlines() if path.exists() else []
+
+
+def _copy_commands(folder: Path, records: Sequence[LessonRecord]) -> Iterator[str]:
+    """How the records get into the course."""
+    folder = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
+    for machine in sorted({record.environment.machine for record in records}):
+        target = f"course_utils/records/{machine}"
+        yield f"mkdir -p {target} && cp {folder / 'records' / machine}/*.json {target}/"
+        if (folder / "timer_quality.json").exists():
+            target = f"course_utils/lessons/measuring/timer_trials/{machine}.json"
+            yield f"cp {folder / 'timer_quality.json'} {target}"
+
+
+# The command
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -310,8 +334,9 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FOLDER", help="benchmarks/results/gpu")
     parser.add_argument("--bundle", type=Path, metavar="FILE", help="pack the folder into this .tar.gz after each part")
-    parser.add_argument("--seconds", type=_seconds, help="end in this time; the same command goes on")
-    parser.add_argument("--parts", nargs="+", default=(), metavar="PART", help="only these, done or not")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="end in this time; the same command goes on"
+    )
     parser.add_argument("--dry-run", action="store_true", help="without a GPU: what a CPU can run, at smoke size")
     options = parser.parse_args(arguments)
     options.output = options.output.resolve()
@@ -320,15 +345,11 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run everything.
-
-    Returns:
-        0, 1 if something failed, 2 if the command makes no sense, 3 if time was up before everything had run.
-    """
+    """Run everything: 0, 1 if something failed, 2 for wrong use, 3 if time was up before everything had run."""
     options = options_of(arguments)
     # A lease runs while torch is imported, too.
     age_s = max(0.0, time.time() - psutil.Process().create_time())
-    ends_at = time.monotonic() - age_s + (options.seconds or float("inf"))
+    ends_at = time.monotonic() - age_s + options.seconds
     # A kill ends this program as Ctrl-C does: with the part stopped, and the summary and the bundle written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

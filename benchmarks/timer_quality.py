@@ -1,14 +1,13 @@
-"""How good is ``compare`` as a judge, beside ``torch.utils.benchmark.Timer`` and ``triton.testing.do_bench``?
+"""How good is ``compare`` as a judge, beside ``torch.utils.benchmark.Timer``?
 
-Each trial puts a question with a known answer to all of them, one after the other, with about the same time to spend:
+Each trial puts a question with a known answer to both, one after the other, with about the same time to spend:
 
 - identical code: the same function object as baseline and as case. FASTER and SLOWER are false verdicts.
 - twins: one call does 103, 105 or 200 units of the same small operation where the baseline does 100, so the true ratio
-  is 1.03, 1.05 or 2.00. What a call costs without any unit is measured first, and the true ratio that is stored takes
-  it into account: (200 + c) / (100 + c) with a cost of c units.
+  is 1.03, 1.05 or 2.00.
 
 The trials run on an idle machine and beside busy processes, in a mixed order, so that a slow drift of the machine
-touches every question alike. ``compare`` runs at its default budget. The others time the baseline, then the case, each
+touches every question alike. ``compare`` runs at its default budget. The Timer times the baseline, then the case, each
 for half the seconds that ``compare`` took.
 
     python benchmarks/timer_quality.py [--trials 100] [--conditions idle loaded] [--functions matmul ...] [--reference]
@@ -23,7 +22,6 @@ import argparse
 import contextlib
 import datetime
 import itertools
-import math
 import os
 import statistics
 import subprocess
@@ -43,7 +41,6 @@ from course_utils.measure.compare import compare
 from course_utils.measure.machine import device_kind, environment
 from course_utils.measure.rounds import DEFAULT_BUDGET_S
 from course_utils.records import paired
-from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.paired import Verdict
 from course_utils.records.result import compact
 from course_utils.records.store import RecordError, write_json
@@ -70,8 +67,6 @@ class Workload:
 
     alone: Callable[[], Any]
     unit: Callable[[], Any]
-    alone_words: str
-    unit_words: str
 
     def repeated(self, units: int) -> Callable[[], Any]:
         """A function that does the unit so many times in one call."""
@@ -109,28 +104,16 @@ def workloads(kind: str) -> dict[str, Workload]:
     n, n_unit, length, length_unit = (256, 32, 2**16, 2**10) if kind == "cpu" else (2048, 512, 2**24, 2**18)
     a, a_unit, x, x_unit, few = random(n, n), random(n_unit, n_unit), random(length), random(length_unit), random(8)
     return {
-        "matmul": Workload(
-            lambda: a @ a, lambda: a_unit @ a_unit, f"{n} x {n} product", f"{n_unit} x {n_unit} product"
-        ),
-        "pointwise": Workload(
-            lambda: torch.relu(x * 2 + 1),
-            lambda: torch.relu(x_unit * 2 + 1),
-            f"relu(2x + 1) of {length} numbers",
-            f"relu(2x + 1) of {length_unit} numbers",
-        ),
-        "tiny op": Workload(lambda: few + few, lambda: few + few, "sum of two vectors of 8", "sum of two vectors of 8"),
-        "Python loop": Workload(
-            lambda: _python_loop(range(1000)),
-            lambda: _python_loop(range(30)),
-            "1000 turns of a for loop",
-            "30 turns of a for loop",
-        ),
+        "matmul": Workload(lambda: a @ a, lambda: a_unit @ a_unit),
+        "pointwise": Workload(lambda: torch.relu(x * 2 + 1), lambda: torch.relu(x_unit * 2 + 1)),
+        "tiny op": Workload(lambda: few + few, lambda: few + few),
+        "Python loop": Workload(lambda: _python_loop(range(1000)), lambda: _python_loop(range(30))),
     }
 
 
 @dataclass(frozen=True)
 class Question:
-    """One trial. The usual timers get only the first few of each kind."""
+    """One trial. The Timer gets only the first few of each kind."""
 
     function: str
     condition: str
@@ -144,7 +127,7 @@ class Question:
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What is run, as plain JSON types. Runs with equal settings on the same machine can be joined."""
+    """What is run. Runs with equal settings on the same machine can be joined."""
     return {
         "trials": options.trials,
         "twin_trials": max(1, options.trials // 8),
@@ -172,14 +155,7 @@ def questions(settings: dict[str, Any]) -> list[Question]:
 
 @contextlib.contextmanager
 def busy_processes(count: int) -> Iterator[list[subprocess.Popen]]:
-    """Keep other processes busy, really: each burns one core until the end of the block.
-
-    Args:
-        count: how many.
-
-    Yields:
-        The processes, once they are burning.
-    """
+    """Keep other processes busy: each burns one core until the end of the block, which begins when they burn."""
     command = [sys.executable, "-I", "-S", "-c", _BURNER, str(os.getpid())]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
     try:
@@ -196,97 +172,29 @@ def busy_processes(count: int) -> Iterator[list[subprocess.Popen]]:
 
 
 def by_compare(workload: Workload, question: Question, budget_s: float) -> Trial:
-    """Ask ``compare``.
-
-    Raises:
-        KeyboardInterrupt: if it was stopped: half a comparison is no trial.
-    """
+    """Ask ``compare``. Half a comparison is no trial: it ends in KeyboardInterrupt."""
     baseline, case = workload.sides(question.truth)
-    started = time.perf_counter()
     comparison = compare({"baseline": baseline, "case": case}, budget_s=budget_s, seed=question.seed)
-    seconds = time.perf_counter() - started
     if comparison.interrupted:
         raise KeyboardInterrupt
-    case = comparison["case"]
-    bounded = case.interval.bounded and case.interval.low > 0
-    return Trial(
-        method="compare",
-        **vars(question),
-        ratio=case.ratio,
-        verdict=str(case.verdict),
-        seconds=seconds,
-        rounds=comparison.rounds,
-        low=case.interval.low if bounded else None,
-        high=case.interval.high if bounded else None,
-        pooled=pooled_ratio(comparison) if question.truth == 1.0 else None,
-    )
+    return Trial("compare", **vars(question), ratio=comparison["case"].ratio, verdict=str(comparison["case"].verdict))
 
 
-def pooled_ratio(comparison: Comparison) -> float:
-    """Median over the rounds of the case's time over the average of the baseline's two timings.
-
-    ``compare`` does not do this; the benchmark shows why.
-    """
-    baseline, case = comparison.cases[0].elapsed_s, comparison.cases[1].elapsed_s
-    average = [(one + other) / 2 for one, other in zip(baseline, comparison.control.elapsed_s, strict=True)]
-    return math.exp(statistics.median(paired.log_ratios(case, average)))
+def by_timer(workload: Workload, question: Question, seconds: float) -> Trial:
+    """Ask the usual way: the baseline's median, then the case's, each with half the time."""
+    baseline, case = (_quartiles(side, seconds / 2) for side in workload.sides(question.truth))
+    verdict, cautious = two_median_verdicts(baseline, case)
+    return Trial("timer", **vars(question), ratio=case[1] / baseline[1], verdict=str(verdict), cautious=str(cautious))
 
 
-Quartiles = tuple[float, float, float]
-
-
-def _timer(fn: Callable[[], Any], seconds: float) -> tuple[Quartiles, int]:
-    """Quartiles by ``torch.utils.benchmark.Timer``, and the number of timings."""
+def _quartiles(fn: Callable[[], Any], seconds: float) -> Sequence[float]:
     timer = Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
     times = timer.blocked_autorange(min_run_time=seconds).times
-    if len(times) < 2:
-        return (times[0], times[0], times[0]), len(times)
-    return tuple(statistics.quantiles(times, n=4, method="inclusive")), len(times)
-
-
-def _do_bench(fn: Callable[[], Any], seconds: float) -> tuple[Quartiles, int]:
-    """Quartiles by ``triton.testing.do_bench``. It does not tell how many timings it made."""
-    from triton.testing import do_bench
-
-    low, median, high = do_bench(fn, rep=max(1, int(1e3 * seconds)), quantiles=[0.25, 0.5, 0.75])
-    return (low / 1e3, median / 1e3, high / 1e3), 0
-
-
-def two_median_methods() -> dict[str, Callable[[Callable[[], Any], float], tuple[Quartiles, int]]]:
-    """The usual ways that this machine has."""
-    return {"timer": _timer} | ({"do_bench": _do_bench} if device_kind() == "cuda" else {})
-
-
-def by_two_medians(method: str, workload: Workload, question: Question, seconds: float) -> Trial:
-    """Ask the usual way: the baseline's median, then the case's, each with half the time."""
-    quartiles = two_median_methods()[method]
-    baseline, case = workload.sides(question.truth)
-    started = time.perf_counter()
-    first, rounds = quartiles(baseline, seconds / 2)
-    second, more_rounds = quartiles(case, seconds / 2)
-    spent = time.perf_counter() - started
-    verdict, cautious = two_median_verdicts(first, second)
-    return Trial(
-        method=method,
-        **vars(question),
-        ratio=second[1] / first[1],
-        verdict=str(verdict),
-        cautious=str(cautious),
-        seconds=spent,
-        rounds=min(rounds, more_rounds),
-    )
+    return statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else 3 * times
 
 
 def two_median_verdicts(baseline: Sequence[float], case: Sequence[float]) -> tuple[Verdict, Verdict]:
-    """What a practitioner concludes from two medians with their quartiles.
-
-    Args:
-        baseline: lower quartile, median and upper quartile of the baseline's times.
-        case: the same of the case's.
-
-    Returns:
-        The verdict of the ratio alone, and the one that also asks for middle halves that do not overlap.
-    """
+    """What a practitioner concludes from the medians' ratio alone, and if the middle halves must not overlap either."""
     ratio = case[1] / baseline[1]
     if ratio > 1 + paired.PRACTICAL:
         return Verdict.SLOWER, Verdict.SLOWER if case[0] > baseline[2] else Verdict.UNCLEAR
@@ -296,37 +204,16 @@ def two_median_verdicts(baseline: Sequence[float], case: Sequence[float]) -> tup
 
 
 def ask(workload: Workload, question: Question, settings: dict[str, Any]) -> list[Trial]:
-    """Put one question to all judges, in its condition."""
+    """Put one question to both judges, in its condition."""
     with busy_processes(settings["burners"] if question.condition == "loaded" else 0):
+        started = time.perf_counter()
         trials = [by_compare(workload, question, settings["budget_s"])]
         if question.index < settings["timer_trials"]:
-            seconds = trials[0].seconds
-            trials += [by_two_medians(method, workload, question, seconds) for method in two_median_methods()]
+            trials.append(by_timer(workload, question, time.perf_counter() - started))
     return trials
 
 
 # The run
-
-
-def call_cost_units(workload: Workload, repeats: int = 60) -> float:
-    """What a call of a twin costs beside its units, in units: found from calls of 1 unit and of 100.
-
-    The quickest of many timings is taken: the cost is a constant, and everything that disturbs only adds to it.
-    """
-    best_s = {}
-    for units, calls in ((1, BASE_UNITS), (BASE_UNITS, 1)):
-        timer = Timer("fn()", globals={"fn": workload.repeated(units)}, num_threads=torch.get_num_threads())
-        best_s[units] = min(timer.timeit(calls).mean for _ in range(repeats))
-    unit_s = (best_s[BASE_UNITS] - best_s[1]) / (BASE_UNITS - 1)
-    return max(0.0, best_s[1] / unit_s - 1)
-
-
-def describe(workload: Workload) -> dict[str, Any]:
-    """What a function does, and its twins' true ratios."""
-    cost = call_cost_units(workload)
-    ratios = {f"{truth:.2f}": round((units + cost) / (BASE_UNITS + cost), 6) for truth, units in TWIN_UNITS.items()}
-    words = {"alone": workload.alone_words, "unit": workload.unit_words}
-    return {**words, "call_cost_units": round(cost, 4), "true_ratios": ratios}
 
 
 def _earlier(path: Path, settings: dict[str, Any]) -> TimerQuality | None:
@@ -343,19 +230,14 @@ def _earlier(path: Path, settings: dict[str, Any]) -> TimerQuality | None:
 
 
 def run(settings: dict[str, Any], path: Path) -> TimerQuality:
-    """Run all trials that ``path`` does not hold yet, and write it after each.
-
-    Raises:
-        RecordError: if the record was begun with other settings or cannot be written.
-        KeyboardInterrupt: if it was stopped; the record holds the trials before that.
-    """
+    """Run all trials that ``path`` does not hold yet, and write it after each."""
     from tqdm import tqdm
 
     earlier = _earlier(path, settings)
     if earlier is not None and earlier.complete:
         return earlier
     torch.set_num_threads(settings["threads"])
-    functions = {name: workload for name, workload in workloads(device_kind()).items() if name in settings["functions"]}
+    functions = workloads(device_kind())
     trials = list(earlier.trials) if earlier else []
     done = {Question(t.function, t.condition, t.truth, t.index) for t in trials if t.method == "compare"}
     left = [question for question in questions(settings) if question not in done]
@@ -365,40 +247,26 @@ def run(settings: dict[str, Any], path: Path) -> TimerQuality:
         "schema_version": SCHEMA_VERSION,
         "environment": environment().to_record(),
         "settings": settings,
-        "workloads": earlier.workloads if earlier else {name: describe(work) for name, work in functions.items()},
         "columns": [field.name for field in fields(Trial)],
     }
-    begun = time.perf_counter() - (earlier.seconds if earlier else 0.0)
     for number, question in enumerate(bar := tqdm(left, unit="trial", smoothing=0.05), start=1):
         bar.set_description_str(f"{question.condition} {question.function} {question.truth:.2f}x")
         trials += ask(functions[question.function], question, settings)
         record |= {
             "trials": [compact(astuple(trial)) for trial in trials],
             "recorded_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "seconds": round(time.perf_counter() - begun, 1),
             "complete": number == len(left),
         }
         write_json(path, record)
     return load(path)
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: give a number above 0")
-    return value
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark from the command line.
-
-    Returns:
-        The exit status: 0, 1 with a message, or 130 when it was stopped.
-    """
+    """Run the benchmark from the command line; 1 with a message, or 130 when it was stopped."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     words = "on identical code, for each function and condition (100); of the other questions there are fewer"
-    parser.add_argument("--trials", type=lambda text: math.ceil(_positive(text)), default=100, help=words)
-    parser.add_argument("--budget", type=_positive, default=DEFAULT_BUDGET_S, help="seconds of each comparison")
+    parser.add_argument("--trials", type=int, default=100, help=words)
+    parser.add_argument("--budget", type=float, default=DEFAULT_BUDGET_S, help="seconds of each comparison")
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=CONDITIONS)
     parser.add_argument("--functions", nargs="+", choices=FUNCTIONS, default=FUNCTIONS)
     parser.add_argument("--output", type=Path, help="the record's file")

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import psutil
 import pytest
 
@@ -59,11 +60,7 @@ def here() -> Environment:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """Folders of one temporary course.
-
-    Attributes:
-        root: where everything lies.
-    """
+    """Folders of one temporary course."""
 
     root: Path
 
@@ -96,30 +93,16 @@ class Sandbox:
 
     def notebook(self, name: str, *cells: str, needs: str | None = None) -> Path:
         """Write a notebook. ``needs`` is what the last cell needs, for example ``cuda``."""
-        heading = {"cell_type": "markdown", "id": "c0", "metadata": {}, "source": f"# {name[3:].capitalize()}"}
-        content = {
-            "cells": [heading]
-            + [
-                {
-                    "cell_type": "code",
-                    "id": f"c{number}",
-                    "metadata": {},
-                    "source": source,
-                    "outputs": [],
-                    "execution_count": None,
-                }
-                for number, source in enumerate(cells, start=1)
-            ],
-            "metadata": {
-                "kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"},
-            },
-            "nbformat": 4,
-            "nbformat_minor": 5,
-        }
+        content = nbformat.v4.new_notebook(
+            cells=[
+                nbformat.v4.new_markdown_cell(f"# {name[3:].capitalize()}"),
+                *(nbformat.v4.new_code_cell(source) for source in cells),
+            ]
+        )
         if needs is not None:
-            content["cells"][-1]["metadata"] = {"tags": [f"needs-{needs}"]}
+            content.cells[-1].metadata = {"tags": [f"needs-{needs}"]}
         path = self.notebooks / f"{name}.ipynb"
-        path.write_text(json.dumps(content), encoding="utf-8")
+        nbformat.write(content, path)
         return path
 
     def command(self, *arguments: str) -> list[str]:
@@ -133,13 +116,9 @@ class Sandbox:
     def course(
         self, *arguments: str, before: Sequence[str] = (), timeout: float = 240, **more: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``course`` as a person would, in a process of its own.
+        """Run ``course`` as a person would, in a process of its own; ``before`` is a program that starts it.
 
-        Args:
-            *arguments: of the command.
-            before: a program that starts the command, and its arguments.
-            timeout: seconds.
-            **more: environment variables, or ``preexec_fn``.
+        What is given by name is an environment variable, or ``preexec_fn``.
         """
         options = {"preexec_fn": more.pop("preexec_fn")} if "preexec_fn" in more else {}
         return subprocess.run(

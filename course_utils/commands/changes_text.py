@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from course_utils.commands.record_changes import Change, Changes, Kind, RecordSet
+from course_utils.commands.record_changes import TOLERANCE, Change, Changes, Kind, RecordSet
 from course_utils.show.formats import format_percent
 
 # Of the numbers without an interval that differ in one experiment, so many are shown unless all are asked for.
@@ -15,29 +15,18 @@ _EXPLAINED = {
     Kind.CHANGED: "another verdict, and the 99% intervals are apart by more than either A/A control",
     Kind.MOVED: "the 99% intervals are apart by more than noise and than matters; the verdict, if there is one, stands",
     Kind.WITHIN_NOISE: "another verdict, but the 99% intervals overlap, or an A/A control differs as much",
-    Kind.BECAME_UNCLEAR: "A decides, and B cannot; a factor is given where the 99% intervals are apart all the same",
-    Kind.BECAME_CLEAR: "B decides, and A could not; a factor is given where the 99% intervals are apart all the same",
+    Kind.UNCLEAR: "the other side decides; a factor is given where the 99% intervals are apart all the same",
     Kind.DIFFERS: "a value without an interval is not alike",
-    Kind.ONLY_A: "B did not measure it",
-    Kind.ONLY_B: "A did not measure it",
+    Kind.ONE_SIDE: "the other did not measure it",
     Kind.NOT_COMPARABLE: "measured by other code, or with other parameters",
-    Kind.SAME_VERDICT: "and the interval has hardly moved",
-    Kind.SAME_VALUE: "alike",
+    Kind.SAME: "the verdict stands, or the values are alike",
 }
-# What is news; the rest is shown when everything is asked for.
-_NEWS = tuple(kind for kind in Kind if kind not in (Kind.NOT_COMPARABLE, Kind.SAME_VERDICT, Kind.SAME_VALUE))
+# Shown only when everything is asked for.
+_NO_NEWS = (Kind.NOT_COMPARABLE, Kind.SAME)
 
 
 def changes_text(changes: Changes, *, everything: bool = False, width: int = 110) -> str:
-    """What changed, what matters most first, and how much of it may be chance.
-
-    Args:
-        changes: from :func:`course_utils.commands.record_changes.compare_records`.
-        everything: whether to show what is the same and what cannot be compared as well.
-        width: columns of the terminal.
-
-    Returns:
-        Lines of text.
+    """What changed, what matters most first, and how much of it may be chance; all of it with ``everything``.
 
     Example:
         >>> from course_utils.commands.record_changes import compare_records, read_records
@@ -52,7 +41,7 @@ def changes_text(changes: Changes, *, everything: bool = False, width: int = 110
         lines.append("A ratio is the time relative to the baseline's, with its 99% interval: below 1 is faster.")
     for kind in Kind:
         group = [change for change in changes.changes if change.kind is kind]
-        if group and (everything or kind in _NEWS):
+        if group and (everything or kind not in _NO_NEWS):
             lines += ["", f"{kind}: {_EXPLAINED[kind]}", *_group(group, everything, width)]
     lines += ["", *_summary(changes, everything)]
     return "\n".join(_wrapped(line, width) for line in lines)
@@ -88,8 +77,8 @@ def _group(group: Sequence[Change], everything: bool, width: int) -> Iterator[st
 def _summary(changes: Changes, everything: bool) -> Iterator[str]:
     if changes.same_runs:
         yield f"The same run on both sides: {', '.join(changes.same_runs)}."
-    for letter, only in (("A", changes.only_a), ("B", changes.only_b)):
-        if only:
+    for letter, one, other in (("A", changes.a, changes.b), ("B", changes.b, changes.a)):
+        if only := sorted(set(one.records) - set(other.records)):
             yield f"Only in {letter}: {', '.join(only)}."
     counts = changes.counts
     if not counts:
@@ -109,6 +98,6 @@ def _summary(changes: Changes, everything: bool) -> Iterator[str]:
             "compare those, before you make much of a small move."
         )
     if counts[Kind.DIFFERS]:
-        yield f"Values without an interval count as alike up to {format_percent(changes.tolerance)} (--tolerance)."
-    if not everything and set(counts) - set(_NEWS):
+        yield f"Values without an interval count as alike up to {format_percent(TOLERANCE)}."
+    if not everything and set(counts) & set(_NO_NEWS):
         yield "--all shows the rest as well."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import shutil
@@ -13,7 +12,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn
 
 from course_utils.show.suggestions import did_you_mean
 
@@ -22,22 +21,12 @@ if TYPE_CHECKING:
 
     from course_utils.commands.machine_check import MachineCheck
     from course_utils.commands.recording import Outcome
-    from course_utils.records.lessons import Lesson
 
 FAILED = 1
 WRONG_USE = 2
 STOPPED = 128 + signal.SIGINT
 _SIZES = ("smoke", "full")
 _TIMEOUT_S = 600.0
-_COLOURS = {
-    "ok": "32",
-    "recorded": "32",
-    "skipped": "36",
-    "missing": "33",
-    "not run": "33",
-    "broken": "31",
-    "failed": "31",
-}
 
 
 class _WrongUse(Exception):  # noqa: N818 - becomes a message, never a traceback
@@ -57,7 +46,6 @@ def _parser() -> tuple[_Parser, list[str]]:
 
     words = "what this machine is, which lessons run live here, what is missing and how to get it"
     check = verbs.add_parser("check", help=words, description=f"Say {words}.")
-    check.add_argument("--json", action="store_true", help="print JSON instead of text")
     check.set_defaults(run=_check)
 
     record = verbs.add_parser(
@@ -85,7 +73,6 @@ def _parser() -> tuple[_Parser, list[str]]:
         "lesson. It needs no network.",
     )
     report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
-    report.add_argument("--open", action="store_true", help="open the page in a browser")
     report.set_defaults(run=_report)
 
     compare = verbs.add_parser(
@@ -98,14 +85,6 @@ def _parser() -> tuple[_Parser, list[str]]:
     compare.add_argument("a", metavar="A", help="what it was before, or one machine")
     compare.add_argument("b", metavar="B", help="what it is now, or another machine")
     compare.add_argument("--all", action="store_true", help="show what is the same as well")
-    compare.add_argument("--json", action="store_true", help="print JSON instead of text")
-    compare.add_argument(
-        "--tolerance",
-        type=_fraction,
-        default=0.05,
-        metavar="FRACTION",
-        help="relative difference up to which numbers without an interval count as alike (0.05)",
-    )
     compare.set_defaults(run=_compare)
     return parser, list(verbs.choices)
 
@@ -117,26 +96,11 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _fraction(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
-        raise ValueError(text)
-    return value
-
-
-_fraction.__name__ = "fraction"
 _seconds.__name__ = "number of seconds"  # argparse puts it into its message
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv: the arguments; by default those of the process.
-
-    Returns:
-        The exit status: 0, 1 if something failed, 2 if the command makes no sense, 130 after Ctrl-C.
-    """
+    """Run the command line: 0, 1 if something failed, 2 if the command makes no sense, 130 after Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         parser, verbs = _parser()
@@ -169,12 +133,6 @@ def _check_size() -> None:
         raise _WrongUse(f"COURSE_SIZE={size!r} is not a size: set it to 'smoke' or 'full', or unset it")
 
 
-def _painted(text: str, state: str, stream: TextIO) -> str:
-    if not stream.isatty() or os.environ.get("NO_COLOR"):
-        return text
-    return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m"
-
-
 def _width() -> int:
     return min(shutil.get_terminal_size((100, 24)).columns, 110)
 
@@ -192,11 +150,8 @@ def _check(options: argparse.Namespace) -> int:
     from course_utils.commands import machine_check
 
     check = machine_check.look()
-    if options.json:
-        print(json.dumps(check.to_json(), indent=2, ensure_ascii=False))
-    else:
-        _show_check(check)
-    return 0 if check.works else FAILED
+    _show_check(check)
+    return FAILED if check.broken else 0
 
 
 def _show_check(check: MachineCheck) -> None:
@@ -204,16 +159,15 @@ def _show_check(check: MachineCheck) -> None:
         print(_wrapped(line[:12], line[12:], 12) if line.startswith(" ") else line)
     if check.lessons:
         print("Lessons")
-        width = max(len(status.lesson) for status in check.lessons)
-        for status in check.lessons:
-            print(_wrapped(f"  {status.lesson:<{width}}  ", status.words, width + 4))
+        width = max(map(len, check.lessons))
+        for lesson, words in check.lessons.items():
+            print(_wrapped(f"  {lesson:<{width}}  ", words, width + 4))
         print()
     print("What the lessons use")
     width = max(len(finding.name) for finding in check.findings)
     for finding in check.findings:
-        state = _painted(f"{finding.state:<7}", finding.state, sys.stdout)
         about = ". ".join(filter(None, (finding.found, finding.advice)))
-        print(_wrapped(f"  {state}  {finding.name:<{width}}  ", about, width + 13))
+        print(_wrapped(f"  {finding.state:<7}  {finding.name:<{width}}  ", about, width + 13))
     print(f"\n{check.conclusion}")
 
 
@@ -247,19 +201,25 @@ def _record(options: argparse.Namespace) -> int:
                 repeat=bool(options.force or options.lessons),
                 reference=options.reference,
                 timeout_s=options.timeout,
-                on_cell=lambda lesson, cell, cells: bar.set_postfix_str(f"{lesson}, cell {cell} of {cells}"),
+                on_cell=bar.set_postfix_str,
             ):
                 outcomes.append(outcome)
                 bar.update()
-                bar.write(_outcome_line(outcome, options.traceback), file=sys.stderr)
+                reason = f" ({outcome.message})" if outcome.state == "skipped" else f" after {outcome.seconds:.0f} s"
+                bar.write(f"{outcome.lesson}: {outcome.state}{reason}", file=sys.stderr)
+                if options.traceback and outcome.traceback:
+                    bar.write(outcome.traceback, file=sys.stderr)
     except (recording.RecordingError, store.RecordError) as error:
         return _complain(str(error), FAILED)
     except KeyboardInterrupt:
-        print(file=sys.stderr)
-        _show_stopped(options, chosen, outcomes)
+        kept = [outcome.lesson for outcome in outcomes if outcome.record]
+        named = bool(options.lessons or options.force)
+        left = [lesson.slug for lesson in chosen if lesson.slug not in kept] if named else []
+        print(f"\nStopped. Kept: {', '.join(kept) or 'nothing'}; earlier records of the others are as they were.")
+        print(f"Go on with: {_go_on_command(options, left)}")
         return STOPPED
     _show_outcomes(options, outcomes, root / here.machine)
-    return 0 if all(outcome.state in ("recorded", "skipped") for outcome in outcomes) else FAILED
+    return 0 if all(outcome.record for outcome in outcomes) else FAILED
 
 
 def _bar(lessons: int) -> tqdm:
@@ -274,35 +234,23 @@ def _bar(lessons: int) -> tqdm:
     return Bar(total=lessons, leave=False, dynamic_ncols=True, bar_format=look, disable=quiet)
 
 
-def _outcome_line(outcome: Outcome, with_traceback: bool) -> str:
-    words = {"skipped": f" ({outcome.message})", "recorded": f" in {outcome.seconds:.0f} s"}
-    words["failed"] = f" after {outcome.seconds:.0f} s"
-    line = f"{outcome.lesson}: {outcome.state}{words.get(outcome.state, '')}"
-    return f"{line}\n{outcome.traceback}" if with_traceback and outcome.traceback else line
-
-
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _show_outcomes(options: argparse.Namespace, outcomes: Sequence[Outcome], folder: Path) -> None:
-    print()
-    for line in _outcome_table(outcomes):
-        print(line)
-    print()
+    print("", *_outcome_table(outcomes), "", sep="\n")
     for outcome in outcomes:
         if outcome.message and outcome.state != "skipped":
             print(_wrapped("  ", f"{outcome.lesson}: {outcome.message}", 4))
     counts = Counter(outcome.state for outcome in outcomes)
-    states = ", ".join(f"{counts[state]} {state}" for state in _COLOURS if counts[state])
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
     seconds = sum(outcome.seconds for outcome in outcomes if outcome.state != "skipped")
     print(f"{_count(len(outcomes), 'lesson')}: {states}, in {seconds:.0f} s.")
-    left = [outcome.lesson for outcome in outcomes if outcome.state in ("failed", "not run")]
-    if failed := [outcome.lesson for outcome in outcomes if outcome.state == "failed"]:
+    if failed := [outcome.lesson for outcome in outcomes if not outcome.record]:
         print(f"{_count(len(failed), 'lesson')} failed; earlier records of {', '.join(failed)} are as they were.")
-    if left:
-        print(f"Mend that, then go on with: {_go_on_command(options, left)}")
-    if len(left) < len(outcomes):
+        print(f"Mend that, then go on with: {_go_on_command(options, failed)}")
+    if len(failed) < len(outcomes):
         shown = folder.resolve()
         shown = shown.relative_to(Path.cwd()) if shown.is_relative_to(Path.cwd()) else folder
         print(f"Records are in {shown}. `course report` puts them beside the other machines'.")
@@ -310,21 +258,17 @@ def _show_outcomes(options: argparse.Namespace, outcomes: Sequence[Outcome], fol
 
 def _outcome_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """One line for each lesson; verdicts are counted, for example ``3 FASTER, 1 SAME``."""
-    counted = [", ".join(f"{count} {verdict}" for verdict, count in outcome.verdicts.items()) for outcome in outcomes]
+    from course_utils.commands.recording import verdicts_of
+
+    counted = [verdicts_of(outcome.record) if outcome.record else {} for outcome in outcomes]
+    words = [", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "–" for verdicts in counted]
     width = max(len("lesson"), *(len(outcome.lesson) for outcome in outcomes))
-    wide = max(len("verdicts"), *map(len, counted))
+    wide = max(len("verdicts"), *map(len, words))
     yield f"{'lesson':<{width}}  seconds  experiments  {'verdicts':<{wide}}  state"
-    for outcome, verdicts in zip(outcomes, counted, strict=True):
-        numbers = f"{outcome.seconds:>7.1f}  {outcome.experiments or '–':>11}  {verdicts or '–':<{wide}}"
-        yield f"{outcome.lesson:<{width}}  {numbers}  {_painted(outcome.state, outcome.state, sys.stdout)}"
-
-
-def _show_stopped(options: argparse.Namespace, chosen: Sequence[Lesson], outcomes: Sequence[Outcome]) -> None:
-    kept = [outcome.lesson for outcome in outcomes if outcome.state in ("recorded", "skipped")]
-    print(f"Stopped. Kept: {', '.join(kept) or 'nothing'}; earlier records of the others are as they were.")
-    named = bool(options.lessons or options.force)
-    left = [lesson.slug for lesson in chosen if lesson.slug not in kept] if named else []
-    print(f"Go on with: {_go_on_command(options, left)}")
+    for outcome, verdicts in zip(outcomes, words, strict=True):
+        experiments = len(outcome.record.experiments) if outcome.record else "–"
+        numbers = f"{outcome.seconds:>7.1f}  {experiments:>11}  {verdicts:<{wide}}"
+        yield f"{outcome.lesson:<{width}}  {numbers}  {outcome.state}"
 
 
 def _go_on_command(options: argparse.Namespace, left: Sequence[str]) -> str:
@@ -346,11 +290,6 @@ def _report(options: argparse.Namespace) -> int:
     except report.ReportError as error:
         return _complain(str(error), FAILED)
     print(path)
-    if options.open:
-        import webbrowser
-
-        if not webbrowser.open(path.resolve().as_uri()):
-            return _complain(f"no browser could be started: open {path} yourself", FAILED)
     return 0
 
 
@@ -363,13 +302,10 @@ def _compare(options: argparse.Namespace) -> int:
 
     try:
         a, b = record_changes.read_records(options.a), record_changes.read_records(options.b)
-        changes = record_changes.compare_records(a, b, options.tolerance)
+        changes = record_changes.compare_records(a, b)
     except record_changes.RecordChangesError as error:
         return _complain(str(error), WRONG_USE)
-    if options.json:
-        print(json.dumps(changes.to_json(), indent=2, ensure_ascii=False))
-    else:
-        print(changes_text(changes, everything=options.all, width=_width()))
+    print(changes_text(changes, everything=options.all, width=_width()))
     return 0
 
 

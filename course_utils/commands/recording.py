@@ -12,7 +12,6 @@ import datetime
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,8 +19,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,21 +36,14 @@ if TYPE_CHECKING:
     from nbclient import NotebookClient
 
 DEFAULT_TIMEOUT_S = 600.0
-# A record is committed: raw samples of one lesson have to stay small.
-MAX_RECORD_BYTES = 200_000
 # Importing torch takes seconds; a driver that is stuck never answers.
 ASKING_S = 120.0
-_STAGING_PREFIX = "course-record-"
 # Nobody sees what the cells show: drawing it into pictures and widgets would only take time.
 _SHOW_TEXT_ALONE = ("--DisplayFormatter.active_types=text/plain", "--MimeBundleFormatter.enabled=False")
 
 
 class RecordingError(RuntimeError):
-    """A lesson could not be recorded. The message is one line and says where and why.
-
-    Attributes:
-        traceback: as the kernel told it, where a cell raised.
-    """
+    """A lesson could not be recorded. The message is one line; ``traceback`` is the kernel's, where a cell raised."""
 
     traceback: str = ""
 
@@ -70,14 +62,7 @@ def satisfied(here: Environment) -> set[str]:
 
 
 def environment_here(size: str | None = None) -> Environment:
-    """This machine, read in a process of its own so that torch stays out of this one.
-
-    Args:
-        size: ``smoke`` or ``full``; by default what the machine and ``COURSE_SIZE`` say.
-
-    Raises:
-        RecordingError: if torch does not start, or does not answer.
-    """
+    """This machine, read in a process of its own so that torch stays out of this one."""
     code = "import json, course_utils; print(json.dumps(course_utils.environment().to_record()))"
     command = [sys.executable, "-c", code]
     try:
@@ -95,11 +80,7 @@ def environment_here(size: str | None = None) -> Environment:
 
 
 def child_variables(size: str | None = None) -> dict[str, str]:
-    """Environment variables for a process that works for this one.
-
-    Args:
-        size: ``smoke`` or ``full``; by default as it is.
-    """
+    """Environment variables for a process that works for this one."""
     variables = dict(os.environ)
     if size:
         variables["COURSE_SIZE"] = size
@@ -125,25 +106,14 @@ def _interrupted(data: Any) -> bool:
 
 
 def is_current(lesson: Lesson, root: Path, here: Environment) -> LessonRecord | None:
-    """The record of a lesson on this machine, if measuring again would only repeat it.
-
-    Args:
-        lesson: the lesson.
-        root: folder of the records.
-        here: this machine.
-
-    Returns:
-        The record if it has the same size, the same torch and every experiment of the notebook as it is now, none of
-        them interrupted; None otherwise.
-    """
+    """The record of a lesson on this machine, if measuring again would only repeat it; None otherwise."""
     try:
         record = store.load_lesson(store.record_path(root, here.machine, lesson.slug))
     except RecordError:
         return None
     there = record.environment
-    if (there.size, there.torch, there.device_kind) != (here.size, here.torch, here.device_kind):
-        return None
-    if interrupted_experiments(record):
+    same_machine = (there.size, there.torch, there.device_kind) == (here.size, here.torch, here.device_kind)
+    if not same_machine or interrupted_experiments(record):
         return None
     for name in _required(lesson, here):
         measured, now = record.experiments.get(name), lessons.fingerprint(lesson.path, name)
@@ -166,20 +136,11 @@ def record_lesson(
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     reference: bool = False,
-    on_cell: Callable[[int, int], None] = lambda cell, cells: None,
+    on_cell: Callable[[str], None] = lambda place: None,
 ) -> LessonRecord:
-    """Execute one lesson's notebook and write its record.
+    """Execute one lesson's notebook, write its record below ``root``, and return it.
 
-    Args:
-        lesson: the lesson.
-        root: folder of the records; the file is ``<root>/<machine>/<lesson>.json``.
-        here: this machine, and the size to run at.
-        timeout_s: the longest that one cell may take.
-        reference: whether others will rely on the record: an interrupted comparison is then refused.
-        on_cell: called with the number of the cell that runs (from 1) and their count, once a second.
-
-    Returns:
-        The record, as written.
+    Of what others rely on (``reference``) no comparison may be interrupted. ``on_cell`` hears once a second what runs.
 
     Raises:
         RecordingError: if a cell fails or takes too long, the kernel dies, or an experiment is missing.
@@ -187,12 +148,10 @@ def record_lesson(
         KeyboardInterrupt: on Ctrl-C; the kernel is gone by then.
     """
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix=f"{_STAGING_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="course-record-", ignore_cleanup_errors=True) as folder:
         staging = Path(folder)
-        kept = staging / "kept"
-        kept.mkdir()
-        _run_notebook(lesson.path, staging, kept, here.size, timeout_s, on_cell)
-        record = _gather(lesson, kept, here, time.perf_counter() - started)
+        _run_notebook(lesson.path, staging, here.size, timeout_s, on_cell)
+        record = _gather(lesson, staging / "kept", here, time.perf_counter() - started)
     if reference and (stopped := interrupted_experiments(record)):
         raise RecordingError(f"{', '.join(stopped)} was interrupted: no reference is made of half a measurement")
     store.save_lesson(record, root)
@@ -215,8 +174,6 @@ def _gather(lesson: Lesson, kept: Path, here: Environment, seconds: float) -> Le
         raise RecordingError(
             f"no result of {', '.join(missing)}: {lesson.path.name} names it, and no cell measured it on this machine"
         )
-    if not staged:
-        raise RecordingError(f"{lesson.path.name} measured nothing that has a name")
     experiments = {}
     for name in declared:
         if name in staged:
@@ -235,18 +192,13 @@ def _gather(lesson: Lesson, kept: Path, here: Environment, seconds: float) -> Le
 # The kernel
 
 
-def _run_notebook(
-    path: Path,
-    staging: Path,
-    kept: Path,
-    size: str,
-    timeout_s: float,
-    on_cell: Callable[[int, int], None],
-) -> None:
+def _run_notebook(path: Path, staging: Path, size: str, timeout_s: float, on_cell: Callable[[str], None]) -> None:
     """Run all cells; the kernel and its children are gone afterwards in any case."""
     import nbformat
     from nbclient import NotebookClient
 
+    kept = staging / "kept"
+    kept.mkdir()
     variables = child_variables(size) | {
         "COURSE_RECORD_TO": str(kept),
         "COURSE_PROGRESS": "0",
@@ -257,7 +209,7 @@ def _run_notebook(
         "TRITON_CACHE_DIR": str(staging / "triton"),
     }
     notebook = nbformat.read(path, as_version=4)
-    runs = [index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code" and cell.source.strip()]
+    cells = sum(cell.cell_type == "code" and bool(cell.source.strip()) for cell in notebook.cells)
     running: list[int] = []
     manager = _kernel_manager(staging)
     client = NotebookClient(
@@ -268,9 +220,11 @@ def _run_notebook(
         run = pool.submit(asyncio.run, _execute(client, cwd=str(path.parent), env=variables, stdout=log, stderr=log))
         try:
             while wait([run], timeout=1).not_done:
-                on_cell(max(len(running), 1), len(runs))
+                on_cell(f"{path.stem}, cell {max(len(running), 1)} of {cells}")
         except BaseException:
-            _end(run, manager)
+            # The kernel may only just have been started: until the run has noticed.
+            while wait([run], timeout=0.2).not_done:
+                _kill(_family(manager))
             raise
     if error := run.exception():
         raise _explained(error, notebook, running, timeout_s, manager, staging / "kernel.log") from error
@@ -316,23 +270,17 @@ async def _execute(client: NotebookClient, **options: Any) -> None:
             await manager.cleanup_resources()
 
 
-def _end(run: Future[None], manager: AsyncKernelManager) -> None:
-    """Kill the kernel until the run has noticed: it may only just have been started."""
-    while wait([run], timeout=0.2).not_done:
-        _kill(_family(manager))
-
-
 def _family(manager: AsyncKernelManager) -> list[Any]:
     """The kernel and all that it started, in sessions of their own or not."""
     import psutil
 
     process = getattr(manager.provisioner, "process", None)
-    try:
-        kernel = psutil.Process(process.pid) if process is not None else None
-        # Children become orphans when the kernel goes, and can then no longer be found.
-        return [] if kernel is None else [*kernel.children(recursive=True), kernel]
-    except psutil.NoSuchProcess:
-        return []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if process is not None:
+            kernel = psutil.Process(process.pid)
+            # Children become orphans when the kernel goes, and can then no longer be found.
+            return [*kernel.children(recursive=True), kernel]
+    return []
 
 
 def _kill(family: list[Any]) -> None:
@@ -363,19 +311,11 @@ def _explained(
     if isinstance(error, CellTimeoutError):
         return RecordingError(f"{where} took longer than {timeout_s:g} s: allow more with --timeout, or mend the cell")
     if isinstance(error, DeadKernelError):
-        return RecordingError(f"{where}: the kernel died{_cause_of_death(manager)}")
+        process = getattr(manager.provisioner, "process", None)
+        status = process.poll() if process is not None else None
+        killed = "killed, often for too little memory" if status == -signal.SIGKILL else f"exit status {status}"
+        return RecordingError(f"{where}: the kernel died ({killed})")
     return RecordingError(f"{where}: {type(error).__name__}: {error}")
-
-
-def _cause_of_death(manager: AsyncKernelManager) -> str:
-    process = getattr(manager.provisioner, "process", None)
-    status = process.poll() if process is not None else None
-    if status is None:
-        return ""
-    if status >= 0:
-        return f" (exit status {status})"
-    name = signal.Signals(-status).name
-    return f" ({name}: often too little memory)" if name == "SIGKILL" else f" ({name})"
 
 
 # All lessons
@@ -383,23 +323,12 @@ def _cause_of_death(manager: AsyncKernelManager) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one lesson.
-
-    Attributes:
-        lesson: its slug.
-        state: ``recorded``, ``skipped``, ``failed`` or ``not run``.
-        seconds: how long it ran.
-        experiments: how many results were kept.
-        verdicts: how often each verdict was reached, over all comparisons with a baseline.
-        message: why it failed or was skipped, or what a reader must know.
-        traceback: of the cell that raised.
-    """
+    """What became of one lesson: it is ``recorded``, ``skipped`` or ``failed``; without the last it has a record."""
 
     lesson: str
     state: str
     seconds: float = 0.0
-    experiments: int = 0
-    verdicts: Mapping[str, int] = field(default_factory=dict)
+    record: LessonRecord | None = None
     message: str = ""
     traceback: str = ""
 
@@ -410,16 +339,6 @@ def verdicts_of(record: LessonRecord) -> dict[str, int]:
     return {verdict: counts[verdict] for verdict in Verdict if counts[verdict]}
 
 
-def remove_leftovers() -> None:
-    """Remove what killed recordings left in the temporary folder."""
-    import psutil
-
-    for folder in Path(tempfile.gettempdir()).glob(f"{_STAGING_PREFIX}*-*"):
-        owner = folder.name.removeprefix(_STAGING_PREFIX).partition("-")[0]
-        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def record_lessons(
     chosen: list[Lesson],
     root: Path,
@@ -428,64 +347,35 @@ def record_lessons(
     repeat: bool,
     reference: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-    on_cell: Callable[[str, int, int], None] = lambda lesson, cell, cells: None,
+    on_cell: Callable[[str], None] = lambda place: None,
 ) -> Iterator[Outcome]:
-    """Record lessons one after the other. A lesson that fails does not stop the others.
+    """Record lessons one after the other; one that fails does not stop the others.
 
-    Args:
-        chosen: lessons, in order.
-        root: folder of the records.
-        here: this machine, and the size to run at.
-        repeat: whether lessons whose record is current are measured again.
-        reference: whether others will rely on the records.
-        timeout_s: the longest that one cell may take.
-        on_cell: as for :func:`record_lesson`; it also gets the lesson's slug.
-
-    Yields:
-        What became of each lesson, as soon as it is known.
-
-    Raises:
-        RecordError: if records cannot be written there at all.
-        KeyboardInterrupt: on Ctrl-C.
+    Lessons whose record is current are measured only to ``repeat`` them. The rest is as for :func:`record_lesson`.
     """
-    remove_leftovers()
     # To fail before minutes of measuring, not after.
     probe = root / here.machine / ".writable.json"
     store.write_json(probe, {})
     probe.unlink(missing_ok=True)
-    broken_disk = False
     for lesson in chosen:
-        if broken_disk:
-            yield Outcome(lesson.slug, "not run", message="records cannot be written there")
-            continue
         started = time.perf_counter()
         try:
             if not repeat and (record := is_current(lesson, root, here)):
                 words = f"already recorded on {record.recorded_at[:10]}; --force measures again"
-                yield _kept(record, "skipped", words)
+                yield Outcome(lesson.slug, "skipped", record.seconds, record, words)
                 continue
-            record = record_lesson(
-                lesson,
-                root,
-                here,
-                timeout_s=timeout_s,
-                reference=reference,
-                on_cell=lambda cell, cells, slug=lesson.slug: on_cell(slug, cell, cells),
-            )
+            record = record_lesson(lesson, root, here, timeout_s=timeout_s, reference=reference, on_cell=on_cell)
         except (RecordingError, RecordError, LessonError) as error:
+            if isinstance(error, RecordError) and isinstance(error.__cause__, OSError):
+                raise
             seconds, traceback = time.perf_counter() - started, getattr(error, "traceback", "")
             yield Outcome(lesson.slug, "failed", seconds, message=str(error), traceback=traceback)
-            broken_disk = isinstance(error.__cause__, OSError) and isinstance(error, RecordError)
             continue
-        yield _kept(record, "recorded", _remark(lesson, record, root, here))
+        yield Outcome(lesson.slug, "recorded", record.seconds, record, _remark(lesson, record, here))
 
 
-def _kept(record: LessonRecord, state: str, message: str) -> Outcome:
-    return Outcome(record.lesson, state, record.seconds, len(record.experiments), verdicts_of(record), message)
-
-
-def _remark(lesson: Lesson, record: LessonRecord, root: Path, here: Environment) -> str:
-    """What a reader of a record must know: what is not in it, what was cut off, and whether it is too large."""
+def _remark(lesson: Lesson, record: LessonRecord, here: Environment) -> str:
+    """What a reader of a record must know: what is not in it, and what was cut off."""
     remarks = []
     if missing := [name for name in lessons.experiments(lesson) if name not in record.experiments]:
         lacking = {need for name in missing for need in lessons.needs(lesson).get(name, ())} - satisfied(here)
@@ -493,7 +383,4 @@ def _remark(lesson: Lesson, record: LessonRecord, root: Path, here: Environment)
         remarks.append(f"without {', '.join(missing)}, which needs {what}")
     if stopped := interrupted_experiments(record):
         remarks.append(f"{', '.join(stopped)} was interrupted")
-    size = store.record_path(root, here.machine, record.lesson).stat().st_size
-    if size >= MAX_RECORD_BYTES:
-        remarks.append(f"{size / 1000:.0f} kB; a lesson's record should stay below {MAX_RECORD_BYTES // 1000} kB")
     return "; ".join(remarks)

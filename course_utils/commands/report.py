@@ -18,6 +18,7 @@ from typing import Any
 from course_utils.records import lessons, store
 from course_utils.records.files import write_whole
 from course_utils.records.kinds.environment import Environment
+from course_utils.records.lessons import Lesson
 from course_utils.records.result import Finding, NothingToDrawError
 from course_utils.records.store import LessonRecord, RecordError
 
@@ -39,7 +40,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Column:
-    """One machine's record of a lesson: one's own or a reference; ``yours``, ``recorded`` or of ``this machine``."""
+    """One machine's record of a lesson: ``yours``, ``recorded`` or of ``this machine``."""
 
     record: LessonRecord
     own: bool
@@ -68,21 +69,13 @@ class Shown:
 
 
 def build(output: Path, extra: Sequence[Section] = ()) -> Path:
-    """Write the report.
-
-    Args:
-        output: the file; a folder gets ``report.html``.
-        extra: sections that come before the lessons.
-
-    Returns:
-        The file.
+    """Write the report into a file, or as ``report.html`` into a folder; ``extra`` comes before the lessons.
 
     Raises:
         ReportError: if it cannot be written; an earlier page is untouched.
     """
     path = output / "report.html" if output.is_dir() else output
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, render(extra=extra))
     except OSError as error:
         raise ReportError(f"cannot write {path}: {error.strerror}. Choose another place with --output.") from error
@@ -90,12 +83,7 @@ def build(output: Path, extra: Sequence[Section] = ()) -> Path:
 
 
 def render(today: datetime.date | None = None, extra: Sequence[Section] = ()) -> str:
-    """The page as HTML: the same bytes for the same records and day.
-
-    Args:
-        today: the day that the page bears; by default today.
-        extra: sections that come before the lessons.
-    """
+    """The page as HTML: the same bytes for the same records and day."""
     import jinja2
 
     problems: list[str] = []
@@ -157,20 +145,20 @@ def _sections(columns: Sequence[Column], problems: list[str]) -> list[dict[str, 
                 "is_unknown": bool(known) and lesson is None,
                 "is_recorded": bool(own_columns),
                 "own": any(column.own for column in own_columns),
-                "experiments": _experiments(slug, own_columns, problems),
+                "experiments": _experiments(lesson, own_columns, problems),
             }
         )
     return sections
 
 
-def _experiments(slug: str, columns: Sequence[Column], problems: list[str]) -> list[dict[str, Any]]:
+def _experiments(lesson: Lesson | None, columns: Sequence[Column], problems: list[str]) -> list[dict[str, Any]]:
     """What the template shows of each experiment, in the order of the notebook where there is one."""
-    recorded = dict.fromkeys(name for column in columns for name in column.record.experiments)
+    recorded = sorted({name for column in columns for name in column.record.experiments})
     in_order: list[str] = []
     with contextlib.suppress(lessons.LessonError):
-        in_order = [name for name in lessons.experiments(lessons.find_lesson(slug)) if name in recorded]
+        in_order = lessons.experiments(lesson) if lesson else []
     sections = []
-    for name in dict.fromkeys([*in_order, *sorted(recorded)]):
+    for name in sorted(recorded, key=lambda name: in_order.index(name) if name in in_order else len(in_order)):
         machines: list[Shown] = []
         for column in columns:
             if name in column.record.experiments:

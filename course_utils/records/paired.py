@@ -122,8 +122,8 @@ def log_ratios(case: Sequence[float], reference: Sequence[float]) -> list[float]
 
     One timing against one timing. Averaging two timings of the baseline in each round would look like a gain, but
     timing noise is skewed to the right: the average of two draws has a higher median than one draw, and a case
-    identical to the baseline then comes out faster (``benchmarks/timer_quality.py`` shows by how much). With one draw
-    on each side the noise is symmetric, however skewed a single timing is.
+    identical to the baseline then comes out faster. With one draw on each side the noise is symmetric, however skewed
+    a single timing is.
 
     Raises:
         ValueError: if the series differ in length, or hold a time that is not positive.

@@ -91,8 +91,13 @@ def reference_root() -> Path:
 
 
 def results_root() -> Path:
-    """Where a learner's own records go: ``results`` beside the package; ``COURSE_RESULTS`` names another folder."""
-    return Path(os.environ.get("COURSE_RESULTS") or package_root().parent / "results")
+    """Where a learner's own records go: ``COURSE_RESULTS``, or ``results`` beside the package.
+
+    A package that pip installed lies where nobody looks for results: then it is ``results`` in the current folder.
+    """
+    beside = package_root().parent
+    folder = Path.cwd() if beside.name in ("site-packages", "dist-packages") else beside
+    return Path(os.environ.get("COURSE_RESULTS") or folder / "results")
 
 
 def record_path(root: Path, machine: str, lesson: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import subprocess
@@ -41,10 +40,11 @@ def one_line(error: str) -> str:
     ("arguments", "message"),
     [
         (["recrod"], "there is no 'recrod' (did you mean 'record'?). There are: check, record, report"),
-        (["xyzzy"], "there is no 'xyzzy'. There are: check, record, report, compare."),
         ([], "the following arguments are required: VERB. `course --help` shows what there is."),
-        (["record", "alhpa"], "Did you mean 00_alpha? The lessons are: 00_alpha, 04_beta."),
-        (["record", "9"], "There is no lesson '9'. The lessons are: 00_alpha, 04_beta."),
+        (
+            ["record", "alhpa"],
+            "There is no lesson 'alhpa' (did you mean '00_alpha'?). The lessons are: 00_alpha, 04_beta.",
+        ),
         (["record", "--size", "huge"], "argument --size: invalid choice: 'huge'"),
         (["record", "--timeout", "-1"], "argument --timeout: invalid number of seconds value: '-1'"),
         (["report", "--outptu", "x"], "unrecognized arguments: --outptu"),
@@ -57,10 +57,9 @@ def test_wrong_use_is_one_line_with_a_suggestion(box, capsys, arguments, message
     assert said.out == ""
 
 
-@pytest.mark.parametrize("verb", ["check", "record", "report"])
-def test_an_unknown_size_is_refused_before_anything_runs(box, capsys, monkeypatch, verb):
+def test_an_unknown_size_is_refused_before_anything_runs(box, capsys, monkeypatch):
     monkeypatch.setenv("COURSE_SIZE", "huge")
-    assert cli.main([verb]) == 2
+    assert cli.main(["record"]) == 2
     assert "COURSE_SIZE='huge' is not a size: set it to 'smoke' or 'full', or unset it" in one_line(
         capsys.readouterr().err
     )
@@ -74,25 +73,16 @@ def test_a_folder_without_lessons_is_one_line(sandbox, capsys, monkeypatch):
     assert "There is no notebooks folder" in one_line(capsys.readouterr().err)
 
 
-def test_control_c_in_between_is_one_line(box, capsys, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(machine_check, "look", interrupted)
-    assert cli.main(["check"]) == 130
-    assert one_line(capsys.readouterr().err) == "course: stopped\n"
-
-
 def test_a_reader_that_leaves_early_causes_no_traceback(box):
     run = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m course_utils.commands.cli check --json | head -c 1"],
+        ["bash", "-c", f"{sys.executable} -m course_utils.commands.cli check | head -c 1"],
         capture_output=True,
         text=True,
         cwd=ROOT,
         env=box.environment(),
         check=False,
     )
-    assert run.stdout == "{"
+    assert run.stdout == "T"
     assert "Traceback" not in run.stderr
 
 
@@ -121,15 +111,10 @@ def test_check_describes_this_machine_and_each_lesson(box, capsys):
 
 
 def test_check_says_what_is_shown_from_a_record_and_what_nobody_has_recorded(box, monkeypatch):
-    box.notebook(
-        "04_beta",
-        SET_UP,
-        comparing("beta/loops"),
-        f"{comparing('beta/copy')}\n{comparing('beta/overlap')}",
-        needs="cuda",
-    )
+    copy_and_overlap = f"{comparing('beta/copy')}\n{comparing('beta/overlap')}"
+    box.notebook("04_beta", SET_UP, comparing("beta/loops"), copy_and_overlap, needs="cuda")
     monkeypatch.setattr(recording, "satisfied", lambda here: {"compiler"})
-    words = {status.lesson: status.words for status in machine_check.look().lessons}
+    words = machine_check.look().lessons
     assert words["00_alpha"] == "runs live"
     start = "runs live, except what needs a CUDA GPU: "
     assert words["04_beta"] == f"{start}copy, overlap (not recorded anywhere yet)"
@@ -137,17 +122,8 @@ def test_check_says_what_is_shown_from_a_record_and_what_nobody_has_recorded(box
     experiments = {"beta/copy": store.Experiment("beta/copy", "comparison", "c", "p", {})}
     there = dataclasses.replace(sandbox_here(), machine="some-gpu")
     store.save_lesson(store.LessonRecord("beta", there, experiments, "2026-01-01", 1.0), box.reference)
-    words = {status.lesson: status.words for status in machine_check.look().lessons}
+    words = machine_check.look().lessons
     assert words["04_beta"] == f"{start}copy (shown from some-gpu); overlap (not recorded anywhere yet)"
-
-
-def test_check_writes_json(box, capsys):
-    assert cli.main(["check", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["works"] is True
-    assert found["environment"]["torch"] == sandbox_here().torch
-    assert {finding["state"] for finding in found["findings"]} <= {"ok", "missing"}
-    assert [status["lesson"] for status in found["lessons"]] == ["00_alpha", "04_beta"]
 
 
 def test_a_damaged_notebook_is_named_and_the_rest_is_checked(box, capsys):
@@ -179,75 +155,44 @@ def program(folder: Path, name: str, text: str) -> None:
     path.chmod(0o755)
 
 
-def finding(name: str, **probe) -> machine_check.Finding:
-    defaults = {"available": False, "built_for": None, "warning": None, "environment": sandbox_here().to_record()}
-    found = machine_check._gpu(defaults | probe)
-    return next(entry for entry in found if entry.name == name)
-
-
-@pytest.fixture
-def with_driver(tmp_path, monkeypatch):
-    """nvidia-smi as it answers on a machine with two GPUs."""
+@pytest.mark.parametrize(
+    ("hidden", "advice"),
+    [(False, "this torch is built for CPUs. Delete the folder .venv, set TORCH_INDEX_URL"), (True, "Unset it.")],
+)
+def test_a_gpu_that_torch_does_not_use_comes_with_the_way_out(tmp_path, monkeypatch, hidden, advice):
     program(tmp_path / "bin", "nvidia-smi", "echo 'NVIDIA A, Rev 2, 570.12'\necho 'NVIDIA B, 570.12'")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if hidden:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    probe = {"available": False, "built_for": "CPUs", "environment": sandbox_here().to_record()}
+    first, second = machine_check._gpus(probe)
+    assert (first.state, first.found) == ("missing", "NVIDIA A, Rev 2, driver 570.12")
+    assert advice in first.advice
+    assert second.state == "missing"
 
 
-@pytest.mark.parametrize(
-    ("probe", "advice"),
-    [
-        ({"built_for": None}, "is built for CPUs. Delete the folder .venv, set TORCH_INDEX_URL"),
-        ({"built_for": "13.0", "warning": "driver too old\nmore"}, "cannot use this driver. Update NVIDIA's driver"),
-        ({"built_for": "rocm 6.4"}, "This torch is built for AMD GPUs"),
-    ],
-)
-def test_a_gpu_that_torch_does_not_use_comes_with_the_way_out(with_driver, probe, advice):
-    found = finding("CUDA GPU", **probe)
-    assert found.state == "missing"
-    assert found.found == "NVIDIA A, Rev 2, NVIDIA B, driver 570.12"
-    assert advice in found.advice
-    if probe.get("warning"):
-        assert found.advice.endswith("torch says: driver too old")
-
-
-def test_a_hidden_gpu_is_no_driver_problem(with_driver, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert finding("CUDA GPU", built_for="13.0").advice == "CUDA_VISIBLE_DEVICES hides it. Unset it."
-
-
-def test_a_gpu_that_works_is_named_and_a_second_one_counted():
-    environment = sandbox_here().to_record() | {"device_name": "NVIDIA A", "driver": "570.12", "gpu_count": 1}
-    assert finding("CUDA GPU", available=True, environment=environment).found == "NVIDIA A, driver 570.12"
-    assert finding("second GPU", available=True, environment=environment).state == "missing"
-    assert finding("second GPU", available=True, environment=environment | {"gpu_count": 2}).state == "ok"
-
-
-def test_hardware_without_a_driver_is_seen(tmp_path):
-    for name, vendor, kind in (("a", "0x8086", "0x030000"), ("b", "0x10de", "0x040300")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "vendor").write_text(vendor + "\n")
-        (tmp_path / name / "class").write_text(kind + "\n")
-    assert not machine_check.nvidia_hardware(tmp_path)
-    (tmp_path / "b" / "class").write_text("0x030200\n")
-    assert machine_check.nvidia_hardware(tmp_path)
-    assert not machine_check.nvidia_hardware(tmp_path / "nowhere")
+def test_gpus_that_work_are_named_and_counted():
+    environment = sandbox_here().to_record() | {"device_name": "NVIDIA A", "driver": "570.12", "gpu_count": 2}
+    first, second = machine_check._gpus({"available": True, "environment": environment})
+    assert first.found == "NVIDIA A, driver 570.12"
+    assert (second.state, second.found) == ("ok", "2 GPUs are visible")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch.compile looks for another compiler there")
 def test_a_missing_compiler_says_what_to_install_or_to_set(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    found = machine_check._compiler()
-    assert found.state == "missing"
-    assert "sudo apt install g++" in found.advice
+    finding = machine_check._compiler()
+    assert finding.state == "missing"
+    assert "sudo apt install g++" in finding.advice
     assert "compiler" not in recording.satisfied(sandbox_here())
     program(tmp_path, "clang++", "")
-    assert machine_check._compiler().advice == "torch.compile looks for another: set CXX=clang++."
     monkeypatch.setenv("CXX", "clang++")
     assert machine_check._compiler().state == "ok"
     assert "compiler" in recording.satisfied(sandbox_here())
     monkeypatch.setenv("CXX", "icpx")
-    assert "correct or unset CXX" in machine_check._compiler().advice
+    assert machine_check._compiler().found == "no icpx, which CXX names"
 
 
 def test_a_full_disk_and_a_missing_package_are_findings(box, monkeypatch):
@@ -262,7 +207,7 @@ def test_a_full_disk_and_a_missing_package_are_findings(box, monkeypatch):
 
 
 def test_an_installed_package_checks_compares_and_reports(tmp_path):
-    source, target, work = tmp_path / "source", tmp_path / "target", tmp_path / "work"
+    source, target, work = tmp_path / "source", tmp_path / "site-packages", tmp_path / "work"
     work.mkdir()
     leave_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "course_utils", source / "course_utils", ignore=leave_out)
@@ -282,8 +227,7 @@ def test_an_installed_package_checks_compares_and_reports(tmp_path):
     assert run("-m", "pip", "install", *offline, "--target", str(target), str(wheel)).returncode == 0
 
     def course(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        variables = {"PYTHONPATH": str(target), "COURSE_RESULTS": str(work / "results"), **more}
-        return run("-m", "course_utils.commands.cli", *arguments, **variables)
+        return run("-m", "course_utils.commands.cli", *arguments, **{"PYTHONPATH": str(target), **more})
 
     place = run("-c", "import course_utils; print(course_utils.__file__)", PYTHONPATH=str(target))
     assert place.stdout.startswith(str(target)), place
@@ -293,7 +237,12 @@ def test_an_installed_package_checks_compares_and_reports(tmp_path):
     compare = course("compare", "amd-epyc-2-cores", "intel-xeon-processor-2-cores")
     assert compare.returncode == 0, compare.stderr
     assert compare.stdout.startswith("A: amd-epyc-2-cores")
-    # One machine's records are enough: figures take their time.
+    # One machine's records are enough: figures take their time. One's own are in the current folder.
+    own = Path("results", "intel-xeon-processor-2-cores", "on_device_tensors.json")
+    (work / own).parent.mkdir(parents=True)
+    shutil.copy(target / "course_utils" / "records" / own.parent.name / own.name, work / own)
     shutil.copytree(target / "course_utils" / "records" / "amd-epyc-2-cores", work / "few" / "amd-epyc-2-cores")
     assert course("report", COURSE_REFERENCE_ROOT=str(work / "few")).returncode == 0
-    assert "pinned_memory/staging" in (work / "report.html").read_text(encoding="utf-8")
+    page = (work / "report.html").read_text(encoding="utf-8")
+    assert "pinned_memory/staging" in page
+    assert "this machine, smoke sizes" in page

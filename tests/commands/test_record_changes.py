@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import random
 import subprocess
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from course_utils.commands import cli, record_changes
-from course_utils.commands.changes_text import changes_text
 from course_utils.commands.record_changes import (
     Kind,
     RecordChangesError,
@@ -67,9 +65,9 @@ def side(*records: LessonRecord) -> RecordSet:
     return RecordSet("some", "made up", {one.lesson: one for one in records})
 
 
-def only_change(a: Any, b: Any, **more: Any) -> record_changes.Change:
+def only_change(a: Any, b: Any) -> record_changes.Change:
     """What becomes of an experiment with one row."""
-    (change,) = compare_records(side(record("a", it=a)), side(record("b", it=b)), **more).changes
+    (change,) = compare_records(side(record("a", it=a)), side(record("b", it=b))).changes
     return change
 
 
@@ -82,14 +80,14 @@ def only_change(a: Any, b: Any, **more: Any) -> record_changes.Change:
         (compared(0.5), compared(1.5), Kind.CHANGED),
         (compared(1.0), compared(1.2), Kind.CHANGED),
         (compared(0.5), compared(0.7), Kind.MOVED),
-        (compared(0.5), compared(0.5, seed=1), Kind.SAME_VERDICT),
+        (compared(0.5), compared(0.5, seed=1), Kind.SAME),
         # Another verdict, but the intervals overlap.
         (compared(1.009, noise=0.001), compared(1.012, noise=0.004), Kind.WITHIN_NOISE),
         # Intervals far apart, in a run whose A/A control is as far off: verdicts do not rest on less.
         (compared(1.0, control=1.15), compared(1.1), Kind.WITHIN_NOISE),
-        (compared(0.5, control=1.5), compared(0.7), Kind.SAME_VERDICT),
+        (compared(0.5, control=1.5), compared(0.7), Kind.SAME),
         # Apart, and by less than anybody cares about.
-        (compared(1.0, noise=0.0001), compared(1.004, noise=0.0001), Kind.SAME_VERDICT),
+        (compared(1.0, noise=0.0001), compared(1.004, noise=0.0001), Kind.SAME),
     ],
 )
 def test_a_verdict_changed_only_if_the_intervals_are_apart(a, b, kind):
@@ -109,17 +107,9 @@ def test_a_verdict_changed_only_if_the_intervals_are_apart(a, b, kind):
 )
 def test_to_and_from_unclear_is_no_change_of_mind(unclear, clear, note):
     change = only_change(unclear, clear)
-    assert (change.kind, bool(change.note)) == (Kind.BECAME_CLEAR, bool(note))
+    assert (change.kind, bool(change.note)) == (Kind.UNCLEAR, bool(note))
     assert change.note.startswith(note)
-    assert only_change(clear, unclear).kind is Kind.BECAME_UNCLEAR
-
-
-def test_a_move_says_by_how_much():
-    change = only_change(compared(0.5), compared(0.7))
-    factor = float(change.note.removesuffix(" times A's"))
-    assert factor == pytest.approx(0.7 / 0.5, rel=0.01)
-    assert change.a.words.startswith("FASTER 0.5")
-    assert change.a.interval.low < change.a.value < change.a.interval.high
+    assert only_change(clear, unclear).kind is Kind.UNCLEAR
 
 
 def test_every_point_of_a_sweep_is_compared_with_its_like():
@@ -129,23 +119,12 @@ def test_every_point_of_a_sweep_is_compared_with_its_like():
 
     found = compare_records(side(record("a", it=sweep(0.5, 0.5, 2.0))), side(record("b", it=sweep(0.5, 2.0))))
     assert [(change.row, change.kind) for change in found.changes] == [
-        ("n 10: tuned, against plain", Kind.SAME_VERDICT),
+        ("n 10: tuned, against plain", Kind.SAME),
         ("n 20: tuned, against plain", Kind.CHANGED),
-        ("n 30: tuned, against plain", Kind.ONLY_A),
+        ("n 30: tuned, against plain", Kind.ONE_SIDE),
     ]
     assert found.intervals_compared == 2
     assert found.apart_by_chance == pytest.approx(0.04)
-
-
-def test_times_without_a_baseline_are_compared_by_their_intervals():
-    def timed(seconds: float, noise: float = 0.002) -> Measurement:
-        draw = random.Random(seconds)
-        samples = tuple(seconds * math.exp(draw.gauss(0, noise)) for _ in range(30))
-        return Measurement("one", samples, environment=on("any"))
-
-    assert only_change(timed(1e-3), timed(1.1e-3)).kind is Kind.MOVED
-    assert only_change(timed(1e-3), timed(1.001e-3)).kind is Kind.SAME_VALUE
-    assert only_change(timed(1e-3, 0.5), timed(1.1e-3)).kind is Kind.SAME_VALUE
 
 
 # Values without an interval
@@ -158,14 +137,11 @@ def table(value: Any, unit: str | None = None) -> Table:
 @pytest.mark.parametrize(
     ("a", "b", "unit", "kind", "note"),
     [
-        (2**20, 2**20, "bytes", Kind.SAME_VALUE, ""),
-        (1000, 1040, "bytes", Kind.SAME_VALUE, ""),
+        (2**20, 2**20, "bytes", Kind.SAME, ""),
         (1000, 1100, "bytes", Kind.DIFFERS, "by 9.1%"),
-        (0, 3, "count", Kind.DIFFERS, "by 100%"),
-        (1e-7, 1.6e-7, "relative", Kind.SAME_VALUE, ""),
+        (1e-7, 1.6e-7, "relative", Kind.SAME, ""),
         (1e-7, 1e-5, "relative", Kind.DIFFERS, "by 99%"),
         ("math", "flash", None, Kind.DIFFERS, "other words"),
-        (None, 3, "count", Kind.DIFFERS, "other words"),
     ],
 )
 def test_cells_of_tables_are_compared_by_value(a, b, unit, kind, note):
@@ -173,23 +149,18 @@ def test_cells_of_tables_are_compared_by_value(a, b, unit, kind, note):
     assert (change.row, change.kind, change.note) == ("row: value", kind, note)
 
 
-def test_the_tolerance_is_for_the_reader_to_choose():
-    assert only_change(table(1000, "bytes"), table(1040, "bytes"), tolerance=0.01).kind is Kind.DIFFERS
-
-
 @pytest.mark.parametrize(
     ("b", "note"),
     [
         (Curve("loss", (1, 2, 3), (3.0, 2.0, 1.01)), ""),
-        (Curve("loss", (1, 2, 3), (3.0, 1.0, 1.0)), "by 50% at 2: 2 and 1"),
-        (Curve("loss", (1, 2), (3.0, 2.0)), "read off elsewhere: 3 and 2 points"),
-        (Curve("loss", (1, 2, 3), (3.0, 2.0, None)), "only one of them is finite at 3"),
+        (Curve("loss", (1, 2, 3), (3.0, 1.0, 1.0)), "by 50% at 2"),
+        (Curve("loss", (1, 2, 3), (3.0, 2.0, None)), "read off elsewhere, or finite elsewhere"),
     ],
 )
 def test_curves_say_where_they_part(b, note):
     a = Curves((Curve("loss", (1, 2, 3), (3.0, 2.0, 1.0)),), "step", "loss", on("any"))
     change = only_change(a, dataclasses.replace(a, curves=(b,)))
-    assert (change.kind, change.note) == (Kind.DIFFERS if note else Kind.SAME_VALUE, note)
+    assert (change.kind, change.note) == (Kind.DIFFERS if note else Kind.SAME, note)
 
 
 # What cannot be compared
@@ -208,7 +179,7 @@ def test_changed_experiments_are_not_compared(hashes, reason):
     found = compare_records(side(a), side(b))
     assert [(change.experiment, change.kind, change.note) for change in found.changes] == [
         ("alpha/it", Kind.NOT_COMPARABLE, reason),
-        ("alpha/more", Kind.ONLY_A, ""),
+        ("alpha/more", Kind.ONE_SIDE, "only in A"),
     ]
     assert found.intervals_compared == 0
 
@@ -267,9 +238,8 @@ def test_own_records_and_reference_records_of_one_name_are_told_apart(box):
     [
         ("first-cup", r"did you mean 'first-cpu'\?\)\. Recorded machines: first-cpu, second-cpu"),
         ("own:first-cpu", "there is no machine, folder or file 'own:first-cpu'.*Recorded machines: second-cpu"),
-        ("reference", "holds several machines: name one, such as"),
+        ("reference", "reference holds records of several machines: name the folder of one"),
         ("notebooks", "there are no records in notebooks"),
-        ("-x:first-cpu", "'-x' is no commit"),
     ],
 )
 def test_a_wrong_name_is_met_with_what_there_is(box, monkeypatch, name, message):
@@ -278,18 +248,14 @@ def test_a_wrong_name_is_met_with_what_there_is(box, monkeypatch, name, message)
         read_records(name)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("{", "cannot be read"), ('{"schema_version": 99}', "schema version 99"), ("[]", "is not a record")],
-)
-def test_a_record_that_cannot_be_read_is_named_and_the_others_are_compared(box, text, message):
-    (box.reference / "first-cpu" / "beta.json").write_text(text)
-    found = read_records("first-cpu")
-    assert set(found.records) == {"alpha"}
-    assert len(found.problems) == 1
-    assert message in found.problems[0]
+def test_a_record_that_cannot_be_read_is_named_and_the_others_are_compared(box):
+    (box.reference / "first-cpu" / "beta.json").write_text('{"schema_version": 99}')
+    records = read_records("first-cpu")
+    assert set(records.records) == {"alpha"}
+    (problem,) = records.problems
+    assert "schema version 99" in problem
     (box.reference / "first-cpu" / "alpha.json").unlink()
-    with pytest.raises(RecordChangesError, match=message):
+    with pytest.raises(RecordChangesError, match="schema version 99"):
         read_records("first-cpu")
 
 
@@ -324,6 +290,7 @@ def test_an_older_commit_is_compared_with_what_lies_there_now(tmp_path, monkeypa
 def test_the_command_says_what_changed_and_how_much_may_be_chance(box, capsys):
     assert cli.main(["compare", "first-cpu", "reference:second-cpu"]) == 0
     said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 110
     assert "changed, beyond noise: another verdict" in said
     assert "A  FASTER 0.5" in said
     assert "B  SLOWER 2.00" in said
@@ -339,58 +306,17 @@ def test_what_is_the_same_is_shown_when_asked_for(box, capsys):
     assert "tuned, against plain" not in short
     assert "--all shows the rest as well." in short
     cli.main(["compare", "first-cpu", "third-cpu", "--all"])
-    assert "same verdict: and the interval has hardly moved\n  alpha/it\n    tuned, against plain\n" in (
+    assert "the same: the verdict stands, or the values are alike\n  alpha/it\n    tuned, against plain\n" in (
         capsys.readouterr().out
     )
 
 
-def test_many_values_that_differ_are_counted_and_shown_when_asked_for():
-    def wide(factor: int) -> Table:
-        return Table(("case", "n"), tuple((f"row {i}", i * factor) for i in range(1, 9)), on("any"), {"n": "count"})
-
-    found = compare_records(side(record("a", it=wide(1))), side(record("b", it=wide(2))))
-    assert "and 5 more; --all shows them" in changes_text(found)
-    assert "row 8: n (by 50%)" not in changes_text(found)
-    assert "row 8: n (by 50%)" in changes_text(found, everything=True)
-
-
-def test_the_text_fits_the_terminal_and_json_says_the_same(box, capsys):
-    found = compare_records(read_records("first-cpu"), read_records("reference:second-cpu"))
-    assert max(map(len, changes_text(found, width=60).splitlines())) <= 60
-    assert cli.main(["compare", "first-cpu", "reference:second-cpu", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["counts"]["changed, beyond noise"] == 1
-    (change,) = told["changes"]
-    assert change["a"]["verdict"] == "FASTER"
-    assert change["a"]["interval_99"][0] < change["a"]["value"] < change["a"]["interval_99"][1]
-    assert told["only_a"] == ["beta"]
-
-
-def test_json_holds_no_infinite_ends(box, capsys):
-    store.save_lesson(record("third-cpu", it=compared(0.5, rounds=4)), box.reference)
-    assert cli.main(["compare", "first-cpu", "third-cpu", "--json"]) == 0
-    (change,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["changes"]
-    assert change["b"]["interval_99"] is None
-    assert change["b"]["noise_floor"] is None
-    assert change["a"]["noise_floor"] >= 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["first-cpu", "first-cpu"], "first-cpu and first-cpu are the very same records"),
-        (["first-cpu", "frist-cpu"], "did you mean 'first-cpu'?"),
-        (["first-cpu", "second-cpu"], "say own:second-cpu or reference:second-cpu"),
-        (["first-cpu", "second-cpu", "--tolerance", "5"], "argument --tolerance: invalid fraction value: '5'"),
-    ],
-)
-def test_wrong_use_is_one_line(box, capsys, arguments, message):
-    assert cli.main(["compare", *arguments]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert said.err.startswith("course: ")
-    assert said.err.count("\n") == 1
-    assert said.out == ""
+def test_wrong_use_is_one_line(box, capsys):
+    assert cli.main(["compare", "first-cpu", "frist-cpu"]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("course: there is no machine, folder or file 'frist-cpu' (did you mean 'first-cpu'?)")
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
 
 
 # Rows

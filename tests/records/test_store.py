@@ -506,6 +506,19 @@ def test_parameters_of_torch_and_numpy_can_be_kept(tmp_path: Path, monkeypatch: 
 # Roots, and the records that are committed
 
 
+def test_roots_follow_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "a"))
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "b"))
+    assert (store.reference_root(), store.results_root()) == (tmp_path / "a", tmp_path / "b")
+    monkeypatch.delenv("COURSE_REFERENCE_ROOT")
+    monkeypatch.delenv("COURSE_RESULTS")
+    assert store.reference_root() == store.package_root() / "records"
+    assert store.results_root() == store.package_root().parent / "results"
+    monkeypatch.setattr(store, "package_root", lambda: tmp_path / "lib" / "site-packages" / "course_utils")
+    monkeypatch.chdir(tmp_path)
+    assert store.results_root() == tmp_path / "results"
+
+
 _PATH = re.compile(r"(?<![\w.])(?:/(?:home|root|Users|work|tmp|var|opt|usr|mnt|private|data)/|[A-Za-z]:\\\\)")
 
 

@@ -1,26 +1,21 @@
 """How good are timers as judges? The record of ``benchmarks/timer_quality.py``, summarised and shown.
 
 Known answers were put to :func:`course_utils.compare` and to the usual way (two medians, one after the other):
-identical code, twins that do 3% or 5% more of the same work, and exactly twice the work. Nothing here measures: the
-record is a file, so what is shown is the same on every machine.
+identical code, twins that do 3% or 5% more of the same work, and exactly twice the work. Nothing here measures.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from course_utils.records import paired
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.paired import Interval, Verdict
+from course_utils.records.paired import Verdict
 from course_utils.records.store import RecordError, package_root
-from course_utils.show import tables
-from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,8 +28,6 @@ JUDGES = {
     "compare": ("compare", "verdict"),
     "Timer, 1% rule": ("timer", "verdict"),
     "Timer, quartiles apart": ("timer", "cautious"),
-    "do_bench, 1% rule": ("do_bench", "verdict"),
-    "do_bench, quartiles apart": ("do_bench", "cautious"),
 }
 _WRONG_ON_IDENTICAL_CODE = (Verdict.FASTER, Verdict.SLOWER)
 # The figure draws a line here: this share of the slower twins should be found.
@@ -46,8 +39,8 @@ _VERDICT_STYLE = {
     Verdict.SAME: ("#0072B2", "s", "right: SAME"),
     Verdict.UNCLEAR: ("#777777", "o", "UNCLEAR"),
 }
-_JUDGE_COLOUR = dict(zip(JUDGES, ("#0072B2", "#D55E00", "#E69F00", "#CC79A7", "#8C5A7C"), strict=True))
-_METHOD_LABEL = {"compare": "compare", "timer": "Timer", "do_bench": "do_bench"}
+_JUDGE_COLOUR = dict(zip(JUDGES, ("#0072B2", "#D55E00", "#E69F00"), strict=True))
+_METHOD_LABEL = {"compare": "compare", "timer": "Timer"}
 _STYLE = {
     "font.size": 11,
     "axes.spines.top": False,
@@ -66,11 +59,8 @@ class Trial:
 
     Attributes:
         truth: how much work the case does, relative to the baseline: 1, 1.03, 1.05 or 2.
-        verdict: ``compare``'s verdict; for the others the one by the 1% rule: a ratio further than 1% from 1 decides.
-        rounds: timings of each case; 0 where the timer does not tell.
-        cautious: the verdict by the kinder rule: beyond 1%, and the middle halves of the two samples do not overlap.
-        low: lower end of the 95% interval, and ``high`` the upper one; None where there is none.
-        pooled: the ratio against the average of two baseline timings in each round; identical code by ``compare`` only.
+        verdict: ``compare``'s verdict; of the Timer the one by the 1% rule: a ratio further than 1% from 1 decides.
+        cautious: the Timer's by the kinder rule: beyond 1%, and the middle halves of the two samples do not overlap.
     """
 
     method: str
@@ -80,12 +70,7 @@ class Trial:
     index: int
     ratio: float
     verdict: str
-    seconds: float
-    rounds: int
     cautious: str | None = None
-    low: float | None = None
-    high: float | None = None
-    pooled: float | None = None
 
 
 class Rate(NamedTuple):
@@ -97,16 +82,17 @@ class Rate(NamedTuple):
     @property
     def lower(self) -> float:
         """It happens at least this often."""
-        from scipy.stats import beta
-
-        return float(beta.ppf(0.05, self.hits, self.trials - self.hits + 1)) if self.hits else 0.0
+        return self._bounds("greater").low
 
     @property
     def upper(self) -> float:
         """It happens at most this often."""
-        from scipy.stats import beta
+        return self._bounds("less").high
 
-        return float(beta.ppf(0.95, self.hits + 1, self.trials - self.hits)) if self.hits < self.trials else 1.0
+    def _bounds(self, alternative: str) -> Any:
+        from scipy.stats import binomtest
+
+        return binomtest(self.hits, self.trials, alternative=alternative).proportion_ci(0.95)
 
     def words(self, bound: str) -> str:
         """For example ``0 of 400 (at most 0.75%)``."""
@@ -117,17 +103,12 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class TimerQuality:
-    """The record of one run of the benchmark. It shows itself as a table, and draws itself with ``.plot()``.
-
-    ``workloads`` says what each function does, and the true ratios of its twins.
-    """
+    """The record of one run of the benchmark. It says how often each judge was right, and draws itself."""
 
     environment: Environment
     settings: Mapping[str, Any]
-    workloads: Mapping[str, Mapping[str, Any]]
     trials: tuple[Trial, ...]
     recorded_at: str
-    seconds: float
     complete: bool
 
     @classmethod
@@ -137,21 +118,15 @@ class TimerQuality:
         rows = [dict(zip(data["columns"], row, strict=True)) for row in data["trials"]]
         trials = [Trial(**{name: value for name, value in row.items() if name in known}) for row in rows]
         return cls(
-            environment=Environment.from_record(data["environment"]),
+            Environment.from_record(data["environment"]),
             trials=tuple(trials),
-            **{name: data[name] for name in ("settings", "workloads", "recorded_at", "seconds", "complete")},
+            **{name: data[name] for name in ("settings", "recorded_at", "complete")},
         )
 
     @property
     def conditions(self) -> list[str]:
         """The conditions that were tried, in the order of the settings."""
         return self.settings["conditions"]
-
-    @property
-    def judges(self) -> list[str]:
-        """The judges that have trials here: ``do_bench`` needs a GPU."""
-        methods = {trial.method for trial in self.trials}
-        return [judge for judge, (method, _) in JUDGES.items() if method in methods]
 
     def select(self, judge: str, condition: str, truth: float) -> list[tuple[Trial, str]]:
         """Trials of one kind, each with the judge's verdict."""
@@ -170,75 +145,18 @@ class TimerQuality:
         verdicts = [verdict for _, verdict in self.select(judge, condition, truth)]
         return Rate(sum(verdict == Verdict.SLOWER for verdict in verdicts), len(verdicts))
 
-    def true_ratio(self, function: str, truth: float) -> float:
-        """The ratio of a twin's time that its amount of work implies, with the fixed cost of a call in it."""
-        return self.workloads[function]["true_ratios"].get(f"{truth:.2f}", truth)
-
-    def pooling(self) -> dict[str, dict[str, Any]]:
-        """What identical code measures, by condition: against one baseline timing, and against the average of two.
-
-        Medians over the trials of ``compare``, each with its 95% interval.
-        """
-        numbers = {}
-        for condition in self.conditions:
-            trials = [trial for trial, _ in self.select("compare", condition, 1.0)]
-            for what, ratios in (("one", [t.ratio for t in trials]), ("pooled", [t.pooled for t in trials])):
-                if ratios:
-                    interval = paired.median_interval(ratios, 0.95)
-                    median = statistics.median(ratios)
-                    numbers.setdefault(condition, {})[what] = (median, interval.low, interval.high)
-        return numbers
+    def sentences(self) -> list[str]:
+        """How good each judge was, in each condition."""
+        return [
+            f"{judge}, {condition}: false verdicts {self.false_verdicts(judge, condition).words('at most')}, "
+            f"1.03x twin found in {self.detection(judge, condition, 1.03).words('at least')}, "
+            f"1.05x in {self.detection(judge, condition, 1.05).words('at least')}"
+            for condition in self.conditions
+            for judge in JUDGES
+        ]
 
     def __repr__(self) -> str:
-        return tables.text(self.sheet())
-
-    def _repr_html_(self) -> str:
-        return tables.html(self.sheet())
-
-    def sheet(self) -> Sheet:
-        """The table, and what a reader must know of it."""
-        rows = {name: values for condition in self.conditions for name, values in self._rows(condition).items()}
-        columns = [Column("", tuple(rows), numeric=False)]
-        for number, judge in enumerate(self.judges):
-            columns.append(Column(judge, tuple(values[number] for values in rows.values())))
-        threads, burners = self.settings["threads"], self.settings["burners"]
-        lines = [
-            "One torch thread." if threads == 1 else f"{threads} torch threads.",
-            f"Loaded: {burners} other process{'' if burners == 1 else 'es'} kept busy.",
-            "Brackets: the rate is at most this, or at least this, with 95% confidence (Clopper-Pearson, one-sided).",
-        ]
-        if not self.complete:
-            lines.append("Not all planned trials are in: run the benchmark again, and it goes on where it stopped.")
-        table = Grid("Timers as judges of known answers", tuple(columns))
-        return Sheet((table,), (" ".join(lines), self.environment.caption))
-
-    def _rows(self, condition: str) -> dict[str, list[str]]:
-        """Each judge's answers in one condition, by what was asked."""
-        judges = self.judges
-        known = [[trial for trial, _ in self.select(judge, condition, 2.0)] for judge in judges]
-        rows = {
-            "identical code, false verdicts": [
-                self.false_verdicts(judge, condition).words("at most") for judge in judges
-            ]
-        }
-        for truth in (1.03, 1.05):
-            rates = [self.detection(judge, condition, truth) for judge in judges]
-            rows[f"{truth:.2f}x twin, called SLOWER"] = [rate.words("at least") for rate in rates]
-        rows |= {
-            "known 2.00x, largest error": [self._largest_error(trials) for trials in known],
-            "its 95% interval, median width": [_median_width(trials) for trials in known],
-            "seconds, median": [self._median_seconds(judge, condition) for judge in judges],
-        }
-        return {f"{condition}: {name}": values for name, values in rows.items()}
-
-    def _largest_error(self, trials: Sequence[Trial]) -> str:
-        errors = [abs(trial.ratio / self.true_ratio(trial.function, 2.0) - 1) for trial in trials]
-        return _percent(max(errors)) if errors else "–"
-
-    def _median_seconds(self, judge: str, condition: str) -> str:
-        place = (JUDGES[judge][0], condition)
-        seconds = [trial.seconds for trial in self.trials if (trial.method, trial.condition) == place]
-        return f"{statistics.median(seconds):.2f} s" if seconds else "–"
+        return "\n".join([*self.sentences(), self.environment.caption])
 
     def plot(self) -> Figure:
         """Draw every trial on identical code, and how often slower twins were found.
@@ -256,25 +174,11 @@ def _percent(fraction: float) -> str:
     return f"{100 * fraction:.2g}%" if fraction < 0.095 else f"{100 * fraction:.0f}%"
 
 
-def _median_width(trials: Sequence[Trial]) -> str:
-    intervals = [Interval(trial.low, trial.high, 0.95) for trial in trials if trial.low is not None]
-    if not intervals:
-        return "no interval"
-    return _percent(statistics.median(interval.relative_width for interval in intervals))
-
-
 # Records
 
 
 def load(path: Path) -> TimerQuality:
-    """Read a record of the benchmark.
-
-    Args:
-        path: a file that ``benchmarks/timer_quality.py`` wrote.
-
-    Raises:
-        RecordError: if it is missing, damaged, or of a newer schema.
-    """
+    """Read a record of the benchmark, or raise a RecordError that says what to do."""
     shown = f"{path.parent.name}/{path.name}"
     advice = "Run `python benchmarks/timer_quality.py --reference` to make it anew, or restore the file from git."
     try:
@@ -294,27 +198,11 @@ def reference_root() -> Path:
     return package_root() / "lessons" / "measuring" / "timer_trials"
 
 
-def timer_quality(machine: str | None = None) -> TimerQuality:
-    """The committed record of the benchmark: how good ``compare`` and the usual ways are as judges.
-
-    Args:
-        machine: a machine's short name, for example ``nvidia-h200``. By default the newest record, a GPU's first.
-
-    Returns:
-        The record. It shows itself as a table; ``.plot()`` draws every trial.
-
-    Raises:
-        RecordError: if there is no such record, or if it is damaged or too new.
-    """
-    known = {path.stem: path for path in sorted(reference_root().glob("*.json"))}
-    if machine in known:
-        return load(known[machine])
-    if machine is not None or not known:
-        raise RecordError(
-            f"there is no trial of the timers of {machine or 'any machine'}; there is one of: "
-            f"{', '.join(known) or 'none'}. Run `python benchmarks/timer_quality.py --reference` there."
-        )
-    records = [load(path) for path in known.values()]
+def timer_quality() -> TimerQuality:
+    """The committed record of the benchmark, the newest first and a GPU's before that."""
+    records = [load(path) for path in reference_root().glob("*.json")]
+    if not records:
+        raise RecordError("there is no trial of the timers: run `python benchmarks/timer_quality.py --reference`")
     return max(records, key=lambda record: (record.environment.device_kind != "cpu", record.recorded_at))
 
 
@@ -324,13 +212,12 @@ def timer_quality(machine: str | None = None) -> TimerQuality:
 def _draw(record: TimerQuality) -> Figure:
     from course_utils.show.canvas import WIDTH_IN, axes_in, new_figure
 
-    strips = [(condition, judge) for condition in record.conditions for judge in record.judges if "apart" not in judge]
+    strips = [(condition, judge) for condition in record.conditions for judge in JUDGES if "apart" not in judge]
     groups = [(condition, truth) for condition in record.conditions for truth in (1.03, 1.05)]
     row_in, gap_in = 0.25, 0.16
-    between_in = 1.28 if len(record.judges) <= 4 else 1.5  # the legend needs a second line
     upper_in = 0.62 * len(strips)
-    lower_in = row_in * len(groups) * len(record.judges) + gap_in * (len(groups) - 1)
-    upper_bottom = 0.95 + lower_in + between_in
+    lower_in = row_in * len(groups) * len(JUDGES) + gap_in * (len(groups) - 1)
+    upper_bottom = 0.95 + lower_in + 1.28
     height = upper_bottom + upper_in + 0.78
     figure = new_figure(height)
     left, width = 1.5, WIDTH_IN - 1.5 - 1.72
@@ -346,7 +233,10 @@ def _draw(record: TimerQuality) -> Figure:
     words(0.12, record.environment.caption, va="bottom", size=9.5, color="#555555")
     _draw_identical(upper, record, strips)
     _draw_detection(lower, record, groups, gap_in / row_in)
-    figure.alt = _alt(record)
+    figure.alt = (
+        "Measured ratio of every trial on identical code, coloured by verdict, and the share of slower twins found. "
+        f"{'; '.join(record.sentences())}. {record.environment.caption}."
+    )
     return figure
 
 
@@ -418,7 +308,7 @@ def _legend(ax: Axes, entries: Sequence[tuple[str, str, str]]) -> None:
         [words for *_, words in entries],
         loc="lower left",
         bbox_to_anchor=(-0.02, 1.0),
-        ncols=3 if len(entries) > 4 else max(1, len(entries)),
+        ncols=len(entries),
         frameon=False,
         fontsize=10,
         columnspacing=1.2,
@@ -432,9 +322,9 @@ def _draw_detection(ax: Axes, record: TimerQuality, groups: Sequence[tuple[str, 
     ticks, labels = [], []
     y = 0.0
     for condition, truth in groups:
-        ticks.append(y + (len(record.judges) - 1) / 2)
+        ticks.append(y + (len(JUDGES) - 1) / 2)
         labels.append(f"{truth:.2f}x\n{condition}")
-        for judge in record.judges:
+        for judge in JUDGES:
             rate, colour = record.detection(judge, condition, truth), _JUDGE_COLOUR[judge]
             if rate.trials:
                 ax.plot([rate.lower, rate.upper], [y, y], color=colour, lw=4, alpha=0.35, solid_capstyle="butt")
@@ -448,18 +338,4 @@ def _draw_detection(ax: Axes, record: TimerQuality, groups: Sequence[tuple[str, 
     ax.set_xticks([0, 0.25, 0.5, 0.75, 0.9, 1], ["0%", "25%", "50%", "75%", "90%", "100%"])
     ax.set_xlabel("trials that called it SLOWER (bar: exact 95% bounds)")
     _dress(ax, ticks, labels)
-    _legend(ax, [(_JUDGE_COLOUR[judge], "o", judge) for judge in record.judges])
-
-
-def _alt(record: TimerQuality) -> str:
-    parts = [
-        f"{judge}, {condition}: false verdicts {record.false_verdicts(judge, condition).words('at most')}, "
-        f"1.03x twin found in {record.detection(judge, condition, 1.03).words('at least')}, "
-        f"1.05x in {record.detection(judge, condition, 1.05).words('at least')}"
-        for condition in record.conditions
-        for judge in record.judges
-    ]
-    return (
-        "Measured ratio of every trial on identical code, coloured by verdict, and the share of slower twins found. "
-        f"{'; '.join(parts)}. {record.environment.caption}."
-    )
+    _legend(ax, [(_JUDGE_COLOUR[judge], "o", judge) for judge in JUDGES])

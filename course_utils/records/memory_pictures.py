@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +14,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from course_utils.records.kinds.memory_trace import MEMORY_KINDS, MemoryBlock, MemoryTrace
 from course_utils.show.canvas import (
     CASE_COLOURS,
     LINE_IN,
@@ -32,7 +31,10 @@ from course_utils.show.canvas import (
 )
 from course_utils.show.formats import format_bytes
 
-# Okabe and Ito's palette. What stays is blue and grey, what comes and goes is warm.
+if TYPE_CHECKING:
+    from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
+
+# Okabe and Ito's palette, in the order of `MEMORY_KINDS`. What stays is blue and grey, what comes and goes is warm.
 KIND_COLOURS = {
     "weights": "#0072B2",
     "optimizer state": "#56B4E9",
@@ -64,7 +66,7 @@ def _unit(largest: int) -> tuple[float, str]:
 
 def _stacking(trace: MemoryTrace) -> list[MemoryBlock]:
     """The blocks from the bottom to the top of the picture: by kind, and what has been there longer lies below."""
-    order = {kind: i for i, kind in enumerate(MEMORY_KINDS)}
+    order = {kind: i for i, kind in enumerate(KIND_COLOURS)}
     return sorted(trace.blocks, key=lambda b: (order[b.kind], b.born, -b.died, b.module, b.line, b.op, b.size_bytes))
 
 

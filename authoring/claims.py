@@ -3,13 +3,6 @@
 Each lesson.yml states its claims, their verdicts, and the rules that the verdicts follow from. `judge` works a rule out
 again, and `faults` names every claim whose stated verdict and whose data part. A rule that speaks of GPUs reads records
 of GPUs only; as long as there are none, the claim is open.
-
-Example:
-    >>> claims = {claim.id: claim for claim in load_claims()}
-    >>> claims["T8"].verdict
-    'refuted'
-    >>> judge(claims["T8"]).verdict
-    'refuted'
 """
 
 from __future__ import annotations
@@ -19,27 +12,18 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from authoring import evidence
+from authoring.evidence import EvidenceError, NotRecordedError
 from authoring.lesson_files import Claim, LessonFile, Part, load_lessons
 from authoring.verdicts import weakest
-from course_utils.records import store
 from course_utils.records.kinds.environment import Environment
 
-SPEAKS_OF = {
-    "any": "any machine",
-    "CPU": "a CPU",
-    "CUDA": "a CUDA GPU",
-    "two GPUs": "two CUDA GPUs",
-}
+SPEAKS_OF = {"any": "any machine", "CPU": "a CPU", "CUDA": "a CUDA GPU", "two GPUs": "two CUDA GPUs"}
 _CALLS_TIMEOUT_S = 120
-
-
-class ClaimError(ValueError):
-    """A claim cannot be judged. The message names it and says what to do."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +101,12 @@ def judge(claim: Claim, root: Path | None = None) -> Judgement:
     """Work out what follows for a claim from the records below ``root``, and from running its calls.
 
     Raises:
-        ClaimError: if a rule does not fit a record, or the calls cannot be run.
+        EvidenceError: if a rule does not fit a record, or the calls cannot be run. It names the claim.
     """
-    return Judgement(claim, tuple(_judge_part(claim, part, root) for part in claim.parts))
+    try:
+        return Judgement(claim, tuple(_judge_part(claim, part, root) for part in claim.parts))
+    except EvidenceError as error:
+        raise EvidenceError(f"{claim.id}: {error}") from error
 
 
 def judge_all(lessons: Iterable[LessonFile] | None = None) -> list[Judgement]:
@@ -136,14 +123,14 @@ def _judge_part(claim: Claim, part: Part, root: Path | None) -> PartJudgement:
         return PartJudgement(part, "open", waits_for=part.waits_for or f"lesson {claim.lesson_title}")
     outcomes = outcomes_of(part.calls)
     if not part.experiments:
-        verdict = _follows(claim, part, None, root, outcomes)
+        verdict = _follows(part, None, root, outcomes)
         waits = "somebody who looks at what its calls do now: no rule knows it" if verdict == "open" else None
         return PartJudgement(part, verdict, (), outcomes, waits)
     machines = _machines_for(part, part.speaks_of, root)
     # What holds on any device may be said by a CPU. But a CPU has no veto against the devices that the claim names.
     if part.speaks_of == "any":
         machines = _machines_for(part, claim.speaks_of, root) or machines
-    judged = tuple(_judge_machine(claim, part, machine, root, outcomes) for machine in machines)
+    judged = tuple(_judge_machine(part, machine, root, outcomes) for machine in machines)
     verdicts = {each.verdict for each in judged} - {"open"}
     if verdicts:
         return PartJudgement(part, verdicts.pop() if len(verdicts) == 1 else "depends", judged, outcomes)
@@ -155,14 +142,10 @@ def _judge_part(claim: Claim, part: Part, root: Path | None) -> PartJudgement:
 def _machines_for(part: Part, speaks_of: str, root: Path | None) -> list[str]:
     """The machines that may decide: of the class that is spoken of, with records of all that the rule reads."""
     machines = []
-    folder = store.reference_root() if root is None else root
-    lessons = {name.partition("/")[0] for name in part.experiments}
-    for machine in store.machines(folder):
-        if not all(store.record_path(folder, machine, lesson).is_file() for lesson in lessons):
-            continue
+    for machine in evidence.machines(root):
         try:
             environments = [evidence.environment_of(name, machine, root) for name in part.experiments]
-        except evidence.NotRecordedError:
+        except NotRecordedError:
             continue
         # By the record, not by the machine's name: one folder may hold runs with and without the GPU.
         if all(_is_of(environment, speaks_of) for environment in environments):
@@ -179,10 +162,8 @@ def _is_of(environment: Environment, speaks_of: str) -> bool:
     return environment.device_kind == "cuda" and environment.gpu_count >= (2 if speaks_of == "two GPUs" else 1)
 
 
-def _judge_machine(
-    claim: Claim, part: Part, machine: str, root: Path | None, outcomes: Mapping[str, str]
-) -> MachineJudgement:
-    verdict = _follows(claim, part, machine, root, outcomes)
+def _judge_machine(part: Part, machine: str, root: Path | None, outcomes: Mapping[str, str]) -> MachineJudgement:
+    verdict = _follows(part, machine, root, outcomes)
     notices = [notice for name in part.experiments for notice in evidence.notices(name, machine, root)]
     if verdict == "open":
         notices.append("None of the rule's conditions holds: this record is too unclear to decide.")
@@ -190,32 +171,26 @@ def _judge_machine(
     for number in part.evidence:
         try:
             value = evidence.evaluate(number.show, machine, root)
-            numbers.append((number.label, evidence.in_words(value, number.unit)))
-        except evidence.NotRecordedError:
+        except NotRecordedError:
             continue  # this machine has not run what the number comes from
-        except evidence.EvidenceError as error:
-            raise ClaimError(f"{claim.id}: its number {number.label!r} cannot be read: {error}") from error
+        numbers.append((number.label, evidence.in_words(value, number.unit)))
     environments = [evidence.environment_of(name, machine, root) for name in part.experiments]
     caption = max(environments, key=lambda environment: environment.date).caption
     return MachineJudgement(machine, caption, verdict, tuple(numbers), tuple(notices))
 
 
-def _follows(claim: Claim, part: Part, machine: str | None, root: Path | None, outcomes: Mapping[str, str]) -> str:
+def _follows(part: Part, machine: str | None, root: Path | None, outcomes: Mapping[str, str]) -> str:
     """The first verdict of the rule whose condition holds; ``open`` if none does."""
     for verdict, condition in part.rule:
-        try:
-            holds = evidence.evaluate(condition, machine, root, calls=outcomes)
-        except evidence.EvidenceError as error:
-            raise ClaimError(f"{claim.id}: its rule for {verdict!r} cannot be worked out: {error}") from error
+        holds = evidence.evaluate(condition, machine, root, calls=outcomes)
         if not isinstance(holds, bool):
-            raise ClaimError(f"{claim.id}: its rule for {verdict!r} is {holds!r}, and not true or false.")
+            raise EvidenceError(f"{condition!r} is {holds!r}, and not true or false.")
         if holds:
             return verdict
     return "open"
 
 
 # Running calls
-
 
 # Run in a process of its own: a call may set what would disturb others, or load what the page does not need.
 _RUNNER = """
@@ -239,12 +214,7 @@ _ended: dict[str, str] = {}
 
 
 def outcomes_of(calls: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Run calls, each once and all together in one process, and say by name how each ended, in one line.
-
-    Example:
-        >>> outcomes_of([("one", "1 + 1"), ("two", "1 / 0")])
-        {'one': 'works', 'two': 'raises ZeroDivisionError: division by zero'}
-    """
+    """Run calls, each once and all together in one process, and say by name how each ended, in one line."""
     calls = list(calls)
     new = list(dict.fromkeys(code for _, code in calls if code not in _ended))
     if new:
@@ -266,9 +236,7 @@ def _run(codes: list[str]) -> list[str]:
             )
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             reason = ((error.stderr or "").strip().splitlines() or [str(error)])[-1]
-            raise ClaimError(
-                f"the calls of the ledger cannot be run: {reason}. Run them by hand to see why."
-            ) from error
+            raise EvidenceError(f"the calls of the ledger cannot be run: {reason}. Run them by hand.") from error
     return [" ".join(outcome.split()) for outcome in json.loads(runner.stdout)]
 
 
@@ -287,19 +255,15 @@ def faults(judgements: Iterable[Judgement]) -> list[str]:
 _ADVICE = "Correct the verdict and its sentence in lesson.yml and in the lesson, or look at the record."
 
 
-def _faults_of(judgement: Judgement) -> list[str]:
-    claim, texts = judgement.claim, []
+def _faults_of(judgement: Judgement) -> Iterator[str]:
+    claim = judgement.claim
     for judged in judgement.parts:
         if judged.verdict != judged.part.verdict:
             what = "" if len(claim.parts) == 1 else f", of the part {judged.part.what!r},"
-            texts.append(f"The ledger states {judged.part.verdict!r}{what} but {_why(judged)}. {_ADVICE}")
+            yield f"The ledger states {judged.part.verdict!r}{what} but {_why(judged)}. {_ADVICE}"
     if judgement.verdict != claim.verdict and len(claim.parts) > 1:
-        parts = "; ".join(f"{judged.part.what}: {judged.verdict}" for judged in judgement.counted)
-        texts.append(
-            f"The ledger states {claim.verdict!r} for the whole, but from its parts follows {judgement.verdict!r} "
-            f"({parts}). {_ADVICE}"
-        )
-    return texts
+        whole = f"The ledger states {claim.verdict!r} for the whole"
+        yield f"{whole}, but from its parts follows {judgement.verdict!r}. {_ADVICE}"
 
 
 def _why(judged: PartJudgement) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from course_utils.records.notebook_files import read_notebook
 
 # Pages that follow from other files as a whole.
-GENERATED_PAGES = ("claims.md", "limits.md", "status.md")
+GENERATED_PAGES = ("claims.md", "limits.md")
 BLANK = "\x00"
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -80,24 +80,14 @@ def blank(text: str, pattern: re.Pattern[str]) -> str:
 
 
 def code_blanked(text: str) -> str:
-    """The text with code and formulas blanked; every character keeps its place.
-
-    Example:
-        >>> code_blanked("Run `x` now").replace(BLANK, "_")
-        'Run ___ now'
-    """
+    """The text with code and formulas blanked; every character keeps its place."""
     for pattern in (_FENCED, _FENCE_OF_PROSE, _INLINE_CODE, _MATH):
         text = blank(text, pattern)
     return text
 
 
 def prose_only(text: str, links: bool = False) -> str:
-    """The text with code, formulas, comments, generated parts and (unless they stay) links blanked.
-
-    Example:
-        >>> prose_only("See [it](page.md) <!-- no --> here").replace(BLANK, "_")
-        'See _____________ ___________ here'
-    """
+    """The text with code, formulas, comments, generated parts and (unless they stay) links blanked."""
     # Comments first: an expression in one may hold a backtick.
     text = code_blanked(blank(blank(text, _GENERATED), _COMMENT))
     return text if links else blank(text, _LINK)
@@ -105,21 +95,16 @@ def prose_only(text: str, links: bool = False) -> str:
 
 def _blocks(text: str) -> Iterator[tuple[int, int]]:
     """Where paragraphs, headings, entries of lists and rows of tables begin and end."""
-    start: int | None = None
-    position = 0
+    start = position = 0
     for line in text.splitlines(keepends=True):
-        plain = line.strip()
-        if start is not None and (not plain or _NEW_BLOCK.match(line)):
+        if not line.strip() or _NEW_BLOCK.match(line):
             yield start, position
-            start = None
-        if plain and start is None:
             start = position
         position += len(line)
-        if plain.startswith("#") and start is not None:
+        if line.lstrip().startswith("#"):
             yield start, position
-            start = None
-    if start is not None:
-        yield start, position
+            start = position
+    yield start, position
 
 
 def one_line(text: str) -> str:

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from course_utils.records import store
 from course_utils.records.fingerprint import Fingerprint, fingerprint
@@ -46,12 +46,7 @@ class NotRecordedError(EvidenceError):
 
 
 class Quantity(float):
-    """A number with a unit, one of `TABLE_UNITS`. Sums, differences and multiples keep it.
-
-    Example:
-        >>> in_words(Quantity(2**30, "bytes") + Quantity(2**29, "bytes"))
-        '1.50 GiB'
-    """
+    """A number with a unit, one of `TABLE_UNITS`. Sums, differences and multiples keep it."""
 
     unit: str | None
 
@@ -212,30 +207,16 @@ def _check(tree: ast.AST, text: str) -> None:
                 f"{', '.join(_FUNCTIONS)}."
             )
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Compare):
-            continue
-        sides = [node.left, *node.comparators]
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
         if any(isinstance(side, ast.Attribute) and side.attr == "verdict" for side in sides):
-            for value in _constants(sides):
-                if value not in tuple(Verdict):
-                    raise EvidenceError(
-                        f"{text!r} asks for the verdict {value!r}; the verdicts are {', '.join(Verdict)}."
-                    )
-
-
-def _constants(sides: Iterable[ast.expr]) -> Iterator[Any]:
-    for side in sides:
-        members = side.elts if isinstance(side, ast.Tuple | ast.List) else [side]
-        yield from (member.value for member in members if isinstance(member, ast.Constant))
+            literals = [side for side in sides if isinstance(side, ast.Constant | ast.Tuple | ast.List)]
+            words = {each.value for side in literals for each in ast.walk(side) if isinstance(each, ast.Constant)}
+            if unknown := words - {*Verdict}:
+                raise EvidenceError(f"{text!r} asks for {unknown}; the verdicts are {', '.join(Verdict)}.")
 
 
 def experiments_in(expression: str) -> tuple[str, ...]:
-    """The experiments that an expression reads, ``lesson/experiment``, each once and in order.
-
-    Example:
-        >>> experiments_in('pinned_memory/copy[64]["pinned"].median_s / measuring/warm_cache.median_s')
-        ('pinned_memory/copy', 'measuring/warm_cache')
-    """
+    """The experiments that an expression reads, ``lesson/experiment``, each once and in order."""
     return _read(expression)[1]
 
 
@@ -265,8 +246,7 @@ def _fingerprint(notebook: Path, content: bytes, name: str) -> Fingerprint | Non
         return None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Recorded:
+class _Recorded(NamedTuple):
     """An experiment as a machine has recorded it."""
 
     record: store.LessonRecord
@@ -350,14 +330,7 @@ def evaluate(
 ) -> Any:
     """What an expression gives on the reference records of one machine; None will do for one that reads no record.
 
-    Args:
-        expression: the text.
-        machine: the name of its folder.
-        root: where the records are; `reference_root` by default.
-        calls: what ``calls["name"]`` stands for: how a call of the claims ledger ended.
-
-    Returns:
-        The value. Numbers whose unit is known are `Quantity`.
+    Numbers whose unit is known are `Quantity`. ``calls`` says how the calls of a claim ended, by name.
 
     Raises:
         EvidenceError: if the text is no expression, names something that does not exist, or cannot be worked out.
@@ -383,13 +356,8 @@ def evaluate(
 def in_words(value: Any, unit: str | None = None) -> str:
     """A value as it stands in a text, in the words and with the digits that the course's tables use.
 
-    Args:
-        value: what `evaluate` gave.
-        unit: of a number without one. Of a case, its direction: ``times as fast`` or ``times as long``; by default the
-            one that makes the number larger than 1.
-
-    Raises:
-        EvidenceError: if the value is a whole result, which no text can hold.
+    ``unit`` is that of a number without one. Of a case, it is its direction: ``times as fast`` or ``times as long``; by
+    default the one that makes the number larger than 1.
 
     Example:
         >>> in_words(0.0123, "s"), in_words(3), in_words(True), in_words(("flash", "math"))
@@ -398,19 +366,14 @@ def in_words(value: Any, unit: str | None = None) -> str:
     if hasattr(value, "in_words"):
         return value.in_words(unit)
     if isinstance(value, Interval):
-        return _interval_in_words(value, unit)
+        unit = unit or getattr(value.low, "unit", None)
+        is_ratio = unit in (None, "ratio")
+        return format_interval(value) if is_ratio else f"{in_words(value.low, unit)} to {in_words(value.high, unit)}"
     if isinstance(value, tuple | list):
         words = [in_words(each, unit) for each in value]
         return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words) or "none"
     if isinstance(value, Quantity):
         return value_text(float(value), unit or value.unit)
     if value is None or isinstance(value, str | bool | int | float):
-        return str(value) if isinstance(value, str) else value_text(value, unit)
+        return value_text(value, unit)
     raise EvidenceError(f"a whole {type(value).__name__} does not fit into a text: name the case or the number of it")
-
-
-def _interval_in_words(interval: Interval, unit: str | None) -> str:
-    unit = unit or getattr(interval.low, "unit", None)
-    if unit in (None, "ratio"):
-        return format_interval(interval)
-    return f"{in_words(interval.low, unit)} to {in_words(interval.high, unit)}"

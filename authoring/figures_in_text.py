@@ -9,15 +9,12 @@ The first comment says where the figure comes from: an expression over records (
 machine, which may be left out where one machine alone has recorded it. ``claim T8`` gives a verdict of the claims
 ledger, and ``time 04`` the minutes that a lesson takes.
 
-``python -m authoring.figures_in_text --write`` fills in what stands between the comments, ``--check`` says what is out
-of date.
+``make refresh`` fills in what stands between the comments, and a build of the book says what is out of date.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -43,41 +40,28 @@ _EXERCISE = re.compile(r"^#+ Exercise \d+ · .+ · (?P<minutes>\d+) min\s*$", re
 
 
 def reading_minutes(texts: Iterable[str]) -> float:
-    """How long it takes to read Markdown and code, without comments and the addresses of links.
-
-    Example:
-        >>> reading_minutes(["word " * 75, "<!-- hidden -->[one](file.md) " * 75])
-        1.0
-    """
+    """How long it takes to read Markdown and code, without comments and the addresses of links."""
     shown = (re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", text, flags=re.S) for text in texts)
     return sum(len(re.findall(r"\S*\w\S*", text)) for text in shown) / WORDS_A_MINUTE
 
 
 def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
-    """How long a lesson takes: reading it, the minutes that its exercises name, and the slowest machine's run.
-
-    Raises:
-        NotRecordedError: if no machine has recorded it.
-    """
+    """How long a lesson takes: reading it, the minutes that its exercises name, and the slowest machine's run."""
     texts = [cell["source"] for cell in read_notebook(lesson.path)["cells"]]
     exercises = sum(int(match["minutes"]) for text in texts for match in _EXERCISE.finditer(text))
     runs = store.records_of(lesson.slug, records or store.reference_root())
     if not runs:
-        raise _not_recorded([lesson.slug], [lesson.slug])
+        raise _not_recorded([lesson.slug])
     return reading_minutes(texts) + exercises + max(run.seconds for run in runs) / 60
 
 
-def _not_recorded(names: Sequence[str], lessons: Iterable[str]) -> NotRecordedError:
-    commands = " ".join(dict.fromkeys(lessons))
-    return NotRecordedError(f"no machine has recorded {', '.join(names)}. Run `course record {commands} --reference`.")
+def _not_recorded(names: Sequence[str]) -> NotRecordedError:
+    lessons = " ".join(dict.fromkeys(name.partition("/")[0] for name in names))
+    return NotRecordedError(f"no machine has recorded {', '.join(names)}. Run `course record {lessons} --reference`.")
 
 
 def _time(number: str, records: Path | None) -> str:
-    try:
-        lesson = find_lesson(number)
-    except LessonError as error:
-        raise EvidenceError(str(error)) from error
-    return f"{max(5, 5 * round(lesson_minutes(lesson, records) / 5))} minutes"
+    return f"{max(5, 5 * round(lesson_minutes(find_lesson(number), records) / 5))} minutes"
 
 
 def _claim(identifier: str) -> str:
@@ -103,16 +87,12 @@ def _value(what: str, records: Path | None) -> str:
     if len(values) > 1:
         raise EvidenceError(f"several machines have recorded it, so name one: {what} @ {next(iter(values))}.")
     if not values:
-        raise _not_recorded(names, (name.partition("/")[0] for name in names))
+        raise _not_recorded(names)
     return evidence.in_words(*values.values())
 
 
 def figure(what: str, records: Path | None = None) -> str:
     """The words that ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8`` or ``time 04`` stand for.
-
-    Raises:
-        NotRecordedError: if it is not recorded.
-        EvidenceError: if it cannot be worked out.
 
     Example:
         >>> figure("measuring/known_answers.rounds >= 8 @ amd-epyc-2-cores")
@@ -129,12 +109,7 @@ def figure(what: str, records: Path | None = None) -> str:
 
 
 def markers(text: str) -> list[re.Match[str]]:
-    """The figures of a text, as matches of `MARKER`. What stands in code is none.
-
-    Example:
-        >>> [match["text"] for match in markers("It is <!--= claim T8 -->refuted<!--/-->, not `<!--= x -->`.")]
-        ['refuted']
-    """
+    """The figures of a text, as matches of `MARKER`. What stands in code is none."""
     blanked = _without_code(text)
     return [match for match in MARKER.finditer(text) if blanked[match.start()] != BLANK]
 
@@ -146,15 +121,12 @@ def _without_code(text: str) -> str:
 
 
 def fill(text: str, records: Path | None = None) -> tuple[str, list[_Fault]]:
-    """A text with its figures as the records have them today; and where markers cannot be filled, and why.
-
-    What is not recorded says so in the text; where a marker itself is wrong, the text stays.
-    """
+    """A text with its figures as the records have them today; and where markers cannot be filled, and why."""
     faults, pieces, end = [], [], 0
     for marker in markers(text):
         try:
             words = figure(one_line(marker["what"]), records)
-        except EvidenceError as error:
+        except (EvidenceError, LessonError) as error:
             words = NOT_RECORDED if isinstance(error, NotRecordedError) else marker["text"]
             faults.append((marker.start(), str(error)))
         pieces += [text[end : marker.start("text")], words]
@@ -188,30 +160,20 @@ def _faults(passage: Passage, records: Path | None) -> list[str]:
     faults = [*_misplaced(text), *faults]
     for before, after in zip(markers(text), markers(filled), strict=True):
         if before["text"] != after["text"] and after["text"] != NOT_RECORDED:
-            problem = (
-                f"it says {before['text']!r}, and the records give {after['text']!r}. Run `python -m "
-                "authoring.figures_in_text --write`, and read the sentence again."
-            )
-            faults.append((before.start(), problem))
+            differs = f"it says {before['text']!r}, and the records give {after['text']!r}"
+            faults.append((before.start(), f"{differs}. Run `make refresh`, and read the sentence again."))
     shown = [(re.sub(r"<!--.*?-->", "", sentence_at(text, start).text), problem) for start, problem in faults]
     return [f'{passage.where}: "{one_line(sentence)}": {problem}' for sentence, problem in shown]
 
 
 def check(files: Iterable[Path] | None = None, records: Path | None = None) -> list[str]:
-    """One message for each figure that differs from the records, is not recorded, or cannot be worked out.
-
-    It names the file and the sentence, and says what to do. By default all texts are checked.
-    """
+    """One message for each figure in the files (or in all texts) that is not the recorded one, with its sentence."""
     chosen = text_files() if files is None else files
     return [fault for path in chosen for passage in passages(path) for fault in _faults(passage, records)]
 
 
 def write(files: Iterable[Path] | None = None, records: Path | None = None) -> tuple[list[Path], list[str]]:
-    """Fills in the figures in texts; all else in a file stays as it is.
-
-    Returns:
-        The files that changed, and what `check` still says of them: what is not recorded says so in the text now.
-    """
+    """Fills in the figures, and returns the files that changed and what `check` still says of them."""
     chosen = text_files() if files is None else list(files)
     changed = []
     for path in chosen:
@@ -228,33 +190,3 @@ def write(files: Iterable[Path] | None = None, records: Path | None = None) -> t
             path.write_bytes(after)
             changed.append(path)
     return changed, check(chosen, records)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Checks or fills the figures in texts, and returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m authoring.figures_in_text", description="Take the figures in texts from the records."
-    )
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--check", action="store_true", help="say what differs from the records, exit 1 if anything")
-    action.add_argument("--write", action="store_true", help="fill in the figures")
-    parser.add_argument("files", nargs="*", type=Path, help="pages and notebooks; all by default")
-    options = parser.parse_args(arguments)
-    files = options.files or text_files()
-    try:
-        changed, faults = write(files) if options.write else ([], check(files))
-    except (OSError, LessonError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    for path in changed:
-        print(f"{path.name}: written")
-    if faults:
-        print("\n".join(faults), file=sys.stderr)
-        return 1
-    count = sum(len(markers(passage.text)) for path in files for passage in passages(path))
-    print(f"{count} figure{'' if count == 1 else 's'} in texts, all as recorded")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

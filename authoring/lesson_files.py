@@ -22,6 +22,7 @@ from course_utils.records.store import package_root
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
 _Code = NewType("_Code", str)
+CeilingNames = NewType("CeilingNames", Mapping[str, tuple[str, ...]])
 
 
 class LessonFileError(ValueError):
@@ -87,7 +88,7 @@ class Claim(_Judged):
 
     @property
     def evidence(self) -> tuple[ShownNumber, ...]:
-        """The numbers of all parts, in order."""
+        """The numbers of all parts."""
         return tuple(number for part in self.parts for number in part.evidence)
 
     @property
@@ -105,7 +106,7 @@ class Claim(_Judged):
 class HeldAgainst:
     """What the rates of one experiment are held against."""
 
-    ceiling: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by case; under "" those of all others
+    ceiling: CeilingNames = field(default_factory=dict)  # by case; under "" those of all others
     host: bool = False
     why: Mapping[DeviceKind, str] = field(default_factory=dict)
 
@@ -188,11 +189,6 @@ def _structured(kind: Any, entry: Any, where: str) -> Any:
 # Reading
 
 
-def book_folder() -> Path:
-    """The folder of the book's own pages."""
-    return package_root().parent / "book"
-
-
 def read_yaml(path: Path) -> Any:
     """What a YAML file holds."""
     try:
@@ -207,14 +203,10 @@ def load_lessons(folder: Path | None = None) -> list[LessonFile]:
 
     Raises:
         LessonFileError: if a file is damaged, or the files do not fit each other and the notebooks.
-
-    Example:
-        >>> load_lessons()[4].title
-        'Pinned memory'
     """
     folder = package_root() / "lessons" if folder is None else folder
     lessons = sorted(map(read_lesson, folder.glob("*/lesson.yml")), key=lambda lesson: lesson.number)
-    parts = read_yaml(book_folder() / "parts.yml")["parts"]
+    parts = read_yaml(package_root().parent / "book" / "parts.yml")["parts"]
     for lesson in lessons:
         if lesson.part not in parts:
             raise LessonFileError(f"{lesson.slug}: book/parts.yml has no part {lesson.part!r}; it has: {parts}")
@@ -259,12 +251,13 @@ def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
             entry = {"sentence": f"Open: lesson {lesson.name} will judge it.", **entry}
     try:
         parts = [_with_let(part) for part in parts]
-    except (AttributeError, TypeError) as error:
-        raise LessonFileError(f"{where} has a rule or evidence of another form: {error}") from error
-    more = {"lesson": lesson.slug, "lesson_title": lesson.name, "parts": parts}
-    claim = _structured(Claim, {**entry, **more}, where)
-    if problem := _problem(claim):
-        raise LessonFileError(f"{where} {problem}")
+        more = {"lesson": lesson.slug, "lesson_title": lesson.name, "parts": parts}
+        claim = _structured(Claim, {**entry, **more}, where)
+        _check(claim)
+    except LessonFileError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        raise LessonFileError(f"{where}: {error}") from error
     return claim
 
 
@@ -286,39 +279,33 @@ def _with_let(part: dict[str, Any]) -> dict[str, Any]:
     return {**part, "let": [*let.items()], "steps": steps, "rule": rule, "evidence": numbers, "calls": calls}
 
 
-def _problem(claim: Claim) -> str | None:
-    """What is wrong with a claim whose form is right."""
+def _check(claim: Claim) -> None:
+    """Raise for what is wrong with a claim whose form is right."""
     for part in (claim, *claim.parts):
         if part.contradicted and part.verdict != "documented":
-            return f"is {part.verdict} and contradicted; only what is documented has sources that may be."
+            raise ValueError(f"is {part.verdict} and contradicted; only what is documented has sources that may be.")
         if part.verdict == "documented" and not claim.sources:
-            return "is documented: name the sources, each with its version or date."
+            raise ValueError("is documented: name the sources, each with its version or date.")
     for part in claim.parts:
         if part.verdict in RULED and not part.rule:
-            return f"is stated as {part.verdict}, and no rule says why: add one, or make it open."
+            raise ValueError(f"is stated as {part.verdict}, and no rule says why: add one, or make it open.")
         for text in (*(text for _, text in part.rule), *(number.show for number in part.evidence)):
-            try:
-                evidence.experiments_in(text)
-            except evidence.EvidenceError as error:
-                return f"has an expression that is none: {error}"
-    return None
+            evidence.experiments_in(text)
 
 
 # Limits
 
 
 def _limits(slug: str, entry: Any) -> LessonLimits:
-    where = f"{slug}/lesson.yml, limits"
-    if not isinstance(entry, dict):
-        return _structured(LessonLimits, {"none": entry}, where)
-    experiments = {f"{slug}/{name}": _held_against(held) for name, held in entry.items()}
-    return _structured(LessonLimits, {"experiments": experiments}, where)
+    names = {f"{slug}/{name}": held for name, held in entry.items()} if isinstance(entry, dict) else {}
+    limits = {"experiments": names} if names else {"none": entry}
+    return _structured(LessonLimits, limits, f"{slug}/lesson.yml, limits")
 
 
-def _held_against(entry: Any) -> Any:
-    """An entry with its ceilings in the long form: names by case."""
-    if not isinstance(entry, dict) or "ceiling" not in entry:
-        return entry
-    given = entry["ceiling"]
+def _ceilings(given: Any, _: Any) -> Mapping[str, tuple[str, ...]]:
+    """One name, several, or those of each case."""
     by_case = given if isinstance(given, dict) else {"": given}
-    return {**entry, "ceiling": {case: [name] if isinstance(name, str) else name for case, name in by_case.items()}}
+    return {case: (name,) if isinstance(name, str) else tuple(name) for case, name in by_case.items()}
+
+
+_CONVERTER.register_structure_hook(CeilingNames, _ceilings)

@@ -64,18 +64,11 @@ def load_limits(lessons: Iterable[LessonFile] | None = None) -> dict[str, Lesson
     return {lesson.slug: lesson.limits for lesson in lessons if lesson.limits is not None}
 
 
-def shares(
-    records: Iterable[LessonRecord], limits: Mapping[str, LessonLimits], measured: Ceilings | None = None
-) -> list[Share]:
+def shares(records: Iterable[LessonRecord], limits: Mapping[str, LessonLimits]) -> list[Share]:
     """Every rate in the records beside the ceiling that it is bound by.
 
     The ceiling is the comparison's own if it has one. Else it is the one that ``limits`` names: as the lesson itself
     has recorded it, or another lesson on the same machine with as many threads, or lesson 00.
-
-    Args:
-        records: of any machines.
-        limits: from :func:`load_limits`.
-        measured: ceilings for a machine that has recorded none.
     """
     records = list(records)
     by_machine: dict[str, list[Ceilings]] = {}
@@ -85,7 +78,7 @@ def shares(
     for record in records:
         there = by_machine[record.environment.machine]
         alike = [each for each in there if each.environment.torch_threads == record.environment.torch_threads]
-        here = next(iter([*_ceilings(record), *alike, *there]), measured)
+        here = next(iter([*_ceilings(record), *alike, *there]), None)
         entries = limits.get(record.lesson, LessonLimits()).experiments
         for name in record.experiments:
             rows += _rows(record, name, entries.get(name), here)
@@ -101,6 +94,7 @@ def _rows(record: LessonRecord, name: str, held: HeldAgainst | None, here: Ceili
     is_elsewhere = held is not None and held.host and environment.device_kind != "cpu"
     for point, comparison, measurement in record.result(name).measurements():
         candidates, threads = [], environment.torch_threads
+        over, value = point or (None, None)
         if comparison is not None and comparison.ceiling is not None:
             candidates = [comparison.ceiling]
         elif held is not None and here is not None and not is_elsewhere:
@@ -113,20 +107,9 @@ def _rows(record: LessonRecord, name: str, held: HeldAgainst | None, here: Ceili
             if rate is None:
                 continue
             ceiling = next((each for each in candidates if each.unit == unit), None)
-            yield Share(
-                environment=environment,
-                lesson=record.lesson,
-                experiment=name,
-                over=point[0] if point else None,
-                value=point[1] if point else None,
-                case=measurement.label,
-                rate=rate,
-                unit=unit,
-                ceiling=None if ceiling is None else ceiling.name,
-                ceiling_value=None if ceiling is None else ceiling.value,
-                ceiling_threads=None if ceiling is None else threads,
-                launch_bound=measurement.launch_bound,
-            )
+            held_to = (None, None, None) if ceiling is None else (ceiling.name, ceiling.value, threads)
+            what = (environment, record.lesson, name, over, value, measurement.label, rate, unit)
+            yield Share(*what, *held_to, measurement.launch_bound)
 
 
 def faults(lessons: Iterable[LessonFile], rows: Sequence[Share]) -> list[str]:

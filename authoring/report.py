@@ -9,7 +9,9 @@ from pathlib import Path
 import jinja2
 
 from authoring import claims
-from authoring.claims import Claim, ClaimError, MachineJudgement
+from authoring.claims import Claim, MachineJudgement
+from authoring.evidence import EvidenceError
+from authoring.lesson_files import LessonFileError
 from course_utils.commands import report
 from course_utils.records import store
 from course_utils.records.store import RecordError
@@ -18,14 +20,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def judged_here() -> list[tuple[Claim, MachineJudgement]]:
-    """The claims that records of one's own decide, each with what follows from them alone.
-
-    Those that need a call to be run are left to the ledger's page.
-
-    Raises:
-        ClaimError: if the ledger is damaged.
-        RecordError: if a record is.
-    """
+    """The claims that records of one's own decide without a call to be run, each with what follows from them alone."""
     ledger = [claim for claim in claims.load_claims() if claim.experiments and not claim.calls]
     return [
         (claim, machine)
@@ -44,17 +39,13 @@ def claims_section() -> list[report.Section]:
     template = environment.get_template("claims_in_report.html.j2")
     try:
         judged = judged_here()
-    except (ClaimError, RecordError) as error:
+    except (EvidenceError, LessonFileError, RecordError) as error:
         return [report.Section(title, template.render(problem=str(error), judged=[]))]
     return [report.Section(title, template.render(problem="", judged=judged))] if judged else []
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the report.
-
-    Returns:
-        The exit status: 0, or 1 if it cannot be written.
-    """
+    """Write the report."""
     parser = argparse.ArgumentParser(prog="make report", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
     try:

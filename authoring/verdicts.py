@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 # What a rule may give. "documented" rests on a cited source, and "open" is what remains when no rule holds.
 RuledWord = Literal["confirmed", "depends", "refuted", "outdated API"]
@@ -16,19 +15,12 @@ DOCUMENTED_OTHERWISE = "documented otherwise"
 _WEAKEST_FIRST = ("refuted", "outdated API", "depends", "documented", "open", "confirmed")
 
 
-@dataclass(frozen=True)
-class Wording:
-    """How readers see a verdict.
+class Wording(NamedTuple):
+    """How readers see a verdict."""
 
-    Attributes:
-        sign: stands beside the word, so that nobody has to tell colours apart.
-        meaning: a sentence.
-        in_few_words: the meaning where a line has no room for more.
-    """
-
-    sign: str
+    sign: str  # stands beside the word, so that nobody has to tell colours apart
     meaning: str
-    in_few_words: str
+    in_few_words: str  # where a line has no room for the sentence
 
 
 WORDINGS = {

@@ -11,7 +11,6 @@ from typing import Any
 
 from course_utils.records import store
 from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.curves import Curve, Curves
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.rank_results import RankReport, RankResults
@@ -61,33 +60,23 @@ def _samples(middle_s: float, seed: str) -> tuple[float, ...]:
     return tuple(middle_s * drawn.uniform(0.999, 1.001) for _ in range(ROUNDS))
 
 
-def comparison(name: str, times_s: Mapping[str, float], **options: Any) -> Comparison:
-    """A comparison whose cases take these seconds, the first the baseline; ``peaks`` gives bytes by label."""
-    peaks = options.pop("peaks", {})
+def comparison(name: str, times_s: Mapping[str, float]) -> Comparison:
+    """A comparison whose cases take these seconds, the first the baseline."""
     first = next(iter(times_s))
-    cases = (
-        Measurement(label, _samples(time_s, label), peak_allocated_bytes=peaks.get(label))
-        for label, time_s in times_s.items()
-    )
+    cases = tuple(Measurement(label, _samples(time_s, label)) for label, time_s in times_s.items())
     control = Measurement(f"{first} again", _samples(times_s[first], "again"))
-    return Comparison(tuple(cases), control, GPU, name=name, planned_rounds=ROUNDS, **options)
+    return Comparison(cases, control, GPU, name=name, planned_rounds=ROUNDS)
 
 
-def sweep(name: str, values: Sequence[Any], times_s: Callable[[Any], Mapping[str, float]], **options: Any) -> Sweep:
+def sweep(name: str, values: Sequence[Any], times_s: Callable[[Any], Mapping[str, float]]) -> Sweep:
     """A sweep whose cases take ``times_s(value)`` seconds."""
-    points = tuple(SweepPoint(value, comparison(name, times_s(value), **options)) for value in values)
+    points = tuple(SweepPoint(value, comparison(name, times_s(value))) for value in values)
     return Sweep("value", points, GPU, name=name)
 
 
 def table(name: str, rows: Sequence[Mapping[str, Any]], units: Mapping[str, str] | None = None) -> Table:
     """A table of these rows."""
     return Table(tuple(rows[0]), tuple(tuple(row.values()) for row in rows), GPU, units=units or {}, name=name)
-
-
-def curves(name: str, lines: Mapping[str, Sequence[float]]) -> Curves:
-    """Curves with these heights at 1, 2, 3..."""
-    drawn = tuple(Curve(label, tuple(range(1, len(y) + 1)), tuple(y)) for label, y in lines.items())
-    return Curves(drawn, x_label="step", y_label="reserved (MiB)", environment=GPU, name=name)
 
 
 def ranks(name: str, key: str, times_s: Mapping[str, float]) -> RankResults:
@@ -106,11 +95,7 @@ def ranks(name: str, key: str, times_s: Mapping[str, float]) -> RankResults:
 
 
 def write(root: Path, environment: Environment, results: Iterable[Any]) -> Path:
-    """Write results as the reference records of a machine, with the parameters that the notebooks have now.
-
-    Returns:
-        The root.
-    """
+    """Write results as the reference records of a machine, with the parameters that the notebooks have now."""
     by_lesson: dict[str, dict[str, store.Experiment]] = {}
     for result in results:
         lesson = result.name.partition("/")[0]
@@ -126,11 +111,7 @@ def write(root: Path, environment: Environment, results: Iterable[Any]) -> Path:
 
 
 def committed(lesson: str, root: Path, edit: Callable[[dict[str, Any]], None] | None = None) -> Path:
-    """Copy every machine's committed record of a lesson, after ``edit`` has changed its experiments' data.
-
-    Returns:
-        The root.
-    """
+    """Copy every machine's committed record of a lesson, after ``edit`` has changed its experiments' data."""
     for path in store.reference_root().glob(f"*/{lesson}.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
         if edit is not None:
@@ -151,17 +132,13 @@ def edit_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 # Edits of a record's data
 
 
-def set_cells(name: str, column: str, value: Any, rows: str = "") -> Callable[[dict[str, Any]], None]:
-    """Put a value into a column of a table: into all rows whose name contains ``rows``; ``value`` may be a function."""
+def set_cells(name: str, column: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Put a value into a column of a table; it may be a function of the row."""
 
     def edit(data: dict[str, Any]) -> None:
-        index = data[name]["columns"].index(column)
-        changed = 0
+        columns = data[name]["columns"]
         for row in data[name]["rows"]:
-            if rows in str(row[0]):
-                row[index] = value(dict(zip(data[name]["columns"], row, strict=True))) if callable(value) else value
-                changed += 1
-        assert changed, f"{name} has no row {rows!r}"
+            row[columns.index(column)] = value(dict(zip(columns, row, strict=True))) if callable(value) else value
 
     return edit
 
@@ -172,21 +149,10 @@ def scale(name: str, label: str, factor: float) -> Callable[[dict[str, Any]], No
     def edit(data: dict[str, Any]) -> None:
         if name not in data:
             return  # the other machine has not recorded it
-        found = [point["comparison"] for point in data[name]["points"]] if "points" in data[name] else [data[name]]
-        for one in found:
-            base = one["cases"][0]["elapsed_s"]
-            case = next(case for case in one["cases"] if case["label"] == label)
-            case["elapsed_s"] = [factor * each for each in base]
-            one["control"]["elapsed_s"] = list(base)
-
-    return edit
-
-
-def both(*edits: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
-    """Several edits, one after the other."""
-
-    def edit(data: dict[str, Any]) -> None:
-        for one in edits:
-            one(data)
+        for point in data[name]["points"]:
+            cases = {case["label"]: case for case in point["comparison"]["cases"]}
+            base = next(iter(cases.values()))["elapsed_s"]
+            cases[label]["elapsed_s"] = [factor * each for each in base]
+            point["comparison"]["control"]["elapsed_s"] = list(base)
 
     return edit

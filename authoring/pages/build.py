@@ -7,6 +7,7 @@ page, the table of contents, parts of README.md) is only checked here; ``make re
 from __future__ import annotations
 
 import argparse
+import filecmp
 import os
 import shutil
 import subprocess
@@ -16,33 +17,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from authoring import claims, figures_in_text
-from authoring.claims import ClaimError, Judgement
+from authoring.claims import Judgement
 from authoring.course_texts import text_files
 from authoring.evidence import EvidenceError
 from authoring.lesson_files import LessonFile, LessonFileError, load_lessons
 from authoring.pages import instructors
 from authoring.pages.claims_page import PAGE, claims_page, summary
 from authoring.pages.generated import BOOK, ROOT, BookError, write
-from authoring.pages.landing import headline, svg
 from authoring.pages.lesson_list import TOC, table_of_contents
 from authoring.pages.limits_page import limits_page
 from authoring.pages.readme import table_with_findings
-from authoring.pages.status_page import status_page
 from authoring.pages.stored_outputs import stale_notebooks
 from course_utils.records import store
 from course_utils.records.lessons import LessonError, experiments, find_lessons, needs
 
 GENERATED = BOOK / "_generated"
-_PROBLEMS = (ClaimError, EvidenceError, LessonError, LessonFileError, store.RecordError)
+PROBLEMS = (BookError, EvidenceError, LessonError, LessonFileError, store.RecordError)
 
 
 def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> None:
-    """Stop where the book would show what the records do not bear out.
-
-    Raises:
-        BookError: if a record that a page needs is gone, a stated verdict does not follow from the records, a figure in
-            a text is not the recorded one, or a page was made from other records.
-    """
+    """Raise where the book would show what the records do not bear out."""
     records = [store.load_lesson(path) for path in store.reference_root().glob("*/*.json")]
     recorded = {name for record in records for name in record.experiments}
     for lesson in find_lessons():
@@ -64,42 +58,30 @@ def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> Non
 
 
 def generate(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> None:
-    """Write the generated pages that are not committed: the status page, and what other pages include."""
-    example, figure = headline(lessons)
-    write(BOOK / "status.md", status_page(lessons, judgements))
+    """Write the generated pages that are not committed, and what other pages include."""
     limits, figures = limits_page(lessons)
     write(BOOK / "limits.md", limits)
-    if figure is not None:
-        figures = {"headline.svg": figure, **figures}
-    for name, drawn in figures.items():
-        write(GENERATED / name, svg(drawn))
+    for name, figure in figures.items():
+        write(GENERATED / name, figure._repr_png_())
     write(GENERATED / "lessons.md", table_with_findings(lessons, judgements, "../notebooks", "claims.md"))
     write(GENERATED / "claims.md", summary(judgements))
-    write(GENERATED / "headline.md", example)
     for name, text in instructors.generated().items():
         write(GENERATED / name, text)
 
 
 def build(output: Path, fresh: bool = False) -> Path:
-    """Build the book below ``output/_build``, and return the page to open.
-
-    Raises:
-        BookError: if anything is missing, or if Jupyter Book warns.
-    """
+    """Build the book below ``output/_build``, and return the page to open."""
     html = output / "_build" / "html"
-    try:
-        lessons = load_lessons()
-        if TOC.read_text(encoding="utf-8") != table_of_contents(lessons):
-            raise BookError("book/_toc.yml is out of date: run `make refresh` and commit it")
-        judgements = claims.judge_all(lessons)
-        check(lessons, judgements)
-        generate(lessons, judgements)
-        if fresh or _is_outdated(html, lessons):
-            shutil.rmtree(output / "_build", ignore_errors=True)
-        _run_jupyter_book(output)
-        instructors.add_slides(html)
-    except _PROBLEMS as error:
-        raise BookError(str(error)) from error
+    lessons = load_lessons()
+    if TOC.read_text(encoding="utf-8") != table_of_contents(lessons):
+        raise BookError("book/_toc.yml is out of date: run `make refresh` and commit it")
+    judgements = claims.judge_all(lessons)
+    check(lessons, judgements)
+    generate(lessons, judgements)
+    if fresh or _is_outdated(html, lessons):
+        shutil.rmtree(output / "_build", ignore_errors=True)
+    _run_jupyter_book(output)
+    instructors.add_slides(html)
     for source_map in html.rglob("*.map"):
         # Only the authors of the theme debug its scripts, and the maps are 40% of a small book.
         source_map.unlink()
@@ -111,11 +93,8 @@ def _is_outdated(html: Path, lessons: Sequence[LessonFile]) -> bool:
     built = {lesson.stem for lesson in lessons if lesson.built}
     if any(page.stem not in built for page in (html / "notebooks").glob("*.html")):
         return True
-    assets = [path for path in (BOOK / "_static").iterdir() if path.suffix in (".css", ".js")]
-    copies = [html / "_static" / path.name for path in assets]
-    return html.exists() and any(
-        not copy.exists() or copy.read_bytes() != path.read_bytes() for path, copy in zip(assets, copies, strict=True)
-    )
+    assets = [path.name for path in (BOOK / "_static").iterdir() if path.suffix in (".css", ".js")]
+    return html.exists() and any(filecmp.cmpfiles(BOOK / "_static", html / "_static", assets, shallow=False)[1:])
 
 
 def _run_jupyter_book(output: Path) -> None:
@@ -134,7 +113,7 @@ def _run_jupyter_book(output: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, and return the exit status."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m authoring.pages.build", description="Build the book from the notebooks and the records."
     )
@@ -144,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.perf_counter()
     try:
         page = build(options.output.resolve(), options.fresh)
-    except BookError as error:
+    except PROBLEMS as error:
         print(f"book: {error}", file=sys.stderr)
         return 1
     size = sum(path.stat().st_size for path in page.parent.rglob("*") if path.is_file())

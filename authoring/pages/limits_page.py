@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from authoring import limits
 from authoring.lesson_files import LessonFile, LessonLimits
 from authoring.limits import Share
 from authoring.pages.generated import markdown_table, page
-from authoring.pages.status_page import records_below
 from course_utils.records import store
-from course_utils.records.kinds.ceilings import Ceilings
 from course_utils.records.kinds.environment import Environment
 from course_utils.show.canvas import ResultFigure, label_right, name_rows, row_in, styled, titled_figure, wrapped
 from course_utils.show.formats import format_percent, format_rate
 
 _DEVICES = {"cuda": "a CUDA GPU", "mps": "an Apple GPU", "cpu": "a CPU"}
+_SHARES_HEADER = ("Experiment", "Case", "Rate", "Share of its ceiling")
 _NOT_YET = "Nobody has written down the reason yet."
 # Figure: a row for each point, and how far the axis goes; what lies beyond is drawn at its end.
 _ROW_IN, _FARTHEST = 0.3, 1.25
 
 
-@dataclass(frozen=True)
-class MachineLimits:
-    """What the page shows of one machine: its ceilings, and its shares as a figure in a file of this name."""
-
-    name: str
-    file: str
-    ceilings: Ceilings | None
-    figure: ResultFigure | None
-
-
 def limits_page(lessons: Sequence[LessonFile]) -> tuple[str, dict[str, ResultFigure]]:
     """How near the limits, as Markdown, and its figures by the file names that it expects in ``_generated``."""
-    records = records_below(store.reference_root())
+    records = [store.load_lesson(path) for path in sorted(store.reference_root().glob("*/*.json"))]
     number = {lesson.slug: lesson.number for lesson in lessons}
     # GPUs first, and on each machine the lessons in their order.
-    records.sort(key=lambda record: (_device_and_machine(record.environment), number[record.lesson]))
+    records.sort(key=lambda record: (*_device_and_machine(record.environment), number[record.lesson]))
     shares = limits.shares(records, limits.load_limits(lessons))
     of_machines = itertools.groupby(records, key=lambda record: record.environment.machine)
     machines = [_machine(list(own), shares, number) for _, own in of_machines]
@@ -51,12 +40,12 @@ def limits_page(lessons: Sequence[LessonFile]) -> tuple[str, dict[str, ResultFig
         not_yet=_NOT_YET,
         by_machine=_by_machine,
         caption=lambda environment: f"{environment.caption}{_threads(environment)}",
-        ceilings_table=_ceilings_table,
-        table=_shares_table,
+        ceilings_table=lambda ceilings: markdown_table(["Limit", "Value"], ([e.name, e.in_words()] for e in ceilings)),
+        table=lambda rows: markdown_table(_SHARES_HEADER, map(_cells, _shown(rows))),
         held_against=_held_against,
         reasons=_reasons,
     )
-    return text, {machine.file: machine.figure for machine in machines if machine.figure is not None}
+    return text, {machine["file"]: machine["figure"] for machine in machines if machine["figure"]}
 
 
 def _device_and_machine(environment: Environment) -> tuple[bool, str]:
@@ -69,16 +58,17 @@ def _by_machine(rows: Iterable[Share]) -> list[list[Share]]:
 
 def _machine(
     records: Sequence[store.LessonRecord], shares: Iterable[Share], number: Mapping[str, int]
-) -> MachineLimits:
+) -> dict[str, Any]:
+    """What the page shows of one machine: its ceilings, and its shares as a figure in a file of this name."""
     environment = records[0].environment
     holding = [record for record in records if limits.CEILINGS in record.experiments]
     shown = _shown(row for row in shares if row.environment.machine == environment.machine and row.share is not None)
-    return MachineLimits(
-        _name(environment),
-        f"limits-{environment.machine}.svg",
-        holding[0].result(limits.CEILINGS) if holding else None,
-        shares_figure(shown, number) if shown else None,
-    )
+    return {
+        "name": _name(environment),
+        "file": f"limits-{environment.machine}.png",
+        "ceilings": holding[0].result(limits.CEILINGS) if holding else None,
+        "figure": shares_figure(shown, number) if shown else None,
+    }
 
 
 def _name(environment: Environment) -> str:
@@ -94,10 +84,6 @@ def _count(threads: int) -> str:
     return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
-def _ceilings_table(ceilings: Ceilings) -> str:
-    return markdown_table(["Limit", "Value"], [[entry.name, entry.in_words()] for entry in ceilings])
-
-
 def _shown(rows: Iterable[Share]) -> list[Share]:
     """Of a sweep over sizes the last point alone; of one over kinds of work all."""
     shown: list[Share] = []
@@ -106,10 +92,6 @@ def _shown(rows: Iterable[Share]) -> list[Share]:
         last = points[-1].value
         shown += [row for row in points if row.value == last or not isinstance(last, int | float)]
     return shown
-
-
-def _shares_table(rows: Sequence[Share]) -> str:
-    return markdown_table(["Experiment", "Case", "Rate", "Share of its ceiling"], map(_cells, _shown(rows)))
 
 
 def _reasons(rows: Sequence[Share], held: LessonLimits) -> Iterator[tuple[str, dict[str, list[str]]]]:
@@ -141,19 +123,16 @@ def _short(experiment: str) -> str:
     return experiment.partition("/")[2].replace("_", " ")
 
 
-def _point(row: Share) -> str:
-    return _short(row.experiment) if row.over is None else f"{_short(row.experiment)}, {row.over} {_value(row)}"
-
-
 def _value(row: Share) -> str:
     return f"{row.value:,}" if isinstance(row.value, int) else str(row.value)
 
 
 def _cells(row: Share) -> list[str]:
+    point = _short(row.experiment) if row.over is None else f"{_short(row.experiment)}, {row.over} {_value(row)}"
     share = "no ceiling here" if row.share is None else f"{format_percent(row.share)} of {row.ceiling}"
     share += ", launch-bound" if row.launch_bound else ""
     # A rate and its unit stay on one line.
-    return [_point(row), row.case, format_rate(row.rate, row.unit).replace(" ", "\N{NO-BREAK SPACE}"), share]
+    return [point, row.case, format_rate(row.rate, row.unit).replace(" ", "\N{NO-BREAK SPACE}"), share]
 
 
 @styled

@@ -14,17 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from authoring import figures_in_text, normal_form
-from authoring.claims import ClaimError, judge_all
+from authoring.claims import judge_all
 from authoring.course_texts import text_files
-from authoring.evidence import EvidenceError
-from authoring.lesson_files import LessonFile, LessonFileError, load_lessons
+from authoring.lesson_files import LessonFile, load_lessons
+from authoring.pages.build import PROBLEMS
 from authoring.pages.claims_page import PAGE, claims_page
-from authoring.pages.generated import ROOT, BookError, write
+from authoring.pages.generated import ROOT, write
 from authoring.pages.lesson_list import TOC, table_of_contents
 from authoring.pages.readme import PICTURE, README, picture, readme
 from authoring.pages.stored_outputs import STAMPS, stale_notebooks, stamp
-from course_utils.records import store
-from course_utils.records.lessons import LessonError
 
 CELL_TIMEOUT_S = 300
 
@@ -42,19 +40,15 @@ def expected_pages(lessons: Sequence[LessonFile]) -> dict[Path, str]:
 def stale(lessons: Sequence[LessonFile]) -> list[str]:
     """What is committed and out of date, in words; quick, since no notebook is run."""
     out_of_date = [f"the stored outputs of notebooks/{lesson.stem}.ipynb" for lesson in stale_notebooks(lessons)]
-    out_of_date += [_shown(path) for path, text in expected_pages(lessons).items() if not _holds(path, text)]
+    pages = expected_pages(lessons).items()
+    out_of_date += [_shown(path) for path, text in pages if path.read_text(encoding="utf-8") != text]
     if not _is_committed(picture()):
         out_of_date.append(_shown(PICTURE))
     return out_of_date + figures_in_text.check(text_files(ROOT))
 
 
 def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
-    """Bring everything up to date.
-
-    Returns:
-        What changed, and which figures in texts could not be filled. A stop in between loses nothing: the same call
-        goes on from there.
-    """
+    """Bring everything up to date, and return what changed, and which figures in texts could not be filled."""
     changed = []
     for lesson in stale_notebooks(lessons):
         print(f"running {lesson.stem}: its records have changed", flush=True)
@@ -72,16 +66,10 @@ def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(map(_shown, changed))), faults
 
 
-def _holds(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == text
-
-
 def _is_committed(drawn: bytes) -> bool:
     """Whether README's picture shows this: its bytes may differ from one version of zlib to the next."""
     from PIL import Image, ImageChops
 
-    if not PICTURE.is_file():
-        return False
     now, committed = (Image.open(source).convert("RGB") for source in (io.BytesIO(drawn), PICTURE))
     return now.size == committed.size and ImageChops.difference(now, committed).getbbox() is None
 
@@ -91,8 +79,7 @@ def _shown(path: Path) -> str:
 
 
 def _check(lessons: Sequence[LessonFile]) -> int:
-    out_of_date = stale(lessons)
-    if out_of_date:
+    if out_of_date := stale(lessons):
         print("\n  ".join(["Out of date; run `make refresh` and commit what changes:", *out_of_date]), file=sys.stderr)
         return 1
     print("Everything follows from the records as they are.")
@@ -116,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return _check(load_lessons()) if options.check else _write(load_lessons())
-    except (BookError, ClaimError, EvidenceError, LessonError, LessonFileError, store.RecordError) as error:
+    except PROBLEMS as error:
         print(f"refresh: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

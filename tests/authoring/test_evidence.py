@@ -7,12 +7,8 @@ from pathlib import Path
 import pytest
 
 from authoring import evidence
-from authoring.evidence import EvidenceError, NotRecordedError, Quantity, evaluate, experiments_in, in_words
-from course_utils.records import store
-from course_utils.records.kinds import RESULT_TYPES
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.measurement import Measurement
-from tests.made_up_records import GPU, XEON, edit_record
+from authoring.evidence import EvidenceError, NotRecordedError, evaluate, experiments_in, in_words
+from tests.made_up_records import XEON, edit_record
 
 # What an expression reads
 
@@ -27,9 +23,7 @@ def test_experiments_are_named_with_their_slash():
     ("text", "message"),
     [
         ("2 +", "cannot be read"),
-        ('"open', "cannot be read"),
         ("open(1)", "names 'open'"),
-        ("measuring", "names 'measuring'"),
         ('torch_compile/mlp["compiled"].verdict == "FASTR"', "'FASTR'"),
         ('torch_compile/mlp["compiled"].verdict in ("SAME", "SLOW")', "'SLOW'"),
     ],
@@ -46,10 +40,8 @@ def test_what_is_no_expression_is_refused(text: str, message: str):
         ("torch_compile/mlp.verdct", "'Comparison'.* no .*'verdct'"),
         ('caching_allocator/cap["default"]["retris"]', "there is no 'retris'.*retries"),
         ('caching_allocator/cap["nobody"]', "no row 'nobody'.*default"),
-        ("caching_allocator/cap.rows[99]", "no item 99"),
         ("1 / (2 - 2)", "division"),
         ('quantity(1, "stones")', "no unit 'stones'"),
-        ('1 + "a"', "unsupported"),
         ("torch_compile/mpl", "did you mean 'torch_compile/mlp'"),
         ("torch_compil/mlp", "no lesson 'torch_compil'"),
     ],
@@ -58,9 +50,6 @@ def test_an_error_says_what_there_is(text: str, message: str):
     with pytest.raises(EvidenceError, match=message) as error:
         evaluate(text, XEON)
     assert not isinstance(error.value, NotRecordedError)
-
-
-def test_a_machine_without_records_is_an_error():
     with pytest.raises(EvidenceError, match=f"no machine 'mine'.*{XEON}"):
         evaluate("torch_compile/mlp.rounds", "mine")
 
@@ -96,97 +85,30 @@ def test_other_parameters_count_as_not_recorded_and_changed_code_gives_the_value
     assert "torch_compile/modes" in notice
 
 
-def test_a_record_that_changes_is_read_again(records: Path):
-    text = 'caching_allocator/cap["default"]["retries"]'
-    before = evaluate(text, XEON, records)
-
-    def one_more(experiments: dict) -> None:
-        table = experiments["caching_allocator/cap"]["data"]
-        table["rows"][0][table["columns"].index("retries")] += 1
-
-    edit_record(records / XEON / "caching_allocator.json", one_more)
-    assert evaluate(text, XEON, records) == before + 1
-
-
-def test_environment_is_that_of_the_newest_record(records: Path):
-    path = records / XEON / "measuring.json"
-    text = path.read_text(encoding="utf-8").replace('"recorded_at":"20', '"recorded_at":"29')
-    path.write_text(text.replace('"torch":"', '"torch":"9.'), encoding="utf-8")
-    both = "measuring/known_answers.rounds + torch_compile/mlp.rounds"
-    assert evidence.environment_of(both, XEON, records).torch.startswith("9.")
-    assert not evidence.environment_of("torch_compile/mlp.rounds", XEON, records).torch.startswith("9.")
-
-
 # Values
-
-
-def test_every_recorded_result_can_be_read():
-    kinds = set()
-    for machine in store.machines(store.reference_root()):
-        for path in (store.reference_root() / machine).glob("*.json"):
-            for name, experiment in store.load_lesson(path).experiments.items():
-                try:
-                    result = evaluate(name, machine)
-                except NotRecordedError:
-                    continue
-                kinds.add(experiment.kind)
-                assert isinstance(result, RESULT_TYPES[experiment.kind])
-                assert result.to_record() == store.load_lesson(path).result(name).to_record()
-    assert kinds >= {"comparison", "sweep", "table", "curves", "memory_trace", "rank_results"}
 
 
 @pytest.mark.parametrize(
     ("text", "unit"),
     [
         ('caching_allocator/cap["default"]["peak reserved"]', "bytes"),
-        ('[row["peak reserved"] for row in caching_allocator/cap][0]', "bytes"),
         ('sum(row["peak reserved"] for row in caching_allocator/cap)', "bytes"),
         ('fsdp/peak["DDP"]["peak"] - fsdp/peak["FSDP"]["peak"]', "bytes"),
         ('2 * -fsdp/peak["DDP"]["peak"] / 3', "bytes"),
-        ('max(fsdp/peak["DDP"]["peak"], fsdp/peak["FSDP"]["peak"])', "bytes"),
         ('fsdp/peak["DDP"]["peak"] / fsdp/peak["FSDP"]["peak"]', "ratio"),
         ('quantity(1 - fsdp/peak["FSDP"]["peak"] / fsdp/peak["DDP"]["peak"], "percent")', "percent"),
         ("memory_snapshots/step.peak_bytes", "bytes"),
         ('torch_compile/mlp["compiled"].median_s', "s"),
         ('torch_compile/mlp["compiled"].ratio', "ratio"),
-        ('torch_compile/mlp["compiled"].interval.low', "ratio"),
         ('torch_compile/mlp["compiled"].measurement.interval_s.low', "s"),
         ('measuring/ceilings["copy"].value', "B/s"),
         ('caching_allocator/cap["default"]["retries"]', None),
         ('fsdp/peak["DDP"]["peak"] + torch_compile/mlp["compiled"].median_s', None),
         ('fsdp/peak["DDP"]["peak"] * fsdp/peak["DDP"]["peak"]', None),
-        ('fsdp/peak["DDP"]["during"]', None),
     ],
 )
 def test_numbers_carry_their_unit(text: str, unit: str | None):
     assert getattr(evaluate(text, XEON), "unit", None) == unit
-
-
-def test_a_quantity_is_a_number():
-    one = Quantity(1024, "bytes")
-    assert one == 1024
-    assert one > 1000
-    assert repr(one) == in_words(one) == "1.00 KiB"
-    assert sum([one, one]) == 2048
-
-
-def test_a_tally_counts_verdicts_and_the_most_frequent_comes_first():
-    assert evaluate('tally(["UNCLEAR", "SAME", "SAME"])', None) == "same in 2 of 3, unclear in 1"
-    assert evaluate("tally([])", None) == "none"
-    cases = "case.verdict for point in flash_attention/forward for case in point.comparison"
-    assert f" of {evaluate(f'len([{cases}])', XEON)}" in evaluate(f"tally({cases})", XEON)
-
-
-@pytest.mark.parametrize(
-    ("factors", "reason"),
-    [((2.0,) * 5, "too few rounds"), (tuple(1 + 0.01 * number for number in range(64)), "the machine drifted")],
-)
-def test_what_has_no_interval_says_why(factors, reason):
-    rounds = len(factors)
-    baseline, again = Measurement("one", (1.0,) * rounds), Measurement("again", (1.0,) * rounds)
-    made = Comparison((baseline, Measurement("two", factors)), again, GPU, planned_rounds=rounds)
-    assert not made["two"].decision_interval.bounded
-    assert in_words(made["two"]) == f"unclear (no interval: {reason})"
 
 
 def test_in_words_has_the_words_of_the_house():
@@ -204,20 +126,10 @@ def test_in_words_has_the_words_of_the_house():
     assert "FASTER" in {case.verdict for case in cases}
     assert in_words(workloads["pointwise chain"]["eager"]) == "the baseline"
     assert in_words([1, 2, 3]) == "1, 2 and 3"
+    assert evaluate('tally(["UNCLEAR", "SAME", "SAME"])', None) == "same in 2 of 3, unclear in 1"
     assert (in_words([]), in_words(False), in_words(None), in_words(0.25, "percent")) == ("none", "no", "–", "25%")
     measurement = evaluate('torch_compile/mlp["compiled"].measurement', XEON)
     assert " to " in in_words(measurement.interval_s, "s")
     assert "(95% interval" in in_words(measurement)
     with pytest.raises(EvidenceError, match="a whole Comparison"):
         in_words(evaluate("torch_compile/mlp", XEON))
-
-
-def test_the_words_of_a_case_are_those_of_its_samples(records: Path):
-    def halve(experiments: dict) -> None:
-        cases = experiments["torch_compile/mlp"]["data"]["cases"]
-        cases[1]["elapsed_s"] = [seconds / 2 for seconds in cases[0]["elapsed_s"]]
-
-    edit_record(records / XEON / "torch_compile.json", halve)
-    compiled = evaluate('torch_compile/mlp["compiled"]', XEON, records)
-    assert in_words(compiled) == "2.00 times as fast (95% interval 2.00 to 2.00)"
-    assert in_words(compiled, "times as long") == "0.500 times as long (95% interval 0.500 to 0.500)"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from authoring.lesson_files import LessonFile, load_lessons
+from authoring.lesson_files import load_lessons
 from authoring.pages import build, generated, refresh, stored_outputs
 from course_utils.records.notebook_files import dumped, read_notebook
 from tests.made_up_records import edit_record
@@ -65,19 +65,6 @@ def test_an_edited_record_makes_its_lesson_stale(records: Path, monkeypatch: pyt
     assert [lesson.slug for lesson in stored_outputs.stale_notebooks(LESSONS)] == ["pinned_memory"]
 
 
-def test_a_lesson_that_shows_another_ones_records_is_stale_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    lesson = LESSONS[17]
-    notebook = read_notebook(lesson.notebook)
-    shown = tmp_path / "17_ddp.ipynb"
-    monkeypatch.setattr(LessonFile, "notebook", property(lambda _: shown))
-    hashes = set()
-    for source in ('recorded("ddp/loss")', 'recorded("fsdp/loss")'):
-        notebook["cells"][-1] = {"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "id": "a"}
-        shown.write_text(dumped(notebook), encoding="utf-8")
-        hashes.add(stored_outputs.records_hash(lesson))
-    assert len(hashes) == 2
-
-
 # The commands, on a copy of the repository
 
 
@@ -109,7 +96,7 @@ def stale_notebook(folder: Path, source: str, output: str) -> Path:
     return notebook
 
 
-def test_refresh_mends_what_is_stale_runs_no_other_notebook_and_then_has_nothing_to_do(course_copy: Path):
+def test_refresh_mends_what_is_stale_and_runs_no_other_notebook(course_copy: Path):
     source = "from course_utils import recorded\n\nprint(recorded('measuring/training_step').kind)"
     notebook = stale_notebook(course_copy, source, "an outdated text")
     page = course_copy / "README.md"
@@ -129,8 +116,6 @@ def test_refresh_mends_what_is_stale_runs_no_other_notebook_and_then_has_nothing
     assert read_notebook(notebook)["cells"][1]["outputs"][0]["text"] == "sweep\n"
     assert "](elsewhere/" not in page.read_text(encoding="utf-8")
 
-    assert run(course_copy, "refresh").stdout == "Nothing had to change.\n"
-
 
 def test_a_notebook_that_fails_is_named_and_left_as_it_was(course_copy: Path):
     notebook = stale_notebook(course_copy, "1 / 0", "fine once")
@@ -145,9 +130,7 @@ def test_a_notebook_that_fails_is_named_and_left_as_it_was(course_copy: Path):
     ("arguments", "code", "runs"),
     [
         (["--reference"], 0, ["record", "refresh"]),
-        (["--reference"], 1, ["record", "refresh"]),
         (["--reference"], 130, ["record"]),
-        (["--reference", "--help"], 0, ["record"]),
         (["04"], 0, ["record"]),
     ],
 )
@@ -172,5 +155,5 @@ def test_what_stands_between_marks_is_replaced_and_nothing_else():
     filled = generated.fill(page, "a", "new \\1\n")
     assert filled == "before\n<!-- generated: a -->\n\nnew \\1\n\n<!-- /generated -->\nafter \\1\n"
     assert generated.fill(filled, "a", "new \\1\n") == filled
-    with pytest.raises(generated.BookError, match=r"<!-- generated: lessons -->"):
+    with pytest.raises(generated.BookError, match="<!-- generated: lessons -->"):
         generated.fill("no marks here", "lessons", "a table\n")

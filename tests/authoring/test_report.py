@@ -10,6 +10,7 @@ import pytest
 
 from authoring import claims
 from authoring import report as authoring_report
+from authoring.evidence import EvidenceError
 from course_utils.records import store
 
 
@@ -52,7 +53,7 @@ def test_a_damaged_ledger_is_said_and_without_records_nothing_is_judged(
     recorded_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def damaged() -> None:
-        raise claims.ClaimError("book/claims.yml is damaged")
+        raise EvidenceError("book/claims.yml is damaged")
 
     monkeypatch.setattr(claims, "load_claims", damaged)
     assert "book/claims.yml is damaged" in authoring_report.claims_section()[0].html

@@ -68,19 +68,15 @@ CITED = Passage(
     [
         "It takes 3\u00a0µs.",
         "It takes five minutes.",
-        "It reads 1,200 GB/s there.",
         "It is 1.62x faster.",
         "It is three times as fast.",
         "It needs half the memory.",
-        "It saves 40%.",
         "It is a tenfold gain.",
         "| pinned | 3 ms |",
-        "It takes 12 ms [3].",
         "It takes 12 ms, says [a page](https://example.org).",
         "The copy took `1.5 GiB`, and `x`.",
         "DDP halves the time.",
         "A speed-up of 1.8 was measured.",
-        "The loss goes from 4.2 to 2.1.",
         "It reads 1,200 samples per second.",
         "It takes 12 ms. Read more in [a page](https://example.org), 2024.",
     ],
@@ -98,11 +94,9 @@ def test_a_typed_measurement_is_seen(text: str):
         "Join two halves, half of them from 1 to 2, and do it three times.",
         "It takes 12 ms [2, 1].",
         "- A list. It takes 12 ms. Says who? [1]",
-        "| pinned | 3 ms | [1] |",
         "It takes 12 ms ([a report](https://example.org), 2024).",
         "### Exercise 1 · Find it · 10 min",
         "**Time** about 45 minutes.",
-        "Python 3.11 and version 2.13 serve 4 ranks.",
         "[12 ms](page.md#12-ms)",
     ],
 )
@@ -146,7 +140,6 @@ TWO_LINES = '**T9 · gives it back: refuted.** No.\n\n**T9 · "at once": open fo
     ("claim", "lines"),
     [
         (claim_with("refuted"), "- **T9 · gives memory\nback: refuted as it stands.** It does not."),
-        (claim_with("refuted"), "**T9 · gives: `empty_cache()`: refuted, on any machine.**"),
         (claim_with("documented", contradicted=True), "**T9 · gives memory back: documented otherwise.** No."),
         (claim_with("refuted", "refuted", "open"), TWO_LINES),
     ],
@@ -161,7 +154,6 @@ def test_a_verdict_line_as_the_ledger_has_it(tmp_path: Path, claim: Claim, lines
         (claim_with("refuted"), "**T9 · gives memory back: confirmed.** It does."),
         (claim_with("refuted"), "**T9 · gives memory back: refuted or open.** It does not."),
         (claim_with("refuted"), "**T7 · gives memory back: refuted.** It does not."),
-        (claim_with("refuted"), "It is what it is."),
         (claim_with("documented", contradicted=True), "**T9 · gives memory back: documented.** No."),
         (claim_with("refuted", "refuted", "open"), TWO_LINES.replace("open for GPUs", "confirmed")),
     ],
@@ -169,12 +161,6 @@ def test_a_verdict_line_as_the_ledger_has_it(tmp_path: Path, claim: Claim, lines
 def test_a_verdict_line_that_is_wrong_is_seen(tmp_path: Path, claim: Claim, lines: str):
     faults = text_checks.verdict_faults(lesson_with(tmp_path, lines), [claim])
     assert any(f"write **T9 · the claim in a few words: {claim.word}.**" in fault for fault in faults)
-
-
-def test_a_verdict_line_that_the_records_turned_is_seen(tmp_path: Path):
-    lesson = lesson_with(tmp_path, "**T9 · gives memory back: refuted.** It does not.")
-    (fault,) = text_checks.verdict_faults(lesson, [claim_with("refuted")], {"T9": "confirmed"})
-    assert "states ['refuted'] of T9, and the ledger has ['confirmed']" in fault
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests import browser
 pytest_plugins = ["tests.notebook_runs", "tests.start_order"]
 
 # Kernels and other child processes inherit it. COURSE_SIZE=full from outside is kept: a GPU machine may want that.
-os.environ.setdefault("COURSE_SIZE", "smoke")
+os.environ.setdefault("COURSE_SIZE", "test")
 # What Inductor has compiled once need not be compiled in the next run; a lesson that times it takes a cache of its own.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).with_name(".cache") / "inductor"))
 

@@ -36,7 +36,7 @@ limits: It times nothing.
 # What somebody writes; records, stored outputs and pages are made by commands.
 BY_HAND = {
     "notebooks/25_trial.ipynb",
-    *(f"course_utils/lessons/trial/{name}" for name in ("__init__.py", "checks.py", "wrong_answers.py")),
+    *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "wrong_answers.py", "drawings.py")),
     *(f"course_utils/lessons/trial/{name}" for name in ("lesson.yml", "hints.yml")),
 }
 MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json"}
@@ -62,7 +62,6 @@ def test_adding_a_lesson_edits_no_file_that_is_there_by_hand(course_copy: Path):
     before = files_of(course_copy)
     folder = course_copy / "course_utils/lessons/trial"
     shutil.copytree(course_copy / "course_utils/lessons/pinned_memory", folder)
-    (folder / "drawings.py").unlink()
     (folder / "lesson.yml").write_text(LESSON, encoding="utf-8")
     notebook = read_notebook(course_copy / "notebooks/04_pinned_memory.ipynb")
     title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# 25 · A trial"}

@@ -16,7 +16,7 @@ from course_utils.lessons.mixed_precision.number_formats import (
     number_formats,
     represent,
 )
-from tests.html_checks import content_of
+from tests.html_checks import Parsed, content_of
 
 DTYPES = {name: getattr(torch, layout.dtype) for name, layout in FORMATS.items() if layout.dtype}
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}

@@ -82,18 +82,6 @@ def test_more_segments_than_fit_are_counted() -> None:
     assert problems_of_texts(figure) == []
 
 
-@every_run
-@pytest.mark.parametrize("cap", [None, 95])
-def test_memory_is_drawn_so_that_it_can_be_read(options: str, cap: int | None) -> None:
-    run = run_of(options, cap)
-    figure = run.plot()
-    assert problems_of_texts(figure) == []
-    assert ("cannot be met" in figure.alt) == (run.out_of_memory is not None)
-    (panel,) = figure.axes
-    drawn = [list(line.get_ydata()) for line in panel.lines]
-    assert [0, *(size / MIB for size in run.reserved_bytes)] in drawn
-
-
 # The explorers; what a browser makes of them is in tests/show/test_viewer.py
 
 

@@ -57,7 +57,8 @@ class Table(Result):
         return tuple(row[0] for row in self.rows)
 
     def __getitem__(self, label: Any) -> dict[str, Any]:
-        return by_name(dict(zip(self.labels, self, strict=True)), label, f"row {label!r} in this table")
+        row = by_name(dict(zip(self.labels, self.rows, strict=True)), label, f"row {label!r} in this table")
+        return dict(zip(self.columns, row, strict=True))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)

@@ -1,1 +1,0 @@
-"""Lesson: on device tensors."""

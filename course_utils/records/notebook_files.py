@@ -6,8 +6,6 @@ import ast
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 NEEDS = {"cuda": "a CUDA GPU", "two-gpus": "two CUDA GPUs", "compiler": "a C++ compiler"}
 """What an experiment may need to run live, in words. The tag of its cell is ``needs-`` and the key."""
 
@@ -44,6 +42,8 @@ def parsed_notebook(content: bytes, file_name: str) -> dict[str, Any]:
     Raises:
         LessonError: if that is not JSON, or not a notebook of format 4.
     """
+    import nbformat  # it takes longer to load than all of the course, and measuring does without
+
     try:
         notebook = nbformat.v4.reads(content.decode("utf-8"))
     except (AttributeError, KeyError, TypeError):  # some other JSON
@@ -57,6 +57,8 @@ def parsed_notebook(content: bytes, file_name: str) -> dict[str, Any]:
 
 def dumped(notebook: dict[str, Any]) -> str:
     """Returns a notebook as text, exactly as JupyterLab saves it: keys sorted, indented by one space, lines split."""
+    import nbformat
+
     return nbformat.v4.writes(nbformat.from_dict(notebook)) + "\n"
 
 

@@ -206,11 +206,11 @@ def tidy(tmp_path: Path):
     return make
 
 
-def test_nbval_passes_a_sound_notebook_at_smoke_size(tidy):
+def test_nbval_passes_a_sound_notebook(tidy):
     folder = tidy(
         "import os, time",
         code("print(time.time())", "experiment"),
-        code("print(os.environ['COURSE_SIZE'])\n{'a': 1}", "stable"),
+        code("print(os.name)\n{'a': 1}", "stable"),
     )
     run = nbval(folder)
     assert run.returncode == 0, run.stdout

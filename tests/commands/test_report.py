@@ -14,10 +14,10 @@ import pytest
 from course_utils.commands import cli, report
 from course_utils.records import store
 from course_utils.records.kinds.ceilings import Ceiling, Ceilings
+from course_utils.records.kinds.curves import Curve, Curves
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from tests import made_up_records
-from tests.browser import chromium
 from tests.sandbox import Sandbox, sandbox
 from tests.sandbox import here as sandbox_here
 
@@ -38,7 +38,7 @@ def results(slower: float) -> list:
         Measurement("one loop", samples, environment=anywhere, name="alpha/one"),
         Ceilings((Ceiling("additions", "FLOP/s", 50_000, samples),), anywhere, name="alpha/limits"),
         made_up_records.table("alpha/kernels", [{"case": "mask", "kernel": "math", "peak": 2**20}], {"peak": "bytes"}),
-        made_up_records.curves("alpha/loss", {"fp32": (2.5, 1.25)}),
+        Curves((Curve("fp32", (1, 2), (2.5, 1.25)),), "step", "reserved (MiB)", anywhere, name="alpha/loss"),
         made_up_records.ranks("alpha/ranks", "steps", {"alone": 1e-3, "together": 2e-3}),
         made_up_records.table("alpha/words", [{"case": "mask", "kernel": "math"}]),
     ]
@@ -217,27 +217,27 @@ def test_a_page_that_cannot_be_written_is_one_clear_line(both, capsys, tmp_path)
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_a_browser_shows_both_machines_and_asks_for_nothing(both, mine, tmp_path, width, scheme):
+def test_a_browser_shows_both_machines_and_asks_for_nothing(chromium, both, mine, tmp_path, width, scheme):
     path = report.build(tmp_path / "report.html")
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        asked, errors = [], []
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(path.as_uri())
-        assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
-        assert errors == []
-        cells = page.locator("table.side").first.locator("tbody td")
-        first, second = (cells.nth(i).bounding_box() for i in range(2))
-        if width > 640:
-            assert first["y"] == second["y"]
-        else:
-            assert first["y"] < second["y"]
-            assert mine.machine in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 300")
-        light = sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))
-        assert (light > 600) == (scheme == "light")
+    page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    asked, errors = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(path.as_uri())
+    assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
+    assert errors == []
+    cells = page.locator("table.side").first.locator("tbody td")
+    first, second = (cells.nth(i).bounding_box() for i in range(2))
+    if width > 640:
+        assert first["y"] == second["y"]
+    else:
+        assert first["y"] < second["y"]
+        assert mine.machine in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 300")
+    light = sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))
+    assert (light > 600) == (scheme == "light")
+    page.close()
 
 
 # What others contribute

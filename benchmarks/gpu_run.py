@@ -70,7 +70,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PartOutcome:
     """``done``, ``failed``, ``timed out`` (its own limit), ``cut short`` (the run's time was up) or ``not run``."""
 
     state: str
@@ -125,7 +125,7 @@ def lessons_to_record(root: Path, here: Environment) -> list[str]:
 # One part
 
 
-def run_part(part: Part, log: Path, limit_s: float) -> Outcome:
+def run_part(part: Part, log: Path, limit_s: float) -> PartOutcome:
     """Run a part to its end or to its limit, with its output after that of earlier tries; nothing of it is left."""
     started = time.monotonic()
     with log.open("ab") as output:
@@ -143,12 +143,12 @@ def run_part(part: Part, log: Path, limit_s: float) -> Outcome:
         except subprocess.TimeoutExpired:
             end(process)
             state = "timed out" if limit_s >= part.limit_s else "cut short"
-            return Outcome(state, time.monotonic() - started)
+            return PartOutcome(state, time.monotonic() - started)
         except BaseException:
             end(process)
             raise
     # Status 5 is pytest's: a file has no test for this machine.
-    return Outcome("done" if status in (0, 5) else "failed", time.monotonic() - started)
+    return PartOutcome("done" if status in (0, 5) else "failed", time.monotonic() - started)
 
 
 def end(process: subprocess.Popen) -> None:
@@ -184,7 +184,7 @@ class Run:
         if earlier["dry_run"] != self.dry_run:
             held = "a dry run" if earlier["dry_run"] else "a real run"
             raise WrongUse(f"{self.output} holds {held}: choose another --output")
-        self.outcomes = {name: Outcome(**values) for name, values in earlier.get("parts", {}).items()}
+        self.outcomes = {name: PartOutcome(**values) for name, values in earlier.get("parts", {}).items()}
         self.waiting = sorted((part for part in self.parts if not self._is_done(part)), key=self._turn)
         (self.output / "parts").mkdir(parents=True, exist_ok=True)
         store.write_json(self.output / "environment.json", here.to_record())
@@ -199,7 +199,7 @@ class Run:
 
         That may happen again, and must not keep the rest from its turn.
         """
-        outcome = self.outcomes.get(part.name, Outcome("not run"))
+        outcome = self.outcomes.get(part.name, PartOutcome("not run"))
         return {"not run": 0, "done": 0, "cut short": 1}.get(outcome.state, 2)
 
     def run(self) -> int:
@@ -208,7 +208,7 @@ class Run:
         for number, part in enumerate(self.waiting, start=1):
             limit_s = min(part.limit_s, self.ends_at - time.monotonic() - RESERVE_S)
             if limit_s < min(LEAST_S, part.limit_s):
-                self.outcomes.setdefault(part.name, Outcome("not run"))
+                self.outcomes.setdefault(part.name, PartOutcome("not run"))
                 continue
             print(f"[{number}/{len(self.waiting)}] {part.name}, at most {limit_s:.0f} s", flush=True)
             log = self.output / "parts" / f"{part.name}.txt"
@@ -224,7 +224,7 @@ class Run:
                 print(*(f"    | {line}" for line in last), sep="\n", flush=True)
             self.keep()
         print(self.keep())
-        states = {self.outcomes.get(part.name, Outcome("done")).state for part in self.parts}
+        states = {self.outcomes.get(part.name, PartOutcome("done")).state for part in self.parts}
         if states & {"failed", "timed out"}:
             return FAILED
         if states & {"not run", "cut short"}:

@@ -112,7 +112,7 @@ def workloads(kind: str) -> dict[str, Workload]:
 
 
 @dataclass(frozen=True)
-class Question:
+class TimerTrial:
     """One trial. The Timer gets only the first few of each kind."""
 
     function: str
@@ -141,14 +141,14 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def questions(settings: dict[str, Any]) -> list[Question]:
+def questions(settings: dict[str, Any]) -> list[TimerTrial]:
     """All trials, mixed: each kind is spread evenly over the whole run."""
     counts = {1.0: settings["trials"], 2.0: settings["known_trials"]}
     placed = []
     for truth in (1.0, *TWIN_UNITS):
         count = counts.get(truth, settings["twin_trials"])
         for index, *place in itertools.product(range(count), settings["functions"], settings["conditions"]):
-            placed.append(((index + 0.5) / count, Question(*place, truth, index)))
+            placed.append(((index + 0.5) / count, TimerTrial(*place, truth, index)))
     placed.sort(key=lambda pair: pair[0])
     return [question for _, question in placed]
 
@@ -171,7 +171,7 @@ def busy_processes(count: int) -> Iterator[list[subprocess.Popen]]:
 # The judges
 
 
-def by_compare(workload: Workload, question: Question, budget_s: float) -> Trial:
+def by_compare(workload: Workload, question: TimerTrial, budget_s: float) -> Trial:
     """Ask ``compare``. Half a comparison is no trial: it ends in KeyboardInterrupt."""
     baseline, case = workload.sides(question.truth)
     comparison = compare({"baseline": baseline, "case": case}, budget_s=budget_s, seed=question.seed)
@@ -180,7 +180,7 @@ def by_compare(workload: Workload, question: Question, budget_s: float) -> Trial
     return Trial("compare", **vars(question), ratio=comparison["case"].ratio, verdict=str(comparison["case"].verdict))
 
 
-def by_timer(workload: Workload, question: Question, seconds: float) -> Trial:
+def by_timer(workload: Workload, question: TimerTrial, seconds: float) -> Trial:
     """Ask the usual way: the baseline's median, then the case's, each with half the time."""
     baseline, case = (_quartiles(side, seconds / 2) for side in workload.sides(question.truth))
     verdict, cautious = two_median_verdicts(baseline, case)
@@ -203,7 +203,7 @@ def two_median_verdicts(baseline: Sequence[float], case: Sequence[float]) -> tup
     return Verdict.SAME, Verdict.SAME
 
 
-def ask(workload: Workload, question: Question, settings: dict[str, Any]) -> list[Trial]:
+def ask(workload: Workload, question: TimerTrial, settings: dict[str, Any]) -> list[Trial]:
     """Put one question to both judges, in its condition."""
     with busy_processes(settings["burners"] if question.condition == "loaded" else 0):
         started = time.perf_counter()
@@ -239,7 +239,7 @@ def run(settings: dict[str, Any], path: Path) -> TimerQuality:
     torch.set_num_threads(settings["threads"])
     functions = workloads(device_kind())
     trials = list(earlier.trials) if earlier else []
-    done = {Question(t.function, t.condition, t.truth, t.index) for t in trials if t.method == "compare"}
+    done = {TimerTrial(t.function, t.condition, t.truth, t.index) for t in trials if t.method == "compare"}
     left = [question for question in questions(settings) if question not in done]
     print(f"{len(left)} trials to run, {len(done)} done.", flush=True)
     record = {

@@ -166,7 +166,7 @@ def _show_check(check: MachineCheck) -> None:
     print("What the lessons use")
     width = max(len(finding.name) for finding in check.findings)
     for finding in check.findings:
-        about = ". ".join(filter(None, (finding.found, finding.advice)))
+        about = ". ".join(filter(None, (finding.details, finding.advice)))
         print(_wrapped(f"  {finding.state:<7}  {finding.name:<{width}}  ", about, width + 13))
     print(f"\n{check.conclusion}")
 

@@ -44,12 +44,12 @@ _PACKAGES = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Facility:
     """One thing that lessons may need: it is ``ok``, ``missing`` (the course works, with less) or ``broken``."""
 
     name: str
     state: str
-    found: str = ""
+    details: str = ""
     advice: str = ""
 
 
@@ -58,7 +58,7 @@ class MachineCheck:
     """Everything that ``course check`` shows; without an environment torch does not start."""
 
     environment: Environment | None
-    findings: tuple[Finding, ...]
+    findings: tuple[Facility, ...]
     lessons: Mapping[str, str]
 
     @property
@@ -102,50 +102,50 @@ def look() -> MachineCheck:
     return MachineCheck(here, tuple(findings), dict(_lessons(here)))
 
 
-def _ask_torch() -> tuple[dict[str, Any] | None, Finding]:
+def _ask_torch() -> tuple[dict[str, Any] | None, Facility]:
     command = [sys.executable, "-c", _PROBE]
     child = subprocess.run(command, capture_output=True, text=True, env=recording.child_variables(), check=False)
     if child.returncode == 0:
         probe = json.loads(child.stdout.splitlines()[-1])
-        return probe, Finding("torch", "ok", f"{probe['environment']['torch']}, built for {probe['built_for']}")
+        return probe, Facility("torch", "ok", f"{probe['environment']['torch']}, built for {probe['built_for']}")
     failure = (child.stderr.strip() or f"it ends with status {child.returncode}").splitlines()[-1]
     advice = "Delete the folder .venv and run `make lab` to install it again."
-    return None, Finding("torch", "broken", failure, advice)
+    return None, Facility("torch", "broken", failure, advice)
 
 
-def _python() -> Finding:
+def _python() -> Facility:
     if (3, 11) <= sys.version_info[:2] <= (3, 13):
-        return Finding("Python", "ok", platform.python_version())
+        return Facility("Python", "ok", platform.python_version())
     advice = "The course runs on Python 3.11 to 3.13. Install one of them."
-    return Finding("Python", "broken", platform.python_version(), advice)
+    return Facility("Python", "broken", platform.python_version(), advice)
 
 
-def _package(name: str, purpose: str) -> Finding:
+def _package(name: str, purpose: str) -> Facility:
     try:
-        return Finding(name, "ok", importlib.metadata.version(name))
+        return Facility(name, "ok", importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, "broken", "not installed", f"{purpose} Run `make lab`: it installs what is missing.")
+        return Facility(name, "broken", "not installed", f"{purpose} Run `make lab`: it installs what is missing.")
 
 
-def _notebooks() -> Finding:
+def _notebooks() -> Facility:
     try:
         count = len(lessons.find_lessons())
     except lessons.LessonError as error:
-        return Finding("lessons", "broken", "none", str(error))
+        return Facility("lessons", "broken", "none", str(error))
     if not count:
-        return Finding("lessons", "broken", "none", "Work in a clone of the repository: it has a folder notebooks/.")
-    return Finding("lessons", "ok", str(count))
+        return Facility("lessons", "broken", "none", "Work in a clone of the repository: it has a folder notebooks/.")
+    return Facility("lessons", "ok", str(count))
 
 
-def _gpus(probe: Mapping[str, Any] | None) -> tuple[Finding, Finding]:
+def _gpus(probe: Mapping[str, Any] | None) -> tuple[Facility, Facility]:
     """The first GPU, and the second."""
-    second = Finding("second GPU", "missing", "", "Lessons on several GPUs run their ranks on the CPU instead.")
+    second = Facility("second GPU", "missing", "", "Lessons on several GPUs run their ranks on the CPU instead.")
     if probe and probe["available"]:
         environment = probe["environment"]
         driver = f", driver {environment['driver']}" if environment.get("driver") else ""
         if environment["gpu_count"] > 1:
-            second = Finding("second GPU", "ok", f"{environment['gpu_count']} GPUs are visible")
-        return Finding("CUDA GPU", "ok", f"{environment['device_name']}{driver}"), second
+            second = Facility("second GPU", "ok", f"{environment['gpu_count']} GPUs are visible")
+        return Facility("CUDA GPU", "ok", f"{environment['device_name']}{driver}"), second
     advice = "Lessons run smaller on the CPU. For live GPU runs, use a machine that has one."
     driver = _nvidia_driver()
     if driver and "CUDA_VISIBLE_DEVICES" in os.environ:
@@ -155,7 +155,7 @@ def _gpus(probe: Mapping[str, Any] | None) -> tuple[Finding, Finding]:
             f"The GPU works, but this torch is built for {probe['built_for']}. Delete the folder .venv, set "
             "TORCH_INDEX_URL to the index that pytorch.org/get-started names for your driver, and run `make lab`."
         )
-    return Finding("CUDA GPU", "missing", driver, advice), second
+    return Facility("CUDA GPU", "missing", driver, advice), second
 
 
 def _nvidia_driver() -> str:
@@ -169,38 +169,40 @@ def _nvidia_driver() -> str:
     return f"{name}, driver {version}"
 
 
-def _compiler() -> Finding:
+def _compiler() -> Facility:
     if path := compiler():
-        return Finding("C++ compiler", "ok", path)
+        return Facility("C++ compiler", "ok", path)
     chosen = os.environ.get("CXX")
     install = {
         "darwin": "Run `xcode-select --install`.",
         "win32": "Install Visual Studio's Build Tools with the C++ workload, and start from its command prompt.",
     }.get(sys.platform, "Install it: `sudo apt install g++`, or `sudo dnf install gcc-c++`.")
     advice = f"torch.compile needs one. {install} Or set CXX to another that is there."
-    return Finding("C++ compiler", "missing", f"no {chosen}, which CXX names" if chosen else "", advice)
+    return Facility("C++ compiler", "missing", f"no {chosen}, which CXX names" if chosen else "", advice)
 
 
-def _headers() -> Finding:
+def _headers() -> Facility:
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if header.exists():
-        return Finding("Python headers", "ok", str(header.parent))
+        return Facility("Python headers", "ok", str(header.parent))
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     advice = f"torch.compile needs them. Install them: `sudo apt install python{version}-dev`."
-    return Finding("Python headers", "missing", "", advice)
+    return Facility("Python headers", "missing", "", advice)
 
 
-def _disk() -> Finding:
+def _disk() -> Facility:
     folder = store.results_root()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    found = f"{free / 2**30:.1f} GiB free"
+    details = f"{free / 2**30:.1f} GiB free"
     if not os.access(folder, os.W_OK):
-        return Finding("disk", "missing", f"{folder} cannot be written", "Set COURSE_RESULTS to a folder of your own.")
+        return Facility("disk", "missing", f"{folder} cannot be written", "Set COURSE_RESULTS to a folder of your own.")
     if free < MIN_FREE_BYTES:
-        return Finding("disk", "missing", found, "Free some space: records need little, the CUDA build of torch 6 GiB.")
-    return Finding("disk", "ok", found)
+        return Facility(
+            "disk", "missing", details, "Free some space: records need little, the CUDA build of torch 6 GiB."
+        )
+    return Facility("disk", "ok", details)
 
 
 def _lessons(here: Environment | None) -> Iterator[tuple[str, str]]:

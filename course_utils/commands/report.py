@@ -39,7 +39,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Column:
+class MachineColumn:
     """One machine's record of a lesson: ``yours``, ``recorded`` or of ``this machine``."""
 
     record: LessonRecord
@@ -61,7 +61,7 @@ class Column:
 class Shown:
     """One experiment on one machine: its rows by label, what keeps it from being compared, and how it shows itself."""
 
-    column: Column
+    column: MachineColumn
     cells: dict[str, Finding]
     notices: list[str]
     table: str
@@ -105,7 +105,7 @@ def render(today: datetime.date | None = None, extra: Sequence[Section] = ()) ->
     )
 
 
-def _columns(root: Path, own: bool, problems: list[str]) -> list[Column]:
+def _columns(root: Path, own: bool, problems: list[str]) -> list[MachineColumn]:
     """All records below a folder, one column each."""
     records = []
     for path in sorted(root.glob("*/[!.]*.json")):
@@ -117,18 +117,18 @@ def _columns(root: Path, own: bool, problems: list[str]) -> list[Column]:
     whose = ("yours" if several else "this machine") if own else "recorded"
     # Accelerators first: they are what a lesson is about.
     records.sort(key=lambda record: (record.environment.device_kind == "cpu", record.environment.machine))
-    return [Column(record, own, whose) for record in records]
+    return [MachineColumn(record, own, whose) for record in records]
 
 
-def _machines(columns: Sequence[Column]) -> list[tuple[Column, int]]:
+def _machines(columns: Sequence[MachineColumn]) -> list[tuple[MachineColumn, int]]:
     """Each machine once, with the number of its lessons; its newest record speaks for it."""
-    groups: dict[tuple[bool, str], list[Column]] = {}
+    groups: dict[tuple[bool, str], list[MachineColumn]] = {}
     for column in columns:
         groups.setdefault((column.own, column.environment.machine), []).append(column)
     return [(max(group, key=lambda column: column.record.recorded_at), len(group)) for group in groups.values()]
 
 
-def _sections(columns: Sequence[Column], problems: list[str]) -> list[dict[str, Any]]:
+def _sections(columns: Sequence[MachineColumn], problems: list[str]) -> list[dict[str, Any]]:
     """What the template shows of each lesson: of the course first, then of those that only records know."""
     try:
         known = {lesson.slug: lesson for lesson in lessons.find_lessons()}
@@ -151,7 +151,7 @@ def _sections(columns: Sequence[Column], problems: list[str]) -> list[dict[str, 
     return sections
 
 
-def _experiments(lesson: Lesson | None, columns: Sequence[Column], problems: list[str]) -> list[dict[str, Any]]:
+def _experiments(lesson: Lesson | None, columns: Sequence[MachineColumn], problems: list[str]) -> list[dict[str, Any]]:
     """What the template shows of each experiment, in the order of the notebook where there is one."""
     recorded = sorted({name for column in columns for name in column.record.experiments})
     in_order: list[str] = []
@@ -181,7 +181,7 @@ def _experiments(lesson: Lesson | None, columns: Sequence[Column], problems: lis
     return sections
 
 
-def _shown(column: Column, name: str, with_figure: bool) -> Shown:
+def _shown(column: MachineColumn, name: str, with_figure: bool) -> Shown:
     result = column.record.result(name)
     try:
         cells = {finding.label: finding for finding in result.findings()}

@@ -49,7 +49,7 @@ class History:
     exact: bool = True  # False if an entry did not fit the state, so that some sizes are requests, rounded up
 
 
-class _Pool(NamedTuple):
+class _Place(NamedTuple):
     """Where a block lies, as far as that decides how it is cut."""
 
     small: bool
@@ -64,10 +64,10 @@ class _Layout:
         self._free: dict[int, int] = {}  # address to size
         self._free_end: dict[int, int] = {}  # end of a free block to its address
         self._fences: set[int] = set()  # addresses at which blocks are not joined
-        self._pools: dict[int, _Pool] = {}  # of each free block's address
+        self._pools: dict[int, _Place] = {}  # of each free block's address
         self.exact = True  # False once an entry did not fit: nothing is known of the segments from then on
 
-    def add_segment(self, address: int, size: int, pool: _Pool) -> None:
+    def add_segment(self, address: int, size: int, pool: _Place) -> None:
         """Memory that is mapped right behind other memory of an expandable segment belongs to it."""
         if not pool.expandable:
             self._fences |= {address, address + size}
@@ -86,13 +86,13 @@ class _Layout:
             self._put(address + size, end - address - size, pool)
         self._fences -= {address}
 
-    def take(self, address: int, rounded: int) -> tuple[int, _Pool]:
+    def take(self, address: int, rounded: int) -> tuple[int, _Place]:
         """Give out a block. Returns its size, and its pool."""
         size = self._free.get(address, 0)
         rest = size - rounded
         if rest < 0:
             self.exact = False
-            return rounded, _Pool(False, False)
+            return rounded, _Place(False, False)
         pool = self._pools[address]
         self._forget(address)
         if pool.small or pool.expandable:
@@ -103,7 +103,7 @@ class _Layout:
             self._put(address + rounded, rest, pool)
         return rounded if splits else size, pool
 
-    def release(self, address: int, size: int, pool: _Pool) -> None:
+    def release(self, address: int, size: int, pool: _Place) -> None:
         """Take a block back, and join it with free neighbours."""
         before = self._free_end.get(address)
         if before is not None and address not in self._fences:
@@ -114,7 +114,7 @@ class _Layout:
             size += self._forget(end)
         self._put(address, size, pool)
 
-    def _put(self, address: int, size: int, pool: _Pool) -> None:
+    def _put(self, address: int, size: int, pool: _Place) -> None:
         self._free[address], self._free_end[address + size], self._pools[address] = size, address, pool
 
     def _forget(self, address: int) -> int:
@@ -134,10 +134,10 @@ def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any
     options, _ = recorded_options(snapshot)
     segments = [segment for segment in snapshot["segments"] if segment.get("device", device) == device]
     layout, history = _Layout(options), History()
-    live: dict[int, tuple[Allocation, _Pool]] = {}
-    waiting: dict[int, tuple[int, _Pool]] = {}  # their release was requested
+    live: dict[int, tuple[Allocation, _Place]] = {}
+    waiting: dict[int, tuple[int, _Place]] = {}  # their release was requested
     for segment in segments:
-        pool = _Pool(segment.get("segment_type") == "small", bool(segment.get("is_expandable")))
+        pool = _Place(segment.get("segment_type") == "small", bool(segment.get("is_expandable")))
         address = segment["address"]
         layout.add_segment(address, segment["total_size"], pool)
         for block in segment["blocks"]:
@@ -157,7 +157,7 @@ def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any
         moment = len(history.times_us)
         if action in ("segment_alloc", "segment_map"):
             reserved += size
-            pool = _Pool(size <= SMALL_SEGMENT_BYTES, action == "segment_map")
+            pool = _Place(size <= SMALL_SEGMENT_BYTES, action == "segment_map")
             layout.add_segment(address, size, pool)
             layout.release(address, size, pool)
         elif action in GIVES_BACK:

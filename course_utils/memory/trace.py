@@ -44,7 +44,7 @@ class TraceError(RuntimeError):
 
 
 @dataclass
-class _Run:
+class _TracedCall:
     """One traced call."""
 
     times_us: list[int]
@@ -75,7 +75,7 @@ class _CpuTracer:
     def synchronize(self) -> None:
         """A CPU is idle once the call is back."""
 
-    def run(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> _Run:
+    def run(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> _TracedCall:
         """Call ``fn`` once, and trace it."""
         storages, seconds, error = _followed(fn, LiveStorages(self.device, dict(models), optimizers), self.synchronize)
         start = storages.times_ns[0]
@@ -87,7 +87,7 @@ class _CpuTracer:
         ]
         phases = [_phase(phase, *phase.events, events) for phase in storages.phases]
         times_us = [(moment - start) // 1000 for moment in storages.times_ns]
-        return _Run(times_us, blocks, phases, seconds, error, list(storages.notes))
+        return _TracedCall(times_us, blocks, phases, seconds, error, list(storages.notes))
 
     def metered(
         self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]
@@ -123,7 +123,7 @@ class _CudaTracer:
         """Wait until the GPU is idle."""
         self._api.synchronize(self.device)
 
-    def run(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> _Run:
+    def run(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> _TracedCall:
         """Call ``fn`` once, and trace it."""
         memory = self._api.memory
         if self._api.is_initialized() and _history_is_on():
@@ -165,7 +165,7 @@ class _CudaTracer:
         self._api.memory._set_memory_metadata(f"{_METADATA}{op}" if op >= 0 else "")
 
 
-def _run_of(history: History, storages: LiveStorages, seconds: float, error: Exception | None) -> _Run:
+def _run_of(history: History, storages: LiveStorages, seconds: float, error: Exception | None) -> _TracedCall:
     """The allocator's history, with what the storages know of its blocks."""
     moments = len(history.times_us)
     index = _Index(storages)
@@ -183,7 +183,7 @@ def _run_of(history: History, storages: LiveStorages, seconds: float, error: Exc
     notes = list(storages.notes)
     if not history.exact:
         notes.append("The allocator's entries did not fit its state: some sizes are requests, rounded up.")
-    return _Run(history.times_us, blocks, index.phases(history.allocations, moments), seconds, error, notes)
+    return _TracedCall(history.times_us, blocks, index.phases(history.allocations, moments), seconds, error, notes)
 
 
 class _Index:

@@ -128,7 +128,7 @@ def run_ranks(
     backend = _checked_backend(backend, ranks)
     threads = threads_per_rank or max(1, here.cpu_cores // ranks)
     started = time.perf_counter()
-    with _Run(path, words, ranks, timeout_s, _variables(backend, threads, variables or {})) as run:
+    with _Launch(path, words, ranks, timeout_s, _variables(backend, threads, variables or {})) as run:
         with progress(name or f"{path.name} on {ranks} rank{'s' if ranks > 1 else ''}", expected_s=_USUAL_S) as bar:
             run.wait(sys.stdout if show_output else None, bar)
         reports = run.reports()
@@ -211,7 +211,7 @@ def _variables(backend: str, threads: int, more: Mapping[str, str]) -> dict[str,
 # One run
 
 
-class _Run:
+class _Launch:
     """One torchrun with all its processes, from the start until nothing is left of it."""
 
     def __init__(

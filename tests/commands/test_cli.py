@@ -167,7 +167,7 @@ def test_a_gpu_that_torch_does_not_use_comes_with_the_way_out(tmp_path, monkeypa
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     probe = {"available": False, "built_for": "CPUs", "environment": sandbox_here().to_record()}
     first, second = machine_check._gpus(probe)
-    assert (first.state, first.found) == ("missing", "NVIDIA A, Rev 2, driver 570.12")
+    assert (first.state, first.details) == ("missing", "NVIDIA A, Rev 2, driver 570.12")
     assert advice in first.advice
     assert second.state == "missing"
 
@@ -175,8 +175,8 @@ def test_a_gpu_that_torch_does_not_use_comes_with_the_way_out(tmp_path, monkeypa
 def test_gpus_that_work_are_named_and_counted():
     environment = sandbox_here().to_record() | {"device_name": "NVIDIA A", "driver": "570.12", "gpu_count": 2}
     first, second = machine_check._gpus({"available": True, "environment": environment})
-    assert first.found == "NVIDIA A, driver 570.12"
-    assert (second.state, second.found) == ("ok", "2 GPUs are visible")
+    assert first.details == "NVIDIA A, driver 570.12"
+    assert (second.state, second.details) == ("ok", "2 GPUs are visible")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch.compile looks for another compiler there")
@@ -192,15 +192,15 @@ def test_a_missing_compiler_says_what_to_install_or_to_set(tmp_path, monkeypatch
     assert machine_check._compiler().state == "ok"
     assert "compiler" in recording.satisfied(sandbox_here())
     monkeypatch.setenv("CXX", "icpx")
-    assert machine_check._compiler().found == "no icpx, which CXX names"
+    assert machine_check._compiler().details == "no icpx, which CXX names"
 
 
 def test_a_full_disk_and_a_missing_package_are_findings(box, monkeypatch):
     monkeypatch.setattr(machine_check, "MIN_FREE_BYTES", 2**80)
     assert machine_check._disk().state == "missing"
-    found = machine_check._package("a-package-that-is-not-there", "It does something.")
-    assert (found.state, found.found) == ("broken", "not installed")
-    assert found.advice.startswith("It does something. Run `make lab`")
+    facility = machine_check._package("a-package-that-is-not-there", "It does something.")
+    assert (facility.state, facility.details) == ("broken", "not installed")
+    assert facility.advice.startswith("It does something. Run `make lab`")
 
 
 # Without the repository

@@ -93,7 +93,7 @@ class _Watched(torch.amp.GradScaler):
         self.calls.append("update")
 
 
-class _Run:
+class _ScaledRun:
     """The same small model, trained by somebody's step."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ def _plain_weights(limit: float = 1.0, divisor: float = 1.0) -> tuple[torch.Tens
 
     Gradients are clipped to ``limit``, then divided by ``divisor``: 1024 is what clipping before unscaling does.
     """
-    run, norms = _Run(), []
+    run, norms = _ScaledRun(), []
     for _ in range(3):
         run.loss().backward()
         norms.append(torch.nn.utils.clip_grad_norm_(run.model.parameters(), limit).item())
@@ -131,7 +131,7 @@ def _plain_weights(limit: float = 1.0, divisor: float = 1.0) -> tuple[torch.Tens
 @exercise
 def check_scaled_step(answer: Any) -> str | None:
     """Trains a small model with the answer, and with a step that overflows."""
-    run, norms = _Run(), []
+    run, norms = _ScaledRun(), []
     try:
         for _ in range(3):
             run.optimizer.zero_grad()
@@ -158,11 +158,11 @@ def check_scaled_step(answer: Any) -> str | None:
     return _overflow(answer, run)
 
 
-def _same(run: _Run, weights: torch.Tensor) -> bool:
+def _same(run: _ScaledRun, weights: torch.Tensor) -> bool:
     return torch.allclose(run.weights(), weights, rtol=1e-5, atol=1e-7)
 
 
-def _broken_off(run: _Run, problem: NotRight | NotAnswered) -> str:
+def _broken_off(run: _ScaledRun, problem: NotRight | NotAnswered) -> str:
     """What is missing if the learner's step raises or returns nothing; raises what it raised if that is not known."""
     calls, has_gradients = run.scaler.calls, any(parameter.grad is not None for parameter in run.model.parameters())
     if not calls:
@@ -180,7 +180,7 @@ def _broken_off(run: _Run, problem: NotRight | NotAnswered) -> str:
     raise problem
 
 
-def _order(run: _Run) -> str | None:
+def _order(run: _ScaledRun) -> str | None:
     """Which call of the scaler is missing, if any."""
     if "scale" not in run.scaler.calls:
         return "no_scaling"
@@ -189,7 +189,7 @@ def _order(run: _Run) -> str | None:
     return None if "update" in run.scaler.calls else "no_update"
 
 
-def _overflow(answer: Any, run: _Run) -> str | None:
+def _overflow(answer: Any, run: _ScaledRun) -> str | None:
     """One more step, whose gradients are not finite: nothing may move, and the scale must fall."""
     before, scale = run.weights(), run.scaler.get_scale()
     if scale != 2048.0:

@@ -237,7 +237,7 @@ def test_whatever_ends_the_launch_nothing_is_left(who: str, tmp_path: Path) -> N
 
 @pytest.fixture
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_Run", None)
+    monkeypatch.setattr(launch, "_Launch", None)
 
 
 @pytest.mark.usefixtures("nothing_starts")

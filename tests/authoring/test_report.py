@@ -53,10 +53,10 @@ def test_a_damaged_ledger_is_said_and_without_records_nothing_is_judged(
     recorded_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def damaged() -> None:
-        raise EvidenceError("book/claims.yml is damaged")
+        raise EvidenceError("lessons/ddp/lesson.yml is damaged")
 
     monkeypatch.setattr(claims, "load_claims", damaged)
-    assert "book/claims.yml is damaged" in authoring_report.claims_section()[0].html
+    assert "lessons/ddp/lesson.yml is damaged" in authoring_report.claims_section()[0].html
     monkeypatch.undo()
     monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "nothing"))
     assert authoring_report.claims_section() == []

@@ -178,7 +178,12 @@ class Visit:
         page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
-        page.on("requestfailed", lambda request: self.errors.append(f"failed: {request.url}"))
+        page.on("requestfailed", self._note_failure)
+
+    def _note_failure(self, request: Any) -> None:
+        # "Aborted" is what a tab gives up because it goes on to the next page, such as its icon.
+        if request.failure != "net::ERR_ABORTED":
+            self.errors.append(f"{request.failure}: {request.url}")
 
     def open(self, name: str, query: str = "") -> Any:
         self.page.goto((self._html / f"{name}.html").as_uri() + query, wait_until="load")

@@ -80,25 +80,18 @@ class Rate(NamedTuple):
     trials: int
 
     @property
-    def lower(self) -> float:
-        """It happens at least this often."""
-        return self._bounds("greater").low
-
-    @property
-    def upper(self) -> float:
-        """It happens at most this often."""
-        return self._bounds("less").high
-
-    def _bounds(self, alternative: str) -> Any:
+    def bounds(self) -> dict[str, float]:
+        """It happens ``at least`` and ``at most`` this often."""
         from scipy.stats import binomtest
 
-        return binomtest(self.hits, self.trials, alternative=alternative).proportion_ci(0.95)
+        least, most = (binomtest(*self, alternative=side).proportion_ci(0.95) for side in ("greater", "less"))
+        return {"at least": least.low, "at most": most.high}
 
     def words(self, bound: str) -> str:
         """For example ``0 of 400 (at most 0.75%)``."""
         if not self.trials:
             return "–"
-        return f"{self.hits} of {self.trials} ({bound} {_percent(self.lower if bound == 'at least' else self.upper)})"
+        return f"{self.hits} of {self.trials} ({bound} {_percent(self.bounds[bound])})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,22 +121,25 @@ class TimerQuality:
         """The conditions that were tried, in the order of the settings."""
         return self.settings["conditions"]
 
-    def select(self, judge: str, condition: str, truth: float) -> list[tuple[Trial, str]]:
-        """Trials of one kind, each with the judge's verdict."""
+    def select(self, judge: str, condition: str, truth: float) -> list[tuple[float, str]]:
+        """Ratios of the trials of one kind, each with the judge's verdict."""
         method, rule = JUDGES[judge]
-        wanted = (method, condition, truth)
-        chosen = [trial for trial in self.trials if (trial.method, trial.condition, trial.truth) == wanted]
-        return [(trial, getattr(trial, rule)) for trial in chosen]
+        kind = (method, condition, truth)
+        chosen = [trial for trial in self.trials if (trial.method, trial.condition, trial.truth) == kind]
+        return [(trial.ratio, getattr(trial, rule)) for trial in chosen]
+
+    def rate(self, judge: str, condition: str, truth: float, verdicts: Sequence[str]) -> Rate:
+        """How often the judge came to one of some verdicts."""
+        trials = self.select(judge, condition, truth)
+        return Rate(sum(verdict in verdicts for _, verdict in trials), len(trials))
 
     def false_verdicts(self, judge: str, condition: str) -> Rate:
         """How often identical code was called faster or slower."""
-        verdicts = [verdict for _, verdict in self.select(judge, condition, 1.0)]
-        return Rate(sum(verdict in _WRONG_ON_IDENTICAL_CODE for verdict in verdicts), len(verdicts))
+        return self.rate(judge, condition, 1.0, _WRONG_ON_IDENTICAL_CODE)
 
     def detection(self, judge: str, condition: str, truth: float) -> Rate:
         """How often a twin that does more work was called slower."""
-        verdicts = [verdict for _, verdict in self.select(judge, condition, truth)]
-        return Rate(sum(verdict == Verdict.SLOWER for verdict in verdicts), len(verdicts))
+        return self.rate(judge, condition, truth, (Verdict.SLOWER,))
 
     def sentences(self) -> list[str]:
         """How good each judge was, in each condition."""
@@ -159,11 +155,7 @@ class TimerQuality:
         return "\n".join([*self.sentences(), self.environment.caption])
 
     def plot(self) -> Figure:
-        """Draw every trial on identical code, and how often slower twins were found.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-        """
+        """Draw every trial on identical code, and how often slower twins were found."""
         import matplotlib.style
 
         with matplotlib.style.context(["default", _STYLE]):
@@ -210,7 +202,7 @@ def timer_quality() -> TimerQuality:
 
 
 def _draw(record: TimerQuality) -> Figure:
-    from course_utils.show.canvas import WIDTH_IN, axes_in, new_figure
+    from course_utils.show.canvas import WIDTH_IN, axes_in, new_figure, text_in
 
     strips = [(condition, judge) for condition in record.conditions for judge in JUDGES if "apart" not in judge]
     groups = [(condition, truth) for condition in record.conditions for truth in (1.03, 1.05)]
@@ -223,14 +215,11 @@ def _draw(record: TimerQuality) -> Figure:
     left, width = 1.5, WIDTH_IN - 1.5 - 1.72
     lower = axes_in(figure, left, 0.95, width, lower_in)
     upper = axes_in(figure, left, upper_bottom, width, upper_in)
-
-    def words(y: float, text: str, **options: Any) -> None:
-        figure.text(0.12 / WIDTH_IN, y / height, text, **options)
-
     title = {"va": "top", "weight": "bold", "size": 13}
-    words(height - 0.12, "The same code, timed as two: every trial", **title)
-    words(upper_bottom - 0.66, "A twin that does a little more work: how often it is called SLOWER", **title)
-    words(0.12, record.environment.caption, va="bottom", size=9.5, color="#555555")
+    lower_title = "A twin that does a little more work: how often it is called SLOWER"
+    text_in(figure, 0.12, height - 0.12, "The same code, timed as two: every trial", **title)
+    text_in(figure, 0.12, upper_bottom - 0.66, lower_title, **title)
+    text_in(figure, 0.12, 0.12, record.environment.caption, va="bottom", size=9.5, color="#555555")
     _draw_identical(upper, record, strips)
     _draw_detection(lower, record, groups, gap_in / row_in)
     figure.alt = (
@@ -243,23 +232,22 @@ def _draw(record: TimerQuality) -> Figure:
 def _draw_identical(ax: Axes, record: TimerQuality, strips: Sequence[tuple[str, str]]) -> None:
     """One row for each judge and condition: the ratio of every A/A trial, in the colour of its verdict."""
     golden = (math.sqrt(5) - 1) / 2
-    ratios = [0.97, 1.03]
-    seen = set()
+    ratios, seen = [0.97, 1.03], set()
     for y, (condition, judge) in enumerate(strips):
         trials = record.select(judge, condition, 1.0)
-        ratios += [trial.ratio for trial, _ in trials]
+        ratios += [ratio for ratio, _ in trials]
         seen |= {verdict for _, verdict in trials}
         for verdict, (colour, marker, _) in _VERDICT_STYLE.items():
             wrong = verdict in _WRONG_ON_IDENTICAL_CODE
             ax.plot(
-                [trial.ratio for trial, own in trials if own == verdict],
+                [ratio for ratio, own in trials if own == verdict],
                 [y + 0.34 * (2 * (i * golden % 1) - 1) for i, (_, own) in enumerate(trials) if own == verdict],
                 marker, ms=5.5 if wrong else 4, mew=0, color=colour, alpha=0.85 if wrong else 0.45,
                 zorder=4 if wrong else 3,
             )  # fmt: skip
         rate = record.false_verdicts(judge, condition)
         if rate.trials:
-            _beside(ax, y, f"{rate.hits} of {rate.trials} wrong\n(at most {_percent(rate.upper)})", 8)
+            _beside(ax, y, f"{rate.hits} of {rate.trials} wrong\n(at most {_percent(rate.bounds['at most'])})", 8)
     ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
     ax.set_ylim(len(strips) - 0.5, -0.5)
     _ratio_axis(ax, min(ratios), max(ratios))
@@ -291,11 +279,11 @@ def _beside(ax: Axes, y: float, text: str, points: float) -> None:
 
 
 def _dress(ax: Axes, ticks: Sequence[float], labels: Sequence[str]) -> None:
-    """Names of rows, and a quiet grid."""
+    from course_utils.show.canvas import grid
+
     ax.set_yticks(ticks, labels)
     ax.tick_params(axis="y", length=0)
-    ax.grid(axis="x", color="#E6E6E6", lw=0.7)
-    ax.set_axisbelow(True)
+    grid(ax, "x")
 
 
 def _legend(ax: Axes, entries: Sequence[tuple[str, str, str]]) -> None:
@@ -303,18 +291,9 @@ def _legend(ax: Axes, entries: Sequence[tuple[str, str, str]]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], ls="", marker=marker, ms=7, mew=0, color=colour) for colour, marker, _ in entries]
-    ax.legend(
-        handles,
-        [words for *_, words in entries],
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 1.0),
-        ncols=len(entries),
-        frameon=False,
-        fontsize=10,
-        columnspacing=1.2,
-        handletextpad=0.2,
-        borderaxespad=0.1,
-    )
+    place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "ncols": len(entries), "fontsize": 10}
+    look = {"frameon": False, "columnspacing": 1.2, "handletextpad": 0.2, "borderaxespad": 0.1}
+    ax.legend(handles, [words for *_, words in entries], **place, **look)
 
 
 def _draw_detection(ax: Axes, record: TimerQuality, groups: Sequence[tuple[str, float]], gap: float) -> None:
@@ -327,7 +306,7 @@ def _draw_detection(ax: Axes, record: TimerQuality, groups: Sequence[tuple[str, 
         for judge in JUDGES:
             rate, colour = record.detection(judge, condition, truth), _JUDGE_COLOUR[judge]
             if rate.trials:
-                ax.plot([rate.lower, rate.upper], [y, y], color=colour, lw=4, alpha=0.35, solid_capstyle="butt")
+                ax.plot([*rate.bounds.values()], [y, y], color=colour, lw=4, alpha=0.35, solid_capstyle="butt")
                 ax.plot([rate.hits / rate.trials], [y], "o", ms=8, mew=0, color=colour, zorder=3, clip_on=False)
             _beside(ax, y, f"{rate.hits} of {rate.trials}", 12)
             y += 1

@@ -32,14 +32,12 @@ def breaks_in_a_loop(x, weight):
     return scores.softmax(dim=-1), scores.max()
 
 
-def compiles_each_length(fn, batches, backend):
-    compiled = torch.compile(fn, backend=backend, dynamic=False)
-    return [compiled(batch) for batch in batches]
+def compiles(**options):
+    def run(fn, batches, backend):
+        compiled = torch.compile(fn, backend=backend, **options)
+        return [compiled(batch) for batch in batches]
 
-
-def compiles_by_default(fn, batches, backend):
-    compiled = torch.compile(fn, backend=backend)
-    return [compiled(batch) for batch in batches]
+    return run
 
 
 def calls_the_original(fn, batches, backend):
@@ -102,8 +100,8 @@ WRONG = {
     },
     "check_lengths": {
         "never_compiled": calls_the_original,
-        "static": compiles_each_length,
-        "length_one": compiles_by_default,
+        "static": compiles(dynamic=False),
+        "length_one": compiles(),
         "padding_left": keeps_the_padding,
         "partly_compiled": compiles_the_first_only,
     },

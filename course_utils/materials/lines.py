@@ -23,7 +23,7 @@ def line_batches(batches: int, lines: int, seed: int = 0) -> list[list[bytes]]:
         >>> [len(batch) for batch in line_batches(batches=3, lines=4)]
         [4, 4, 4]
     """
-    text = bytes(library_text(_TEXT_BYTES).data.numpy())
+    text = bytes(library_text(_TEXT_BYTES).numpy())
     choice = [line for line in text.split(b"\n") if len(line) > 1 and line.strip()]
     dice = random.Random(seed)
     drawn = sorted(dice.sample(choice, batches * lines), key=len)

@@ -151,10 +151,10 @@ def test_a_full_launch_queue_halves_the_calls(gpu: ScriptedCuda, cuda: CudaDevic
             gpu.kernel(1e-6)
 
     cuda._spin_cycles(1.0)
-    rounds.clear()
+    rounds[:] = [0]  # calls before the first spinning
     # 50 calls are 5000 launches, and 1024 fit.
     assert cuda.prequeued_s(hundred_kernels, 50, 500e-6) == pytest.approx(100e-6, rel=0.05)
-    assert rounds == [50, 25, 12, 6]
+    assert rounds[1:] == [50, 25, 12, 6]
 
 
 def test_spinning_that_ends_too_soon_is_noticed(gpu: ScriptedCuda, cuda: CudaDevice) -> None:

@@ -200,8 +200,7 @@ def kernel_of(call: Callable[[], Any]) -> str:
     """Find out which attention kernel a call runs, by watching the operations that reach the device.
 
     It is for one call of attention. Of a whole model it names the first fused kernel alone, and any softmax counts as
-    ``math``: to be sure of a model, forbid math with ``sdpa_kernel`` in a test. Of code inside of ``torch.compile`` it
-    tells nothing.
+    ``math``: to be sure of a model, forbid math with ``sdpa_kernel`` in a test. Of compiled code it tells nothing.
 
     Returns:
         ``flash``, ``efficient``, ``cudnn`` or another fused kernel of SDPA; ``math`` if it took a softmax apart from
@@ -225,17 +224,7 @@ def kernel_of(call: Callable[[], Any]) -> str:
 
 
 def choice_of(call: Callable[[], Any]) -> tuple[str, str]:
-    """Find out which kernel SDPA chooses for a call, and what torch has against flash where flash is refused.
-
-    Returns:
-        The kernel, as :func:`kernel_of` names it, or ``raises ...``; and the reason against flash in torch's words,
-        empty if flash can be used.
-
-    Example:
-        >>> q = torch.randn(1, 2, 16, 8)
-        >>> choice_of(lambda: functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1))
-        ('math', 'Both fused kernels do not support non-zero dropout')
-    """
+    """The kernel that SDPA chooses for a call, or ``raises ...``; and what torch has against flash, if anything."""
     try:
         chosen = kernel_of(call)
     except Exception as error:  # whatever this device has against the input

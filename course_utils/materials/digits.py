@@ -25,11 +25,6 @@ def load_digits_split(seed: int = 0) -> Digits:
     Source:
         https://scikit-learn.org/1.7/modules/generated/sklearn.datasets.load_digits.html (scikit-learn 1.7), from the
         UCI data set "Optical Recognition of Handwritten Digits".
-
-    Example:
-        >>> digits = load_digits_split()
-        >>> digits.train_images.shape, digits.test_images.shape
-        (torch.Size([1438, 1, 8, 8]), torch.Size([359, 1, 8, 8]))
     """
     from sklearn.datasets import load_digits
 

@@ -18,10 +18,6 @@ def line_batches(batches: int, lines: int, seed: int = 0) -> list[list[bytes]]:
 
     Blank lines and lines of one byte are left out. All drawn lines are sorted by length and cut into batches; the
     batches come in random order. The same seed gives the same batches wherever the standard library is the same.
-
-    Example:
-        >>> [len(batch) for batch in line_batches(batches=3, lines=4)]
-        [4, 4, 4]
     """
     text = bytes(library_text(_TEXT_BYTES).numpy())
     choice = [line for line in text.split(b"\n") if len(line) > 1 and line.strip()]
@@ -33,12 +29,7 @@ def line_batches(batches: int, lines: int, seed: int = 0) -> list[list[bytes]]:
 
 
 def padded_length(lines: Sequence[bytes]) -> int:
-    """Tokens in each row of :func:`pad_lines` if nothing longer is asked for: one less than the longest line has bytes.
-
-    Example:
-        >>> padded_length([b"import os", b"x = 1"])
-        8
-    """
+    """Tokens in a row of :func:`pad_lines` if nothing longer is asked for: one less than the longest line has bytes."""
     return max(map(len, lines)) - 1
 
 
@@ -56,10 +47,7 @@ def pad_lines(
         >>> tokens.tolist(), targets.tolist()
         ([[97, 98], [97, 0]], [[98, 99], [98, -100]])
     """
-    needed = padded_length(lines)
-    length = needed if length is None else length
-    if length < needed:
-        raise ValueError(f"length is {length}, and the longest line needs {needed}")
+    length = length or padded_length(lines)
     tokens = torch.zeros(len(lines), length, dtype=torch.int64)
     targets = torch.full((len(lines), length), IGNORED)
     for row, line in enumerate(lines):

@@ -93,10 +93,6 @@ def rnn_operations(hidden: int, length: int = 32, batch: int = 32, gates: int = 
 
     Two for each weight (a multiplication and an addition), in each time step of each sequence. An LSTM has 4 gates, a
     GRU 3.
-
-    Example:
-        >>> rnn_operations(128)
-        268435456
     """
     return 2 * gates * 2 * hidden**2 * length * batch
 

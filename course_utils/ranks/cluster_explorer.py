@@ -82,14 +82,7 @@ def cluster_frames(plans: Sequence[ClusterPlan], *, memory_bytes: int = 80 * GIB
 
     A list to choose from appears for each setting in which the plans differ (model, batch, length, precision...), and
     one for strategies and ranks. Where scripts are not allowed, such as on GitHub, the first plan's first number of
-    ranks remains.
-
-    Args:
-        plans: the plans; no two with the same settings. The first one is shown first.
-        memory_bytes: a device's memory, to be drawn as a line at first, in whole GiB; 0 for none.
-
-    Raises:
-        ValueError: if two plans have the same settings.
+    ranks remains. ``memory_bytes`` of a device are drawn as a line at first, in whole GiB; 0 for none.
     """
     settings = _differences(plans)
     if len({tuple(setting.values()) for setting in settings}) < len(plans):
@@ -132,9 +125,6 @@ def cluster_explorer(shape: GPTShape | str = "1.3 billion", **first: Any) -> Vie
     Args:
         shape: the model, or a key of ``SHAPES``.
         **first: what is chosen at first: ``ranks``, ``batch``, ``length``, ``strategies``.
-
-    Raises:
-        ValueError: if something makes no sense.
     """
     if isinstance(shape, str) and shape not in SHAPES:
         raise ValueError(f"there is no model {shape!r}; there are: {', '.join(SHAPES)}; or pass a GPTShape")

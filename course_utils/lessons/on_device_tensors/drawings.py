@@ -7,15 +7,7 @@ from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, INK, NOTE, ORANGE, OR
 
 
 def ways_to_a_tensor() -> ResultFigure:
-    """Draw three ways to a new tensor: made on the CPU and moved, made on the GPU, and made on ``meta`` without data.
-
-    Returns:
-        A figure that shows itself.
-
-    Example:
-        >>> "kernel" in ways_to_a_tensor().alt
-        True
-    """
+    """Draw three ways to a new tensor: made on the CPU and moved, made on the GPU, and on ``meta`` without data."""
     width, height = 8.0, 4.5
     pen = Pen(width, height)
     for x, w, name in ((0.12, 5.0, "Main memory"), (6.05, 1.83, "GPU memory")):

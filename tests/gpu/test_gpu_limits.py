@@ -27,22 +27,12 @@ def test_environment_describes_the_gpu() -> None:
         assert re.fullmatch(r"\d+\.\d+(\.\d+)?", shown.driver)
 
 
-def test_device_copy_is_faster_than_the_link(full_ceilings: Ceilings) -> None:
+def test_ceilings_are_in_order_and_leave_the_switches_alone(full_ceilings: Ceilings) -> None:
     assert full_ceilings["copy"].value > 2 * full_ceilings["host to device"].value
-
-
-def test_reduced_precision_is_not_slower(full_ceilings: Ceilings) -> None:
     exact = full_ceilings["matmul float32"].value
     assert full_ceilings["matmul tfloat32"].value > 0.95 * exact
     assert full_ceilings["matmul float16"].value > 0.95 * exact
-
-
-def test_launch_ceiling_is_microseconds(full_ceilings: Ceilings) -> None:
     assert 1e-7 < full_ceilings["launch"].value < 1e-3
-
-
-def test_ceilings_leave_the_switches_alone(full_ceilings: Ceilings) -> None:
-    assert full_ceilings.entries
     assert torch.backends.cuda.matmul.fp32_precision != "tf32"
 
 

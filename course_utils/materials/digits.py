@@ -19,7 +19,7 @@ class Digits:
     test_labels: torch.Tensor
 
 
-def load_digits_split(seed: int = 0) -> Digits:
+def load_digits_split() -> Digits:
     """Load the digits in a random order and keep a fifth of them for testing.
 
     Source:
@@ -31,6 +31,6 @@ def load_digits_split(seed: int = 0) -> Digits:
     bunch = load_digits()
     images = torch.as_tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.as_tensor(bunch.target, dtype=torch.int64)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     test, train = order.tensor_split([len(images) // _TEST_SHARE])
     return Digits(images[train], labels[train], images[test], labels[test])

@@ -6,6 +6,7 @@ first, where each rank is when time is up, and that nothing runs on afterwards.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -54,13 +55,9 @@ _FRAMES_BEFORE = re.compile(
 
 
 class RankError(RuntimeError):
-    """A program's ranks did not all end well. Shows the failed rank's own traceback first.
+    """A program's ranks did not all end well: the rank that failed first, if it was one, and its own traceback.
 
-    Attributes:
-        reason: ``raised``, ``died`` (without a traceback: by a signal, or by an exit status), ``timed out``
-            or ``did not start``.
-        rank: the rank that failed first; None if it was not one of them.
-        traceback: its traceback as text; for a death by SIGSEGV or SIGABRT the Python stack where it died.
+    The reason is ``raised``, ``died`` (by a signal or an exit status), ``timed out`` or ``did not start``.
     """
 
     def __init__(self, message: str, *, reason: str, rank: int | None = None, traceback: str = "") -> None:
@@ -106,9 +103,6 @@ def run_ranks(
         parameters: problem sizes and settings, for the record.
         show_output: whether to show what the ranks print, as they print it.
 
-    Returns:
-        What each rank reported, shown as a table.
-
     Raises:
         ValueError: if an argument makes no sense, or the machine cannot carry so many ranks.
         FileNotFoundError: if there is no such program.
@@ -130,7 +124,7 @@ def run_ranks(
     started = time.perf_counter()
     with _Launch(path, words, ranks, timeout_s, _variables(backend, threads, variables or {})) as run:
         with progress(name or f"{path.name} on {ranks} rank{'s' if ranks > 1 else ''}", expected_s=_USUAL_S) as bar:
-            run.wait(sys.stdout if show_output else None, bar)
+            run.wait(sys.stdout if show_output else io.StringIO(), bar)
         reports = run.reports()
     backends = {report["backend"] for report in reports} - {None}
     if len(backends) == 1:
@@ -246,7 +240,7 @@ class _Launch:
         self.agent.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def wait(self, out: TextIO | None, bar: Any) -> None:
+    def wait(self, out: TextIO, bar: Any) -> None:
         """Wait for the end, and show what is printed meanwhile. Raises RankError if it takes too long."""
         with self.log.open(encoding="utf-8", errors="replace") as log:
             while self.agent.poll() is None:
@@ -256,12 +250,9 @@ class _Launch:
                 time.sleep(_POLL_S)
                 bar.advance(_POLL_S)
             self._show_new(log, out)
-        if out is not None:
-            self._show_end(out)
+        self._show_end(out)
 
-    def _show_new(self, log: TextIO, out: TextIO | None) -> None:
-        if out is None:
-            return
+    def _show_new(self, log: TextIO, out: TextIO) -> None:
         for line in log:
             printed = _PRINTED.fullmatch(line)
             if printed is None:  # torchrun's own words

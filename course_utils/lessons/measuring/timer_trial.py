@@ -41,16 +41,6 @@ _VERDICT_STYLE = {
 }
 _JUDGE_COLOUR = dict(zip(JUDGES, ("#0072B2", "#D55E00", "#E69F00"), strict=True))
 _METHOD_LABEL = {"compare": "compare", "timer": "Timer"}
-_STYLE = {
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#888888",
-    "figure.dpi": 110,
-    "savefig.dpi": 110,
-    "text.color": "#222222",
-    "axes.labelcolor": "#222222",
-}
 
 
 @dataclass(frozen=True)
@@ -156,10 +146,9 @@ class TimerQuality:
 
     def plot(self) -> Figure:
         """Draw every trial on identical code, and how often slower twins were found."""
-        import matplotlib.style
+        from course_utils.show.canvas import styled
 
-        with matplotlib.style.context(["default", _STYLE]):
-            return _draw(self)
+        return styled(_draw)(self)
 
 
 def _percent(fraction: float) -> str:
@@ -202,35 +191,28 @@ def timer_quality() -> TimerQuality:
 
 
 def _draw(record: TimerQuality) -> Figure:
-    from course_utils.show.canvas import WIDTH_IN, axes_in, new_figure, text_in
+    from course_utils.show.canvas import titled_figure
 
     strips = [(condition, judge) for condition in record.conditions for judge in JUDGES if "apart" not in judge]
     groups = [(condition, truth) for condition in record.conditions for truth in (1.03, 1.05)]
-    row_in, gap_in = 0.25, 0.16
-    upper_in = 0.62 * len(strips)
-    lower_in = row_in * len(groups) * len(JUDGES) + gap_in * (len(groups) - 1)
-    upper_bottom = 0.95 + lower_in + 1.28
-    height = upper_bottom + upper_in + 0.78
-    figure = new_figure(height)
-    left, width = 1.5, WIDTH_IN - 1.5 - 1.72
-    lower = axes_in(figure, left, 0.95, width, lower_in)
-    upper = axes_in(figure, left, upper_bottom, width, upper_in)
-    title = {"va": "top", "weight": "bold", "size": 13}
-    lower_title = "A twin that does a little more work: how often it is called SLOWER"
-    text_in(figure, 0.12, height - 0.12, "The same code, timed as two: every trial", **title)
-    text_in(figure, 0.12, upper_bottom - 0.66, lower_title, **title)
-    text_in(figure, 0.12, 0.12, record.environment.caption, va="bottom", size=9.5, color="#555555")
+    upper_in, lower_in = 0.62 * len(strips), 0.25 * len(groups) * (len(JUDGES) + 1)
+    title, caption = "The same code, timed as two: every trial", record.environment.caption
+    figure = titled_figure(title, upper_in + lower_in + 2.2, caption)
+    figure.get_layout_engine().set(hspace=0.07)
+    upper, lower = figure.subplots(2, 1, height_ratios=(upper_in, lower_in))
     _draw_identical(upper, record, strips)
-    _draw_detection(lower, record, groups, gap_in / row_in)
+    _draw_detection(lower, record, groups)
     figure.alt = (
         "Measured ratio of every trial on identical code, coloured by verdict, and the share of slower twins found. "
-        f"{'; '.join(record.sentences())}. {record.environment.caption}."
+        f"{'; '.join(record.sentences())}. {caption}."
     )
     return figure
 
 
 def _draw_identical(ax: Axes, record: TimerQuality, strips: Sequence[tuple[str, str]]) -> None:
     """One row for each judge and condition: the ratio of every A/A trial, in the colour of its verdict."""
+    from course_utils.show.canvas import grid, label_right, name_rows, scale_axis
+
     golden = (math.sqrt(5) - 1) / 2
     ratios, seen = [0.97, 1.03], set()
     for y, (condition, judge) in enumerate(strips):
@@ -247,43 +229,39 @@ def _draw_identical(ax: Axes, record: TimerQuality, strips: Sequence[tuple[str, 
             )  # fmt: skip
         rate = record.false_verdicts(judge, condition)
         if rate.trials:
-            _beside(ax, y, f"{rate.hits} of {rate.trials} wrong\n(at most {_percent(rate.bounds['at most'])})", 8)
+            label_right(ax, y, f"{rate.hits} of {rate.trials} wrong\n(at most {_percent(rate.bounds['at most'])})")
     ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
-    ax.set_ylim(len(strips) - 0.5, -0.5)
-    _ratio_axis(ax, min(ratios), max(ratios))
+    name_rows(ax, [f"{_METHOD_LABEL[JUDGES[judge][0]]}, {condition}" for condition, judge in strips])
+    scale_axis(ax, "x", ratios, log=False)
+    grid(ax, "x")
     ax.set_xlabel("measured ratio (the truth is 1)")
-    _dress(ax, range(len(strips)), [f"{_METHOD_LABEL[JUDGES[judge][0]]}\n{condition}" for condition, judge in strips])
     _legend(ax, [style for verdict, style in _VERDICT_STYLE.items() if verdict in seen])
 
 
-def _ratio_axis(ax: Axes, low: float, high: float) -> None:
-    """A logarithmic axis with round ticks that stand apart; 1 is always among them."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+def _draw_detection(ax: Axes, record: TimerQuality, groups: Sequence[tuple[str, float]]) -> None:
+    """One row for each twin, condition and judge: the share of trials that called it SLOWER, with exact bounds."""
+    from course_utils.show.canvas import LEGEND_X, grid, label_right
 
-    margin = (high / low) ** 0.04
-    ax.set_xscale("log")
-    ax.set_xlim(low / margin, high * margin)
-    steps = (0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10)
-    ticks = [1.0]
-    for step in sorted((step for step in steps if low <= step <= high), key=lambda step: -abs(math.log(step))):
-        if all(abs(math.log(step / other)) > 0.11 * math.log(high / low) for other in ticks):
-            ticks.append(step)
-    ax.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _beside(ax: Axes, y: float, text: str, points: float) -> None:
-    """Words to the right of a row."""
-    ax.annotate(text, (1.0, y), (points, 0), ("axes fraction", "data"), "offset points", va="center", size=10)
-
-
-def _dress(ax: Axes, ticks: Sequence[float], labels: Sequence[str]) -> None:
-    from course_utils.show.canvas import grid
-
-    ax.set_yticks(ticks, labels)
+    ticks = []
+    for number, (condition, truth) in enumerate(groups):
+        first = number * (len(JUDGES) + 1)
+        ticks.append(first + (len(JUDGES) - 1) / 2)
+        for y, judge in enumerate(JUDGES, first):
+            rate, colour = record.detection(judge, condition, truth), _JUDGE_COLOUR[judge]
+            if rate.trials:
+                ax.plot([*rate.bounds.values()], [y, y], color=colour, lw=4, alpha=0.35, solid_capstyle="butt")
+                ax.plot([rate.hits / rate.trials], [y], "o", ms=8, mew=0, color=colour, zorder=3, clip_on=False)
+            label_right(ax, y, f"{rate.hits} of {rate.trials}")
+    ax.set(xlim=(0, 1), ylim=(y + 0.5, -0.5), xlabel="trials that called it SLOWER (bar: exact 95% bounds)")
+    ax.axvline(_DETECTION, color="#333333", lw=0.8, ls=(0, (4, 3)), zorder=1)
+    ax.set_xticks([0, 0.25, 0.5, 0.75, 0.9, 1], ["0%", "25%", "50%", "75%", "90%", "100%"])
+    ax.set_yticks(ticks, [f"{truth:.2f}x, {condition}" for condition, truth in groups])
     ax.tick_params(axis="y", length=0)
     grid(ax, "x")
+    title = "A twin that does a little more work: how often it is called SLOWER"
+    place = {"xycoords": ("figure fraction", "axes fraction"), "textcoords": "offset points"}
+    ax.annotate(title, (LEGEND_X, 1), (0, 30), size=12, weight="bold", annotation_clip=False, **place)
+    _legend(ax, [(_JUDGE_COLOUR[judge], "o", judge) for judge in JUDGES])
 
 
 def _legend(ax: Axes, entries: Sequence[tuple[str, str, str]]) -> None:
@@ -291,30 +269,6 @@ def _legend(ax: Axes, entries: Sequence[tuple[str, str, str]]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], ls="", marker=marker, ms=7, mew=0, color=colour) for colour, marker, _ in entries]
-    place = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "ncols": len(entries), "fontsize": 10}
     look = {"frameon": False, "columnspacing": 1.2, "handletextpad": 0.2, "borderaxespad": 0.1}
-    ax.legend(handles, [words for *_, words in entries], **place, **look)
-
-
-def _draw_detection(ax: Axes, record: TimerQuality, groups: Sequence[tuple[str, float]], gap: float) -> None:
-    """One row for each twin, condition and judge: the share of trials that called it SLOWER, with exact bounds."""
-    ticks, labels = [], []
-    y = 0.0
-    for condition, truth in groups:
-        ticks.append(y + (len(JUDGES) - 1) / 2)
-        labels.append(f"{truth:.2f}x\n{condition}")
-        for judge in JUDGES:
-            rate, colour = record.detection(judge, condition, truth), _JUDGE_COLOUR[judge]
-            if rate.trials:
-                ax.plot([*rate.bounds.values()], [y, y], color=colour, lw=4, alpha=0.35, solid_capstyle="butt")
-                ax.plot([rate.hits / rate.trials], [y], "o", ms=8, mew=0, color=colour, zorder=3, clip_on=False)
-            _beside(ax, y, f"{rate.hits} of {rate.trials}", 12)
-            y += 1
-        y += gap
-    ax.set_ylim(y - gap - 0.5, -0.5)
-    ax.set_xlim(0, 1)
-    ax.axvline(_DETECTION, color="#333333", lw=0.8, ls=(0, (4, 3)), zorder=1)
-    ax.set_xticks([0, 0.25, 0.5, 0.75, 0.9, 1], ["0%", "25%", "50%", "75%", "90%", "100%"])
-    ax.set_xlabel("trials that called it SLOWER (bar: exact 95% bounds)")
-    _dress(ax, ticks, labels)
-    _legend(ax, [(_JUDGE_COLOUR[judge], "o", judge) for judge in JUDGES])
+    words = [words for *_, words in entries]
+    ax.legend(handles, words, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=len(entries), **look)

@@ -43,7 +43,6 @@ _PREFIX = "[rank ${rank}] "
 _PRINTED = re.compile(r"\[rank (\d+)\] (.+)\n?")
 # What a cell shows of a rank, and of a long line.
 _SHOWN_LINES, _LINE_CHARACTERS, _LAST_LINES = 100, 1_000, 5
-_END_BYTES = 64_000
 # The notebook's own: where it records to, and how it draws.
 _NOT_INHERITED = ("COURSE_RECORD_TO", "MPLBACKEND")
 _CLOSED_BY_TORCHRUN = -signal.SIGTERM
@@ -336,10 +335,7 @@ class _Launch:
 
 
 def _last_lines(path: Path, most: int = _LAST_LINES) -> list[str]:
-    """The last lines of a file, however large it is."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _END_BYTES))
-        lines = re.split(r"[\r\n]+", file.read().decode("utf-8", "replace"))
+    lines = re.split(r"[\r\n]+", path.read_text(encoding="utf-8", errors="replace"))
     return [line[-_LINE_CHARACTERS:] for line in lines if line.strip()][-most:]
 
 

@@ -38,9 +38,6 @@ _POLL_S = 0.05
 # Ranks write down where they are when time is up: they get this long for it.
 _STACK_S = 0.5
 _USUAL_S = 5.0
-# What a rank printed, in torchrun's log.
-_PREFIX = "[rank ${rank}] "
-_PRINTED = re.compile(r"\[rank (\d+)\] (.+)\n?")
 # What a cell shows of a rank, and of a long line.
 _SHOWN_LINES, _LINE_CHARACTERS, _LAST_LINES = 100, 1_000, 5
 # The notebook's own: where it records to, and how it draws.
@@ -190,7 +187,6 @@ def _checked_backend(backend: str | None, ranks: int) -> str:
 def _variables(backend: str, threads: int, more: Mapping[str, str]) -> dict[str, str]:
     """The environment of torchrun and its ranks."""
     variables = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
-    variables["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = _PREFIX
     variables["OMP_NUM_THREADS"] = variables["MKL_NUM_THREADS"] = str(threads)
     if backend == "gloo":
         variables["CUDA_VISIBLE_DEVICES"] = ""
@@ -214,10 +210,11 @@ class _Launch:
         self.mark = uuid.uuid4().hex
         self.folder = Path(tempfile.mkdtemp(prefix="course-ranks-"))
         self.deadline = time.time() + timeout_s
-        self.log = self.folder / "torchrun.log"  # what torchrun prints, and with a prefix what the ranks print
+        self.log = self.folder / "torchrun.log"  # torchrun's own words
         self.printed: Counter[int] = Counter()  # lines of each rank
+        self.read: Counter[Path] = Counter()  # bytes of each rank's logs
         own = {RUN_VARIABLE: self.mark, FOLDER_VARIABLE: str(self.folder), DEADLINE_VARIABLE: str(self.deadline)}
-        torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}", "--tee=3"]
+        torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}", "--redirects=3"]
         torchrun += [f"--log-dir={self.folder / 'logs'}", "-m", "course_utils.ranks.entry"]
         with self.log.open("wb") as log:
             self.agent = subprocess.Popen(
@@ -241,27 +238,31 @@ class _Launch:
 
     def wait(self, out: TextIO, bar: Any) -> None:
         """Wait for the end, and show what is printed meanwhile. Raises RankError if it takes too long."""
-        with self.log.open(encoding="utf-8", errors="replace") as log:
-            while self.agent.poll() is None:
-                self._show_new(log, out)
-                if time.time() > self.deadline + _STACK_S:
-                    raise self._too_long()
-                time.sleep(_POLL_S)
-                bar.advance(_POLL_S)
-            self._show_new(log, out)
+        while self.agent.poll() is None:
+            self._show_new(out)
+            if time.time() > self.deadline + _STACK_S:
+                raise self._too_long()
+            time.sleep(_POLL_S)
+            bar.advance(_POLL_S)
+        self._show_new(out)
         self._show_end(out)
 
-    def _show_new(self, log: TextIO, out: TextIO) -> None:
-        for line in log:
-            printed = _PRINTED.fullmatch(line)
-            if printed is None:  # torchrun's own words
-                continue
-            rank, text = int(printed[1]), printed[2]
-            self.printed[rank] += 1
-            if self.printed[rank] <= _SHOWN_LINES:
-                more = "... (and more on this line)" if len(text) > _LINE_CHARACTERS else ""
-                out.write(f"[rank {rank}] {text[:_LINE_CHARACTERS]}{more}\n")
+    def _show_new(self, out: TextIO) -> None:
+        """Show the lines that ranks have ended since. torchrun's ``--tee`` can glue two that end at the same moment."""
+        for path in sorted(self._logs_of("*")):
+            with path.open("rb") as log:
+                log.seek(self.read[path])
+                for line in log:
+                    if line.endswith(b"\n") or self.agent.returncode is not None:
+                        self.read[path] += len(line)
+                        self._show(int(path.parent.name), line.decode(errors="replace").rstrip("\r\n"), out)
         out.flush()
+
+    def _show(self, rank: int, line: str, out: TextIO) -> None:
+        self.printed[rank] += bool(line)
+        if line and self.printed[rank] <= _SHOWN_LINES:
+            more = "... (and more on this line)" if len(line) > _LINE_CHARACTERS else ""
+            out.write(f"[rank {rank}] {line[:_LINE_CHARACTERS]}{more}\n")
 
     def _show_end(self, out: TextIO) -> None:
         for rank, lines in sorted(self.printed.items()):
@@ -325,8 +326,12 @@ class _Launch:
         lines = [line for line in text.splitlines() if not line.startswith(("Timeout (", "Extension modules:"))]
         return self._shortened("\n".join([*lines, ""]))
 
+    def _logs_of(self, rank: int | str) -> list[Path]:
+        """What a rank printed and its warnings, in files of torchrun's; "*" stands for all ranks."""
+        return list(self.folder.glob(f"logs/*/attempt_0/{rank}/std*.log"))
+
     def _last_words(self, rank: int) -> list[str]:
-        logs = [log for log in self.folder.glob(f"logs/*/attempt_0/{rank}/std*.log") if log.stat().st_size]
+        logs = [log for log in self._logs_of(rank) if log.stat().st_size]
         return _last_lines(max(logs, key=os.path.getmtime)) if logs else []
 
     def _shortened(self, text: str) -> str:

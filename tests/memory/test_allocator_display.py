@@ -45,7 +45,7 @@ every_run = pytest.mark.parametrize("options", EVERY)
 def test_states_are_drawn_so_that_they_can_be_read(options: str) -> None:
     run = run_of(options)
     for after in (0, 1, 5, len(run) - 1, len(run)):
-        figure = state_figure(run.state(after), title=f"After {after} events")
+        figure = state_figure(run.state(after))
         assert problems_of_texts(figure) == []
         assert figure.alt.endswith(".")
         assert figure.get_size_inches()[0] == 8

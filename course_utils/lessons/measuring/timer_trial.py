@@ -210,27 +210,19 @@ def timer_quality() -> TimerQuality:
 
 
 def _draw(record: TimerQuality) -> Figure:
-    from course_utils.show.canvas import WIDTH_IN, axes_in, new_figure
+    from course_utils.show.canvas import titled_figure
 
     strips = [(condition, judge) for condition in record.conditions for judge in JUDGES if "apart" not in judge]
     groups = [(condition, truth) for condition in record.conditions for truth in (1.03, 1.05)]
     row_in, gap_in = 0.25, 0.16
     upper_in = 0.62 * len(strips)
     lower_in = row_in * len(groups) * len(JUDGES) + gap_in * (len(groups) - 1)
-    upper_bottom = 0.95 + lower_in + 1.28
-    height = upper_bottom + upper_in + 0.78
-    figure = new_figure(height)
-    left, width = 1.5, WIDTH_IN - 1.5 - 1.72
-    lower = axes_in(figure, left, 0.95, width, lower_in)
-    upper = axes_in(figure, left, upper_bottom, width, upper_in)
-
-    def words(y: float, text: str, **options: Any) -> None:
-        figure.text(0.12 / WIDTH_IN, y / height, text, **options)
-
-    title = {"va": "top", "weight": "bold", "size": 13}
-    words(height - 0.12, "The same code, timed as two: every trial", **title)
-    words(upper_bottom - 0.66, "A twin that does a little more work: how often it is called SLOWER", **title)
-    words(0.12, record.environment.caption, va="bottom", size=9.5, color="#555555")
+    title = "The same code, timed as two: every trial"
+    figure = titled_figure(title, upper_in + lower_in + 2.2, record.environment.caption)
+    upper, lower = figure.subplots(2, height_ratios=(upper_in, lower_in))
+    twin = "A twin that does a little more work: how often it is called SLOWER"
+    lower.set_title(twin, loc="left", x=-0.125, pad=28, fontsize=12, weight="bold")
+    figure.get_layout_engine().set(h_pad=0.12)
     _draw_identical(upper, record, strips)
     _draw_detection(lower, record, groups, gap_in / row_in)
     figure.alt = (

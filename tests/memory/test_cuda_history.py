@@ -91,11 +91,11 @@ def test_entries_that_do_not_fit_leave_rounded_requests() -> None:
 # A stand-in
 
 
-def _run(gpu: ScriptedHistory, fn: Callable[[], Any], **options: Any) -> MemoryTrace:
+def _run(gpu: ScriptedHistory, fn: Callable[[], Any]) -> MemoryTrace:
     fields = {"label": "step", "name": None, "parameters": {}, "environment": memory.environment()}
-    tracer = _CudaTracer(torch.device("cpu"), gpu)
+    tracer = _CudaTracer(None, torch.device("cpu"), gpu)
     with gpu:
-        return memory._trace(tracer, fn, {}, [], verify=True, overhead=False, **fields, **options)
+        return memory._trace(tracer, fn, False, False, fields)
 
 
 @pytest.fixture

@@ -479,7 +479,11 @@ _FIRST_ADDRESS = 0x7F0000000000
 
 
 class Allocator:
-    """The state, and what each event does to it. DeviceCachingAllocator."""
+    """The state, and what each event does to it. DeviceCachingAllocator.
+
+    ``ties`` says which of several cached blocks of the same size is used: that in the ``oldest`` segment, as in PyTorch
+    2.13, or that with the ``lowest`` address, as in 2.11. It only matters where a device gives out addresses again.
+    """
 
     def __init__(
         self,
@@ -488,6 +492,11 @@ class Allocator:
         device_bytes: int | None = None,
         ties: Ties = "oldest",
     ) -> None:
+        if ties not in ("oldest", "lowest"):
+            raise ValueError(f"ties must be 'oldest' (PyTorch 2.13) or 'lowest' (2.11), got {ties!r}")
+        for name, value in (("cap_bytes", cap_bytes), ("device_bytes", device_bytes)):
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise ValueError(f"{name} must be a whole number of bytes, 0 or more, got {value!r}")
         self.options, self.cap, self.device, self.ties = options, cap_bytes, device_bytes, ties
         self.segments: list[_Segment] = []
         self.pools = (_Pool(False), _Pool(True))
@@ -972,7 +981,6 @@ def simulate_allocator(
     cap_bytes: int | None = None,
     device_bytes: int | None = None,
     after_out_of_memory: Literal["stop", "continue"] = "stop",
-    ties: Ties = "oldest",
 ) -> AllocatorRun:
     """Let events happen to PyTorch's caching allocator, without a GPU.
 
@@ -986,9 +994,6 @@ def simulate_allocator(
             segment has. By default there is no limit.
         after_out_of_memory: ``stop`` ends the run at a request that cannot be met; ``continue`` goes on as a program
             does that catches the error: the name holds nothing, and freeing it does nothing.
-        ties: which of several cached blocks of the same size is used: ``oldest``, that in the oldest segment, as in
-            PyTorch 2.13; ``lowest``, that with the lowest address, as in 2.11. It only matters where the device gives
-            out addresses again; a simulated device does not, so this is for replays of recorded memory.
 
     Returns:
         The run: curves, counts, and the state after any event.
@@ -998,19 +1003,8 @@ def simulate_allocator(
         >>> [size // 2**20 for size in run.reserved_bytes], [size // 2**20 for size in run.allocated_bytes]
         ([30, 30, 62], [30, 0, 32])
     """
-    options = options_of(options)
-    check_limits(cap_bytes, device_bytes, ties)
-    allocator = Allocator(options, cap_bytes, device_bytes, ties=ties)
+    allocator = Allocator(options_of(options), cap_bytes, device_bytes)
     return run_events(allocator, ((event, ()) for event in events), stops=after_out_of_memory == "stop")
-
-
-def check_limits(cap_bytes: int | None, device_bytes: int | None, ties: str) -> None:
-    """Refuse limits and a rule that make no sense."""
-    if ties not in ("oldest", "lowest"):
-        raise ValueError(f"ties must be 'oldest' (PyTorch 2.13) or 'lowest' (2.11), got {ties!r}")
-    for name, value in (("cap_bytes", cap_bytes), ("device_bytes", device_bytes)):
-        if value is not None and (not isinstance(value, int) or value < 0):
-            raise ValueError(f"{name} must be a whole number of bytes, 0 or more, got {value!r}")
 
 
 def run_events(

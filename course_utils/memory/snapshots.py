@@ -35,7 +35,6 @@ from course_utils.memory.allocator import (
     Operation,
     SegmentState,
     Ties,
-    check_limits,
     option_pairs,
     options_of,
     round_size,
@@ -427,8 +426,9 @@ class Snapshot:
             options: the options; by default those of the snapshot.
             cap_bytes: how much the process was allowed to take, if it was limited.
             device_bytes: the device's memory, if it was full.
-            ties: ``oldest`` as in PyTorch 2.13, ``lowest`` as in 2.11; see :func:`course_utils.simulate_allocator`. A
-                snapshot does not say which version it is from: where this rule does not fit, the other one is tried.
+            ties: which of several cached blocks of the same size is used: that in the ``oldest`` segment, as in PyTorch
+                2.13, or that with the ``lowest`` address, as in 2.11. A snapshot does not say which version it is from:
+                where this rule does not fit, the other one is tried.
 
         Returns:
             The comparison, by the rule that fits better; its ``ties`` says which.
@@ -442,14 +442,13 @@ class Snapshot:
             True
         """
         chosen = self.options if options is None else options_of(options)
-        check_limits(cap_bytes, device_bytes, ties)
-        asked = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, ties)).replay()
-        if asked.agrees and not asked.moved:
-            return asked
+        given = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, ties)).replay()
+        if given.agrees and not given.moved:
+            return given
         other_ties = "lowest" if ties == "oldest" else "oldest"
         other = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, other_ties)).replay()
-        if (len(asked.differences), asked.moved) <= (len(other.differences), other.moved):
-            return asked
+        if (len(given.differences), given.moved) <= (len(other.differences), other.moved):
+            return given
         note = f"Of cached blocks of one size, ties={other.ties!r} fits this record better than {ties!r} does."
         return replace(other, notes=(*other.notes, note))
 
@@ -474,7 +473,6 @@ class Replay:
     """
 
     run: AllocatorRun  # the simulation of the recorded requests
-    recorded_reserved_bytes: tuple[int, ...]  # after each of its events
     differences: tuple[Difference, ...]  # every event at which the calls to the device or the reserved memory differ
     blocks: int  # requests that were met
     moved: int  # how many of them were put at another address than recorded
@@ -519,7 +517,7 @@ class _Replayer:
         self.snapshot, self.allocator = snapshot, allocator
         allocator.begin(snapshot.start, snapshot._beyond)
         self.limited = allocator.cap is not None or allocator.device is not None
-        self.levels: list[int] = []  # after each event, the recorded reserved memory
+        self.events, self.level = 0, snapshot.start.reserved_bytes  # so far: how many, and what was reserved
         self.differences: list[Difference] = []
         self.blocks = self.moved = self.unexplained = 0
 
@@ -527,7 +525,6 @@ class _Replayer:
         run = run_events(self.allocator, self._steps(), stops=False)
         return Replay(
             run,
-            tuple(self.levels),
             tuple(self.differences),
             self.blocks,
             self.moved,
@@ -559,11 +556,10 @@ class _Replayer:
         """Let an event happen, and compare what it did with the record."""
         yield event, () if self.differences else recorded  # once the two part, recorded addresses tell nothing
         simulated, reserved = tuple(self.allocator.operations), self.allocator.reserved
-        level = self.levels[-1] if self.levels else self.snapshot.start.reserved_bytes
-        level += sum(operation.change_bytes for operation in recorded)
-        if not _same(recorded, simulated) or level != reserved:
-            self.differences.append(Difference(len(self.levels), tuple(recorded), simulated, level, reserved))
-        self.levels.append(level)
+        self.level += sum(operation.change_bytes for operation in recorded)
+        if not _same(recorded, simulated) or self.level != reserved:
+            self.differences.append(Difference(self.events, tuple(recorded), simulated, self.level, reserved))
+        self.events += 1
 
     def _event(self, step: _Step, recorded: Sequence[Operation]) -> Iterator[tuple[Event, Sequence[Operation]]]:
         failed = isinstance(step.event, Allocate) and step.address is None and step.event.bytes > 0

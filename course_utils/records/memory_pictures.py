@@ -1,7 +1,8 @@
-"""Memory over time as a figure: stacked areas, and what ran when."""
+"""Memory over time as a figure, stacked areas and what ran when, and as a picture to zoom into."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from course_utils.show.canvas import (
     wrapped,
 )
 from course_utils.show.formats import format_bytes
+from course_utils.show.viewer import StoredView, stored_view
 
 if TYPE_CHECKING:
     from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
@@ -200,3 +202,28 @@ def description(trace: MemoryTrace, by: str = "kind") -> str:
         f"{format_bytes(trace.end_bytes)} after it."
         f"{reserved}"
     )
+
+
+def memory_explorer(trace: MemoryTrace) -> StoredView:
+    """A trace to zoom into, and its table; for `MemoryTrace.explore`."""
+    words = description(trace)
+    kinds, blocks = list(trace.by_kind()), _stacking(trace)
+    texts = list(dict.fromkeys(part for b in blocks for part in (b.module, b.line, b.op)))
+    number = {part: i for i, part in enumerate(texts)}
+    state = {
+        "words": words,
+        "caption": trace.environment.caption,
+        "counted": "moments that were kept" if trace.condensed else "allocations and releases",
+        "times_us": trace.times_us,
+        "kinds": [[kind, KIND_COLOURS[kind]] for kind in kinds],
+        "texts": texts,
+        "blocks": [
+            [b.size_bytes, b.born, b.died, kinds.index(b.kind), number[b.module], number[b.line], number[b.op], b.count]
+            for b in blocks
+        ],
+        "reserved_bytes": trace.reserved_bytes,
+        "phases": [[phase.name, phase.first, phase.last] for phase in trace.phases],
+        "peak": trace.peak_moment,
+    }
+    page = stored_view("trace", [state], f"<p>{html.escape(words)}</p>")
+    return StoredView(repr(trace), f"{page}\n{trace._repr_html_()}")

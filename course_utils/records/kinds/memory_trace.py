@@ -239,10 +239,9 @@ class MemoryTrace(Result):
 
     def explore(self) -> Any:
         """The picture to zoom into, with every block's name under the pointer; it needs no kernel."""
-        from course_utils.records.memory_explorer import memory_explorer
-        from course_utils.records.memory_pictures import KIND_COLOURS, description
+        from course_utils.records.memory_pictures import memory_explorer
 
-        return memory_explorer(self, KIND_COLOURS, description(self))
+        return memory_explorer(self)
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -293,10 +292,9 @@ class MemoryTrace(Result):
         return Sheet(tuple(tables), self._lines(), (self._checks(), self.environment.where))
 
     def _kinds_table(self) -> Grid:
-        moments = (self.at(0), self.at_peak, self.at(self.moments - 1))
         kinds = []
-        for kind in MEMORY_KINDS:
-            sums = [sum(row.size_bytes for row in rows if row.kind == kind) for rows in moments]
+        for kind, values in self.by_kind().items():
+            sums = (values[0], values[self.peak_moment], values[-1])
             if any(sums):
                 kinds.append((kind, *map(format_bytes, sums), format_percent(sums[1] / self.peak_bytes)))
         kinds.append(("in all", *map(format_bytes, (self.start_bytes, self.peak_bytes, self.end_bytes)), ""))

@@ -91,25 +91,18 @@ KNOWN_OPTIONS = (*_SIMULATED, *_FIXED, *_WITHOUT_EFFECT)
 
 @dataclass(frozen=True)
 class AllocatorOptions:
-    """What ``PYTORCH_ALLOC_CONF`` sets, as far as it decides which memory is taken from the device.
+    """What ``PYTORCH_ALLOC_CONF`` sets, as far as it decides which memory is taken from the device."""
 
-    Attributes:
-        expandable_segments: one segment for each stream and pool, which grows page by page.
-        large_segment_bytes: segment for requests between 1 and 10 MiB, and page of a large expandable segment.
-        max_split_size_bytes: blocks of this size or more are not split; None: all may be.
-        max_non_split_rounding_bytes: how much larger than the request a block may be that is not split; None: by
-            large_segment_bytes, as PyTorch 2.13.0 and 2.11.0 do.
-        roundup_power2_divisions: into how many steps a power of two is divided when sizes are rounded up; sixteen
-            numbers, for requests from 1 MiB, 2 MiB ... 32 GiB on, or one for all. 0 or 1: no such rounding.
-        garbage_collection_threshold: the share of the cap from which on old cached blocks are given back; 0: never.
-    """
-
-    expandable_segments: bool = False
+    expandable_segments: bool = False  # one segment for each stream and pool, which grows page by page
+    # Segment for requests between 1 and 10 MiB, and page of a large expandable segment.
     large_segment_bytes: int = DEFAULT_LARGE_SEGMENT_BYTES
-    max_split_size_bytes: int | None = None
+    max_split_size_bytes: int | None = None  # blocks of this size or more are not split; None: all may be
+    # How much larger than the request a block may be that is not split; None: by large_segment_bytes, as in PyTorch.
     max_non_split_rounding_bytes: int | None = None
+    # Into how many steps a power of two is divided when sizes are rounded up, for requests from 1 MiB, 2 MiB ... 32 GiB
+    # on; 0 or 1: no such rounding.
     roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
-    garbage_collection_threshold: float = 0.0
+    garbage_collection_threshold: float = 0.0  # share of the cap from which on old cached blocks go back; 0: never
 
     def __post_init__(self) -> None:
         least = self.large_segment_bytes

@@ -59,8 +59,7 @@ def _pools(run: AllocatorRun) -> list[dict[str, Any]]:
     """The most that each pool holds, so that a drawing does not jump: of all moments of a short run, some of a long."""
     largest = dict.fromkeys(_POOLS, 1)
     rows = dict.fromkeys(_POOLS, 0)
-    for after in range(0, len(run) + 1, max(1, len(run) // 300)):
-        state = run.state(after)
+    for state in run.states(range(0, len(run) + 1, max(1, len(run) // 300))):
         for pool in _POOLS:
             segments = [each for _, segments in rows_of(state, pool) for each in segments]
             largest[pool] = max(largest[pool], *(int(offset) + segment.bytes for offset, segment in segments), 0)

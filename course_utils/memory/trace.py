@@ -170,11 +170,11 @@ def _run_of(history: History, storages: LiveStorages, seconds: float, error: Exc
     # What no operation made may have been there before, though it was met during the call. The first one wins.
     unmade = sorted((block for block in storages.blocks if block.op == -1), key=lambda block: -block.born)
     existing = {block.address: block for block in unmade}
-    made = {(block.op, block.address): block for block in storages.blocks if block.born}
+    by_operation = {(block.op, block.address): block for block in storages.blocks if block.born}
     blocks, births = [], []
     for allocation in history.allocations:
         op, born = _op_of(allocation), allocation.born
-        block = made.get((op, allocation.address)) if born else existing.get(allocation.address)
+        block = by_operation.get((op, allocation.address)) if born else existing.get(allocation.address)
         if block is None:  # no storage was seen on it: scratch memory of an operation, if one was running
             block = Block(allocation.size_bytes, born, allocation.address, op, kind="" if born else "other")
             if op >= 0:

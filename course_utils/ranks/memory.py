@@ -32,19 +32,12 @@ _COMMUNICATION = frozenset({"c10d", "fsdp", "_c10d_functional"})
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Memory of one rank during one training step, in bytes.
+    """Memory of one rank during one training step, in bytes."""
 
-    Attributes:
-        largest: the most that each part of ``CLUSTER_PARTS`` took at any one time.
-        at_peak: what each part took when all together took the most; they add up to ``peak_bytes``.
-        peak_bytes: the most that all parts took together.
-        peak_phase: what ran then, as the step named it.
-    """
-
-    largest: dict[str, int]
-    at_peak: dict[str, int]
-    peak_bytes: int
-    peak_phase: str
+    largest: dict[str, int]  # the most that each part of ``CLUSTER_PARTS`` took at any one time
+    at_peak: dict[str, int]  # what each part took when all together took the most; they add up to ``peak_bytes``
+    peak_bytes: int  # the most that all parts took together
+    peak_phase: str  # what ran then, as the step named it
 
 
 @dataclass(eq=False)

@@ -388,16 +388,10 @@ def _steps(entries: Sequence[TraceEntry], start: AllocatorState) -> list[_Step]:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A memory snapshot of one device, read by :func:`read_snapshot`.
-
-    Its events are for :func:`course_utils.simulate_allocator` under any options. They begin with a request for each
-    block that was in use when the history begins. Memory that was given back is an :class:`EmptyCache`, unless new
-    memory was taken right after it: the allocator does that by itself at a limit.
-    """
+    """A memory snapshot of one device, read by :func:`read_snapshot`; :meth:`replay` simulates it under any options."""
 
     device: int
     entries: tuple[TraceEntry, ...]
-    events: tuple[Event, ...]
     options: AllocatorOptions  # those that were in force, as the snapshot states them
     start: AllocatorState  # the segments when the history begins; empty if nothing was cached then
     end: AllocatorState
@@ -631,8 +625,11 @@ def read_snapshot(source: str | Path | Mapping[str, Any], *, device: int | None 
             contradict each other; if a private pool is in it.
 
     Example:
-        >>> read_snapshot({"segments": [], "device_traces": [[]]}).events
-        ()
+        >>> read_snapshot({"segments": [], "device_traces": [[]]})
+        device 0: 0 entries, options: defaults
+        at the beginning 0 B reserved, 0 B allocated
+        at the end 0 B reserved, 0 B allocated
+        The snapshot does not say which options were in force; the defaults are assumed.
     """
     snapshot = _load(source)
     try:
@@ -673,13 +670,6 @@ def _read(snapshot: Mapping[str, Any], device: int | None) -> Snapshot:
             f"{short_bytes(start.allocated_bytes)} allocated: reconstructed backwards from the end. How old blocks and "
             "segments were then is not known."
         )
-    steps = _steps(entries, start)
-    used = [(block, segment.stream) for segment in start.segments for block in segment.blocks if block.id is not None]
-    events = (
-        *(Allocate(block.id, block.requested_bytes, stream) for block, stream in used),
-        *(Free(block.id, completes=False) for block, _ in used if block.state == "awaiting free"),
-        *(event for step in steps for event in (EmptyCache() if step.event is None else step.event, *step.late)),
-    )
     beyond = max((entry.address + entry.bytes for entry in entries), default=0) + SMALL_SEGMENT_BYTES
     beyond = max([beyond, *(segment.address + segment.bytes for segment in start.segments)])
-    return Snapshot(device, entries, events, options, start, end, tuple(notes), steps, beyond)
+    return Snapshot(device, entries, options, start, end, tuple(notes), _steps(entries, start), beyond)

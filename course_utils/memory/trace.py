@@ -23,7 +23,7 @@ from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import environment
 from course_utils.memory.cuda_history import Allocation, History, read_history
 from course_utils.memory.live_storages import NOWHERE, Block, LiveStorages, Phase, Place, written_by_the_user
-from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace, totals_of
 from course_utils.records.store import keep
 from course_utils.show.formats import format_bytes
 
@@ -58,9 +58,7 @@ class _TracedCall:
     @property
     def above_start(self) -> int:
         """The most bytes above the start."""
-        totals = MemoryTrace.from_blocks(
-            times_us=self.times_us, blocks=self.blocks, label="", device="", environment=None
-        ).totals_bytes
+        totals = totals_of(self.blocks, len(self.times_us))
         return max(totals) - totals[0]
 
 

@@ -160,13 +160,10 @@ def _phases(ax: Axes, trace: MemoryTrace) -> None:
 
 
 @styled
-def memory_figure(trace: MemoryTrace, *, by: str = "kind", ax: Axes | None = None) -> Figure:
+def memory_figure(trace: MemoryTrace, by: str) -> Figure:
     """Draw memory over time; see `MemoryTrace.plot`."""
     if by not in ("kind", "module"):
         raise ValueError(f"by is 'kind' or 'module', got {by!r}")
-    if ax is not None:
-        _areas(ax, trace, by)
-        return ax.get_figure(root=True)
     groups = list(_groups(trace, by))
     handles: list[Any] = [Patch(facecolor=colour, edgecolor="white") for colour in _colours(groups, by)]
     names = [wrapped(name, 70, most=1) for name in groups]

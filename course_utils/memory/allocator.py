@@ -887,10 +887,6 @@ class AllocatorRun:
     """
 
     events: tuple[Event, ...]  # if memory ran out, the last one is the request that failed
-    options: AllocatorOptions
-    cap_bytes: int | None
-    device_bytes: int | None
-    ties: Ties
     reserved_bytes: Sequence[int]  # taken from the device
     allocated_bytes: Sequence[int]  # in use by tensors
     device_allocs: Sequence[int]  # calls that take memory from the device (cudaMalloc, or pages mapped)
@@ -898,9 +894,8 @@ class AllocatorRun:
     retries: Sequence[int]  # how often all cached memory was given back to try again (``num_alloc_retries``)
     operations: Mapping[int, tuple[Operation, ...]]  # the calls, by the index of the event that caused them
     out_of_memory: OutOfMemory | None  # the first request that failed
-    start: AllocatorState
     peak_reserved_bytes: int  # at any moment, those within an event included
-    _begin: Allocator  # before the first event
+    begin: Allocator  # with its options and limits, before the first event
     _recorded: Sequence[Sequence[Operation]]  # of each event, the calls to the device that tell where memory is
 
     def __len__(self) -> int:
@@ -909,7 +904,7 @@ class AllocatorRun:
     @property
     def peak_allocated_bytes(self) -> int:
         """The most that tensors held at once."""
-        return max(self.allocated_bytes, default=self.start.allocated_bytes)
+        return max(self.allocated_bytes, default=self.begin.allocated)
 
     def state(self, after: int) -> AllocatorState:
         """All segments after some number of events; 0 is before the first.
@@ -932,7 +927,7 @@ class AllocatorRun:
 
     def _replayed(self, moments: Iterable[int]) -> Iterator[Allocator]:
         """The allocator after each of these numbers of events; all events happen once more."""
-        allocator, done = self._begin.copy(), 0
+        allocator, done = self.begin.copy(), 0
         for after in moments:
             for index in range(done, after):
                 allocator.apply(self.events[index], self._recorded[index])
@@ -949,11 +944,16 @@ class AllocatorRun:
         return _words(next(self._replayed([index + 1])), self.events[index])
 
     def __repr__(self) -> str:
-        cap = "" if self.cap_bytes is None else f", cap {short_bytes(self.cap_bytes)}"
-        ends = [[self.start.reserved_bytes, *self.reserved_bytes], [self.start.allocated_bytes, *self.allocated_bytes]]
-        reserved, allocated = (short_bytes(curve[-1]) for curve in ends)
+        options, cap = self.begin.options.text or "defaults", self.begin.cap
+        reserved, allocated = (
+            short_bytes(curve[-1] if curve else before)
+            for curve, before in (
+                (self.reserved_bytes, self.begin.reserved),
+                (self.allocated_bytes, self.begin.allocated),
+            )
+        )
         lines = [
-            f"{len(self)} events, options: {self.options.text or 'defaults'}{cap}",
+            f"{len(self)} events, options: {options}{'' if cap is None else f', cap {short_bytes(cap)}'}",
             f"reserved   peak {short_bytes(self.peak_reserved_bytes)}, at the end {reserved}",
             f"allocated  peak {short_bytes(self.peak_allocated_bytes)}, at the end {allocated}",
         ]
@@ -1031,10 +1031,7 @@ def run_events(
             failure = failure or _out_of_memory(allocator, index, event)
             if stops:
                 break
-    limits = (allocator.cap, allocator.device, allocator.ties)
-    return AllocatorRun(
-        tuple(events), allocator.options, *limits, *curves, operations, failure, begin.state(), peak, begin, recorded
-    )
+    return AllocatorRun(tuple(events), *curves, operations, failure, peak, begin, recorded)
 
 
 def _out_of_memory(allocator: Allocator, index: int, event: Allocate) -> OutOfMemory:

@@ -482,7 +482,7 @@ class Replay:
     @property
     def ties(self) -> Ties:
         """Which of several cached blocks of the same size was used."""
-        return self.run.ties
+        return self.run.begin.ties
 
     def __repr__(self) -> str:
         points = sum(map(len, self.run.operations.values())) + len(self.run)

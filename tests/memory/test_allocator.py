@@ -307,8 +307,8 @@ def check_state(run: AllocatorRun, after: int) -> None:
     ids = [block.id for segment in state.segments for block in segment.blocks if block.state != "free"]
     assert len(set(ids)) == len(ids)
     index = after - 1
-    assert state.reserved_bytes == (run.reserved_bytes[index] if after else run.start.reserved_bytes)
-    assert state.allocated_bytes == (run.allocated_bytes[index] if after else run.start.allocated_bytes)
+    assert state.reserved_bytes == (run.reserved_bytes[index] if after else run.begin.reserved)
+    assert state.allocated_bytes == (run.allocated_bytes[index] if after else run.begin.allocated)
     assert state.reserved_bytes == sum(map(state.bytes_in, ("allocated", "awaiting free", "free")))
 
 

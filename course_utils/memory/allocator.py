@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, groupby, islice
+from itertools import accumulate, chain, groupby, islice, takewhile
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Self
 
@@ -826,12 +826,8 @@ class Allocator:
             at = block.segment.index(block)
             if at and blocks[at - 1].state == "free":
                 at -= 1
-            room = 0
-            for part in islice(blocks, at, None):
-                if part.state != "free" or room >= size:
-                    break
-                room += part.size
-            if room >= size:
+            free = takewhile(lambda part: part.state == "free", islice(blocks, at, None))
+            if sum(part.size for part in free) >= size:
                 return blocks[at]
         # A new segment has addresses for 1 1/8 of the device's memory: the constructor of ExpandableSegment.
         page = self._page(pool)

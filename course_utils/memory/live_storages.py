@@ -383,8 +383,7 @@ class LiveStorages(StorageMode):
 
     # What runs.
 
-    def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
-        del inputs
+    def _before_module(self, module: torch.nn.Module, *_: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         self._end_backward()
@@ -399,24 +398,21 @@ class LiveStorages(StorageMode):
                 self._begin("forward")
         self._stack.append(self._names[id(module)])
 
-    def _after_module(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        del module, inputs, output
+    def _after_module(self, *_: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         self._stack.pop()
         if not self._stack and not _in_backward():
             self._close(self.phases[-1])
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        del args, kwargs
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
         self._end_backward()
         if id(optimizer) not in self._optimizers:
             self._know_optimizer(optimizer)
         self._stepped.setdefault(id(optimizer), len(optimizer.state))
         self._stepping.append((type(optimizer).__name__, self._begin("optimizer step")))
 
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        del args, kwargs
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
         if len(optimizer.state) != self._stepped[id(optimizer)]:
             # Now, and not at the end: the optimizer may be gone by then.
             self._stepped[id(optimizer)] = len(optimizer.state)

@@ -237,13 +237,11 @@ def _shown(
     line = ""
     if born:
         line = _line(block.place) if block.place != NOWHERE else _line_of_frames(frames)
-    op = _operation(storages.ops[block.op]) if block.op >= 0 and born else ""
+    op = ""
+    if block.op >= 0 and born:
+        func = storages.ops[block.op]
+        op = getattr(func, "__name__", str(func)).partition(".")[0]  # "addmm" for aten.addmm.default
     return MemoryBlock(size, born, died, block.kind or "temporaries", block.module, line, op)
-
-
-def _operation(func: Any) -> str:
-    """``addmm`` for ``aten.addmm.default``."""
-    return getattr(func, "__name__", str(func)).partition(".")[0]
 
 
 def _line(place: Place) -> str:

@@ -17,19 +17,12 @@ ORDERS = ("as they come", "buckets", "warm-up", "late warm-up")
 
 @dataclass(frozen=True)
 class Requests:
-    """The requests of one kind of work.
+    """The requests of one kind of work."""
 
-    Attributes:
-        blocks: each request, as traced at the shorter of two lengths.
-        bytes_per_token: by how much each of them grows with every further token in a row.
-        length: that shorter length.
-        moments: moments of the trace.
-    """
-
-    blocks: tuple[MemoryBlock, ...]
-    bytes_per_token: tuple[int, ...]
-    length: int
-    moments: int
+    blocks: tuple[MemoryBlock, ...]  # each request, as traced at the shorter of two lengths
+    bytes_per_token: tuple[int, ...]  # by how much each of them grows with every further token in a row
+    length: int  # that shorter length
+    moments: int  # of the trace
 
     def sizes(self, length: int) -> list[int]:
         """Bytes of each request, with ``length`` tokens in a row."""

@@ -11,12 +11,14 @@ Not simulated: private pools (CUDA graphs, ``torch.cuda.MemPool``), several devi
 from __future__ import annotations
 
 import math
+import pickle
 import re
 from array import array
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby, islice, takewhile
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Self
 
 MIB = 2**20
@@ -89,25 +91,18 @@ KNOWN_OPTIONS = (*_SIMULATED, *_FIXED, *_WITHOUT_EFFECT)
 
 @dataclass(frozen=True)
 class AllocatorOptions:
-    """What ``PYTORCH_ALLOC_CONF`` sets, as far as it decides which memory is taken from the device.
+    """What ``PYTORCH_ALLOC_CONF`` sets, as far as it decides which memory is taken from the device."""
 
-    Attributes:
-        expandable_segments: one segment for each stream and pool, which grows page by page.
-        large_segment_bytes: segment for requests between 1 and 10 MiB, and page of a large expandable segment.
-        max_split_size_bytes: blocks of this size or more are not split; None: all may be.
-        max_non_split_rounding_bytes: how much larger than the request a block may be that is not split; None: by
-            large_segment_bytes, as PyTorch 2.13.0 and 2.11.0 do.
-        roundup_power2_divisions: into how many steps a power of two is divided when sizes are rounded up; sixteen
-            numbers, for requests from 1 MiB, 2 MiB ... 32 GiB on, or one for all. 0 or 1: no such rounding.
-        garbage_collection_threshold: the share of the cap from which on old cached blocks are given back; 0: never.
-    """
-
-    expandable_segments: bool = False
+    expandable_segments: bool = False  # one segment for each stream and pool, which grows page by page
+    # Segment for requests between 1 and 10 MiB, and page of a large expandable segment.
     large_segment_bytes: int = DEFAULT_LARGE_SEGMENT_BYTES
-    max_split_size_bytes: int | None = None
+    max_split_size_bytes: int | None = None  # blocks of this size or more are not split; None: all may be
+    # How much larger than the request a block may be that is not split; None: by large_segment_bytes, as in PyTorch.
     max_non_split_rounding_bytes: int | None = None
+    # Into how many steps a power of two is divided when sizes are rounded up, for requests from 1 MiB, 2 MiB ... 32 GiB
+    # on; 0 or 1: no such rounding.
     roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
-    garbage_collection_threshold: float = 0.0
+    garbage_collection_threshold: float = 0.0  # share of the cap from which on old cached blocks go back; 0: never
 
     def __post_init__(self) -> None:
         least = self.large_segment_bytes
@@ -302,9 +297,8 @@ class SegmentState:
 
 @dataclass(frozen=True)
 class AllocatorState:
-    """All segments, by address, after some number of events."""
+    """All segments, by address."""
 
-    after: int
     segments: tuple[SegmentState, ...]
 
     @property
@@ -365,77 +359,77 @@ def _size(count: int) -> str:
 # The machinery
 
 
-class Reservation(NamedTuple):
-    """The addresses of one expandable segment: far more than it ever maps. ExpandableSegment."""
-
-    address: int
-    page: int
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class _Block:
-    """A piece of a segment. Blocks that follow one another know each other."""
+    """A piece of a segment."""
 
     address: int
     size: int
-    stream: int
-    pool: _Pool
-    age: int  # the number of its segment; 0 for all where the lowest address wins
-    reservation: Reservation | None = None
+    segment: _Segment
     mapped: bool = True  # whether there is memory behind the addresses
-    prev: _Block | None = None
-    next: _Block | None = None
     state: State = "free"
     id: Hashable = None
     requested: int = 0
     uses: bool = False  # whether another stream uses it
     born: int = 0  # how often its pool had been searched when it was cached
 
-    def cut(self, size: int) -> _Block:
-        """Shorten it to a size; returns the block behind it, free as well."""
-        behind = _Block(
-            self.address + size,
-            self.size - size,
-            self.stream,
-            self.pool,
-            self.age,
-            self.reservation,
-            self.mapped,
-            self,
-            self.next,
-        )
-        if self.next is not None:
-            self.next.prev = behind
-        self.next = behind
-        self.size = size
-        return behind
-
-    def swallow(self, other: _Block | None) -> None:
-        """Merge with a neighbour if that is free, too. try_merge_blocks."""
-        if other is None or other.state != "free" or other.mapped != self.mapped:
-            return
-        other.pool.erase(other)
-        if self.prev is other:
-            self.address = other.address
-            self.prev = other.prev
-            if self.prev is not None:
-                self.prev.next = self
-        else:
-            self.next = other.next
-            if self.next is not None:
-                self.next.prev = self
-        self.size += other.size
-
     @property
-    def whole(self) -> bool:
-        """Whether it is all of its segment."""
-        return self.prev is None and self.next is None
+    def end(self) -> int:
+        """The address behind it."""
+        return self.address + self.size
 
     @property
     def growable(self) -> int:
         """Its size, with the addresses without memory that follow it."""
-        following = self.next
-        return self.size + (following.size if following is not None and not following.mapped else 0)
+        at = self.segment.index(self) + 1
+        return self.size + sum(block.size for block in self.segment.blocks[at : at + 1] if not block.mapped)
+
+
+_address_of = attrgetter("address")
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class _Segment:
+    """Memory in one piece, or the addresses of an expandable segment: far more than it ever maps. ExpandableSegment."""
+
+    address: int
+    stream: int
+    pool: _Pool
+    age: int  # its number; 0 for all where the lowest address wins
+    page: int | None = None  # of an expandable one
+    blocks: list[_Block] = field(default_factory=list)  # by address, without gaps
+
+    def index(self, block: _Block) -> int:
+        return bisect_left(self.blocks, block.address, key=_address_of)
+
+    def cut(self, block: _Block, size: int) -> _Block:
+        """Shorten a block to a size; returns the block behind it, free as well."""
+        behind = _Block(block.address + size, block.size - size, self, block.mapped)
+        block.size = size
+        self.blocks.insert(self.index(block) + 1, behind)
+        return behind
+
+    def cache(self, block: _Block) -> None:
+        """Merge a free block with free neighbours, and keep it for later. free_block, try_merge_blocks."""
+        at = self.index(block)
+        for beside in (at + 1, at - 1):
+            if 0 <= beside < len(self.blocks):
+                other = self.blocks[beside]
+                if other.state == "free" and other.mapped == block.mapped:
+                    self.pool.erase(other)
+                    del self.blocks[beside]
+                    block.address = min(block.address, other.address)
+                    block.size += other.size
+        self.pool.insert(block)
+
+    def state(self) -> Iterator[SegmentState]:
+        """What can be drawn. snapshot: pages of an expandable segment that touch are one segment."""
+        for mapped, group in groupby(self.blocks, key=attrgetter("mapped")):
+            if mapped:
+                blocks = tuple(BlockState(b.address, b.size, b.state, b.requested, b.id) for b in group)
+                size, expandable = sum(block.bytes for block in blocks), self.page is not None
+                pool = "small" if self.pool.is_small else "large"
+                yield SegmentState(blocks[0].address, size, self.stream, pool, expandable, blocks, self.address)
 
 
 class _Pool:
@@ -452,9 +446,10 @@ class _Pool:
         self.searches = 0
 
     def _place(self, block: _Block) -> tuple[list[Any], tuple[int, ...]]:
+        segment = block.segment
         if block.mapped:
-            return self.cached.setdefault(block.stream, []), (block.size, block.age, block.address)
-        return self.unmapped.setdefault(block.stream, []), (block.address,)
+            return self.cached.setdefault(segment.stream, []), (block.size, segment.age, block.address)
+        return self.unmapped.setdefault(segment.stream, []), (block.address,)
 
     def insert(self, block: _Block) -> None:
         """Keep a block for later. Its age is counted from now: insert_into_blocks."""
@@ -472,70 +467,43 @@ class _Pool:
         return [entry[-1] for stream in sorted(self.cached) for entry in self.cached[stream]]
 
 
-class SavedBlock(NamedTuple):
-    """A block in :class:`SavedAllocator`."""
-
-    address: int
-    size: int
-    state: State = "free"
-    id: Hashable = None
-    requested: int = 0
-    uses: bool = False
-    mapped: bool = True
-    born: int = 0
-
-
-class SavedSegment(NamedTuple):
-    """A segment in :class:`SavedAllocator`."""
-
-    stream: int
-    is_small: bool
-    age: int
-    reservation: Reservation | None
-    blocks: Sequence[SavedBlock]
-
-
-class SavedAllocator(NamedTuple):
-    """All that is needed to go on from a moment, in a form that nothing changes any more."""
-
-    segments: Sequence[SavedSegment]
-    next_address: int
-    pending: Sequence[Hashable]
-    empty: Sequence[Hashable] = ()
-    searches: tuple[int, int] = (0, 0)
-    segment_count: int = 0
-
-
-# Where the device put the memory that it gave, if that is known.
-Place = Callable[[Action, int], int | None]
 # The first address that the simulated device hands out; any would do.
 _FIRST_ADDRESS = 0x7F0000000000
 
 
 class Allocator:
-    """The state, and what each event does to it. DeviceCachingAllocator."""
+    """The state, and what each event does to it. DeviceCachingAllocator.
+
+    ``ties`` says which of several cached blocks of the same size is used: that in the ``oldest`` segment, as in PyTorch
+    2.13, or that with the ``lowest`` address, as in 2.11. It only matters where a device gives out addresses again.
+    """
 
     def __init__(
         self,
         options: AllocatorOptions,
         cap_bytes: int | None = None,
         device_bytes: int | None = None,
-        place: Place | None = None,
         ties: Ties = "oldest",
     ) -> None:
+        if ties not in ("oldest", "lowest"):
+            raise ValueError(f"ties must be 'oldest' (PyTorch 2.13) or 'lowest' (2.11), got {ties!r}")
+        for name, value in (("cap_bytes", cap_bytes), ("device_bytes", device_bytes)):
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise ValueError(f"{name} must be a whole number of bytes, 0 or more, got {value!r}")
         self.options, self.cap, self.device, self.ties = options, cap_bytes, device_bytes, ties
-        self.segment_count = 0  # how many there have been
+        self.segments: list[_Segment] = []
         self.pools = (_Pool(False), _Pool(True))
         self.live: dict[Hashable, _Block] = {}
         self.pending: dict[Hashable, _Block] = {}
         self.empty: set[Hashable] = set()  # ids of size 0, and of requests that failed: they hold nothing
         self.reserved = self.allocated = 0
         self.device_allocs = self.device_frees = self.retries = 0
-        # Of the last event: its calls to the device, how it was met, and the size of the block that was found.
+        # Of the last event: its calls to the device, how it was met, and the size of the block that was used.
         self.operations: list[Operation] = []
-        self.how, self.found = "", 0
+        self.how, self.used_bytes = "", 0
+        self._segment_count = 0  # how many there have been
         self._next_address = _FIRST_ADDRESS
-        self._place = place
+        self._recorded: list[Operation] = []  # where the device put the memory that the event takes, if that is known
         self._most = _MOST_BYTES if device_bytes is None else min(device_bytes, _MOST_BYTES)
         self._split_limit = math.inf if options.max_split_size_bytes is None else options.max_split_size_bytes
         rounding = options.max_non_split_rounding_bytes
@@ -543,15 +511,63 @@ class Allocator:
         # Ages are counted only then: get_free_block.
         self._collects = cap_bytes is not None and options.garbage_collection_threshold > 0
 
+    # Beginning, copying and drawing
+
+    def begin(self, state: AllocatorState, next_address: int) -> None:
+        """Take over the segments of a state; new ones come behind an address, and the older ones lie lower."""
+        self._next_address = next_address
+        by_address: dict[int, _Segment] = {}
+        for piece in state.segments:
+            segment = by_address.get(piece.reserved_address)
+            if segment is None:
+                pool = self.pools[piece.pool == "small"]
+                page = self._page(pool) if piece.expandable else None
+                segment = self._new_segment(piece.reserved_address, piece.stream, pool, page)
+                by_address[segment.address] = segment
+            else:  # between pages of an expandable segment lie addresses without memory
+                end = segment.blocks[-1].end
+                self._add_unmapped(segment, end, piece.address - end)
+            for block in piece.blocks:
+                self._take_over(segment, block)
+        for segment in self.segments:
+            if segment.page is not None:
+                mapped = segment.blocks[-1].end - segment.address
+                self._add_unmapped(segment, segment.blocks[-1].end, _up(mapped + 2**40, segment.page) - mapped)
+
+    def _take_over(self, segment: _Segment, state: BlockState) -> None:
+        block = _Block(state.address, state.bytes, segment, True, state.state, state.id, state.requested_bytes)
+        segment.blocks.append(block)
+        self.reserved += block.size
+        if block.state == "free":
+            segment.pool.insert(block)
+        elif block.state == "allocated":
+            self.live[block.id] = block
+            self.allocated += block.size
+        else:
+            self.pending[block.id] = block
+
+    def copy(self) -> Allocator:
+        """Another one in the same state."""
+        return pickle.loads(pickle.dumps(self))  # many times as fast as copy.deepcopy
+
+    def state(self) -> AllocatorState:
+        """What can be drawn."""
+        segments = chain.from_iterable(segment.state() for segment in sorted(self.segments, key=_address_of))
+        return AllocatorState(tuple(segments))
+
     # Events
 
-    def apply(self, event: Event) -> bool:
+    def apply(self, event: Event, recorded: Iterable[Operation] = ()) -> bool:
         """Let one event happen. False if there is not enough memory: the name holds nothing then.
+
+        Args:
+            event: what happens.
+            recorded: calls to the device that were recorded along with it: they tell the addresses of new memory.
 
         Raises:
             ValueError: if it makes no sense.
         """
-        self.operations, self.how = [], ""
+        self.operations, self.how, self._recorded = [], "", list(recorded)
         match event:
             case Allocate():
                 return self.allocate(event.id, event.bytes, event.stream)
@@ -584,21 +600,21 @@ class Allocator:
             self.how = "failed"
             self.empty.add(name)
             return False
-        self.found = block.size
+        self.used_bytes = block.size
         if self._splits(pool, block.size, size):
-            pool.insert(block.cut(size))
+            pool.insert(block.segment.cut(block, size))
             self.how += ", split"
         block.state, block.id, block.requested = "allocated", name, requested
         self.live[name] = block
         self.allocated += block.size
         return True
 
-    def _splits(self, pool: _Pool, found: int, size: int) -> bool:
+    def _splits(self, pool: _Pool, available: int, size: int) -> bool:
         """Whether the rest is cut off: alloc_found_block; should_split."""
         # Expandable segments and the small pool leave any rest, the large pool one of over 1 MiB.
         if pool.is_small or self.options.expandable_segments:
-            return found - size >= BLOCK_BYTES
-        return size < self._split_limit and found - size > SMALL_REQUEST_BYTES
+            return available - size >= BLOCK_BYTES
+        return size < self._split_limit and available - size > SMALL_REQUEST_BYTES
 
     def free(self, name: Hashable, completes: bool) -> None:
         """Give a block back: free, followed by free_block unless another stream may still use it."""
@@ -618,25 +634,14 @@ class Allocator:
     def record_stream(self, name: Hashable, stream: int) -> None:
         """Remember that another stream uses a block. recordStream: its own stream does not count."""
         if name in self.live:
-            self.live[name].uses |= stream != self.live[name].stream
+            self.live[name].uses |= stream != self.live[name].segment.stream
         elif name not in self.empty:
             raise ValueError(f"RecordStream of {name!r}, which is not allocated")
-
-    def synchronize(self) -> None:
-        """Complete every pending free, oldest first. synchronize_and_free_events."""
-        for name in list(self.pending):
-            self._free_block(self.pending.pop(name))
 
     def _free_block(self, block: _Block) -> None:
         """Merge a block with free neighbours, and cache it. free_block."""
         block.state, block.id, block.requested, block.uses = "free", None, 0, False
-        self._merge(block)
-
-    @staticmethod
-    def _merge(block: _Block) -> None:
-        block.swallow(block.prev)
-        block.swallow(block.next)
-        block.pool.insert(block)
+        block.segment.cache(block)
 
     # Finding a block
 
@@ -647,13 +652,13 @@ class Allocator:
         row = pool.cached.get(stream, [])
         at = bisect_left(row, (size,))
         if not self.options.expandable_segments:  # which were switched off since the history began
-            while at < len(row) and row[at][-1].reservation is not None:
+            while at < len(row) and row[at][-1].segment.page is not None:
                 at += 1
         if at == len(row):
             return None
         block = row[at][-1]
         # The tail of an expandable segment counts with all that it can grow to, so that it is used last.
-        while block.reservation is not None and at + 1 < len(row) and row[at + 1][-1].growable < block.growable:
+        while block.segment.page is not None and at + 1 < len(row) and row[at + 1][-1].growable < block.growable:
             at += 1
             block = row[at][-1]
         limit = self._split_limit
@@ -684,9 +689,16 @@ class Allocator:
             return self._grow_expandable(pool, stream, size)
         if self.reserved + amount > self._most:
             return None
-        block = _Block(self._address("segment_alloc", amount), amount, stream, pool, self._age())
-        self._call("segment_alloc", block.address, amount)
-        return block
+        segment = self._new_segment(self._address("segment_alloc", amount), stream, pool)
+        segment.blocks.append(_Block(segment.address, amount, segment))
+        self._call("segment_alloc", segment.address, amount)
+        return segment.blocks[0]
+
+    def _new_segment(self, address: int, stream: int, pool: _Pool, page: int | None = None) -> _Segment:
+        self._segment_count += 1
+        age = self._segment_count if self.ties == "oldest" else 0
+        self.segments.append(_Segment(address, stream, pool, age, page))
+        return self.segments[-1]
 
     def _call(self, action: Action, address: int, size: int) -> None:
         """Write down a call to the device."""
@@ -698,26 +710,46 @@ class Allocator:
         else:
             self.device_allocs += 1
 
+    def _address(self, action: Action, size: int) -> int:
+        """Where the device puts new memory: as recorded, or after all that was handed out so far."""
+        address = self._next_address
+        for call in self._recorded:
+            if call.action == action and (action == "segment_map" or call.bytes == size):
+                self._recorded.remove(call)
+                # Taken already: only where the simulation has left the record.
+                if not self._taken(call.address, size if action == "segment_alloc" else 1):
+                    address = call.address
+                break
+        self._next_address = max(self._next_address, _up(address + size, LARGE_ROUNDING_BYTES))
+        return address
+
+    def _taken(self, address: int, size: int) -> bool:
+        """Whether there is memory of ours at an address already."""
+        blocks = chain.from_iterable(segment.blocks for segment in self.segments)
+        return any(block.mapped and block.address < address + size and address < block.end for block in blocks)
+
     # Giving memory back
 
     def release_cached_blocks(self) -> None:
-        """Give back all that is not in use: whole segments, and whole pages of expandable ones.."""
-        self.synchronize()
+        """Give back all that is not in use: whole segments, and whole pages of expandable ones.
+
+        Every pending free completes first, the oldest of them first: synchronize_and_free_events.
+        """
+        for name in list(self.pending):
+            self._free_block(self.pending.pop(name))
         for pool in self.pools:  # the large pool first
-            pages = []
-            for block in pool.in_order():
-                if block.reservation is not None:
-                    pages.append(block)
-                elif block.whole:
+            cached = pool.in_order()
+            for block in cached:
+                if block.segment.page is None and len(block.segment.blocks) == 1:
                     self._release(block)
-            for block in pages:
-                unmapped = self._unmap(block)
-                if unmapped is not None and unmapped.whole:
-                    pool.erase(unmapped)
+            for block in cached:
+                if block.segment.page is not None:
+                    self._unmap(block)
 
     def _release(self, block: _Block) -> None:
         """CudaFree of one segment. release_block."""
-        block.pool.erase(block)
+        block.segment.pool.erase(block)
+        self.segments.remove(block.segment)
         self._call("segment_free", block.address, block.size)
 
     def _release_available(self, pool: _Pool, stream: int, size: int) -> bool:
@@ -728,14 +760,14 @@ class Allocator:
         wanted = max(size, limit)
         row = pool.cached.get(stream, [])
         at = bisect_left(row, (wanted,))
-        if at < len(row) and row[at][-1].reservation is None:
+        if at < len(row) and row[at][-1].segment.page is None:
             self._release(row[at][-1])
             return True
         released = 0
         for *_, block in reversed(row[:at]):
             if released >= wanted or block.size < limit:
                 break
-            if block.reservation is None:
+            if block.segment.page is None:
                 released += block.size
                 self._release(block)
         return released >= wanted
@@ -746,9 +778,9 @@ class Allocator:
         if target <= 0:
             return
         pool, reclaimed, freed = self.pools[False], 0, True
-        whole = [block for block in pool.in_order() if block.whole]
+        whole = [block for block in pool.in_order() if len(block.segment.blocks) == 1]
         total_age, count = sum(pool.searches - block.born for block in whole), len(whole)
-        whole = [block for block in whole if block.reservation is None]
+        whole = [block for block in whole if block.segment.page is None]
         while reclaimed < target and freed and count:
             # The average is that at the start of the round, and all above it go, past the target.
             limit = total_age / count
@@ -763,13 +795,24 @@ class Allocator:
 
     # Expandable segments
 
+    def _page(self, pool: _Pool) -> int:
+        return SMALL_SEGMENT_BYTES if pool.is_small else self.options.large_segment_bytes
+
+    @staticmethod
+    def _add_unmapped(segment: _Segment, address: int, size: int) -> _Block:
+        """Addresses without memory at the end of an expandable segment."""
+        block = _Block(address, size, segment, mapped=False)
+        segment.blocks.append(block)
+        segment.pool.insert(block)
+        return block
+
     def _grow_expandable(self, pool: _Pool, stream: int, size: int) -> _Block | None:
         """Map pages at the lowest address with room. try_allocate_expandable_block."""
         block = self._find_expandable(pool, stream, size)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None
         while block.size < size:
-            following = block.next
+            following = block.segment.blocks[block.segment.index(block) + 1]
             if not self._map(following, min(size - block.size, following.size)):
                 return None
             block = following  # which has swallowed the block before it
@@ -779,165 +822,57 @@ class Allocator:
     def _find_expandable(self, pool: _Pool, stream: int, size: int) -> _Block:
         """The first run of free and unmapped blocks that is long enough. find_expandable_block."""
         for _, block in pool.unmapped.get(stream, ()):
-            if block.prev is not None and block.prev.state == "free":
-                block = block.prev
-            room, part = 0, block
-            while room < size and part is not None and part.state == "free":
-                room += part.size
-                part = part.next
-            if room >= size:
-                return block
+            blocks = block.segment.blocks
+            at = block.segment.index(block)
+            if at and blocks[at - 1].state == "free":
+                at -= 1
+            free = takewhile(lambda part: part.state == "free", islice(blocks, at, None))
+            if sum(part.size for part in free) >= size:
+                return blocks[at]
         # A new segment has addresses for 1 1/8 of the device's memory: the constructor of ExpandableSegment.
-        page = SMALL_SEGMENT_BYTES if pool.is_small else self.options.large_segment_bytes
+        page = self._page(pool)
         device = max(2**40, size) if self.device is None else self.device
         addresses = max(_up(device + device // 8, page), page)
-        address = self._address("segment_map", addresses)
-        block = _Block(address, addresses, stream, pool, self._age(), Reservation(address, page), mapped=False)
-        pool.insert(block)
-        return block
+        segment = self._new_segment(self._address("segment_map", addresses), stream, pool, page)
+        return self._add_unmapped(segment, segment.address, addresses)
 
     def _map(self, block: _Block, size: int) -> bool:
         """Put memory behind the front of an unmapped block, in whole pages. map_block."""
-        amount = _up(size, block.reservation.page)
+        segment = block.segment
+        amount = _up(size, segment.page)
         if self.reserved + amount > self._most:
             return False
-        block.pool.erase(block)
+        segment.pool.erase(block)
         if amount < block.size:
-            block.pool.insert(block.cut(amount))
+            segment.pool.insert(segment.cut(block, amount))
         block.mapped = True
         self._call("segment_map", block.address, amount)
-        self._merge(block)
+        segment.cache(block)
         return True
 
-    def _unmap(self, block: _Block) -> _Block | None:
+    def _unmap(self, block: _Block) -> None:
         """Take the memory of all pages away that lie wholly inside of a free block. unmap_block."""
-        base, page = block.reservation
+        segment = block.segment
+        base, page = segment.address, segment.page
         first = _up(block.address - base, page) + base
-        last = (block.address + block.size - base) // page * page + base
+        last = (block.end - base) // page * page + base
         if first >= last:
-            return None
-        pool = block.pool
-        pool.erase(block)
-        if block.address + block.size > last:
-            pool.insert(block.cut(last - block.address))
+            return
+        segment.pool.erase(block)
+        if block.end > last:
+            segment.pool.insert(segment.cut(block, last - block.address))
         if first > block.address:
-            before, block = block, block.cut(first - block.address)
-            pool.insert(before)
+            before, block = block, segment.cut(block, first - block.address)
+            segment.pool.insert(before)
         block.mapped = False
         self._call("segment_unmap", first, last - first)
-        self._merge(block)
-        return block
-
-    def _age(self) -> int:
-        """The number of a new segment, if that decides between cached blocks of the same size."""
-        self.segment_count += 1
-        return self.segment_count if self.ties == "oldest" else 0
-
-    def _address(self, action: Action, size: int) -> int:
-        """Where the device puts new memory: as recorded, or after all that was handed out so far."""
-        placed = None if self._place is None else self._place(action, size)
-        if placed is not None and self._taken(placed, size if action == "segment_alloc" else 1):
-            placed = None  # only where the simulation has left the record already
-        address = self._next_address if placed is None else placed
-        self._next_address = max(self._next_address, _up(address + size, LARGE_ROUNDING_BYTES))
-        return address
-
-    def _taken(self, address: int, size: int) -> bool:
-        """Whether there is memory of ours at an address already."""
-        return any(
-            block.mapped and block.address < address + size and address < block.address + block.size
-            for block in self._blocks()
-        )
-
-    # Keeping and drawing
-
-    def _blocks(self) -> Iterator[_Block]:
-        for pool in self.pools:
-            for row in chain(pool.cached.values(), pool.unmapped.values()):
-                yield from (entry[-1] for entry in row)
-        yield from self.live.values()
-        yield from self.pending.values()
-
-    def _chains(self) -> Iterator[list[_Block]]:
-        """The blocks of each segment, by address."""
-        heads = [block for block in self._blocks() if block.prev is None]
-        for block in sorted(heads, key=lambda head: head.address):
-            blocks = [block]
-            while (block := block.next) is not None:
-                blocks.append(block)
-            yield blocks
-
-    def export(self) -> SavedAllocator:
-        """What :meth:`restore` takes."""
-        segments = []
-        for blocks in self._chains():
-            head = blocks[0]
-            saved = [
-                SavedBlock(one.address, one.size, one.state, one.id, one.requested, one.uses, one.mapped, one.born)
-                for one in blocks
-            ]
-            segments.append(SavedSegment(head.stream, head.pool.is_small, head.age, head.reservation, saved))
-        searches = (self.pools[0].searches, self.pools[1].searches)
-        pending, empty = tuple(self.pending), tuple(self.empty)
-        return SavedAllocator(segments, self._next_address, pending, empty, searches, self.segment_count)
-
-    def restore(self, saved: SavedAllocator) -> None:
-        """Become what :meth:`export` saw."""
-        self._next_address, self.segment_count = saved.next_address, saved.segment_count
-        self.empty = set(saved.empty)
-        awaiting = {}
-        for segment in saved.segments:
-            pool, before = self.pools[segment.is_small], None
-            age = segment.age if self.ties == "oldest" else 0
-            for one in segment.blocks:
-                block = _Block(
-                    one.address, one.size, segment.stream, pool, age, segment.reservation, one.mapped, before
-                )
-                block.state, block.id, block.requested, block.uses = one.state, one.id, one.requested, one.uses
-                if before is not None:
-                    before.next = block
-                before = block
-                self.reserved += block.size if block.mapped else 0
-                if block.state == "free":
-                    pool.insert(block)
-                    block.born = one.born
-                elif block.state == "allocated":
-                    self.live[block.id] = block
-                    self.allocated += block.size
-                else:
-                    awaiting[block.id] = block
-        self.pending = {name: awaiting[name] for name in saved.pending}
-        for pool, searches in zip(self.pools, saved.searches, strict=True):
-            pool.searches = searches
-
-    def state(self, after: int) -> AllocatorState:
-        """What can be drawn. snapshot: pages of an expandable segment that touch are one segment."""
-        segments = []
-        for blocks in self._chains():
-            for mapped, group in groupby(blocks, key=lambda block: block.mapped):
-                if mapped:
-                    segments.append(_segment_state(list(group)))
-        return AllocatorState(after, tuple(segments))
-
-
-def _segment_state(blocks: Sequence[_Block]) -> SegmentState:
-    first = blocks[0]
-    return SegmentState(
-        first.address,
-        sum(block.size for block in blocks),
-        first.stream,
-        "small" if first.pool.is_small else "large",
-        first.reservation is not None,
-        tuple(BlockState(block.address, block.size, block.state, block.requested, block.id) for block in blocks),
-        first.address if first.reservation is None else first.reservation.address,
-    )
+        segment.cache(block)
+        if len(segment.blocks) == 1:
+            segment.pool.erase(block)
+            self.segments.remove(segment)
 
 
 # A run
-
-# A checkpoint is taken after this many events, or after as many as there are blocks, whichever is more: then all
-# checkpoints together take no more memory than the events do.
-_CHECKPOINT_EVENTS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -948,10 +883,6 @@ class AllocatorRun:
     """
 
     events: tuple[Event, ...]  # if memory ran out, the last one is the request that failed
-    options: AllocatorOptions
-    cap_bytes: int | None
-    device_bytes: int | None
-    ties: Ties
     reserved_bytes: Sequence[int]  # taken from the device
     allocated_bytes: Sequence[int]  # in use by tensors
     device_allocs: Sequence[int]  # calls that take memory from the device (cudaMalloc, or pages mapped)
@@ -959,10 +890,9 @@ class AllocatorRun:
     retries: Sequence[int]  # how often all cached memory was given back to try again (``num_alloc_retries``)
     operations: Mapping[int, tuple[Operation, ...]]  # the calls, by the index of the event that caused them
     out_of_memory: OutOfMemory | None  # the first request that failed
-    start: AllocatorState
     peak_reserved_bytes: int  # at any moment, those within an event included
-    _checkpoints: Sequence[tuple[int, SavedAllocator]] = field(repr=False)
-    _place: Callable[[int], Place] | None = field(default=None, repr=False)
+    begin: Allocator  # with its options and limits, before the first event
+    _recorded: Sequence[Sequence[Operation]]  # of each event, the calls to the device that tell where memory is
 
     def __len__(self) -> int:
         return len(self.events)
@@ -970,7 +900,7 @@ class AllocatorRun:
     @property
     def peak_allocated_bytes(self) -> int:
         """The most that tensors held at once."""
-        return max(self.allocated_bytes, default=self.start.allocated_bytes)
+        return max(self.allocated_bytes, default=self.begin.allocated)
 
     def state(self, after: int) -> AllocatorState:
         """All segments after some number of events; 0 is before the first.
@@ -985,22 +915,20 @@ class AllocatorRun:
         """
         if not 0 <= after <= len(self):
             raise ValueError(f"after must be a number of events from 0 to {len(self)}, got {after!r}")
-        return self._replayed(after, after).state(after)
+        return next(self.states([after]))
 
-    def _replayed(self, known: int, after: int) -> Allocator:
-        """The allocator after some events, from the last checkpoint up to the event ``known``."""
-        at = bisect_right(self._checkpoints, known, key=lambda checkpoint: checkpoint[0])
-        begin, saved = self._checkpoints[at - 1]
-        index = begin
+    def states(self, moments: Iterable[int]) -> Iterator[AllocatorState]:
+        """All segments after each of some numbers of events, which must ascend."""
+        return (allocator.state() for allocator in self._replayed(moments))
 
-        def place(action: Action, size: int) -> int | None:
-            return None if self._place is None else self._place(index)(action, size)
-
-        allocator = Allocator(self.options, self.cap_bytes, self.device_bytes, place, self.ties)
-        allocator.restore(saved)
-        for index in range(begin, after):
-            allocator.apply(self.events[index])
-        return allocator
+    def _replayed(self, moments: Iterable[int]) -> Iterator[Allocator]:
+        """The allocator after each of these numbers of events; all events happen once more."""
+        allocator, done = self.begin.copy(), 0
+        for after in moments:
+            for index in range(done, after):
+                allocator.apply(self.events[index], self._recorded[index])
+            done = after
+            yield allocator
 
     def words(self, index: int) -> str:
         """What one event did, in a sentence.
@@ -1009,14 +937,19 @@ class AllocatorRun:
             >>> simulate_allocator([Allocate("a", 3 * 2**20)]).words(0)
             'a asks for 3 MiB: nothing cached fits. Take a segment of 20 MiB; use 3 MiB of it and cache the rest.'
         """
-        return _words(self._replayed(index, index + 1), self.events[index])
+        return _words(next(self._replayed([index + 1])), self.events[index])
 
     def __repr__(self) -> str:
-        cap = "" if self.cap_bytes is None else f", cap {short_bytes(self.cap_bytes)}"
-        ends = [[self.start.reserved_bytes, *self.reserved_bytes], [self.start.allocated_bytes, *self.allocated_bytes]]
-        reserved, allocated = (short_bytes(curve[-1]) for curve in ends)
+        options, cap = self.begin.options.text or "defaults", self.begin.cap
+        reserved, allocated = (
+            short_bytes(curve[-1] if curve else before)
+            for curve, before in (
+                (self.reserved_bytes, self.begin.reserved),
+                (self.allocated_bytes, self.begin.allocated),
+            )
+        )
         lines = [
-            f"{len(self)} events, options: {self.options.text or 'defaults'}{cap}",
+            f"{len(self)} events, options: {options}{'' if cap is None else f', cap {short_bytes(cap)}'}",
             f"reserved   peak {short_bytes(self.peak_reserved_bytes)}, at the end {reserved}",
             f"allocated  peak {short_bytes(self.peak_allocated_bytes)}, at the end {allocated}",
         ]
@@ -1037,7 +970,6 @@ def simulate_allocator(
     cap_bytes: int | None = None,
     device_bytes: int | None = None,
     after_out_of_memory: Literal["stop", "continue"] = "stop",
-    ties: Ties = "oldest",
 ) -> AllocatorRun:
     """Let events happen to PyTorch's caching allocator, without a GPU.
 
@@ -1051,9 +983,6 @@ def simulate_allocator(
             segment has. By default there is no limit.
         after_out_of_memory: ``stop`` ends the run at a request that cannot be met; ``continue`` goes on as a program
             does that catches the error: the name holds nothing, and freeing it does nothing.
-        ties: which of several cached blocks of the same size is used: ``oldest``, that in the oldest segment, as in
-            PyTorch 2.13; ``lowest``, that with the lowest address, as in 2.11. It only matters where the device gives
-            out addresses again; a simulated device does not, so this is for replays of recorded memory.
 
     Returns:
         The run: curves, counts, and the state after any event.
@@ -1063,49 +992,28 @@ def simulate_allocator(
         >>> [size // 2**20 for size in run.reserved_bytes], [size // 2**20 for size in run.allocated_bytes]
         ([30, 30, 62], [30, 0, 32])
     """
-    options = options_of(options)
-    check_limits(cap_bytes, device_bytes, ties)
-    allocator = Allocator(options, cap_bytes, device_bytes, ties=ties)
-    return run_events(allocator, events, stops=after_out_of_memory == "stop")
-
-
-def check_limits(cap_bytes: int | None, device_bytes: int | None, ties: str) -> None:
-    """Refuse limits and a rule that make no sense."""
-    if ties not in ("oldest", "lowest"):
-        raise ValueError(f"ties must be 'oldest' (PyTorch 2.13) or 'lowest' (2.11), got {ties!r}")
-    for name, value in (("cap_bytes", cap_bytes), ("device_bytes", device_bytes)):
-        if value is not None and (not isinstance(value, int) or value < 0):
-            raise ValueError(f"{name} must be a whole number of bytes, 0 or more, got {value!r}")
+    allocator = Allocator(options_of(options), cap_bytes, device_bytes)
+    return run_events(allocator, ((event, ()) for event in events), stops=after_out_of_memory == "stop")
 
 
 def run_events(
-    allocator: Allocator,
-    events: Iterable[Event],
-    stops: bool = True,
-    place: Callable[[int], Place] | None = None,
-    before: Callable[[int], None] | None = None,
+    allocator: Allocator, steps: Iterable[tuple[Event, Sequence[Operation]]], stops: bool = True
 ) -> AllocatorRun:
-    """Let events happen and write everything down. ``before`` is told the index of each event before it happens."""
-    done: list[Event] = []
+    """Let events happen, each with the calls to the device that were recorded, and write everything down."""
+    events: list[Event] = []
+    recorded: list[Sequence[Operation]] = []
     curves = reserved, allocated, device_allocs, device_frees, retries = [array("q") for _ in range(5)]
     operations: dict[int, tuple[Operation, ...]] = {}
     failure: OutOfMemory | None = None
-    start, peak = allocator.state(0), allocator.reserved
-    checkpoints = [(0, allocator.export())]
-    due = _CHECKPOINT_EVENTS
-    for index, event in enumerate(events):
-        if index == due:
-            saved = allocator.export()
-            checkpoints.append((index, saved))
-            due = index + max(_CHECKPOINT_EVENTS, sum(len(segment.blocks) for segment in saved.segments))
-        if before is not None:
-            before(index)
+    begin, peak = allocator.copy(), allocator.reserved
+    for index, (event, calls) in enumerate(steps):
         level = allocator.reserved
         try:
-            met = allocator.apply(event)
+            met = allocator.apply(event, calls)
         except ValueError as error:
             raise ValueError(f"event {index}: {error}") from None
-        done.append(event)
+        events.append(event)
+        recorded.append(calls)
         reserved.append(allocator.reserved)
         allocated.append(allocator.allocated)
         device_allocs.append(allocator.device_allocs)
@@ -1113,27 +1021,13 @@ def run_events(
         retries.append(allocator.retries)
         if allocator.operations:
             operations[index] = tuple(allocator.operations)
-            for operation in allocator.operations:
-                level += operation.change_bytes
-                peak = max(peak, level)
+            levels = accumulate((operation.change_bytes for operation in allocator.operations), initial=level)
+            peak = max(peak, *levels)
         if not met:
             failure = failure or _out_of_memory(allocator, index, event)
             if stops:
                 break
-    return AllocatorRun(
-        tuple(done),
-        allocator.options,
-        allocator.cap,
-        allocator.device,
-        allocator.ties,
-        *curves,
-        operations,
-        failure,
-        start,
-        peak,
-        checkpoints,
-        place,
-    )
+    return AllocatorRun(tuple(events), *curves, operations, failure, peak, begin, recorded)
 
 
 def _out_of_memory(allocator: Allocator, index: int, event: Allocate) -> OutOfMemory:
@@ -1184,16 +1078,16 @@ def _words(allocator: Allocator, event: Event) -> str:
 def _allocate_words(allocator: Allocator, event: Allocate) -> str:
     if event.bytes == 0:
         return f"{event.id} asks for nothing and gets nothing."
-    how, found = allocator.how, allocator.found
+    how, used = allocator.how, allocator.used_bytes
     size = round_size(event.bytes, allocator.options)
     asked = f"{event.id} asks for {short_bytes(event.bytes)}"
     if size != event.bytes:
         asked += f", rounded up to {short_bytes(size)}"
     if how.startswith("cached"):
-        if found == size:
+        if used == size:
             return f"{asked}: a cached block of that size is used."
         rest = "and cache the rest" if how == "cached, split" else "whole, as the rest is too small to split off"
-        return f"{asked}: the smallest cached block that fits has {short_bytes(found)}. Use it {rest}."
+        return f"{asked}: the smallest cached block that fits has {short_bytes(used)}. Use it {rest}."
     given_back = -sum(min(operation.change_bytes, 0) for operation in allocator.operations)
     taken = short_bytes(sum(max(operation.change_bytes, 0) for operation in allocator.operations))
     words = f"{asked}: nothing cached fits."

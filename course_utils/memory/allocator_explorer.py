@@ -38,9 +38,9 @@ _PICTURE = (
 
 def _state(run: AllocatorRun, moments: Iterable[int]) -> dict[str, Any]:
     """A run as the script draws it, with frames for some moments."""
-    reserved = [run.start.reserved_bytes, *run.reserved_bytes]
-    allocated = [run.start.allocated_bytes, *run.allocated_bytes]
-    limit = min((each for each in (run.cap_bytes, run.device_bytes) if each is not None), default=None)
+    reserved = [run.begin.reserved, *run.reserved_bytes]
+    allocated = [run.begin.allocated, *run.allocated_bytes]
+    limit = min((each for each in (run.begin.cap, run.begin.device) if each is not None), default=None)
     most = max(run.peak_reserved_bytes, *reserved, *allocated, 1)
     return {
         "words": _PICTURE,
@@ -59,8 +59,7 @@ def _pools(run: AllocatorRun) -> list[dict[str, Any]]:
     """The most that each pool holds, so that a drawing does not jump: of all moments of a short run, some of a long."""
     largest = dict.fromkeys(_POOLS, 1)
     rows = dict.fromkeys(_POOLS, 0)
-    for after in range(0, len(run) + 1, max(1, len(run) // 300)):
-        state = run.state(after)
+    for state in run.states(range(0, len(run) + 1, max(1, len(run) // 300))):
         for pool in _POOLS:
             segments = [each for _, segments in rows_of(state, pool) for each in segments]
             largest[pool] = max(largest[pool], *(int(offset) + segment.bytes for offset, segment in segments), 0)
@@ -113,8 +112,8 @@ def _end(run: AllocatorRun) -> str:
 
 def _numbers(run: AllocatorRun, after: int) -> str:
     index = after - 1
-    reserved = run.reserved_bytes[index] if after else run.start.reserved_bytes
-    allocated = run.allocated_bytes[index] if after else run.start.allocated_bytes
+    reserved = run.reserved_bytes[index] if after else run.begin.reserved
+    allocated = run.allocated_bytes[index] if after else run.begin.allocated
     calls = (run.device_allocs[index], run.device_frees[index], run.retries[index]) if after else (0, 0, 0)
     return (
         f"reserved {format_bytes(reserved)}, allocated {format_bytes(allocated)}, cached or waiting "
@@ -176,11 +175,11 @@ def allocator_explorer(events: Iterable[Event], *, cap_bytes: int | None = None)
             cap = viewer.chosen["cap"] * MIB or None
             run = simulate_allocator(events, options=_written(viewer.chosen), cap_bytes=cap)
         except ValueError as error:
-            viewer.message = f"{error}. Still shown: {run.options.text or '(defaults)'}."
+            viewer.message = f"{error}. Still shown: {run.begin.options.text or '(defaults)'}."
             return
         # Of a long run there is one frame at a time.
         moments = range(len(run) + 1) if len(run) <= MOST_FRAMES else [min(viewer.chosen["at"], len(run))]
-        viewer.message = f"PYTORCH_ALLOC_CONF={run.options.text or '(defaults)'}"
+        viewer.message = f"PYTORCH_ALLOC_CONF={run.begin.options.text or '(defaults)'}"
         viewer.state = _state(run, moments)
 
     viewer.observe(simulate, "chosen")

@@ -10,16 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from course_utils.show.canvas import (
-    LEGEND_X,
-    WIDTH_IN,
-    ResultFigure,
-    axes_in,
-    new_figure,
-    plain_number,
-    styled,
-    text_width_in,
-)
+from course_utils.show.canvas import WIDTH_IN, ResultFigure, legend, plain_number, styled, text_width_in, titled_figure
 from course_utils.show.formats import format_bytes
 
 if TYPE_CHECKING:
@@ -38,7 +29,7 @@ WORDS = {
     "free": "cached",
 }
 _EDGE = "#444444"
-_ROW_IN, _LABEL_IN, _MOST_ROWS = 0.34, 2.1, 20
+_ROW_IN, _MOST_ROWS = 0.34, 20
 
 
 def rows_of(state: AllocatorState, pool: str) -> list[tuple[str, list[tuple[float, SegmentState]]]]:
@@ -69,12 +60,8 @@ def _stream(stream: int) -> str:
 
 
 @styled
-def state_figure(state: AllocatorState, *, title: str = "") -> Figure:
+def state_figure(state: AllocatorState) -> Figure:
     """Draw the segments at one moment: a row for each, with its blocks, and a panel for each pool that is used.
-
-    Args:
-        state: from :meth:`course_utils.memory.allocator.AllocatorRun.state`.
-        title: one line above the drawing.
 
     Example:
         >>> from course_utils.memory.allocator import Allocate, simulate_allocator
@@ -83,19 +70,14 @@ def state_figure(state: AllocatorState, *, title: str = "") -> Figure:
     """
     pools = {pool: rows_of(state, pool) for pool in ("small", "large")}
     pools = {pool: rows for pool, rows in pools.items() if rows}
-    heights = {pool: _ROW_IN * min(len(rows), _MOST_ROWS) for pool, rows in pools.items()}
-    top = 0.3 + (0.3 if title else 0)
-    height = top + sum(heights.values()) + 0.86 * max(len(pools), 1)
-    fig: ResultFigure = new_figure(height)
-    _legend(fig, height)
-    if title:
-        fig.text(LEGEND_X, 1 - 0.5 / height, title, fontsize=10.5, va="center", weight="bold")
-    y = height - top
-    for pool, rows in pools.items():
-        y -= heights[pool] + 0.2
-        panel = axes_in(fig, _LABEL_IN, y, WIDTH_IN - _LABEL_IN - 0.3, heights[pool])
-        _panel(panel, pool, rows[:_MOST_ROWS], len(rows) - _MOST_ROWS)
-        y -= 0.66
+    heights = [min(len(rows), _MOST_ROWS) for rows in pools.values()]
+    fig: ResultFigure = titled_figure("", 0.3 + _ROW_IN * sum(heights) + 0.62 * len(pools))
+    handles = [Patch(facecolor=colour, hatch=hatch, edgecolor=_EDGE) for colour, hatch, _ in LOOKS.values()]
+    legend(fig, handles, list(WORDS.values()), 3)
+    if pools:
+        panels = fig.subplots(len(pools), squeeze=False, height_ratios=heights)[:, 0]
+        for panel, (pool, rows) in zip(panels, pools.items(), strict=True):
+            _panel(panel, pool, rows[:_MOST_ROWS], len(rows) - _MOST_ROWS)
     fig.alt = _state_words(state)
     return fig
 
@@ -113,23 +95,9 @@ def _state_words(state: AllocatorState) -> str:
     )
 
 
-def _legend(fig: ResultFigure, height: float) -> None:
-    handles = [Patch(facecolor=colour, hatch=hatch, edgecolor=_EDGE) for colour, hatch, _ in LOOKS.values()]
-    fig.legend(
-        handles,
-        WORDS.values(),
-        loc="upper left",
-        bbox_to_anchor=(LEGEND_X, 1 - 0.08 / height),
-        ncols=3,
-        frameon=False,
-        borderaxespad=0,
-        borderpad=0,
-    )
-
-
 def _panel(ax: Axes, pool: str, rows: Sequence[Any], left_out: int) -> None:
     end = max(offset + segment.bytes for _, segments in rows for offset, segment in segments) / MIB
-    width_in = ax.get_position().width * ax.figure.get_size_inches()[0]
+    width_in = WIDTH_IN - 0.5 - max(text_width_in(label, 9.5) for label, _ in rows)
     for number, (_, segments) in enumerate(rows):
         mapped = sum(segment.bytes for _, segment in segments)
         last = max(offset + segment.bytes for offset, segment in segments)

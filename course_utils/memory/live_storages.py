@@ -18,12 +18,12 @@ import sysconfig
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.nn.modules import module as module_hooks
@@ -31,10 +31,11 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-_TORCH = str(Path(torch.__file__).resolve().parent) + "/"
+_TORCH = str(Path(torch.__file__).parent) + "/"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 _TRACER = {str(Path(__file__).with_name(name)) for name in ("live_storages.py", "trace.py", "cuda_history.py")}
 _NUMBERS = (torch.IntType, torch.FloatType, torch.BoolType, torch.NumberType)
+_FOREIGN = "Memory that torch did not allocate (NumPy's, a file's) is not part of the trace."
 # Nodes of autograd are numbered; those that add up gradients all have this number, so that they go first.
 _ACCUMULATE = 2**64 - 1
 
@@ -64,7 +65,6 @@ class Block:
     died: int | None = None  # the event from which on it is gone; None: it lives
     on_graph: bool = False  # whether autograd made a node for the operation that allocated it
     counted: bool = True  # whether the call used it: what was there before and was never used is not part of the trace
-    storage: weakref.ref[torch.UntypedStorage] | None = None
 
 
 class Phase:
@@ -105,32 +105,60 @@ def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield from plain_tensors(part)
 
 
-@contextmanager
-def resizing_watched(resized: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
-    """Be told of every ``UntypedStorage.resize_``, which is no operation: no dispatch mode sees it."""
-    original = torch.UntypedStorage.resize_
+class StorageMode(TorchDispatchMode):
+    """Knows living storages, and notices when one goes or is given another size; the modes that follow build on it.
 
-    def resize(storage: torch.UntypedStorage, size: int) -> Any:
-        result = original(storage, size)
-        resized(storage)
-        return result
+    ``UntypedStorage.resize_`` is no operation, and no dispatch mode sees it: it is wrapped while this is entered.
+    """
 
-    torch.UntypedStorage.resize_ = resize
-    try:
-        yield
-    finally:
-        torch.UntypedStorage.resize_ = original
+    def __init__(self) -> None:
+        super().__init__()
+        self._live: dict[int, Any] = {}  # by the storage's key, what is known of it
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        original = torch.UntypedStorage.resize_
+
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            result = original(storage, size)
+            if storage._cdata in self._live:
+                self._resized_in_place(storage, self._live[storage._cdata])
+            return result
+
+        torch.UntypedStorage.resize_ = resize
+        self._undo.callback(setattr, torch.UntypedStorage, "resize_", original)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._undo.close()
+
+    def _follow(self, storage: torch.UntypedStorage, known: Any) -> None:
+        key = storage._cdata
+
+        def gone(_: Any) -> None:
+            if self._live.pop(key, None) is not None:
+                self._gone(known)
+
+        self._live[key] = known
+        self._references[key] = weakref.ref(storage, gone)
+
+    def _gone(self, known: Any) -> None:
+        raise NotImplementedError
+
+    def _resized_in_place(self, storage: torch.UntypedStorage, known: Any) -> None:
+        raise NotImplementedError
 
 
-class LiveStorages(TorchDispatchMode):
+class LiveStorages(StorageMode):
     """Follows all storages of one device while it is entered.
 
     Args:
         device: the device's type and, for a GPU, index.
-        models: name to module, for people; modules that are called without being named here are named by their class.
-        optimizers: optimizers whose state counts from the start; those that step are noticed anyway.
+        model: whose weights count though nothing uses them; modules that are called are noticed anyway.
         on_op: called with an operation's number before it runs, and with -1 after it.
-
     """
 
     supports_higher_order_operators = True
@@ -138,8 +166,7 @@ class LiveStorages(TorchDispatchMode):
     def __init__(
         self,
         device: torch.device,
-        models: dict[str, torch.nn.Module],
-        optimizers: Iterable[Any] = (),
+        model: torch.nn.Module | None = None,
         on_op: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__()
@@ -150,10 +177,9 @@ class LiveStorages(TorchDispatchMode):
         self.origins: list[_Origin] = []  # of each of them
         self.phases: list[Phase] = []
         self.notes: dict[str, None] = {}
-        self._given_models, self._given_optimizers, self._on_op = models, list(optimizers), on_op
+        self._given_model, self._on_op = model, on_op
         self._optimizers: dict[int, Any] = {}
         self._stepped: dict[int, int] = {}  # optimizers that stepped, by id: parameters that had a state then
-        self._live: dict[int, Block] = {}  # by the storage's key
         self._names: dict[int, str] = {}  # of a module, by id
         self._owners: dict[int, str] = {}  # of a parameter, by id
         self._called: dict[int, weakref.ref[torch.nn.Module]] = {}  # modules that were called by no other
@@ -163,32 +189,26 @@ class LiveStorages(TorchDispatchMode):
         self._stepping: list[tuple[str, Phase]] = []  # optimizers that are running
         self._graph: dict[int, _Origin] = {}  # of each node of autograd, by its number: what it was made for
         self._sequence = 0  # the next node's number
-        self._undo = ExitStack()
         self._thread = threading.get_ident()
         self._listening = False
 
     # Begin and end.
 
-    def __enter__(self) -> LiveStorages:
+    def __enter__(self) -> Self:
         gc.collect()
-        with ExitStack() as undo:
-            for label, model in self._given_models.items():
-                self._know_model(model, label)
-            self._find_what_exists()
-            for optimizer in self._given_optimizers:
-                self._know_optimizer(optimizer, used=True)
-            for hook in (
-                optimizer_hooks.register_optimizer_step_pre_hook(self._before_step),
-                optimizer_hooks.register_optimizer_step_post_hook(self._after_step),
-                module_hooks.register_module_forward_pre_hook(self._before_module),
-                module_hooks.register_module_forward_hook(self._after_module, always_call=True),
-            ):
-                undo.callback(hook.remove)
-            undo.enter_context(resizing_watched(self._storage_resized))
-            if "torch._dynamo" in sys.modules:
-                # A dispatch mode would switch compilation off for good; a stance leaves what is compiled alone.
-                undo.enter_context(torch.compiler.set_stance("force_eager"))
-            self._undo = undo.pop_all()
+        if self._given_model is not None:
+            self._know_model(self._given_model, type(self._given_model).__name__)
+        self._find_what_exists()
+        for hook in (
+            optimizer_hooks.register_optimizer_step_pre_hook(self._before_step),
+            optimizer_hooks.register_optimizer_step_post_hook(self._after_step),
+            module_hooks.register_module_forward_pre_hook(self._before_module),
+            module_hooks.register_module_forward_hook(self._after_module, always_call=True),
+        ):
+            self._undo.callback(hook.remove)
+        if "torch._dynamo" in sys.modules:
+            # A dispatch mode would switch compilation off for good; a stance leaves what is compiled alone.
+            self._undo.enter_context(torch.compiler.set_stance("force_eager"))
         super().__enter__()
         self._sequence = torch.autograd._get_sequence_nr()
         self._listening = True
@@ -197,7 +217,6 @@ class LiveStorages(TorchDispatchMode):
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        self._undo.close()
         self._end_backward()
         for called in self._called.values():
             model = called()
@@ -222,19 +241,14 @@ class LiveStorages(TorchDispatchMode):
         self.times_ns.append(time.perf_counter_ns())
         return len(self.times_ns) - 1
 
-    def _follow(self, storage: torch.UntypedStorage, block: Block) -> Block:
-        key = storage._cdata
-
-        def gone(_: Any) -> None:
-            if self._live.get(key) is block:
-                del self._live[key]
-                if self._listening:
-                    block.died, block.counted = self._event(), True
-
-        block.storage = weakref.ref(storage, gone)
-        self._live[key] = block
+    def _add(self, storage: torch.UntypedStorage, block: Block) -> Block:
+        self._follow(storage, block)
         self.blocks.append(block)
         return block
+
+    def _gone(self, known: Block) -> None:
+        if self._listening:
+            known.died, known.counted = self._event(), True
 
     def _existing(self, storage: torch.UntypedStorage) -> Block:
         """A block that was there before, or that nothing saw being made."""
@@ -242,7 +256,7 @@ class LiveStorages(TorchDispatchMode):
         if self._listening and not _in_backward():
             # What is there before is known, but for what autograd saved: only a backward pass meets that.
             born = self._event()
-        return self._follow(storage, Block(storage.nbytes(), born, storage.data_ptr(), kind="other", counted=born > 0))
+        return self._add(storage, Block(storage.nbytes(), born, storage.data_ptr(), kind="other", counted=born > 0))
 
     def _storages(self, tensor: torch.Tensor) -> list[torch.UntypedStorage]:
         """A tensor's storages on this device: one, but for a DTensor without a part here."""
@@ -262,9 +276,7 @@ class LiveStorages(TorchDispatchMode):
             block = self._live.get(storage._cdata)
             if block is None:
                 if _is_foreign(storage):
-                    self.notes["Memory that torch did not allocate (NumPy's, a file's) is not part of the trace."] = (
-                        None
-                    )
+                    self.notes[_FOREIGN] = None
                     continue
                 block = self._existing(storage)
             block.counted = True
@@ -282,14 +294,13 @@ class LiveStorages(TorchDispatchMode):
             if _is_foreign(storage):
                 continue
             block = Block(storage.nbytes(), self._event(), storage.data_ptr(), op, module, place, on_graph=on_graph)
-            self._follow(storage, block)
+            self._add(storage, block)
             if recorded or on_graph:
                 self._pending.append(block)
 
-    def _storage_resized(self, storage: torch.UntypedStorage) -> None:
-        block = self._live.get(storage._cdata)
-        if block is not None and self._listening:
-            self._resized(block, storage, -1, "", self._place(sys._getframe(1)))
+    def _resized_in_place(self, storage: torch.UntypedStorage, known: Block) -> None:
+        if self._listening:
+            self._resized(known, storage, -1, "", self._place(sys._getframe(1)))
 
     def _resized(self, old: Block, storage: torch.UntypedStorage, op: int, module: str, place: Place) -> None:
         size = storage.nbytes()
@@ -297,35 +308,31 @@ class LiveStorages(TorchDispatchMode):
             return
         # As the allocator does: first the new memory, then the old is copied and released.
         block = Block(size, self._event(), storage.data_ptr(), op, module or old.module, place, old.kind)
-        self._follow(storage, block)
+        self._add(storage, block)
         old.died, old.counted = self._event(), True
 
     def _find_what_exists(self) -> None:
         """Follow every tensor that Python knows of: it counts once the call uses or drops it."""
-        kinds: dict[type, type | None] = {}
-        found: dict[type | None, list[Any]] = {torch.Tensor: [], torch.nn.Module: [], torch.optim.Optimizer: []}
-        for thing in gc.get_objects():
-            kind = type(thing)
-            if kind not in kinds:
-                kinds[kind] = next((base for base in found if issubclass(kind, base)), None)
-            if kinds[kind] is not None:
-                found[kinds[kind]].append(thing)
-        # Nobody vouches for an object that is merely found: a module may be made without __init__.
-        for tensor in found[torch.Tensor]:
+        tensors, modules, optimizers = (
+            [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
+            for kind in (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
+        )
+        # Nobody vouches for an object that merely exists: a module may be made without __init__.
+        for tensor in tensors:
             with suppress(Exception):
                 self._watch_existing(tensor)
                 if tensor.is_leaf and tensor.requires_grad:
                     self._know_weight(tensor, "", used=False)
-        parts = {id(part) for module in found[torch.nn.Module] for part in module.__dict__.get("_modules", {}).values()}
-        for module in found[torch.nn.Module]:
+        parts = {id(part) for module in modules for part in module.__dict__.get("_modules", {}).values()}
+        for module in modules:
             with suppress(Exception):
                 if id(module) not in parts:
                     self._know_model(module, type(module).__name__, used=False)
-        for tensor in found[torch.Tensor]:
+        for tensor in tensors:
             with suppress(Exception):
                 if tensor.is_leaf and tensor.requires_grad and tensor.grad is not None:
                     self._is_gradient(tensor.grad, tensor, used=False)
-        for optimizer in found[torch.optim.Optimizer]:
+        for optimizer in optimizers:
             with suppress(Exception):
                 self._know_optimizer(optimizer)
 
@@ -376,8 +383,7 @@ class LiveStorages(TorchDispatchMode):
 
     # What runs.
 
-    def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
-        del inputs
+    def _before_module(self, module: torch.nn.Module, *_: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         self._end_backward()
@@ -392,24 +398,21 @@ class LiveStorages(TorchDispatchMode):
                 self._begin("forward")
         self._stack.append(self._names[id(module)])
 
-    def _after_module(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        del module, inputs, output
+    def _after_module(self, *_: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         self._stack.pop()
         if not self._stack and not _in_backward():
             self._close(self.phases[-1])
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        del args, kwargs
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
         self._end_backward()
         if id(optimizer) not in self._optimizers:
             self._know_optimizer(optimizer)
         self._stepped.setdefault(id(optimizer), len(optimizer.state))
         self._stepping.append((type(optimizer).__name__, self._begin("optimizer step")))
 
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        del args, kwargs
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
         if len(optimizer.state) != self._stepped[id(optimizer)]:
             # Now, and not at the end: the optimizer may be gone by then.
             self._stepped[id(optimizer)] = len(optimizer.state)
@@ -477,21 +480,18 @@ class LiveStorages(TorchDispatchMode):
         op = len(self.ops)
         self.ops.append(func)
         self.origins.append(origin or self._asked_here())
-        output = self._run(op, func, args, kwargs)
+        if self._on_op is None:
+            output = func(*args, **kwargs)
+        else:
+            self._on_op(op)
+            output = func(*args, **kwargs)
+            self._on_op(-1)
         if handling == "no memory":
             return output
         for tensor in tensors_in(output):
             self._made(tensor, op, torch.is_grad_enabled(), on_graph)
         if accumulating is not None and isinstance(output, torch.Tensor):
             self._is_gradient(output, accumulating)
-        return output
-
-    def _run(self, op: int, func: Any, args: Any, kwargs: Any) -> Any:
-        if self._on_op is None:
-            return func(*args, **kwargs)
-        self._on_op(op)
-        output = func(*args, **kwargs)
-        self._on_op(-1)
         return output
 
 

@@ -13,7 +13,7 @@ import json
 import pickle
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,18 +27,14 @@ from course_utils.memory.allocator import (
     AllocatorOptions,
     AllocatorRun,
     AllocatorState,
+    BlockState,
     EmptyCache,
     Event,
     Free,
     FreeCompleted,
     Operation,
-    Place,
-    Reservation,
-    SavedAllocator,
-    SavedBlock,
-    SavedSegment,
+    SegmentState,
     Ties,
-    check_limits,
     option_pairs,
     options_of,
     round_size,
@@ -47,6 +43,7 @@ from course_utils.memory.allocator import (
 )
 
 _SEGMENT_ACTIONS = ("segment_alloc", "segment_free", "segment_map", "segment_unmap")
+_MOST_SEGMENT_BYTES = 2**42  # more than any device has
 _ACTIONS = ("alloc", "free_requested", "free_completed", *_SEGMENT_ACTIONS, "oom", "snapshot")
 
 
@@ -124,9 +121,51 @@ def recorded_options(snapshot: Mapping[str, Any]) -> tuple[AllocatorOptions, lis
     return replace(AllocatorOptions.parse(",".join(known)), **changes), notes
 
 
-@dataclass
-class _Piece:
-    """A segment while the history is undone."""
+# Backwards
+
+
+class Edges:
+    """Where blocks in use begin, and segments begin and end: how far a block can reach at most."""
+
+    def __init__(self, options: AllocatorOptions) -> None:
+        self._options = options
+        self._sorted: list[int] = []
+
+    def add(self, *addresses: int) -> None:
+        """Remember edges."""
+        for address in addresses:
+            insort(self._sorted, address)
+
+    def remove(self, *addresses: int) -> bool:
+        """Forget edges. False if there is none at an address."""
+        known = True
+        for address in addresses:
+            at = bisect_left(self._sorted, address)
+            known = known and self._sorted[at : at + 1] == [address]
+            del self._sorted[at : at + known]
+        return known
+
+    def inside(self, address: int, size: int) -> bool:
+        """Whether there are any within a range, its ends excepted."""
+        return bisect_left(self._sorted, address + size) > bisect_left(self._sorted, address + 1)
+
+    def block_bytes(self, address: int, requested: int) -> int | None:
+        """The size of the block for a request, given its address; None if there is no room. alloc_found_block."""
+        options, size = self._options, round_size(requested, self._options)
+        if options.expandable_segments:
+            return size
+        at = bisect_left(self._sorted, address + 1)
+        rest = self._sorted[at] - address - size if at < len(self._sorted) else -1
+        if rest < 0:
+            return None
+        # What is left may be too small to split off: should_split.
+        oversize = options.max_split_size_bytes is not None and size >= options.max_split_size_bytes
+        whole = size > SMALL_REQUEST_BYTES and (rest <= SMALL_REQUEST_BYTES or oversize)
+        return size + rest if whole else size
+
+
+class _Piece(NamedTuple):
+    """A segment, or pages of an expandable one that touch."""
 
     address: int
     bytes: int
@@ -136,208 +175,150 @@ class _Piece:
 
     @property
     def end(self) -> int:
+        """The address behind it."""
         return self.address + self.bytes
 
 
+def _pages(address: int, size: int) -> range:
+    """The driver's pages in a part of an expandable segment."""
+    return range(address, address + size, SMALL_SEGMENT_BYTES)
+
+
 class _Held(NamedTuple):
-    """A block that is not free, while the history is undone."""
+    """A block that is not free."""
 
     bytes: int
     requested: int
-    stream: int
     awaits: bool  # freed, and another stream may still use it
 
 
-def _segments(listed: Sequence[Mapping[str, Any]], device: int) -> tuple[list[_Piece], dict[int, _Held]]:
-    """The segments at the moment of the snapshot, and the blocks in them that are not free."""
-    pieces, held = [], {}
-    for index, segment in enumerate(listed):
-        if segment.get("device", 0) != device:
-            continue
-        where = f"segment {index}"
+class _Past:
+    """Goes backwards through the history, from the segments of the snapshot to those at its beginning."""
+
+    def __init__(self, listed: Sequence[Mapping[str, Any]], options: AllocatorOptions) -> None:
+        self.options = options
+        self.segments: dict[int, _Piece] = {}  # those that are not expandable
+        self.pages: dict[int, tuple[int, str]] = {}  # those of expandable segments: stream, pool
+        self.held: dict[int, _Held] = {}
+        self.edges = Edges(options)
+        for index, segment in enumerate(listed):
+            self._add_segment(segment, f"segment {index}")
+
+    def _add_segment(self, segment: Mapping[str, Any], where: str) -> None:
         _default_pool(segment.get("segment_pool_id"), where)
-        expandable = bool(segment.get("is_expandable", False))
-        piece = _Piece(
-            segment["address"], segment["total_size"], segment["stream"], segment["segment_type"], expandable
-        )
-        pieces.append(piece)
-        at = piece.address
+        address, size, pool = segment["address"], segment["total_size"], segment["segment_type"]
+        at = address
         for block in segment["blocks"]:
-            size = block["size"]
             if block["state"] != "inactive":
-                requested = block.get("requested_size") or size
-                held[at] = _Held(size, requested, piece.stream, block["state"] != "active_allocated")
-            at += size
-        if at != piece.end:
-            raise ValueError(f"the blocks of {where} do not fill it: {at - piece.address} of {piece.bytes} bytes")
-    return sorted(pieces, key=lambda piece: piece.address), held
+                requested = block.get("requested_size") or block["size"]
+                self.held[at] = _Held(block["size"], requested, block["state"] != "active_allocated")
+                self.edges.add(at)
+            at += block["size"]
+        if at != address + size:
+            raise ValueError(f"the blocks of {where} do not fill it: {at - address} of {size} bytes")
+        if segment.get("is_expandable", False):
+            self.pages |= dict.fromkeys(_pages(address, size), (segment["stream"], pool))
+        else:
+            self.segments[address] = _Piece(address, size, segment["stream"], pool, False)
+            self.edges.add(address, at)
 
+    def undo(self, entry: TraceEntry, requests: bool) -> str | None:
+        """Undo one entry. Returns what does not fit, if anything.
 
-# Backwards
-
-
-class _Undo:
-    """Goes backwards through the history, from the segments of the snapshot to those at its beginning.
-
-    Neither segments nor blocks overlap, so what lies at an address is found in the sorted beginnings.
-    """
-
-    def __init__(
-        self, pieces: list[_Piece], held: dict[int, _Held], options: AllocatorOptions, entries: Sequence[TraceEntry]
-    ) -> None:
-        self.pieces = {piece.address: piece for piece in pieces}
-        self.held, self.options = dict(held), options
-        # Where requests to free were not recorded, a block is in use until its free is completed.
-        self.awaits = any(entry.action == "free_requested" for entry in entries)
-        self.piece_starts, self.held_starts = sorted(self.pieces), sorted(self.held)
-
-    def _add(self, piece: _Piece) -> None:
-        self.pieces[piece.address] = piece
-        insort(self.piece_starts, piece.address)
-
-    def _remove(self, piece: _Piece) -> None:
-        del self.pieces[piece.address]
-        del self.piece_starts[bisect_left(self.piece_starts, piece.address)]
-
-    def _last_before(self, address: int) -> _Piece | None:
-        """The piece that begins before an address, the nearest of them."""
-        at = bisect_left(self.piece_starts, address)
-        return self.pieces[self.piece_starts[at - 1]] if at else None
-
-    def _unused(self, address: int, size: int) -> _Piece | None:
-        """The piece that a range lies in, if nothing in it is held."""
-        piece = self._last_before(address + 1)
-        if piece is None or address + size > piece.end:
-            return None
-        at = bisect_left(self.held_starts, address + size)
-        start = self.held_starts[at - 1] if at else None
-        return piece if start is None or start + self.held[start].bytes <= address else None
-
-    def entry(self, entry: TraceEntry) -> str | None:
-        """Undo one entry. Returns what does not fit, if anything."""
+        Where requests to free were not recorded, a block is in use until its free is completed.
+        """
+        address, block = entry.address, self.held.get(entry.address)
         match entry.action:
             case "alloc":
-                block = self.held.pop(entry.address, None)
                 if block is None or entry.bytes > block.bytes:
                     return "nothing is allocated where it allocates, or less"
-                del self.held_starts[bisect_left(self.held_starts, entry.address)]
+                del self.held[address]
+                self.edges.remove(address)
             case "free_requested":
-                block = self.held.get(entry.address)
                 if block is None or not block.awaits:
                     return "the block that it frees is not free afterwards"
-                self.held[entry.address] = block._replace(awaits=False)
+                self.held[address] = block._replace(awaits=False)
             case "free_completed":
-                return self._undo_free(entry)
+                size = self.edges.block_bytes(address, entry.bytes)
+                if block is not None or size is None:
+                    return "the block that it frees is not free afterwards"
+                self.held[address] = _Held(size, entry.bytes or size, requests)
+                self.edges.add(address)
             case "segment_alloc" | "segment_map":
-                return self._undo_growth(entry.address, entry.bytes)
+                return self._undo_growth(entry)
             case "segment_free" | "segment_unmap":
                 return self._undo_release(entry)
         return None
 
-    def _undo_free(self, entry: TraceEntry) -> str | None:
-        address, length = entry.address, round_size(entry.bytes, self.options)
-        piece = self._unused(address, length)
-        if piece is None:
-            return "the block that it frees is not free afterwards"
-        at = bisect_left(self.held_starts, address + length)
-        end = min([piece.end, *self.held_starts[at : at + 1]])
-        rest = end - address - length
-        # What was left of the block may have been too small to split off: should_split.
-        limit = self.options.max_split_size_bytes
-        if not (piece.pool == "small" or self.options.expandable_segments) and (
-            rest <= SMALL_REQUEST_BYTES or (limit is not None and length >= limit)
-        ):
-            length += rest
-        self.held[address] = _Held(length, entry.bytes or length, entry.stream, self.awaits)
-        insort(self.held_starts, address)
-        return None
-
-    def _undo_growth(self, address: int, size: int) -> str | None:
-        piece = self._unused(address, size)
-        if piece is None or not size:
+    def _undo_growth(self, entry: TraceEntry) -> str | None:
+        _, address, size, _ = entry
+        if entry.action == "segment_map":
+            known = size > 0 and all(self.pages.pop(page, None) is not None for page in _pages(address, size))
+        else:
+            segment = self.segments.pop(address, None)
+            known = segment is not None and segment.bytes == size and self.edges.remove(address, segment.end)
+        if not known or address in self.held or self.edges.inside(address, size):
             return "the memory that it takes is not there, or is in use"
-        self._remove(piece)
-        before, after = address - piece.address, piece.end - address - size
-        if (before or after) and not piece.expandable:
-            return "it takes a part of a segment that cannot grow"
-        if before:
-            self._add(replace(piece, bytes=before))
-        if after:
-            self._add(replace(piece, address=address + size, bytes=after))
         return None
 
     def _undo_release(self, entry: TraceEntry) -> str | None:
-        _, address, size, stream = entry
-        before, after = self._last_before(address + size), self.pieces.get(address + size)
-        if not size or (before is not None and address < before.end):
+        action, address, size, stream = entry
+        if not 0 < size < _MOST_SEGMENT_BYTES or address in self.segments or address in self.pages:
             return "the memory that it gives back is still there"
-        expandable = entry.action == "segment_unmap"
-        neighbours = [
-            piece
-            for piece in (before, after)
-            if piece is not None and expandable and piece.expandable and piece.stream == stream
-            if address in (piece.end, piece.address - size)
-        ]
-        if size == SMALL_SEGMENT_BYTES or (expandable and size % self.options.large_segment_bytes):
-            pool = "small"
-        else:
-            pool = neighbours[0].pool if neighbours else "large"
-        joined = [piece for piece in neighbours if piece.pool == pool]
-        for piece in joined:
-            self._remove(piece)
-        begin = min([address, *(piece.address for piece in joined)])
-        total = size + sum(piece.bytes for piece in joined)
-        self._add(_Piece(begin, total, stream, pool, expandable))
+        if action == "segment_free":
+            pool = "small" if size == SMALL_SEGMENT_BYTES else "large"
+            self.segments[address] = _Piece(address, size, stream, pool, False)
+            self.edges.add(address, address + size)
+            return None
+        pool = "small"
+        if size != SMALL_SEGMENT_BYTES and size % self.options.large_segment_bytes == 0:
+            beside = (self.pages.get(address - SMALL_SEGMENT_BYTES), self.pages.get(address + size))
+            pool = next((pool for own, pool in filter(None, beside) if own == stream), "large")
+        self.pages |= dict.fromkeys(_pages(address, size), (stream, pool))
         return None
 
-    def saved(self, beyond: int = 0) -> tuple[SavedAllocator, dict[int, str], dict[int, str]]:
-        """The state for the simulated allocator, and by address the names of blocks in use, and of those being freed.
+    def state(self) -> AllocatorState:
+        """The segments at this moment, with a name for each block that is in use."""
+        names = {start: f"earlier {number}" for number, start in enumerate(sorted(self.held), 1)}
+        starts, placed = list(names), 0
+        bases: dict[tuple[int, str], int] = {}  # one reservation for each stream and pool
+        segments = []
+        for piece in self._pieces():
+            inside = starts[bisect_left(starts, piece.address) : bisect_left(starts, piece.end)]
+            placed += len(inside)
+            base = bases.setdefault((piece.stream, piece.pool), piece.address) if piece.expandable else piece.address
+            blocks = tuple(self._blocks(piece, {start: names[start] for start in inside}))
+            segments.append(
+                SegmentState(piece.address, piece.bytes, piece.stream, piece.pool, piece.expandable, blocks, base)
+            )
+        if placed < len(starts):
+            raise ValueError("the history and the segments contradict each other: blocks lie outside of all segments")
+        return AllocatorState(tuple(segments))
 
-        Memory that the record has no place for is put behind the address ``beyond``, and behind all segments.
-        """
-        names: dict[int, str] = {}
-        waiting: dict[int, str] = {}
-        segments: list[SavedSegment] = []
-        last: dict[tuple[int, str], int] = {}  # of the expandable ones, by stream and pool
-        for address in self.piece_starts:
-            piece = self.pieces[address]
-            blocks = self._blocks(piece, names, waiting)
-            key = (piece.stream, piece.pool)
-            if piece.expandable and key in last:
-                # One reservation for each stream and pool: between its pages lie addresses without memory.
-                earlier = segments[last[key]].blocks
-                end = earlier[-1].address + earlier[-1].size
-                earlier += [SavedBlock(end, address - end, mapped=False), *blocks]
-                continue
-            reservation = None
-            if piece.expandable:
-                page = SMALL_SEGMENT_BYTES if piece.pool == "small" else self.options.large_segment_bytes
-                reservation = Reservation(address, page)
-                last[key] = len(segments)
-            segments.append(SavedSegment(piece.stream, piece.pool == "small", len(segments) + 1, reservation, blocks))
-        for index in last.values():
-            blocks, (base, page) = segments[index].blocks, segments[index].reservation
-            end = blocks[-1].address + blocks[-1].size
-            blocks.append(SavedBlock(end, -(-(end - base + 2**40) // page) * page + base - end, mapped=False))
-        beyond = max([beyond, *(piece.end for piece in self.pieces.values())])
-        state = SavedAllocator(segments, beyond, tuple(waiting.values()), segment_count=len(segments))
-        return state, names, waiting
+    def _pieces(self) -> list[_Piece]:
+        """Segments, and pages of expandable ones that touch, by address."""
+        runs: list[_Piece] = []
+        for address, (stream, pool) in sorted(self.pages.items()):
+            last = runs[-1] if runs else None
+            if last is not None and (last.end, last.stream, last.pool) == (address, stream, pool):
+                runs[-1] = last._replace(bytes=last.bytes + SMALL_SEGMENT_BYTES)
+            else:
+                runs.append(_Piece(address, SMALL_SEGMENT_BYTES, stream, pool, True))
+        return sorted([*self.segments.values(), *runs])
 
-    def _blocks(self, piece: _Piece, names: dict[int, str], waiting: dict[int, str]) -> list[SavedBlock]:
-        """The blocks of a segment, free ones included; what is held gets a name."""
-        blocks, at = [], piece.address
-        first, end = (bisect_left(self.held_starts, address) for address in (piece.address, piece.end))
-        for start in self.held_starts[first:end]:
-            block, name = self.held[start], f"earlier {len(names) + len(waiting) + 1}"
+    def _blocks(self, piece: _Piece, names: Mapping[int, str]) -> Iterator[BlockState]:
+        """The blocks of a segment, free ones included; what is held has a name."""
+        at = piece.address
+        for start, name in names.items():
+            block = self.held[start]
             if start > at:
-                blocks.append(SavedBlock(at, start - at))
-            state = "awaiting free" if block.awaits else "allocated"
-            blocks.append(SavedBlock(start, block.bytes, state, name, block.requested, block.awaits))
-            (waiting if block.awaits else names)[start] = name
+                yield BlockState(at, start - at, "free")
+            yield BlockState(
+                start, block.bytes, "awaiting free" if block.awaits else "allocated", block.requested, name
+            )
             at = start + block.bytes
         if at < piece.end:
-            blocks.append(SavedBlock(at, piece.end - at))
-        return blocks
+            yield BlockState(at, piece.end - at, "free")
 
 
 # Forwards
@@ -352,16 +333,16 @@ class _Step(NamedTuple):
     address: int | None = None  # where the block was put; None if it failed, or if nothing was allocated
 
 
-def _steps(entries: Sequence[TraceEntry], names: dict[int, Any], waiting: dict[int, Any]) -> list[_Step]:
-    """Group the entries: what happens inside of one call to the allocator belongs together.
-
-    At the beginning ``names`` are allocated, by address, and ``waiting`` were freed and had not been completed.
-    """
-    names, waiting = dict(names), dict(waiting)
+def _steps(entries: Sequence[TraceEntry], start: AllocatorState) -> list[_Step]:
+    """Group the entries: what happens inside of one call to the allocator belongs together."""
+    blocks = [block for segment in start.segments for block in segment.blocks]
+    names: dict[int, Any] = {block.address: block.id for block in blocks if block.state == "allocated"}
+    waiting = {block.address: block.id for block in blocks if block.state == "awaiting free"}
+    requests = any(entry.action == "free_requested" for entry in entries)
     steps: list[_Step] = []
-    count = 0
     operations: list[Operation] = []
     completed: list[FreeCompleted] = []
+    count = 0
 
     def flush() -> None:
         if operations:
@@ -371,27 +352,20 @@ def _steps(entries: Sequence[TraceEntry], names: dict[int, Any], waiting: dict[i
         operations.clear()
         completed.clear()
 
-    def take(items: list[Any]) -> tuple[Any, ...]:
-        taken = tuple(items)
-        items.clear()
-        return taken
-
-    requests = any(entry.action == "free_requested" for entry in entries)
     for index, (action, address, size, stream) in enumerate(entries):
         if action in _SEGMENT_ACTIONS:
             operations.append(Operation(action, address, size))
         elif action == "free_completed" and address in waiting:
             completed.append(FreeCompleted(waiting.pop(address)))
-        elif action == "free_completed" and not requests:
-            flush()
-            steps.append(_Step(Free(names.pop(address))))
         elif action in ("alloc", "oom"):
             count += 1
             gives_back = any(operation.action in GIVES_BACK for operation in operations)
-            own, late = (), ()
-            # Given back and then served from the cache: that was another call.
-            if not (gives_back and action == "alloc" and operations[-1].action in GIVES_BACK):
-                own, late = take(operations), take(completed) if gives_back else ()
+            if gives_back and action == "alloc" and operations[-1].action in GIVES_BACK:
+                flush()  # given back and then served from the cache: that was another call
+            own, late = tuple(operations), tuple(completed) if gives_back else ()
+            operations.clear()
+            if late:
+                completed.clear()
             flush()
             steps.append(_Step(Allocate(count, size, stream), own, late, address if action == "alloc" else None))
             if action == "alloc":
@@ -399,35 +373,31 @@ def _steps(entries: Sequence[TraceEntry], names: dict[int, Any], waiting: dict[i
         elif action == "free_requested":
             flush()
             name = names.pop(address)
-            at_once = entries[index + 1 : index + 2]
-            completes = bool(at_once) and at_once[0][:2] == ("free_completed", address)
+            completes = [entry[:2] for entry in entries[index + 1 : index + 2]] == [("free_completed", address)]
             if not completes:
                 waiting[address] = name
             steps.append(_Step(Free(name, completes)))
         elif action == "snapshot":
             flush()
+        elif not requests:
+            flush()
+            steps.append(_Step(Free(names.pop(address))))
     flush()
     return steps
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A memory snapshot of one device, read by :func:`read_snapshot`.
-
-    Its events are for :func:`course_utils.simulate_allocator` under any options. They begin with a request for each
-    block that was in use when the history begins. Memory that was given back is an :class:`EmptyCache`, unless new
-    memory was taken right after it: the allocator does that by itself at a limit.
-    """
+    """A memory snapshot of one device, read by :func:`read_snapshot`; :meth:`replay` simulates it under any options."""
 
     device: int
     entries: tuple[TraceEntry, ...]
-    events: tuple[Event, ...]
     options: AllocatorOptions  # those that were in force, as the snapshot states them
     start: AllocatorState  # the segments when the history begins; empty if nothing was cached then
     end: AllocatorState
     notes: tuple[str, ...]  # what a reader must know
-    _steps: Sequence[_Step] = field(repr=False)
-    _saved: SavedAllocator = field(repr=False)
+    _steps: Sequence[_Step]
+    _beyond: int  # an address that the record does not reach
 
     def __repr__(self) -> str:
         lines = [f"device {self.device}: {len(self.entries)} entries, options: {self.options.text or 'defaults'}"]
@@ -450,8 +420,9 @@ class Snapshot:
             options: the options; by default those of the snapshot.
             cap_bytes: how much the process was allowed to take, if it was limited.
             device_bytes: the device's memory, if it was full.
-            ties: ``oldest`` as in PyTorch 2.13, ``lowest`` as in 2.11; see :func:`course_utils.simulate_allocator`. A
-                snapshot does not say which version it is from: where this rule does not fit, the other one is tried.
+            ties: which of several cached blocks of the same size is used: that in the ``oldest`` segment, as in PyTorch
+                2.13, or that with the ``lowest`` address, as in 2.11. A snapshot does not say which version it is from:
+                where this rule does not fit, the other one is tried.
 
         Returns:
             The comparison, by the rule that fits better; its ``ties`` says which.
@@ -465,13 +436,13 @@ class Snapshot:
             True
         """
         chosen = self.options if options is None else options_of(options)
-        check_limits(cap_bytes, device_bytes, ties)
-        asked = _Replayer(self, chosen, cap_bytes, device_bytes, ties).replay()
-        if asked.agrees and not asked.moved:
-            return asked
-        other = _Replayer(self, chosen, cap_bytes, device_bytes, "lowest" if ties == "oldest" else "oldest").replay()
-        if (len(asked.differences), asked.moved) <= (len(other.differences), other.moved):
-            return asked
+        given = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, ties)).replay()
+        if given.agrees and not given.moved:
+            return given
+        other_ties = "lowest" if ties == "oldest" else "oldest"
+        other = _Replayer(self, Allocator(chosen, cap_bytes, device_bytes, other_ties)).replay()
+        if (len(given.differences), given.moved) <= (len(other.differences), other.moved):
+            return given
         note = f"Of cached blocks of one size, ties={other.ties!r} fits this record better than {ties!r} does."
         return replace(other, notes=(*other.notes, note))
 
@@ -496,7 +467,6 @@ class Replay:
     """
 
     run: AllocatorRun  # the simulation of the recorded requests
-    recorded_reserved_bytes: tuple[int, ...]  # after each of its events
     differences: tuple[Difference, ...]  # every event at which the calls to the device or the reserved memory differ
     blocks: int  # requests that were met
     moved: int  # how many of them were put at another address than recorded
@@ -512,7 +482,7 @@ class Replay:
     @property
     def ties(self) -> Ties:
         """Which of several cached blocks of the same size was used."""
-        return self.run.ties
+        return self.run.begin.ties
 
     def __repr__(self) -> str:
         points = sum(map(len, self.run.operations.values())) + len(self.run)
@@ -537,79 +507,65 @@ class Replay:
 class _Replayer:
     """One replay of a snapshot."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        options: AllocatorOptions,
-        cap_bytes: int | None,
-        device_bytes: int | None,
-        ties: Ties,
-    ) -> None:
-        self.snapshot = snapshot
-        self.limited = cap_bytes is not None or device_bytes is not None
-        self.observed: list[Sequence[Operation]] = []  # of each event, the recorded calls to the device
-        self.parted: int | None = None  # the first event whose calls differ
+    def __init__(self, snapshot: Snapshot, allocator: Allocator) -> None:
+        self.snapshot, self.allocator = snapshot, allocator
+        allocator.begin(snapshot.start, snapshot._beyond)
+        self.limited = allocator.cap is not None or allocator.device is not None
+        self.events, self.level = 0, snapshot.start.reserved_bytes  # so far: how many, and what was reserved
+        self.differences: list[Difference] = []
         self.blocks = self.moved = self.unexplained = 0
-        self.place_now = self.place(0)
-        self.allocator = Allocator(
-            options, cap_bytes, device_bytes, lambda action, size: self.place_now(action, size), ties
+
+    def replay(self) -> Replay:
+        run = run_events(self.allocator, self._steps(), stops=False)
+        return Replay(
+            run,
+            tuple(self.differences),
+            self.blocks,
+            self.moved,
+            self.unexplained,
+            _shape(run.state(len(run))) == _shape(self.snapshot.end),
+            self.snapshot.notes,
         )
-        self.allocator.restore(snapshot._saved)
 
-    def place(self, index: int) -> Place:
-        """Where the device put the memory that it gave for an event, for as long as the simulation keeps to it."""
-        kept = self.parted is None or index <= self.parted
-        left = list(self.observed[index]) if index < len(self.observed) and kept else []
-
-        def address(action: str, size: int) -> int | None:
-            for position, operation in enumerate(left):
-                if operation.action == action and (action == "segment_map" or operation.bytes == size):
-                    return left.pop(position).address
-            return None
-
-        return address
-
-    def before(self, index: int) -> None:
-        """Compares the event before, and gets ready for the next one."""
-        if self.parted is None and index and not _same(self.observed[index - 1], self.allocator.operations):
-            self.parted = index - 1
-        self.place_now = self.place(index)
-
-    def events(self) -> Iterator[Event]:
+    def _steps(self) -> Iterator[tuple[Event, Sequence[Operation]]]:
         """What happens to the simulated allocator, which depends on what it did before."""
         for step in self.snapshot._steps:
             recorded = step.operations
             early, empties = self._explained(step)
             for late in early:
-                yield self._observe(late)
+                yield from self._happens(late)
             if empties:
                 self.unexplained += 1
                 gives_back = [at for at, operation in enumerate(recorded, 1) if operation.action in GIVES_BACK]
                 count = max(gives_back, default=len(recorded))
-                yield self._observe(EmptyCache(), recorded[:count])
+                yield from self._happens(EmptyCache(), recorded[:count])
                 recorded = recorded[count:]
             if step.event is not None:
                 yield from self._event(step, recorded)
             for late in step.late:
                 if late.id in self.allocator.pending:
-                    yield self._observe(late)
+                    yield from self._happens(late)
 
-    def _observe(self, event: Event, recorded: Sequence[Operation] = ()) -> Event:
-        """Keeps what was recorded along with an event."""
-        self.observed.append(recorded)
-        return event
+    def _happens(self, event: Event, recorded: Sequence[Operation] = ()) -> Iterator[tuple[Event, Sequence[Operation]]]:
+        """Let an event happen, and compare what it did with the record."""
+        yield event, () if self.differences else recorded  # once the two part, recorded addresses tell nothing
+        simulated, reserved = tuple(self.allocator.operations), self.allocator.reserved
+        self.level += sum(operation.change_bytes for operation in recorded)
+        if not _same(recorded, simulated) or self.level != reserved:
+            self.differences.append(Difference(self.events, tuple(recorded), simulated, self.level, reserved))
+        self.events += 1
 
-    def _event(self, step: _Step, recorded: Sequence[Operation]) -> Iterator[Event]:
+    def _event(self, step: _Step, recorded: Sequence[Operation]) -> Iterator[tuple[Event, Sequence[Operation]]]:
         failed = isinstance(step.event, Allocate) and step.address is None and step.event.bytes > 0
         if not failed or self.limited:
-            yield self._observe(step.event, recorded)
+            yield from self._happens(step.event, recorded)
         block = self.allocator.live.get(step.event.id)
         if step.address is not None:
             self.blocks += 1
             self.moved += block is None or block.address != step.address
         elif failed and block is not None:
             # The record ran out of memory here, and the simulation did not.
-            yield self._observe(Free(step.event.id))
+            yield from self._happens(Free(step.event.id))
 
     def _explained(self, step: _Step) -> tuple[Sequence[FreeCompleted], bool]:
         """The frees that must have been completed before an event, and whether the cache was emptied before it.
@@ -622,13 +578,9 @@ class _Replayer:
             return (), False
         if not self.limited:
             return (), True
-        saved = self.allocator.export()
 
         def tried(*events: Event) -> list[Operation]:
-            copy = Allocator(
-                self.allocator.options, self.allocator.cap, self.allocator.device, ties=self.allocator.ties
-            )
-            copy.restore(saved)
+            copy = self.allocator.copy()
             operations: list[Operation] = []
             for event in events:
                 copy.apply(event)
@@ -644,29 +596,9 @@ class _Replayer:
         empties = _same(step.operations, tried(EmptyCache(), step.event))
         return (), empties or not any(operation.action in GIVES_BACK for operation in alone)
 
-    def replay(self) -> Replay:
-        run = run_events(self.allocator, self.events(), stops=False, place=self.place, before=self.before)
-        level, levels, differences = self.snapshot.start.reserved_bytes, [], []
-        for index, recorded in enumerate(self.observed):
-            simulated, reserved = run.operations.get(index, ()), run.reserved_bytes[index]
-            level += sum(operation.change_bytes for operation in recorded)
-            levels.append(level)
-            if not _same(recorded, simulated) or level != reserved:
-                differences.append(Difference(index, tuple(recorded), simulated, level, reserved))
-        return Replay(
-            run,
-            tuple(levels),
-            tuple(differences),
-            self.blocks,
-            self.moved,
-            self.unexplained,
-            _shape(run.state(len(run))) == _shape(self.snapshot.end),
-            self.snapshot.notes,
-        )
-
 
 def _same(recorded: Sequence[Operation], simulated: Sequence[Operation]) -> bool:
-    return [(one.action, one.bytes) for one in recorded] == [(one.action, one.bytes) for one in simulated]
+    return [(call.action, call.bytes) for call in recorded] == [(call.action, call.bytes) for call in simulated]
 
 
 def _shape(state: AllocatorState) -> list[Any]:
@@ -693,8 +625,11 @@ def read_snapshot(source: str | Path | Mapping[str, Any], *, device: int | None 
             contradict each other; if a private pool is in it.
 
     Example:
-        >>> read_snapshot({"segments": [], "device_traces": [[]]}).events
-        ()
+        >>> read_snapshot({"segments": [], "device_traces": [[]]})
+        device 0: 0 entries, options: defaults
+        at the beginning 0 B reserved, 0 B allocated
+        at the end 0 B reserved, 0 B allocated
+        The snapshot does not say which options were in force; the defaults are assumed.
     """
     snapshot = _load(source)
     try:
@@ -717,35 +652,24 @@ def _read(snapshot: Mapping[str, Any], device: int | None) -> Snapshot:
     device = _device(traces, device)
     entries = _entries(traces[device]) if traces else ()
     options, notes = recorded_options(snapshot)
-    undo = _Undo(*_segments(snapshot["segments"], device), options, entries)
-    end = _state_of(undo.saved()[0], options)
+    listed = [segment for segment in snapshot["segments"] if segment.get("device", 0) == device]
+    past = _Past(listed, options)
+    end = past.state()
+    requests = any(entry.action == "free_requested" for entry in entries)
     for index in range(len(entries) - 1, -1, -1):
-        problem = undo.entry(entries[index])
+        problem = past.undo(entries[index], requests)
         if problem is not None:
             raise ValueError(
                 f"the history and the segments contradict each other at trace entry {index} ({entries[index].action}): "
                 f"{problem}. Was something left out with skip_actions?"
             )
-    last = max((entry.address + entry.bytes for entry in entries), default=0)
-    saved, names, waiting = undo.saved(beyond=last + SMALL_SEGMENT_BYTES)
-    start = _state_of(saved, options)
+    start = past.state()
     if start.segments:
         notes.append(
             f"The history begins with {short_bytes(start.reserved_bytes)} reserved and "
             f"{short_bytes(start.allocated_bytes)} allocated: reconstructed backwards from the end. How old blocks and "
             "segments were then is not known."
         )
-    steps = _steps(entries, names, waiting)
-    earlier = sorted({**names, **waiting}.items())
-    events = (
-        *(Allocate(name, undo.held[at].requested, undo.held[at].stream) for at, name in earlier),
-        *(Free(name, completes=False) for name in waiting.values()),
-        *(event for step in steps for event in (EmptyCache() if step.event is None else step.event, *step.late)),
-    )
-    return Snapshot(device, entries, events, options, start, end, tuple(notes), steps, saved)
-
-
-def _state_of(saved: SavedAllocator, options: AllocatorOptions) -> AllocatorState:
-    allocator = Allocator(options)
-    allocator.restore(saved)
-    return allocator.state(0)
+    beyond = max((entry.address + entry.bytes for entry in entries), default=0) + SMALL_SEGMENT_BYTES
+    beyond = max([beyond, *(segment.address + segment.bytes for segment in start.segments)])
+    return Snapshot(device, entries, options, start, end, tuple(notes), _steps(entries, start), beyond)

@@ -23,7 +23,7 @@ from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import environment
 from course_utils.memory.cuda_history import Allocation, History, read_history
 from course_utils.memory.live_storages import NOWHERE, Block, LiveStorages, Phase, Place, written_by_the_user
-from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
+from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace, totals_of
 from course_utils.records.store import keep
 from course_utils.show.formats import format_bytes
 
@@ -58,9 +58,7 @@ class _TracedCall:
     @property
     def above_start(self) -> int:
         """The most bytes above the start."""
-        totals = MemoryTrace.from_blocks(
-            times_us=self.times_us, blocks=self.blocks, label="", device="", environment=None
-        ).totals_bytes
+        totals = totals_of(self.blocks, len(self.times_us))
         return max(totals) - totals[0]
 
 
@@ -68,16 +66,18 @@ class _CpuTracer:
     """Follows storages on the CPU."""
 
     meter = "torch's profiler"
+    device = torch.device("cpu")
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, model: torch.nn.Module | None) -> None:
+        self._model = model
 
     def synchronize(self) -> None:
         """A CPU is idle once the call is back."""
 
-    def run(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> _TracedCall:
+    def run(self, fn: Callable[[], Any]) -> _TracedCall:
         """Call ``fn`` once, and trace it."""
-        storages, seconds, error = _followed(fn, LiveStorages(self.device, dict(models), optimizers), self.synchronize)
+        storages = LiveStorages(self.device, self._model)
+        seconds, error = _followed(fn, storages, self.synchronize)
         start = storages.times_ns[0]
         events = len(storages.times_ns)
         blocks = [
@@ -89,16 +89,14 @@ class _CpuTracer:
         times_us = [(moment - start) // 1000 for moment in storages.times_ns]
         return _TracedCall(times_us, blocks, phases, seconds, error, list(storages.notes))
 
-    def metered(
-        self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]
-    ) -> tuple[int, int, list[str]]:
+    def metered(self, fn: Callable[[], Any]) -> tuple[int, int, list[str]]:
         """The most memory above the start in one traced call, by the profiler and by the trace; and notes on that."""
         profiled_peak(fn)  # what this call leaves behind, the profiler knows when the next call releases it
-        seen: list[int] = []
-        run = self.run(lambda: seen.append(profiled_peak(fn)), models, optimizers)
+        peaks: list[int] = []
+        run = self.run(lambda: peaks.append(profiled_peak(fn)))
         if run.error is not None:
             raise run.error
-        traced, plain = seen[0], profiled_peak(fn)
+        traced, plain = peaks[0], profiled_peak(fn)
         notes = []
         # Code that changes from call to call has no plain peak to compare with.
         if not math.isclose(traced, plain, rel_tol=0.01) and math.isclose(plain, profiled_peak(fn), rel_tol=0.01):
@@ -115,15 +113,14 @@ class _CudaTracer:
 
     meter = "max_memory_allocated"
 
-    def __init__(self, device: torch.device, api: Any = torch.cuda) -> None:
-        self.device = device
-        self._api = api
+    def __init__(self, model: torch.nn.Module | None, device: torch.device, api: Any = torch.cuda) -> None:
+        self._model, self.device, self._api = model, device, api
 
     def synchronize(self) -> None:
         """Wait until the GPU is idle."""
         self._api.synchronize(self.device)
 
-    def run(self, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]) -> _TracedCall:
+    def run(self, fn: Callable[[], Any]) -> _TracedCall:
         """Call ``fn`` once, and trace it."""
         memory = self._api.memory
         if self._api.is_initialized() and _history_is_on():
@@ -131,7 +128,7 @@ class _CudaTracer:
                 "the history of CUDA memory is being recorded already, and a trace would end that recording: call "
                 "torch.cuda.memory._record_memory_history(None) first"
             )
-        storages = LiveStorages(self.device, dict(models), optimizers, on_op=self._mark)
+        storages = LiveStorages(self.device, self._model, on_op=self._mark)
         memory._record_memory_history(
             "all", context="alloc", stacks="python", max_entries=_MOST_ENTRIES, clear_history=True
         )
@@ -141,7 +138,7 @@ class _CudaTracer:
             before = memory._snapshot()
             statistics = memory.memory_stats(self.device)
             memory.reset_peak_memory_stats(self.device)
-            storages, seconds, error = _followed(fn, storages, self.synchronize)
+            seconds, error = _followed(fn, storages, self.synchronize)
             statistics_after = memory.memory_stats(self.device)
             entries = memory._snapshot()["device_traces"][index]
         finally:
@@ -168,63 +165,38 @@ class _CudaTracer:
 def _run_of(history: History, storages: LiveStorages, seconds: float, error: Exception | None) -> _TracedCall:
     """The allocator's history, with what the storages know of its blocks."""
     moments = len(history.times_us)
-    index = _Index(storages)
-    blocks = [
-        _shown(
-            index.block(allocation),
-            allocation.size_bytes,
-            allocation.born,
-            moments if allocation.died is None else allocation.died,
-            storages,
-            allocation.frames,
-        )
-        for allocation in history.allocations
-    ]
+    # What no operation made may have been there before, though it was met during the call. The first one wins.
+    unmade = sorted((block for block in storages.blocks if block.op == -1), key=lambda block: -block.born)
+    existing = {block.address: block for block in unmade}
+    by_operation = {(block.op, block.address): block for block in storages.blocks if block.born}
+    blocks, births = [], []
+    for allocation in history.allocations:
+        op, born = _op_of(allocation), allocation.born
+        block = by_operation.get((op, allocation.address)) if born else existing.get(allocation.address)
+        if block is None:  # no storage was seen on it: scratch memory of an operation, if one was running
+            block = Block(allocation.size_bytes, born, allocation.address, op, kind="" if born else "other")
+            if op >= 0:
+                block.module, block.place = storages.origins[op]
+        died = moments if allocation.died is None else allocation.died
+        blocks.append(_shown(block, allocation.size_bytes, born, died, storages, allocation.frames))
+        if born:
+            births.append((op, born))
+    # From the first allocation of each phase to the last one before the next.
+    phases = []
+    for phase in storages.phases:
+        inside = [born for op, born in births if phase.ops[0] <= op <= phase.ops[1]]
+        if inside:
+            phases.append(_phase(phase, min(inside), max(inside), moments))
     notes = list(storages.notes)
     if not history.exact:
         notes.append("The allocator's entries did not fit its state: some sizes are requests, rounded up.")
-    return _TracedCall(history.times_us, blocks, index.phases(history.allocations, moments), seconds, error, notes)
+    return _TracedCall(history.times_us, blocks, phases, seconds, error, notes)
 
 
-class _Index:
-    """Finds the storage that an allocation was made for."""
-
-    def __init__(self, storages: LiveStorages) -> None:
-        self._storages = storages
-        # What no operation made may have been there before, though it was met during the call. The first one wins.
-        unmade = sorted((block for block in storages.blocks if block.op == -1), key=lambda block: -block.born)
-        self._existing = {block.address: block for block in unmade}
-        self._made = {(block.op, block.address): block for block in storages.blocks if block.born}
-
-    def block(self, allocation: Allocation) -> Block:
-        """The storage's block; for memory that no storage was seen on, one that says as much as is known."""
-        op = self.op(allocation)
-        if allocation.born == 0:
-            block = self._existing.get(allocation.address)
-        else:
-            block = self._made.get((op, allocation.address))
-        if block is None:
-            block = Block(allocation.size_bytes, allocation.born, allocation.address, op)
-            if op >= 0:  # scratch memory of this operation
-                block.module, block.place = self._storages.origins[op]
-            block.kind = "" if allocation.born else "other"
-        return block
-
-    @staticmethod
-    def op(allocation: Allocation) -> int:
-        """The operation during which it was made; -1 if there was none."""
-        mark = allocation.metadata
-        return int(mark.removeprefix(_METADATA)) if mark.startswith(_METADATA) else -1
-
-    def phases(self, allocations: Sequence[Allocation], moments: int) -> list[MemoryPhase]:
-        """The phases, from the first allocation of each to the last one before the next."""
-        ops = sorted((self.op(allocation), allocation.born) for allocation in allocations if allocation.born)
-        phases = []
-        for phase in self._storages.phases:
-            inside = [born for op, born in ops if phase.ops[0] <= op <= phase.ops[1]]
-            if inside:
-                phases.append(_phase(phase, min(inside), max(inside), moments))
-        return phases
+def _op_of(allocation: Allocation) -> int:
+    """The operation during which it was made; -1 if there was none."""
+    mark = allocation.metadata
+    return int(mark.removeprefix(_METADATA)) if mark.startswith(_METADATA) else -1
 
 
 def _history_is_on() -> bool:
@@ -233,7 +205,8 @@ def _history_is_on() -> bool:
 
 def _followed(
     fn: Callable[[], Any], storages: LiveStorages, synchronize: Callable[[], None]
-) -> tuple[LiveStorages, float, Exception | None]:
+) -> tuple[float, Exception | None]:
+    """Call ``fn`` while storages are followed: its seconds, or its error."""
     error, seconds = None, 0.0
     with storages:
         started = time.perf_counter()
@@ -245,7 +218,7 @@ def _followed(
             del output
         except Exception as raised:
             error = raised
-    return storages, seconds, error
+    return seconds, error
 
 
 def _phase(phase: Phase, first: int, last: int, moments: int) -> MemoryPhase:
@@ -264,13 +237,11 @@ def _shown(
     line = ""
     if born:
         line = _line(block.place) if block.place != NOWHERE else _line_of_frames(frames)
-    op = _operation(storages.ops[block.op]) if block.op >= 0 and born else ""
+    op = ""
+    if block.op >= 0 and born:
+        func = storages.ops[block.op]
+        op = getattr(func, "__name__", str(func)).partition(".")[0]  # "addmm" for aten.addmm.default
     return MemoryBlock(size, born, died, block.kind or "temporaries", block.module, line, op)
-
-
-def _operation(func: Any) -> str:
-    """``addmm`` for ``aten.addmm.default``."""
-    return getattr(func, "__name__", str(func)).partition(".")[0]
 
 
 def _line(place: Place) -> str:
@@ -313,8 +284,7 @@ def trace_memory(
     label: str = "code",
     *,
     name: str | None = None,
-    model: torch.nn.Module | Mapping[str, torch.nn.Module] | None = None,
-    optimizer: Any = None,
+    model: torch.nn.Module | None = None,
     parameters: Mapping[str, Any] | None = None,
     device: str | torch.device | None = None,
     verify: bool = True,
@@ -343,8 +313,7 @@ def trace_memory(
         fn: a function without arguments, or :func:`course_utils.fresh`.
         label: what to call it.
         name: ``lesson/experiment``, to keep it in a record.
-        model: whose weights and gradients count though the code may not use them; a dictionary gives names to several.
-        optimizer: whose state counts likewise; a list for several.
+        model: whose weights and gradients count though the code may not use them.
         parameters: problem sizes and settings, for the record.
         device: ``cpu`` or ``cuda``; by default CUDA where there is one.
         verify: whether to hold the peak against torch's profiler on a CPU. On CUDA the allocator's own statistics are
@@ -365,41 +334,22 @@ def trace_memory(
         >>> trace.extra_peak_bytes
         4100
     """
-    tracer = _tracer(device)
-    models, optimizers = _models(model), _optimizers(optimizer)
+    tracer = _tracer(device, model)
     if not (callable(fn) or isinstance(fn, Fresh)):
         raise ValueError(f"trace_memory() takes a function without arguments, got {type(fn).__name__}")
-    here = environment()
+    fields = {"label": label, "name": name, "parameters": dict(parameters or {}), "environment": environment()}
     if not _running.acquire(blocking=False):
         raise RuntimeError("a trace of memory is running, and only one can at a time: call trace_memory() after it")
     switches = Switches.now()
     try:
-        return _trace(
-            tracer,
-            fn,
-            models,
-            optimizers,
-            verify=verify,
-            overhead=overhead,
-            label=label,
-            name=name,
-            parameters=dict(parameters or {}),
-            environment=here,
-        )
+        return _trace(tracer, fn, verify and tracer.device.type == "cpu", overhead, fields)
     finally:
         _running.release()
         switches.restore()
 
 
 def _trace(
-    tracer: _CpuTracer | _CudaTracer,
-    fn: Callable[[], Any] | Fresh,
-    models: Mapping[str, Any],
-    optimizers: Sequence[Any],
-    *,
-    verify: bool,
-    overhead: bool,
-    **fields: Any,
+    tracer: _CpuTracer | _CudaTracer, fn: Callable[[], Any] | Fresh, verify: bool, overhead: bool, fields: dict
 ) -> MemoryTrace:
     before = RandomState.now()
 
@@ -410,33 +360,25 @@ def _trace(
         before.restore()
         return fn.build()
 
-    run = tracer.run(build(), models, optimizers)
+    run = tracer.run(build())
     notes, more = run.notes, dict(run.more)
     after = RandomState.now()
-    if run.error is None:
-        if verify and isinstance(tracer, _CpuTracer):
-            try:
-                more["meter_bytes"], more["metered_bytes"], changes = tracer.metered(build(), models, optimizers)
-                notes += changes
-            except Exception as error:
-                notes.append(f"The peak was not verified: {type(error).__name__}: {error}")
-        if overhead:
-            try:
-                more["plain_s"], more["traced_s"] = _overhead(tracer, build(), models, optimizers)
-            except Exception as error:
-                notes.append(f"The trace's overhead was not measured: {type(error).__name__}: {error}")
+    if run.error is None and verify:
+        try:
+            more["meter_bytes"], more["metered_bytes"], changes = tracer.metered(build())
+            notes += changes
+        except Exception as error:
+            notes.append(f"The peak was not verified: {type(error).__name__}: {error}")
+    if run.error is None and overhead:
+        try:
+            more["plain_s"], more["traced_s"] = _overhead(tracer, build())
+        except Exception as error:
+            notes.append(f"The trace's overhead was not measured: {type(error).__name__}: {error}")
     if "meter_bytes" in more:
         more["meter"] = tracer.meter
     after.restore()
-    trace = MemoryTrace.from_blocks(
-        times_us=run.times_us,
-        blocks=run.blocks,
-        phases=run.phases,
-        device=str(tracer.device),
-        notes=tuple(notes),
-        **more,
-        **fields,
-    )
+    times = {"times_us": run.times_us, "blocks": run.blocks, "phases": run.phases}
+    trace = MemoryTrace.from_blocks(**times, device=str(tracer.device), notes=tuple(notes), **more, **fields)
     if run.error is not None:
         advice = "Its memory until then is in the `trace` attribute of this error."
         raise TraceError(f"{trace.label!r} failed: {type(run.error).__name__}: {run.error}. {advice}", trace) from (
@@ -445,9 +387,7 @@ def _trace(
     return keep(trace)
 
 
-def _overhead(
-    tracer: _CpuTracer | _CudaTracer, fn: Callable[[], Any], models: Mapping[str, Any], optimizers: Sequence[Any]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _overhead(tracer: _CpuTracer | _CudaTracer, fn: Callable[[], Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Seconds of plain and of traced calls, in pairs, now one first and now the other."""
 
     def plain() -> float:
@@ -458,7 +398,7 @@ def _overhead(
         return time.perf_counter() - started
 
     def traced() -> float:
-        run = tracer.run(fn, models, optimizers)
+        run = tracer.run(fn)
         if run.error is not None:
             raise run.error
         return run.seconds
@@ -475,26 +415,15 @@ def _overhead(
     return tuple(seconds[plain]), tuple(seconds[traced])
 
 
-def _tracer(device: str | torch.device | None) -> _CpuTracer | _CudaTracer:
+def _tracer(device: str | torch.device | None, model: torch.nn.Module | None) -> _CpuTracer | _CudaTracer:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if str(device).partition(":")[0] not in ("cpu", "cuda"):
         raise ValueError(f"device is 'cpu' or 'cuda', got {str(device)!r}")
     chosen = torch.device(device)
     if chosen.type == "cpu":
-        return _CpuTracer(torch.device("cpu"))
+        return _CpuTracer(model)
     if not torch.cuda.is_available():
         raise RuntimeError("there is no CUDA device here: pass device='cpu', or leave device out")
-    return _CudaTracer(torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index))
-
-
-def _models(model: Any) -> dict[str, torch.nn.Module]:
-    if model is None:
-        return {}
-    return dict(model) if isinstance(model, Mapping) else {type(model).__name__: model}
-
-
-def _optimizers(optimizer: Any) -> list[Any]:
-    if optimizer is None:
-        return []
-    return list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    index = torch.cuda.current_device() if chosen.index is None else chosen.index
+    return _CudaTracer(model, torch.device("cuda", index))

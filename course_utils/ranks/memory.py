@@ -14,7 +14,6 @@ Source (torch 2.13.0; the same in 2.11.0):
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
@@ -22,9 +21,9 @@ from typing import Any, Self
 import torch
 from torch._guards import active_fake_mode
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from course_utils.memory.live_storages import StorageMode, plain_tensors
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS
 
 # Operations that move tensors between ranks, or copy them into and out of the buffers for that.
@@ -33,19 +32,12 @@ _COMMUNICATION = frozenset({"c10d", "fsdp", "_c10d_functional"})
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Memory of one rank during one training step, in bytes.
+    """Memory of one rank during one training step, in bytes."""
 
-    Attributes:
-        largest: the most that each part of ``CLUSTER_PARTS`` took at any one time.
-        at_peak: what each part took when all together took the most; they add up to ``peak_bytes``.
-        peak_bytes: the most that all parts took together.
-        peak_phase: what ran then, as the step named it.
-    """
-
-    largest: dict[str, int]
-    at_peak: dict[str, int]
-    peak_bytes: int
-    peak_phase: str
+    largest: dict[str, int]  # the most that each part of ``CLUSTER_PARTS`` took at any one time
+    at_peak: dict[str, int]  # what each part took when all together took the most; they add up to ``peak_bytes``
+    peak_bytes: int  # the most that all parts took together
+    peak_phase: str  # what ran then, as the step named it
 
 
 @dataclass(eq=False)
@@ -53,14 +45,13 @@ class _Storage:
     size_bytes: int = 0
     named: str = ""  # weights, gradients or optimizer
     communicated: bool = False
-    alive: weakref.ref[torch.UntypedStorage] | None = None
 
     @property
     def part(self) -> str:
         return self.named or ("gathered" if self.communicated else "activations")
 
 
-class RankMemory(TorchDispatchMode):
+class RankMemory(StorageMode):
     """Follows all memory of tensors in this process while it is entered, for as many steps as wanted.
 
     Enter it before the model is wrapped: DDP's buckets are made there, and are not to be found later.
@@ -79,7 +70,6 @@ class RankMemory(TorchDispatchMode):
         super().__init__()
         self.last_step: StepMemory | None = None
         self._phase = ""
-        self._storages: dict[int, _Storage] = {}  # the living ones, by address
         self._events: list[tuple[_Storage, int, str]] = []  # storage, change of its size, phase
         self._recording = False
 
@@ -89,7 +79,7 @@ class RankMemory(TorchDispatchMode):
 
     def communicated(self, tensor: torch.Tensor) -> None:
         """Count a tensor's memory as gathered, unless it holds weights, gradients or the optimizer's state."""
-        for storage in self._follow(tensor):
+        for storage in self._storages(tensor):
             storage.communicated = True
 
     @contextlib.contextmanager
@@ -101,7 +91,7 @@ class RankMemory(TorchDispatchMode):
             *optimizers: optimizers whose state counts.
         """
         self._name_parts(model, optimizers)
-        start = {storage: storage.size_bytes for storage in self._storages.values()}
+        start = {storage: storage.size_bytes for storage in self._live.values()}
         self._events, self._recording = [], True
         try:
             yield
@@ -121,7 +111,7 @@ class RankMemory(TorchDispatchMode):
         for part, tensors in parts.items():
             for tensor in tensors:
                 if isinstance(tensor, torch.Tensor):
-                    for storage in self._follow(tensor):
+                    for storage in self._storages(tensor):
                         storage.named = part
 
     # Storages
@@ -132,42 +122,26 @@ class RankMemory(TorchDispatchMode):
         if change and self._recording:
             self._events.append((storage, change, self._phase))
 
-    def _follow(self, tensor: torch.Tensor) -> list[_Storage]:
+    def _storages(self, tensor: torch.Tensor) -> list[_Storage]:
         """A tensor's storages; those that are new are followed from now on."""
-        if is_traceable_wrapper_subclass(tensor):  # a DTensor stands for the local one inside of it
-            inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
-            local = [value for value in inner if isinstance(value, torch.Tensor)]
-            return [storage for part in local for storage in self._follow(part)]
-        real = tensor.untyped_storage()
-        address = real._cdata
-        if address not in self._storages:
-            storage = self._storages[address] = _Storage()
+        storages = []
+        for part in plain_tensors(tensor):
+            real = part.untyped_storage()
+            if real._cdata not in self._live:
+                self._follow(real, _Storage())
+            storages.append(self._live[real._cdata])
+            self._set_size(storages[-1], real.nbytes())
+        return storages
 
-            def gone(_: object) -> None:
-                del self._storages[address]
-                self._set_size(storage, 0)
+    def _gone(self, known: _Storage) -> None:
+        self._set_size(known, 0)
 
-            storage.alive = weakref.ref(real, gone)
-        self._set_size(self._storages[address], real.nbytes())
-        return [self._storages[address]]
+    def _resized_in_place(self, storage: torch.UntypedStorage, known: _Storage) -> None:
+        self._set_size(known, storage.nbytes())
 
     def __enter__(self) -> Self:
         self._fake_mode = active_fake_mode()
-        resize = self._resize = torch.UntypedStorage.resize_
-
-        def watched(real: torch.UntypedStorage, size: int) -> Any:
-            result = resize(real, size)
-            if real._cdata in self._storages:
-                self._set_size(self._storages[real._cdata], real.nbytes())
-            return result
-
-        torch.UntypedStorage.resize_ = watched
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        torch.UntypedStorage.resize_ = self._resize
+        return super().__enter__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and follow what it returns."""
@@ -180,7 +154,7 @@ class RankMemory(TorchDispatchMode):
         communication = func.namespace in _COMMUNICATION
         for tensor in tree_leaves((args, kwargs, result) if communication else result):
             if isinstance(tensor, torch.Tensor):
-                (self.communicated if communication else self._follow)(tensor)
+                (self.communicated if communication else self._storages)(tensor)
         return result
 
 

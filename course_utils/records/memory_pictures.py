@@ -1,8 +1,8 @@
-"""Memory over time as a figure: stacked areas, and what ran when."""
+"""Memory over time as a figure, stacked areas and what ran when, and as a picture to zoom into."""
 
 from __future__ import annotations
 
-import math
+import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +16,18 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from course_utils.show.canvas import (
     CASE_COLOURS,
-    LINE_IN,
-    MARGIN_IN,
     WIDTH_IN,
-    axes_in,
-    draw_footer,
-    fit,
-    footer_lines,
-    new_figure,
+    ResultFigure,
+    grid,
+    legend,
     plain_number,
     styled,
-    text_in,
     text_width_in,
+    titled_figure,
+    wrapped,
 )
 from course_utils.show.formats import format_bytes
+from course_utils.show.viewer import StoredView, stored_view
 
 if TYPE_CHECKING:
     from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
@@ -44,7 +42,7 @@ KIND_COLOURS = {
     "temporaries": "#E69F00",
 }
 _INK, _PEAK = "#222222", "#111111"
-_PANEL_IN, _PHASES_IN = 3.1, 0.24
+_PANEL_WIDTH_IN = 6.9
 # Blocks of at least this share of the peak get an outline.
 _OUTLINED = 1 / 120
 _MOST_OUTLINES = 300
@@ -127,8 +125,7 @@ def _areas(ax: Axes, trace: MemoryTrace, by: str) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(FuncFormatter(plain_number))
-    ax.grid(axis="y", color="#E6E6E6", lw=0.7)
-    ax.set_axisbelow(True)
+    grid(ax, "y")
 
 
 def _mark_peak(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> None:
@@ -151,59 +148,37 @@ def _mark_peak(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) ->
     )
 
 
-def _phases(ax: Axes, trace: MemoryTrace, width_in: float) -> None:
+def _phases(ax: Axes, trace: MemoryTrace) -> None:
     """A strip that says what the call did when; a name is written where it fits."""
-    ax.set_xlim(0, trace.moments)
-    ax.set_ylim(0, 1)
+    ax.set(xlim=(0, trace.moments), ylim=(0, 1))
     ax.set_axis_off()
     for phase in trace.phases:
         first, last = phase.first, phase.last + 1
         ax.fill_between([first, last], 0.12, 0.88, color="#E8E8E8", ec="white", lw=0.8)
-        room_in = (last - first) / trace.moments * width_in
-        if text_width_in(phase.name, 9) + 0.06 <= room_in:
+        if text_width_in(phase.name, 9) + 0.06 <= (last - first) / trace.moments * _PANEL_WIDTH_IN:
             ax.text((first + last) / 2, 0.47, phase.name, ha="center", va="center", fontsize=9, color=_INK)
 
 
 @styled
-def memory_figure(trace: MemoryTrace, *, by: str = "kind", ax: Axes | None = None) -> Figure:
+def memory_figure(trace: MemoryTrace, by: str) -> Figure:
     """Draw memory over time; see `MemoryTrace.plot`."""
     if by not in ("kind", "module"):
         raise ValueError(f"by is 'kind' or 'module', got {by!r}")
-    if ax is not None:
-        _areas(ax, trace, by)
-        return ax.get_figure(root=True)
     groups = list(_groups(trace, by))
-    footer = footer_lines(trace.environment.caption)
-    title = f"{trace.name + ': ' if trace.name else ''}memory of {trace.label} on {trace.device}"
-    titles = fit(title, WIDTH_IN - 2 * MARGIN_IN, 12, "bold", max_lines=2)
-    names = [*groups, *(["reserved by the allocator"] if trace.reserved_bytes else [])]
-    widest_in = max((text_width_in(name, 9.5) for name in names), default=0.0)
-    columns = max(1, min(len(names), int((WIDTH_IN - 0.4) / (widest_in + 0.5))))
-    rows = math.ceil(len(names) / columns)
-    bottom = MARGIN_IN + len(footer) * LINE_IN + 0.58
-    height = bottom + _PANEL_IN + _PHASES_IN + 0.28 + 0.24 * len(titles) + 0.24 * rows
-    fig = new_figure(height)
-    left, width = 0.85, WIDTH_IN - 0.85 - 0.2
-    panel = axes_in(fig, left, bottom, width, _PANEL_IN)
-    _areas(panel, trace, by)
-    _phases(axes_in(fig, left, bottom + _PANEL_IN + 0.02, width, _PHASES_IN), trace, width)
     handles: list[Any] = [Patch(facecolor=colour, edgecolor="white") for colour in _colours(groups, by)]
+    names = [wrapped(name, 70, most=1) for name in groups]
     if trace.reserved_bytes:
         handles.append(Line2D([], [], color=_INK, lw=1.2, ls=(0, (4, 2))))
-    fig.legend(
-        handles,
-        names,
-        loc="upper left",
-        bbox_to_anchor=(MARGIN_IN / WIDTH_IN, (height - 0.14 - 0.24 * len(titles)) / height),
-        ncols=columns,
-        frameon=False,
-        borderaxespad=0.1,
-        handlelength=1.6,
-        columnspacing=1.3,
-    )
-    for i, line in enumerate(titles):
-        text_in(fig, MARGIN_IN, height - 0.12 - 0.24 * i, line, fontsize=12, weight="bold", va="top")
-    draw_footer(fig, footer)
+        names.append("reserved by the allocator")
+    longest_in = max((text_width_in(name, 9.5) for name in names), default=0.0)
+    columns = max(1, min(len(names), int((WIDTH_IN - 0.4) / (longest_in + 0.5))))
+    rows = -(-len(names) // columns)
+    title = f"{trace.name + ': ' if trace.name else ''}memory of {trace.label} on {trace.device}"
+    fig: ResultFigure = titled_figure(title, 4.0 + 0.24 * rows, trace.environment.caption)
+    strip, panel = fig.subplots(2, height_ratios=(0.24, 3.1))
+    legend(fig, handles, names, columns)
+    _areas(panel, trace, by)
+    _phases(strip, trace)
     fig.alt = f"{description(trace, by)} {trace.environment.caption}."
     return fig
 
@@ -224,3 +199,28 @@ def description(trace: MemoryTrace, by: str = "kind") -> str:
         f"{format_bytes(trace.end_bytes)} after it."
         f"{reserved}"
     )
+
+
+def memory_explorer(trace: MemoryTrace) -> StoredView:
+    """A trace to zoom into, and its table; for `MemoryTrace.explore`."""
+    words = description(trace)
+    kinds, blocks = list(trace.by_kind()), _stacking(trace)
+    texts = list(dict.fromkeys(part for b in blocks for part in (b.module, b.line, b.op)))
+    number = {part: i for i, part in enumerate(texts)}
+    state = {
+        "words": words,
+        "caption": trace.environment.caption,
+        "counted": "moments that were kept" if trace.condensed else "allocations and releases",
+        "times_us": trace.times_us,
+        "kinds": [[kind, KIND_COLOURS[kind]] for kind in kinds],
+        "texts": texts,
+        "blocks": [
+            [b.size_bytes, b.born, b.died, kinds.index(b.kind), number[b.module], number[b.line], number[b.op], b.count]
+            for b in blocks
+        ],
+        "reserved_bytes": trace.reserved_bytes,
+        "phases": [[phase.name, phase.first, phase.last] for phase in trace.phases],
+        "peak": trace.peak_moment,
+    }
+    page = stored_view("trace", [state], f"<p>{html.escape(words)}</p>")
+    return StoredView(repr(trace), f"{page}\n{trace._repr_html_()}")

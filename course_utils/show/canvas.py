@@ -23,7 +23,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 WIDTH_IN = 8.0
 MARGIN_IN = 0.12
-LINE_IN = 0.19
 STYLE = {
     "figure.dpi": 110,
     "savefig.dpi": 110,
@@ -79,13 +78,6 @@ class ResultFigure(Figure):
         return f"Figure: {self.alt}"
 
 
-def new_figure(height_in: float, width_in: float = WIDTH_IN) -> ResultFigure:
-    """An empty figure of a size in inches."""
-    fig = ResultFigure(figsize=(width_in, height_in))
-    FigureCanvasAgg(fig)
-    return fig
-
-
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """The course's own style, whatever style the notebook has set."""
@@ -104,16 +96,17 @@ def wrapped(text: str, width: int, most: int = 3) -> str:
 
 
 def titled_figure(title: str, panels_in: float, *notes: str) -> ResultFigure:
-    """A figure with a title and small notes: how it was measured, on which machine, when.
+    """A figure with a title, if there is one, and small notes: how it was measured, on which machine, when.
 
     Its panels, with what is written around them and their legends, fill ``panels_in`` inches between the two.
     """
     title = wrapped(title, 78, most=2)
     small = "\n".join(wrapped(note, 128, most=2) for note in notes if note)
-    top_in = 0.22 + 0.21 * (title.count("\n") + 1)
-    bottom_in = MARGIN_IN + 0.06 + (LINE_IN * (small.count("\n") + 1) if small else 0)
+    top_in = 0.22 + 0.21 * (title.count("\n") + 1) if title else 0.08
+    bottom_in = MARGIN_IN + 0.06 + (0.19 * (small.count("\n") + 1) if small else 0)
     height = top_in + panels_in + bottom_in
-    fig = new_figure(height)
+    fig = ResultFigure(figsize=(WIDTH_IN, height))
+    FigureCanvasAgg(fig)
     room = (LEGEND_X / 2, bottom_in / height, 1 - LEGEND_X, panels_in / height)
     fig.set_layout_engine("constrained", rect=room, h_pad=0.05, w_pad=0.08)
     fig.text(LEGEND_X, 1 - 0.12 / height, title, fontsize=12, weight="bold", va="top")
@@ -132,18 +125,6 @@ def legend(fig: Figure, handles: Sequence[Any], names: Sequence[str], columns: i
     layout.set(rect=(left, bottom + (taken if place == "lower" else 0), width, height - taken))
 
 
-def axes_in(fig: Figure, left: float, bottom: float, width: float, height: float, **kwargs: Any) -> Axes:
-    """Add axes at a place given in inches from the lower left corner."""
-    w, h = fig.get_size_inches()
-    return fig.add_axes((left / w, bottom / h, width / w, height / h), **kwargs)
-
-
-def text_in(fig: Figure, x: float, y: float, text: str, **kwargs: Any) -> Any:
-    """Add text at a place given in inches from the lower left corner."""
-    w, h = fig.get_size_inches()
-    return fig.text(x / w, y / h, text, **kwargs)
-
-
 @functools.lru_cache(maxsize=512)
 def text_width_in(text: str, size: float, weight: str = "normal") -> float:
     """Width of a line of text, in inches."""
@@ -151,31 +132,6 @@ def text_width_in(text: str, size: float, weight: str = "normal") -> float:
     font.set_size(size, 72)
     font.set_text(text)
     return font.get_width_height()[0] / 64 / 72 + 0.03
-
-
-def fit(text: str, width_in: float, size: float, weight: str = "normal", max_lines: int = 3) -> list[str]:
-    """Wrap text into lines that are no wider than ``width_in``; what does not fit ends in an ellipsis."""
-    limit = max(8, len(text))
-    while limit > 8:
-        lines = textwrap.wrap(text, limit)
-        if all(text_width_in(line, size, weight) <= width_in for line in lines):
-            break
-        limit -= 1
-    lines = textwrap.wrap(text, limit) or [""]
-    if len(lines) > max_lines:
-        lines = [*lines[: max_lines - 1], lines[max_lines - 1][: limit - 1].rstrip() + "…"]
-    return lines
-
-
-def draw_footer(fig: Figure, lines: Sequence[str], size: float = 9.0) -> None:
-    """Small lines at the very bottom: how it was measured, on which machine, when."""
-    for i, line in enumerate(reversed(lines)):
-        text_in(fig, MARGIN_IN, MARGIN_IN + i * LINE_IN, line, fontsize=size, color="#555555", va="bottom")
-
-
-def footer_lines(*texts: str, size: float = 9.0, width_in: float = WIDTH_IN) -> list[str]:
-    """The lines of a footer, wrapped so that each fits the figure."""
-    return [line for text in texts if text for line in fit(text, width_in - 2 * MARGIN_IN, size, max_lines=2)]
 
 
 def span(values: Sequence[float]) -> float:

@@ -45,7 +45,7 @@ every_run = pytest.mark.parametrize("options", EVERY)
 def test_states_are_drawn_so_that_they_can_be_read(options: str) -> None:
     run = run_of(options)
     for after in (0, 1, 5, len(run) - 1, len(run)):
-        figure = state_figure(run.state(after), title=f"After {after} events")
+        figure = state_figure(run.state(after))
         assert problems_of_texts(figure) == []
         assert figure.alt.endswith(".")
         assert figure.get_size_inches()[0] == 8
@@ -65,7 +65,7 @@ def test_a_drawn_state_has_a_box_for_each_block_at_its_place() -> None:
     assert colours[0] == colours[12] != colours[8]
 
 
-def test_pages_of_one_expandable_segment_share_a_row() -> None:
+def test_pages_of_one_expandable_segment_share_a_row_and_rows_that_do_not_fit_are_counted() -> None:
     events = [Allocate(n, 20 * MIB, stream=0x55D0C0A1B2C3) for n in "abc"] + [Free("b"), EmptyCache()]
     state = simulate_allocator(events, options="expandable_segments:True").state(len(events))
     assert len(state.segments) == 2
@@ -73,13 +73,9 @@ def test_pages_of_one_expandable_segment_share_a_row() -> None:
     assert label.startswith("expandable, stream …b2c3")
     assert [offset for offset, _ in segments] == [0, 40 * MIB]
     assert problems_of_texts(state_figure(state)) == []
-
-
-def test_more_segments_than_fit_are_counted() -> None:
-    run = simulate_allocator([Allocate(n, 20 * MIB) for n in range(30)])
-    figure = state_figure(run.state(30))
-    assert "10 more segments are not drawn" in figure.axes[0].get_xlabel()
-    assert problems_of_texts(figure) == []
+    many = state_figure(simulate_allocator([Allocate(n, 20 * MIB) for n in range(30)]).state(30))
+    assert "10 more segments are not drawn" in many.axes[0].get_xlabel()
+    assert problems_of_texts(many) == []
 
 
 # The explorers; what a browser makes of them is in tests/show/test_viewer.py
@@ -98,9 +94,6 @@ def test_every_frame_holds_its_state() -> None:
             assert sorted(block[1] for _, block in drawn) == sorted(block.bytes for block in blocks)
             assert all(offset + size <= width[pool] for pool, (offset, size, *_) in drawn)
             assert run.words(after - 1) in frame["words"] if after else frame["words"] == "Before the first event."
-
-
-def test_too_many_frames_are_refused() -> None:
     with pytest.raises(ValueError, match="are too many for a page"):
         allocator_frames({"run": simulate_allocator([Allocate(n, 1) for n in range(MOST_FRAMES)])})
 
@@ -123,6 +116,9 @@ def test_the_explorer_has_a_field_for_every_option() -> None:
     assert viewer.state["reserved"][1:] == list(run_of(options).reserved_bytes)
     viewer.chosen = {**viewer.chosen, "cap": 40}
     assert "out of memory" in viewer.state["end"]
+    ends = viewer.state["events"]
+    assert f"Event {ends} asked for" in viewer.state["end"]
+    assert viewer.state["frames"][str(ends)]["words"].startswith(f"Event {ends}, where the run ends: ")
     before = viewer.state
     viewer.chosen = {**viewer.chosen, "large_segment_size_mb": 64}  # larger than max_split_size_mb
     assert "max_split_size_mb must be at least 64" in viewer.message
@@ -130,13 +126,6 @@ def test_the_explorer_has_a_field_for_every_option() -> None:
     assert viewer.state == before
     viewer.chosen = {**viewer.chosen, "max_split_size_mb": 0}  # shown as "none"
     assert "large_segment_size_mb:64" in viewer.message
-
-
-def test_with_little_memory_the_explorer_says_where_the_run_ends() -> None:
-    viewer = allocator_explorer(growing_requests(), cap_bytes=10 * MIB)
-    assert viewer.state["events"] == 1
-    assert viewer.state["frames"]["1"]["words"].startswith("Event 1, where the run ends: x0 asks for 30 MiB")
-    assert "Event 1 asked for 30.00 MiB" in viewer.state["end"]
 
 
 def test_the_explorer_takes_a_long_trace() -> None:

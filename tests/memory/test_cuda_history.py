@@ -43,15 +43,12 @@ def test_sizes_are_those_of_pytorchs_allocator(path: Path) -> None:
     totals = _totals(history)
     assert max(totals) == recorded["stats"]["allocated_peak"]
     assert max(history.reserved_bytes) == recorded["stats"]["reserved_peak"]
-    blocks = {
-        block["address"]: block["size"]
-        for segment in recorded["segments"]
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    }
-    assert {a.address: a.size_bytes for a in history.allocations if a.died is None} == blocks
-    assert totals[-1] == sum(blocks.values())
-    assert history.reserved_bytes[-1] == sum(segment["total_size"] for segment in recorded["segments"])
+    end = read_history(recorded, [])
+    assert [(a.address, a.size_bytes) for a in sorted(end.allocations, key=lambda a: a.address)] == sorted(
+        (a.address, a.size_bytes) for a in history.allocations if a.died is None
+    )
+    assert totals[-1] == _totals(end)[0]
+    assert history.reserved_bytes[-1] == end.reserved_bytes[0]
 
 
 # By hand
@@ -91,11 +88,11 @@ def test_entries_that_do_not_fit_leave_rounded_requests() -> None:
 # A stand-in
 
 
-def _run(gpu: ScriptedHistory, fn: Callable[[], Any], **options: Any) -> MemoryTrace:
+def _run(gpu: ScriptedHistory, fn: Callable[[], Any]) -> MemoryTrace:
     fields = {"label": "step", "name": None, "parameters": {}, "environment": memory.environment()}
-    tracer = _CudaTracer(torch.device("cpu"), gpu)
+    tracer = _CudaTracer(None, torch.device("cpu"), gpu)
     with gpu:
-        return memory._trace(tracer, fn, {}, [], verify=True, overhead=False, **fields, **options)
+        return memory._trace(tracer, fn, False, False, fields)
 
 
 @pytest.fixture
@@ -176,6 +173,14 @@ def test_memory_outside_of_operations_is_named_by_the_allocators_stack() -> None
     assert block.died == trace.moments
 
 
+def test_a_recording_of_somebody_else_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_history_is_on", lambda: True)
+    gpu = ScriptedHistory()
+    with pytest.raises(RuntimeError, match=r"recorded already.*_record_memory_history\(None\)"):
+        _run(gpu, lambda: None)
+    assert gpu.calls == []
+
+
 @pytest.mark.usefixtures("quiet")
 def test_a_failing_call_stops_the_recording_and_keeps_the_trace() -> None:
     gpu = ScriptedHistory()
@@ -188,14 +193,6 @@ def test_a_failing_call_stops_the_recording_and_keeps_the_trace() -> None:
         _run(gpu, code)
     assert caught.value.trace.peak_bytes == 3 * MIB
     assert gpu.calls[-1] == "record None"
-
-
-def test_a_recording_of_somebody_else_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_history_is_on", lambda: True)
-    gpu = ScriptedHistory()
-    with pytest.raises(RuntimeError, match=r"recorded already.*_record_memory_history\(None\)"):
-        _run(gpu, lambda: None)
-    assert gpu.calls == []
 
 
 @pytest.mark.usefixtures("quiet")

@@ -13,7 +13,7 @@ TRACE = RESULTS["trace"]
 
 
 def test_areas_are_stacked_to_the_totals() -> None:
-    panel = TRACE.plot().axes[0]
+    panel = TRACE.plot().axes[-1]
     scale = 2**20
     tops = []
     for area in panel.collections[: len(TRACE.by_kind())]:
@@ -39,7 +39,7 @@ def test_no_text_is_cut_off_or_overlaps(name: str, by: str) -> None:
 
 def test_reserved_memory_is_a_line_above_the_areas() -> None:
     trace = RESULTS["trace on a GPU"]
-    lines = [line for line in trace.plot().axes[0].lines if len(line.get_xdata()) == trace.moments + 1]
+    lines = [line for line in trace.plot().axes[-1].lines if len(line.get_xdata()) == trace.moments + 1]
     (reserved,) = lines
     assert [y * 2**20 for y in reserved.get_ydata()[:-1]] == pytest.approx(list(trace.reserved_bytes))
     assert "reserved up to" in trace.plot().alt

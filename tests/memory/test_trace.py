@@ -90,16 +90,14 @@ def test_views_in_place_operations_and_shared_storages_add_nothing() -> None:
 
     assert _once(code).peak_bytes == 4 * KIB
 
-
-def test_a_storage_lives_as_long_as_any_of_its_views() -> None:
-    def code() -> None:
+    def a_view_outlives_its_tensor() -> None:
         a = torch.zeros(KIB)
         view = a[:1]
         del a
         other = _kib(1)
         del view, other
 
-    assert _once(code).totals_bytes == (0, 4 * KIB, 5 * KIB, KIB, 0, 0)
+    assert _once(a_view_outlives_its_tensor).totals_bytes == (0, 4 * KIB, 5 * KIB, KIB, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["tensor", "storage", "out"])
@@ -150,15 +148,12 @@ def test_what_existed_counts_once_it_is_used_or_dropped() -> None:
 
 def test_a_model_that_is_named_counts_though_it_is_not_used() -> None:
     model = nn.Linear(16, 16)
-    optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 16)).sum().backward()
-    optimizer.step()
     weights = 4 * (16 * 16 + 16)
-    trace = _once(lambda: None, model=model, optimizer=optimizer)
-    assert _peaks(trace) == {"weights": weights, "gradients": weights, "optimizer state": 2 * weights + 2 * 4}
+    trace = _once(lambda: None, model=model)
+    assert _peaks(trace) == {"weights": weights, "gradients": weights}
     assert trace.start_bytes == trace.end_bytes == trace.peak_bytes
-    named = _once(lambda: None, model={"policy": model, "value": nn.Linear(2, 2)})
-    assert {block.module for block in named.blocks} == {"policy", "value"}
+    assert {block.module for block in trace.blocks} == {"Linear"}
 
 
 def test_what_autograd_saved_before_the_call_is_known_once_it_is_used() -> None:
@@ -170,25 +165,6 @@ def test_what_autograd_saved_before_the_call_is_known_once_it_is_used() -> None:
     assert trace.by_kind()["gradients"][-1] == 4 * KIB
 
 
-def test_a_tensor_made_of_others_may_name_what_is_no_tensor(tmp_path: Path) -> None:
-    from torch import distributed
-
-    if not distributed.is_available():
-        pytest.skip("this build has no torch.distributed")
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
-    distributed.init_process_group(
-        "gloo", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
-    )
-    try:
-        mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
-        x = distribute_tensor(torch.ones(KIB), mesh, [Replicate()])
-        trace = _once(lambda: x + 1)
-        assert (trace.start_bytes, trace.peak_bytes, trace.notes) == (4 * KIB, 8 * KIB, ())
-    finally:
-        distributed.destroy_process_group()
-
-
 # Training steps
 
 
@@ -196,19 +172,11 @@ def _step(name: str, set_to_none_first: bool = True, **options: Any) -> Callable
     torch.manual_seed(0)
     if name == "gpt":
         model, x = GPT(width=64, layers=2), torch.randint(256, (4, 64))
-    elif name in ("lstm", "gru"):
+    elif name == "gru":
         model, x = LSTMLanguageModel(width=64, cell=name), torch.randint(256, (4, 32))
-    elif name == "mlp":
-        model, x = MLP((64, 256, 256, 10)), torch.randn(128, 64)
     else:
-        layers = [
-            nn.Conv2d(1, 16, 3, padding=1, bias=False),
-            nn.BatchNorm2d(16),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-        ]
-        model, x = nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * 4 * 4, 10)), torch.randn(32, 1, 8, 8)
-    y = x if name in ("gpt", "lstm", "gru") else torch.randint(10, (len(x),))
+        model, x = MLP((64, 256, 256, 10)), torch.randn(128, 64)
+    y = torch.randint(10, (len(x),)) if name == "mlp" else x
     optimizer = torch.optim.AdamW(model.parameters(), **options)
 
     def step() -> torch.Tensor:
@@ -225,8 +193,10 @@ def _step(name: str, set_to_none_first: bool = True, **options: Any) -> Callable
     return step
 
 
-@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"foreach": False}], ids=str)
-@pytest.mark.parametrize("name", ["gpt", "gru"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("gpt", {"foreach": True}), ("gpt", {"fused": True}), ("gru", {"foreach": True}), ("gru", {"foreach": False})],
+)
 def test_peak_of_a_training_step_equals_the_profilers(name: str, options: dict[str, bool]) -> None:
     trace = trace_memory(_step(name, name == "gpt", **options), name, device="cpu", overhead=False)
     assert trace.meter == "torch's profiler"
@@ -294,7 +264,7 @@ def test_a_model_and_an_optimizer_that_are_made_inside() -> None:
     assert trace.start_bytes == 0
 
 
-def test_no_activations_where_autograd_does_not_record() -> None:
+def test_activations_are_what_a_graph_holds() -> None:
     model, x = MLP((64, 256, 10)), torch.randn(32, 64)
     with torch.no_grad():
         assert "activations" not in _once(lambda: model(x)).by_kind()
@@ -369,10 +339,16 @@ def test_no_path_of_this_machine_is_in_a_trace(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_call_that_fails_leaves_its_trace_and_nothing_else() -> None:
-    model = nn.Linear(8, 8)
+    class Moody(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError(x.shape)
+
+    moody, model = Moody(), nn.Linear(8, 8)
 
     def code() -> None:
         kept = _kib(64)
+        with pytest.raises(ValueError, match="4, 8"):  # an error that the code handles is no failure
+            moody(torch.ones(4, 8))
         model(torch.ones(4, 8))
         torch.ones(2) @ torch.ones(3)
         del kept
@@ -381,25 +357,9 @@ def test_a_call_that_fails_leaves_its_trace_and_nothing_else() -> None:
         trace_memory(code, "broken", device="cpu")
     trace = caught.value.trace
     assert trace.peak_bytes >= 64 * KIB
-    assert trace.overhead is None
+    assert {block.module for block in trace.blocks if block.op == "addmm"} == {"Linear"}
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert torch.ones(2).sum() == 2
-
-
-def test_an_error_that_the_code_handles_is_no_failure() -> None:
-    class Moody(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            raise ValueError(x.shape)
-
-    moody, model = Moody(), nn.Linear(8, 8)
-
-    def code() -> torch.Tensor:
-        with pytest.raises(ValueError, match="4, 8"):
-            moody(torch.ones(4, 8))
-        return model(torch.ones(4, 8))
-
-    trace = _once(code)
-    assert {block.module for block in trace.blocks if block.op == "addmm"} == {"Linear"}
 
 
 def test_ctrl_c_takes_everything_down() -> None:
@@ -450,21 +410,20 @@ def test_the_first_call_is_shown_and_fresh_state_is_built_for_the_others() -> No
 
         return step
 
-    before = torch.get_rng_state()
+    torch.manual_seed(0)
+    factory()
+    expected = torch.get_rng_state()
+    built.clear()
+    calls.clear()
+    torch.manual_seed(0)
     trace = trace_memory(fresh(factory), device="cpu")
+    assert torch.equal(torch.get_rng_state(), expected)  # the factory drew the weights, as if once
     assert len(built) == 3  # traced, verified, timed
     assert trace.by_kind()["optimizer state"][0] == 0
     assert trace.by_kind()["optimizer state"][-1] > 0
     assert len(trace.plain_s) == len(trace.traced_s) >= 3
     assert trace.overhead > 0
     assert len(calls) > 5
-    assert not torch.equal(before, torch.get_rng_state())  # the factory drew the weights, once
-    torch.set_rng_state(before)
-    factory()
-    expected = torch.get_rng_state()
-    torch.set_rng_state(before)
-    trace_memory(fresh(factory), device="cpu")
-    assert torch.equal(torch.get_rng_state(), expected)
 
 
 def test_tracing_changes_no_result() -> None:

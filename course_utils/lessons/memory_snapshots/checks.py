@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,30 +27,17 @@ _BLOCKS = (
 _Blocks = Sequence[tuple[str, int, int, int]]
 
 
-def _alive(blocks: _Blocks, moment: int) -> set[str]:
-    return {name for name, _, born, died in blocks if born <= moment < died}
+def _alive(blocks: _Blocks, moment: int, longer: int = 0) -> set[str]:
+    """The blocks at a moment; with ``longer=1`` as if a block lived one moment longer."""
+    return {name for name, _, born, died in blocks if born <= moment < died + longer}
 
 
-def _totals(blocks: _Blocks, after_death: int = 0) -> list[int]:
-    """The memory of each moment; with ``after_death=1`` as if a block lived one moment longer."""
+def _peaks(blocks: _Blocks, longer: int = 0) -> list[int]:
+    """The moments with most memory."""
+    sizes = {name: size for name, size, *_ in blocks}
     moments = range(max(died for *_, died in blocks))
-    return [sum(size for _, size, born, died in blocks if born <= m < died + after_death) for m in moments]
-
-
-def _peak(blocks: _Blocks, after_death: int = 0) -> int:
-    """The first moment with most memory."""
-    totals = _totals(blocks, after_death)
-    return totals.index(max(totals))
-
-
-def _last_peak(blocks: _Blocks) -> int:
-    totals = _totals(blocks)
-    return max(range(len(totals)), key=lambda moment: (totals[moment], moment))
-
-
-def _alive_too_long(blocks: _Blocks) -> set[str]:
-    moment = _peak(blocks, after_death=1)
-    return {name for name, _, born, died in blocks if born <= moment <= died}
+    totals = [sum(sizes[name] for name in _alive(blocks, moment, longer)) for moment in moments]
+    return [moment for moment in moments if totals[moment] == max(totals)]
 
 
 @exercise
@@ -65,9 +53,9 @@ def check_alive(answer: Any) -> str | None:
             raise NotRight("Return names only, such as 'a': the first entry of each block.")
         given.append(set(names))
     ways: Mapping[str | None, Callable[[_Blocks], set[str]]] = {
-        None: lambda blocks: _alive(blocks, _peak(blocks)),
-        "later": lambda blocks: _alive(blocks, _last_peak(blocks)),
-        "died": _alive_too_long,
+        None: lambda blocks: _alive(blocks, _peaks(blocks)[0]),
+        "later": lambda blocks: _alive(blocks, _peaks(blocks)[-1]),
+        "died": lambda blocks: _alive(blocks, _peaks(blocks, longer=1)[0], longer=1),
         "ever": lambda blocks: {name for name, *_ in blocks},
         "end": lambda blocks: _alive(blocks, max(died for *_, died in blocks) - 1),
         "largest": lambda blocks: {max(blocks, key=lambda block: block[1])[0]},
@@ -120,16 +108,12 @@ def _leaking_trace(line: str, leaked: int) -> tuple[MemoryTrace, tuple[int, ...]
     return trace, starts
 
 
-def _sizes(trace: MemoryTrace, moment: int) -> dict[str, int]:
-    sizes: dict[str, int] = {}
+def _held(trace: MemoryTrace, moment: int) -> Counter[str]:
+    """Bytes of each line at a moment."""
+    sizes: Counter[str] = Counter()
     for row in trace.at(moment):
-        sizes[row.line] = sizes.get(row.line, 0) + row.size_bytes
+        sizes[row.line] += row.size_bytes
     return sizes
-
-
-def _grown(trace: MemoryTrace, before: int, after: int) -> str:
-    earlier, later = _sizes(trace, before), _sizes(trace, after)
-    return max(later, key=lambda line: later[line] - earlier.get(line, 0))
 
 
 @exercise
@@ -149,7 +133,7 @@ def check_leak(answer: Any) -> str | None:
     ways = {
         "spike": [trace.at_peak[0].line for trace, _ in traces],
         "largest_left": [trace.at(trace.moments - 1)[0].line for trace, _ in traces],
-        "grew_once": [_grown(trace, 0, trace.moments - 1) for trace, _ in traces],
+        "grew_once": [(_held(t, t.moments - 1) - _held(t, 0)).most_common(1)[0][0] for t, _ in traces],
     }
     for key, lines in ways.items():
         if given == lines:
@@ -253,9 +237,7 @@ def _state_bytes(model: nn.Module) -> int:
 @exercise
 def check_state_bytes(answer: Any) -> str | None:
     """Compares with the state of a real AdamW, on a model with two dtypes, frozen and shared weights."""
-    given = []
-    for model in (_model(), _part_frozen()):
-        given.append(number(ask(answer, model), "A number of bytes"))
+    given = [number(ask(answer, model), "A number of bytes") for model in (_model(), _part_frozen())]
     # Models of their own: an answer may change the one that it gets.
     expected = [_state_bytes(_model()), _state_bytes(_part_frozen())]
     if given == expected:

@@ -146,7 +146,7 @@ class MemoryTrace(Result):
     @functools.cached_property
     def totals_bytes(self) -> tuple[int, ...]:
         """Bytes that were allocated at each moment."""
-        return _sums(((block.size_bytes, block.born, block.died) for block in self.blocks), self.moments)
+        return totals_of(self.blocks, self.moments)
 
     @property
     def peak_bytes(self) -> int:
@@ -205,22 +205,16 @@ class MemoryTrace(Result):
         groups: dict[str, list[MemoryBlock]] = {}
         for block in self.blocks:
             groups.setdefault(key(block), []).append(block)
-        return {
-            name: _sums(((block.size_bytes, block.born, block.died) for block in group), self.moments)
-            for name, group in groups.items()
-        }
+        return {name: totals_of(group, self.moments) for name, group in groups.items()}
 
     def at(self, moment: int) -> tuple[MemoryRow, ...]:
         """What was there at one moment, the largest first: a row for each kind, module, line and operation."""
         if not 0 <= moment < self.moments:
             raise IndexError(f"moment {moment} is not in this trace: it has moments 0 to {self.moments - 1}")
-        sums: dict[tuple[str, str, str, str], list[int]] = {}
-        for block in self.blocks:
-            if block.born <= moment < block.died:
-                row = sums.setdefault((block.kind, block.module, block.line, block.op), [0, 0])
-                row[0] += block.size_bytes
-                row[1] += block.count
-        rows = [MemoryRow(*key, size_bytes=size, count=count) for key, (size, count) in sums.items()]
+        rows = [
+            MemoryRow(block.kind, block.module, block.line, block.op, block.size_bytes, block.count)
+            for block in _merged(self.blocks, [moment])
+        ]
         return tuple(sorted(rows, key=lambda row: (-row.size_bytes, row.kind, row.module, row.line, row.op)))
 
     @property
@@ -228,21 +222,20 @@ class MemoryTrace(Result):
         """What was there at the peak, the largest first."""
         return self.at(self.peak_moment)
 
-    def plot(self, *, by: str = "kind", ax: Any = None) -> Figure:
+    def plot(self, *, by: str = "kind") -> Figure:
         """Draw memory over time as stacked areas, by ``kind``, or by ``module`` for the parts of the model.
 
-        Each allocation and release has the same width, as in PyTorch's viewer. With ``ax`` it goes into those axes.
+        Each allocation and release has the same width, as in PyTorch's viewer.
         """
         from course_utils.records.memory_pictures import memory_figure
 
-        return memory_figure(self, by=by, ax=ax)
+        return memory_figure(self, by)
 
     def explore(self) -> Any:
         """The picture to zoom into, with every block's name under the pointer; it needs no kernel."""
-        from course_utils.records.memory_explorer import memory_explorer
-        from course_utils.records.memory_pictures import KIND_COLOURS, description
+        from course_utils.records.memory_pictures import memory_explorer
 
-        return memory_explorer(self, KIND_COLOURS, description(self))
+        return memory_explorer(self)
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -293,10 +286,9 @@ class MemoryTrace(Result):
         return Sheet(tuple(tables), self._lines(), (self._checks(), self.environment.where))
 
     def _kinds_table(self) -> Grid:
-        moments = (self.at(0), self.at_peak, self.at(self.moments - 1))
         kinds = []
-        for kind in MEMORY_KINDS:
-            sums = [sum(row.size_bytes for row in rows if row.kind == kind) for rows in moments]
+        for kind, values in self.by_kind().items():
+            sums = (values[0], values[self.peak_moment], values[-1])
             if any(sums):
                 kinds.append((kind, *map(format_bytes, sums), format_percent(sums[1] / self.peak_bytes)))
         kinds.append(("in all", *map(format_bytes, (self.start_bytes, self.peak_bytes, self.end_bytes)), ""))
@@ -381,12 +373,12 @@ def _from_steps(steps: Sequence[int]) -> tuple[int, ...]:
     return tuple(itertools.accumulate(steps))
 
 
-def _sums(spans: Iterable[tuple[int, int, int]], moments: int) -> tuple[int, ...]:
-    """Adds up sizes at each moment, from (size, born, died)."""
+def totals_of(blocks: Iterable[MemoryBlock], moments: int) -> tuple[int, ...]:
+    """Bytes of some blocks at each moment."""
     changes = [0] * (moments + 1)
-    for size, born, died in spans:
-        changes[born] += size
-        changes[died] -= size
+    for block in blocks:
+        changes[block.born] += block.size_bytes
+        changes[block.died] -= block.size_bytes
     return tuple(itertools.accumulate(changes[:moments]))
 
 
@@ -394,7 +386,7 @@ def _condensed(
     blocks: Sequence[MemoryBlock], moments: int, most_blocks: int, most_moments: int
 ) -> tuple[list[int], list[MemoryBlock]]:
     """The moments to keep, and the blocks put together: with fewer moments, then with fewer names, until they fit."""
-    totals = _sums(((block.size_bytes, block.born, block.died) for block in blocks), moments)
+    totals = totals_of(blocks, moments)
     many = most_moments
     while True:
         kept = _highest(totals, many)

@@ -13,7 +13,7 @@ _CODE_OR_RELATIVE_LINK = re.compile(r"(`+[^`]+`+)|(?<!!)\[([^\[\]]*)\]\((?!https
 
 
 def lines_with_fences(markdown: str) -> Iterator[tuple[str, bool]]:
-    """Yields each line, and whether it belongs to a fenced block of code (its fences included)."""
+    """Each line, and whether it belongs to a fenced block of code (its fences included)."""
     fence = ""
     for line in markdown.split("\n"):
         mark = re.match(r"\s*(```|~~~)", line)
@@ -23,22 +23,16 @@ def lines_with_fences(markdown: str) -> Iterator[tuple[str, bool]]:
 
 
 def heading_of(line: str) -> tuple[int, str] | None:
-    """Returns level and words of a line that is a heading, or None."""
+    """Level and words of a line that is a heading, or None."""
     match = re.fullmatch(r"(#{1,6}) +(.+?)\s*#*", line)
     return (len(match[1]), match[2]) if match else None
 
 
 def excerpt(markdown: str, dropped: Collection[str] = NOT_FOR_A_ROOM) -> str:
-    r"""Returns a cell's text without what is not for a room.
+    """A cell's text without what is not for a room.
 
     A heading that is dropped takes with it all that stands under it, up to the next heading of its level. Links that
     lead to another file of the course become plain text: on a slide and in a demo they would lead nowhere.
-
-    Example:
-        >>> print(excerpt("## Verdict\n\nIt *depends*.\n\n### Sources\n\n- one\n\n## Solutions"))
-        ## Verdict
-        <BLANKLINE>
-        It *depends*.
     """
     kept = [
         line if is_code else _CODE_OR_RELATIVE_LINK.sub(lambda match: match[1] or match[2], line)
@@ -54,7 +48,7 @@ def ends_left_out(markdown: str) -> bool:
 
 
 def _sorted(markdown: str, dropped: Collection[str]) -> Iterator[tuple[str, bool, bool]]:
-    """Yields each line, whether it is code, and whether it is left out."""
+    """Each line, whether it is code, and whether it is left out."""
     dropping = 0  # the level of the heading that is being dropped
     for line, is_code in lines_with_fences(markdown):
         level, words = (not is_code and heading_of(line)) or (0, "")
@@ -64,7 +58,7 @@ def _sorted(markdown: str, dropped: Collection[str]) -> Iterator[tuple[str, bool
 
 
 def verdict_alone(markdown: str) -> str:
-    r"""Returns the heading of a verdict and its verdict lines, without the reasons: a room has these in the talk.
+    r"""The heading of a verdict and its verdict lines, without the reasons: a room has these in the talk.
 
     Example:
         >>> print(verdict_alone("## Verdict\n\n**T8 · once: refuted.** It is called\noften.\n\nMore."))
@@ -77,5 +71,5 @@ def verdict_alone(markdown: str) -> str:
 
 
 def opening(markdown: str, up_to: str) -> str:
-    """Returns the text before the first line that begins with ``up_to``."""
+    """The text before the first line that begins with ``up_to``."""
     return re.split(rf"^{re.escape(up_to)}", markdown, maxsplit=1, flags=re.MULTILINE)[0].strip()

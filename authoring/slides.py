@@ -36,11 +36,7 @@ _CODE_OR_CITATION = re.compile(rf"({_CODE})|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])
 
 
 def slides_notebook(lesson: Lesson) -> dict[str, Any]:
-    """Returns the slides of a lesson as a notebook, one cell for each part, with nbconvert's slide types.
-
-    Raises:
-        LessonError: if no cell is tagged ``slide``.
-    """
+    """The slides of a lesson as a notebook, one cell for each part, with nbconvert's slide types."""
     parts: list[dict[str, Any]] = []
     heading = question = ""
     before: dict[str, Any] | None = None
@@ -169,13 +165,10 @@ def _blocks(markdown: str) -> Iterator[str]:
 
 
 def write_slides(lessons: Sequence[Lesson], folder: Path, assets: str | None = None) -> list[Path]:
-    """Writes the slides of lessons, and returns the pages, one for each.
+    """Write the slides of lessons, and return the pages, one for each.
 
-    Args:
-        lessons: one page is written for each.
-        folder: where to.
-        assets: where reveal.js and MathJax are, as seen from a page, such as ``../_static``. By default they are copied
-            into ``folder``, so that it can be taken elsewhere as it is.
+    ``assets`` is where reveal.js and MathJax are, as seen from a page, such as ``../_static``. By default they are
+    copied into ``folder``, so that it can be taken elsewhere as it is.
 
     Raises:
         LessonError: if a lesson has no slides.
@@ -186,25 +179,9 @@ def write_slides(lessons: Sequence[Lesson], folder: Path, assets: str | None = N
         for name in ("reveal", "mathjax"):
             kept = notebooks_root().resolve().parent / "book" / "_static" / name
             shutil.copytree(kept, folder / assets / name, dirs_exist_ok=True)
-    exporter = _exporter(assets)
-    pages = []
-    for lesson in lessons:
-        notebook = nbformat.from_dict(slides_notebook(lesson))
-        notebook.metadata.mathjax = f"{assets}/mathjax/es5/tex-chtml-full.js"
-        notebook.metadata.script = (_TEMPLATES / "slides" / "slides.js").read_text(encoding="utf-8")
-        html, _ = exporter.from_notebook_node(notebook)
-        page = folder / f"{lesson.name}.html"
-        page.write_text(html, encoding="utf-8", newline="\n")
-        pages.append(page)
-    return pages
-
-
-def _exporter(assets: str) -> SlidesExporter:
-    config = Config()
-    config.TagRemovePreprocessor.enabled = True
-    config.TagRemovePreprocessor.remove_input_tags = {"only-output"}
-    return SlidesExporter(
-        config=config,
+    script = (_TEMPLATES / "slides" / "slides.js").read_text(encoding="utf-8")
+    exporter = SlidesExporter(
+        config=Config(TagRemovePreprocessor={"enabled": True, "remove_input_tags": {"only-output"}}),
         template_name="slides",
         extra_template_basedirs=[str(_TEMPLATES)],
         reveal_url_prefix=f"{assets}/reveal",
@@ -212,3 +189,10 @@ def _exporter(assets: str) -> SlidesExporter:
         exclude_output_prompt=True,
         exclude_anchor_links=True,
     )
+    pages = [folder / f"{lesson.name}.html" for lesson in lessons]
+    for lesson, page in zip(lessons, pages, strict=True):
+        notebook = nbformat.from_dict(slides_notebook(lesson))
+        notebook.metadata |= {"mathjax": f"{assets}/mathjax/es5/tex-chtml-full.js", "script": script}
+        html, _ = exporter.from_notebook_node(notebook)
+        page.write_text(html, encoding="utf-8", newline="\n")
+    return pages

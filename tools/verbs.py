@@ -194,7 +194,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "record": record,
     "refresh": _module("authoring.pages.refresh"),
     "check": _course("check"),
-    "report": _module("authoring.report"),
+    "report": _module("authoring", "report"),
     "demo": _module("authoring", "demo"),
     "slides": _module("authoring", "slides"),
     "compare": _course("compare"),

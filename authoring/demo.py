@@ -56,7 +56,7 @@ class DemoTime:
 
 
 def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
-    """The five-minute path of a lesson as a notebook that runs alone; ``notes`` come first and folded, if there are any.
+    """The five-minute path of a lesson as a notebook that runs alone; ``notes``, if any, come first and folded.
 
     Raises:
         LessonError: if no cell is tagged ``demo``, or if a cell is not valid Python.

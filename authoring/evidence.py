@@ -50,6 +50,7 @@ class Quantity(float):
     unit: str | None
 
     def __new__(cls, value: float, unit: str | None) -> Self:
+        """Make one from a number."""
         quantity = super().__new__(cls, value)
         quantity.unit = unit
         return quantity
@@ -231,7 +232,7 @@ class Recorded(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _recorded(name: str, path: Path, *contents: bytes) -> Recorded | None:
-    """An experiment; None if it is not there or has other parameters now. Files of other ``contents`` are read again."""
+    """An experiment; None if it is not there or has other parameters now. Other ``contents`` are read again."""
     del contents
     try:
         record = store.load_lesson(path)
@@ -306,15 +307,14 @@ def evaluate(
         NotRecordedError: if the machine has no record of an experiment, or one with other parameters than today's.
     """
     try:
+        results = {name: each.result for name, each in recorded(experiments_in(expression), machine, root).items()}
         names = {
             "__builtins__": {},
             **_FUNCTIONS,
             "attribute of": _attribute,
             "item of": _item,
             "calls": calls or {},
-            "recorded": {
-                name: each.result for name, each in recorded(experiments_in(expression), machine, root).items()
-            },
+            "recorded": results,
         }
         return eval(_read(expression)[0], names)
     except NotRecordedError:

@@ -171,9 +171,10 @@ def _shown(column: MachineColumn, name: str, with_figure: bool) -> Shown:
         table = result._repr_html_()
         figure = _picture(result) if with_figure else ""
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        machine, lesson = column.record.environment.machine, column.record.lesson
         raise RecordError(
-            f"experiment {name!r} of {column.record.environment.machine} cannot be shown ({error}): its data is damaged. "
-            f"Restore the file from git or run `course record {column.record.lesson}`."
+            f"experiment {name!r} of {machine} cannot be shown ({error}): its data is damaged. "
+            f"Restore the file from git or run `course record {lesson}`."
         ) from error
     return Shown(column, cells, _notices(column.record, name, result), table, figure)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from course_utils.records.files import write_whole
 from tools.counts import main as print_counts
 from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, variables
 from tools.workspace import copy_pages, refresh
@@ -83,7 +84,8 @@ def lab(arguments: list[str]) -> int:
     """Open JupyterLab at the first lesson."""
     python = prepare(ROOT)
     workspace([])
-    _write_lab_settings()
+    settings = Path(variables(ROOT)["JUPYTER_CONFIG_DIR"])
+    write_whole(settings / "labconfig" / "default_setting_overrides.json", json.dumps(OFFLINE, indent=1))
     options = [f"--ServerApp.root_dir={ROOT / 'workspace'}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}"]
     return open_jupyterlab(python, [*options, *arguments], variables(ROOT))
 
@@ -92,8 +94,7 @@ def test(arguments: list[str]) -> int:
     """Run the stages of the test suite, all of them even if one fails, and say how each went."""
     options = [argument for argument in arguments if argument.startswith("--")]
     asked = [argument for argument in arguments if argument not in options]
-    unknown = sorted(set(asked) - set(STAGES))
-    if unknown:
+    if unknown := sorted(set(asked) - set(STAGES)):
         print(f"There is no stage {', '.join(unknown)}. The stages are {', '.join(STAGES)}.", file=sys.stderr)
         return 2
     python = prepare(ROOT)
@@ -102,19 +103,18 @@ def test(arguments: list[str]) -> int:
     stages = [stage for stage in STAGES if not asked or stage in asked]
     if set(stages) - {"lint", "notebooks"}:
         _run([python, "-m", "tests.browser"])
-    outcomes = []
+    outcomes = {}
     for name, command in _commands(stages):
         print(f"\n=== {name} ===", flush=True)
         started = time.monotonic()
         code = lint([]) if command is None else _run([python, *command, *options])
         passed = code == 0 or (name == "serial" and code == NOTHING_COLLECTED)
-        outcomes.append((name, passed, time.monotonic() - started))
+        outcomes[name] = (passed, time.monotonic() - started)
     print()
-    width = max(len(name) for name, *_ in outcomes)
-    for name, passed, seconds in outcomes:
-        print(f"{name:<{width}} {'passed' if passed else 'FAILED'} {seconds:7.1f} s")
-    failed = [name for name, passed, _ in outcomes if not passed]
-    total = sum(seconds for *_, seconds in outcomes)
+    for name, (passed, seconds) in outcomes.items():
+        print(f"{name:<{max(map(len, outcomes))}} {'passed' if passed else 'FAILED'} {seconds:7.1f} s")
+    failed = [name for name, (passed, _) in outcomes.items() if not passed]
+    total = sum(seconds for _, seconds in outcomes.values())
     print(f"{'all passed' if not failed else 'failed: ' + ', '.join(failed)} in {total:.0f} s")
     return 1 if failed else 0
 
@@ -150,7 +150,7 @@ def lint(arguments: list[str]) -> int:
 
 
 def _commands(stages: list[str]) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield what to run under which name; None is the lint.
+    """What to run under which name; None is the lint.
 
     Stages whose tests can run beside each other are one run of pytest: its workers take from all of them until nothing
     is left, and each has imported torch and the tests only once. What measures time runs alone, at the end.
@@ -164,7 +164,7 @@ def _commands(stages: list[str]) -> Iterator[tuple[str, list[str] | None]]:
 
 
 def _places(stages: list[str]) -> Iterator[str]:
-    """Yield where pytest finds the tests of some stages, as its arguments."""
+    """Where pytest finds the tests of some stages, as its arguments."""
     if "tests" in stages:
         yield from ("tests", "--doctest-modules", *DOCUMENTED)
     if "notebooks" in stages:
@@ -217,10 +217,3 @@ def _run(command: list) -> int:
         process.terminate()
         process.wait()
         raise
-
-
-def _write_lab_settings() -> None:
-    folder = Path(variables(ROOT)["JUPYTER_CONFIG_DIR"]) / "labconfig"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "default_setting_overrides.json"
-    path.write_text(json.dumps(OFFLINE, indent=1), encoding="utf-8")

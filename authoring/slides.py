@@ -20,7 +20,7 @@ from traitlets.config import Config
 
 from authoring.execution import KERNELSPEC
 from authoring.normal_form import STARTS
-from authoring.room_text import ends_left_out, excerpt, heading_of, lines_with_fences, opening
+from authoring.room_text import blocks, ends_left_out, excerpt, opening
 from authoring.teaching import asked, expectations
 from course_utils.records.lessons import Lesson, LessonError, notebooks_root
 from course_utils.records.notebook_files import read_notebook
@@ -90,8 +90,7 @@ def _follows(cell: dict[str, Any], before: dict[str, Any]) -> bool:
 def _last_heading(cell: dict[str, Any]) -> str:
     if cell["cell_type"] != "markdown":
         return ""
-    headings = [heading_of(line) for line, is_code in lines_with_fences(cell["source"]) if not is_code]
-    return ([""] + [heading[1] for heading in headings if heading])[-1]
+    return next((block.heading for block in reversed([*blocks(cell["source"])]) if block.level), "")
 
 
 def _page(source: str, slide_type: str) -> dict[str, Any]:
@@ -134,31 +133,20 @@ def _lines_of(output: dict[str, Any]) -> int:
 def _pages(markdown: str, heading: str) -> Iterator[str]:
     """Cuts text at paragraphs and headings. What goes on, or begins without a heading, repeats the last one."""
     page: list[str] = []
-    for block in _blocks(markdown):
-        own = heading_of(block)
-        words = sum(len(each.split()) for each in [*page, block])
-        # A heading stays with its text, however long that is, and with a heading right below it.
-        if not all(map(heading_of, page)) and (own or words > _WORDS):
+    has_text = False  # a heading stays with its text, however long that is, and with a heading right below it
+    for block in blocks(markdown):
+        words = sum(len(text.split()) for text in [*page, block.text])
+        if has_text and (block.level or words > _WORDS):
             yield "\n\n".join(page)
-            page = []
-        if own:
-            heading = own[1]
+            page, has_text = [], False
+        if block.level:
+            heading = block.heading
         elif not page and heading:
             page.append(f"## {heading} <small>continued</small>")
-        page.append(block)
+        has_text = has_text or not block.level
+        page.append(block.text)
     if page:
         yield "\n\n".join(page)
-
-
-def _blocks(markdown: str) -> Iterator[str]:
-    """Paragraphs, headings, lists, tables and pieces of code."""
-    block: list[str] = []
-    for line, is_code in [*lines_with_fences(markdown), ("", False)]:
-        if is_code or line.strip():
-            block.append(line)
-        elif block:
-            yield "\n".join(block)
-            block = []
 
 
 # The page

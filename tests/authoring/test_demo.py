@@ -136,13 +136,6 @@ def test_set_up_holds_what_can_run_at_once_and_the_rest_stays_in_its_place(tmp_p
     assert "able to" not in cells["title"]["source"]
 
 
-def test_notes_come_first_and_folded(tmp_path: Path):
-    heading, notes, title, *_ = demo_notebook(lesson_of(tmp_path, *CELLS), notes="Speak slowly.")["cells"]
-    assert heading["metadata"] == {"jp-MarkdownHeadingCollapsed": True}
-    assert notes["source"] == "Speak slowly."
-    assert title["source"].startswith("# 05"), "a heading of the same level ends the fold"
-
-
 def test_a_lesson_without_a_path_is_an_error(tmp_path: Path):
     with pytest.raises(LessonError, match="tag its cells demo"):
         demo_notebook(lesson_of(tmp_path, *[{**cell, "metadata": {}} for cell in CELLS]))

@@ -106,13 +106,6 @@ def test_a_gpus_ceilings_say_nothing_about_its_host():
         assert {row.share for row in shares([general, lesson], on_host)} == {expected}
 
 
-def test_a_sweep_gives_a_row_for_each_point():
-    points = tuple(SweepPoint(n, compared(GPU, measured("a", 1.0, bytes=float(n)))) for n in (10, 50))
-    rows = shares([GENERAL, record("mixed_precision", GPU, fp8=Sweep("n", points, GPU))], COPY)
-    assert [(row.over, row.value, row.share) for row in rows[::2]] == [("n", 10, 0.1), ("n", 50, 0.5)]
-    assert rows[0].where == "mixed_precision/fp8, n 10"
-
-
 # What is owed
 
 

@@ -39,12 +39,6 @@ def test_the_ledgers_page_tells_of_every_claim_all_that_is_known_of_it(judgement
         assert entry.index(f"{WORDINGS[claim.word].sign} {claim.word}<") < entry.index(f"**{claim.claim}**")
 
 
-def test_the_section_that_measures_an_experiment_is_found():
-    notebook = LESSONS[11].notebook
-    assert claims_page.heading_of(notebook, "caching_allocator/no_cap") == "The simulated training"
-    assert claims_page.heading_of(notebook, "caching_allocator/no_such_thing") is None
-
-
 def judged_on_a_machine(judgements: list[Judgement]) -> tuple[Judgement, PartJudgement, MachineJudgement]:
     return next(
         (judgement, judged, judged.machines[0])

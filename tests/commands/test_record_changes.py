@@ -6,7 +6,6 @@ import dataclasses
 import math
 import random
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -309,14 +308,6 @@ def test_what_is_the_same_is_shown_when_asked_for(box, capsys):
     assert "the same: the verdict stands, or the values are alike\n  alpha/it\n    tuned, against plain\n" in (
         capsys.readouterr().out
     )
-
-
-def test_wrong_use_is_one_line(box, capsys):
-    assert cli.main(["compare", "first-cpu", "frist-cpu"]) == 2
-    printed = capsys.readouterr()
-    assert printed.err.startswith("course: there is no machine, folder or file 'frist-cpu' (did you mean 'first-cpu'?)")
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
 
 
 # Rows

@@ -24,9 +24,8 @@ from authoring.lesson_files import LessonFile, LessonFileError, load_lessons
 from authoring.pages import instructors
 from authoring.pages.claims_page import PAGE, claims_page, summary
 from authoring.pages.generated import BOOK, ROOT, BookError, write
-from authoring.pages.lesson_list import TOC, table_of_contents
 from authoring.pages.limits_page import limits_page
-from authoring.pages.readme import table_with_findings
+from authoring.pages.readme import TOC, table_of_contents, table_with_findings
 from authoring.pages.stored_outputs import stale_notebooks
 from course_utils.records import store
 from course_utils.records.lessons import LessonError, experiments, find_lessons, needs

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import random
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest

@@ -36,8 +36,8 @@ PROBLEMS = (BookError, EvidenceError, LessonError, LessonFileError, store.Record
 
 def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> None:
     """Raise where the book would show what the records do not bear out."""
-    records = [store.load_lesson(path) for path in store.reference_root().glob("*/*.json")]
-    recorded = {name for record in records for name in record.experiments}
+    paths = store.reference_root().glob("*/*.json")
+    recorded = {name for path in paths for name in store.load_lesson(path).experiments}
     for lesson in find_lessons():
         # What needs a special machine may wait for one; the rest anybody can record.
         if gone := [name for name in experiments(lesson) if name not in recorded and name not in needs(lesson)]:

@@ -60,6 +60,15 @@ CASES = (
 )
 
 
+# Events as the driver program reads them.
+COMMANDS = {
+    Allocate: "A {0.id} {0.bytes} {0.stream}",
+    Free: "F {0.id}",
+    RecordStream: "R {0.id} {0.stream}",
+    EmptyCache: "E",
+}
+
+
 def requests(case: Case) -> list[Event]:
     """Random events of a case, the same at every call."""
     dice = random.Random(case.name)
@@ -81,19 +90,12 @@ def requests(case: Case) -> list[Event]:
 
 
 def lines(case: Case, events: Sequence[Event]) -> str:
-    """The events as the driver program reads them."""
+    """The whole input of the driver program."""
     commands = [] if case.cap_share is None else [f"C {case.cap_share}"]
     if case.other_streams:
         commands.append("Y 0")
     for count, event in enumerate(events):
-        if isinstance(event, Allocate):
-            commands.append(f"A {event.id} {event.bytes} {event.stream}")
-        elif isinstance(event, Free):
-            commands.append(f"F {event.id}")
-        elif isinstance(event, RecordStream):
-            commands.append(f"R {event.id} {event.stream}")
-        else:
-            commands.append("E")
+        commands.append(COMMANDS[type(event)].format(event))
         if case.other_streams and count % 20 == 19:
             commands.append(f"Y {count // 20 % 2}")
     return "\n".join(commands) + "\n"

@@ -18,30 +18,6 @@ ROOT = Path(__file__).resolve().parents[1]
 FIRST_LESSON = "00_measuring.ipynb"
 CELL_TIMEOUT_S = 240
 
-HELP = """\
-The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
-
-  lab         open the course in JupyterLab, in workspace/, your own copy
-  test        lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone, and
-              what begins with -- goes to pytest: --changed-notebooks leaves out lessons that passed as they are
-  book        build the book: book/_build/html/index.html
-  record      run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them
-  refresh     bring README, the ledger's page and stored outputs up to date with the records
-  check       what this machine can measure live, and how to get what is missing
-  report      one page: your results beside the recorded machines
-  demo        open a lesson's five-minute path in large type: make demo ARGS=04
-  slides      the slides of all lessons, in slides/; ARGS="04 09" for some of them
-  compare     which verdicts changed; ARGS="A B": machines, folders, or COMMIT:MACHINE
-  lint        style of code and notebooks; ARGS=--fix mends what can be mended
-  workspace   bring workspace/ up to date without opening JupyterLab
-  setup       only make or update the environment in .venv
-  counts      how many lines of Python each part of the course has
-
-What follows in ARGS="..." goes to the program behind the verb: make lab ARGS="--no-browser --port 9999"
-Without make:  python3 make.py lab -- --no-browser --port 9999
-TORCH_INDEX_URL=... make lab  takes torch from another index. Delete .venv to choose anew.
-"""
-
 
 def main(arguments: list[str]) -> int:
     """Run one verb and return its exit code."""
@@ -57,7 +33,8 @@ def main(arguments: list[str]) -> int:
         print(f"There is no verb {verb!r}. The verbs are {', '.join(VERBS)}.", file=sys.stderr)
         return 2
     try:
-        return VERBS[verb](rest)
+        run, _ = VERBS[verb]
+        return run(rest)
     except SetupError as error:
         print(error, file=sys.stderr)
         return 1
@@ -125,7 +102,7 @@ def record(arguments: list[str]) -> int:
     asks_for_help = {"-h", "--help"} & set(arguments)
     if "--reference" not in arguments or asks_for_help or code not in (0, 1):
         return code  # 2 is wrong use, and 130 is Ctrl-C
-    return max(code, VERBS["refresh"]([]))
+    return max(code, _module("authoring.pages.refresh")([]))
 
 
 def _module(*words: str) -> Callable[[list[str]], int]:
@@ -187,22 +164,40 @@ STAGES = ("lint", "tests", "notebooks", "book", "lab", "serial")
 DOCUMENTED = ("course_utils", "authoring", "benchmarks")
 # What has a stage of its own among the files in tests/.
 FILES = {"book": ("tests/authoring/test_book.py",), "lab": ("tests/test_lab.py",)}
-VERBS: dict[str, Callable[[list[str]], int]] = {
-    "lab": lab,
-    "test": test,
-    "book": _module("authoring.pages.build"),
-    "record": record,
-    "refresh": _module("authoring.pages.refresh"),
-    "check": _course("check"),
-    "report": _module("authoring", "report"),
-    "demo": _module("authoring", "demo"),
-    "slides": _module("authoring", "slides"),
-    "compare": _course("compare"),
-    "lint": lint,
-    "workspace": workspace,
-    "setup": setup,
-    "counts": lambda _arguments: print_counts(),
+VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "lab": (lab, "open the course in JupyterLab, in workspace/, your own copy"),
+    "test": (
+        test,
+        'lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone, and\n'
+        "              what begins with -- goes to pytest: --changed-notebooks leaves out lessons that passed as they "
+        "are",
+    ),
+    "book": (_module("authoring.pages.build"), "build the book: book/_build/html/index.html"),
+    "record": (record, 'run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them'),
+    "refresh": (
+        _module("authoring.pages.refresh"),
+        "bring README, the ledger's page and stored outputs up to date with the records",
+    ),
+    "check": (_course("check"), "what this machine can measure live, and how to get what is missing"),
+    "report": (_module("authoring", "report"), "one page: your results beside the recorded machines"),
+    "demo": (_module("authoring", "demo"), "open a lesson's five-minute path in large type: make demo ARGS=04"),
+    "slides": (_module("authoring", "slides"), 'the slides of all lessons, in slides/; ARGS="04 09" for some of them'),
+    "compare": (_course("compare"), 'which verdicts changed; ARGS="A B": machines, folders, or COMMIT:MACHINE'),
+    "lint": (lint, "style of code and notebooks; ARGS=--fix mends what can be mended"),
+    "workspace": (workspace, "bring workspace/ up to date without opening JupyterLab"),
+    "setup": (setup, "only make or update the environment in .venv"),
+    "counts": (lambda _: print_counts(), "how many lines of Python each part of the course has"),
 }
+_VERBS_WITH_WORDS = "\n".join(f"  {verb:<12}{words}" for verb, (_, words) in VERBS.items())
+HELP = f"""\
+The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
+
+{_VERBS_WITH_WORDS}
+
+What follows in ARGS="..." goes to the program behind the verb: make lab ARGS="--no-browser --port 9999"
+Without make:  python3 make.py lab -- --no-browser --port 9999
+TORCH_INDEX_URL=... make lab  takes torch from another index. Delete .venv to choose anew.
+"""
 
 
 def _run(command: list) -> int:

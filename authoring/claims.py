@@ -69,8 +69,7 @@ class Judgement:
     @property
     def machines(self) -> tuple[MachineJudgement, ...]:
         """Each machine once, with its word on the whole claim (``open`` if it lacks a part) and all numbers."""
-        names = dict.fromkeys(each.machine for part in self.counted for each in part.machines)
-        return tuple(map(self._on, names))
+        return tuple(map(self._on, dict.fromkeys(each.machine for part in self.counted for each in part.machines)))
 
     def _on(self, machine: str) -> MachineJudgement:
         judged, verdicts = [], set()
@@ -95,7 +94,7 @@ class Judgement:
 
 def load_claims(lessons: Iterable[LessonFile] | None = None) -> list[Claim]:
     """All claims of the lessons, in the lessons' order."""
-    return [claim for lesson in (load_lessons() if lessons is None else lessons) for claim in lesson.claims]
+    return [claim for lesson in lessons or load_lessons() for claim in lesson.claims]
 
 
 def judge(claim: Claim, root: Path | None = None) -> Judgement:

@@ -16,7 +16,7 @@ _CODE_OR_RELATIVE_LINK = re.compile(r"(`+[^`]+`+)|(?<!!)\[([^\[\]]*)\]\((?!https
 _MARKDOWN = MarkdownIt().enable("table")
 
 
-class Block(NamedTuple):
+class TextBlock(NamedTuple):
     """A paragraph, list, table, piece of code or heading; a heading has its level, from 1, and its words."""
 
     text: str
@@ -25,7 +25,7 @@ class Block(NamedTuple):
     is_code: bool
 
 
-def blocks(markdown: str) -> Iterator[Block]:
+def blocks(markdown: str) -> Iterator[TextBlock]:
     """The blocks of a text, in order."""
     lines = markdown.split("\n")
     tokens = _MARKDOWN.parse(markdown)
@@ -33,10 +33,10 @@ def blocks(markdown: str) -> Iterator[Block]:
         if token.level == 0 and token.map:
             text = "\n".join(lines[slice(*token.map)]).rstrip()
             level, words = (int(token.tag[1]), inner.content) if token.type == "heading_open" else (0, "")
-            yield Block(text, level, words, token.type == "fence")
+            yield TextBlock(text, level, words, token.type == "fence")
 
 
-def _sorted(markdown: str, dropped: Collection[str]) -> Iterator[tuple[Block, bool]]:
+def _sorted(markdown: str, dropped: Collection[str]) -> Iterator[tuple[TextBlock, bool]]:
     """Each block, and whether it is left out."""
     dropping = 0  # the level of the heading that is being dropped
     for block in blocks(markdown):

@@ -16,7 +16,7 @@ PICTURE = BOOK / "images" / "headline.png"
 TOC = BOOK / "_toc.yml"
 
 
-class Finding(NamedTuple):
+class LessonFinding(NamedTuple):
     """What a lesson found: its claims by verdict, numbers with their machine, or else what it waits for."""
 
     verdicts: dict[str, list[str]]
@@ -60,14 +60,14 @@ def _by_part(lessons: Iterable[LessonFile]) -> list[tuple[str, list[LessonFile]]
     return [(part, list(members)) for part, members in itertools.groupby(lessons, key=lambda lesson: lesson.part)]
 
 
-def _finding(lesson: LessonFile, judgements: Sequence[Judgement]) -> Finding:
+def _finding(lesson: LessonFile, judgements: Sequence[Judgement]) -> LessonFinding:
     ids = {word: [each.claim.id for each in judgements if each.claim.word == word] for word in WORDINGS}
     machine, numbers = _chosen_numbers(lesson, judgements) if lesson.finding else _first_numbers(judgements)
     shown = "; ".join(f"{label}: **{value}**" for label, value in numbers).replace("|", "\\|")
     is_open = all(judgement.claim.verdict == "open" for judgement in judgements)
     needs = dict.fromkeys(SPEAKS_OF[judgement.claim.speaks_of] for judgement in judgements) if is_open else {}
     verdicts = {word: own for word, own in ids.items() if own}
-    return Finding(verdicts, shown, machine.caption if machine else "", list(needs))
+    return LessonFinding(verdicts, shown, machine.caption if machine else "", list(needs))
 
 
 def _chosen_numbers(

@@ -184,8 +184,8 @@ def _headers() -> Facility:
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if header.exists():
         return Facility("Python headers", "ok", str(header.parent))
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    advice = f"torch.compile needs them. Install them: `sudo apt install python{version}-dev`."
+    package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+    advice = f"torch.compile needs them. Install them: `sudo apt install {package}`."
     return Facility("Python headers", "missing", "", advice)
 
 

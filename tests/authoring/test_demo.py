@@ -15,7 +15,6 @@ from authoring import __main__ as command
 from authoring import demo, demo_lab
 from authoring.claims import load_claims
 from authoring.demo import SET_UP_ID, demo_notebook, demo_times, start_up, write_demo
-from authoring.execution import KERNEL_ARGUMENTS, KERNELSPEC
 from authoring.teaching import demo_minutes
 from course_utils.records.lessons import Lesson, LessonError, find_lesson, find_lessons, notebooks_root
 from course_utils.records.notebook_files import parsed_cells, read_notebook
@@ -74,39 +73,6 @@ def test_each_measurement_finds_its_names_when_the_kernel_has_started(lesson: Le
     tree = ast.parse(start_up(path))
     missing = [undefined_names(tree, ast.parse(cell["source"])) - undefined_names(tree) for cell in live_cells(path)]
     assert set().union(*missing) == SHOWN_LIVE.get(lesson.slug, set())
-
-
-def run_alone(client: Any, source: str) -> str:
-    """What a cell has written and shown, or its error."""
-    messages: list[str] = []
-    reply = client.execute_interactive(source, timeout=120, output_hook=lambda each: messages.append(str(each)))
-    assert reply["content"]["status"] == "ok", reply["content"].get("evalue")
-    return "".join(messages)
-
-
-@pytest.mark.slow
-def test_the_live_cell_runs_alone_at_once_and_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from jupyter_client import KernelManager
-
-    monkeypatch.setenv("COURSE_SIZE", "smoke")
-    path = write_demo(find_lesson("pinned_memory"), tmp_path / "workspace" / "demo")
-    live = live_cells(read_notebook(path))[-1]
-    variables = demo_lab.settings_of_its_own(path)
-    manager = KernelManager(kernel_name=KERNELSPEC["name"])
-    manager.start_kernel(env=variables, cwd=str(path.parent), extra_arguments=list(KERNEL_ARGUMENTS))
-    client = manager.client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=120)
-        at_once = run_alone(client, live["source"])
-        manager.restart_kernel(now=True)
-        client.wait_for_ready(timeout=120)
-        after = run_alone(client, live["source"])
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-    assert "The answer on this machine" in at_once
-    assert "The answer on this machine" in after
 
 
 # A lesson of its own

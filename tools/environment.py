@@ -87,20 +87,6 @@ def prepare(root: Path) -> Path:
     return python
 
 
-def pip_commands(root: Path, torch_index: str | None) -> list[tuple[str, list[str]]]:
-    """What is installed, in order: words for the screen, and pip's arguments.
-
-    Only torch comes from ``torch_index``; everything else comes from the ordinary index.
-    """
-    commands = []
-    if torch_index:
-        pinned = re.search(r"^torch\s*==\S+", (root / "requirements.txt").read_text(encoding="utf-8"), re.M)[0]
-        commands.append((f"torch from {torch_index}", ["--index-url", torch_index, pinned]))
-    commands.append(("the packages of the course", ["-r", "requirements.txt", "-c", "constraints.txt"]))
-    commands.append(("the course itself", ["-e", ".", "--no-deps", "--no-build-isolation"]))
-    return commands
-
-
 def size_hints(root: Path, torch_index: str | None) -> list[str]:
     """What is worth knowing before torch is downloaded: which build suits a machine without an NVIDIA GPU."""
     if torch_index or _torch_is_installed(root) or platform.system() != "Linux" or has_nvidia_gpu():
@@ -126,10 +112,9 @@ def _digest(root: Path, torch_index: str | None) -> str:
 
 def _read_stamp(root: Path) -> dict:
     try:
-        stamp = json.loads((root / ".venv" / STAMP).read_text(encoding="utf-8"))
+        return json.loads((root / ".venv" / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return stamp if isinstance(stamp, dict) else {}
 
 
 def _write_stamp(root: Path, stamp: dict) -> None:
@@ -177,31 +162,32 @@ def _create(root: Path) -> None:
     _write_stamp(root, _identity(root))
 
 
-def _site_packages(root: Path) -> list[Path]:
-    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python3*/site-packages"
-    return sorted((root / ".venv").glob(pattern))
-
-
 def _torch_is_installed(root: Path) -> bool:
-    return any(any(folder.glob("torch-*.dist-info")) for folder in _site_packages(root))
+    packages = "Lib/site-packages" if os.name == "nt" else "lib/python3*/site-packages"
+    return any((root / ".venv").glob(f"{packages}/torch-*.dist-info"))
 
 
 def _install(root: Path, torch_index: str | None, stamp: dict) -> None:
-    python = venv_python(root)
-    if torch_index and torch_index != stamp.get("torch_index") and _torch_is_installed(root):
-        # pip takes any build of the pinned version for good enough and would keep the other one.
-        _run_pip(root, "removing the other build of torch", [python, "-m", "pip", "uninstall", "-y", "torch"])
-    for words, arguments in pip_commands(root, torch_index):
-        _run_pip(root, f"Installing {words}", [python, "-m", "pip", "install", *arguments])
+    """Install all of it; only torch comes from ``torch_index``, everything else from the ordinary index."""
+    if torch_index:
+        if torch_index != stamp.get("torch_index") and _torch_is_installed(root):
+            # pip takes any build of the pinned version for good enough and would keep the other one.
+            _run_pip(root, "Removing the other build of torch", "uninstall", "-y", "torch")
+        pinned = re.search(r"^torch\s*==\S+", (root / "requirements.txt").read_text(encoding="utf-8"), re.M)[0]
+        _run_pip(root, f"Installing torch from {torch_index}", "install", "--index-url", torch_index, pinned)
+    requirements = ("-r", "requirements.txt", "-c", "constraints.txt")
+    _run_pip(root, "Installing the packages of the course", "install", *requirements)
+    _run_pip(root, "Installing the course itself", "install", "-e", ".", "--no-deps", "--no-build-isolation")
 
 
-def _run_pip(root: Path, words: str, command: list) -> None:
+def _run_pip(root: Path, words: str, *arguments: str) -> None:
     """Run pip, which shows its own progress."""
     print(f"{words} ...", flush=True)
     settings = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if "PYTHONDONTWRITEBYTECODE" not in os.environ:
         # Compiling everything takes as long as installing it; Python compiles what is imported when it first is.
         settings["PIP_NO_COMPILE"] = "1"
+    command = [venv_python(root), "-m", "pip", *arguments]
     if subprocess.run(command, cwd=root, env=variables(root) | settings).returncode:
         raise SetupError(
             "pip says above what is wrong: mend it (free disk space, a connection, TORCH_INDEX_URL if you set it), "

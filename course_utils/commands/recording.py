@@ -327,18 +327,11 @@ def verdicts_of(record: LessonRecord) -> dict[str, int]:
 
 
 def record_lessons(
-    chosen: list[Lesson],
-    root: Path,
-    here: Environment,
-    *,
-    repeat: bool,
-    reference: bool = False,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    on_cell: Callable[[str], None] = lambda place: None,
+    chosen: list[Lesson], root: Path, here: Environment, *, repeat: bool, **options: Any
 ) -> Iterator[Outcome]:
-    """Record lessons one after the other; one that fails does not stop the others.
+    """Record lessons one after the other, with options of `record_lesson`; one that fails does not stop the others.
 
-    Lessons whose record is current are measured only to ``repeat`` them. The rest is as for :func:`record_lesson`.
+    Lessons whose record is current are measured only to ``repeat`` them.
     """
     # To fail before minutes of measuring, not after.
     probe = root / here.machine / ".writable.json"
@@ -351,7 +344,7 @@ def record_lessons(
                 words = f"already recorded on {record.recorded_at[:10]}; --force measures again"
                 yield Outcome(lesson.slug, "skipped", record.seconds, record, words)
                 continue
-            record = record_lesson(lesson, root, here, timeout_s=timeout_s, reference=reference, on_cell=on_cell)
+            record = record_lesson(lesson, root, here, **options)
         except (RecordingError, RecordError, LessonError) as error:
             if isinstance(error, RecordError) and isinstance(error.__cause__, OSError):
                 raise

@@ -1,4 +1,4 @@
-"""What instructors run: ``python -m authoring demo LESSON`` and ``python -m authoring slides [LESSON ...]``."""
+"""What instructors run: ``python -m authoring demo LESSON``, ``slides [LESSON ...]`` and ``report``."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from pathlib import Path
 
 from authoring import demo, demo_lab, slides, teaching
 from authoring.evidence import EvidenceError
+from authoring.report import claims_section
+from course_utils.commands import report
 from course_utils.records.lessons import LessonError, find_lesson, find_lessons, notebooks_root
 from course_utils.records.store import RecordError
 
+_LESSON = "number, name or file of a lesson"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit status."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m authoring", description="Teach with the lessons.")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
-    verb = verbs.add_parser(
-        "demo",
-        help="open a lesson's five-minute path in JupyterLab, in large type",
-        description="Open a lesson's five-minute path in JupyterLab: one document, large type, set-up done. It is a "
-        "copy in workspace/demo/, and needs no network and no GPU. Other options, such as --no-browser and "
-        "--port=9999, go to JupyterLab.",
-    )
-    verb.add_argument("lesson", metavar="LESSON", help="number, name or file of a lesson")
+    words = "open a lesson's five-minute path in JupyterLab, in large type"
+    about = "It is a copy in workspace/demo/, and needs no network and no GPU. Other options, such as --no-browser and "
+    verb = verbs.add_parser("demo", help=words, description=f"{about}--port=9999, go to JupyterLab.")
+    verb.add_argument("lesson", metavar="LESSON", help=_LESSON)
     verb.add_argument("--new", action="store_true", help="make the copy anew, also if you have edited it")
     verb.set_defaults(run=_demo)
 
-    verb = verbs.add_parser(
-        "slides",
-        help="write the slides of lessons, as pages that need no network",
-        description="Write the slides of lessons into slides/, one page each. The folder needs no network, and can be "
-        "taken elsewhere as it is.",
-    )
-    verb.add_argument("lessons", nargs="*", metavar="LESSON", help="number, name or file of a lesson; default: all")
+    words = "write the slides of lessons, as pages that need no network"
+    verb = verbs.add_parser("slides", help=words, description="One page each; the folder can be taken elsewhere.")
+    verb.add_argument("lessons", nargs="*", metavar="LESSON", help=f"{_LESSON}; default: all")
     verb.add_argument("--output", type=Path, metavar="FOLDER", help="default: slides/ beside the notebooks")
     verb.set_defaults(run=_slides)
+
+    verb = verbs.add_parser("report", help="the learner's report, with the claims that one's own records decide")
+    verb.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
+    verb.set_defaults(run=_report)
 
     options, others = parser.parse_known_args(arguments)
     if others and options.run is not _demo:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     try:
         return options.run(options, others)
-    except (LessonError, EvidenceError, RecordError) as error:
+    except (LessonError, EvidenceError, RecordError, report.ReportError) as error:
         print(error, file=sys.stderr)
     except OSError as error:
         print(f"{error.filename} cannot be written: {error.strerror}.", file=sys.stderr)
@@ -59,13 +59,18 @@ def _demo(options: argparse.Namespace, for_jupyterlab: Sequence[str]) -> int:
         print(f"Kept as you edited it: {path.name}. {demo.ANEW.format(lesson.number)}")
     else:
         demo.write_demo(lesson, folder, teaching.presenter_notes(lesson))
-    return demo_lab.open_demo(path, [each for each in for_jupyterlab if each != "--"])
+    return demo_lab.open_demo(path, [argument for argument in for_jupyterlab if argument != "--"])
 
 
 def _slides(options: argparse.Namespace, _: Sequence[str]) -> int:
     lessons = [find_lesson(name) for name in options.lessons] or find_lessons()
     folder = options.output or notebooks_root().resolve().parent / "slides"
     print("\n".join(map(str, slides.write_slides(lessons, folder))))
+    return 0
+
+
+def _report(options: argparse.Namespace, _: Sequence[str]) -> int:
+    print(report.build(options.output, claims_section()))
     return 0
 
 

@@ -7,6 +7,7 @@ of GPUs only; as long as there are none, the claim is open.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import subprocess
@@ -68,8 +69,7 @@ class Judgement:
     @property
     def machines(self) -> tuple[MachineJudgement, ...]:
         """Each machine once, with its word on the whole claim (``open`` if it lacks a part) and all numbers."""
-        names = dict.fromkeys(each.machine for part in self.counted for each in part.machines)
-        return tuple(map(self._on, names))
+        return tuple(map(self._on, dict.fromkeys(each.machine for part in self.counted for each in part.machines)))
 
     def _on(self, machine: str) -> MachineJudgement:
         judged, verdicts = [], set()
@@ -94,7 +94,7 @@ class Judgement:
 
 def load_claims(lessons: Iterable[LessonFile] | None = None) -> list[Claim]:
     """All claims of the lessons, in the lessons' order."""
-    return [claim for lesson in (load_lessons() if lessons is None else lessons) for claim in lesson.claims]
+    return [claim for lesson in lessons or load_lessons() for claim in lesson.claims]
 
 
 def judge(claim: Claim, root: Path | None = None) -> Judgement:
@@ -143,13 +143,11 @@ def _machines_for(part: Part, speaks_of: str, root: Path | None) -> list[str]:
     """The machines that may decide: of the class that is spoken of, with records of all that the rule reads."""
     machines = []
     for machine in evidence.machines(root):
-        try:
-            environments = [evidence.environment_of(name, machine, root) for name in part.experiments]
-        except NotRecordedError:
-            continue
-        # By the record, not by the machine's name: one folder may hold runs with and without the GPU.
-        if all(_is_of(environment, speaks_of) for environment in environments):
-            machines.append(machine)
+        with contextlib.suppress(NotRecordedError):
+            experiments = evidence.recorded(part.experiments, machine, root).values()
+            # By the record, not by the machine's name: one folder may hold runs with and without the GPU.
+            if all(_is_of(each.record.environment, speaks_of) for each in experiments):
+                machines.append(machine)
     return machines
 
 
@@ -164,18 +162,17 @@ def _is_of(environment: Environment, speaks_of: str) -> bool:
 
 def _judge_machine(part: Part, machine: str, root: Path | None, outcomes: Mapping[str, str]) -> MachineJudgement:
     verdict = _follows(part, machine, root, outcomes)
-    notices = [notice for name in part.experiments for notice in evidence.notices(name, machine, root)]
+    experiments = evidence.recorded(part.experiments, machine, root)
+    other_code = [name for name, recorded in experiments.items() if recorded.is_of_other_code]
+    notices = [f"The code of {name} has changed since {machine} recorded it." for name in other_code]
     if verdict == "open":
         notices.append("None of the rule's conditions holds: this record is too unclear to decide.")
     numbers = []
     for number in part.evidence:
-        try:
+        with contextlib.suppress(NotRecordedError):  # this machine may not have run what the number comes from
             value = evidence.evaluate(number.show, machine, root)
-        except NotRecordedError:
-            continue  # this machine has not run what the number comes from
-        numbers.append((number.label, evidence.in_words(value, number.unit)))
-    environments = [evidence.environment_of(name, machine, root) for name in part.experiments]
-    caption = max(environments, key=lambda environment: environment.date).caption
+            numbers.append((number.label, evidence.in_words(value, number.unit)))
+    caption = evidence.newest_environment(experiments.values()).caption
     return MachineJudgement(machine, caption, verdict, tuple(numbers), tuple(notices))
 
 
@@ -223,17 +220,11 @@ def outcomes_of(calls: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _run(codes: list[str]) -> list[str]:
+    command = [sys.executable, "-c", _RUNNER]
+    options = {"capture_output": True, "text": True, "timeout": _CALLS_TIMEOUT_S, "check": True}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            runner = subprocess.run(
-                [sys.executable, "-c", _RUNNER],
-                input=json.dumps(codes),
-                capture_output=True,
-                text=True,
-                cwd=folder,
-                timeout=_CALLS_TIMEOUT_S,
-                check=True,
-            )
+            runner = subprocess.run(command, input=json.dumps(codes), cwd=folder, **options)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             reason = ((error.stderr or "").strip().splitlines() or [str(error)])[-1]
             raise EvidenceError(f"the calls of the ledger cannot be run: {reason}. Run them by hand.") from error
@@ -243,34 +234,27 @@ def _run(codes: list[str]) -> list[str]:
 # What parts from the data
 
 
+_ADVICE = "Correct the verdict and its sentence in lesson.yml and in the lesson, or look at the record."
+
+
 def faults(judgements: Iterable[Judgement]) -> list[str]:
     """Every place in which a stated verdict and the data part: the claim, its sentence, and what follows instead."""
     return [
-        f'{judgement.claim.id} · {judgement.claim.claim.rstrip(".")}: "{judgement.claim.sentence}" {fault}'
+        f'{judgement.claim.id} · {judgement.claim.claim.rstrip(".")}: "{judgement.claim.sentence}" '
+        f"The ledger states {fault}. {_ADVICE}"
         for judgement in judgements
         for fault in _faults_of(judgement)
     ]
-
-
-_ADVICE = "Correct the verdict and its sentence in lesson.yml and in the lesson, or look at the record."
 
 
 def _faults_of(judgement: Judgement) -> Iterator[str]:
     claim = judgement.claim
     for judged in judgement.parts:
         if judged.verdict != judged.part.verdict:
-            what = "" if len(claim.parts) == 1 else f", of the part {judged.part.what!r},"
-            yield f"The ledger states {judged.part.verdict!r}{what} but {_why(judged)}. {_ADVICE}"
+            which = "" if len(claim.parts) == 1 else f", of the part {judged.part.what!r},"
+            reasons = [f"{each.machine} gives {each.verdict!r}" for each in judged.machines]
+            reasons = reasons or [f"the call {name!r} {outcome}" for name, outcome in judged.outcomes.items()]
+            reasons += [f"it waits for {judged.waits_for}"] if judged.waits_for else []
+            yield f"{judged.part.verdict!r}{which} but its rule gives {judged.verdict!r}: {'; '.join(reasons)}"
     if judgement.verdict != claim.verdict and len(claim.parts) > 1:
-        whole = f"The ledger states {claim.verdict!r} for the whole"
-        yield f"{whole}, but from its parts follows {judgement.verdict!r}. {_ADVICE}"
-
-
-def _why(judged: PartJudgement) -> str:
-    """What follows for a part, and from what."""
-    reasons = [f"{each.machine} gives {each.verdict!r}" for each in judged.machines]
-    if not judged.machines:
-        reasons = [f"the call {name!r} {outcome}" for name, outcome in judged.outcomes.items()]
-    if judged.waits_for:
-        reasons.append(f"it waits for {judged.waits_for}")
-    return f"its rule gives {judged.verdict!r}: {'; '.join(reasons)}"
+        yield f"{claim.verdict!r} for the whole, but from its parts follows {judgement.verdict!r}"

@@ -109,18 +109,13 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
 
 def one_line(text: str) -> str:
     """The text on one line, with single spaces."""
-    return re.sub(r"\s+", " ", text).strip()
+    return " ".join(text.split())
 
 
 def sentences(text: str) -> list[Sentence]:
-    r"""Cuts Markdown into sentences. A row of a table and a heading count as one; full stops inside of code end none.
-
-    Example:
-        >>> [each.text for each in sentences("# A title\n\nOne runs. Two `a. B`\nwalk.\n\n- Three. Four.")]
-        ['# A title', 'One runs.', 'Two `a. B` walk.', '- Three.', 'Four.']
-    """
+    """Cuts Markdown into sentences. A row of a table and a heading count as one; full stops inside of code end none."""
     plain = prose_only(text)
-    cut = []
+    sentences = []
     for start, end in _blocks(plain):
         unit = one_line(text[start:end])
         row = text[start:end].lstrip().startswith("|")
@@ -129,8 +124,8 @@ def sentences(text: str) -> list[Sentence]:
         cuts = [cut for cut in cuts if not re.fullmatch(r"\s*\d+\.\s*", plain[start:cut])]
         for left, right in zip([start, *cuts], [*cuts, end], strict=True):
             if text[left:right].strip():
-                cut.append(Sentence(left, right, one_line(text[left:right]), unit))
-    return cut
+                sentences.append(Sentence(left, right, one_line(text[left:right]), unit))
+    return sentences
 
 
 def sentence_at(text: str, position: int) -> Sentence:

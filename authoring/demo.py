@@ -56,11 +56,7 @@ class DemoTime:
 
 
 def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
-    """Returns the five-minute path of a lesson as a notebook that runs alone.
-
-    Args:
-        lesson: the lesson.
-        notes: Markdown for the instructor, which comes first and folded. Without it there are no such cells.
+    """The five-minute path of a lesson as a notebook that runs alone; ``notes``, if any, come first and folded.
 
     Raises:
         LessonError: if no cell is tagged ``demo``, or if a cell is not valid Python.
@@ -116,14 +112,11 @@ def _hoisted(parts: list[Statement], chosen: set[int], imports: int) -> tuple[li
 
 
 def start_up(notebook: dict[str, Any]) -> str:
-    """Returns what a kernel of a five-minute path runs when it starts: the code that makes each measurement run alone.
+    """What a kernel of a five-minute path runs when it starts: the code that makes each measurement run alone.
 
     That is the folded set-up, and of the other cells the statements that a measuring cell needs. What the room is to
     see is left out: measurements, which are calls with ``name=``, what is made of them, and the blocks (``try``,
     ``for``, ``with``) of the cells that run live.
-
-    Args:
-        notebook: what `demo_notebook` made, as it is or edited.
     """
     cells = dict(enumerate(notebook["cells"], start=1))
     set_up = next((number for number, cell in cells.items() if cell.get("id") == SET_UP_ID), None)
@@ -161,7 +154,7 @@ def _source(part: Statement, cells: dict[int, dict[str, Any]]) -> str:
 
 
 def write_demo(lesson: Lesson, folder: Path, notes: str = "") -> Path:
-    """Writes the five-minute path of a lesson, and the programs that its cells start, and returns the notebook."""
+    """Write the five-minute path of a lesson, and the programs that its cells start, and return the notebook."""
     path = folder / lesson.path.name
     notebook = demo_notebook(lesson, notes)
     notebook["metadata"][_AS_MADE] = _text_of(notebook["cells"])
@@ -173,7 +166,7 @@ def write_demo(lesson: Lesson, folder: Path, notes: str = "") -> Path:
 
 
 def is_edited(path: Path) -> bool:
-    """Returns whether the text or code of a demo is no longer what `write_demo` wrote. Outputs do not count."""
+    """Whether the text or code of a demo is no longer what `write_demo` wrote. Outputs do not count."""
     notebook = read_notebook(path)
     return notebook["metadata"].get(_AS_MADE) != _text_of(notebook["cells"])
 
@@ -184,16 +177,12 @@ def _text_of(cells: Iterable[dict[str, Any]]) -> str:
 
 
 def code_hash(notebook: dict[str, Any]) -> str:
-    """Returns a hash of the code of a notebook: what its times belong to."""
+    """A hash of the code of a notebook: what its times belong to."""
     return hash_of(code_of(statements(parsed_cells(notebook, "the path"))))
 
 
 def time_demo(lesson: Lesson) -> tuple[float, dict[str, float]]:
-    """Runs a five-minute path. Returns seconds of its folded set-up cells, and of each other code cell by its id.
-
-    Raises:
-        LessonError: if a cell fails. The message says which.
-    """
+    """Run a five-minute path; gives seconds of its folded set-up cells, and of each other code cell by its id."""
     with tempfile.TemporaryDirectory(prefix="course-demo-") as name:
         path = write_demo(lesson, Path(name))
         cells = executed(read_notebook(path), path.parent)["cells"]
@@ -203,7 +192,7 @@ def time_demo(lesson: Lesson) -> tuple[float, dict[str, float]]:
 
 
 def demo_times(lesson: Lesson, folder: Path = TIMES) -> list[DemoTime]:
-    """Returns how long a lesson's five-minute path took, on each machine that timed it."""
+    """How long a lesson's five-minute path took, on each machine that timed it."""
     code = code_hash(demo_notebook(lesson))
     times = []
     for path in sorted(folder.glob("*.json")):

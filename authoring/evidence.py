@@ -26,7 +26,6 @@ from types import CodeType
 from typing import Any, NamedTuple, Self
 
 from course_utils.records import store
-from course_utils.records.fingerprint import Fingerprint, fingerprint
 from course_utils.records.kinds.ceilings import Ceiling
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.rank_results import words_and_unit
@@ -220,82 +219,63 @@ def experiments_in(expression: str) -> tuple[str, ...]:
     return _read(expression)[1]
 
 
-# Records. A file that has changed has another content, and is read again.
+# Records
 
 
-@functools.lru_cache(maxsize=256)
-def _lesson_record(path: Path, content: bytes) -> store.LessonRecord:
-    del content
-    try:
-        return store.load_lesson(path)
-    except store.RecordError as error:
-        raise EvidenceError(str(error)) from error
-
-
-@functools.lru_cache(maxsize=1024)
-def _result(path: Path, content: bytes, name: str) -> Any:
-    return _with_unit(_lesson_record(path, content).result(name), None)
-
-
-@functools.lru_cache(maxsize=1024)
-def _fingerprint(notebook: Path, content: bytes, name: str) -> Fingerprint | None:
-    del content
-    try:
-        return fingerprint(notebook, name)
-    except LessonError:
-        return None
-
-
-class _Recorded(NamedTuple):
+class Recorded(NamedTuple):
     """An experiment as a machine has recorded it."""
 
     record: store.LessonRecord
     result: Any
-    changed: str | None  # what has changed in the notebook since: its parameters, or its code alone
+    is_of_other_code: bool  # than the notebook has now
 
 
-def _recorded(name: str, machine: str, root: Path) -> _Recorded | None:
-    path = store.record_path(root, machine, name.partition("/")[0])
-    if not path.is_file():
-        return None
-    content = path.read_bytes()
-    record = _lesson_record(path, content)
-    if name not in record.experiments:
-        return None
-    notebook = next(notebooks_root().glob(f"[0-9][0-9]_{record.lesson}.ipynb"), None)
-    now = _fingerprint(notebook, notebook.read_bytes(), name) if notebook else None
-    then = record.experiments[name]
-    changed = None
-    if now is not None and now.code_hash != then.code_hash:
-        changed = "code"
-    if now is not None and now.parameters_hash != then.parameters_hash:
-        changed = "parameters"
-    return _Recorded(record, _result(path, content, name), changed)
+@functools.lru_cache(maxsize=1024)
+def _recorded(name: str, path: Path, *contents: bytes) -> Recorded | None:
+    """An experiment; None if it is not there or has other parameters now. Other ``contents`` are read again."""
+    del contents
+    try:
+        record = store.load_lesson(path)
+        if name not in record.experiments:
+            return None
+        then, now = record.experiments[name], store.current_fingerprint(record.lesson, name)
+        if now is not None and now.parameters_hash != then.parameters_hash:
+            return None
+        return Recorded(record, _with_unit(record.result(name), None), bool(now) and now.code_hash != then.code_hash)
+    except store.RecordError as error:
+        raise EvidenceError(str(error)) from error
 
 
-def _recorded_for(expression: str, machine: str | None, root: Path | None) -> dict[str, _Recorded]:
-    """The experiments that an expression reads, as one machine has recorded them with today's parameters."""
-    root = store.reference_root() if root is None else root
-    names, known = experiments_in(expression), store.machines(root)
+def recorded(names: Iterable[str], machine: str | None, root: Path | None = None) -> dict[str, Recorded]:
+    """Experiments as one machine has recorded them with today's parameters; ``root`` is where reference records are.
+
+    Raises:
+        EvidenceError: if there is no such machine or experiment, or a record is damaged.
+        NotRecordedError: if the machine lacks one of them.
+    """
+    names, known = list(names), machines(root)
     if names and machine not in known:
         raise EvidenceError(f"there is no machine {machine!r}; recorded machines: {', '.join(known) or 'none'}.")
-    by_name = {name: _recorded(name, machine, root) for name in names}
-    missing = [name for name, recorded in by_name.items() if recorded is None or recorded.changed == "parameters"]
-    for name in missing:
-        _check_exists(name, root)
-    if missing:
+    experiments_by_name = {}
+    for name in names:
+        lesson = name.partition("/")[0]
+        path = store.record_path(root or store.reference_root(), machine, lesson)
+        notebooks = notebooks_root().glob(f"[0-9][0-9]_{lesson}.ipynb")
+        contents = [file.read_bytes() for file in (path, *notebooks) if file.is_file()]
+        experiments_by_name[name] = _recorded(name, path, *contents) if path.is_file() else None
+    if missing := [name for name, recorded in experiments_by_name.items() if recorded is None]:
+        for name in missing:
+            _check_exists(name)
         lessons = ", ".join(dict.fromkeys(name.partition("/")[0] for name in missing))
         raise NotRecordedError(
             f"{', '.join(missing)}: not recorded on {machine}, or with other parameters than today's. "
             f"Run `course record {lessons} --reference` there."
         )
-    return by_name
+    return experiments_by_name
 
 
-def _check_exists(name: str, root: Path) -> None:
-    """Raise if no notebook and no record has an experiment of this name: it is misspelt, not missing."""
-    if any(_recorded(name, machine, root) for machine in store.machines(root)):
-        return
+def _check_exists(name: str) -> None:
+    """Raise if no notebook has an experiment of this name: it is misspelt, not missing."""
     try:
         known = experiments(find_lesson(name.partition("/")[0]))
     except LessonError as error:
@@ -307,22 +287,12 @@ def _check_exists(name: str, root: Path) -> None:
 
 def machines(root: Path | None = None) -> list[str]:
     """The machines that have reference records, sorted; ``root`` is where these are."""
-    return store.machines(store.reference_root() if root is None else root)
+    return store.machines(root or store.reference_root())
 
 
-def environment_of(expression: str, machine: str, root: Path | None = None) -> Environment:
-    """The machine and the software of the newest record that an expression reads; it reads at least one."""
-    records = [recorded.record for recorded in _recorded_for(expression, machine, root).values()]
-    return max(records, key=lambda record: record.recorded_at).environment
-
-
-def notices(expression: str, machine: str, root: Path | None = None) -> tuple[str, ...]:
-    """A sentence for each experiment whose code has changed since the machine recorded it."""
-    return tuple(
-        f"The code of {name} has changed since {machine} recorded it."
-        for name, recorded in _recorded_for(expression, machine, root).items()
-        if recorded.changed
-    )
+def newest_environment(recorded: Iterable[Recorded]) -> Environment:
+    """The machine and the software of the newest of some experiments."""
+    return max((each.record for each in recorded), key=lambda record: record.recorded_at).environment
 
 
 def evaluate(
@@ -337,13 +307,14 @@ def evaluate(
         NotRecordedError: if the machine has no record of an experiment, or one with other parameters than today's.
     """
     try:
+        results = {name: each.result for name, each in recorded(experiments_in(expression), machine, root).items()}
         names = {
             "__builtins__": {},
             **_FUNCTIONS,
             "attribute of": _attribute,
             "item of": _item,
             "calls": calls or {},
-            "recorded": {name: each.result for name, each in _recorded_for(expression, machine, root).items()},
+            "recorded": results,
         }
         return eval(_read(expression)[0], names)
     except NotRecordedError:

@@ -19,13 +19,9 @@ KERNEL_ARGUMENTS = ("--IPKernelApp.log_level=ERROR",)
 
 
 def executed(notebook: dict[str, Any], folder: Path, timeout_s: float = 300, size: str | None = None) -> dict[str, Any]:
-    """Returns a notebook with new outputs in all of its code cells.
+    """A notebook with new outputs in all of its code cells, which find their files in ``folder``.
 
-    Args:
-        notebook: the notebook; not changed.
-        folder: where its cells find their files.
-        timeout_s: how long one cell may take.
-        size: the sizes that it measures at, ``smoke`` or ``full``; by default those of this machine.
+    It measures at a ``size``, ``smoke`` or ``full``; by default at that of this machine.
 
     Raises:
         LessonError: if a cell fails or takes too long, or if the kernel dies. The message says which cell.
@@ -54,7 +50,7 @@ def executed(notebook: dict[str, Any], folder: Path, timeout_s: float = 300, siz
 
 
 def seconds_of(cell: dict[str, Any]) -> float:
-    """Returns how long a cell of an executed notebook ran."""
+    """How long a cell of an executed notebook ran."""
     at = cell["metadata"]["execution"]
     begin, end = (datetime.fromisoformat(at[key]) for key in ("iopub.execute_input", "shell.execute_reply"))
     return (end - begin).total_seconds()

@@ -60,17 +60,6 @@ def _not_recorded(names: Sequence[str]) -> NotRecordedError:
     return NotRecordedError(f"no machine has recorded {', '.join(names)}. Run `course record {lessons} --reference`.")
 
 
-def _time(number: str, records: Path | None) -> str:
-    return f"{max(5, 5 * round(lesson_minutes(find_lesson(number), records) / 5))} minutes"
-
-
-def _claim(identifier: str) -> str:
-    claims = {claim.id: claim for claim in load_claims()}
-    if identifier not in claims:
-        raise EvidenceError(f"the ledger has no claim {identifier!r}; it has: {', '.join(claims)}.")
-    return claims[identifier].word
-
-
 def _value(what: str, records: Path | None) -> str:
     match = _MACHINE.fullmatch(what)
     expression = match["expression"] if match else what
@@ -91,17 +80,19 @@ def _value(what: str, records: Path | None) -> str:
     return evidence.in_words(*values.values())
 
 
-def figure(what: str, records: Path | None = None) -> str:
-    """The words that ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8`` or ``time 04`` stand for.
+def _claim(identifier: str) -> str:
+    claims = {claim.id: claim for claim in load_claims()}
+    if identifier not in claims:
+        raise EvidenceError(f"the ledger has no claim {identifier!r}; it has: {', '.join(claims)}.")
+    return claims[identifier].word
 
-    Example:
-        >>> figure("measuring/known_answers.rounds >= 8 @ amd-epyc-2-cores")
-        'yes'
-    """
+
+def figure(what: str, records: Path | None = None) -> str:
+    """The words that ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8`` or ``time 04`` stand for."""
     if match := re.fullmatch(r"claim (\w+)", what):
         return _claim(match[1])
     if match := re.fullmatch(r"time (\w+)", what):
-        return _time(match[1], records)
+        return f"{max(5, 5 * round(lesson_minutes(find_lesson(match[1]), records) / 5))} minutes"
     return _value(what, records)
 
 
@@ -136,9 +127,8 @@ def fill(text: str, records: Path | None = None) -> tuple[str, list[_Fault]]:
 
 def _misplaced(text: str) -> list[_Fault]:
     """Where the comments of a marker do not make one, or would show."""
-    blanked = _without_code(text)
+    faults, blanked = [], _without_code(text)
     whole = {place for marker in markers(text) for place in (marker.start(), marker.end("text"))}
-    faults = []
     for match in _COMMENT_OF_A_MARKER.finditer(text):
         if blanked[match.start()] == BLANK:
             faults.append((match.start(), "a marker in code, which would show as it stands. Put it outside."))
@@ -178,14 +168,16 @@ def write(files: Iterable[Path] | None = None, records: Path | None = None) -> t
     changed = []
     for path in chosen:
         before = path.read_bytes()
-        if path.suffix == ".ipynb" and b"<!--=" in before:
+        if b"<!--=" not in before:
+            continue
+        if path.suffix == ".ipynb":
             notebook = read_notebook(path)
             for cell in notebook["cells"]:
-                if cell.get("cell_type") == "markdown":
+                if cell["cell_type"] == "markdown":
                     cell["source"] = fill(cell["source"], records)[0]
-            after = before if notebook == read_notebook(path) else dumped(notebook).encode()
+            after = dumped(notebook).encode()
         else:
-            after = before if path.suffix == ".ipynb" else fill(before.decode(), records)[0].encode()
+            after = fill(before.decode(), records)[0].encode()
         if after != before:
             path.write_bytes(after)
             changed.append(path)

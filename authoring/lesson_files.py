@@ -40,7 +40,7 @@ class ShownNumber:
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """What a claim and its parts have in common."""
+    """What a claim and its parts have in common; ``word`` is the verdict as readers see it."""
 
     kind: Literal["speed", "memory", "numerics", "API"]
     speaks_of: Literal["any", "CPU", "CUDA", "two GPUs"]
@@ -189,8 +189,7 @@ def _structured(kind: Any, entry: Any, where: str) -> Any:
 # Reading
 
 
-def read_yaml(path: Path) -> Any:
-    """What a YAML file holds."""
+def _read_yaml(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -206,7 +205,7 @@ def load_lessons(folder: Path | None = None) -> list[LessonFile]:
     """
     folder = package_root() / "lessons" if folder is None else folder
     lessons = sorted(map(read_lesson, folder.glob("*/lesson.yml")), key=lambda lesson: lesson.number)
-    parts = read_yaml(package_root().parent / "book" / "parts.yml")["parts"]
+    parts = _read_yaml(package_root().parent / "book" / "parts.yml")["parts"]
     for lesson in lessons:
         if lesson.part not in parts:
             raise LessonFileError(f"{lesson.slug}: book/parts.yml has no part {lesson.part!r}; it has: {parts}")
@@ -222,7 +221,7 @@ def load_lessons(folder: Path | None = None) -> list[LessonFile]:
 
 def read_lesson(path: Path) -> LessonFile:
     """One lesson."""
-    slug, entry = path.parent.name, read_yaml(path)
+    slug, entry = path.parent.name, _read_yaml(path)
     where = f"{slug}/lesson.yml"
     if not isinstance(entry, dict):
         raise LessonFileError(f"{where} begins with number:, title:, part: and question:.")
@@ -235,8 +234,8 @@ def read_lesson(path: Path) -> LessonFile:
 
 # Claims
 
-_PART_KEYS = {"kind", "speaks_of", "verdict", "contradicted", "why", "let", "rule", "evidence", "calls", "waits_for"}
-_ALSO_OF_THE_CLAIM = {"kind", "speaks_of", "verdict", "contradicted"}
+_OF_BOTH = {"kind", "speaks_of", "verdict", "contradicted"}
+_OF_PARTS = {"why", "let", "rule", "evidence", "calls", "waits_for"}
 
 
 def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
@@ -245,14 +244,13 @@ def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
         inherited = {key: entry[key] for key in ("kind", "speaks_of") if key in entry}
         parts = [inherited | part for part in entry["parts"]]
     else:
-        parts = [{key: entry[key] for key in _PART_KEYS & entry.keys()} | {"what": entry.get("claim")}]
-        entry = {key: value for key, value in entry.items() if key not in _PART_KEYS - _ALSO_OF_THE_CLAIM}
+        parts = [{key: entry[key] for key in (_OF_BOTH | _OF_PARTS) & entry.keys()} | {"what": entry.get("claim")}]
+        entry = {key: value for key, value in entry.items() if key not in _OF_PARTS}
         if entry.get("verdict") == "open" and "rule" not in parts[0]:
             entry = {"sentence": f"Open: lesson {lesson.name} will judge it.", **entry}
     try:
-        parts = [_with_let(part) for part in parts]
-        more = {"lesson": lesson.slug, "lesson_title": lesson.name, "parts": parts}
-        claim = _structured(Claim, {**entry, **more}, where)
+        more = {"lesson": lesson.slug, "lesson_title": lesson.name, "parts": list(map(_with_let, parts))}
+        claim = _structured(Claim, entry | more, where)
         _check(claim)
     except LessonFileError:
         raise
@@ -297,8 +295,9 @@ def _check(claim: Claim) -> None:
 
 
 def _limits(slug: str, entry: Any) -> LessonLimits:
-    names = {f"{slug}/{name}": held for name, held in entry.items()} if isinstance(entry, dict) else {}
-    limits = {"experiments": names} if names else {"none": entry}
+    limits = {"none": entry}
+    if isinstance(entry, dict):
+        limits = {"experiments": {f"{slug}/{name}": held for name, held in entry.items()}}
     return _structured(LessonLimits, limits, f"{slug}/lesson.yml, limits")
 
 

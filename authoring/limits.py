@@ -44,7 +44,7 @@ class Share:
 
     @property
     def share(self) -> float | None:
-        """The rate over the ceiling, or None."""
+        """The rate over the ceiling."""
         return None if self.ceiling_value is None else self.rate / self.ceiling_value
 
     @property
@@ -125,30 +125,15 @@ def faults(lessons: Iterable[LessonFile], rows: Sequence[Share]) -> list[str]:
                 texts.append(f"lesson {lesson.slug} has no experiment {name}: remove it")
             unknown = {each for names in held.ceiling.values() for each in names} - set(NAMES)
             texts += [f"{name}: there is no ceiling {each!r}: {', '.join(NAMES)}" for each in sorted(unknown)]
-    return [*texts, *dict.fromkeys(_faults_of_rows(limits, rows))]
-
-
-def _faults_of_rows(limits: Mapping[str, LessonLimits], rows: Sequence[Share]) -> Iterator[str]:
-    unexplained: dict[tuple[str, str], list[Share]] = {}
     for row in rows:
-        held = limits.get(row.lesson, LessonLimits()).experiments.get(row.experiment)
-        is_named = held is not None and (row.case in held.ceiling or "" in held.ceiling)
+        held = limits.get(row.lesson, LessonLimits()).experiments.get(row.experiment, HeldAgainst())
+        place = f"in {row.lesson}/lesson.yml under limits: {row.experiment.partition('/')[2]}"
+        is_named = row.case in held.ceiling or "" in held.ceiling
         if row.unit != WORK_UNITS["items"] and row.ceiling is None and not is_named:
-            yield (
-                f"{row.experiment} has rates in {row.unit} of {row.case!r}: write what they are held against, "
-                f"{_place(row)}: ceiling:"
-            )
-        if row.wants_reason and (held is None or row.environment.device_kind not in held.why):
-            unexplained.setdefault((row.environment.machine, row.experiment), []).append(row)
-    for (machine, _), alike in unexplained.items():
-        farthest = min(alike, key=lambda row: row.share or 0)
-        share = f"{format_percent(farthest.share or 0)} of {farthest.ceiling} on {machine}"
-        more = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
-        yield (
-            f"{farthest.where}, {farthest.case}: {share}{more}. Write why, once it is checked, "
-            f"{_place(farthest)}: why: {farthest.environment.device_kind}:"
-        )
-
-
-def _place(row: Share) -> str:
-    return f"in {row.lesson}/lesson.yml under limits: {row.experiment.partition('/')[2]}"
+            what = f"{row.experiment} has rates in {row.unit} of {row.case!r}"
+            texts.append(f"{what}: write what they are held against, {place}: ceiling:")
+        if row.wants_reason and row.environment.device_kind not in held.why:
+            share = f"{format_percent(row.share or 0)} of {row.ceiling} on {row.environment.machine}"
+            why = f"Write why, once it is checked, {place}: why: {row.environment.device_kind}:"
+            texts.append(f"{row.where}, {row.case}: {share}. {why}")
+    return list(dict.fromkeys(texts))

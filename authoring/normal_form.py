@@ -33,15 +33,11 @@ _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any], list[str]]:
-    """Returns the normal form of a notebook, and one message for each thing that a person has to mend.
+    """The normal form of a notebook, and one message, with ``file_name``, for each thing that a person has to mend.
 
     Code cells tagged ``experiment`` have no output and no execution count, and nbval ignores what they show. Cells
     tagged ``stable`` keep their outputs. All other code cells have none, but an execution count: nbval compares nothing
     at all in a cell without one, so that a cell that prints would pass.
-
-    Args:
-        notebook: as `read_notebook` gives it; not changed.
-        file_name: for messages.
     """
     cells: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -57,30 +53,28 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
             problems.append(f"{where}: a {kind} cell. Use Markdown or code.")
             continue
         tags = set(cell["metadata"].get("tags", []))
-        problems += [f"{where}: {reason}" for reason in _refused_tags(kind, tags)]
-        if kind == "code" and "experiment" in tags:
-            tags.add("nbval-ignore-output")
+        reasons = list(_refused_tags(kind, tags))
+        tags &= set(TAGS)
         clean: dict[str, Any] = {"cell_type": kind, "metadata": {}, "source": source}
         clean["id"] = _identifier(cell.get("id"), source, identifiers)
-        if tags & set(TAGS):
-            clean["metadata"]["tags"] = sorted(tags & set(TAGS))
         if kind == "code":
             code_cells += 1
-            if "hide-cell" in tags:
-                clean["metadata"]["jupyter"] = {"source_hidden": True}
-            clean["execution_count"] = None if "experiment" in tags else code_cells
-            clean["outputs"] = []
+            tags |= {"nbval-ignore-output"} if "experiment" in tags else set()
+            clean["metadata"] = {"jupyter": {"source_hidden": True}} if "hide-cell" in tags else {}
+            clean |= {"execution_count": None if "experiment" in tags else code_cells, "outputs": []}
             if "stable" in tags:
                 clean["outputs"] = [_clean_output(output, code_cells) for output in cell["outputs"]]
-                problems += [f"{where}: {reason}" for reason in _refused_outputs(clean["outputs"])]
+                reasons += _refused_outputs(clean["outputs"])
+        if tags:
+            clean["metadata"]["tags"] = sorted(tags)
+        problems += [f"{where}: {reason}" for reason in reasons]
         cells.append(clean)
     metadata = {"kernelspec": dict(KERNELSPEC), "language_info": {"name": "python"}}
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}, problems
 
 
-def check(path: Path | str) -> list[str]:
-    """Returns what keeps a notebook from being in normal form: one message for each thing, empty if it is."""
-    path = Path(path)
+def check(path: Path) -> list[str]:
+    """What keeps a notebook from being in normal form: one message for each thing, empty if it is."""
     clean, problems = normalised(read_notebook(path), path.name)
     before, after = path.read_text(encoding="utf-8").splitlines(), dumped(clean).splitlines()
     if before != after:
@@ -90,16 +84,11 @@ def check(path: Path | str) -> list[str]:
     return problems
 
 
-def write(path: Path | str, execute: bool = True, timeout_s: float = 300) -> bool:
-    """Puts a notebook into normal form and, with ``execute``, makes the outputs of its stable cells anew.
+def write(path: Path, execute: bool = True, timeout_s: float = 300) -> bool:
+    """Put a notebook into normal form and, with ``execute``, make the outputs of its stable cells anew.
 
     The whole notebook is executed, at smoke size, because a stable cell may use what earlier cells import or define;
     only the outputs of stable cells are kept. A notebook that cannot be put into normal form is left as it was.
-
-    Args:
-        path: the notebook.
-        execute: whether to run it. A notebook without stable cells is not run.
-        timeout_s: how long one cell may take.
 
     Returns:
         Whether the file changed.
@@ -107,7 +96,6 @@ def write(path: Path | str, execute: bool = True, timeout_s: float = 300) -> boo
     Raises:
         LessonError: if a cell fails or takes too long, or if something has to be mended by a person first.
     """
-    path = Path(path)
     notebook = read_notebook(path)
     if execute and any("stable" in cell["metadata"].get("tags", []) for cell in notebook["cells"]):
         try:
@@ -177,37 +165,34 @@ def _refused_outputs(outputs: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Checks notebooks or puts them into normal form, and returns the exit status."""
+    """Check notebooks or put them into normal form, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m authoring.normal_form", description="Keep the notebooks in one normal form."
     )
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument(
-        "--check", action="store_true", help="say what is not in normal form, and exit 1 if anything is"
-    )
+    words = "say what is not in normal form, and exit 1 if anything is"
+    action.add_argument("--check", action="store_true", help=words)
     action.add_argument("--write", action="store_true", help="run the notebooks and store them in normal form")
-    parser.add_argument(
-        "--no-execute", action="store_true", help="with --write: keep the stored outputs of stable cells"
-    )
+    words = "with --write: keep the stored outputs of stable cells"
+    parser.add_argument("--no-execute", action="store_true", help=words)
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all lessons by default")
     options = parser.parse_args(arguments)
     paths = options.paths or sorted(notebooks_root().glob("*.ipynb"))
-    bad = 0
+    problems = []
     for path in paths:
-        problems = []
         try:
             if options.check:
-                problems = check(path)
+                problems += check(path)
             else:
                 changed = write(path, execute=not options.no_execute)
                 print(f"{path.name}: {'written' if changed else 'unchanged'}")
         except LessonError as error:
-            problems = [str(error)]
-        bad += bool(problems)
-        print("".join(f"{problem}\n" for problem in problems), end="", file=sys.stderr)
-    if options.check and not bad:
+            problems.append(str(error))
+    if problems:
+        print(*problems, sep="\n", file=sys.stderr)
+    elif options.check:
         print(f"{len(paths)} notebook{'' if len(paths) == 1 else 's'} in normal form")
-    return 1 if bad else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -4,67 +4,67 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
 
 NOT_FOR_A_ROOM = ("Exercises", "Solutions", "Sources", "Next", "Next lesson")
 """Headings whose text is left out, with everything under them."""
 
 # Code is matched, too, so that an index and a call in it are not taken for a link.
 _CODE_OR_RELATIVE_LINK = re.compile(r"(`+[^`]+`+)|(?<!!)\[([^\[\]]*)\]\((?!https?:|mailto:)[^()\s]*\)")
+_MARKDOWN = MarkdownIt().enable("table")
 
 
-def lines_with_fences(markdown: str) -> Iterator[tuple[str, bool]]:
-    """Yields each line, and whether it belongs to a fenced block of code (its fences included)."""
-    fence = ""
-    for line in markdown.split("\n"):
-        mark = re.match(r"\s*(```|~~~)", line)
-        yield line, bool(fence or mark)
-        if mark:
-            fence = "" if fence == mark[1] else fence or mark[1]
+class TextBlock(NamedTuple):
+    """A paragraph, list, table, piece of code or heading; a heading has its level, from 1, and its words."""
+
+    text: str
+    level: int
+    heading: str
+    is_code: bool
 
 
-def heading_of(line: str) -> tuple[int, str] | None:
-    """Returns level and words of a line that is a heading, or None."""
-    match = re.fullmatch(r"(#{1,6}) +(.+?)\s*#*", line)
-    return (len(match[1]), match[2]) if match else None
+def blocks(markdown: str) -> Iterator[TextBlock]:
+    """The blocks of a text, in order."""
+    lines = markdown.split("\n")
+    tokens = _MARKDOWN.parse(markdown)
+    for token, inner in zip(tokens, [*tokens[1:], None], strict=True):
+        if token.level == 0 and token.map:
+            text = "\n".join(lines[slice(*token.map)]).rstrip()
+            level, words = (int(token.tag[1]), inner.content) if token.type == "heading_open" else (0, "")
+            yield TextBlock(text, level, words, token.type == "fence")
+
+
+def _sorted(markdown: str, dropped: Collection[str]) -> Iterator[tuple[TextBlock, bool]]:
+    """Each block, and whether it is left out."""
+    dropping = 0  # the level of the heading that is being dropped
+    for block in blocks(markdown):
+        if block.level and (not dropping or block.level <= dropping):
+            dropping = block.level if block.heading in dropped else 0
+        yield block, bool(dropping)
 
 
 def excerpt(markdown: str, dropped: Collection[str] = NOT_FOR_A_ROOM) -> str:
-    r"""Returns a cell's text without what is not for a room.
+    """A cell's text without what is not for a room.
 
     A heading that is dropped takes with it all that stands under it, up to the next heading of its level. Links that
     lead to another file of the course become plain text: on a slide and in a demo they would lead nowhere.
-
-    Example:
-        >>> print(excerpt("## Verdict\n\nIt *depends*.\n\n### Sources\n\n- one\n\n## Solutions"))
-        ## Verdict
-        <BLANKLINE>
-        It *depends*.
     """
-    kept = [
-        line if is_code else _CODE_OR_RELATIVE_LINK.sub(lambda match: match[1] or match[2], line)
-        for line, is_code, is_left_out in _sorted(markdown, dropped)
+    return "\n\n".join(
+        block.text if block.is_code else _CODE_OR_RELATIVE_LINK.sub(lambda match: match[1] or match[2], block.text)
+        for block, is_left_out in _sorted(markdown, dropped)
         if not is_left_out
-    ]
-    return "\n".join(kept).strip()
+    )
 
 
 def ends_left_out(markdown: str) -> bool:
     """Whether `excerpt` leaves out the end of a text. Then what follows the text is not for a room either."""
-    return [is_left_out for *_, is_left_out in _sorted(markdown, NOT_FOR_A_ROOM)][-1]
-
-
-def _sorted(markdown: str, dropped: Collection[str]) -> Iterator[tuple[str, bool, bool]]:
-    """Yields each line, whether it is code, and whether it is left out."""
-    dropping = 0  # the level of the heading that is being dropped
-    for line, is_code in lines_with_fences(markdown):
-        level, words = (not is_code and heading_of(line)) or (0, "")
-        if level and (not dropping or level <= dropping):
-            dropping = level if words in dropped else 0
-        yield line, is_code, bool(dropping)
+    return [is_left_out for _, is_left_out in _sorted(markdown, NOT_FOR_A_ROOM)][-1]
 
 
 def verdict_alone(markdown: str) -> str:
-    r"""Returns the heading of a verdict and its verdict lines, without the reasons: a room has these in the talk.
+    r"""The heading of a verdict and its verdict lines, without the reasons: a room has these in the talk.
 
     Example:
         >>> print(verdict_alone("## Verdict\n\n**T8 · once: refuted.** It is called\noften.\n\nMore."))
@@ -77,5 +77,5 @@ def verdict_alone(markdown: str) -> str:
 
 
 def opening(markdown: str, up_to: str) -> str:
-    """Returns the text before the first line that begins with ``up_to``."""
+    """The text before the first line that begins with ``up_to``."""
     return re.split(rf"^{re.escape(up_to)}", markdown, maxsplit=1, flags=re.MULTILINE)[0].strip()

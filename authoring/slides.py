@@ -20,7 +20,7 @@ from traitlets.config import Config
 
 from authoring.execution import KERNELSPEC
 from authoring.normal_form import STARTS
-from authoring.room_text import ends_left_out, excerpt, heading_of, lines_with_fences, opening
+from authoring.room_text import blocks, ends_left_out, excerpt, opening
 from authoring.teaching import asked, expectations
 from course_utils.records.lessons import Lesson, LessonError, notebooks_root
 from course_utils.records.notebook_files import read_notebook
@@ -36,11 +36,7 @@ _CODE_OR_CITATION = re.compile(rf"({_CODE})|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])
 
 
 def slides_notebook(lesson: Lesson) -> dict[str, Any]:
-    """Returns the slides of a lesson as a notebook, one cell for each part, with nbconvert's slide types.
-
-    Raises:
-        LessonError: if no cell is tagged ``slide``.
-    """
+    """The slides of a lesson as a notebook, one cell for each part, with nbconvert's slide types."""
     parts: list[dict[str, Any]] = []
     heading = question = ""
     before: dict[str, Any] | None = None
@@ -94,8 +90,7 @@ def _follows(cell: dict[str, Any], before: dict[str, Any]) -> bool:
 def _last_heading(cell: dict[str, Any]) -> str:
     if cell["cell_type"] != "markdown":
         return ""
-    headings = [heading_of(line) for line, is_code in lines_with_fences(cell["source"]) if not is_code]
-    return ([""] + [heading[1] for heading in headings if heading])[-1]
+    return next((block.heading for block in reversed([*blocks(cell["source"])]) if block.level), "")
 
 
 def _page(source: str, slide_type: str) -> dict[str, Any]:
@@ -138,44 +133,30 @@ def _lines_of(output: dict[str, Any]) -> int:
 def _pages(markdown: str, heading: str) -> Iterator[str]:
     """Cuts text at paragraphs and headings. What goes on, or begins without a heading, repeats the last one."""
     page: list[str] = []
-    for block in _blocks(markdown):
-        own = heading_of(block)
-        words = sum(len(each.split()) for each in [*page, block])
-        # A heading stays with its text, however long that is, and with a heading right below it.
-        if not all(map(heading_of, page)) and (own or words > _WORDS):
+    has_text = False  # a heading stays with its text, however long that is, and with a heading right below it
+    for block in blocks(markdown):
+        words = sum(len(text.split()) for text in [*page, block.text])
+        if has_text and (block.level or words > _WORDS):
             yield "\n\n".join(page)
-            page = []
-        if own:
-            heading = own[1]
+            page, has_text = [], False
+        if block.level:
+            heading = block.heading
         elif not page and heading:
             page.append(f"## {heading} <small>continued</small>")
-        page.append(block)
+        has_text = has_text or not block.level
+        page.append(block.text)
     if page:
         yield "\n\n".join(page)
-
-
-def _blocks(markdown: str) -> Iterator[str]:
-    """Paragraphs, headings, lists, tables and pieces of code."""
-    block: list[str] = []
-    for line, is_code in [*lines_with_fences(markdown), ("", False)]:
-        if is_code or line.strip():
-            block.append(line)
-        elif block:
-            yield "\n".join(block)
-            block = []
 
 
 # The page
 
 
 def write_slides(lessons: Sequence[Lesson], folder: Path, assets: str | None = None) -> list[Path]:
-    """Writes the slides of lessons, and returns the pages, one for each.
+    """Write the slides of lessons, and return the pages, one for each.
 
-    Args:
-        lessons: one page is written for each.
-        folder: where to.
-        assets: where reveal.js and MathJax are, as seen from a page, such as ``../_static``. By default they are copied
-            into ``folder``, so that it can be taken elsewhere as it is.
+    ``assets`` is where reveal.js and MathJax are, as seen from a page, such as ``../_static``. By default they are
+    copied into ``folder``, so that it can be taken elsewhere as it is.
 
     Raises:
         LessonError: if a lesson has no slides.
@@ -186,25 +167,9 @@ def write_slides(lessons: Sequence[Lesson], folder: Path, assets: str | None = N
         for name in ("reveal", "mathjax"):
             kept = notebooks_root().resolve().parent / "book" / "_static" / name
             shutil.copytree(kept, folder / assets / name, dirs_exist_ok=True)
-    exporter = _exporter(assets)
-    pages = []
-    for lesson in lessons:
-        notebook = nbformat.from_dict(slides_notebook(lesson))
-        notebook.metadata.mathjax = f"{assets}/mathjax/es5/tex-chtml-full.js"
-        notebook.metadata.script = (_TEMPLATES / "slides" / "slides.js").read_text(encoding="utf-8")
-        html, _ = exporter.from_notebook_node(notebook)
-        page = folder / f"{lesson.name}.html"
-        page.write_text(html, encoding="utf-8", newline="\n")
-        pages.append(page)
-    return pages
-
-
-def _exporter(assets: str) -> SlidesExporter:
-    config = Config()
-    config.TagRemovePreprocessor.enabled = True
-    config.TagRemovePreprocessor.remove_input_tags = {"only-output"}
-    return SlidesExporter(
-        config=config,
+    script = (_TEMPLATES / "slides" / "slides.js").read_text(encoding="utf-8")
+    exporter = SlidesExporter(
+        config=Config(TagRemovePreprocessor={"enabled": True, "remove_input_tags": {"only-output"}}),
         template_name="slides",
         extra_template_basedirs=[str(_TEMPLATES)],
         reveal_url_prefix=f"{assets}/reveal",
@@ -212,3 +177,10 @@ def _exporter(assets: str) -> SlidesExporter:
         exclude_output_prompt=True,
         exclude_anchor_links=True,
     )
+    pages = [folder / f"{lesson.name}.html" for lesson in lessons]
+    for lesson, page in zip(lessons, pages, strict=True):
+        notebook = nbformat.from_dict(slides_notebook(lesson))
+        notebook.metadata |= {"mathjax": f"{assets}/mathjax/es5/tex-chtml-full.js", "script": script}
+        html, _ = exporter.from_notebook_node(notebook)
+        page.write_text(html, encoding="utf-8", newline="\n")
+    return pages

@@ -13,23 +13,23 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from authoring import evidence
 from authoring.demo import SET_UP_ID, demo_notebook, demo_times
-from authoring.evidence import EvidenceError, environment_of, evaluate, in_words, machines
+from authoring.evidence import EvidenceError, evaluate, in_words, newest_environment
 from authoring.figures_in_text import figure, reading_minutes
 from authoring.lesson_files import read_lesson
+from authoring.rendering import rendered
 from course_utils.lessons.answers import Exercise
 from course_utils.records.kinds.comparison import Case
 from course_utils.records.lessons import Lesson, LessonError, find_lesson
 from course_utils.records.notebook_files import read_notebook
 from course_utils.records.store import package_root
 
-PLANS = Path(__file__).resolve().parents[1] / "book" / "instructors.yml"
+_PLANS = package_root().parent / "book" / "instructors.yml"
 _HALF_A_DAY = 300  # minutes; a longer day has lunch
 
 
@@ -88,36 +88,31 @@ class Route:
 
 @cache
 def plans() -> dict[str, Any]:
-    """Returns what ``book/instructors.yml`` holds."""
-    return yaml.safe_load(PLANS.read_text(encoding="utf-8"))
-
-
-def stated_minutes(lesson: Lesson) -> int:
-    """Returns the minutes that the lesson itself states: reading, exercises and one run."""
-    return int(figure(f"time {lesson.number:02d}").split()[0])
+    """What ``book/instructors.yml`` holds."""
+    return yaml.safe_load(_PLANS.read_text(encoding="utf-8"))
 
 
 def demo_minutes(lesson: Lesson) -> float:
-    """Returns how long a five-minute path takes: its words at reading speed, and its cells on the slowest machine."""
+    """How long a five-minute path takes: its words at reading speed, and its cells on the slowest machine."""
     shown = [cell["source"] for cell in demo_notebook(lesson)["cells"] if not cell["id"].startswith(SET_UP_ID)]
     return reading_minutes(shown) + max((timed.seconds for timed in demo_times(lesson)), default=0) / 60
 
 
 def routes() -> list[Route]:
-    """Returns the routes, with the minutes that lessons and five-minute paths take now."""
-    return [
-        Route(each["name"], each["minutes"], each["about"], tuple(_days(each, plans()["plan"])))
-        for each in plans()["routes"]
-    ]
+    """The routes, with the minutes that lessons and five-minute paths take now."""
+    return [Route(each["name"], each["minutes"], each["about"], tuple(_days(each))) for each in plans()["routes"]]
 
 
-def _days(route: dict[str, Any], plan: dict[str, int]) -> Iterator[tuple[Stop, ...]]:
+def _days(route: dict[str, Any]) -> Iterator[tuple[Stop, ...]]:
+    plan = plans()["plan"]
     discussion = route.get("discussion", plan["discussion"])
     for number, day in enumerate(route["days"], start=1):
         stops = [Stop("Welcome", None, plan["welcome"])] if number == 1 else []
         for lesson in map(find_lesson, sorted([*day["lessons"], *day["demos"]])):
             if lesson.number in day["lessons"]:
-                stops.append(Stop("with discussion", lesson, stated_minutes(lesson) + discussion))
+                # Of the minutes that the lesson itself states: reading, exercises and one run.
+                stated = int(figure(f"time {lesson.number:02d}").split()[0])
+                stops.append(Stop("with discussion", lesson, stated + discussion))
             else:
                 stops.append(Stop("five-minute path", lesson, math.ceil(demo_minutes(lesson))))
         if number == len(route["days"]):
@@ -142,7 +137,7 @@ def _with_breaks(stops: Sequence[Stop], plan: dict[str, int], has_lunch: bool) -
 
 
 def expectations(lesson: Lesson) -> list[Expectation]:
-    """Returns the numbers to expect, on each machine that has recorded them.
+    """The numbers to expect, on each machine that has recorded them.
 
     Raises:
         EvidenceError: if no machine at all has a number that its lesson.yml names.
@@ -151,14 +146,14 @@ def expectations(lesson: Lesson) -> list[Expectation]:
     expected: list[Expectation] = []
     for each in read_lesson(package_root() / "lessons" / lesson.slug / "lesson.yml").expect:
         problems = []
-        for machine in machines():
+        for machine in evidence.machines():
             try:
                 words = _answer(evaluate(each.value, machine), each.unit, question)
-                caption = environment_of(each.value, machine).caption
-                expected.append(Expectation(each.say, machine, caption, words))
+                experiments = evidence.recorded(evidence.experiments_in(each.value), machine).values()
+                expected.append(Expectation(each.say, machine, newest_environment(experiments).caption, words))
             except EvidenceError as error:  # this machine has no record of it, or one of another size
                 problems.append(error)
-        if len(problems) == len(machines()):
+        if len(problems) == len(evidence.machines()):
             raise problems[-1]
     return expected
 
@@ -172,11 +167,7 @@ def _answer(value: Any, unit: str | None, question: Question) -> str:
 
 
 def question_of(lesson: Lesson) -> Question:
-    """Returns what a lesson asks the room to predict.
-
-    Raises:
-        LessonError: if no cell asks.
-    """
+    """What a lesson asks the room to predict; a `LessonError` if it asks nothing."""
     for cell in read_notebook(lesson.path)["cells"]:
         question = asked(cell["source"]) if cell["cell_type"] == "code" else None
         if question:
@@ -185,7 +176,7 @@ def question_of(lesson: Lesson) -> Question:
 
 
 def asked(source: str) -> Question | None:
-    """Returns the question of a code cell that asks for a prediction, or None.
+    """The question of a code cell that asks for a prediction, or None.
 
     Example:
         >>> asked('predict("How many times as fast?", low=1)')
@@ -204,31 +195,17 @@ def asked(source: str) -> Question | None:
 
 
 def wrong_turns(lesson: Lesson) -> list[Exercise]:
-    """Returns the checks of a lesson that recognise misconceptions: each has them by name, with the hint it gives."""
+    """The checks of a lesson that recognise misconceptions: each has them by name, with the hint that it gives."""
     checks = vars(importlib.import_module(f"course_utils.lessons.{lesson.slug}.checks")).values()
     return [check for check in checks if isinstance(check, Exercise) and check.hints]
 
 
 def presenter_notes(lesson: Lesson) -> str:
-    """Returns Markdown for whoever gives the five-minute path: times, what to expect, where people go wrong."""
-    cells = demo_notebook(lesson)["cells"]
+    """Markdown for whoever gives the five-minute path: times, what to expect, where people go wrong."""
     return rendered(
-        "presenter_notes.md.j2",
+        "presenter_notes.md",
         times=demo_times(lesson),
-        first_lines={cell["id"]: cell["source"].split("\n", 1)[0] for cell in cells},
+        first_lines={cell["id"]: cell["source"].split("\n", 1)[0] for cell in demo_notebook(lesson)["cells"]},
         expectations=expectations(lesson),
         wrong_turns=wrong_turns(lesson),
     )
-
-
-def rendered(template: str, **values: Any) -> str:
-    """Returns Markdown from a template in ``authoring/templates``.
-
-    Its filter ``words`` is `in_words`, and ``link`` leads to a lesson from a page of the book.
-    """
-    folder = FileSystemLoader(Path(__file__).parent / "templates")
-    # Markdown, where nothing is escaped; all values are ours.
-    environment = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters["words"] = in_words
-    environment.filters["link"] = lambda of: f"[{of.number:02d} · {of.title}](../notebooks/{of.path.name})"
-    return environment.get_template(template).render(values)

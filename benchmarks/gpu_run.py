@@ -80,31 +80,22 @@ class PartOutcome:
 def parts(output: Path, dry_run: bool, here: Environment) -> list[Part]:
     """All parts, in order of value."""
     # No cache of pytest's in a folder that travels; a hung test ends alone, not with all the others.
-    pytest = (sys.executable, "-m", "pytest", "-v", "-rf", "--tb=short", "-p", "no:cacheprovider", "--timeout=150")
+    pytest = ("-m", "pytest", "-v", "-rf", "--tb=short", "-p", "no:cacheprovider", "--timeout=150", "-m", "gpu")
     # If the clocks are wrong, so is everything after them.
     files = sorted((ROOT / "tests" / "gpu").glob("test_gpu_*.py"), key=lambda file: ("clocks" not in file.stem, file))
     tests = []
     for path in files:
-        command = (*pytest, "-m", "gpu", f"--junitxml={output / f'{path.stem}.xml'}", str(path))
+        command = (sys.executable, *pytest, f"--junitxml={output / f'{path.stem}.xml'}", str(path))
         tests.append(Part(f"tests-{path.stem.removeprefix('test_gpu_')}", command, 420))
     slugs = lessons_to_record(output / "records", here)
-    record = (sys.executable, "-m", "course_utils.commands.cli", "record", *slugs)
-    recordings = Part(
-        "lessons",
-        (*record, "--traceback", "--timeout", str(CELL_LIMIT_S)),
-        1800,
-        variables={"COURSE_RESULTS": str(output / "records"), "COURSE_SIZE": here.size},
-    )
+    record = ("-m", "course_utils.commands.cli", "record", *slugs, "--traceback", "--timeout", str(CELL_LIMIT_S))
+    variables = {"COURSE_RESULTS": str(output / "records"), "COURSE_SIZE": here.size}
+    recordings = [Part("lessons", (sys.executable, *record), 1800, variables)] if slugs else []
     few = ("--trials", "1", "--budget", "0.05", "--functions", "tiny op", "--conditions", "idle")
-    timers = Part(  # goes on at the trial where it was stopped, so any time that is left is of use
-        "timer-quality",
-        (
-            *(sys.executable, "benchmarks/timer_quality.py", "--output", str(output / "timer_quality.json")),
-            *(few if dry_run else ("--trials", "40", "--budget", "0.5")),
-        ),
-        500,
-    )
-    return [tests[0], *([recordings] if slugs else []), *tests[1:], timers]
+    timers = ("benchmarks/timer_quality.py", "--output", str(output / "timer_quality.json"))
+    timers += few if dry_run else ("--trials", "40", "--budget", "0.5")
+    # It goes on at the trial where it was stopped, so any time that is left is of use.
+    return [tests[0], *recordings, *tests[1:], Part("timer-quality", (sys.executable, *timers), 500)]
 
 
 def lessons_to_record(root: Path, here: Environment) -> list[str]:
@@ -128,27 +119,20 @@ def lessons_to_record(root: Path, here: Environment) -> list[str]:
 def run_part(part: Part, log: Path, limit_s: float) -> PartOutcome:
     """Run a part to its end or to its limit, with its output after that of earlier tries; nothing of it is left."""
     started = time.monotonic()
+    # Every part must import this very package, installed or not.
+    variables = recording.child_variables() | {"PYTHONUNBUFFERED": "1", "COURSE_PROGRESS": "0"} | part.variables
     with log.open("ab") as output:
         process = subprocess.Popen(
-            part.command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            # Every part must import this very package, installed or not.
-            env={**recording.child_variables(), "PYTHONUNBUFFERED": "1", "COURSE_PROGRESS": "0", **part.variables},
-            start_new_session=True,
+            part.command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env=variables, start_new_session=True
         )
         try:
-            status = process.wait(timeout=limit_s)
+            # Status 5 is pytest's: a file has no test for this machine.
+            state = "done" if process.wait(timeout=limit_s) in (0, 5) else "failed"
         except subprocess.TimeoutExpired:
-            end(process)
             state = "timed out" if limit_s >= part.limit_s else "cut short"
-            return PartOutcome(state, time.monotonic() - started)
-        except BaseException:
+        finally:
             end(process)
-            raise
-    # Status 5 is pytest's: a file has no test for this machine.
-    return PartOutcome("done" if status in (0, 5) else "failed", time.monotonic() - started)
+    return PartOutcome(state, time.monotonic() - started)
 
 
 def end(process: subprocess.Popen) -> None:
@@ -160,8 +144,7 @@ def end(process: subprocess.Popen) -> None:
     process.send_signal(signal.SIGINT if os.name != "nt" else signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=GRACE_S)
-    process.kill()
-    for member in family:
+    for member in [process, *family]:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
     # What is stuck in the driver is gone only when the driver lets it go.
@@ -195,10 +178,7 @@ class Run:
         return part.name != "lessons" and outcome is not None and outcome.state == "done"
 
     def _turn(self, part: Part) -> int:
-        """When a part has its turn: what was never tried, then what had too little time, then what failed or hung.
-
-        That may happen again, and must not keep the rest from its turn.
-        """
+        """What was never tried first, then what had too little time; what failed may do so again, and comes last."""
         outcome = self.outcomes.get(part.name, PartOutcome("not run"))
         return {"not run": 0, "done": 0, "cut short": 1}.get(outcome.state, 2)
 
@@ -213,18 +193,17 @@ class Run:
             print(f"[{number}/{len(self.waiting)}] {part.name}, at most {limit_s:.0f} s", flush=True)
             log = self.output / "parts" / f"{part.name}.txt"
             try:
-                outcome = run_part(part, log, limit_s)
+                outcome = self.outcomes[part.name] = run_part(part, log, limit_s)
             except KeyboardInterrupt:
                 print(self.keep(), "Stopped. The same command goes on from here.", sep="\n")
                 return INTERRUPTED
-            self.outcomes[part.name] = outcome
             print(f"    {outcome.state} after {outcome.seconds:.1f} s", flush=True)
             if outcome.state != "done":
                 last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
                 print(*(f"    | {line}" for line in last), sep="\n", flush=True)
             self.keep()
         print(self.keep())
-        states = {self.outcomes.get(part.name, PartOutcome("done")).state for part in self.parts}
+        states = {self.outcomes[part.name].state for part in self.parts if part.name in self.outcomes}
         if states & {"failed", "timed out"}:
             return FAILED
         if states & {"not run", "cut short"}:
@@ -332,12 +311,11 @@ def _copy_commands(folder: Path, records: Sequence[LessonRecord]) -> Iterator[st
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FOLDER", help="benchmarks/results/gpu")
-    parser.add_argument("--bundle", type=Path, metavar="FILE", help="pack the folder into this .tar.gz after each part")
-    parser.add_argument(
-        "--seconds", type=float, default=float("inf"), help="end in this time; the same command goes on"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="without a GPU: what a CPU can run, at smoke size")
+    add = parser.add_argument
+    add("--output", type=Path, default=OUTPUT, metavar="FOLDER", help="benchmarks/results/gpu")
+    add("--bundle", type=Path, metavar="FILE", help="pack the folder into this .tar.gz after each part")
+    add("--seconds", type=float, default=float("inf"), help="end in this time; the same command goes on")
+    add("--dry-run", action="store_true", help="without a GPU: what a CPU can run, at smoke size")
     options = parser.parse_args(arguments)
     options.output = options.output.resolve()
     options.bundle = options.bundle and options.bundle.resolve()

@@ -68,23 +68,23 @@ class Workload:
     alone: Callable[[], Any]
     unit: Callable[[], Any]
 
-    def repeated(self, units: int) -> Callable[[], Any]:
-        """A function that does the unit so many times in one call."""
-        unit = self.unit
-
-        def call() -> Any:
-            output = None
-            for _ in itertools.repeat(None, units):
-                output = unit()
-            return output
-
-        return call
-
     def sides(self, truth: float) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Baseline and case for a true ratio; for 1 they are one and the same function."""
         if truth == 1.0:
             return self.alone, self.alone
-        return self.repeated(BASE_UNITS), self.repeated(TWIN_UNITS[truth])
+        return _repeated(self.unit, BASE_UNITS), _repeated(self.unit, TWIN_UNITS[truth])
+
+
+def _repeated(unit: Callable[[], Any], units: int) -> Callable[[], Any]:
+    """A function that does the unit so many times in one call."""
+
+    def call() -> Any:
+        output = None
+        for _ in itertools.repeat(None, units):
+            output = unit()
+        return output
+
+    return call
 
 
 def _python_loop(numbers: range) -> int:
@@ -156,7 +156,7 @@ def questions(settings: dict[str, Any]) -> list[TimerTrial]:
 @contextlib.contextmanager
 def busy_processes(count: int) -> Iterator[list[subprocess.Popen]]:
     """Keep other processes busy: each burns one core until the end of the block, which begins when they burn."""
-    command = [sys.executable, "-I", "-S", "-c", _BURNER, str(os.getpid())]
+    command = (sys.executable, "-I", "-S", "-c", _BURNER, str(os.getpid()))
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
     try:
         for process in processes:
@@ -216,26 +216,18 @@ def ask(workload: Workload, question: TimerTrial, settings: dict[str, Any]) -> l
 # The run
 
 
-def _earlier(path: Path, settings: dict[str, Any]) -> TimerQuality | None:
-    """The record to go on with, if there is one."""
-    if not path.exists():
-        return None
-    record, here = load(path), environment()
-    begun = (record.settings, record.environment.machine, record.environment.torch)
-    if begun != (settings, here.machine, here.torch):
-        raise RecordError(
-            f"{path.name} was begun with other settings, or on another machine. Delete it, or take another --output."
-        )
-    return record
-
-
 def run(settings: dict[str, Any], path: Path) -> TimerQuality:
     """Run all trials that ``path`` does not hold yet, and write it after each."""
     from tqdm import tqdm
 
-    earlier = _earlier(path, settings)
-    if earlier is not None and earlier.complete:
-        return earlier
+    here, earlier = environment(), load(path) if path.exists() else None
+    if earlier is not None:
+        begun = (earlier.settings, earlier.environment.machine, earlier.environment.torch)
+        if begun != (settings, here.machine, here.torch):
+            advice = "Delete it, or take another --output."
+            raise RecordError(f"{path.name} was begun with other settings, or on another machine. {advice}")
+        if earlier.complete:
+            return earlier
     torch.set_num_threads(settings["threads"])
     functions = workloads(device_kind())
     trials = list(earlier.trials) if earlier else []
@@ -245,7 +237,7 @@ def run(settings: dict[str, Any], path: Path) -> TimerQuality:
     record = {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
-        "environment": environment().to_record(),
+        "environment": here.to_record(),
         "settings": settings,
         "columns": [field.name for field in fields(Trial)],
     }

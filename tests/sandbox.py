@@ -146,11 +146,8 @@ class Sandbox:
 
     def record_files(self) -> dict[str, bytes]:
         """Every record, by its path below the results folder."""
-        return {
-            str(path.relative_to(self.results)): path.read_bytes()
-            for path in sorted(self.results.rglob("*"))
-            if path.is_file()
-        }
+        files = [path for path in sorted(self.results.rglob("*")) if path.is_file()]
+        return {str(path.relative_to(self.results)): path.read_bytes() for path in files}
 
     def record(self, lesson: str) -> dict[str, Any]:
         """A lesson's record as stored."""
@@ -165,23 +162,23 @@ class Sandbox:
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     """A sandbox that this process sees too."""
-    found = Sandbox(tmp_path)
-    found.notebooks.mkdir()
-    found.temporary.mkdir()
+    box = Sandbox(tmp_path)
+    box.notebooks.mkdir()
+    box.temporary.mkdir()
     for name in [name for name in os.environ if name.startswith("COURSE_")]:
         monkeypatch.delenv(name)
-    for name, value in found.variables.items():
+    for name, value in box.variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("tempfile.tempdir", None)  # it remembers TMPDIR
-    return found
+    return box
 
 
 def wait_for(condition: Any, what: str, seconds: float = 180) -> Any:
     """Wait until something is true, and return it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if found := condition():
-            return found
+        if outcome := condition():
+            return outcome
         time.sleep(0.05)
     pytest.fail(f"waited {seconds:g} s in vain for {what}")
 

@@ -18,6 +18,7 @@ import pytest
 
 from course_utils.records.lessons import find_lesson, notebooks_root
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
+from tools.environment import OFFLINE, jupyter_variables
 
 LESSON = os.environ.get("COURSE_LAB_LESSON", "00")
 RUN_S = 300 if LESSON == "00" else 600
@@ -44,27 +45,15 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(workspace: Path) -> Iterator[str]:
     """A JupyterLab of its own, with empty settings; gives its address."""
     home = workspace.parent
+    # All cells are in the page, not only those in view.
+    overrides = OFFLINE | {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}}
     settings = home / "config" / "labconfig" / "default_setting_overrides.json"
     settings.parent.mkdir(parents=True)
-    overrides = {
-        # All cells are in the page, not only those in view.
-        "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
-        "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
-        "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
-    }
     settings.write_text(json.dumps(overrides), encoding="utf-8")
-    variables = {
-        "JUPYTER_CONFIG_DIR": str(home / "config"),
-        "JUPYTER_DATA_DIR": str(home / "data"),
-        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
-        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
-        "IPYTHONDIR": str(home / "ipython"),
-    }
     port = free_port()
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={workspace}"]
     command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--ServerApp.ip=127.0.0.1", *ARGUMENTS]
-    with running(command, port, home, variables) as address:
+    with running(command, port, home, jupyter_variables(home)) as address:
         yield address
 
 

@@ -27,12 +27,12 @@ class SetupError(Exception):
 
 
 def venv_python(root: Path) -> Path:
-    """Return where the environment's Python is, or will be."""
+    """Where the environment's Python is, or will be."""
     return root / ".venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def variables(root: Path) -> dict[str, str]:
-    """Return the environment variables for everything that runs inside the course.
+    """The environment variables for everything that runs inside the course.
 
     Jupyter's and IPython's folders lie inside the project: nothing is registered outside it, and a start-up file or a
     kernel in the user's home does not change what a lesson shows.
@@ -42,7 +42,7 @@ def variables(root: Path) -> dict[str, str]:
 
 
 def jupyter_variables(home: Path) -> dict[str, str]:
-    """Return the environment variables with which all that Jupyter and IPython write goes to one folder."""
+    """The environment variables with which all that Jupyter and IPython write goes to one folder."""
     folders = {f"JUPYTER_{name.upper()}_DIR": home / name for name in ("config", "data", "runtime")}
     folders |= {f"JUPYTERLAB_{name.upper()}_DIR": home / name for name in ("settings", "workspaces")}
     folders["IPYTHONDIR"] = home / "ipython"
@@ -83,31 +83,12 @@ def prepare(root: Path) -> Path:
         print(hint)
     _install(root, torch_index, stamp)
     _write_stamp(root, {**stamp, "torch_index": torch_index, "digest": digest})
-    print(f"Ready in {_duration(time.monotonic() - started)}. The next start takes no time.\n", flush=True)
+    print(f"Ready in {time.monotonic() - started:.0f} s. The next start takes no time.\n", flush=True)
     return python
 
 
-def pip_commands(root: Path, torch_index: str | None) -> list[tuple[str, list[str]]]:
-    """Return what is installed, in order: words for the screen, and pip's arguments.
-
-    Only torch comes from ``torch_index``; everything else comes from the ordinary index.
-    """
-    commands = []
-    if torch_index:
-        commands.append((f"torch from {torch_index}", ["--index-url", torch_index, torch_requirement(root)]))
-    commands.append(("the packages of the course", ["-r", "requirements.txt", "-c", "constraints.txt"]))
-    commands.append(("the course itself", ["-e", ".", "--no-deps", "--no-build-isolation"]))
-    return commands
-
-
-def torch_requirement(root: Path) -> str:
-    """Return the line of requirements.txt that pins torch."""
-    lines = (root / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    return next(line.strip() for line in lines if re.match(r"torch\s*==", line))
-
-
 def size_hints(root: Path, torch_index: str | None) -> list[str]:
-    """Return what is worth knowing before torch is downloaded: which build suits a machine without an NVIDIA GPU."""
+    """What is worth knowing before torch is downloaded: which build suits a machine without an NVIDIA GPU."""
     if torch_index or _torch_is_installed(root) or platform.system() != "Linux" or has_nvidia_gpu():
         return []
     return [
@@ -117,7 +98,7 @@ def size_hints(root: Path, torch_index: str | None) -> list[str]:
 
 
 def has_nvidia_gpu() -> bool:
-    """Say whether anything here points to an NVIDIA GPU with a driver."""
+    """Whether anything here points to an NVIDIA GPU with a driver."""
     signs = ("/proc/driver/nvidia/version", "/dev/nvidia0", "/usr/lib/wsl/lib/nvidia-smi")
     return shutil.which("nvidia-smi") is not None or any(Path(sign).exists() for sign in signs)
 
@@ -131,10 +112,9 @@ def _digest(root: Path, torch_index: str | None) -> str:
 
 def _read_stamp(root: Path) -> dict:
     try:
-        stamp = json.loads((root / ".venv" / STAMP).read_text(encoding="utf-8"))
+        return json.loads((root / ".venv" / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return stamp if isinstance(stamp, dict) else {}
 
 
 def _write_stamp(root: Path, stamp: dict) -> None:
@@ -182,41 +162,34 @@ def _create(root: Path) -> None:
     _write_stamp(root, _identity(root))
 
 
-def _site_packages(root: Path) -> list[Path]:
-    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python3*/site-packages"
-    return sorted((root / ".venv").glob(pattern))
-
-
 def _torch_is_installed(root: Path) -> bool:
-    return any(any(folder.glob("torch-*.dist-info")) for folder in _site_packages(root))
+    packages = "Lib/site-packages" if os.name == "nt" else "lib/python3*/site-packages"
+    return any((root / ".venv").glob(f"{packages}/torch-*.dist-info"))
 
 
 def _install(root: Path, torch_index: str | None, stamp: dict) -> None:
-    python = venv_python(root)
-    if torch_index and torch_index != stamp.get("torch_index") and _torch_is_installed(root):
-        # pip takes any build of the pinned version for good enough and would keep the other one.
-        _run_pip(root, "removing the other build of torch", [python, "-m", "pip", "uninstall", "-y", "torch"])
-    for words, arguments in pip_commands(root, torch_index):
-        _run_pip(root, f"Installing {words}", [python, "-m", "pip", "install", *arguments])
+    """Install all of it; only torch comes from ``torch_index``, everything else from the ordinary index."""
+    if torch_index:
+        if torch_index != stamp.get("torch_index") and _torch_is_installed(root):
+            # pip takes any build of the pinned version for good enough and would keep the other one.
+            _run_pip(root, "Removing the other build of torch", "uninstall", "-y", "torch")
+        pinned = re.search(r"^torch\s*==\S+", (root / "requirements.txt").read_text(encoding="utf-8"), re.M)[0]
+        _run_pip(root, f"Installing torch from {torch_index}", "install", "--index-url", torch_index, pinned)
+    requirements = ("-r", "requirements.txt", "-c", "constraints.txt")
+    _run_pip(root, "Installing the packages of the course", "install", *requirements)
+    _run_pip(root, "Installing the course itself", "install", "-e", ".", "--no-deps", "--no-build-isolation")
 
 
-def _run_pip(root: Path, words: str, command: list) -> None:
-    """Run pip, which shows its own progress.
-
-    Raises:
-        SetupError: pip failed.
-    """
+def _run_pip(root: Path, words: str, *arguments: str) -> None:
+    """Run pip, which shows its own progress."""
     print(f"{words} ...", flush=True)
     settings = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if "PYTHONDONTWRITEBYTECODE" not in os.environ:
         # Compiling everything takes as long as installing it; Python compiles what is imported when it first is.
         settings["PIP_NO_COMPILE"] = "1"
+    command = [venv_python(root), "-m", "pip", *arguments]
     if subprocess.run(command, cwd=root, env=variables(root) | settings).returncode:
         raise SetupError(
             "pip says above what is wrong: mend it (free disk space, a connection, TORCH_INDEX_URL if you set it), "
             "then run the same command again. What was downloaded is kept."
         )
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"

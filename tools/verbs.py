@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from course_utils.records.files import write_whole
 from tools.counts import main as print_counts
 from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, variables
 from tools.workspace import copy_pages, refresh
@@ -16,30 +17,6 @@ from tools.workspace import copy_pages, refresh
 ROOT = Path(__file__).resolve().parents[1]
 FIRST_LESSON = "00_measuring.ipynb"
 CELL_TIMEOUT_S = 240
-
-HELP = """\
-The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
-
-  lab         open the course in JupyterLab, in workspace/, your own copy
-  test        lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone, and
-              what begins with -- goes to pytest: --changed-notebooks leaves out lessons that passed as they are
-  book        build the book: book/_build/html/index.html
-  record      run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them
-  refresh     bring README, the ledger's page and stored outputs up to date with the records
-  check       what this machine can measure live, and how to get what is missing
-  report      one page: your results beside the recorded machines
-  demo        open a lesson's five-minute path in large type: make demo ARGS=04
-  slides      the slides of all lessons, in slides/; ARGS="04 09" for some of them
-  compare     which verdicts changed; ARGS="A B": machines, folders, or COMMIT:MACHINE
-  lint        style of code and notebooks; ARGS=--fix mends what can be mended
-  workspace   bring workspace/ up to date without opening JupyterLab
-  setup       only make or update the environment in .venv
-  counts      how many lines of Python each part of the course has
-
-What follows in ARGS="..." goes to the program behind the verb: make lab ARGS="--no-browser --port 9999"
-Without make:  python3 make.py lab -- --no-browser --port 9999
-TORCH_INDEX_URL=... make lab  takes torch from another index. Delete .venv to choose anew.
-"""
 
 
 def main(arguments: list[str]) -> int:
@@ -56,7 +33,8 @@ def main(arguments: list[str]) -> int:
         print(f"There is no verb {verb!r}. The verbs are {', '.join(VERBS)}.", file=sys.stderr)
         return 2
     try:
-        return VERBS[verb](rest)
+        run, _ = VERBS[verb]
+        return run(rest)
     except SetupError as error:
         print(error, file=sys.stderr)
         return 1
@@ -83,7 +61,8 @@ def lab(arguments: list[str]) -> int:
     """Open JupyterLab at the first lesson."""
     python = prepare(ROOT)
     workspace([])
-    _write_lab_settings()
+    settings = Path(variables(ROOT)["JUPYTER_CONFIG_DIR"])
+    write_whole(settings / "labconfig" / "default_setting_overrides.json", json.dumps(OFFLINE, indent=1))
     options = [f"--ServerApp.root_dir={ROOT / 'workspace'}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}"]
     return open_jupyterlab(python, [*options, *arguments], variables(ROOT))
 
@@ -92,8 +71,7 @@ def test(arguments: list[str]) -> int:
     """Run the stages of the test suite, all of them even if one fails, and say how each went."""
     options = [argument for argument in arguments if argument.startswith("--")]
     asked = [argument for argument in arguments if argument not in options]
-    unknown = sorted(set(asked) - set(STAGES))
-    if unknown:
+    if unknown := sorted(set(asked) - set(STAGES)):
         print(f"There is no stage {', '.join(unknown)}. The stages are {', '.join(STAGES)}.", file=sys.stderr)
         return 2
     python = prepare(ROOT)
@@ -102,19 +80,18 @@ def test(arguments: list[str]) -> int:
     stages = [stage for stage in STAGES if not asked or stage in asked]
     if set(stages) - {"lint", "notebooks"}:
         _run([python, "-m", "tests.browser"])
-    outcomes = []
+    outcomes = {}
     for name, command in _commands(stages):
         print(f"\n=== {name} ===", flush=True)
         started = time.monotonic()
         code = lint([]) if command is None else _run([python, *command, *options])
         passed = code == 0 or (name == "serial" and code == NOTHING_COLLECTED)
-        outcomes.append((name, passed, time.monotonic() - started))
+        outcomes[name] = (passed, time.monotonic() - started)
     print()
-    width = max(len(name) for name, *_ in outcomes)
-    for name, passed, seconds in outcomes:
-        print(f"{name:<{width}} {'passed' if passed else 'FAILED'} {seconds:7.1f} s")
-    failed = [name for name, passed, _ in outcomes if not passed]
-    total = sum(seconds for *_, seconds in outcomes)
+    for name, (passed, seconds) in outcomes.items():
+        print(f"{name:<{max(map(len, outcomes))}} {'passed' if passed else 'FAILED'} {seconds:7.1f} s")
+    failed = [name for name, (passed, _) in outcomes.items() if not passed]
+    total = sum(seconds for _, seconds in outcomes.values())
     print(f"{'all passed' if not failed else 'failed: ' + ', '.join(failed)} in {total:.0f} s")
     return 1 if failed else 0
 
@@ -125,7 +102,7 @@ def record(arguments: list[str]) -> int:
     asks_for_help = {"-h", "--help"} & set(arguments)
     if "--reference" not in arguments or asks_for_help or code not in (0, 1):
         return code  # 2 is wrong use, and 130 is Ctrl-C
-    return max(code, VERBS["refresh"]([]))
+    return max(code, _module("authoring.pages.refresh")([]))
 
 
 def _module(*words: str) -> Callable[[list[str]], int]:
@@ -150,7 +127,7 @@ def lint(arguments: list[str]) -> int:
 
 
 def _commands(stages: list[str]) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield what to run under which name; None is the lint.
+    """What to run under which name; None is the lint.
 
     Stages whose tests can run beside each other are one run of pytest: its workers take from all of them until nothing
     is left, and each has imported torch and the tests only once. What measures time runs alone, at the end.
@@ -164,7 +141,7 @@ def _commands(stages: list[str]) -> Iterator[tuple[str, list[str] | None]]:
 
 
 def _places(stages: list[str]) -> Iterator[str]:
-    """Yield where pytest finds the tests of some stages, as its arguments."""
+    """Where pytest finds the tests of some stages, as its arguments."""
     if "tests" in stages:
         yield from ("tests", "--doctest-modules", *DOCUMENTED)
     if "notebooks" in stages:
@@ -187,22 +164,40 @@ STAGES = ("lint", "tests", "notebooks", "book", "lab", "serial")
 DOCUMENTED = ("course_utils", "authoring", "benchmarks")
 # What has a stage of its own among the files in tests/.
 FILES = {"book": ("tests/authoring/test_book.py",), "lab": ("tests/test_lab.py",)}
-VERBS: dict[str, Callable[[list[str]], int]] = {
-    "lab": lab,
-    "test": test,
-    "book": _module("authoring.pages.build"),
-    "record": record,
-    "refresh": _module("authoring.pages.refresh"),
-    "check": _course("check"),
-    "report": _module("authoring.report"),
-    "demo": _module("authoring", "demo"),
-    "slides": _module("authoring", "slides"),
-    "compare": _course("compare"),
-    "lint": lint,
-    "workspace": workspace,
-    "setup": setup,
-    "counts": lambda _arguments: print_counts(),
+VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "lab": (lab, "open the course in JupyterLab, in workspace/, your own copy"),
+    "test": (
+        test,
+        'lint, tests, notebooks, book and browser; ARGS="lint notebooks" runs these stages alone, and\n'
+        "              what begins with -- goes to pytest: --changed-notebooks leaves out lessons that passed as they "
+        "are",
+    ),
+    "book": (_module("authoring.pages.build"), "build the book: book/_build/html/index.html"),
+    "record": (record, 'run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them'),
+    "refresh": (
+        _module("authoring.pages.refresh"),
+        "bring README, the ledger's page and stored outputs up to date with the records",
+    ),
+    "check": (_course("check"), "what this machine can measure live, and how to get what is missing"),
+    "report": (_module("authoring", "report"), "one page: your results beside the recorded machines"),
+    "demo": (_module("authoring", "demo"), "open a lesson's five-minute path in large type: make demo ARGS=04"),
+    "slides": (_module("authoring", "slides"), 'the slides of all lessons, in slides/; ARGS="04 09" for some of them'),
+    "compare": (_course("compare"), 'which verdicts changed; ARGS="A B": machines, folders, or COMMIT:MACHINE'),
+    "lint": (lint, "style of code and notebooks; ARGS=--fix mends what can be mended"),
+    "workspace": (workspace, "bring workspace/ up to date without opening JupyterLab"),
+    "setup": (setup, "only make or update the environment in .venv"),
+    "counts": (lambda _: print_counts(), "how many lines of Python each part of the course has"),
 }
+_VERBS_WITH_WORDS = "\n".join(f"  {verb:<12}{words}" for verb, (_, words) in VERBS.items())
+HELP = f"""\
+The PyTorch performance course.  make VERB  (on Windows: py make.py VERB)
+
+{_VERBS_WITH_WORDS}
+
+What follows in ARGS="..." goes to the program behind the verb: make lab ARGS="--no-browser --port 9999"
+Without make:  python3 make.py lab -- --no-browser --port 9999
+TORCH_INDEX_URL=... make lab  takes torch from another index. Delete .venv to choose anew.
+"""
 
 
 def _run(command: list) -> int:
@@ -217,10 +212,3 @@ def _run(command: list) -> int:
         process.terminate()
         process.wait()
         raise
-
-
-def _write_lab_settings() -> None:
-    folder = Path(variables(ROOT)["JUPYTER_CONFIG_DIR"]) / "labconfig"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "default_setting_overrides.json"
-    path.write_text(json.dumps(OFFLINE, indent=1), encoding="utf-8")

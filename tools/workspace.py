@@ -31,20 +31,20 @@ def refresh(originals: Path, workspace: Path) -> list[str]:
         copy, entry = workspace / name, handed_out.get(name, {})
         version, content = _version(original), _content(original)
         if not copy.exists():
-            _copy(original, copy)
+            write_whole(copy, original.read_bytes())
             fresh.append(name)
         elif _content(copy) == content:
             # Nothing of the learner's is lost either way; take new outputs and metadata, keep the learner's otherwise.
             if entry.get("version", version) != version:
-                _copy(original, copy)
+                write_whole(copy, original.read_bytes())
         elif _content(copy) == entry.get("content"):
-            _copy(original, copy)
+            write_whole(copy, original.read_bytes())
             refreshed.append(name)
         else:
             # Remembers what the learner was offered, so that it is put beside the touched file only once.
             if content not in (entry.get("content"), entry.get("offered")):
                 beside = _free_name(copy)
-                _copy(original, beside)
+                write_whole(beside, original.read_bytes())
                 sentences.append(
                     f"You changed {name}, so it stays. The course's new version is beside it: {beside.name}"
                 )
@@ -69,7 +69,7 @@ def copy_pages(book: Path, workspace: Path) -> None:
     for page in sorted(book.glob("*.md")):
         target = workspace / "book" / page.name
         if not target.exists() or target.read_bytes() != page.read_bytes():
-            _copy(page, target)
+            write_whole(target, page.read_bytes())
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -84,7 +84,7 @@ def _version(path: Path) -> str:
 
 
 def _content(path: Path) -> str:
-    """Return a hash of what a person writes: a notebook's cell types and sources, or any other file's bytes."""
+    """A hash of what a person writes: a notebook's cell types and sources, or any other file's bytes."""
     if path.suffix != ".ipynb":
         return _version(path)
     try:
@@ -102,10 +102,6 @@ def _free_name(path: Path) -> Path:
         candidate = path.with_suffix(f".new{number}{path.suffix}")
         number += 1
     return candidate
-
-
-def _copy(source: Path, target: Path) -> None:
-    write_whole(target, source.read_bytes())
 
 
 def _read_manifest(workspace: Path) -> dict[str, dict]:

@@ -24,9 +24,8 @@ from authoring.lesson_files import LessonFile, LessonFileError, load_lessons
 from authoring.pages import instructors
 from authoring.pages.claims_page import PAGE, claims_page, summary
 from authoring.pages.generated import BOOK, ROOT, BookError, write
-from authoring.pages.lesson_list import TOC, table_of_contents
 from authoring.pages.limits_page import limits_page
-from authoring.pages.readme import table_with_findings
+from authoring.pages.readme import TOC, table_of_contents, table_with_findings
 from authoring.pages.stored_outputs import stale_notebooks
 from course_utils.records import store
 from course_utils.records.lessons import LessonError, experiments, find_lessons, needs
@@ -37,8 +36,8 @@ PROBLEMS = (BookError, EvidenceError, LessonError, LessonFileError, store.Record
 
 def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> None:
     """Raise where the book would show what the records do not bear out."""
-    records = [store.load_lesson(path) for path in store.reference_root().glob("*/*.json")]
-    recorded = {name for record in records for name in record.experiments}
+    paths = store.reference_root().glob("*/*.json")
+    recorded = {name for path in paths for name in store.load_lesson(path).experiments}
     for lesson in find_lessons():
         # What needs a special machine may wait for one; the rest anybody can record.
         if gone := [name for name in experiments(lesson) if name not in recorded and name not in needs(lesson)]:

@@ -26,11 +26,11 @@ PAGE = BOOK / "claims.md"
 
 def badge(verdict: str, word: str = "") -> str:
     """A verdict, as `Claim.word` has it, with its sign; ``word`` stands for it where it would mislead."""
-    return f'<span class="claim-verdict claim-{_css(verdict)}">{WORDINGS[verdict].sign} {word or verdict}</span>'
+    return f'<span class="claim-verdict {_css(verdict)}">{WORDINGS[verdict].sign} {word or verdict}</span>'
 
 
 def _css(verdict: str) -> str:
-    return verdict.lower().replace(" ", "-")
+    return f"claim-{verdict.lower().replace(' ', '-')}"
 
 
 def _counts(judgements: Iterable[Judgement]) -> dict[str, int]:
@@ -40,13 +40,12 @@ def _counts(judgements: Iterable[Judgement]) -> dict[str, int]:
 
 def counts_bar(judgements: Iterable[Judgement]) -> str:
     """How many claims have which verdict: a bar. Its parts carry no text; the same numbers stand beside it in words."""
-    counts = {verdict: count for verdict, count in _counts(judgements).items() if count}
-    words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    counts = {f"{count} {verdict}": (verdict, count) for verdict, count in _counts(judgements).items() if count}
     parts = "".join(
-        f'<span class="claim-{_css(verdict)}" style="flex-grow: {count}" title="{count} {verdict}"></span>'
-        for verdict, count in counts.items()
+        f'<span class="{_css(verdict)}" style="flex-grow: {count}" title="{words}"></span>'
+        for words, (verdict, count) in counts.items()
     )
-    return f'<div class="claim-bar" role="img" aria-label="{words}">{parts}</div>\n'
+    return f'<div class="claim-bar" role="img" aria-label="{", ".join(counts)}">{parts}</div>\n'
 
 
 def summary(judgements: Sequence[Judgement]) -> str:

@@ -7,18 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
+from authoring.rendering import rendered
 from course_utils.records.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
-_TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(ROOT / "authoring/templates/pages"),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
 
 
 class BookError(Exception):
@@ -36,7 +29,7 @@ def write(path: Path, content: str | bytes) -> bool:
 
 def page(template: str, **values: Any) -> str:
     """A file, from its template in ``authoring/templates/pages``."""
-    return _TEMPLATES.get_template(f"{template}.j2").render(values).rstrip("\n") + "\n"
+    return rendered(f"pages/{template}", **values).rstrip("\n") + "\n"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -5,21 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from authoring.demo import demo_times
+from authoring.rendering import rendered
 from authoring.slides import write_slides
-from authoring.teaching import demo_minutes, expectations, rendered, routes, wrong_turns
+from authoring.teaching import demo_minutes, expectations, routes, wrong_turns
 from course_utils.records.lessons import find_lessons
 
 SLIDES = "slides"
 
 
 def generated() -> dict[str, str]:
-    """Returns the parts that ``book/instructors.md`` includes, by file name.
-
-    Raises:
-        EvidenceError: if a number that the guide names is recorded nowhere.
-        LessonError: if a lesson cannot be read.
-        RecordError: if a record is damaged.
-    """
+    """The parts that ``book/instructors.md`` includes, by file name."""
     lessons = find_lessons()
     captions: dict[str, str] = {}
     demos = []
@@ -33,13 +28,9 @@ def generated() -> dict[str, str]:
         "expectations": {"expectations": {lesson: expectations(lesson) for lesson in lessons}},
         "wrong_turns": {"wrong_turns": {lesson: wrong_turns(lesson) for lesson in lessons}},
     }
-    return {f"instructors_{part}.md": rendered(f"instructors_{part}.md.j2", **given) for part, given in values.items()}
+    return {f"instructors_{part}.md": rendered(f"instructors_{part}.md", **given) for part, given in values.items()}
 
 
 def add_slides(html: Path) -> None:
-    """Writes the slides beside the pages of the book, where they share its copy of reveal.js and MathJax.
-
-    Raises:
-        LessonError: if a lesson has no slides.
-    """
+    """Write the slides beside the pages of the book, where they share its copy of reveal.js and MathJax."""
     write_slides(find_lessons(), html / SLIDES, assets="../_static")

@@ -27,7 +27,13 @@ def limits_page(lessons: Sequence[LessonFile]) -> tuple[str, dict[str, ResultFig
     records = [store.load_lesson(path) for path in sorted(store.reference_root().glob("*/*.json"))]
     number = {lesson.slug: lesson.number for lesson in lessons}
     # GPUs first, and on each machine the lessons in their order.
-    records.sort(key=lambda record: (*_device_and_machine(record.environment), number[record.lesson]))
+    records.sort(
+        key=lambda record: (
+            record.environment.device_kind == "cpu",
+            record.environment.machine,
+            number[record.lesson],
+        )
+    )
     shares = limits.shares(records, limits.load_limits(lessons))
     of_machines = itertools.groupby(records, key=lambda record: record.environment.machine)
     machines = [_machine(list(own), shares, number) for _, own in of_machines]
@@ -38,7 +44,7 @@ def limits_page(lessons: Sequence[LessonFile]) -> tuple[str, dict[str, ResultFig
         lessons=[lesson for lesson in lessons if lesson.built],
         rows={slug: [row for row in shares if row.lesson == slug] for slug in {row.lesson for row in shares}},
         not_yet=_NOT_YET,
-        by_machine=_by_machine,
+        by_machine=lambda rows: [list(here) for _, here in itertools.groupby(rows, key=_machine_name)],
         caption=lambda environment: f"{environment.caption}{_threads(environment)}",
         ceilings_table=lambda ceilings: markdown_table(["Limit", "Value"], ([e.name, e.in_words()] for e in ceilings)),
         table=lambda rows: markdown_table(_SHARES_HEADER, map(_cells, _shown(rows))),
@@ -48,12 +54,8 @@ def limits_page(lessons: Sequence[LessonFile]) -> tuple[str, dict[str, ResultFig
     return text, {machine["file"]: machine["figure"] for machine in machines if machine["figure"]}
 
 
-def _device_and_machine(environment: Environment) -> tuple[bool, str]:
-    return environment.device_kind == "cpu", environment.machine
-
-
-def _by_machine(rows: Iterable[Share]) -> list[list[Share]]:
-    return [list(here) for _, here in itertools.groupby(rows, key=lambda row: row.environment.machine)]
+def _machine_name(row: Share) -> str:
+    return row.environment.machine
 
 
 def _machine(
@@ -110,7 +112,7 @@ def _held_against(rows: Sequence[Share]) -> str:
     """The ceilings behind a lesson's shares, with their values: those of one thread are not those of two."""
     values: dict[str, list[str]] = {}
     for row in rows:
-        if row.ceiling is not None and row.ceiling_value is not None and row.ceiling_threads is not None:
+        if row.ceiling_value is not None:
             # Of a GPU the host's threads are no limit.
             on_cpu = row.environment.device_kind == "cpu"
             threads = f", measured with {_count(row.ceiling_threads)}" if on_cpu else ""
@@ -149,24 +151,19 @@ def shares_figure(rows: Sequence[Share], numbers: Mapping[str, int]) -> ResultFi
         ax.axvline(edge, color="#555555", lw=1, ls="--", zorder=1)
     descriptions = []
     for y, cases in enumerate(points):
-        best = max(cases, key=_share)
-        ax.barh(y, min(_share(best), _FARTHEST), height=0.62, color="#56B4E9", alpha=0.45, lw=0, zorder=0)
+        best = max(cases, key=lambda case: case.share)
+        ax.barh(y, min(best.share, _FARTHEST), height=0.62, color="#56B4E9", alpha=0.45, lw=0, zorder=0)
         for case in cases:
-            sign = ">" if _share(case) > _FARTHEST else "o"
-            ax.plot([min(_share(case), _FARTHEST)], [y], sign, ms=6, mew=0, color="#0072B2", clip_on=False)
-        label_right(ax, y, wrapped(f"{format_percent(_share(best))} · {best.case}", 30, most=1))
-        descriptions.append(f"{labels[y]}: {best.case}, {format_percent(_share(best))} of {best.ceiling}")
+            sign = ">" if case.share > _FARTHEST else "o"
+            ax.plot([min(case.share, _FARTHEST)], [y], sign, ms=6, mew=0, color="#0072B2", clip_on=False)
+        label_right(ax, y, wrapped(f"{format_percent(best.share)} · {best.case}", 30, most=1))
+        descriptions.append(f"{labels[y]}: {best.case}, {format_percent(best.share)} of {best.ceiling}")
     name_rows(ax, labels)
     ax.set_xlim(0, _FARTHEST)
     ax.set_xticks([0, limits.LOW, 1.0], ["0", format_percent(limits.LOW), "100%"])
     ax.set_xlabel("share of the ceiling")
     fig.alt = f"{title}. The highest share of each experiment: {'; '.join(descriptions)}. {environment.caption}."
     return fig
-
-
-def _share(row: Share) -> float:
-    assert row.share is not None  # only such rows are drawn
-    return row.share
 
 
 def _label(row: Share, numbers: Mapping[str, int]) -> str:

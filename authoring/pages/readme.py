@@ -1,17 +1,28 @@
-"""The generated parts of README.md: the picture, and the table from questions to lessons and to what they found."""
+"""What tells of all lessons: their table with what each found, in README and the book, and the table of contents."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from authoring.claims import SPEAKS_OF, Judgement, MachineJudgement
 from authoring.lesson_files import LessonFile
-from authoring.pages.generated import BOOK, ROOT, BookError, fill
-from authoring.pages.lesson_list import lessons_table
+from authoring.pages.generated import BOOK, ROOT, BookError, fill, page
 from authoring.verdicts import WORDINGS
 
 README = ROOT / "README.md"
 PICTURE = BOOK / "images" / "headline.png"
+TOC = BOOK / "_toc.yml"
+
+
+class LessonFinding(NamedTuple):
+    """What a lesson found: its claims by verdict, numbers with their machine, or else what it waits for."""
+
+    verdicts: dict[str, list[str]]
+    numbers: str
+    caption: str
+    needs: list[str]
 
 
 def picture() -> bytes:
@@ -28,45 +39,40 @@ def table_with_findings(
 
     The notebooks and the ledger's page are given by their paths from the page that the table stands on.
     """
-    captions: list[str] = []
     findings = {}
     for lesson in lessons:
         own = [judgement for judgement in judgements if judgement.claim.lesson == lesson.slug]
         if lesson.built and own:
-            findings[lesson.slug] = _finding(lesson, own, captions, claims_page)
-    table = f'<div class="lessons">\n\n{lessons_table(lessons, findings, notebooks)}\n</div>\n'
-    if findings:
-        signs = (f"{words.sign}&nbsp;{verdict} ({words.in_few_words})" for verdict, words in WORDINGS.items())
-        table += f"\nVerdicts on the [course's claims]({claims_page}): {', '.join(signs)}.\n"
-    notes = [f"{_raised(number)} {caption}" for number, caption in enumerate(captions, start=1)]
-    return table + (f"\nMeasured on {'; '.join(notes)}.\n" if notes else "")
+            findings[lesson.slug] = _finding(lesson, own)
+    captions = dict.fromkeys(finding.caption for finding in findings.values() if finding.numbers)
+    return page(
+        "lessons.md",
+        parts=_by_part(lessons),
+        findings=findings,
+        captions=list(captions),
+        wordings=WORDINGS,
+        notebooks=notebooks,
+        claims_page=claims_page,
+    )
 
 
-def _finding(lesson: LessonFile, judgements: Sequence[Judgement], captions: list[str], claims_page: str) -> str:
-    """The verdicts of one lesson's claims, and a number. The machine's caption is added to those there are."""
-    verdicts = []
-    for verdict, words in WORDINGS.items():
-        ids = [judgement.claim.id for judgement in judgements if judgement.claim.word == verdict]
-        if ids:
-            links = ", ".join(f"[{each}]({claims_page}#{each.lower()})" for each in ids)
-            verdicts.append(f"{words.sign}&nbsp;{verdict}: {links}")
-    text = "; ".join(verdicts)
+def _by_part(lessons: Iterable[LessonFile]) -> list[tuple[str, list[LessonFile]]]:
+    return [(part, list(members)) for part, members in itertools.groupby(lessons, key=lambda lesson: lesson.part)]
+
+
+def _finding(lesson: LessonFile, judgements: Sequence[Judgement]) -> LessonFinding:
+    ids = {word: [each.claim.id for each in judgements if each.claim.word == word] for word in WORDINGS}
     machine, numbers = _chosen_numbers(lesson, judgements) if lesson.finding else _first_numbers(judgements)
-    if machine is not None:
-        if machine.caption not in captions:
-            captions.append(machine.caption)
-        shown = "; ".join(f"{label}: **{value}**" for label, value in numbers).replace("|", "\\|")
-        text += f".<br>{shown[0].upper()}{shown[1:]}{_raised(captions.index(machine.caption) + 1)}"
-    elif all(judgement.claim.verdict == "open" for judgement in judgements):
-        needed = dict.fromkeys(SPEAKS_OF[judgement.claim.speaks_of] for judgement in judgements)
-        text += f" (needs {', '.join(needed)})"
-    return text
+    shown = "; ".join(f"{label}: **{value}**" for label, value in numbers).replace("|", "\\|")
+    is_open = all(judgement.claim.verdict == "open" for judgement in judgements)
+    needs = dict.fromkeys(SPEAKS_OF[judgement.claim.speaks_of] for judgement in judgements) if is_open else {}
+    verdicts = {word: own for word, own in ids.items() if own}
+    return LessonFinding(verdicts, shown, machine.caption if machine else "", list(needs))
 
 
-_Numbers = tuple[MachineJudgement | None, list[tuple[str, str]]]
-
-
-def _chosen_numbers(lesson: LessonFile, judgements: Sequence[Judgement]) -> _Numbers:
+def _chosen_numbers(
+    lesson: LessonFile, judgements: Sequence[Judgement]
+) -> tuple[MachineJudgement | None, Sequence[tuple[str, str]]]:
     """The numbers that lesson.yml names under ``finding``, and the machine that they come from."""
     wanted, *labels = lesson.finding
     judgement = next((each for each in judgements if each.claim.id == wanted), None)
@@ -80,23 +86,24 @@ def _chosen_numbers(lesson: LessonFile, judgements: Sequence[Judgement]) -> _Num
     for machine in (*judgement.machines, *asides):
         if numbers := [number for number in machine.numbers if number[0] in labels]:
             return machine, numbers
-    return None, []
+    return None, ()
 
 
-def _first_numbers(judgements: Sequence[Judgement]) -> _Numbers:
+def _first_numbers(judgements: Sequence[Judgement]) -> tuple[MachineJudgement | None, Sequence[tuple[str, str]]]:
     """The first number with an interval, or the first, of the first claim that is decided."""
     decided = [judgement for judgement in judgements if judgement.claim.verdict != "open"]
     for machine in (machine for judgement in decided for machine in judgement.machines):
         if machine.numbers:
             return machine, sorted(machine.numbers, key=lambda number: "interval" not in number[1])[:1]
-    return None, []
-
-
-def _raised(number: int) -> str:
-    return f"<sup>{number}</sup>"
+    return None, ()
 
 
 def readme(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> str:
     """README.md with its generated parts as they have to be."""
     table = table_with_findings(lessons, judgements, "notebooks", "book/claims.md")
     return fill(README.read_text(encoding="utf-8"), "lessons", table)
+
+
+def table_of_contents(lessons: Sequence[LessonFile]) -> str:
+    """What ``_toc.yml`` has to contain: our own pages, and the lessons that are built."""
+    return page("_toc.yml", parts=_by_part(lesson for lesson in lessons if lesson.built))

@@ -20,8 +20,7 @@ from authoring.lesson_files import LessonFile, load_lessons
 from authoring.pages.build import PROBLEMS
 from authoring.pages.claims_page import PAGE, claims_page
 from authoring.pages.generated import ROOT, write
-from authoring.pages.lesson_list import TOC, table_of_contents
-from authoring.pages.readme import PICTURE, README, picture, readme
+from authoring.pages.readme import PICTURE, README, TOC, picture, readme, table_of_contents
 from authoring.pages.stored_outputs import STAMPS, stale_notebooks, stamp
 
 CELL_TIMEOUT_S = 300

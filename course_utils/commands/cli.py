@@ -10,7 +10,7 @@ import signal
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -44,48 +44,43 @@ def _parser() -> tuple[_Parser, list[str]]:
     parser = _Parser(prog="course", description="Check this machine, record its results, report and compare them.")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
 
-    words = "what this machine is, which lessons run live here, what is missing and how to get it"
-    check = verbs.add_parser("check", help=words, description=f"Say {words}.")
-    check.set_defaults(run=_check)
+    def verb(run: Callable[[argparse.Namespace], int], summary: str, more: str = "") -> Callable[..., argparse.Action]:
+        added = verbs.add_parser(
+            run.__name__[1:], help=summary, description=f"{summary[0].upper()}{summary[1:]}. {more}"
+        )
+        added.set_defaults(run=run)
+        return added.add_argument
 
-    record = verbs.add_parser(
-        "record",
-        help="run lessons and keep what they measure",
-        description="Run lessons, each in a kernel of its own, and keep what they measure in results/<machine>/. "
-        "Without names: all lessons that are not recorded yet as they are now.",
-    )
-    record.add_argument("lessons", nargs="*", metavar="LESSON", help="number, name or file of a lesson; default: all")
-    record.add_argument(
-        "--reference", action="store_true", help="write the course's reference records (course_utils/records/)"
-    )
-    record.add_argument("--force", action="store_true", help="measure again what is already recorded")
-    record.add_argument("--size", choices=_SIZES, help="problem sizes; default: full with a CUDA GPU, smoke without")
-    record.add_argument(
-        "--timeout", type=_seconds, default=_TIMEOUT_S, metavar="SECONDS", help="the longest one cell may take (600)"
-    )
-    record.add_argument("--traceback", action="store_true", help="show the traceback of a cell that fails")
-    record.set_defaults(run=_record)
+    verb(_check, "say what this machine is, which lessons run live here, what is missing and how to get it")
 
-    report = verbs.add_parser(
-        "report",
-        help="one HTML page: this machine's results beside the recorded machines'",
-        description="Write one HTML page that puts this machine's results beside the recorded machines', lesson by "
-        "lesson. It needs no network.",
+    add = verb(
+        _record,
+        "run lessons and keep what they measure",
+        "Each runs in a kernel of its own, and the records go to results/<machine>/. Without names: all lessons that "
+        "are not recorded yet as they are now.",
     )
-    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
-    report.set_defaults(run=_report)
+    add("lessons", nargs="*", metavar="LESSON", help="number, name or file of a lesson; default: all")
+    add("--reference", action="store_true", help="write the course's reference records (course_utils/records/)")
+    add("--force", action="store_true", help="measure again what is already recorded")
+    add("--size", choices=_SIZES, help="problem sizes; default: full with a CUDA GPU, smoke without")
+    longest = "the longest one cell may take (600)"
+    add("--timeout", type=_seconds, default=_TIMEOUT_S, metavar="SECONDS", help=longest)
+    add("--traceback", action="store_true", help="show the traceback of a cell that fails")
 
-    compare = verbs.add_parser(
-        "compare",
-        help="which verdicts changed between two machines or two dates, beyond noise",
-        description="Say which verdicts and values changed between two sets of records, beyond noise. A and B are each "
-        "a machine (own:MACHINE or reference:MACHINE where you and the course have one of that name), REV:MACHINE for "
-        "the reference records in a commit of git (HEAD~5:amd-epyc-2-cores), a folder of records, or a record's file.",
+    page = "one HTML page: this machine's results beside the recorded machines'"
+    add = verb(_report, page, "It goes lesson by lesson, and needs no network.")
+    add("--output", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
+
+    add = verb(
+        _compare,
+        "which verdicts changed between two machines or two dates, beyond noise",
+        "A and B are each a machine (own:MACHINE or reference:MACHINE where you and the course have one of that name), "
+        "REV:MACHINE for the reference records in a commit of git (HEAD~5:amd-epyc-2-cores), a folder of records, or a "
+        "record's file.",
     )
-    compare.add_argument("a", metavar="A", help="what it was before, or one machine")
-    compare.add_argument("b", metavar="B", help="what it is now, or another machine")
-    compare.add_argument("--all", action="store_true", help="show what is the same as well")
-    compare.set_defaults(run=_compare)
+    add("a", metavar="A", help="what it was before, or one machine")
+    add("b", metavar="B", help="what it is now, or another machine")
+    add("--all", action="store_true", help="show what is the same as well")
     return parser, list(verbs.choices)
 
 
@@ -164,10 +159,10 @@ def _show_check(check: MachineCheck) -> None:
             print(_wrapped(f"  {lesson:<{width}}  ", words, width + 4))
         print()
     print("What the lessons use")
-    width = max(len(finding.name) for finding in check.findings)
-    for finding in check.findings:
-        about = ". ".join(filter(None, (finding.details, finding.advice)))
-        print(_wrapped(f"  {finding.state:<7}  {finding.name:<{width}}  ", about, width + 13))
+    width = max(len(facility.name) for facility in check.facilities)
+    for facility in check.facilities:
+        about = ". ".join(filter(None, (facility.details, facility.advice)))
+        print(_wrapped(f"  {facility.state:<7}  {facility.name:<{width}}  ", about, width + 13))
     print(f"\n{check.conclusion}")
 
 
@@ -188,21 +183,15 @@ def _record(options: argparse.Namespace) -> int:
     chosen = list(dict.fromkeys(chosen))
     root = store.reference_root() if options.reference else store.results_root()
     outcomes: list[Outcome] = []
+    named = bool(options.force or options.lessons)
     # A kill ends this program as Ctrl-C does: with the kernel gone and finished lessons kept.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     try:
         here = recording.environment_here(options.size)
         print(f"Recording {_count(len(chosen), 'lesson')} on {here.machine}, {here.size} size.", file=sys.stderr)
         with _bar(len(chosen)) as bar:
-            for outcome in recording.record_lessons(
-                chosen,
-                root,
-                here,
-                repeat=bool(options.force or options.lessons),
-                reference=options.reference,
-                timeout_s=options.timeout,
-                on_cell=bar.set_postfix_str,
-            ):
+            more = {"reference": options.reference, "timeout_s": options.timeout, "on_cell": bar.set_postfix_str}
+            for outcome in recording.record_lessons(chosen, root, here, repeat=named, **more):
                 outcomes.append(outcome)
                 bar.update()
                 reason = f" ({outcome.message})" if outcome.state == "skipped" else f" after {outcome.seconds:.0f} s"
@@ -213,7 +202,6 @@ def _record(options: argparse.Namespace) -> int:
         return _complain(str(error), FAILED)
     except KeyboardInterrupt:
         kept = [outcome.lesson for outcome in outcomes if outcome.record]
-        named = bool(options.lessons or options.force)
         left = [lesson.slug for lesson in chosen if lesson.slug not in kept] if named else []
         print(f"\nStopped. Kept: {', '.join(kept) or 'nothing'}; earlier records of the others are as they were.")
         print(f"Go on with: {_go_on_command(options, left)}")
@@ -298,14 +286,13 @@ def _report(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from course_utils.commands import record_changes
-    from course_utils.commands.changes_text import changes_text
 
     try:
         a, b = record_changes.read_records(options.a), record_changes.read_records(options.b)
         changes = record_changes.compare_records(a, b)
     except record_changes.RecordChangesError as error:
         return _complain(str(error), WRONG_USE)
-    print(changes_text(changes, everything=options.all, width=_width()))
+    print(record_changes.changes_text(changes, everything=options.all, width=_width()))
     return 0
 
 

@@ -58,20 +58,20 @@ class MachineCheck:
     """Everything that ``course check`` shows; without an environment torch does not start."""
 
     environment: Environment | None
-    findings: tuple[Facility, ...]
+    facilities: tuple[Facility, ...]
     lessons: Mapping[str, str]
 
     @property
     def broken(self) -> list[str]:
         """What keeps lessons from running."""
-        return [finding.name for finding in self.findings if finding.state == "broken"]
+        return [facility.name for facility in self.facilities if facility.state == "broken"]
 
     @property
     def conclusion(self) -> str:
         """All of it in one sentence."""
         if self.broken:
             return f"Lessons do not run here yet: mend {', '.join(self.broken)} first."
-        if any(finding.state == "missing" for finding in self.findings):
+        if any(facility.state == "missing" for facility in self.facilities):
             return "Lessons run here. What is missing only limits what is measured live."
         return "Lessons run here, and nothing is missing."
 
@@ -98,8 +98,8 @@ def look() -> MachineCheck:
     probe, torch = _ask_torch()
     here = Environment.from_record(probe["environment"]) if probe else None
     packages = [_package(name, purpose) for name, purpose in _PACKAGES.items()]
-    findings = [_python(), torch, *packages, _notebooks(), *_gpus(probe), _compiler(), _headers(), _disk()]
-    return MachineCheck(here, tuple(findings), dict(_lessons(here)))
+    facilities = (_python(), torch, *packages, _notebooks(), *_gpus(probe), _compiler(), _headers(), _disk())
+    return MachineCheck(here, facilities, dict(_lessons(here)))
 
 
 def _ask_torch() -> tuple[dict[str, Any] | None, Facility]:
@@ -114,10 +114,9 @@ def _ask_torch() -> tuple[dict[str, Any] | None, Facility]:
 
 
 def _python() -> Facility:
-    if (3, 11) <= sys.version_info[:2] <= (3, 13):
-        return Facility("Python", "ok", platform.python_version())
-    advice = "The course runs on Python 3.11 to 3.13. Install one of them."
-    return Facility("Python", "broken", platform.python_version(), advice)
+    is_supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    advice = "" if is_supported else "The course runs on Python 3.11 to 3.13. Install one of them."
+    return Facility("Python", "ok" if is_supported else "broken", platform.python_version(), advice)
 
 
 def _package(name: str, purpose: str) -> Facility:
@@ -128,13 +127,13 @@ def _package(name: str, purpose: str) -> Facility:
 
 
 def _notebooks() -> Facility:
+    advice = "Work in a clone of the repository: it has a folder notebooks/."
     try:
-        count = len(lessons.find_lessons())
+        if lesson_names := lessons.find_lessons():
+            return Facility("lessons", "ok", str(len(lesson_names)))
     except lessons.LessonError as error:
-        return Facility("lessons", "broken", "none", str(error))
-    if not count:
-        return Facility("lessons", "broken", "none", "Work in a clone of the repository: it has a folder notebooks/.")
-    return Facility("lessons", "ok", str(count))
+        advice = str(error)
+    return Facility("lessons", "broken", "none", advice)
 
 
 def _gpus(probe: Mapping[str, Any] | None) -> tuple[Facility, Facility]:
@@ -185,8 +184,8 @@ def _headers() -> Facility:
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if header.exists():
         return Facility("Python headers", "ok", str(header.parent))
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    advice = f"torch.compile needs them. Install them: `sudo apt install python{version}-dev`."
+    package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+    advice = f"torch.compile needs them. Install them: `sudo apt install {package}`."
     return Facility("Python headers", "missing", "", advice)
 
 
@@ -194,15 +193,12 @@ def _disk() -> Facility:
     folder = store.results_root()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    details = f"{free / 2**30:.1f} GiB free"
     if not os.access(folder, os.W_OK):
         return Facility("disk", "missing", f"{folder} cannot be written", "Set COURSE_RESULTS to a folder of your own.")
-    if free < MIN_FREE_BYTES:
-        return Facility(
-            "disk", "missing", details, "Free some space: records need little, the CUDA build of torch 6 GiB."
-        )
-    return Facility("disk", "ok", details)
+    free = shutil.disk_usage(folder).free
+    is_enough = free >= MIN_FREE_BYTES
+    advice = "" if is_enough else "Free some space: records need little, the CUDA build of torch 6 GiB."
+    return Facility("disk", "ok" if is_enough else "missing", f"{free / 2**30:.1f} GiB free", advice)
 
 
 def _lessons(here: Environment | None) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ import math
 import subprocess
 import tarfile
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -93,9 +94,16 @@ class Changes:
     notices: tuple[str, ...]
 
     @property
-    def counts(self) -> Counter[Kind]:
-        """Rows by what became of them."""
-        return Counter(change.kind for change in self.changes)
+    def counts(self) -> dict[str, int]:
+        """Rows by what became of them, what matters most first."""
+        counts = Counter(change.kind for change in self.changes)
+        return {str(kind): counts[kind] for kind in Kind if counts[kind]}
+
+    @property
+    def only(self) -> dict[str, list[str]]:
+        """The lessons that only ``A`` or only ``B`` has."""
+        a, b = set(self.a.records), set(self.b.records)
+        return {"A": sorted(a - b), "B": sorted(b - a)}
 
     @property
     def intervals_compared(self) -> int:
@@ -124,10 +132,6 @@ def read_records(name: str) -> RecordSet:
 
     Raises:
         RecordChangesError: if there are none.
-
-    Example:
-        >>> "measuring" in read_records("amd-epyc-2-cores").records
-        True
     """
     path = Path(name)
     if path.exists():
@@ -201,11 +205,6 @@ def compare_records(a: RecordSet, b: RecordSet) -> Changes:
 
     Raises:
         RecordChangesError: if both sides are the very same records.
-
-    Example:
-        >>> a, b = read_records("amd-epyc-2-cores"), read_records("intel-xeon-processor-2-cores")
-        >>> compare_records(a, b).intervals_compared > 0
-        True
     """
     if a.records == b.records:
         raise RecordChangesError(f"{a.name} and {b.name} are the very same records: there is nothing to compare")
@@ -230,7 +229,6 @@ def _sizes(record: LessonRecord) -> str:
 
 
 def _lesson_changes(here: LessonRecord, there: LessonRecord) -> Iterator[Change]:
-    same_sizes = _sizes(here) == _sizes(there)
     for name in dict.fromkeys([*here.experiments, *there.experiments]):
         before, after = here.experiments.get(name), there.experiments.get(name)
         if before is None or after is None:
@@ -247,7 +245,7 @@ def _lesson_changes(here: LessonRecord, there: LessonRecord) -> Iterator[Change]
             a, b = readings_a.get(label), readings_b.get(label)
             kind, note = Kind.NOT_COMPARABLE, reason
             if not reason and a and b:
-                kind, note = _compared(a, b, same_sizes)
+                kind, note = _compared(a, b, same_sizes=_sizes(here) == _sizes(there))
             elif not reason:
                 kind = Kind.ONE_SIDE
             yield Change(name, label, kind, a, b, note)
@@ -259,21 +257,17 @@ def _compared(a: Reading, b: Reading, same_sizes: bool) -> tuple[Kind, str]:
         return Kind.NOT_COMPARABLE, "other problem sizes"
     if a.interval and b.interval and a.number and b.number:
         return _timed_change(a, b)
-    note = _difference(a, b)
+    note = _curve_difference(a.points, b.points) if a.points and b.points else _difference(a, b)
     return Kind.DIFFERS if note else Kind.SAME, note
-
-
-def _apart(a: Reading, b: Reading) -> bool:
-    """Whether two 99% intervals are apart by more than the A/A control of either side."""
-    if not (_has_interval(a) and _has_interval(b)):
-        return False
-    low, high = sorted((a.interval, b.interval), key=lambda interval: interval.low)
-    return not low.meets(high.low, high.high) and high.low / low.high > max(a.floor, b.floor)
 
 
 def _timed_change(a: Reading, b: Reading) -> tuple[Kind, str]:
     """What became of a ratio or of a time, and by how much it moved."""
-    apart = _apart(a, b)
+    apart = False
+    if _has_interval(a) and _has_interval(b):
+        # By more than the A/A control of either side.
+        low, high = sorted((a.interval, b.interval), key=lambda interval: interval.low)
+        apart = not low.meets(high.low, high.high) and high.low / low.high > max(a.floor, b.floor)
     moved = f"{format_ratio(b.number / a.number)} times A's" if apart else ""
     if a.verdict != b.verdict and Verdict.UNCLEAR in (a.verdict, b.verdict):
         return Kind.UNCLEAR, moved
@@ -286,8 +280,6 @@ def _timed_change(a: Reading, b: Reading) -> tuple[Kind, str]:
 
 def _difference(a: Reading, b: Reading) -> str:
     """By how much two values without an interval differ, in words; empty if they are alike."""
-    if a.points is not None and b.points is not None:
-        return _curve_difference(a.points, b.points)
     if a.number is None or b.number is None:
         return "" if a.value == b.value else "other words"
     allowed = _ERROR_TOLERANCE if a.unit == "relative" else TOLERANCE
@@ -305,7 +297,27 @@ def _curve_difference(a: Mapping[float, float | None], b: Mapping[float, float |
     if [x for x in a if a[x] is not None] != [x for x in b if b[x] is not None]:
         return "read off elsewhere, or finite elsewhere"
     differences = {x: _relative(a[x], b[x]) for x in a if a[x] is not None}
-    worst = max(differences, key=differences.get, default=None)
-    if worst is None or differences[worst] <= TOLERANCE:
-        return ""
-    return f"by {format_percent(differences[worst])} at {worst:g}"
+    worst = max(differences, key=differences.get, default=0.0)
+    too_much = differences.get(worst, 0.0) > TOLERANCE
+    return f"by {format_percent(differences[worst])} at {worst:g}" if too_much else ""
+
+
+def changes_text(changes: Changes, *, everything: bool = False, width: int = 110) -> str:
+    """What changed, what matters most first, and how much of it may be chance; all of it with ``everything``."""
+    import jinja2
+
+    text = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template("changes.txt.j2")
+    lines = text.render(
+        changes=changes, counts=changes.counts, everything=everything, width=width, tolerance=format_percent(TOLERANCE)
+    ).splitlines()
+    return "\n".join(_wrapped(line, width) for line in lines)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """A line, broken under its own indent where it is too long."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False)

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +65,9 @@ def environment_here(size: str | None = None) -> Environment:
     """This machine, read in a process of its own so that torch stays out of this one."""
     code = "import json, course_utils; print(json.dumps(course_utils.environment().to_record()))"
     command = [sys.executable, "-c", code]
+    options = {"capture_output": True, "text": True, "timeout": ASKING_S}
     try:
-        child = subprocess.run(
-            command, capture_output=True, text=True, env=child_variables(size), check=False, timeout=ASKING_S
-        )
+        child = subprocess.run(command, env=child_variables(size), check=False, **options)
     except subprocess.TimeoutExpired:
         raise RecordingError(
             f"torch did not describe this machine within {ASKING_S:g} s. With a GPU, see whether nvidia-smi answers"
@@ -95,14 +94,8 @@ def child_variables(size: str | None = None) -> dict[str, str]:
 
 
 def interrupted_experiments(record: LessonRecord) -> list[str]:
-    """Names of a record's experiments that were stopped before all their rounds were done."""
-    return [name for name, experiment in record.experiments.items() if _interrupted(experiment.data)]
-
-
-def _interrupted(data: Any) -> bool:
-    if isinstance(data, Mapping):
-        return bool(data.get("interrupted")) or any(_interrupted(value) for value in data.values())
-    return isinstance(data, list) and any(_interrupted(item) for item in data)
+    """Names of a record's experiments of which some part was stopped before all its rounds were done."""
+    return [name for name, each in record.experiments.items() if '"interrupted": true' in json.dumps(each.data)]
 
 
 def is_current(lesson: Lesson, root: Path, here: Environment) -> LessonRecord | None:
@@ -116,9 +109,9 @@ def is_current(lesson: Lesson, root: Path, here: Environment) -> LessonRecord | 
     if not same_machine or interrupted_experiments(record):
         return None
     for name in _required(lesson, here):
-        measured, now = record.experiments.get(name), lessons.fingerprint(lesson.path, name)
-        hashes = (now.code_hash, now.parameters_hash)
-        if measured is None or (measured.code_hash, measured.parameters_hash) != hashes:
+        now = lessons.fingerprint(lesson.path, name)
+        then = record.experiments.get(name)
+        if then is None or (then.code_hash, then.parameters_hash) != (now.code_hash, now.parameters_hash):
             return None
     return record
 
@@ -160,10 +153,8 @@ def record_lesson(
 
 def _gather(lesson: Lesson, kept: Path, here: Environment, seconds: float) -> LessonRecord:
     """Turn the results that a kernel left in a folder into a record."""
-    staged = {}
-    for file in sorted(kept.glob("*.json")):
-        result = json.loads(file.read_text(encoding="utf-8"))
-        staged[result["name"]] = result
+    results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(kept.glob("*.json"))]
+    staged = {result["name"]: result for result in results}
     declared = lessons.experiments(lesson)
     if unknown := sorted(set(staged) - set(declared)):
         raise RecordingError(
@@ -175,12 +166,9 @@ def _gather(lesson: Lesson, kept: Path, here: Environment, seconds: float) -> Le
             f"no result of {', '.join(missing)}: {lesson.path.name} names it, and no cell measured it on this machine"
         )
     experiments = {}
-    for name in declared:
-        if name in staged:
-            hashes = lessons.fingerprint(lesson.path, name)
-            experiments[name] = Experiment(
-                name, staged[name]["kind"], hashes.code_hash, hashes.parameters_hash, staged[name]["data"]
-            )
+    for name in (name for name in declared if name in staged):
+        hashes = vars(lessons.fingerprint(lesson.path, name))
+        experiments[name] = Experiment(name, kind=staged[name]["kind"], data=staged[name]["data"], **hashes)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     record = LessonRecord(lesson.slug, here, experiments, now, seconds)
     for name in experiments:
@@ -274,12 +262,11 @@ def _family(manager: AsyncKernelManager) -> list[Any]:
     """The kernel and all that it started, in sessions of their own or not."""
     import psutil
 
-    process = getattr(manager.provisioner, "process", None)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        if process is not None:
-            kernel = psutil.Process(process.pid)
-            # Children become orphans when the kernel goes, and can then no longer be found.
-            return [*kernel.children(recursive=True), kernel]
+    # Before the kernel is started there is no process.
+    with contextlib.suppress(psutil.NoSuchProcess, AttributeError):
+        kernel = psutil.Process(manager.provisioner.process.pid)
+        # Children become orphans when the kernel goes, and can then no longer be found.
+        return [*kernel.children(recursive=True), kernel]
     return []
 
 
@@ -311,8 +298,8 @@ def _explained(
     if isinstance(error, CellTimeoutError):
         return RecordingError(f"{where} took longer than {timeout_s:g} s: allow more with --timeout, or mend the cell")
     if isinstance(error, DeadKernelError):
-        process = getattr(manager.provisioner, "process", None)
-        status = process.poll() if process is not None else None
+        process = manager.provisioner.process
+        status = process.poll() if process else None
         killed = "killed, often for too little memory" if status == -signal.SIGKILL else f"exit status {status}"
         return RecordingError(f"{where}: the kernel died ({killed})")
     return RecordingError(f"{where}: {type(error).__name__}: {error}")
@@ -340,18 +327,11 @@ def verdicts_of(record: LessonRecord) -> dict[str, int]:
 
 
 def record_lessons(
-    chosen: list[Lesson],
-    root: Path,
-    here: Environment,
-    *,
-    repeat: bool,
-    reference: bool = False,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    on_cell: Callable[[str], None] = lambda place: None,
+    chosen: list[Lesson], root: Path, here: Environment, *, repeat: bool, **options: Any
 ) -> Iterator[Outcome]:
-    """Record lessons one after the other; one that fails does not stop the others.
+    """Record lessons one after the other, with options of `record_lesson`; one that fails does not stop the others.
 
-    Lessons whose record is current are measured only to ``repeat`` them. The rest is as for :func:`record_lesson`.
+    Lessons whose record is current are measured only to ``repeat`` them.
     """
     # To fail before minutes of measuring, not after.
     probe = root / here.machine / ".writable.json"
@@ -364,7 +344,7 @@ def record_lessons(
                 words = f"already recorded on {record.recorded_at[:10]}; --force measures again"
                 yield Outcome(lesson.slug, "skipped", record.seconds, record, words)
                 continue
-            record = record_lesson(lesson, root, here, timeout_s=timeout_s, reference=reference, on_cell=on_cell)
+            record = record_lesson(lesson, root, here, **options)
         except (RecordingError, RecordError, LessonError) as error:
             if isinstance(error, RecordError) and isinstance(error.__cause__, OSError):
                 raise

@@ -11,13 +11,11 @@ import datetime
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from course_utils.records import lessons, store
 from course_utils.records.files import write_whole
-from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson
 from course_utils.records.result import Finding, NothingToDrawError
 from course_utils.records.store import LessonRecord, RecordError
@@ -30,35 +28,22 @@ class ReportError(RuntimeError):
     """The report could not be written. The message says what to do."""
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A part of the page that others contribute: a title in plain text, and the HTML that stands under it."""
 
     title: str
     html: str
 
 
-@dataclass(frozen=True)
-class MachineColumn:
+class MachineColumn(NamedTuple):
     """One machine's record of a lesson: ``yours``, ``recorded`` or of ``this machine``."""
 
     record: LessonRecord
     own: bool
     whose: str
 
-    @property
-    def environment(self) -> Environment:
-        """Where it was measured."""
-        return self.record.environment
 
-    @property
-    def date(self) -> str:
-        """The day of the recording."""
-        return self.record.recorded_at[:10]
-
-
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """One experiment on one machine: its rows by label, what keeps it from being compared, and how it shows itself."""
 
     column: MachineColumn
@@ -124,7 +109,7 @@ def _machines(columns: Sequence[MachineColumn]) -> list[tuple[MachineColumn, int
     """Each machine once, with the number of its lessons; its newest record speaks for it."""
     groups: dict[tuple[bool, str], list[MachineColumn]] = {}
     for column in columns:
-        groups.setdefault((column.own, column.environment.machine), []).append(column)
+        groups.setdefault((column.own, column.record.environment.machine), []).append(column)
     return [(max(group, key=lambda column: column.record.recorded_at), len(group)) for group in groups.values()]
 
 
@@ -161,23 +146,21 @@ def _experiments(lesson: Lesson | None, columns: Sequence[MachineColumn], proble
     for name in sorted(recorded, key=lambda name: in_order.index(name) if name in in_order else len(in_order)):
         machines: list[Shown] = []
         for column in columns:
-            if name in column.record.experiments:
-                try:
+            try:
+                if name in column.record.experiments:
                     # The first machine's figure is shown; more would make the page heavy without saying more.
                     machines.append(_shown(column, name, with_figure=not machines))
-                except RecordError as error:
-                    problems.append(str(error))
-        if machines:
-            sections.append(
-                {
-                    "name": name,
-                    "title": name.partition("/")[2].replace("_", " ").capitalize(),
-                    "anchor": name.replace("/", "-"),
-                    "machines": machines,
-                    "rows": list(dict.fromkeys(row for shown in machines for row in shown.cells)),
-                    "marks": _marks(machines),
-                }
-            )
+            except RecordError as error:
+                problems.append(str(error))
+        section = {
+            "name": name,
+            "title": name.partition("/")[2].replace("_", " ").capitalize(),
+            "anchor": name.replace("/", "-"),
+            "machines": machines,
+            "rows": list(dict.fromkeys(row for shown in machines for row in shown.cells)),
+            "marks": _marks(machines),
+        }
+        sections += [section] if machines else []
     return sections
 
 
@@ -188,9 +171,10 @@ def _shown(column: MachineColumn, name: str, with_figure: bool) -> Shown:
         table = result._repr_html_()
         figure = _picture(result) if with_figure else ""
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        machine, lesson = column.record.environment.machine, column.record.lesson
         raise RecordError(
-            f"experiment {name!r} of {column.environment.machine} cannot be shown ({error}): its data is damaged. "
-            f"Restore the file from git or run `course record {column.record.lesson}`."
+            f"experiment {name!r} of {machine} cannot be shown ({error}): its data is damaged. "
+            f"Restore the file from git or run `course record {lesson}`."
         ) from error
     return Shown(column, cells, _notices(column.record, name, result), table, figure)
 

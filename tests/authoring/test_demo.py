@@ -15,7 +15,6 @@ from authoring import __main__ as command
 from authoring import demo, demo_lab
 from authoring.claims import load_claims
 from authoring.demo import SET_UP_ID, demo_notebook, demo_times, start_up, write_demo
-from authoring.execution import KERNEL_ARGUMENTS, KERNELSPEC
 from authoring.teaching import demo_minutes
 from course_utils.records.lessons import Lesson, LessonError, find_lesson, find_lessons, notebooks_root
 from course_utils.records.notebook_files import parsed_cells, read_notebook
@@ -76,39 +75,6 @@ def test_each_measurement_finds_its_names_when_the_kernel_has_started(lesson: Le
     assert set().union(*missing) == SHOWN_LIVE.get(lesson.slug, set())
 
 
-def run_alone(client: Any, source: str) -> str:
-    """What a cell has written and shown, or its error."""
-    messages: list[str] = []
-    reply = client.execute_interactive(source, timeout=120, output_hook=lambda each: messages.append(str(each)))
-    assert reply["content"]["status"] == "ok", reply["content"].get("evalue")
-    return "".join(messages)
-
-
-@pytest.mark.slow
-def test_the_live_cell_runs_alone_at_once_and_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from jupyter_client import KernelManager
-
-    monkeypatch.setenv("COURSE_SIZE", "smoke")
-    path = write_demo(find_lesson("pinned_memory"), tmp_path / "workspace" / "demo")
-    live = live_cells(read_notebook(path))[-1]
-    variables = demo_lab.settings_of_its_own(path)
-    manager = KernelManager(kernel_name=KERNELSPEC["name"])
-    manager.start_kernel(env=variables, cwd=str(path.parent), extra_arguments=list(KERNEL_ARGUMENTS))
-    client = manager.client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=120)
-        at_once = run_alone(client, live["source"])
-        manager.restart_kernel(now=True)
-        client.wait_for_ready(timeout=120)
-        after = run_alone(client, live["source"])
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-    assert "The answer on this machine" in at_once
-    assert "The answer on this machine" in after
-
-
 # A lesson of its own
 
 CELLS = [
@@ -134,13 +100,6 @@ def test_set_up_holds_what_can_run_at_once_and_the_rest_stays_in_its_place(tmp_p
     assert cells["c2"]["source"] == "## The claim\n\nSee lesson 04 and [the docs](https://docs.org)."
     assert cells["c7"]["source"] == "## Verdict\n\nIt depends."
     assert "able to" not in cells["title"]["source"]
-
-
-def test_notes_come_first_and_folded(tmp_path: Path):
-    heading, notes, title, *_ = demo_notebook(lesson_of(tmp_path, *CELLS), notes="Speak slowly.")["cells"]
-    assert heading["metadata"] == {"jp-MarkdownHeadingCollapsed": True}
-    assert notes["source"] == "Speak slowly."
-    assert title["source"].startswith("# 05"), "a heading of the same level ends the fold"
 
 
 def test_a_lesson_without_a_path_is_an_error(tmp_path: Path):

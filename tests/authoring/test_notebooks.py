@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from authoring.lesson_files import load_lessons
 from authoring.normal_form import check
 from course_utils.records import store
 from course_utils.records.fingerprint import MEASURING
@@ -21,7 +20,6 @@ from course_utils.records.lessons import (
     find_lessons,
     fingerprint,
     needs,
-    notebooks_root,
 )
 from course_utils.records.notebook_files import parsed_cells, read_notebook
 
@@ -208,10 +206,6 @@ def problems_of_anatomy(lesson: Lesson, known: Iterable[str]) -> list[str]:
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 
 
-def test_every_notebook_is_a_lesson():
-    assert {path.name for path in notebooks_root().glob("*.ipynb")} == {lesson.path.name for lesson in LESSONS}
-
-
 @each_lesson
 def test_anatomy_and_normal_form(lesson: Lesson):
     problems = problems_of_anatomy(lesson, known=[name for each in LESSONS for name in experiments(each)])
@@ -234,10 +228,3 @@ def test_records(lesson: Lesson):
                 warnings.warn(f"{place}: the code has changed since it was recorded", stacklevel=1)
         missing -= set(record.experiments)
     assert not missing, f"run: course record {lesson.name} --reference"
-
-
-@each_lesson
-def test_in_the_book_under_the_same_title(lesson: Lesson):
-    contents = (ROOT / "book" / "_toc.yml").read_text(encoding="utf-8")
-    assert f"notebooks/{lesson.name}" in contents, "run `make refresh`"
-    assert lesson.title == load_lessons()[lesson.number].title

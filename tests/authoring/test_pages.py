@@ -8,7 +8,7 @@ import pytest
 
 from authoring.claims import Judgement, MachineJudgement, PartJudgement, judge_all
 from authoring.lesson_files import load_lessons
-from authoring.pages import claims_page, lesson_list, readme
+from authoring.pages import claims_page, readme
 from authoring.pages.generated import BookError
 from authoring.verdicts import WORDINGS
 
@@ -39,12 +39,6 @@ def test_the_ledgers_page_tells_of_every_claim_all_that_is_known_of_it(judgement
         assert entry.index(f"{WORDINGS[claim.word].sign} {claim.word}<") < entry.index(f"**{claim.claim}**")
 
 
-def test_the_section_that_measures_an_experiment_is_found():
-    notebook = LESSONS[11].notebook
-    assert claims_page.heading_of(notebook, "caching_allocator/no_cap") == "The simulated training"
-    assert claims_page.heading_of(notebook, "caching_allocator/no_such_thing") is None
-
-
 def judged_on_a_machine(judgements: list[Judgement]) -> tuple[Judgement, PartJudgement, MachineJudgement]:
     return next(
         (judgement, judged, judged.machines[0])
@@ -69,7 +63,7 @@ def test_machines_that_disagree_are_listed_with_their_own_verdicts(judgements: l
 
 
 def test_the_table_links_built_lessons_and_marks_planned_ones():
-    rows = lesson_list.lessons_table(LESSONS, {}).splitlines()
+    rows = readme.table_with_findings(LESSONS, [], "notebooks", "claims.md").splitlines()
     for lesson in LESSONS:
         row = next(row for row in rows if row.startswith(f"| {lesson.number:02d} "))
         assert lesson.question in row

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from authoring import __main__ as command
 from authoring import claims
 from authoring import report as authoring_report
 from authoring.evidence import EvidenceError
@@ -33,7 +34,7 @@ def test_your_own_records_judge_the_claims_that_they_can(recorded_here: Path, tm
     assert machine.verdict == claim.verdict
     assert machine.numbers
     path = tmp_path / "page.html"
-    assert authoring_report.main(["--output", str(path)]) == 0
+    assert command.main(["report", "--output", str(path)]) == 0
     assert capsys.readouterr().out == f"{path}\n"
     page = path.read_text(encoding="utf-8")
     assert "The claims, judged by your records" in page

@@ -14,7 +14,7 @@ from authoring import __main__ as command
 from authoring.room_text import excerpt
 from authoring.slides import slides_notebook, write_slides
 from authoring.teaching import expectations
-from course_utils.records.lessons import Lesson, LessonError, find_lesson, find_lessons
+from course_utils.records.lessons import Lesson, find_lesson, find_lessons
 from course_utils.records.notebook_files import read_notebook
 from tests.made_up_notebooks import lesson_of, text
 
@@ -88,11 +88,6 @@ def test_long_text_goes_on_below_with_its_heading_and_without_its_citations(tmp_
 )
 def test_what_is_not_for_a_room_is_left_out(markdown: str, expected: str):
     assert excerpt(markdown) == expected
-
-
-def test_a_lesson_without_slides_is_an_error(tmp_path: Path):
-    with pytest.raises(LessonError, match="tag its cells slide or subslide"):
-        slides_notebook(lesson_of(tmp_path, text("# 05 · Things", "demo")))
 
 
 def test_formulas_are_found(tmp_path: Path):

@@ -97,10 +97,10 @@ def test_a_number_that_nobody_recorded_is_an_error(monkeypatch: pytest.MonkeyPat
 def test_the_guide_includes_what_is_generated_and_nothing_else():
     page = (ROOT / "book" / "instructors.md").read_text(encoding="utf-8")
     included = re.findall(r"^```\{include\} _generated/(\S+)$", page, re.MULTILINE)
-    made = instructors.generated()
-    assert sorted(included) == sorted(made)
+    pages = instructors.generated()
+    assert sorted(included) == sorted(pages)
     for lesson in LESSONS:
-        assert f"../notebooks/{lesson.path.name}" in made["instructors_demos.md"]
-        assert expectations(lesson)[0].words in made["instructors_expectations.md"]
-    table = made["instructors_routes.md"].splitlines()
+        assert f"../notebooks/{lesson.path.name}" in pages["instructors_demos.md"]
+        assert expectations(lesson)[0].words in pages["instructors_expectations.md"]
+    table = pages["instructors_routes.md"].splitlines()
     assert all(line.count("|") == 3 for line in table if line.startswith("|"))

@@ -67,18 +67,13 @@ CITED = Passage(
     "text",
     [
         "It takes 3\u00a0µs.",
-        "It takes five minutes.",
         "It is 1.62x faster.",
-        "It is three times as fast.",
         "It needs half the memory.",
-        "It is a tenfold gain.",
         "| pinned | 3 ms |",
         "It takes 12 ms, says [a page](https://example.org).",
-        "The copy took `1.5 GiB`, and `x`.",
         "DDP halves the time.",
         "A speed-up of 1.8 was measured.",
         "It reads 1,200 samples per second.",
-        "It takes 12 ms. Read more in [a page](https://example.org), 2024.",
     ],
 )
 def test_a_typed_measurement_is_seen(text: str):
@@ -89,15 +84,12 @@ def test_a_typed_measurement_is_seen(text: str):
     "text",
     [
         "It takes <!--= x -->`12 ms`<!--/-->.",
-        "```text\n`12 ms`\n```",
         "Write `sleep 12 ms` or `12`.",
         "Join two halves, half of them from 1 to 2, and do it three times.",
         "It takes 12 ms [2, 1].",
-        "- A list. It takes 12 ms. Says who? [1]",
         "It takes 12 ms ([a report](https://example.org), 2024).",
         "### Exercise 1 · Find it · 10 min",
         "**Time** about 45 minutes.",
-        "[12 ms](page.md#12-ms)",
     ],
 )
 def test_what_is_no_typed_measurement_is_left_alone(text: str):
@@ -152,9 +144,7 @@ def test_a_verdict_line_as_the_ledger_has_it(tmp_path: Path, claim: Claim, lines
     ("claim", "lines"),
     [
         (claim_with("refuted"), "**T9 · gives memory back: confirmed.** It does."),
-        (claim_with("refuted"), "**T9 · gives memory back: refuted or open.** It does not."),
         (claim_with("refuted"), "**T7 · gives memory back: refuted.** It does not."),
-        (claim_with("documented", contradicted=True), "**T9 · gives memory back: documented.** No."),
         (claim_with("refuted", "refuted", "open"), TWO_LINES.replace("open for GPUs", "confirmed")),
     ],
 )
@@ -167,11 +157,9 @@ def test_a_verdict_line_that_is_wrong_is_seen(tmp_path: Path, claim: Claim, line
     ("text", "is_seen"),
     [
         ("The claim T8 is confirmed.", True),
-        ("[T8](../book/claims.md#t8) is refuted, and more.", True),
         ("**T8 · the first time only: refuted.** More.", True),
         ("The claim T8 is <!--= claim T8 -->refuted<!--/-->.", False),
         ("<!-- generated: lessons -->\nrefuted: [T8](x.md#t8)\n<!-- /generated -->", False),
-        ("This course calls it T8. It is open.", False),
         ("A T4 confirms it.", False),
     ],
 )

@@ -21,6 +21,7 @@ from course_utils.lessons.measuring import timer_trial
 from course_utils.lessons.measuring.timer_trial import TimerQuality, Trial
 from course_utils.measure.machine import environment
 from course_utils.records.store import RecordError, write_json
+from tests.figure_checks import problems_of_texts
 from tests.sandbox import wait_for
 
 pytestmark = pytest.mark.serial
@@ -212,7 +213,6 @@ def test_the_newest_record_is_shown_and_a_gpus_first(tmp_path, monkeypatch):
     [
         ("{", r"cannot be read .*restore the file from git"),
         ('{"kind": "timer_quality", "schema_version": 99}', "schema version 99.*git pull"),
-        ('{"kind": "timer_quality", "schema_version": 1}', "cannot be read"),
     ],
 )
 def test_a_record_that_cannot_be_used_says_why(tmp_path, text, words):
@@ -225,18 +225,12 @@ def test_a_record_that_cannot_be_used_says_why(tmp_path, text, words):
 def test_the_figure_shows_every_trial_and_cuts_nothing_off():
     record = made_up()
     figure = record.plot()
-    figure.canvas.draw()
     upper = next(ax for ax in figure.axes if "truth" in ax.get_xlabel())
     low, high = upper.get_xlim()
     shown = [x for line in upper.lines if line.get_marker() not in ("None", None, "") for x in line.get_xdata()]
     identical = [trial.ratio for trial in record.trials if trial.truth == 1.0]
     assert sorted(shown) == pytest.approx(sorted(identical))
     assert all(low <= ratio <= high for ratio in identical)
-    width, height = figure.canvas.get_width_height()
-    for ax in figure.axes:
-        box = ax.get_tightbbox()
-        assert min(box.x0, box.y0) >= 0
-        assert box.x1 <= width
-        assert box.y1 <= height
+    assert problems_of_texts(figure) == []
     assert record.environment.caption in figure.alt
     assert record.plot()._repr_png_() == record.plot()._repr_png_()

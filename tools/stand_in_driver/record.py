@@ -60,43 +60,45 @@ CASES = (
 )
 
 
+# Events as the driver program reads them.
+COMMANDS = {
+    Allocate: "A {0.id} {0.bytes} {0.stream}",
+    Free: "F {0.id}",
+    RecordStream: "R {0.id} {0.stream}",
+    EmptyCache: "E",
+}
+
+
 def requests(case: Case) -> list[Event]:
     """Random events of a case, the same at every call."""
     dice = random.Random(case.name)
-    found: list[Event] = []
+    events: list[Event] = []
     held: list[int] = []
     for count in range(1, case.events + 1):
         draw = dice.random()
         if held and (len(held) >= case.live or draw < 0.45):
-            found.append(Free(held.pop(dice.randrange(len(held)))))
+            events.append(Free(held.pop(dice.randrange(len(held)))))
         elif draw < 0.47:
-            found.append(EmptyCache())
+            events.append(EmptyCache())
         elif case.other_streams and held and draw < 0.6:
-            found.append(RecordStream(dice.choice(held), 32))
+            events.append(RecordStream(dice.choice(held), 32))
         else:
             held.append(count)
             size = dice.choice((dice.randrange(1, 40) * case.largest_mib / 40, 2 ** dice.uniform(-18, 0)))
-            found.append(Allocate(count, max(1, int(size * MIB)), dice.choice(case.streams)))
-    return found
+            events.append(Allocate(count, max(1, int(size * MIB)), dice.choice(case.streams)))
+    return events
 
 
 def lines(case: Case, events: Sequence[Event]) -> str:
-    """The events as the driver program reads them."""
-    found = [] if case.cap_share is None else [f"C {case.cap_share}"]
+    """The whole input of the driver program."""
+    commands = [] if case.cap_share is None else [f"C {case.cap_share}"]
     if case.other_streams:
-        found.append("Y 0")
+        commands.append("Y 0")
     for count, event in enumerate(events):
-        if isinstance(event, Allocate):
-            found.append(f"A {event.id} {event.bytes} {event.stream}")
-        elif isinstance(event, Free):
-            found.append(f"F {event.id}")
-        elif isinstance(event, RecordStream):
-            found.append(f"R {event.id} {event.stream}")
-        else:
-            found.append("E")
+        commands.append(COMMANDS[type(event)].format(event))
         if case.other_streams and count % 20 == 19:
-            found.append(f"Y {count // 20 % 2}")
-    return "\n".join(found) + "\n"
+            commands.append(f"Y {count // 20 % 2}")
+    return "\n".join(commands) + "\n"
 
 
 def build(torch: Path, cuda: Path, folder: Path, old: bool) -> Path:

@@ -22,11 +22,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from course_utils.records import store
+from course_utils.records.fingerprint import fingerprint
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.lessons import fingerprint
 from course_utils.records.store import Experiment, LessonRecord, RecordError, load_lesson, recorded, save_lesson
 from course_utils.records.unrecorded import Unrecorded
 from tests.example_results import CPU, GPU

@@ -67,7 +67,7 @@ def _group(group: Sequence[Change], everything: bool, width: int) -> Iterator[st
         for change in shown:
             row = change.row or "the whole experiment"
             yield f"    {row} ({change.note})" if change.note else f"    {row}"
-            sides = [f"{letter}  {reading.words}" for letter, reading in (("A", change.a), ("B", change.b)) if reading]
+            sides = [f"{letter}  {fact.words}" for letter, fact in (("A", change.a), ("B", change.b)) if fact]
             beside = "      " + "    ".join(sides)
             yield from [beside] if len(beside) <= width else [f"      {side}" for side in sides]
         if left_out := len(changes) - len(shown):

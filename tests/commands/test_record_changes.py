@@ -326,5 +326,5 @@ def test_no_two_rows_of_a_committed_result_share_a_label():
     for path in sorted(Path(store.package_root(), "records").glob("*/*.json")):
         found = store.load_lesson(path)
         for name in found.experiments:
-            labels = [reading.label for reading in found.result(name).readings()]
+            labels = [fact.label for fact in found.result(name).facts()]
             assert len(labels) == len(set(labels)), name

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.records.result import Fact, NothingToDrawError, Result
 from course_utils.show.formats import format_bytes, value_text
 from course_utils.show.tables import Column, Sheet, split
 
@@ -77,23 +77,12 @@ class CheckedPoint:
 
 @dataclass(frozen=True, repr=False)
 class ClusterCheck(Result):
-    """Measured points beside simulated ones. Made by :func:`course_utils.ranks.cluster.check_cluster`.
-
-    Attributes:
-        points: one for each measured point.
-        environment: machine and software.
-        name: the record's name, ``lesson/experiment``.
-        parameters: settings.
-        notes: what a reader must know, in words.
-    """
+    """Measured points beside simulated ones. Made by :func:`course_utils.ranks.cluster.check_cluster`."""
 
     kind: ClassVar[str] = "cluster_check"
 
     points: tuple[CheckedPoint, ...]
     environment: Environment
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.points or any(not p.measured or set(p.measured) - set(p.simulated) for p in self.points):
@@ -167,13 +156,9 @@ class ClusterCheck(Result):
         ]
         return Column(part, tuple(cells))
 
-    def readings(self) -> Iterator[Reading]:
-        """Every strategy's largest deviation."""
-        for error in self.errors:
-            words = value_text(error.deviation, "relative")
-            yield Reading(f"{error.strategy}: off by", error.deviation, words, "relative")
-
-    def findings(self) -> Iterator[Finding]:
+    def facts(self) -> Iterator[Fact]:
         """How well every strategy was met."""
         for error in self.errors:
-            yield Finding(error.strategy, error.words, f"up to {error.ranks} ranks")
+            words = value_text(error.deviation, "relative")
+            ranks = f"up to {error.ranks} ranks"
+            yield Fact(f"{error.strategy}: off by", error.deviation, words, error.words, ranks, unit="relative")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, ClusterCheck, MethodError
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Finding, Reading, Result, structured
+from course_utils.records.result import Fact, Result, structured
 from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.formats import axis_unit, format_bytes, format_count
 from course_utils.show.tables import Column, Grid, Sheet
@@ -106,10 +106,7 @@ class ClusterPlan(Result):
     Attributes:
         points: one for each strategy and number of ranks.
         errors: how well the method met real ranks, by strategy.
-        environment: machine and software of the simulation.
-        name: the record's name, ``lesson/experiment``.
         parameters: the model's shape and the settings of the step.
-        notes: what a reader must know, in words.
     """
 
     kind: ClassVar[str] = "cluster_plan"
@@ -117,9 +114,6 @@ class ClusterPlan(Result):
     points: tuple[ClusterPoint, ...]
     errors: tuple[MethodError, ...]
     environment: Environment
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.points or any(set(point.at_peak) != set(CLUSTER_PARTS) for point in self.points):
@@ -227,12 +221,8 @@ class ClusterPlan(Result):
         tables = (Grid(caption, (key, *columns)), Grid("against real ranks", (key, trust)))
         return Sheet(tables, (*lines, *self.notes), (settings, self.environment.where))
 
-    def readings(self) -> Iterator[Reading]:
-        """Every point's peak."""
-        for point in self:
-            yield Reading(point.label, point.peak_bytes, format_bytes(point.peak_bytes), "bytes")
-
-    def findings(self) -> Iterator[Finding]:
+    def facts(self) -> Iterator[Fact]:
         """Every point's peak, and how far it can be trusted."""
         for point in self:
-            yield Finding(point.label, format_bytes(point.peak_bytes), self.trust(point))
+            size = point.peak_bytes
+            yield Fact(point.label, size, format_bytes(size), detail=self.trust(point), unit="bytes")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result, by_name
+from course_utils.records.result import Fact, Result, by_name
 from course_utils.show.formats import value_text
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -48,9 +48,6 @@ class Curves(Result):
     x_label: str
     y_label: str
     environment: Environment
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.curves or len(set(self.labels)) < len(self.curves):
@@ -86,17 +83,12 @@ class Curves(Result):
         lines = [f"Some values of {', '.join(gaps)} are not finite: the line has gaps there."] if gaps else []
         return Sheet((table,), (*lines, *self.notes), (self.environment.where,))
 
-    def readings(self) -> Iterator[Reading]:
+    def facts(self) -> Iterator[Fact]:
         """Every line, with its points."""
         for curve in self:
             words = f"ends at {value_text(curve.final)} ({len(curve.x)} points)"
-            points = dict(zip(curve.x, curve.y, strict=True))
-            yield Reading(curve.label, None, words, points=points)
-
-    def findings(self) -> Iterator[Finding]:
-        """Where each line ends."""
-        for curve in self:
-            yield Finding(curve.label, f"{value_text(curve.final)} at {self.x_label} {curve.x[-1]:g}")
+            sentence = f"{value_text(curve.final)} at {self.x_label} {curve.x[-1]:g}"
+            yield Fact(curve.label, None, words, sentence, points=dict(zip(curve.x, curve.y, strict=True)))
 
     def plot(self, *, log_y: bool = False) -> Figure:
         """Draw all lines into one panel, on request with a logarithmic y; see :meth:`Result.plot`."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from course_utils.records.result import Result
+from course_utils.records.result import Recorded
 from course_utils.show.formats import format_bytes
 from course_utils.show.tables import Sheet, facts
 
@@ -19,7 +19,7 @@ _RUNS_LIVE = {
 
 
 @dataclass(frozen=True, repr=False)
-class Environment(Result):
+class Environment(Recorded):
     """The machine and the software that a result was measured with. No host name, user or path.
 
     Attributes:

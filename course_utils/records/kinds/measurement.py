@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
-from course_utils.records.result import Finding, Reading, Result
+from course_utils.records.result import Fact, Result
 from course_utils.show.formats import axis_unit, format_bytes, format_rate, format_seconds
 from course_utils.show.tables import Sheet, facts
 
@@ -59,9 +59,6 @@ class Measurement(Result):
     flops: float | None = None
     bytes: float | None = None
     environment: Environment | None = None
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.elapsed_s or min(self.elapsed_s) <= 0:
@@ -136,16 +133,14 @@ class Measurement(Result):
         where = [self.environment.where] if self.environment else []
         return Sheet((facts(self.titled(self.label), named),), (*launch_bound_line([self]), *self.notes), (how, *where))
 
-    def readings(self) -> Iterator[Reading]:
-        """Its median time."""
+    def facts(self) -> Iterator[Fact]:
+        """Its median time, with its interval."""
         interval = paired.ratio_interval([math.log(second) for second in self.elapsed_s])
         bounded = interval.bounded and interval.low > 0
         between = f" ({format_seconds(interval.low)} to {format_seconds(interval.high)})" if bounded else ""
-        yield Reading(self.label, self.median_s, format_seconds(self.median_s) + between, interval=interval)
-
-    def findings(self) -> Iterator[Finding]:
-        """Its median time and the interval."""
-        yield Finding(self.label, f"{format_seconds(self.median_s)} a call", self._interval_in_words())
+        median = format_seconds(self.median_s)
+        shown = self._interval_in_words()
+        yield Fact(self.label, self.median_s, median + between, f"{median} a call", shown, interval=interval)
 
     def measurements(self) -> Iterator[tuple[None, None, Measurement]]:
         """Itself."""

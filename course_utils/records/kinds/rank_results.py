@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
@@ -16,7 +16,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.memory_trace import MEMORY_KINDS
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.records.result import Fact, NothingToDrawError, Result
 from course_utils.show.formats import axis_unit, format_seconds, is_number
 from course_utils.show.tables import Sheet
 
@@ -52,9 +52,6 @@ class RankResults(Result):
         backend: ``nccl`` or ``gloo``: what the ranks talked through.
         threads_per_rank: threads that one operation of a rank may use.
         seconds: from the start of torchrun to its end.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes and settings; ranks, arguments, backend and threads among them.
-        notes: what a reader must know, in words.
     """
 
     kind: ClassVar[str] = "rank_results"
@@ -66,9 +63,6 @@ class RankResults(Result):
     backend: str = "gloo"
     threads_per_rank: int = 1
     seconds: float = 0.0
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if [report.rank for report in self.reports] != list(range(max(1, self.ranks))):
@@ -327,22 +321,12 @@ class RankResults(Result):
             timed = [f"Timed side by side: {', '.join(self.rounds)}; see .comparison({self.rounds[0]!r})."]
         return Sheet(shown.tables, (*timed, *shown.lines), (how, *shown.fine_print))
 
-    def readings(self) -> Iterator[Reading]:
+    def facts(self) -> Iterator[Fact]:
         """Those of the table, and of everything that was timed side by side."""
-        for prefix, part in self._parts():
-            for reading in part.readings():
-                yield dataclasses.replace(reading, label=f"{prefix} {reading.label}")
-
-    def findings(self) -> Iterator[Finding]:
-        """Those of the table, and of everything that was timed side by side."""
-        for prefix, part in self._parts():
-            for finding in part.findings():
-                yield dataclasses.replace(finding, label=f"{prefix} {finding.label}")
-
-    def _parts(self) -> Iterator[tuple[str, Result]]:
-        yield "rank", self.table
-        for key in self.rounds:
-            yield f"{key}:", self.comparison(key)
+        for prefix, part in (("rank", self.table), *((f"{key}:", self.comparison(key)) for key in self.rounds)):
+            for fact in part.facts():
+                row = f"{prefix} {fact.row}" if fact.row else ""
+                yield dataclasses.replace(fact, label=f"{prefix} {fact.label}", row=row)
 
 
 class _Reported(dict[str, Any]):

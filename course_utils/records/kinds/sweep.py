@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.ceilings import Ceiling
@@ -14,7 +14,7 @@ from course_utils.records.kinds.comparison import NOISE_COLOUR, PRACTICAL_COLOUR
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.paired import SHOWN_CONFIDENCE, Verdict, median_interval
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, by_name
+from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.records.verdicts import sweep_summary, verdict_words
 from course_utils.show.formats import (
     axis_unit,
@@ -50,10 +50,7 @@ class Sweep(Result):
     over: str
     points: tuple[SweepPoint, ...]
     environment: Environment
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
-    notes: tuple[str, ...] = ()
 
     def __getitem__(self, value: Any) -> Comparison:
         points = {point.value: point.comparison for point in self.points}
@@ -129,17 +126,11 @@ class Sweep(Result):
         of_points = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
         return (*lines, *self.notes, *of_points)
 
-    def readings(self) -> Iterator[Reading]:
+    def facts(self) -> Iterator[Fact]:
         """Those of the comparison at every point."""
         for point in self.points:
-            for reading in point.comparison.readings():
-                yield dataclasses.replace(reading, label=f"{self.over} {point.value}: {reading.label}")
-
-    def findings(self) -> Iterator[Finding]:
-        """Those of the comparison at every point."""
-        for point in self.points:
-            for finding in point.comparison.findings():
-                yield dataclasses.replace(finding, label=f"{finding.label}, {self.over} {point.value}")
+            for fact in point.comparison.facts():
+                yield dataclasses.replace(fact, label=f"{self.over} {point.value}: {fact.label}")
 
     def measurements(self) -> Iterator[tuple[tuple[str, Any], Comparison, Measurement]]:
         """Every case's times at every point."""

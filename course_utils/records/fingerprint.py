@@ -34,15 +34,11 @@ _MATERIALS = Path(__file__).resolve().parents[1] / "materials"
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What an experiment is made of.
+    """What an experiment is made of."""
 
-    Attributes:
-        code_hash: changes when the experiment, or anything that it uses, is other code.
-        parameters_hash: changes when a problem size does: an argument of ``scaled``, or ``over=``, ``parameters=``,
-            ``ranks=`` or ``args=`` of a measuring call.
-    """
-
-    code_hash: str
+    code_hash: str  # changes when the experiment, or anything that it uses, is other code
+    # changes when a problem size does: an argument of ``scaled``, or ``over=``, ``parameters=``, ``ranks=`` or
+    # ``args=`` of a measuring call
     parameters_hash: str
 
 

@@ -20,18 +20,11 @@ _TITLE = re.compile(r"#\s+(?:\d+\s*·\s*)?(?P<title>.+?)\s*")
 
 @dataclass(frozen=True, order=True)
 class Lesson:
-    """One lesson.
+    """One lesson."""
 
-    Attributes:
-        number: its place in the course, for example 4.
-        slug: its short name, for example ``pinned_memory``. Experiments are named ``slug/experiment``.
-        title: the title in its first heading, without the number.
-        path: the notebook.
-    """
-
-    number: int
-    slug: str
-    title: str
+    number: int  # its place in the course, for example 4
+    slug: str  # its short name, for example ``pinned_memory``. Experiments are named ``slug/experiment``.
+    title: str  # the title in its first heading, without the number
     path: Path
 
     @property

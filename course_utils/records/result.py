@@ -33,38 +33,25 @@ class NothingToDrawError(ValueError):
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that a result says: a value that can be counted and set against another run's, and the words for it.
+    """One thing that a result says: a value that can be counted and set against another run's, and the words for it."""
 
-    Attributes:
-        label: what it is about; no two facts of a result share it.
-        value: a number, text or truth value; of a case its ratio to the baseline; None where no one value tells all.
-        words: the value as text, with its unit and its interval.
-        sentence: the same for who reads nothing else, without the verdict that may come first; the words if empty.
-        detail: what is behind it.
-        row: the row of a table that it is a cell of.
-        unit: of a number without an interval: a key of :data:`course_utils.show.formats.VALUE_FORMATS`.
-        verdict: FASTER, SLOWER, SAME or UNCLEAR; empty where nothing is compared.
-        interval: 99% interval of a ratio or of a median time.
-        shown: 95% interval of a ratio, if there is one.
-        floor: factor up to which the run's A/A control takes ratios for noise, infinite if it is too short to say; 1
-            where nothing is compared.
-        practical: relative difference below which nobody cares.
-        points: of a curve: x to y.
-    """
-
-    label: str
+    label: str  # what it is about; no two facts of a result share it
+    # a number, text or truth value; of a case its ratio to the baseline; None where no one value tells all
     value: float | str | bool | None
-    words: str
+    words: str  # the value as text, with its unit and its interval
+    # the same for who reads nothing else, without the verdict that may come first; the words if empty
     sentence: str = ""
-    detail: str = ""
-    row: str = ""
-    unit: str | None = None
-    verdict: str = ""
-    interval: Interval | None = None
-    shown: Interval | None = None
+    detail: str = ""  # what is behind it
+    row: str = ""  # the row of a table that it is a cell of
+    unit: str | None = None  # of a number without an interval: a key of `VALUE_FORMATS`
+    verdict: str = ""  # FASTER, SLOWER, SAME or UNCLEAR; empty where nothing is compared
+    interval: Interval | None = None  # 99% interval of a ratio or of a median time
+    shown: Interval | None = None  # 95% interval of a ratio, if there is one
+    # factor up to which the run's A/A control takes ratios for noise, infinite if it is too short to say; 1 where
+    # nothing is compared
     floor: float = 1.0
-    practical: float = PRACTICAL
-    points: Mapping[float, float | None] | None = None
+    practical: float = PRACTICAL  # relative difference below which nobody cares
+    points: Mapping[float, float | None] | None = None  # of a curve: x to y
 
     @property
     def number(self) -> float | None:
@@ -167,16 +154,11 @@ class Result(Recorded):
 
     A kind has to say what it shows (:meth:`sheet`), what can be compared (:meth:`facts`), and how it is drawn
     (:meth:`plot`). Beside these fields it has its own, the ``environment`` among them.
-
-    Attributes:
-        name: of its record: ``lesson/experiment``.
-        parameters: problem sizes and settings.
-        notes: what a reader must know, in words.
     """
 
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    name: str | None = None  # of its record: ``lesson/experiment``
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # problem sizes and settings
+    notes: tuple[str, ...] = ()  # what a reader must know, in words
 
     def facts(self) -> Iterator[Fact]:
         """Yield what the result says. Baselines are left out: every case is seen against its own."""

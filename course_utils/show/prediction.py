@@ -56,21 +56,13 @@ def _parse(text: str, unit: str) -> float:
 
 @dataclass(frozen=True)
 class Reveal:
-    """A prediction beside the answer, in words and as a small picture.
+    """A prediction beside the answer, in words and as a small picture."""
 
-    Attributes:
-        words: the comparison in sentences.
-        measured: the number that was measured.
-        predicted: the number that was predicted; None if there was none.
-        interval: interval of the measured number, if known.
-        unit: of both numbers.
-    """
-
-    words: str
-    measured: float
-    predicted: float | None = None
-    interval: Range | None = None
-    unit: str = ""
+    words: str  # the comparison in sentences
+    measured: float  # the number that was measured
+    predicted: float | None = None  # the number that was predicted; None if there was none
+    interval: Range | None = None  # interval of the measured number, if known
+    unit: str = ""  # of both numbers
 
     def __repr__(self) -> str:
         return self.words
@@ -81,21 +73,13 @@ class Reveal:
 
 @dataclass
 class Prediction:
-    """A question, and what somebody answered before the measurement. Made by :func:`predict`.
+    """A question, and what somebody answered before the measurement. Made by :func:`predict`."""
 
-    Attributes:
-        question: what is asked.
-        unit: of the number.
-        low: the smallest number that makes sense, if any.
-        high: the largest, if any.
-        value: the answer that is locked in; None until there is one.
-    """
-
-    question: str
-    unit: str = "x"
-    low: float | None = None
-    high: float | None = None
-    value: float | None = None
+    question: str  # what is asked
+    unit: str = "x"  # of the number
+    low: float | None = None  # the smallest number that makes sense, if any
+    high: float | None = None  # the largest, if any
+    value: float | None = None  # the answer that is locked in; None until there is one
 
     @property
     def _key(self) -> tuple[Any, ...]:

@@ -60,15 +60,10 @@ def field(key: str, label: str, options: Iterable[Any] | None = None, **more: An
 
 @dataclass(frozen=True)
 class StoredView:
-    """What shows itself in a page without a kernel.
+    """What shows itself in a page without a kernel."""
 
-    Attributes:
-        text: for a terminal.
-        html: for a page; see `stored_view`.
-    """
-
-    text: str
-    html: str
+    text: str  # for a terminal
+    html: str  # for a page; see `stored_view`
 
     def __repr__(self) -> str:
         return self.text

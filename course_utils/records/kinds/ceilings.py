@@ -20,18 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One limit of a machine, from raw samples.
-
-    Attributes:
-        unit: ``B/s``, ``FLOP/s`` or ``s``.
-        work: bytes or operations of one sample; 1 for a latency.
-        samples_s: seconds of each sample, for one repetition of the work.
-    """
+    """One limit of a machine, from raw samples."""
 
     name: str
-    unit: str
-    work: float
-    samples_s: tuple[float, ...]
+    unit: str  # ``B/s``, ``FLOP/s`` or ``s``
+    work: float  # bytes or operations of one sample; 1 for a latency
+    samples_s: tuple[float, ...]  # seconds of each sample, for one repetition of the work
 
     def __post_init__(self) -> None:
         if not self.samples_s or min(self.samples_s) <= 0:

@@ -25,21 +25,13 @@ _MOST_BARS = 12
 
 @dataclass(frozen=True)
 class MethodError:
-    """How well the simulation met what was measured on real ranks, for one strategy.
-
-    Attributes:
-        strategy: which.
-        deviation: the largest relative deviation, of any part at any point.
-        points: how many points were measured.
-        ranks: the most ranks among them.
-        parameters: the most parameters that a model among them had.
-    """
+    """How well the simulation met what was measured on real ranks, for one strategy."""
 
     strategy: str
-    deviation: float
-    points: int
-    ranks: int
-    parameters: int
+    deviation: float  # the largest relative deviation, of any part at any point
+    points: int  # how many points were measured
+    ranks: int  # the most ranks among them
+    parameters: int  # the most parameters that a model among them had
 
     @property
     def words(self) -> str:
@@ -50,23 +42,14 @@ class MethodError:
 
 @dataclass(frozen=True)
 class CheckedPoint:
-    """What was measured on real ranks, and what the simulation says of the same step.
+    """What was measured on real ranks, and what the simulation says of the same step."""
 
-    Attributes:
-        strategy: how the model was spread over the ranks.
-        ranks: how many there were.
-        parameters: of the model.
-        setting: the step's settings, in words.
-        measured: bytes of one rank, by part and for the ``peak``, as far as they were measured.
-        simulated: the same from the simulation.
-    """
-
-    strategy: str
-    ranks: int
-    parameters: int
-    setting: str
-    measured: Mapping[str, int]
-    simulated: Mapping[str, int]
+    strategy: str  # how the model was spread over the ranks
+    ranks: int  # how many there were
+    parameters: int  # of the model
+    setting: str  # the step's settings, in words
+    measured: Mapping[str, int]  # bytes of one rank, by part and for the ``peak``, as far as they were measured
+    simulated: Mapping[str, int]  # the same from the simulation
 
     @property
     def deviation(self) -> float:

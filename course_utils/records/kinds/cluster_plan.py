@@ -22,21 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GPTShape:
-    """The size of a ``materials.models.GPT``.
+    """The size of a ``materials.models.GPT``."""
 
-    Attributes:
-        width: size of a token's vector.
-        layers: number of blocks.
-        heads: attention heads of each block.
-        vocabulary: number of tokens.
-        context: the longest sequence.
-    """
-
-    width: int
+    width: int  # size of a token's vector
     layers: int
     heads: int
     vocabulary: int = 256
-    context: int = 256
+    context: int = 256  # the longest sequence
 
     @property
     def parameters(self) -> int:
@@ -47,31 +39,18 @@ class GPTShape:
 
 @dataclass(frozen=True)
 class ClusterPoint:
-    """Memory of the rank that holds most, in one training step under one strategy on one number of ranks.
+    """Memory of the rank that holds most, in one training step under one strategy on one number of ranks."""
 
-    Attributes:
-        strategy: how the model is spread over the ranks.
-        ranks: how many there are.
-        weights_bytes: parameters as they lie between steps. This and the next four are each part's own largest size.
-        gradients_bytes: gradients as they lie between ``backward`` and ``zero_grad``.
-        optimizer_bytes: the optimizer's state.
-        gathered_bytes: parameters and gradients that are put together or sent, and the buffers for that.
-        activations_bytes: all else: what is kept for the backward pass, and temporaries.
-        peak_bytes: the most that all parts took together.
-        at_peak: what each part took then.
-        peak_phase: what ran then: ``forward``, ``backward`` or ``optimizer step``.
-    """
-
-    strategy: str
-    ranks: int
-    weights_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    gathered_bytes: int
-    activations_bytes: int
-    peak_bytes: int
-    at_peak: Mapping[str, int]
-    peak_phase: str
+    strategy: str  # how the model is spread over the ranks
+    ranks: int  # how many there are
+    weights_bytes: int  # parameters as they lie between steps. This and the next four are each part's own largest size.
+    gradients_bytes: int  # gradients as they lie between ``backward`` and ``zero_grad``
+    optimizer_bytes: int  # the optimizer's state
+    gathered_bytes: int  # parameters and gradients that are put together or sent, and the buffers for that
+    activations_bytes: int  # all else: what is kept for the backward pass, and temporaries
+    peak_bytes: int  # the most that all parts took together
+    at_peak: Mapping[str, int]  # what each part took then
+    peak_phase: str  # what ran then: ``forward``, ``backward`` or ``optimizer step``
 
     @property
     def label(self) -> str:

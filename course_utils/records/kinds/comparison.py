@@ -126,32 +126,21 @@ class Case:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Result):
-    """Cases timed side by side, round by round.
-
-    Attributes:
-        cases: raw samples of each case; the first is the baseline.
-        control: the baseline's second timing in each round: the A/A control.
-        cache: ``warm`` or ``cold``: what the caches held before a call.
-        clock: how ``elapsed_s`` was read, in words.
-        agreement: how it was checked that the cases compute the same thing, in words.
-        practical: relative difference below which nobody cares.
-        planned_rounds: rounds that the pilot asked for; fewer were measured if it was interrupted.
-        ceiling: the machine's limit that rates are shown against, if any.
-    """
+    """Cases timed side by side, round by round."""
 
     kind: ClassVar[str] = "comparison"
 
-    cases: tuple[Measurement, ...]
-    control: Measurement
+    cases: tuple[Measurement, ...]  # raw samples of each case; the first is the baseline
+    control: Measurement  # the baseline's second timing in each round: the A/A control
     environment: Environment
-    cache: str = "warm"
-    clock: str = "host clock"
-    agreement: str = "not checked"
-    practical: float = paired.PRACTICAL
-    planned_rounds: int = 0
+    cache: str = "warm"  # ``warm`` or ``cold``: what the caches held before a call
+    clock: str = "host clock"  # how ``elapsed_s`` was read, in words
+    agreement: str = "not checked"  # how it was checked that the cases compute the same thing, in words
+    practical: float = paired.PRACTICAL  # relative difference below which nobody cares
+    planned_rounds: int = 0  # rounds that the pilot asked for; fewer were measured if it was interrupted
     spent_s: float = 0.0
     interrupted: bool = False
-    ceiling: Ceiling | None = None
+    ceiling: Ceiling | None = None  # the machine's limit that rates are shown against, if any
 
     def __post_init__(self) -> None:
         if len(set(self.labels)) < max(2, len(self.cases)):

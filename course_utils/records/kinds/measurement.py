@@ -25,40 +25,31 @@ WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
 
 @dataclass(frozen=True, repr=False)
 class Measurement(Result):
-    """Raw times of one piece of code.
-
-    Attributes:
-        elapsed_s: seconds for one call, one value a round: from before the call until the device is idle (or, with a
-            cold cache on a GPU, between events). The time that is compared.
-        calls: calls in one timing; ``elapsed_s`` is already divided by it.
-        enqueue_s: seconds for one call until Python has it back, without waiting for the device. Empty on a CPU.
-        device_s: seconds for one call between device events on the current stream, gaps included. Empty on a CPU.
-        prequeued_s: device seconds for one call when the work was queued before the device began, so without gaps.
-            None where it was not needed or cannot be had (the code itself waits for the device).
-        first_call_s: the very first call, with compilation, allocation and lazy loading in it.
-        warmup_s: the calls between the first and the measured ones.
-        peak_allocated_bytes: the most memory that one call held at once on top of what was there before it.
-        peak_reserved_bytes: the most that the caching allocator had taken from the device (CUDA).
-        items: items (samples, tokens, images) that one call processes; so ``flops`` and ``bytes``.
-        environment: None for a part of a Comparison, which has it once for all.
-    """
+    """Raw times of one piece of code."""
 
     kind: ClassVar[str] = "measurement"
 
     label: str
+    # seconds for one call, one value a round: from before the call until the device is idle (or, with a cold
+    # cache on a GPU, between events). The time that is compared.
     elapsed_s: tuple[float, ...]
-    calls: int = 1
+    calls: int = 1  # calls in one timing; ``elapsed_s`` is already divided by it
+    # seconds for one call until Python has it back, without waiting for the device. Empty on a CPU.
     enqueue_s: tuple[float, ...] = ()
+    # seconds for one call between device events on the current stream, gaps included. Empty on a CPU.
     device_s: tuple[float, ...] = ()
+    # device seconds for one call when the work was queued before the device began, so without gaps. None where it
+    # was not needed or cannot be had (the code itself waits for the device).
     prequeued_s: float | None = None
-    first_call_s: float | None = None
-    warmup_s: tuple[float, ...] = ()
+    first_call_s: float | None = None  # the very first call, with compilation, allocation and lazy loading in it
+    warmup_s: tuple[float, ...] = ()  # the calls between the first and the measured ones
+    # the most memory that one call held at once on top of what was there before it
     peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    items: float | None = None
+    peak_reserved_bytes: int | None = None  # the most that the caching allocator had taken from the device (CUDA)
+    items: float | None = None  # items (samples, tokens, images) that one call processes; so ``flops`` and ``bytes``
     flops: float | None = None
     bytes: float | None = None
-    environment: Environment | None = None
+    environment: Environment | None = None  # None for a part of a Comparison, which has it once for all
 
     def __post_init__(self) -> None:
         if not self.elapsed_s or min(self.elapsed_s) <= 0:

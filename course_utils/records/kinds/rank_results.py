@@ -29,40 +29,25 @@ _DRAWN_AS = ("curve", "memory", "seconds", "rounds", "number")
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank of a program reported.
-
-    Attributes:
-        rank: its number.
-        values: plain values by name.
-    """
+    """What one rank of a program reported."""
 
     rank: int
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # plain values by name
 
 
 @dataclass(frozen=True, repr=False)
 class RankResults(Result):
-    """What the ranks of a torchrun program reported to :func:`course_utils.ranks.launch.run_ranks`.
-
-    Attributes:
-        program: the program's path, as it was given.
-        reports: what each rank reported, by rank.
-        environment: machine and software.
-        args: the program's own arguments.
-        backend: ``nccl`` or ``gloo``: what the ranks talked through.
-        threads_per_rank: threads that one operation of a rank may use.
-        seconds: from the start of torchrun to its end.
-    """
+    """What the ranks of a torchrun program reported to :func:`course_utils.ranks.launch.run_ranks`."""
 
     kind: ClassVar[str] = "rank_results"
 
-    program: str
-    reports: tuple[RankReport, ...]
+    program: str  # the program's path, as it was given
+    reports: tuple[RankReport, ...]  # what each rank reported, by rank
     environment: Environment
-    args: tuple[str, ...] = ()
-    backend: str = "gloo"
-    threads_per_rank: int = 1
-    seconds: float = 0.0
+    args: tuple[str, ...] = ()  # the program's own arguments
+    backend: str = "gloo"  # ``nccl`` or ``gloo``: what the ranks talked through
+    threads_per_rank: int = 1  # threads that one operation of a rank may use
+    seconds: float = 0.0  # from the start of torchrun to its end
 
     def __post_init__(self) -> None:
         if [report.rank for report in self.reports] != list(range(max(1, self.ranks))):

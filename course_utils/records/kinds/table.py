@@ -27,19 +27,15 @@ _HATCHES = ("", "//", "..", "xx", "\\\\", "++")
 
 @dataclass(frozen=True, repr=False)
 class Table(Result):
-    """What a notebook found out and did not time: one row for each thing that was looked at.
-
-    Attributes:
-        columns: names; the first column names the rows.
-        rows: the values, one tuple a row: texts, numbers, truth values, or None where there is nothing to say.
-        units: of a column's numbers, by the column's name: a key of :data:`TABLE_UNITS`.
-    """
+    """What a notebook found out and did not time: one row for each thing that was looked at."""
 
     kind: ClassVar[str] = "table"
 
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # names; the first column names the rows
+    # the values, one tuple a row: texts, numbers, truth values, or None where there is nothing to say
     rows: tuple[tuple[Any, ...], ...]
     environment: Environment
+    # of a column's numbers, by the column's name: a key of `TABLE_UNITS`
     units: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -300,14 +300,6 @@ def test_a_table_of_ranks_goes_by_the_names_of_the_values() -> None:
     assert RANKS.command == "torchrun --standalone --nproc-per-node=2 scripts/train.py --steps 3"
 
 
-def test_curves_of_ranks_are_their_series() -> None:
-    drawn = RANKS.curves("loss")
-    assert (drawn.labels, drawn.y_label) == (("rank 0", "rank 1"), "loss")
-    assert (drawn["rank 0"].x, drawn["rank 0"].y) == ((1, 2, 3), (2.0, None, 1.0))
-    with pytest.raises(ValueError, match="'peak_bytes' is not a series"):
-        RANKS.curves("peak_bytes")
-
-
 def test_paired_times_of_ranks_are_those_of_the_slowest() -> None:
     compared = RANKS.comparison("steps", practical=0.05)
     assert (compared.baseline, compared.rounds, compared.practical) == ("plain", ROUNDS, 0.05)

@@ -90,8 +90,8 @@ class Curves(Result):
             sentence = f"{value_text(curve.final)} at {self.x_label} {curve.x[-1]:g}"
             yield Fact(curve.label, None, words, sentence, points=dict(zip(curve.x, curve.y, strict=True)))
 
-    def plot(self, *, log_y: bool = False) -> Figure:
-        """Draw all lines into one panel, on request with a logarithmic y; see :meth:`Result.plot`."""
+    def plot(self) -> Figure:
+        """Draw all lines into one panel; see :meth:`Result.plot`."""
         from course_utils.show import canvas
 
         with canvas.style():
@@ -100,30 +100,30 @@ class Curves(Result):
             title = self.titled(f"{self.y_label} by {self.x_label}")
             fig = canvas.titled_figure(title, 3.7 + 0.24 * rows, self.environment.caption)
             panel = fig.subplots()
-            self._draw(panel, log_y)
+            self._draw(panel)
             if rows:
                 canvas.legend(fig, *panel.get_legend_handles_labels(), columns)
             ends = "; ".join(f"{c.label} from {value_text(c.y[0])} to {value_text(c.final)}" for c in self)
             fig.alt = f"{self.y_label} by {self.x_label}: {ends}. {self.environment.caption}."
             return fig
 
-    def _draw(self, ax: Axes, log_y: bool) -> None:
+    def _draw(self, ax: Axes) -> None:
         from course_utils.show import canvas
 
         values = []
         for i, curve in enumerate(self):
-            y = [math.nan if v is None or (log_y and v <= 0) else v for v in curve.y]
+            y = [math.nan if v is None else v for v in curve.y]
             values += [v for v in y if not math.isnan(v)]
             # Black, blue, orange...: the first line is usually the reference.
             look = {"ls": _DASHES[i % len(_DASHES)], "color": canvas.case_colour(i), "lw": 1.8}
             marker = "o" if len(curve.x) < 3 else ""
             ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2.5 - 0.01 * i, **look)
         if values:
-            canvas.scale_axis(ax, "y", values, log=log_y, count=6)
+            canvas.scale_axis(ax, "y", values, log=False, count=6)
         whole = all(float(x).is_integer() for curve in self for x in curve.x)
         ax.xaxis.get_major_locator().set_params(integer=whole)
         ax.set_xlabel(self.x_label)
-        ax.set_ylabel(self.y_label + (", log scale" if log_y else ""))
+        ax.set_ylabel(self.y_label)
         canvas.grid(ax, "both")
 
 

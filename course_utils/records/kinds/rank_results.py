@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
 from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.curves import Curve, Curves
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.memory_trace import MEMORY_KINDS
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Fact, NothingToDrawError, Result
-from course_utils.show.formats import axis_unit, format_seconds, is_number
+from course_utils.records.result import Fact, Result
+from course_utils.show.formats import format_seconds, is_number
 from course_utils.show.tables import Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# The first that there is, is drawn where nothing else is asked for.
-_DRAWN_AS = ("curve", "memory", "seconds", "rounds", "number")
 
 
 @dataclass(frozen=True)
@@ -141,33 +137,8 @@ class RankResults(Result):
         values = self.values(key).values()
         return key.endswith("_bytes") and all(isinstance(v, Mapping) and is_series(list(v.values())) for v in values)
 
-    def curves(self, key: str, x: str = "step", y: str | None = None) -> Curves:
-        """A series of all ranks, such as the loss, as one line a rank; ``x`` counts from 1.
-
-        Args:
-            key: its name.
-            x: what the series goes along.
-            y: what it is, with its unit; by default its name.
-        """
-        values = self.values(key)
-        if not all(map(is_series, values.values())):
-            raise ValueError(f"{key!r} is not a series of numbers: report(...) a list to draw it as a curve")
-        return Curves(
-            curves=tuple(
-                Curve(f"rank {rank}", tuple(range(1, len(value) + 1)), tuple(value)) for rank, value in values.items()
-            ),
-            x_label=x,
-            y_label=y or words_and_unit(key)[0],
-            environment=self.environment,
-            name=self.name,
-            parameters=self.parameters,
-            notes=self.notes,
-        )
-
     def comparison(self, key: str = "rounds", practical: float = paired.PRACTICAL) -> Comparison:
-        """What :func:`course_utils.ranks.programs.timed_rounds` timed in the program, compared.
-
-        A case's time in a round is that of the slowest rank.
+        """What :func:`course_utils.ranks.programs.timed_rounds` timed, compared: in each round the slowest rank counts.
 
         Args:
             key: the ``name`` that the program gave to its rounds.
@@ -215,73 +186,19 @@ class RankResults(Result):
             notes=self.notes,
         )
 
-    def plot(self, key: str | None = None, *, log_y: bool = False) -> Figure:
-        """Draw one thing that the ranks reported.
-
-        Args:
-            key: its name. A series of seconds is drawn sample by sample, another series as a curve, memory by kind as
-                stacked bars, a number as bars. By default a curve if there is one, else memory, else seconds, else
-                what ``timed_rounds`` timed.
-            log_y: whether the y axis of a curve is logarithmic.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-
-        Raises:
-            KeyError: if no rank reported it.
-            ValueError: if it cannot be drawn.
-        """
-        key = self._first_to_draw() if key is None else key
-        values, (words, unit) = self.values(key), words_and_unit(key)
-        drawn_as = self._drawn_as(key)
-        if drawn_as == "rounds":
-            return self.comparison(key).plot()
-        if drawn_as == "curve":
-            return self.curves(key).plot(log_y=log_y)
-        if drawn_as == "seconds":
-            return self._scaled_seconds(key).plot(log_y=log_y)
-        if drawn_as == "memory":
-            columns = memory_kinds(*values.values())
-            rows = [(f"rank {rank}", *map(value.get, columns)) for rank, value in values.items()]
-            unit = "bytes"
-        elif drawn_as == "number":
-            columns = (words,)
-            rows = [(f"rank {rank}", value) for rank, value in values.items()]
-        else:
-            raise ValueError(
-                f"{key!r} cannot be drawn: it is neither a series of numbers, nor a number, nor memory by kind, nor "
-                "from timed_rounds()"
-            )
-        units = dict.fromkeys(columns, unit) if unit else {}
-        table = Table(("rank", *columns), tuple(rows), self.environment, units=units, name=self.name)
-        return table.plot(columns, stacked=drawn_as == "memory")
-
-    def _drawn_as(self, key: str) -> str | None:
-        """One of ``_DRAWN_AS``; None if the value cannot be drawn."""
-        values = list(self.values(key).values())
-        if all(map(is_series, values)):
-            return "seconds" if words_and_unit(key)[1] == "s" else "curve"
-        if self._is_memory(key):
-            return "memory"
-        if key in self.rounds:
-            return "rounds"
-        return "number" if all(map(is_number, values)) else None
-
-    def _first_to_draw(self) -> str:
-        for drawn_as in _DRAWN_AS:
-            for key in self.keys:
-                if self._drawn_as(key) == drawn_as:
-                    return key
-        raise NothingToDrawError(f"nothing that can be drawn was reported; there are: {', '.join(self.keys) or 'none'}")
-
-    def _scaled_seconds(self, key: str) -> Curves:
-        largest = max(value for values in self.values(key).values() for value in values if value is not None)
-        scale, unit = axis_unit("s", largest)
-        series = self.curves(key, x="sample", y=f"{words_and_unit(key)[0]} ({unit})")
-        scaled = [
-            Curve(curve.label, curve.x, tuple(None if y is None else y / scale for y in curve.y)) for curve in series
-        ]
-        return Curves(tuple(scaled), series.x_label, series.y_label, self.environment, name=self.name)
+    def plot(self) -> Figure:
+        """Draw memory by kind if it was reported, else what was timed side by side, else numbers of one unit."""
+        key = next(filter(self._is_memory, self.keys), None)
+        if key is not None:
+            sizes = self.values(key)
+            kinds = memory_kinds(*sizes.values())
+            rows = tuple((f"rank {rank}", *map(of_rank.get, kinds)) for rank, of_rank in sizes.items())
+            units = dict.fromkeys(kinds, "bytes")
+            return Table(("rank", *kinds), rows, self.environment, units, name=self.name).plot(stacked=True)
+        if self.rounds:
+            return self.comparison(self.rounds[0]).plot()
+        rows = tuple((f"rank {rank}", *values) for rank, *values in self.table.rows)
+        return dataclasses.replace(self.table, rows=rows).plot()
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:

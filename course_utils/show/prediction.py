@@ -81,24 +81,16 @@ class Prediction:
     high: float | None = None  # the largest, if any
     value: float | None = None  # the answer that is locked in; None until there is one
 
-    @property
-    def _key(self) -> tuple[Any, ...]:
-        return (self.question, self.unit, self.low, self.high)
-
     def _checked(self, value: Any) -> float:
         """The answer as a number, or a ValueError with a sentence for the person who gave it."""
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError(f"{value!r} is not a number. Type digits, for example 2 or 0.5.")
         number = _parse(str(value), self.unit)
-        if (self.low is not None and number < self.low) or (self.high is not None and number > self.high):
-            raise ValueError(f"{_number_text(number, self.unit)} is out of range. {self._range_words}")
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        if not low <= number <= high:
+            limits = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise ValueError(f"{_number_text(number, self.unit)} is out of range. Give a number {limits}.")
         return number
-
-    @property
-    def _range_words(self) -> str:
-        if self.high is None:
-            return f"Give a number of at least {self.low:g}."
-        return f"Give a number {'of at most' if self.low is None else f'from {self.low:g} to'} {self.high:g}."
 
     def answer(self, value: float | str) -> Prediction:
         """Lock in an answer from code, and return the prediction.
@@ -110,7 +102,7 @@ class Prediction:
         if self.value is not None and number != self.value:
             raise ValueError(f"{self._locked_words} Restart the kernel to answer afresh.")
         self.value = number
-        _locked[self._key] = self
+        _locked[(self.question, self.unit, self.low, self.high)] = self
         return self
 
     @property
@@ -118,17 +110,14 @@ class Prediction:
         return f"Locked: you said {_number_text(self.value or 0.0, self.unit)}."
 
     def reveal(self, actual: Any, use: Literal["speedup", "ratio"] = "speedup") -> Reveal:
-        """Compare the prediction with the answer. Never an error because nothing was predicted.
+        """Compare the prediction with the answer, in words and a picture. It is no error if nothing was predicted.
 
         Args:
             actual: a number, or a case of a comparison.
             use: which number of a case is meant: ``speedup`` (2 is twice as fast) or ``ratio`` (2 takes twice as long).
 
-        Returns:
-            Words and a picture; it shows itself.
-
         Raises:
-            ValueError: if ``actual`` does not answer the question.
+            ValueError: if ``actual`` is neither.
 
         Example:
             >>> predict("How many times faster?").reveal(2.0)
@@ -136,7 +125,10 @@ class Prediction:
         """
         measured, interval, verdict = actual, None, ""
         if isinstance(getattr(actual, "verdict", None), str):
-            measured, verdict = getattr(actual, use), _verdict_words(actual)
+            measured = getattr(actual, use)
+            if not actual.is_baseline:
+                words = actual.words if actual.verdict == "UNCLEAR" else actual.verdict
+                verdict = f" Verdict on {actual.label}: {words}."
             bounds = actual.interval.inverse() if use == "speedup" else actual.interval
             interval = bounds if bounds.bounded else None
         if isinstance(measured, bool) or not isinstance(measured, int | float) or not math.isfinite(measured):
@@ -206,12 +198,6 @@ class Prediction:
         return box
 
 
-def _verdict_words(case: Any) -> str:
-    if case.is_baseline:
-        return ""
-    return f" Verdict on {case.label}: {case.words if case.verdict == 'UNCLEAR' else case.verdict}."
-
-
 def _in_kernel() -> bool:
     """Whether a notebook's kernel runs this, so that a form can be shown."""
     from IPython import get_ipython
@@ -276,11 +262,10 @@ def predict(question: str, unit: str = "x", low: float | None = None, high: floa
         high: the largest number that makes sense, if any.
 
     Returns:
-        The prediction; ``.reveal(actual)`` compares it with the answer.
+        The prediction; its ``reveal`` compares it with the answer.
 
     Example:
         >>> predict("How many times faster is pinned?").answer("3x").reveal(1.5)
         You said 3x; measured 1.5x. Your prediction was too high by a factor of 2.
     """
-    prediction = Prediction(question, unit, low, high)
-    return _locked.get(prediction._key, prediction)
+    return _locked.get((question, unit, low, high)) or Prediction(question, unit, low, high)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import Any
 
 import anywidget
 import traitlets
+
+from course_utils.show.tables import Column, Grid, Sheet, html
 
 _SCRIPT = Path(__file__).with_name("viewer.js")
 _STYLE = Path(__file__).with_name("viewer.css")
@@ -97,10 +98,5 @@ def stored_view(
 
 def table_html(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A plain table. The first cell of each row is its name."""
-    body = []
-    for name, *cells in rows:
-        texts = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        body.append(f'<tr><th scope="row">{html.escape(name)}</th>{texts}</tr>')
-    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
-    lines = [f"<caption>{html.escape(caption)}</caption>", f"<thead><tr>{head}</tr></thead>", "<tbody>", *body]
-    return "\n".join(["<table>", *lines, "</tbody>", "</table>"])
+    columns = [Column(head, cells, numeric=False) for head, cells in zip(heads, zip(*rows, strict=True), strict=True)]
+    return html(Sheet((Grid(caption, tuple(columns)),)))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from course_utils.records.result import Recorded
 from course_utils.show.formats import format_bytes
-from course_utils.show.tables import Sheet, facts
+from course_utils.show.tables import Sheet, named_values
 
 _RUNS_LIVE = {
     "cuda": "everything that one GPU can run; what needs more comes from recorded runs",
@@ -87,7 +87,7 @@ class Environment(Recorded):
             ("date", self.date),
             ("commit", self.commit),
         ]
-        return Sheet((facts(f"This machine: {self.machine}", named),))
+        return Sheet((named_values(f"This machine: {self.machine}", named),))
 
     @classmethod
     def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:

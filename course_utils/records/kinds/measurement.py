@@ -13,7 +13,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
 from course_utils.records.result import Fact, Result
 from course_utils.show.formats import axis_unit, format_bytes, format_rate, format_seconds
-from course_utils.show.tables import Sheet, facts
+from course_utils.show.tables import Sheet, named_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,7 +122,9 @@ class Measurement(Result):
         warmed = f", after {len(self.warmup_s)} warm-up calls" if self.warmup_s else ""
         how = rounds_and_calls([self]) + warmed
         where = [self.environment.where] if self.environment else []
-        return Sheet((facts(self.titled(self.label), named),), (*launch_bound_line([self]), *self.notes), (how, *where))
+        return Sheet(
+            (named_values(self.titled(self.label), named),), (*launch_bound_line([self]), *self.notes), (how, *where)
+        )
 
     def facts(self) -> Iterator[Fact]:
         """Its median time, with its interval."""

@@ -24,7 +24,7 @@ from course_utils.show.formats import (
     format_seconds,
     is_number,
 )
-from course_utils.show.tables import Column, Sheet, facts, split
+from course_utils.show.tables import Column, Sheet, named_values, split
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +71,7 @@ class Sweep(Result):
     def sheet(self) -> Sheet:
         """A row for each point and case; of two cases there is one row, which tells the baseline's time as well."""
         if not self.points:
-            nothing = facts(self.titled(f"sweep over {self.over}"), [("points", "none was measured")])
+            nothing = named_values(self.titled(f"sweep over {self.over}"), [("points", "none was measured")])
             return Sheet((nothing,), self.notes, (self.environment.where,))
         first = self.points[0].comparison
         key, core, rates = self._columns(first.labels)

@@ -122,9 +122,8 @@ class Measurement(Result):
         warmed = f", after {len(self.warmup_s)} warm-up calls" if self.warmup_s else ""
         how = rounds_and_calls([self]) + warmed
         where = [self.environment.where] if self.environment else []
-        return Sheet(
-            (named_values(self.titled(self.label), named),), (*launch_bound_line([self]), *self.notes), (how, *where)
-        )
+        table = named_values(self.titled(self.label), named)
+        return Sheet((table,), (*launch_bound_line([self]), *self.notes), (how, *where))
 
     def facts(self) -> Iterator[Fact]:
         """Its median time, with its interval."""

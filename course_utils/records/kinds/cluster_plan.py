@@ -13,7 +13,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.table import Table
 from course_utils.records.result import Fact, Result, structured
 from course_utils.records.unrecorded import Unrecorded
-from course_utils.show.formats import axis_unit, format_bytes, format_count
+from course_utils.show.formats import format_bytes, format_count
 from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
@@ -82,16 +82,13 @@ def trust_words(point: ClusterPoint, errors: Iterable[MethodError], parameters: 
 class ClusterPlan(Result):
     """Memory per rank on clusters that need not exist, simulated. Made by :func:`course_utils.simulate_cluster`.
 
-    Attributes:
-        points: one for each strategy and number of ranks.
-        errors: how well the method met real ranks, by strategy.
-        parameters: the model's shape and the settings of the step.
+    The ``parameters`` are the model's shape and the settings of the step.
     """
 
     kind: ClassVar[str] = "cluster_plan"
 
-    points: tuple[ClusterPoint, ...]
-    errors: tuple[MethodError, ...]
+    points: tuple[ClusterPoint, ...]  # one for each strategy and number of ranks
+    errors: tuple[MethodError, ...]  # how well the method met real ranks, by strategy
     environment: Environment
 
     def __post_init__(self) -> None:
@@ -138,22 +135,8 @@ class ClusterPlan(Result):
             return check
         return dataclasses.replace(self, errors=check.errors)
 
-    def plot(self, *, memory_bytes: int | None = None) -> Figure:
-        """Draw the memory at the peak as stacked bars, by strategy and ranks.
-
-        Args:
-            memory_bytes: a device's memory, to draw as a line.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-        """
-        from course_utils.show.canvas import styled
-
-        if memory_bytes is not None and memory_bytes <= 0:
-            raise ValueError(f"memory_bytes is the memory of one device, got {memory_bytes}")
-        return styled(self._draw)(memory_bytes)
-
-    def _draw(self, memory_bytes: int | None) -> Figure:
+    def plot(self) -> Figure:
+        """Draw the memory at the peak as stacked bars, by strategy and ranks; see :meth:`Result.plot`."""
         points = sorted(self.points, key=lambda point: point.ranks)
         rows = tuple((point.label, *(point.at_peak[part] for part in CLUSTER_PARTS)) for point in points)
         units = dict.fromkeys(CLUSTER_PARTS, "bytes")
@@ -163,25 +146,14 @@ class ClusterPlan(Result):
         for row, (point, next_point) in enumerate(itertools.pairwise(points)):
             if point.ranks != next_point.ranks:
                 panel.axhline(row + 0.5, color="#BBBBBB", lw=0.8, zorder=1)
-        title = f"{self.name or 'memory per rank'}: GPT of {format_count(self.shape.parameters)} parameters, simulated"
-        fits = ""
-        if memory_bytes is not None:
-            self._draw_memory(panel, memory_bytes)
-            held = [point.label for point in points if point.peak_bytes <= memory_bytes]
-            fits = f" A device has {format_bytes(memory_bytes)}: {'; '.join(held) or 'none'} fit."
+        title = f"{self._title}, simulated"
         figure.texts[0].set_text(title)
-        figure.alt = f"{title}.{fits} {figure.alt}"
+        figure.alt = f"{title}. {figure.alt}"
         return figure
 
-    def _draw_memory(self, panel: Any, memory_bytes: int) -> None:
-        """Draw a device's memory as a line across the bars."""
-        scale, _ = axis_unit("bytes", max(point.peak_bytes for point in self.points))
-        at = memory_bytes / scale
-        panel.set_xlim(0, max(panel.get_xlim()[1], at * 1.16))
-        panel.axvline(at, color="#000000", lw=1.3, ls=(0, (4, 3)), zorder=3)
-        panel.set_xlabel(f"{panel.get_xlabel()}; dashed: the {format_bytes(memory_bytes)} of a device")
-        for words in panel.texts:  # the line may pass behind a total
-            words.set(zorder=4, bbox={"fc": "white", "ec": "none", "pad": 0.8})
+    @property
+    def _title(self) -> str:
+        return f"{self.name or 'memory per rank'}: GPT of {format_count(self.shape.parameters)} parameters"
 
     def sheet(self) -> Sheet:
         """The parts' largest sizes and the peak, and how far each point can be trusted."""
@@ -196,8 +168,7 @@ class ClusterPlan(Result):
             for e in self.errors
             if e.strategy in self.strategies
         ]
-        caption = f"{self.name or 'memory per rank'}: GPT of {format_count(self.shape.parameters)} parameters"
-        tables = (Grid(caption, (key, *columns)), Grid("against real ranks", (key, trust)))
+        tables = (Grid(self._title, (key, *columns)), Grid("against real ranks", (key, trust)))
         return Sheet(tables, (*lines, *self.notes), (settings, self.environment.where))
 
     def facts(self) -> Iterator[Fact]:

@@ -21,7 +21,7 @@ def read_notebook(path: Path | str) -> dict[str, Any]:
 
 
 def notebook_bytes(path: Path) -> bytes:
-    """Returns what is in a notebook's file: what is made of a notebook is remembered by this, not by a time or a path."""
+    """Returns what is in a notebook's file: what is made of a notebook is remembered by this, not by a path."""
     try:
         return path.read_bytes()
     except OSError as error:

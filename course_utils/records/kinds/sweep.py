@@ -89,8 +89,8 @@ class Sweep(Result):
             return Column(header, tuple(cell(case) for _, case in rows), numeric)
 
         def noise(case: Case) -> str:
-            told = case.comparison.noise.bounded and (two or case.is_baseline)
-            return f"±{format_percent(case.comparison.noise_floor - 1)}" if told else ""
+            is_known = case.comparison.noise.bounded and (two or case.is_baseline)
+            return f"±{format_percent(case.comparison.noise_floor - 1)}" if is_known else ""
 
         core = [] if two else [column("case", lambda case: case.label, numeric=False)]
         core.append(column("verdict", verdict_words, numeric=False))

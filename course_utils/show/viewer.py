@@ -10,24 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import anywidget
+import jinja2
 import traitlets
 
 from course_utils.show.tables import Column, Grid, Sheet, html
 
 _SCRIPT = Path(__file__).with_name("viewer.js")
 _STYLE = Path(__file__).with_name("viewer.css")
-
-# In a page the script is no module: it draws where it stands, before the rest of the page is there.
-_PAGE = """<style>{style}</style>
-<div class="course-viewer" id="viewer-{identity}">
-{fallback}
-<script type="application/json">{content}</script>
-</div>
-<script>(function () {{
-"use strict";
-{script}
-viewer.drawStored(document.currentScript.previousElementSibling);
-}}());</script>"""
+_PAGE = Path(__file__).with_name("stored_view.html.j2")
 
 
 class Viewer(anywidget.AnyWidget):
@@ -87,7 +77,7 @@ def stored_view(
     """
     content = {"view": view, "form": form, "chosen": chosen, "states": states}
     packed = json.dumps(content, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
-    return _PAGE.format(
+    return jinja2.Template(_PAGE.read_text(encoding="utf-8")).render(
         style=_STYLE.read_text(encoding="utf-8").strip(),
         identity=hashlib.sha256(packed.encode()).hexdigest()[:10],
         fallback=fallback,

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 # What the memory of a rank is for. The last one is all that is none of the others.
 CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
-# More measured points than this are drawn as one for each strategy and number of ranks.
-_MOST_BARS = 12
 
 
 @dataclass(frozen=True)
@@ -97,21 +95,18 @@ class ClusterCheck(Result):
         return iter(self.points)
 
     def plot(self) -> Figure:
-        """Draw measured and simulated peaks side by side; see :meth:`Result.plot`."""
+        """Draw the peak that was met worst, of each strategy on each number of ranks; see :meth:`Result.plot`."""
         points = [point for point in self.points if "peak" in point.measured]
         if not points:
             raise NothingToDrawError("no peak was measured: there is nothing to draw; look at the table")
-        if len(points) > _MOST_BARS:
-            worst: dict[tuple[str, int], CheckedPoint] = {}
-            for point in points:
-                key = (point.strategy, point.ranks)
-                worst[key] = max(worst.get(key, point), point, key=lambda point: point.deviation)
-            points = list(worst.values())
-        labels = [f"{point.strategy}, {point.ranks} ranks, {point.setting}" for point in points]
+        worst: dict[str, CheckedPoint] = {}
+        for point in points:
+            label = f"{point.strategy}, {point.ranks} ranks"
+            worst[label] = max(worst.get(label, point), point, key=lambda point: point.deviation)
         columns = ("measured peak", "simulated peak")
         rows = tuple(
-            (label if labels.count(label) == 1 else f"{label} ({number})", p.measured["peak"], p.simulated["peak"])
-            for number, (label, p) in enumerate(zip(labels, points, strict=True), 1)
+            (f"{label}, {point.setting}", point.measured["peak"], point.simulated["peak"])
+            for label, point in worst.items()
         )
         units = dict.fromkeys(columns, "bytes")
         return Table(("", *columns), rows, self.environment, units=units, name=self.name).plot(columns)

@@ -18,8 +18,12 @@ from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.kinds.table import Table
 from tests import example_results
 
-GPU = dataclasses.replace(example_results.GPU, machine="some-gpu", device_name="Some GPU", date="2026-03-01")
-CPU = dataclasses.replace(example_results.CPU, machine="some-cpu", device_name="Some CPU", date="2026-03-01")
+GPU = dataclasses.replace(
+    example_results.GPU, machine="some-gpu", device_name="Some GPU", date="2026-03-01", torch_threads=1
+)
+CPU = dataclasses.replace(
+    example_results.CPU, machine="some-cpu", device_name="Some CPU", date="2026-03-01", torch_threads=1
+)
 TWO_GPUS = dataclasses.replace(GPU, machine="two-gpus", gpu_count=2)
 # What a careless folder name and a careless field could make of a CPU.
 CPU_IN_DISGUISE = dataclasses.replace(TWO_GPUS, machine="nvidia-h200", device_kind="cpu")

@@ -131,20 +131,18 @@ def split(caption: str, more: str, key: Column, core: Sequence[Column], extra: S
     extra = [column for column in extra if not column.empty]
     if _fitting_widths([key, *core, *extra]):
         return [Grid(caption, (key, *core, *extra))]
-    tables = [Grid(caption, (key, *core))]
     rows = [i for i in range(len(key.cells)) if any(column.cells[i] for column in extra)]
 
     def pick(column: Column) -> Column:
         return Column(column.header, tuple(column.cells[i] for i in rows), column.numeric)
 
-    group: list[Column] = []
-    for column in (*map(pick, extra), None):
-        if group and (column is None or not _fitting_widths([pick(key), *group, column])):
-            tables.append(Grid(more, (pick(key), *group)))
-            group = []
-        if column is not None:
-            group.append(column)
-    return tables
+    groups: list[list[Column]] = []
+    for column in map(pick, extra):
+        if groups and _fitting_widths([pick(key), *groups[-1], column]):
+            groups[-1].append(column)
+        else:
+            groups.append([column])
+    return [Grid(caption, (key, *core)), *(Grid(more, (pick(key), *group)) for group in groups)]
 
 
 def text(sheet: Sheet) -> str:

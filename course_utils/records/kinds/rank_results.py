@@ -71,10 +71,9 @@ class RankResults(Result):
         return f"torchrun --standalone --nproc-per-node={self.ranks} {shlex.join(arguments)}"
 
     def __getitem__(self, rank: int) -> Mapping[str, Any]:
-        for report in self.reports:
-            if report.rank == rank:
-                return _Reported(rank, report.values)
-        raise KeyError(f"there is no rank {rank!r}; there are 0 to {self.ranks - 1}")
+        if rank not in range(self.ranks):
+            raise KeyError(f"there is no rank {rank!r}; there are 0 to {self.ranks - 1}")
+        return _Reported(self.reports[rank])
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return (self[report.rank] for report in self.reports)
@@ -234,9 +233,9 @@ class RankResults(Result):
 class _Reported(dict[str, Any]):
     """What one rank reported: a dictionary that says what there is when a name is wrong."""
 
-    def __init__(self, rank: int, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
-        self.rank = rank
+    def __init__(self, report: RankReport) -> None:
+        super().__init__(report.values)
+        self.rank = report.rank
 
     def __missing__(self, key: str) -> Any:
         raise KeyError(f"rank {self.rank} reported no {key!r}; there are: {', '.join(self) or 'none'}")

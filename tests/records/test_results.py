@@ -33,13 +33,8 @@ def measurement(label: str = "code", seconds: float = 1e-3, **more: object) -> M
     return Measurement(label, tuple(seconds * (1 + i % 5 / 100) for i in range(ROUNDS)), **more)
 
 
-def comparison(*cases: Measurement, control: Measurement | None = None, **more: object) -> Comparison:
-    return Comparison(
-        cases=cases,
-        control=control or dataclasses.replace(cases[0], label=f"{cases[0].label} again"),
-        environment=HERE,
-        **more,
-    )
+def comparison(*cases: Measurement, control: Measurement | None = None) -> Comparison:
+    return Comparison(cases, control or dataclasses.replace(cases[0], label="again"), HERE)
 
 
 # Measurement
@@ -419,9 +414,10 @@ def test_wrong_names_are_answered_with_the_right_ones(read: Callable[[], object]
         read()
 
 
-def test_a_tables_rows_and_a_curves_end_are_found_by_name() -> None:
+def test_rows_points_and_curves_are_found_by_name() -> None:
     assert TABLE["bf16"] == {"dtype": "bf16", "error": None, "kernel": "flash"}
     assert CURVES["fp32"].final is None
+    assert _SWEEP[8] is _PAIR
 
 
 @pytest.mark.parametrize(

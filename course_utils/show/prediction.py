@@ -18,6 +18,8 @@ from course_utils.show.formats import Range, format_interval, format_ratio
 if TYPE_CHECKING:
     from ipywidgets import Widget
 
+    from course_utils.show.viewer import StoredView
+
 _CLOSE = 1.1
 _TIMES = ("x", "×", "times")
 _locked: dict[tuple[Any, ...], Prediction] = {}
@@ -52,23 +54,6 @@ def _parse(text: str, unit: str) -> float:
     if not math.isfinite(value):
         raise ValueError("Type a finite number, for example 2 or 0.5.")
     return value
-
-
-@dataclass(frozen=True)
-class Reveal:
-    """A prediction beside the answer, in words and as a small picture."""
-
-    words: str  # the comparison in sentences
-    measured: float  # the number that was measured
-    predicted: float | None = None  # the number that was predicted; None if there was none
-    interval: Range | None = None  # interval of the measured number, if known
-    unit: str = ""  # of both numbers
-
-    def __repr__(self) -> str:
-        return self.words
-
-    def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self.words)}</p>\n{_number_line(self)}"
 
 
 @dataclass
@@ -109,7 +94,7 @@ class Prediction:
     def _locked_words(self) -> str:
         return f"Locked: you said {_number_text(self.value or 0.0, self.unit)}."
 
-    def reveal(self, actual: Any, use: Literal["speedup", "ratio"] = "speedup") -> Reveal:
+    def reveal(self, actual: Any, use: Literal["speedup", "ratio"] = "speedup") -> StoredView:
         """Compare the prediction with the answer, in words and a picture. It is no error if nothing was predicted.
 
         Args:
@@ -123,6 +108,8 @@ class Prediction:
             >>> predict("How many times faster?").reveal(2.0)
             You made no prediction. The answer on this machine: 2x.
         """
+        from course_utils.show.viewer import StoredView
+
         measured, interval, verdict = actual, None, ""
         if isinstance(getattr(actual, "verdict", None), str):
             measured = getattr(actual, use)
@@ -141,7 +128,8 @@ class Prediction:
         else:
             distance = _distance(self.value, measured, interval)
             words = f"You said {_number_text(self.value, self.unit)}; measured {answer}. {distance}"
-        return Reveal(words + verdict, float(measured), self.value, interval, self.unit)
+        drawing = _number_line(words + verdict, measured, self.value, interval, self.unit)
+        return StoredView(words + verdict, f"<p>{html.escape(words + verdict)}</p>\n{drawing}")
 
     def __repr__(self) -> str:
         return f"Prediction: {self.question} {'Answer with .answer(2).' if self.value is None else self._locked_words}"
@@ -222,14 +210,13 @@ def _distance(predicted: float, measured: float, interval: Range | None) -> str:
     return f"Your prediction was {side} by {abs(predicted - measured):.3g}."
 
 
-def _number_line(reveal: Reveal) -> str:
+def _number_line(words: str, measured: float, predicted: float | None, interval: Range | None, unit: str) -> str:
     """A number line with prediction and measurement, on a white card (fine on a dark page)."""
     import jinja2
 
-    times, interval = reveal.unit in _TIMES, reveal.interval
+    times = unit in _TIMES
     bounds = [] if interval is None else [interval.low, interval.high]
-    predicted = [] if reveal.predicted is None else [reveal.predicted]
-    values = [reveal.measured, *predicted, *bounds, *([1.0] if times else [])]
+    values = [measured, *bounds, *([1.0] if times else []), *([] if predicted is None else [predicted])]
     log = min(values) > 0 and (times or max(values) > 4 * min(values))
     transform = math.log if log else float
     low, high = transform(min(values)), transform(max(values))
@@ -240,13 +227,13 @@ def _number_line(reveal: Reveal) -> str:
 
     template = Path(__file__).with_name("number_line.svg.j2").read_text(encoding="utf-8")
     return jinja2.Template(template, autoescape=True).render(
-        words=reveal.words,
+        words=words,
         one=x(1) if times else None,
         interval=[x(bound) for bound in bounds] or None,
-        measured=x(reveal.measured),
-        measured_text=_number_text(reveal.measured, reveal.unit),
-        predicted=x(reveal.predicted) if predicted else None,
-        predicted_text=_number_text(reveal.predicted, reveal.unit) if predicted else "",
+        measured=x(measured),
+        measured_text=_number_text(measured, unit),
+        predicted=None if predicted is None else x(predicted),
+        predicted_text="" if predicted is None else _number_text(predicted, unit),
     )
 
 

@@ -80,7 +80,7 @@ def build(output: Path, fresh: bool = False) -> Path:
     generate(lessons, judgements)
     if fresh or _is_outdated(html, lessons):
         shutil.rmtree(output / "_build", ignore_errors=True)
-    _run_jupyter_book(output)
+    render(output)
     instructors.add_slides(html)
     for source_map in html.rglob("*.map"):
         # Only the authors of the theme debug its scripts, and the maps are 40% of a small book.
@@ -97,7 +97,8 @@ def _is_outdated(html: Path, lessons: Sequence[LessonFile]) -> bool:
     return html.exists() and any(filecmp.cmpfiles(BOOK / "_static", html / "_static", assets, shallow=False)[1:])
 
 
-def _run_jupyter_book(output: Path) -> None:
+def render(output: Path) -> None:
+    """Run Jupyter Book; a warning of its is an error."""
     jupyter_book = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
     command = [*jupyter_book, "build", ".", "--config", "book/_config.yml", "--toc", "book/_toc.yml"]
     command += ["--path-output", str(output), "-W", "--keep-going", "--quiet"]

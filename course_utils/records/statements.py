@@ -72,10 +72,12 @@ def needed(parts: Sequence[Statement], chosen: Collection[int]) -> list[Statemen
 def _examined(cell: int, node: ast.stmt) -> Statement:
     table = symtable.symtable(ast.unparse(node), "cell", "exec")
     parts = list(_as_it_runs(node))
-    # Since Python 3.12 the table has the names of comprehensions, which are their own.
-    targets = [name for part in parts if isinstance(part, ast.comprehension) for name in ast.walk(part.target)]
     binds = {name.get_name() for name in table.get_symbols() if name.is_assigned() or name.is_imported()}
-    binds -= {target.id for target in targets if isinstance(target, ast.Name)}
+    # Since Python 3.12 the table has the names of comprehensions, which are their own.
+    loops = [part.target for part in parts if isinstance(part, ast.comprehension)]
+    own = [name for target in loops for name in ast.walk(target) if isinstance(name, ast.Name)]
+    stored = [part for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
+    binds -= {name.id for name in own} - {name.id for name in stored if name not in own}
     changes = {name for part in parts for name in _changed_in_place(part)}
     reads, reads_later = _read(table)
     first_use = {part.id: part.ctx for part in reversed(parts) if isinstance(part, ast.Name)}

@@ -140,6 +140,7 @@ def test_a_cell_that_is_not_python_is_an_error_that_names_it(tmp_path: Path):
         # names of a loop, a comprehension, a lambda and a handler are their own
         (("i = 7", "rows = [i for i in range(3)]", "print(rows)"), ["rows = [i for i in range(3)]"]),
         (("x = 7", "f = lambda x: x", "print(f)"), ["f = lambda x: x"]),
+        (("x = 7", "x = [x for x in [1]]", "print(x)"), ["x = [x for x in [1]]"]),
         (("x = 7\nrow = 1", "print(2)\nfor row in [1]:\n    x = row\nprint(x)"), ["x = 7"]),
         (("row = 1\nn = 2", "for i in range(n):\n    row = {}\n    row |= {1: i}"), ["n = 2"]),
         # a class needs its bases at once

@@ -129,6 +129,9 @@ class ScriptedCuda:
     def Event(self, enable_timing: bool = False) -> ScriptedEvent:  # noqa: N802 - torch's name
         return ScriptedEvent(self, enable_timing)
 
+    def _set_stream_by_id(self, stream_id: int, device_index: int, device_type: int) -> None:
+        """There is one stream."""
+
     def synchronize(self) -> None:
         self.calls.append("synchronize")
         self.host_s = max(self.host_s, self._busy_until_s) + self.synchronize_s

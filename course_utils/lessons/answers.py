@@ -6,26 +6,15 @@ what the learner's answer *does* on cases that the learner does not see, never a
     @exercise
     def check_double(answer):
         if ask(answer, 3) == 9:
-            return "squares"
+            return "squares"  # the key of a hint in hints.yml; None if the answer is right
         if ask(answer, 3) != 6:
-            raise NotRight(f"For 3 you return {ask(answer, 3)}, not 6.")
+            raise NotRight(f"For 3 you return {ask(answer, 3)}, not 6.")  # a mistake that nobody foresaw
         return None
 
-The check returns the key of a hint, or None if the answer is right, or raises :class:`NotRight` with a sentence about a
-mistake that nobody foresaw. The words are in ``hints.yml`` beside it::
-
-    check_double:
-      name: Double it
-      right: Every number comes back twice as large.
-      hints:
-        squares: You square the number. Which input tells squaring and doubling apart?
-        prints: You print the number. The caller gets nothing.
-        in_place: You change the list that was passed in. The caller may still need it.
-
-The notebook's cell ends with ``check_double(double)``, which shows a :class:`Feedback`. The starting cell defines a
-function that raises ``NotImplementedError`` or returns None, or a name that is None; the check then says "Not answered
-yet". Starting cells and solutions use nothing of the notebook but its imports. Each lesson's ``wrong_answers.py`` holds
-one wrong answer for each hint; ``tests/lessons/test_exercises.py`` runs them, the starting cells and the solutions.
+``hints.yml`` beside it has the words: ``check_double: {name: ..., right: ..., hints: {squares: ...}}``. The notebook's
+cell ends with ``check_double(double)``, which shows a :class:`Feedback`. The starting cell defines a function that
+raises ``NotImplementedError`` or returns None, or a name that is None. Starting cells and solutions use nothing of the
+notebook but its imports. Each lesson's ``wrong_answers.py`` holds one wrong answer for each hint.
 """
 
 from __future__ import annotations
@@ -58,13 +47,7 @@ class NotAnswered(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Feedback:
-    """What a check says about an answer.
-
-    Attributes:
-        outcome: ``right``, ``not yet`` or ``not answered``.
-        words: what to think about next, or why it is right.
-        hint: the key of the misconception that was recognised, if any.
-    """
+    """What a check says about an answer; ``hint`` is the key of the misconception that was recognised, if any."""
 
     outcome: Outcome
     words: str
@@ -82,8 +65,8 @@ class Exercise:
     """A check with its name and its hints. Call it with an answer.
 
     Attributes:
-        name: the exercise's name, as its heading in the notebook has it.
-        right: what to say about a right answer: why it is right.
+        name: as its heading in the notebook has it.
+        right: why a right answer is right.
         hints: a key for each misconception, and the hint that leads out of it without giving the answer away.
         examine: looks at an answer; returns a key of ``hints``, or None if it is right.
     """
@@ -129,42 +112,33 @@ def exercise(examine: Callable[[Any], str | None]) -> Exercise:
     return Exercise(**words[examine.__name__], examine=examine)
 
 
-def _not_implemented(error: NotImplementedError) -> NotAnswered | NotRight:
-    """The starting cell raises the bare error; one with a message is PyTorch's, about an operation that it lacks."""
-    return NotRight(f"Your code raised NotImplementedError: {error}") if error.args else NotAnswered()
-
-
-def ask(answer: Any, *args: Any, **kwargs: Any) -> Any:
+def ask(answer: Any, *args: Any) -> Any:
     """Call the learner's function on a hidden case; NotRight says if it is none, or raises.
 
     NotAnswered is raised where it raises ``NotImplementedError`` or returns None or ``...``: the starting cell,
     untouched.
     """
-    result = effect(answer, *args, **kwargs)
+    result = effect(answer, *args)
     if result is None or result is ...:
         raise NotAnswered
     return result
 
 
-def effect(answer: Any, *args: Any, **kwargs: Any) -> Any:
+def effect(answer: Any, *args: Any) -> Any:
     """The same for a function that works by its effect: returning None is no sign that nobody has begun."""
     if not callable(answer):
         raise NotRight(f"A function is asked for, and this is {type(answer).__name__}: pass it without calling it.")
     try:
-        return answer(*args, **kwargs)
-    except NotImplementedError as error:
-        raise _not_implemented(error) from None
+        return answer(*args)
     except Exception as error:
+        # The starting cell raises the bare error; one with a message is PyTorch's, about an operation that it lacks.
+        if isinstance(error, NotImplementedError) and not error.args:
+            raise NotAnswered from None
         raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
 
 
 def listed(values: Any, at_most: int = 1000) -> list[Any]:
-    """Take what a learner returned as a list. Generators are run here, where their errors are the learner's.
-
-    Raises:
-        NotAnswered: if a generator raises ``NotImplementedError``.
-        NotRight: if it is not iterable, raises, or has more than ``at_most`` values: a loop without an end.
-    """
+    """Take what a learner returned as a list. Generators are run here, where their errors are the learner's."""
     if not isinstance(values, Iterable):
         raise NotRight(f"A list is asked for, and you return {type(values).__name__}.")
     kept = effect(lambda: list(itertools.islice(values, at_most + 1)))

@@ -43,24 +43,20 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to compute attention.
-
-    Attributes:
-        name: what to call it.
-        attend: called with q, k, v of ``[batch, heads, length, head_size]`` and is_causal; returns that shape.
-        sdpa: the one SDPA kernel that is allowed meanwhile; None if the switches of SDPA do not matter.
-        available: whether it ran on a small input and was right.
-        reason: why it is not available, in the words of what refused.
-    """
+    """One way to compute attention: called with q, k, v of ``[batch, heads, length, head_size]`` and is_causal."""
 
     name: str
     attend: Attend
-    sdpa: str | None = None
-    available: bool = True
-    reason: str = ""
+    sdpa: str | None = None  # the one SDPA kernel that is allowed meanwhile; None if its switches do not matter
+    reason: str = ""  # why it is not available, in the words of what refused
+
+    @property
+    def available(self) -> bool:
+        """Whether it ran on a small input and was right."""
+        return not self.reason
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
-        """Compute attention by this backend and no other; q, k and v are ``[batch, heads, length, head_size]``."""
+        """Compute attention by this backend and no other."""
         with Switches.kept():
             self.select()
             return self.attend(q, k, v, is_causal)
@@ -120,11 +116,10 @@ def attention_backends(
     routes += [Backend("transformer-engine", _te)]
     tried = {}
     for route in routes:
-        if route.attend is _flex and not compiled:
-            reason = "not tried here: it has to be compiled first"
-            tried[route.name] = dataclasses.replace(route, available=False, reason=reason)
-        else:
-            tried[route.name] = _tried(route, device, dtype, head_size, heads, training)
+        reason = "not tried here: it has to be compiled first"
+        if compiled or route.attend is not _flex:
+            reason = _refusal(route, device, dtype, head_size, heads, training)
+        tried[route.name] = dataclasses.replace(route, reason=reason)
     return tried
 
 
@@ -183,14 +178,14 @@ def assert_close(expected: Any, actual: Any) -> None:
     if actual is None:
         return
     pairs = zip(expected, actual, strict=True) if isinstance(expected, tuple) else [(expected, actual)]
-    for wanted, got in pairs:
-        error, allowed = relative_error(got, wanted), 2 * TOLERANCE_EPSILONS * torch.finfo(wanted.dtype).eps
+    for theirs, ours in pairs:
+        error, allowed = relative_error(ours, theirs), 2 * TOLERANCE_EPSILONS * torch.finfo(theirs.dtype).eps
         if not error <= allowed:
-            raise AssertionError(f"the relative error is {error:.1e}, and {allowed:.1e} is allowed for {wanted.dtype}")
+            raise AssertionError(f"the relative error is {error:.1e}, and {allowed:.1e} is allowed for {theirs.dtype}")
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes the name of every operation that reaches a device, without its namespace's overload."""
+    """Notes the name of every operation that reaches a device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,8 +200,7 @@ def kernel_of(call: Callable[[], Any]) -> str:
     """Find out which attention kernel a call runs, by watching the operations that reach the device.
 
     It is for one call of attention. Of a whole model it names the first fused kernel alone, and any softmax counts as
-    ``math``: to be sure of a model, forbid math with ``sdpa_kernel`` in a test. Of code inside of ``torch.compile`` it
-    tells nothing.
+    ``math``: to be sure of a model, forbid math with ``sdpa_kernel`` in a test. Of compiled code it tells nothing.
 
     Returns:
         ``flash``, ``efficient``, ``cudnn`` or another fused kernel of SDPA; ``math`` if it took a softmax apart from
@@ -230,17 +224,7 @@ def kernel_of(call: Callable[[], Any]) -> str:
 
 
 def choice_of(call: Callable[[], Any]) -> tuple[str, str]:
-    """Find out which kernel SDPA chooses for a call, and what torch has against flash where flash is refused.
-
-    Returns:
-        The kernel, as :func:`kernel_of` names it, or ``raises ...``; and the reason against flash in torch's words,
-        empty if flash can be used.
-
-    Example:
-        >>> q = torch.randn(1, 2, 16, 8)
-        >>> choice_of(lambda: functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1))
-        ('math', 'Both fused kernels do not support non-zero dropout')
-    """
+    """The kernel that SDPA chooses for a call, or ``raises ...``; and what torch has against flash, if anything."""
     try:
         chosen = kernel_of(call)
     except Exception as error:  # whatever this device has against the input
@@ -251,8 +235,7 @@ def choice_of(call: Callable[[], Any]) -> tuple[str, str]:
         try:
             alone = kernel_of(call)
         except Exception:  # no kernel is left
-            reason = _why("flash", [str(warning.message) for warning in caught])
-            return chosen, reason or "torch gives no reason"
+            return chosen, _why("flash", caught) or "torch gives no reason"
     return chosen, "" if alone == "flash" else f"SDPA ran {alone} although only flash was allowed"
 
 
@@ -273,65 +256,62 @@ def errors_of(
     Both sides see the same rounded inputs; from the fourth head on, they repeat the first three.
 
     Returns:
-        ``output`` and ``gradient``, the largest of the three gradients: norm of the error, relative to that of the
-        reference. ``ran``: what :func:`kernel_of` saw in the forward pass, or ``compiled``. None where the backend is
-        not available.
+        ``output`` and ``gradient``: norm of the error relative to that of the reference, of the gradients the largest.
+        ``ran``: what :func:`kernel_of` saw, or ``compiled``. None where the backend is not available.
     """
     if not backend.available:
         return {"output": None, "gradient": None, "ran": None}
-    tensors, *wanted = _exact(dtype, head_size)
+    tensors, expected = _exact(dtype, head_size)
     # Heads do not touch each other, so the reference need not know of those that repeat.
-    inputs = [each[:, torch.arange(heads) % _TRIAL_HEADS].to(device).requires_grad_() for each in tensors]
+    inputs = [each[:, torch.arange(heads) % _TRIAL_HEADS].to(device) for each in tensors]
+    results: list[torch.Tensor] = []
+
+    def compute() -> None:
+        results.extend(_with_gradients(backend.attend, inputs, is_causal=True))
+
     with Switches.kept():
         backend.select()
-        outputs: list[torch.Tensor] = []
-
-        def forward() -> None:
-            outputs.append(backend.attend(*inputs, True))
-
-        ran = "compiled" if backend.attend is _flex else kernel_of(forward)
-        if not outputs:
-            forward()
-        upstream = inputs[0].detach().roll(1, dims=-1)
-        got = [outputs[0], *torch.autograd.grad(outputs[0], inputs, upstream)]
+        ran = "compiled" if backend.attend is _flex else kernel_of(compute)
+        if not results:  # who watches compiled code, prevents it
+            compute()
     kept = slice(0, min(heads, _TRIAL_HEADS))
-    errors = [relative_error(ours[:, kept], exact[:, kept]) for ours, exact in zip(got, wanted, strict=True)]
+    errors = [relative_error(ours[:, kept], exact[:, kept]) for ours, exact in zip(results, expected, strict=True)]
     return {"output": errors[0], "gradient": max(errors[1:]), "ran": ran}
 
 
+def _with_gradients(attend: Attend, tensors: Sequence[torch.Tensor], is_causal: bool) -> list[torch.Tensor]:
+    """The output, and the gradients of q, k and v for a gradient of q's values."""
+    inputs = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+    output = attend(*inputs, is_causal)
+    upstream = tensors[0].detach().roll(1, dims=-1).to(output)
+    return [output.detach(), *torch.autograd.grad(output, inputs, upstream)]
+
+
 @cache
-def _exact(dtype: torch.dtype, head_size: int) -> tuple[Any, ...]:
+def _exact(dtype: torch.dtype, head_size: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Inputs on the CPU, and what causal attention makes of them in float64: output, and three gradients."""
     generator = torch.Generator().manual_seed(0)
     tensors = torch.randn(3, 1, _TRIAL_HEADS, _ERROR_LENGTH, head_size, generator=generator).to(dtype)
-    exact = [tensor.double().requires_grad_() for tensor in tensors]
-    output = reference(*exact, is_causal=True)
-    gradients = torch.autograd.grad(output, exact, tensors[0].roll(1, dims=-1).double())
-    return tuple(tensors), output.detach(), *gradients
+    return tensors, _with_gradients(reference, tensors.double(), is_causal=True)
 
 
 # Trying
 
 
-def _tried(
-    backend: Backend, device: torch.device, dtype: torch.dtype, head_size: int, heads: int, training: bool
-) -> Backend:
-    """The backend, or the same one marked as unavailable with the reason."""
+def _refusal(backend: Backend, *trial: Any) -> str:
+    """Why the backend cannot be used; empty if it can."""
     with Switches.kept(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            refusal = _trial(backend, device, dtype, head_size, heads, training)
+            return _trial(backend, *trial)
         except Exception as error:  # a package may raise what it likes, also when it is imported
-            refusal = _why(backend.sdpa, [str(warning.message) for warning in caught]) or _sentence(error)
-    if refusal is None:
-        return backend
-    return dataclasses.replace(backend, available=False, reason=refusal)
+            return _why(backend.sdpa, caught) or _sentence(error)
 
 
 def _trial(
     backend: Backend, device: torch.device, dtype: torch.dtype, head_size: int, heads: int, training: bool
-) -> str | None:
-    """Why the backend cannot be used, or None; or whatever it raises."""
+) -> str:
+    """Why the backend cannot be used, or nothing; or whatever it raises."""
     # Three different numbers, so that a backend that takes heads for positions gives other results.
     generator = torch.Generator().manual_seed(0)
     # FlexAttention is compiled anew where a size is 1 or was 1: the batch, or the number of blocks of 128 positions.
@@ -343,28 +323,24 @@ def _trial(
             ran = kernel_of(lambda: backend.attend(*inputs, is_causal))  # noqa: B023 - called at once
             if ran != backend.sdpa:
                 return f"SDPA ran {ran} although only {backend.sdpa} was allowed"
-        ours, theirs = ([tensor.detach().clone().requires_grad_(training) for tensor in inputs] for _ in range(2))
-        pairs = [(backend.attend(*ours, is_causal), reference(*theirs, is_causal))]
         if training:
-            upstream = inputs[0].roll(1, dims=-1)
-            got = torch.autograd.grad(pairs[0][0], ours, upstream)
-            wanted = torch.autograd.grad(pairs[0][1], theirs, upstream.to("cpu").double())
-            pairs += zip(got, wanted, strict=True)
-        for got, wanted in pairs:
-            if tuple(got.shape) != tuple(wanted.shape):
-                return f"it returned {list(got.shape)} for inputs of {list(wanted.shape)}"
-            if not (error := relative_error(got, wanted)) <= _LARGEST_TRIAL_ERROR:
+            ours, theirs = (_with_gradients(attend, inputs, is_causal) for attend in (backend.attend, reference))
+        else:
+            ours, theirs = [backend.attend(*inputs, is_causal)], [reference(*inputs, is_causal)]
+        for result, expected in zip(ours, theirs, strict=True):
+            if result.shape != expected.shape:
+                return f"it returned {list(result.shape)} for inputs of {list(expected.shape)}"
+            if not (error := relative_error(result, expected)) <= _LARGEST_TRIAL_ERROR:
                 return f"it ran and was wrong, by a relative error of {error:.2g}"
-    return None
+    return ""
 
 
-def _why(kernel: str | None, messages: Sequence[str]) -> str | None:
+def _why(kernel: str | None, caught: Sequence[warnings.WarningMessage]) -> str | None:
     """The first reason that torch gave against a kernel of SDPA: its warnings come in groups with a heading."""
-    heading = _HEADINGS.get(kernel or "")
-    begun = False
-    for message in messages:
+    heading, begun = _HEADINGS.get(kernel or "", "no heading"), False
+    for message in [str(warning.message) for warning in caught]:
         if "not used because" in message:
-            begun = heading is not None and message.startswith(heading)
+            begun = message.startswith(heading)
         elif begun and "runtime disabled" not in message:
             return _first_sentence(message)
     return None

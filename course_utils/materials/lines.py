@@ -13,19 +13,15 @@ _TEXT_BYTES = 2**20
 IGNORED = -100  # the target that torch.nn.functional.cross_entropy leaves out
 
 
-def line_batches(batches: int, lines: int, seed: int = 0) -> list[list[bytes]]:
+def line_batches(batches: int, lines: int) -> list[list[bytes]]:
     """Draw lines from the standard library and put lines of similar length together, so that little is padded.
 
     Blank lines and lines of one byte are left out. All drawn lines are sorted by length and cut into batches; the
-    batches come in random order. The same seed gives the same batches wherever the standard library is the same.
-
-    Example:
-        >>> [len(batch) for batch in line_batches(batches=3, lines=4)]
-        [4, 4, 4]
+    batches come in random order. They are the same wherever the standard library is the same.
     """
-    text = bytes(library_text(_TEXT_BYTES).data.numpy())
+    text = bytes(library_text(_TEXT_BYTES).numpy())
     choice = [line for line in text.split(b"\n") if len(line) > 1 and line.strip()]
-    dice = random.Random(seed)
+    dice = random.Random(0)
     drawn = sorted(dice.sample(choice, batches * lines), key=len)
     cut = [drawn[start : start + lines] for start in range(0, len(drawn), lines)]
     dice.shuffle(cut)
@@ -33,12 +29,7 @@ def line_batches(batches: int, lines: int, seed: int = 0) -> list[list[bytes]]:
 
 
 def padded_length(lines: Sequence[bytes]) -> int:
-    """Tokens in each row of :func:`pad_lines` if nothing longer is asked for: one less than the longest line has bytes.
-
-    Example:
-        >>> padded_length([b"import os", b"x = 1"])
-        8
-    """
+    """Tokens in a row of :func:`pad_lines` if nothing longer is asked for: one less than the longest line has bytes."""
     return max(map(len, lines)) - 1
 
 
@@ -56,10 +47,7 @@ def pad_lines(
         >>> tokens.tolist(), targets.tolist()
         ([[97, 98], [97, 0]], [[98, 99], [98, -100]])
     """
-    needed = padded_length(lines)
-    length = needed if length is None else length
-    if length < needed:
-        raise ValueError(f"length is {length}, and the longest line needs {needed}")
+    length = length or padded_length(lines)
     tokens = torch.zeros(len(lines), length, dtype=torch.int64)
     targets = torch.full((len(lines), length), IGNORED)
     for row, line in enumerate(lines):

@@ -11,12 +11,7 @@ from torch.nn import functional
 
 
 class Block(nn.Module):
-    """One transformer block, normalised before attention and before the MLP.
-
-    Args:
-        width: size of a token's vector.
-        heads: attention heads; ``width`` is a multiple of it.
-    """
+    """One transformer block, normalised before attention and before the MLP."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -39,14 +34,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A small decoder-only transformer. The embedding's weights serve as the output layer, too.
-
-    Args:
-        vocabulary: number of tokens; 256 for bytes.
-        context: the longest sequence.
-        width: size of a token's vector.
-        layers: number of blocks.
-        heads: attention heads of each block.
+    """A small decoder-only transformer, of bytes by default. The embedding serves as the output layer, too.
 
     Example:
         >>> GPT(width=32, layers=1, heads=2)(torch.zeros(2, 8, dtype=torch.int64)).shape
@@ -81,13 +69,7 @@ class GPT(nn.Module):
 
 
 class LSTMLanguageModel(nn.Module):
-    """An embedding, an LSTM or a GRU, and an output layer.
-
-    Args:
-        vocabulary: number of tokens; 256 for bytes.
-        width: size of a token's vector and of the hidden state.
-        layers: layers of the RNN.
-        cell: ``lstm`` or ``gru``.
+    """An embedding, an RNN (``lstm`` or ``gru``) as wide as a token's vector, and an output layer.
 
     Example:
         >>> LSTMLanguageModel(width=32)(torch.zeros(2, 8, dtype=torch.int64)).shape
@@ -111,19 +93,12 @@ def rnn_operations(hidden: int, length: int = 32, batch: int = 32, gates: int = 
 
     Two for each weight (a multiplication and an addition), in each time step of each sequence. An LSTM has 4 gates, a
     GRU 3.
-
-    Example:
-        >>> rnn_operations(128)
-        268435456
     """
     return 2 * gates * 2 * hidden**2 * length * batch
 
 
 class MLP(nn.Sequential):
-    """Linear layers with ReLU between them.
-
-    Args:
-        widths: size of the input, of each hidden layer, and of the output.
+    """Linear layers with ReLU between them; ``widths`` begins with the input's size and ends with the output's.
 
     Example:
         >>> MLP((64, 32, 10))(torch.zeros(5, 64)).shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +12,9 @@ import torch
 
 
 def page_faults(fn: Callable[[], Any]) -> int | None:
-    """Count the page faults of one call: pages that the operating system had to find or fill while it ran.
+    """Count the minor page faults of one call: pages that the operating system had to find or fill while it ran.
 
-    Returns:
-        Minor page faults of this process during the call; None where the system does not count them (Windows).
-
-    Example:
-        >>> page_faults(lambda: None) in (None, 0)
-        True
+    None where the system does not count them (Windows).
     """
     try:
         import resource
@@ -35,10 +31,8 @@ def page_faults(fn: Callable[[], Any]) -> int | None:
 def lock_pages(tensor: torch.Tensor) -> torch.Tensor:
     """Lock the pages under a CPU tensor into main memory: the part of pinning that needs no GPU.
 
-    The lock ends when the memory is unmapped. Whole pages are locked, so give it memory of its own (``mmap``).
-
-    Raises:
-        OSError: if this system has no ``mlock``, or does not allow this process to lock so much.
+    The lock ends when the memory is unmapped. Whole pages are locked, so give it memory of its own (``mmap``). An
+    OSError says that this system has no ``mlock``, or does not allow this process to lock so much.
 
     Source:
         mlock(2), https://man7.org/linux/man-pages/man2/mlock2.2.html
@@ -46,7 +40,7 @@ def lock_pages(tensor: torch.Tensor) -> torch.Tensor:
     if os.name != "posix":
         raise OSError("this operating system has no mlock()")
     libc = ctypes.CDLL(None, use_errno=True)
-    size = tensor.numel() * tensor.element_size()
+    size = tensor.nbytes
     if libc.mlock(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(size)):
         error = ctypes.get_errno()
         raise OSError(error, f"{os.strerror(error)}: this process may not lock {size} bytes; see `ulimit -l`")
@@ -55,8 +49,6 @@ def lock_pages(tensor: torch.Tensor) -> torch.Tensor:
 
 def can_lock(size_bytes: int) -> bool:
     """Whether this process may lock that many bytes now. It tries."""
-    import mmap
-
     try:
         lock_pages(torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=torch.uint8))
     except OSError:

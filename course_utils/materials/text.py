@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,28 +13,15 @@ import torch
 _LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"})
 
 
-@dataclass(frozen=True)
-class LibraryText:
-    """The beginning of the standard library's source, file after file.
-
-    Attributes:
-        data: the bytes, uint8 ``[size_bytes]``.
-        sha256: of these bytes. Versions of Python differ, so compare losses within one run only.
-    """
-
-    data: torch.Tensor
-    sha256: str
-
-
 @functools.lru_cache(maxsize=4)
-def library_text(size_bytes: int = 2**20) -> LibraryText:
-    """Read the first ``size_bytes`` of the standard library's Python files, folder by folder, sorted by name.
+def library_text(size_bytes: int = 2**20) -> torch.Tensor:
+    """Read the first ``size_bytes`` of the standard library's Python files, folder by folder, sorted by name: uint8.
 
-    The tensor is shared: copy it before you change it.
+    The tensor is shared: copy it before you change it. Versions of Python differ, so compare losses within one run.
 
     Example:
         >>> text = library_text(4096)
-        >>> text.data.shape, text.data.dtype
+        >>> text.shape, text.dtype
         (torch.Size([4096]), torch.uint8)
     """
     root = Path(sysconfig.get_paths()["stdlib"])
@@ -52,8 +37,7 @@ def library_text(size_bytes: int = 2**20) -> LibraryText:
             f"size_bytes={size_bytes} is more than the standard library has here: {size_bytes - missing} bytes. "
             "Ask for less."
         )
-    joined = bytearray(b"".join(parts)[:size_bytes])
-    return LibraryText(torch.frombuffer(joined, dtype=torch.uint8), hashlib.sha256(joined).hexdigest())
+    return torch.frombuffer(bytearray(b"".join(parts)[:size_bytes]), dtype=torch.uint8)
 
 
 def _source_files(folder: Path) -> Iterator[Path]:
@@ -71,13 +55,11 @@ def text_batches(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Cut random pieces out of a text for next-byte prediction. The same seed gives the same pieces on every device.
 
-    ``data`` is uint8, and a batch holds ``batch`` pieces of ``length`` bytes.
-
     Yields:
         ``(tokens, targets)``, int64 ``[batch, length]`` each; ``targets`` is one byte further on in the text.
 
     Example:
-        >>> tokens, targets = next(text_batches(library_text(4096).data, batch=2, length=16, steps=1))
+        >>> tokens, targets = next(text_batches(library_text(4096), batch=2, length=16, steps=1))
         >>> tokens.shape, bool((tokens[:, 1:] == targets[:, :-1]).all())
         (torch.Size([2, 16]), True)
     """

@@ -1,8 +1,4 @@
-"""The limits of this machine: what any program on it can reach at best.
-
-A rate means little by itself. "300 GFLOP/s" is poor on one machine and impossible on another; "80% of what this
-machine's matrix product reaches" can be judged.
-"""
+"""The limits of this machine: what any program on it can reach at best, so that a rate can be judged."""
 
 from __future__ import annotations
 
@@ -24,16 +20,8 @@ from course_utils.show.progress import progress
 _SAMPLES, _SECONDS_EACH, _SECONDS_EACH_IN_TESTS = 40, 0.4, 0.05
 _EXPECTED_S = 4.0
 # What ceilings are called, on whatever machine.
-NAMES = (
-    "copy",
-    "matmul float32",
-    "matmul bfloat16",
-    "matmul float16",
-    "matmul tfloat32",
-    "host to device",
-    "device to host",
-    "launch",
-)
+NAMES = ("copy", "matmul float32", "matmul bfloat16", "matmul float16", "matmul tfloat32")
+NAMES += ("host to device", "device to host", "launch")
 
 
 def ceilings(name: str | None = None, *, device: Device | None = None) -> Ceilings:
@@ -43,8 +31,8 @@ def ceilings(name: str | None = None, *, device: Device | None = None) -> Ceilin
     runs faster than any real one. A machine is measured once in a process; asking again returns the same samples.
 
     Returns:
-        Ceilings: ``copy`` (bytes read plus written), ``matmul float32`` and other dtypes, ``launch`` (seconds for one
-        tiny operation), on a GPU also ``host to device`` and ``device to host`` from pinned memory.
+        ``copy`` (bytes read plus written), ``matmul float32`` and other dtypes, ``launch`` (seconds for one tiny
+        operation), on a GPU also ``host to device`` and ``device to host`` from pinned memory.
 
     Source:
         H. He, "Strangely, Matrix Multiplications on GPUs Run Faster When Given 'Predictable' Data!" (2024),
@@ -88,11 +76,8 @@ def _measured(device: Device | None, threads: int, size: str) -> Ceilings:
             bar.describe(label)
             entries.append(Ceiling(label, unit, amount, _samples(device, make(), 200 if unit == "s" else 1)))
             bar.advance(_EXPECTED_S / len(work))
-    return Ceilings(
-        entries=tuple(entries),
-        environment=environment(),
-        parameters={"copy_bytes": copy_bytes, "matmul_n": n},
-    )
+    parameters = {"copy_bytes": copy_bytes, "matmul_n": n}
+    return Ceilings(entries=tuple(entries), environment=environment(), parameters=parameters)
 
 
 def _samples(device: Device, fn: Callable[[], Any], calls: int) -> tuple[float, ...]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -48,7 +49,9 @@ def _quiet_stderr() -> Iterator[None]:
 def profiled_peak(fn: Callable[[], Any]) -> int:
     """The most bytes that torch's CPU allocator held during one call, above what it held before.
 
-    Memory that was taken before any profiler watched is not known to it: releasing that goes unnoticed.
+    Source:
+        torch/csrc/profiler: ``[memory]`` events hold the size of every allocation and, negative, of every release;
+        ProfiledCPUMemoryReporter::Delete in c10/core/CPUAllocator.cpp leaves out blocks of unknown size (2.13.0).
     """
     # The profiler below torch.profiler: that one imports torch.compile's machinery when it starts, 1.4 s.
     from torch.autograd.profiler import profile
@@ -138,12 +141,7 @@ class Device:
     def peak_memory(self, fn: Callable[[], Any]) -> tuple[int | None, int | None]:
         """The most bytes that one call holds at once, on top of what was there: allocated, and reserved on a GPU.
 
-        On a CPU this adds up the allocator's own events, as the profiler reports them: scratch memory inside of
-        operations is counted, memory that numpy or Python takes for themselves is not.
-
-        Source:
-            torch/csrc/profiler: ``[memory]`` events hold the size of every allocation and, negative, of every release;
-            ProfiledCPUMemoryReporter::Delete in c10/core/CPUAllocator.cpp leaves out blocks of unknown size (2.13.0).
+        On a CPU scratch memory inside of operations is counted, memory that numpy or Python takes for themselves not.
         """
         # Two calls, of which the second counts: the profiler knows only the size of memory that was taken while it
         # watched, and so would miss that a training step first drops the gradients of the step before.
@@ -211,12 +209,10 @@ class CudaDevice(Device):
         return self._api.get_device_properties(self._api.current_device()).L2_cache_size
 
     def prequeued_s(self, fn: Callable[[], Any], calls: int, enqueue_s: float) -> float | None:
-        """Device seconds for one call when all of it was queued before the GPU began.
+        """The same on a GPU, where a kernel that only spins keeps it busy while Python queues the calls behind it.
 
-        A kernel that only spins keeps the GPU busy while Python queues the calls behind it; the gaps that a slow host
-        leaves between kernels vanish. Half as many calls are tried when the queue was full or the spinning ended too
-        soon. None when nothing could be queued ahead: because the code waits for the GPU itself, works on other
-        streams, or puts no work on the current one.
+        Half as many calls are tried when the queue was full or the spinning ended too soon. None when nothing could be
+        queued ahead: the code waits for the GPU, works on other streams, or puts no work on the current one.
         """
         if self._switches_streams(fn):
             # Work on another stream does not wait for the spinning on this one.
@@ -246,27 +242,15 @@ class CudaDevice(Device):
         return None
 
     def _switches_streams(self, fn: Callable[[], Any]) -> bool:
-        """Whether a call leaves the current stream: ``torch.cuda.stream`` and ``set_stream`` both end in one function.
+        """Whether a call leaves the current stream.
 
         Source:
-            torch/cuda/__init__.py, ``_set_stream_by_id`` (torch 2.13.0).
+            torch/cuda/__init__.py: ``stream`` and ``set_stream`` both end in ``_set_stream_by_id`` (torch 2.13.0).
         """
-        original = getattr(self._api, "_set_stream_by_id", None)
-        if original is None:
-            return False
-        switched = False
-
-        def noticing(*args: Any, **kwargs: Any) -> Any:
-            nonlocal switched
-            switched = True
-            return original(*args, **kwargs)
-
-        self._api._set_stream_by_id = noticing
-        try:
+        switch = self._api._set_stream_by_id
+        with mock.patch.object(self._api, "_set_stream_by_id", wraps=switch) as watched:
             fn()
-        finally:
-            self._api._set_stream_by_id = original
-        return switched
+        return watched.called
 
     def _spin_cycles(self, seconds: float) -> int:
         if self._sleep_cycles_per_s is None:
@@ -281,11 +265,7 @@ class CudaDevice(Device):
         return int(seconds * self._sleep_cycles_per_s)
 
     def peak_memory(self, fn: Callable[[], Any]) -> tuple[int | None, int | None]:
-        """The same by the caching allocator's statistics, in one call.
-
-        Source:
-            https://docs.pytorch.org/docs/2.13/generated/torch.cuda.memory.memory_stats.html
-        """
+        """The same by the caching allocator's statistics, in one call."""
         gc.collect()
         self.synchronize()
         # Blocks that earlier calls left in the cache would hide what this call needs.
@@ -299,7 +279,7 @@ class CudaDevice(Device):
 
 
 class MpsDevice(Device):
-    """An Apple GPU: the host clock until it is idle. It keeps no peak of its memory."""
+    """An Apple GPU: the host clock until it is idle."""
 
     kind = "mps"
     clock = "host clock, until the GPU is idle"

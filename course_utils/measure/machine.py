@@ -16,7 +16,6 @@ import torch
 
 from course_utils.records.kinds.environment import Environment
 
-SIZES = ("smoke", "full", "test")
 # Instruction sets that decide how fast a CPU is at the lessons' dtypes.
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "bf16", "sve")
 
@@ -33,7 +32,7 @@ def course_size() -> str:
     size = os.environ.get("COURSE_SIZE", "").strip().lower()
     if not size:
         return "full" if device_kind() == "cuda" else "smoke"
-    if size not in SIZES:
+    if size not in ("smoke", "full", "test"):
         raise ValueError(f"COURSE_SIZE={size!r} is not a size: set it to 'smoke' or 'full', or unset it")
     return size
 
@@ -60,11 +59,6 @@ def scaled(*, cpu: Any, cuda: Any) -> Any:
     return cuda if gpu.total_memory >= 7.5 * 2**30 and (gpu.major, gpu.minor) >= (7, 5) else cpu
 
 
-def slug(text: str) -> str:
-    """Lower-case words joined by hyphens: fit for a folder name."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
 def environment() -> Environment:
     """Describe this machine and its software, as they are now. The result shows itself as a table in a notebook.
 
@@ -88,8 +82,9 @@ def environment() -> Environment:
     elif kind == "mps":
         accelerator = {"device_name": f"{cpu['cpu_model']} GPU", "gpu_count": 1}
     name = accelerator.pop("device_name", cpu["cpu_model"])
+    machine = name if kind == "cuda" else f"{cpu['cpu_model']} {cpu['cpu_cores']} cores"
     return Environment(
-        machine=slug(name if kind == "cuda" else f"{cpu['cpu_model']} {cpu['cpu_cores']} cores"),
+        machine=re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-"),  # fit for a folder name
         device_kind=kind,
         device_name=name,
         os=f"{platform.system()} {platform.machine()}",

@@ -102,20 +102,17 @@ class Rounds:
             self.cases.append(self._built(label, source, keep_outputs))
 
     def _built(self, label: str, source: Case, keep_output: bool) -> RunningCase:
-        try:
-            return self._called_once(label, source, keep_output)
-        except Exception as error:
-            raise case_error(label, "its first call", error) from error
-
-    def _called_once(self, label: str, source: Case, keep_output: bool) -> RunningCase:
         self._switches.restore()
         self._random.restore()
-        fn = source.build() if isinstance(source, Fresh) else source
-        case = RunningCase(label, fn, Switches.now())
-        self.device.synchronize()
-        start = time.perf_counter()
-        output = fn()
-        self.device.synchronize()
+        try:
+            fn = source.build() if isinstance(source, Fresh) else source
+            case = RunningCase(label, fn, Switches.now())
+            self.device.synchronize()
+            start = time.perf_counter()
+            output = fn()
+            self.device.synchronize()
+        except Exception as error:
+            raise case_error(label, "its first call", error) from error
         case.first_call_s = time.perf_counter() - start
         if keep_output:
             # A copy: cases may write into one buffer, and all would then show what the last one wrote.

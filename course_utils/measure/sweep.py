@@ -61,7 +61,7 @@ def sweep(
             bar.describe(f"{parameter}={value}")
             amounts = {key: of(value) for key, of in work.items()}
             try:
-                comparison = compare(_made(make_cases, value), budget_s=budget_s, **amounts, **options)
+                comparison = compare(_cases(make_cases, value), budget_s=budget_s, **amounts, **options)
             except KeyboardInterrupt:
                 if not points:
                     raise
@@ -86,7 +86,7 @@ def sweep(
     )
 
 
-def _made(make_cases: Callable[[Any], Mapping[str, Case]], value: Any) -> Mapping[str, Case]:
+def _cases(make_cases: Callable[[Any], Mapping[str, Case]], value: Any) -> Mapping[str, Case]:
     try:
         return make_cases(value)
     except Exception as error:

@@ -60,12 +60,12 @@ _DEFAULTS = {
     "backend": "gloo",
 }
 _SIZES = tuple(f"{part}_bytes" for part in (*CLUSTER_PARTS, "peak"))
-_START_S = 4.0  # until the simulating process answers
+_START_S, _POINT_S = 4.0, 2.0  # until the simulating process answers, and for each point, about
 _POLL_S = 0.2
 
 
 class ClusterError(RuntimeError):
-    """The simulation failed or took too long. The message says what it said last."""
+    """The simulation failed. The message has its last words."""
 
 
 def simulate_cluster(
@@ -73,15 +73,8 @@ def simulate_cluster(
     *,
     ranks: Sequence[int] | int = (8, 64, 1024),
     strategies: Sequence[str] | str = ("ddp", "zero1", "zero2", "fsdp"),
-    batch: int = 1,
-    length: int | None = None,
-    precision: str = "bf16",
-    checkpointing: bool = False,
-    optimizer: str = "foreach",
-    gradient_as_bucket_view: bool = True,
-    backend: str = "nccl",
     name: str | None = None,
-    timeout_s: float | None = None,
+    **settings: Any,
 ) -> ClusterPlan:
     """Simulate a training step of a GPT on many ranks, and say what each rank needs in memory.
 
@@ -92,23 +85,17 @@ def simulate_cluster(
         model: the size of a ``materials.models.GPT``.
         ranks: numbers of ranks.
         strategies: how the model is spread over them: keys of ``course_utils.ranks.cluster.STRATEGIES``.
-        batch: sequences on each rank.
-        length: tokens of a sequence; by default the model's context.
-        precision: ``fp32``; or ``bf16``, which is autocast for ``ddp`` and ``zero1``, and for the others a
-            ``MixedPrecisionPolicy`` with bf16 parameters and reduction in fp32.
-        checkpointing: whether each block keeps its input only, and is computed anew in the backward pass.
-        optimizer: AdamW's implementation: ``foreach`` (PyTorch's choice on GPUs), ``loop`` (on CPUs) or ``fused``.
-        gradient_as_bucket_view: DDP's option, for ``ddp`` and ``zero1``.
-        backend: ``nccl``; or ``gloo``, whose reduce-scatter works on a copy.
         name: ``lesson/experiment``, to keep the plan in a record.
-        timeout_s: when to give up; by default twenty times what it takes on a quiet machine.
-
-    Returns:
-        The plan: a table, a figure, and points to read.
+        **settings: of the step: ``batch``, sequences on each rank (1); ``length``, tokens of a sequence (the model's
+            context); ``precision``, ``bf16`` (autocast for ``ddp`` and ``zero1``; for the others a
+            ``MixedPrecisionPolicy`` with reduction in fp32) or ``fp32``; ``checkpointing``, whether each block keeps
+            its input only (False); ``optimizer``, AdamW's implementation: ``foreach``, ``loop`` or ``fused``;
+            ``gradient_as_bucket_view``, DDP's option (True); ``backend``, ``nccl``, or ``gloo``, whose reduce-scatter
+            works on a copy.
 
     Raises:
         ValueError: if an argument makes no sense; the message says which.
-        ClusterError: if the simulation fails or takes too long.
+        ClusterError: if the simulation fails.
 
     Example:
         >>> small = GPTShape(width=64, layers=2, heads=2, vocabulary=256, context=32)
@@ -116,19 +103,8 @@ def simulate_cluster(
         >>> plan["fsdp", 2].weights_bytes // plan["fsdp", 4].weights_bytes
         2
     """
-    asked = settings_of(
-        model,
-        strategies=strategies,
-        ranks=ranks,
-        batch=batch,
-        length=length,
-        precision=precision,
-        checkpointing=checkpointing,
-        optimizer=optimizer,
-        gradient_as_bucket_view=gradient_as_bucket_view,
-        backend=backend,
-    )
-    simulated = _simulated(asked, name or "simulate_cluster", timeout_s)
+    asked = settings_of(model, strategies=strategies, ranks=ranks, **settings)
+    simulated = _with_progress(asked, name or "simulate_cluster")
     return keep(
         ClusterPlan(
             points=tuple(_point(settings, sizes) for settings, sizes in zip(asked, simulated, strict=True)),
@@ -141,9 +117,7 @@ def simulate_cluster(
     )
 
 
-def check_cluster(
-    measured: Sequence[Mapping[str, Any]], *, name: str | None = None, timeout_s: float | None = None
-) -> ClusterCheck:
+def check_cluster(measured: Sequence[Mapping[str, Any]], *, name: str | None = None) -> ClusterCheck:
     """Put what was measured on real ranks beside the simulation of the same step: the method's own error.
 
     Args:
@@ -152,74 +126,60 @@ def check_cluster(
             backend gloo by default), and at least one of ``peak_bytes``, ``weights_bytes``, ``gradients_bytes``,
             ``optimizer_bytes``, ``gathered_bytes`` and ``activations_bytes``.
         name: ``lesson/experiment``, to keep the check in a record.
-        timeout_s: when to give up.
 
     Returns:
         The check. ``plan.against(check)`` shows its error beside a plan's predictions.
 
     Raises:
         ValueError: if a point lacks something, or makes no sense.
-        ClusterError: if the simulation fails or takes too long.
+        ClusterError: if the simulation fails.
     """
     if not measured:
         raise ValueError("check_cluster() needs at least one measured point")
     asked = []
     for number, point in enumerate(measured, 1):
         try:
-            asked.append(_settings_of_measured(point))
+            if not any(point.get(key) for key in _SIZES):
+                raise ValueError(f"it needs sizes in bytes, at least one of: {', '.join(_SIZES)}")
+            asked.append(_checked({key: value for key, value in point.items() if key not in _SIZES}))
         except ValueError as error:
             raise ValueError(f"measured point {number}: {error}") from None
     points = []
-    simulated = _simulated(asked, name or "check_cluster", timeout_s)
+    simulated = _with_progress(asked, name or "check_cluster")
     for point, settings, sizes in zip(measured, asked, simulated, strict=True):
-        here = {**sizes["largest"], "peak": sizes["peak_bytes"]}
-        there = {key.removesuffix("_bytes"): point[key] for key in _SIZES if point.get(key) is not None}
+        predicted = {**sizes["largest"], "peak": sizes["peak_bytes"]}
+        real = {key.removesuffix("_bytes"): point[key] for key in _SIZES if point.get(key) is not None}
         points.append(
             CheckedPoint(
                 strategy=settings["strategy"],
                 ranks=settings["ranks"],
                 parameters=_shape(settings).parameters,
                 setting=setting_words(settings),
-                measured=there,
-                simulated={part: here[part] for part in there},
+                measured=real,
+                simulated={part: predicted[part] for part in real},
             )
         )
     return keep(ClusterCheck(points=tuple(points), environment=environment(), name=name))
 
 
-def _settings_of_measured(point: Mapping[str, Any]) -> dict[str, Any]:
-    required = {"strategy", "ranks", *_SHAPE}
-    known = required | {*_DEFAULTS, *_SIZES}
-    if wrong := sorted((required - point.keys()) | (point.keys() - known)):
-        raise ValueError(f"it lacks, or has without need: {', '.join(wrong)}; its keys are {', '.join(sorted(known))}")
-    if not any(point.get(key) for key in _SIZES):
-        raise ValueError(f"it needs sizes in bytes, at least one of: {', '.join(_SIZES)}")
-    return _checked({key: value for key, value in point.items() if key not in _SIZES})
-
-
 def stored_check() -> ClusterCheck:
-    """The committed check: real ranks on gloo against the simulation, by ``benchmarks/cluster_memory.py``.
-
-    Raises:
-        RecordError: if it is missing or damaged.
-    """
+    """The committed check: real ranks on gloo against the simulation, by ``benchmarks/cluster_memory.py``."""
     return _stored("cluster_memory", ClusterCheck.from_record)
 
 
 def stored_plans() -> tuple[ClusterPlan, ...]:
-    """The committed plans, by ``benchmarks/cluster_memory.py --plans``; their errors are those of :func:`stored_check`.
+    """The committed plans, by ``benchmarks/cluster_memory.py --plans``, with the errors of :func:`stored_check`.
 
-    Returns:
-        GPTs of about 7 and 1.3 billion parameters on 8, 64 and 1024 ranks, each with and without checkpointing. That of
-        7 billion parameters without checkpointing is the first.
+    They are of GPTs of about 7 and 1.3 billion parameters on 8, 64 and 1024 ranks, each with and without checkpointing.
 
     Raises:
         RecordError: if they are missing or damaged.
     """
+    common = {"notes": NOTES, "errors": (), "name": None}
 
-    def plans(record: Mapping[str, Any]) -> tuple[ClusterPlan, ...]:
-        common = {"environment": record["environment"], "notes": NOTES, "errors": (), "name": None}
-        return tuple(ClusterPlan.from_record({**common, **plan}) for plan in record["plans"])
+    def plans(record: Mapping[str, Any]) -> list[ClusterPlan]:
+        environment = record["environment"]
+        return [ClusterPlan.from_record({**common, "environment": environment, **plan}) for plan in record["plans"]]
 
     errors = stored_check().errors
     return tuple(dataclasses.replace(plan, errors=errors) for plan in _stored("cluster_plans", plans))
@@ -242,8 +202,8 @@ def settings_of(
     model: GPTShape, *, strategies: Sequence[str] | str, ranks: Sequence[int] | int, **settings: Any
 ) -> list[dict[str, Any]]:
     """What the simulation is asked: each strategy on each number of ranks, with settings of `simulate_cluster`."""
-    ranks = [ranks] if isinstance(ranks, int) else list(ranks)
-    strategies = [strategies] if isinstance(strategies, str) else list(strategies)
+    ranks = [ranks] if isinstance(ranks, int) else ranks
+    strategies = [strategies] if isinstance(strategies, str) else strategies
     if not ranks or not strategies:
         raise ValueError("choose at least one number of ranks and one strategy")
     common = {**dataclasses.asdict(model), "precision": "bf16", "backend": "nccl", **settings}
@@ -265,7 +225,7 @@ def points_of(
         Each point, and in words how good the method is there.
     """
     errors = stored_check().errors
-    with contextlib.closing(_simulated(asked, None, None, wanted)) as simulated:
+    with contextlib.closing(_simulated(asked, wanted)) as simulated:
         for settings, sizes in zip(asked, simulated, strict=False):  # fewer when they are no longer wanted
             point = _point(settings, sizes)
             yield point, trust_words(point, errors, _shape(settings).parameters)
@@ -301,6 +261,10 @@ def setting_words(settings: Mapping[str, Any]) -> str:
 
 def _checked(point: Mapping[str, Any]) -> dict[str, Any]:
     """The point with the defaults. Raises ValueError if it makes no sense."""
+    required = {"strategy", "ranks", *_SHAPE}
+    known = required | _DEFAULTS.keys()
+    if wrong := sorted((required - point.keys()) | (point.keys() - known)):
+        raise ValueError(f"it lacks, or has without need: {', '.join(wrong)}; its keys are {', '.join(sorted(known))}")
     point = {**_DEFAULTS, **point}
     if point["length"] is None:
         point["length"] = point["context"]
@@ -329,39 +293,21 @@ def _checked(point: Mapping[str, Any]) -> dict[str, Any]:
 # The process that simulates
 
 
-def expected_s(points: Sequence[Mapping[str, Any]]) -> float:
-    """About how long the simulation of these points takes, on two quiet cores."""
-    return _START_S + sum(
-        0.3 + point["layers"] * (0.08 if point["strategy"] in ("ddp", "zero1") else 0.15) for point in points
-    )
+def _with_progress(points: Sequence[dict[str, Any]], label: str) -> Iterator[dict[str, Any]]:
+    with progress(label, _START_S + _POINT_S * len(points)) as bar:
+        for sizes in _simulated(points):
+            bar.advance(_POINT_S)
+            yield sizes
 
 
-def _simulated(
-    points: Sequence[dict[str, Any]],
-    label: str | None,
-    timeout_s: float | None,
-    wanted: Callable[[], bool] = lambda: True,
-) -> Iterator[dict[str, Any]]:
+def _simulated(points: Sequence[dict[str, Any]], wanted: Callable[[], bool] = lambda: True) -> Iterator[dict[str, Any]]:
     """What the child process says of each point."""
-    usual_s = expected_s(points)
-    timeout_s = max(180.0, 20 * usual_s) if timeout_s is None else timeout_s
-    deadline = time.monotonic() + timeout_s
-    bar = contextlib.nullcontext() if label is None else progress(label, usual_s)
-    with (
-        bar,
-        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
-        _child(points, errors) as child,
-    ):
-        threading.Thread(target=_end_when_due, args=(child, deadline, wanted), daemon=True).start()
-        for number, point in enumerate(points):
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors, _child(points, errors) as child:
+        threading.Thread(target=_end_unless_wanted, args=(child, wanted), daemon=True).start()
+        for point in points:
             line = child.stdout.readline()
             if not line and not wanted():
                 return
-            if not line and time.monotonic() > deadline:
-                raise ClusterError(
-                    f"the simulation took more than {timeout_s:.0f} s and was ended, after {number} of {len(points)} "
-                    "points. Ask for fewer points or layers, or give it more time with timeout_s=."
-                )
             if not line:
                 errors.seek(0)
                 last = (errors.read().strip().splitlines() or ["nothing"])[-1].strip()
@@ -369,13 +315,11 @@ def _simulated(
                     f"the simulation ended at {point['strategy']} on {point['ranks']} ranks, with exit code "
                     f"{child.wait()}. It said last: {last}"
                 )
-            if label is not None:
-                bar.advance(usual_s / len(points))
             yield json.loads(line)
 
 
-def _end_when_due(process: subprocess.Popen[str], deadline: float, wanted: Callable[[], bool]) -> None:
-    while process.poll() is None and wanted() and time.monotonic() < deadline:
+def _end_unless_wanted(process: subprocess.Popen[str], wanted: Callable[[], bool]) -> None:
+    while process.poll() is None and wanted():
         time.sleep(_POLL_S)
     process.kill()
 

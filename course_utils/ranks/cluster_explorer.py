@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from course_utils.ranks.cluster import NOTES, STRATEGIES, expected_s, points_of, settings_of, stored_plans
+from course_utils.ranks.cluster import NOTES, STRATEGIES, points_of, settings_of, stored_plans
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, GPTShape
 from course_utils.records.store import RecordError
 from course_utils.show.formats import format_bytes, format_count
@@ -82,14 +82,7 @@ def cluster_frames(plans: Sequence[ClusterPlan], *, memory_bytes: int = 80 * GIB
 
     A list to choose from appears for each setting in which the plans differ (model, batch, length, precision...), and
     one for strategies and ranks. Where scripts are not allowed, such as on GitHub, the first plan's first number of
-    ranks remains.
-
-    Args:
-        plans: the plans; no two with the same settings. The first one is shown first.
-        memory_bytes: a device's memory, to be drawn as a line at first, in whole GiB; 0 for none.
-
-    Raises:
-        ValueError: if two plans have the same settings.
+    ranks remains. ``memory_bytes`` of a device are drawn as a line at first, in whole GiB; 0 for none.
     """
     settings = _differences(plans)
     if len({tuple(setting.values()) for setting in settings}) < len(plans):
@@ -123,14 +116,7 @@ def _without_scripts(state: dict[str, Any], memory_bytes: int) -> str:
 # JupyterLab
 
 
-def cluster_explorer(
-    shape: GPTShape | str = "1.3 billion",
-    *,
-    strategies: Sequence[str] = ("ddp", "zero1", "zero2", "fsdp"),
-    ranks: int = 8,
-    batch: int = 1,
-    length: int | None = None,
-) -> Viewer:
+def cluster_explorer(shape: GPTShape | str = "1.3 billion", **first: Any) -> Viewer:
     """A form for JupyterLab: choose model, strategies, ranks, batch and sequence, and see what a rank needs.
 
     What the stored plans hold is there at once. The rest is simulated, in a process of its own; a bar appears as soon
@@ -138,24 +124,20 @@ def cluster_explorer(
 
     Args:
         shape: the model, or a key of ``SHAPES``.
-        strategies: those that are shown first.
-        ranks: how many there are first.
-        batch: sequences on each rank, first.
-        length: tokens of a sequence, first; by default the model's context.
-
-    Raises:
-        ValueError: if something makes no sense.
+        **first: what is chosen at first: ``ranks``, ``batch``, ``length``, ``strategies``.
     """
     if isinstance(shape, str) and shape not in SHAPES:
         raise ValueError(f"there is no model {shape!r}; there are: {', '.join(SHAPES)}; or pass a GPTShape")
     shapes = dict(SHAPES)
-    first = shape if isinstance(shape, str) else f"{format_count(shape.parameters)}, as given"
+    model = shape if isinstance(shape, str) else f"{format_count(shape.parameters)}, as given"
     if not isinstance(shape, str):
-        shapes = {first: shape, **shapes}
-    length = shapes[first].context if length is None else length
-    settings_of(shapes[first], strategies=strategies, ranks=ranks, batch=batch, length=length)  # says what is wrong
-    chosen = {"model": first, "ranks": ranks, "batch": batch, "length": length, "precision": "bf16"}
-    chosen |= {"checkpointing": False, "memory": 80 * GIB, **{name: name in strategies for name in STRATEGIES}}
+        shapes = {model: shape, **shapes}
+    asked = {"ranks": 8, "batch": 1, "length": shapes[model].context, "strategies": ("ddp", "zero1", "zero2", "fsdp")}
+    asked |= first
+    settings_of(shapes[model], **asked)  # says what is wrong
+    chosen = {"model": model, "precision": "bf16", "checkpointing": False, "memory": 80 * GIB}
+    strategies = asked.pop("strategies")
+    chosen |= {**asked, **{name: name in strategies for name in STRATEGIES}}
     viewer = Viewer(view="cluster", form=_form(shapes, chosen), chosen=chosen)
     _Simulation(viewer, shapes).answer()
     return viewer
@@ -218,7 +200,7 @@ class _Simulation:
     def _draw(self, message: str = "") -> None:
         missing = self._missing(self.points)
         if missing and not message:
-            message = f"simulating, {len(missing)} to go, about {expected_s(missing):.0f} s on a quiet machine …"
+            message = f"simulating, {len(missing)} to go …"
         rows = [self.known[_key(point)] for point in self.points if _key(point) in self.known]
         self.viewer.message = message
         self.viewer.state = _state(rows, NOTES)

@@ -6,6 +6,7 @@ first, where each rank is when time is up, and that nothing runs on afterwards.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -42,7 +43,6 @@ _PREFIX = "[rank ${rank}] "
 _PRINTED = re.compile(r"\[rank (\d+)\] (.+)\n?")
 # What a cell shows of a rank, and of a long line.
 _SHOWN_LINES, _LINE_CHARACTERS, _LAST_LINES = 100, 1_000, 5
-_END_BYTES = 64_000
 # The notebook's own: where it records to, and how it draws.
 _NOT_INHERITED = ("COURSE_RECORD_TO", "MPLBACKEND")
 _CLOSED_BY_TORCHRUN = -signal.SIGTERM
@@ -54,13 +54,9 @@ _FRAMES_BEFORE = re.compile(
 
 
 class RankError(RuntimeError):
-    """A program's ranks did not all end well. Shows the failed rank's own traceback first.
+    """A program's ranks did not all end well: the rank that failed first, if it was one, and its own traceback.
 
-    Attributes:
-        reason: ``raised``, ``died`` (without a traceback: by a signal, or by an exit status), ``timed out``
-            or ``did not start``.
-        rank: the rank that failed first; None if it was not one of them.
-        traceback: its traceback as text; for a death by SIGSEGV or SIGABRT the Python stack where it died.
+    The reason is ``raised``, ``died`` (by a signal or an exit status), ``timed out`` or ``did not start``.
     """
 
     def __init__(self, message: str, *, reason: str, rank: int | None = None, traceback: str = "") -> None:
@@ -106,9 +102,6 @@ def run_ranks(
         parameters: problem sizes and settings, for the record.
         show_output: whether to show what the ranks print, as they print it.
 
-    Returns:
-        What each rank reported, shown as a table.
-
     Raises:
         ValueError: if an argument makes no sense, or the machine cannot carry so many ranks.
         FileNotFoundError: if there is no such program.
@@ -130,7 +123,7 @@ def run_ranks(
     started = time.perf_counter()
     with _Launch(path, words, ranks, timeout_s, _variables(backend, threads, variables or {})) as run:
         with progress(name or f"{path.name} on {ranks} rank{'s' if ranks > 1 else ''}", expected_s=_USUAL_S) as bar:
-            run.wait(sys.stdout if show_output else None, bar)
+            run.wait(sys.stdout if show_output else io.StringIO(), bar)
         reports = run.reports()
     backends = {report["backend"] for report in reports} - {None}
     if len(backends) == 1:
@@ -246,7 +239,7 @@ class _Launch:
         self.agent.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def wait(self, out: TextIO | None, bar: Any) -> None:
+    def wait(self, out: TextIO, bar: Any) -> None:
         """Wait for the end, and show what is printed meanwhile. Raises RankError if it takes too long."""
         with self.log.open(encoding="utf-8", errors="replace") as log:
             while self.agent.poll() is None:
@@ -256,12 +249,9 @@ class _Launch:
                 time.sleep(_POLL_S)
                 bar.advance(_POLL_S)
             self._show_new(log, out)
-        if out is not None:
-            self._show_end(out)
+        self._show_end(out)
 
-    def _show_new(self, log: TextIO, out: TextIO | None) -> None:
-        if out is None:
-            return
+    def _show_new(self, log: TextIO, out: TextIO) -> None:
         for line in log:
             printed = _PRINTED.fullmatch(line)
             if printed is None:  # torchrun's own words
@@ -345,10 +335,7 @@ class _Launch:
 
 
 def _last_lines(path: Path, most: int = _LAST_LINES) -> list[str]:
-    """The last lines of a file, however large it is."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _END_BYTES))
-        lines = re.split(r"[\r\n]+", file.read().decode("utf-8", "replace"))
+    lines = re.split(r"[\r\n]+", path.read_text(encoding="utf-8", errors="replace"))
     return [line[-_LINE_CHARACTERS:] for line in lines if line.strip()][-most:]
 
 

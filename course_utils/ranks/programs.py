@@ -63,16 +63,11 @@ def gradient_of(model: torch.nn.Module) -> torch.Tensor:
 
 
 def report(**values: Any) -> None:
-    """Hand values of this rank to the notebook that started it with :func:`course_utils.ranks.launch.run_ranks`.
+    """Hand values of this rank to the notebook that started it. Under plain torchrun rank 0 prints them.
 
-    May be called several times; a value replaces an earlier one of the same name. Started otherwise, rank 0 prints the
-    values.
-
-    Args:
-        **values: numbers, texts, truth values, None, tensors with one dimension at most, and lists and dictionaries of
-            these. A number that is not finite becomes None. End names of seconds with ``_s`` and of bytes with
-            ``_bytes``: tables and figures go by that. A list is a series of samples or a curve, a dictionary of bytes
-            is memory by kind.
+    A value replaces an earlier one of the same name. Values are numbers, texts, truth values, None, tensors with one
+    dimension at most, and lists and dictionaries of these. A number that is not finite becomes None. End names of
+    seconds with ``_s`` and of bytes with ``_bytes``: tables and figures go by that.
 
     Raises:
         TypeError: if a value is none of these.
@@ -149,10 +144,9 @@ def timed_rounds(
     case is the baseline; it runs twice in every round, and the second time is the A/A control. The raw seconds are
     reported: ``run.comparison(name)`` compares the times of the slowest rank.
 
-    Every rank must call this with the same cases in the same order.
-
     Args:
-        cases: label to function without arguments. None on a rank that has nothing to do in that case: it waits.
+        cases: label to function without arguments; the same labels in the same order on every rank. None on a rank that
+            has nothing to do in that case: it waits.
         name: what the result is called.
         rounds: how many; a verdict needs 8, and 20 to 40 are good.
         items: samples or tokens that one call handles on all ranks together; a number for all cases, or one for each.
@@ -160,9 +154,6 @@ def timed_rounds(
 
     Returns:
         Seconds of one call on this rank, one value a round, by label; no values for a case that is None here.
-
-    Raises:
-        ValueError: if there are fewer than two cases or no round, or ``items`` names other cases.
 
     Example:
         >>> x = list(range(1000))
@@ -243,18 +234,10 @@ def _synchronize() -> None:
 def memory_by_kind(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, int]:
     """Bytes that this rank holds now for a model and its optimizer, by kind.
 
-    Of a sharded parameter (a DTensor) the local shard counts. Memory that several tensors share counts once. Not seen
-    are activations, and buffers that DistributedDataParallel keeps for itself.
-
-    Args:
-        model: the model, wrapped or not.
-        optimizer: its optimizer; a ``ZeroRedundancyOptimizer`` counts with the state of this rank.
-
-    Returns:
-        ``weights`` (buffers included), ``optimizer state`` and ``gradients``.
+    Of a sharded parameter (a DTensor) or a ``ZeroRedundancyOptimizer`` what is on this rank counts; memory that several
+    tensors share counts once. Activations, and DistributedDataParallel's own buffers, are not seen.
 
     Example:
-        >>> import torch
         >>> memory_by_kind(torch.nn.Linear(8, 4, bias=False))
         {'weights': 128, 'optimizer state': 0, 'gradients': 0}
     """

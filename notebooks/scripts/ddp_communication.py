@@ -98,7 +98,7 @@ def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tenso
 def main() -> None:
     args = integer_options(__doc__, width=112, rounds=20).parse_args()
     rank, ranks, device = join_ranks()
-    text = library_text(2**20).data
+    text = library_text(2**20)
     batches = list(text_batches(text, BATCH, LENGTH, steps=4, seed=rank, device=str(device)))
     torch.manual_seed(0)
     base = GPT(context=LENGTH, width=args.width, layers=3, heads=4).to(device)

@@ -50,7 +50,7 @@ def main() -> None:
     if args.global_batch and any(args.global_batch % count for count in counts):
         parser.error(f"--global-batch {args.global_batch} cannot be divided by each of {counts} ranks")
 
-    text = library_text(2**20).data
+    text = library_text(2**20)
     torch.manual_seed(0)
     base = GPT(context=args.length, width=args.width, layers=args.layers, heads=4).to(device)
 

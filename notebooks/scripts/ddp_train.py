@@ -58,7 +58,7 @@ def main() -> None:
 
     def batches(steps: int, seed: int = 0) -> Batches:
         # The same seed on every rank: all draw the same global batch, and each takes its slice.
-        text = library_text(2**20).data
+        text = library_text(2**20)
         return text_batches(text, args.batch, args.length, steps, seed=seed, device=str(device))
 
     torch.manual_seed(rank)  # not the same on purpose: DDP copies rank 0's weights to all ranks

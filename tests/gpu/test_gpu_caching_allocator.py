@@ -16,8 +16,8 @@ from course_utils.memory.snapshots import Snapshot, read_snapshot
 
 PROGRAM = Path(__file__).resolve().parents[2] / "notebooks" / "scripts" / "variable_lengths.py"
 _IN_FORCE = (
-    "import torch; torch.zeros(1, device='cuda'); found = torch.cuda.memory._snapshot()['allocator_settings']; "
-    "print(found['PYTORCH_CUDA_ALLOC_CONF'], found['expandable_segments'])"
+    "import torch; torch.zeros(1, device='cuda'); settings = torch.cuda.memory._snapshot()['allocator_settings']; "
+    "print(settings['PYTORCH_CUDA_ALLOC_CONF'], settings['expandable_segments'])"
 )
 
 
@@ -53,16 +53,16 @@ def test_the_older_name_wins() -> None:
 @pytest.mark.parametrize("order", ["as they come", "buckets", "warm-up", "late warm-up"])
 def test_the_program_reports_what_the_simulation_finds(tmp_path: Path, order: str) -> None:
     report, snapshot = run(tmp_path, "--order", order)
-    found = report["summary"]
+    summary = report["summary"]
     replay = snapshot.replay(ties=report["ties"])
     assert replay.agrees, replay
-    assert found["steps done"] == len(report["step_s"]) == len(report["reserved_bytes"]) == 12
+    assert summary["steps done"] == len(report["step_s"]) == len(report["reserved_bytes"]) == 12
     assert not report["out_of_memory"]
-    assert found["given back"] == found["retries"] == 0
+    assert summary["given back"] == summary["retries"] == 0
     assert (report["warm_up_s"] > 0) == order.endswith("warm-up")
-    assert replay.run.peak_reserved_bytes == found["peak reserved"] == max(report["reserved_bytes"])
-    assert replay.run.peak_allocated_bytes == found["peak allocated"]
-    assert replay.run.device_allocs[-1] == found["taken"]
+    assert replay.run.peak_reserved_bytes == summary["peak reserved"] == max(report["reserved_bytes"])
+    assert replay.run.peak_allocated_bytes == summary["peak allocated"]
+    assert replay.run.device_allocs[-1] == summary["taken"]
 
 
 def test_a_cap_is_kept_and_running_out_is_reported(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ceilings, copies and the environment of a real GPU."""
+"""Ceilings and the environment of a real GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 
 import torch
 
-from course_utils.measure.compare import compare
 from course_utils.measure.devices import CudaDevice
 from course_utils.measure.machine import environment
 from course_utils.records.kinds.ceilings import Ceilings
@@ -27,22 +26,12 @@ def test_environment_describes_the_gpu() -> None:
         assert re.fullmatch(r"\d+\.\d+(\.\d+)?", shown.driver)
 
 
-def test_device_copy_is_faster_than_the_link(full_ceilings: Ceilings) -> None:
+def test_ceilings_are_in_order_and_leave_the_switches_alone(full_ceilings: Ceilings) -> None:
     assert full_ceilings["copy"].value > 2 * full_ceilings["host to device"].value
-
-
-def test_reduced_precision_is_not_slower(full_ceilings: Ceilings) -> None:
     exact = full_ceilings["matmul float32"].value
     assert full_ceilings["matmul tfloat32"].value > 0.95 * exact
     assert full_ceilings["matmul float16"].value > 0.95 * exact
-
-
-def test_launch_ceiling_is_microseconds(full_ceilings: Ceilings) -> None:
     assert 1e-7 < full_ceilings["launch"].value < 1e-3
-
-
-def test_ceilings_leave_the_switches_alone(full_ceilings: Ceilings) -> None:
-    assert full_ceilings.entries
     assert torch.backends.cuda.matmul.fp32_precision != "tf32"
 
 
@@ -53,20 +42,3 @@ def test_device_copy_ceiling_against_another_kernel(full_ceilings: Ceilings, dev
     y = torch.empty_like(x)
     best_s = min(device.sample(lambda: torch.add(x, 1, out=y), 1, "warm").device_s for _ in range(30))
     assert 0.7 < 2 * size_bytes / best_s / full_ceilings["copy"].value < 1.3
-
-
-def test_pinned_copy_is_not_slower() -> None:
-    pageable = torch.randn(2**24)
-    pinned = pageable.pin_memory()
-    assert pinned.is_pinned()
-    target = torch.empty(2**24, device="cuda")
-    case = compare(
-        {
-            "pageable": lambda: target.copy_(pageable),
-            "pinned": lambda: target.copy_(pinned, non_blocking=True),
-        },
-        bytes=pageable.nbytes,
-        memory=False,
-    )["pinned"]
-    assert case.verdict != "SLOWER", case
-    assert case.decision_interval.low <= 1, case

@@ -50,9 +50,9 @@ def _sizes(message: str) -> dict[str, str]:
         "allocated": r"([\d.]+ \w+) is allocated by PyTorch",
         "unallocated": r"([\d.]+ \w+) is reserved by PyTorch but unallocated",
     }
-    found = {name: re.search(pattern, message) for name, pattern in patterns.items()}
-    assert all(found.values()), (message, [name for name, match in found.items() if match is None])
-    return {name: match[1] for name, match in found.items()}
+    matches = {name: re.search(pattern, message) for name, pattern in patterns.items()}
+    assert all(matches.values()), (message, [name for name, match in matches.items() if match is None])
+    return {name: match[1] for name, match in matches.items()}
 
 
 def test_the_simulated_message_has_the_numbers_of_the_real_one() -> None:

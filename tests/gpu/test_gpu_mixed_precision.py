@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from course_utils.lessons.mixed_precision.number_formats import FORMATS
+from course_utils.materials.attention import relative_error
 from course_utils.measure.fresh import Switches
 
 needs_tensor_float = pytest.mark.skipif(
@@ -22,10 +23,6 @@ def switches_as_before() -> Iterator[None]:
     before = Switches.now()
     yield
     before.restore()
-
-
-def relative_error(found: torch.Tensor, true: torch.Tensor) -> float:
-    return ((found.double() - true).norm() / true.norm()).item()
 
 
 def operands(n: int = 1024) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -53,20 +50,6 @@ def test_the_switch_changes_products_by_what_the_mantissa_says() -> None:
 def test_cudnn_uses_tf32_by_default_and_products_do_not() -> None:
     assert torch.backends.cudnn.conv.fp32_precision == "tf32"
     assert torch.backends.cudnn.rnn.fp32_precision == "tf32"
-
-
-def test_scaler_skips_backs_off_and_grows() -> None:
-    weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    scaler = torch.amp.GradScaler("cuda", init_scale=1024.0, growth_interval=2)
-    for factor, moves, scale in ((1.0, True, 1024.0), (1.0, True, 2048.0), (float("inf"), False, 1024.0)):
-        before = weight.detach().clone()
-        scaler.scale((weight * factor).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-        assert torch.equal(before, weight) is not moves
-        assert scaler.get_scale() == scale
 
 
 def test_autocast_does_softmax_and_norms_in_fp32_on_cuda() -> None:

@@ -30,15 +30,15 @@ def _outcomes() -> dict[str, str]:
         "copy_": lambda: torch.ops.aten.copy_(gpu, cpu),
         "to": lambda: cpu.to(gpu.device),
     }
-    found = {}
+    outcomes = {}
     for name, mixture in mixtures.items():
         try:
-            found[name] = mixture().device.type
+            outcomes[name] = mixture().device.type
         except RuntimeError as error:
             if "device" not in str(error):
                 raise
-            found[name] = "refused"
-    return found
+            outcomes[name] = "refused"
+    return outcomes
 
 
 def test_a_pretended_gpu_and_the_real_one_permit_scalars_indices_and_copies_alone() -> None:

@@ -17,7 +17,7 @@ def test_each_rank_has_a_gpu_of_its_own_and_talks_through_nccl() -> None:
     run = run_ranks(TRAIN, ranks=ranks)
     assert run.backend == "nccl"
     assert run.parameters["backend"] == "nccl"
-    assert len({told["weight"] for told in run}) == 1
+    assert len({report["weight"] for report in run}) == 1
     assert run.comparison("scaling").rounds == 8
 
 

@@ -19,15 +19,6 @@ def _bytes(count: int) -> torch.Tensor:
     return torch.empty(count, dtype=torch.uint8, device="cuda")
 
 
-def _known_pattern() -> torch.Tensor:
-    a = _bytes(10 * MIB)
-    b = _bytes(20 * MIB)
-    del a
-    c = _bytes(4 * MIB)
-    del b
-    return c
-
-
 def _step(**options: bool):
     torch.manual_seed(0)
     model = GPT().cuda()

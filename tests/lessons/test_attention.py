@@ -248,14 +248,14 @@ def test_choice_of_gives_the_kernel_and_the_reason_against_flash(call, kernel: s
 
 
 def test_closeness_follows_the_dtype():
-    one = torch.ones(100)
-    assert_close(one, one + 1e-6)
+    ones = torch.ones(100)
+    assert_close(ones, ones + 1e-6)
     with pytest.raises(AssertionError, match=r"is allowed for torch\.float32"):
-        assert_close(one, one + 1e-5)
-    assert_close(one.bfloat16(), one.bfloat16() * 1.01)
-    assert_close((one, one), (one, one))
+        assert_close(ones, ones + 1e-5)
+    assert_close(ones.bfloat16(), ones.bfloat16() * 1.01)
+    assert_close((ones, ones), (ones, ones))
     with pytest.raises(AssertionError):
-        assert_close((one, one), (one, -one))
+        assert_close((ones, ones), (ones, -ones))
     with pytest.raises(AssertionError):
-        assert_close(one, one * torch.nan)
-    assert_close(one, None)
+        assert_close(ones, ones * torch.nan)
+    assert_close(ones, None)

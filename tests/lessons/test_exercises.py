@@ -49,10 +49,10 @@ class Lesson:
                 for line in cell["source"].splitlines():
                     if line.startswith("## "):
                         section, number = line[3:].strip(), 0
-                    elif found := HEADING.match(line):
-                        number = int(found[1])
-                        if found[2]:
-                            self.names[number] = found[2]
+                    elif heading := HEADING.match(line):
+                        number = int(heading[1])
+                        if heading[2]:
+                            self.names[number] = heading[2]
             else:
                 tree = trees[position]
                 self.imports += [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -60,11 +60,11 @@ class Lesson:
                 if kept is not None and number:
                     kept.setdefault(number, []).append(tree)
 
-    def feedback(self, cells: list[ast.Module]) -> list[tuple[str, Feedback]]:
-        """Run cells with nothing but the notebook's imports; what their last expressions say, with the check's name."""
+    def feedback(self, cells: list[ast.Module]) -> dict[str, Feedback]:
+        """Run cells with nothing but the notebook's imports; what their last expressions say, by the check's name."""
         scope: dict[str, Any] = {}
         exec(compile(ast.Module(self.imports, []), "<imports>", "exec"), scope)
-        said = []
+        answers = {}
         for tree in cells:
             *body, last = tree.body
             is_call = isinstance(last, ast.Expr) and isinstance(last.value, ast.Call)
@@ -72,15 +72,15 @@ class Lesson:
             if is_call:
                 value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), scope)
                 if isinstance(value, Feedback):
-                    said.append((ast.unparse(last.value.func).rpartition(".")[2], value))
-        return said
+                    answers[ast.unparse(last.value.func).rpartition(".")[2]] = value
+        return answers
 
 
 LESSONS = {lesson.slug: lesson.path for lesson in find_lessons()}
-every_check = pytest.mark.parametrize(("slug", "check"), [(slug, name) for slug in MODULES for name in checks_of(slug)])
+every_check = pytest.mark.parametrize(("slug", "name"), [(slug, name) for slug in MODULES for name in checks_of(slug)])
 every_hint = pytest.mark.parametrize(
-    ("slug", "check", "hint"),
-    [(slug, name, hint) for slug in MODULES for name, found in checks_of(slug).items() for hint in found.hints],
+    ("slug", "name", "hint"),
+    [(slug, name, hint) for slug in MODULES for name, check in checks_of(slug).items() for hint in check.hints],
 )
 
 
@@ -96,33 +96,28 @@ def test_each_exercise_of_a_lesson_has_its_check(slug: str):
 
 
 @every_check
-def test_the_untouched_starting_cell_is_not_right(slug: str, check: str):
-    """It is not answered, or it is broken code to repair, which gets a hint."""
-    lesson, found = Lesson(LESSONS[slug]), checks_of(slug)[check]
-    said = dict(lesson.feedback(lesson.starts[number_of(lesson, found)]))
-    assert said[check].outcome == "not answered" or said[check].hint in found.hints
+def test_the_solution_is_right_and_the_untouched_starting_cell_is_not(slug: str, name: str):
+    """The starting cell is not answered, or it is broken code to repair, which gets a hint."""
+    lesson, check = Lesson(LESSONS[slug]), checks_of(slug)[name]
+    number = number_of(lesson, check)
+    assert lesson.feedback(lesson.solutions[number])[name] == Feedback("right", check.right)
+    untouched = lesson.feedback(lesson.starts[number])[name]
+    assert untouched.outcome == "not answered" or untouched.hint in check.hints
 
 
 @every_check
-def test_the_solution_is_right(slug: str, check: str):
-    lesson, found = Lesson(LESSONS[slug]), checks_of(slug)[check]
-    said = dict(lesson.feedback(lesson.solutions[number_of(lesson, found)]))
-    assert said[check] == Feedback("right", found.right)
-
-
-@every_check
-def test_three_misconceptions_have_hints_of_their_own(slug: str, check: str):
-    hints = checks_of(slug)[check].hints
+def test_three_misconceptions_have_hints_of_their_own(slug: str, name: str):
+    hints = checks_of(slug)[name].hints
     assert len(hints) >= 3
     assert len(set(hints.values())) == len(hints)
-    assert set(wrong_answers(slug).get(check, {})) == set(hints)
+    assert set(wrong_answers(slug).get(name, {})) == set(hints)
 
 
 @every_hint
-def test_a_wrong_answer_gets_its_hint(slug: str, check: str, hint: str):
-    found = checks_of(slug)[check]
-    feedback = found(wrong_answers(slug)[check][hint])
-    assert (feedback.outcome, feedback.hint, feedback.words) == ("not yet", hint, found.hints[hint])
+def test_a_wrong_answer_gets_its_hint(slug: str, name: str, hint: str):
+    check = checks_of(slug)[name]
+    feedback = check(wrong_answers(slug)[name][hint])
+    assert (feedback.outcome, feedback.hint, feedback.words) == ("not yet", hint, check.hints[hint])
 
 
 # The form itself
@@ -196,18 +191,7 @@ def test_every_check_answers_strange_answers(slug: str, strange: str):
 
 
 def test_an_operation_that_pytorch_lacks_is_not_an_untouched_cell():
-    @partial(Exercise, "Anything", "", {})
-    def check(answer):
-        ask(answer)
-
-    def moves_off_meta():
-        return torch.ones(2, device="meta").to("cpu")
-
-    def untouched():
-        raise NotImplementedError
-
-    assert check(untouched).outcome == "not answered"
-    feedback = check(moves_off_meta)
+    feedback = check_double(lambda n: torch.ones(n, device="meta").to("cpu"))
     assert feedback.outcome == "not yet"
     assert "meta" in feedback.words
 
@@ -229,25 +213,3 @@ def test_feedback_shows_itself_and_escapes_what_the_learner_wrote():
     assert feedback._repr_html_() == (
         "<p><strong>Not yet.</strong> Your code raised KeyError: &#x27;&lt;b&gt;&#x27;</p>"
     )
-
-
-# What the checks of single lessons accept besides their solutions, and what they say to other mistakes
-
-
-def test_pinned_memory_accepts_other_right_answers():
-    checks = checks_of("pinned_memory")
-
-    def upload(data, batch_size, device):
-        pinned = data.pin_memory().pin_memory()
-        starts = range(0, len(data), batch_size)
-        return [pinned[start : start + batch_size].cuda(non_blocking=True) for start in starts]
-
-    def collect_with_an_event(outputs, gpu):
-        stacked = torch.stack(outputs).sum(dim=1).to(device="cpu", non_blocking=True)
-        done = gpu.Event()
-        done.record()
-        done.synchronize()
-        return stacked.tolist()
-
-    assert checks["check_upload"](upload).outcome == "right"
-    assert checks["check_collect"](collect_with_an_event).outcome == "right"

@@ -39,7 +39,7 @@ def test_a_language_model_learns_from_the_library(name: str):
     model = small_models()[name]
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
-    for tokens, targets in text_batches(library_text(50_000).data, batch=8, length=32, steps=60):
+    for tokens, targets in text_batches(library_text(50_000), batch=8, length=32, steps=60):
         loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         loss.backward()
         optimizer.step()

@@ -39,11 +39,7 @@ def test_a_lock_that_is_refused_says_where_the_limit_is():
     class NotMapped:
         """Memory that this process does not have: locking it fails on every system, for every user."""
 
-        def numel(self):
-            return 2**20
-
-        def element_size(self):
-            return 1
+        nbytes = 2**20
 
         def data_ptr(self):
             return 2**46

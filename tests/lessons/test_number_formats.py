@@ -26,10 +26,10 @@ every_dtype = pytest.mark.parametrize("name", DTYPES)
 def fp32_values(count: int) -> list[float]:
     """Numbers of fp32 of all sizes: a cast from double would round twice in torch."""
     dice = random.Random(0)
-    made = (struct.unpack("f", struct.pack("I", dice.getrandbits(32)))[0] for _ in range(count))
+    any_bits = (struct.unpack("f", struct.pack("I", dice.getrandbits(32)))[0] for _ in range(count))
     near_one = [math.ldexp(1 + dice.random(), dice.randint(-30, 20)) for _ in range(count)]
     near_one = [struct.unpack("f", struct.pack("f", value))[0] for value in near_one]
-    return [value for value in (*made, *near_one) if not math.isnan(value)]
+    return [value for value in (*any_bits, *near_one) if not math.isnan(value)]
 
 
 @every_dtype
@@ -80,7 +80,6 @@ def test_spacing_is_torchs_nextafter(name: str) -> None:
         (math.inf, "fp8 e4m3fn", "overflow", 448.0),
         (math.inf, "bf16", "infinite", math.inf),
         (0.1, "tf32", "normal", 1638 * 2.0**-14),
-        pytest.param(10**400, "fp32", "infinite", math.inf, id="an integer beyond double"),
     ],
 )
 def test_the_edges(value: float, name: str, kind: str, stored: float) -> None:

@@ -105,10 +105,10 @@ def test_a_matrix_product_runs_under_its_own_precision_and_puts_it_back(
 
 
 def test_what_is_measured_on_a_gpu(unmeasured: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[Any, ...]] = []
+    inputs_made: list[tuple[Any, ...]] = []
 
     def note(*what: Any, **more: Any) -> Callable[[], None]:
-        made.append((*what, *more.items()))
+        inputs_made.append((*what, *more.items()))
         return lambda: None
 
     for name in ("_copy", "_matmul", "_launch"):
@@ -117,8 +117,8 @@ def test_what_is_measured_on_a_gpu(unmeasured: None, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(limits, "scaled", lambda *, cpu, cuda: cuda)
     result = limits.ceilings()
     assert sorted(entry.name for entry in result) == sorted(limits.NAMES)
-    # The product of each dtype is made of that dtype, on the GPU.
-    assert made == [
+    # The product of each dtype is inputs_made of that dtype, on the GPU.
+    assert inputs_made == [
         ("_copy", 2**30, "cuda", "cuda"),
         ("_matmul", 8192, torch.float32, "cuda"),
         ("_matmul", 8192, torch.bfloat16, "cuda"),

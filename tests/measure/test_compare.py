@@ -215,8 +215,10 @@ def three():
 
 
 def test_every_round_times_each_case_once_and_the_baseline_twice_in_random_order():
-    device = ScriptedDevice({one: 1e-3, two: 1e-3, three: 1e-3}, noise=0.02)
+    device = ScriptedDevice({one: 1e-3, two: 1.05e-3, three: 0.9e-3}, noise=0.01)
     result = compare({"one": one, "two": two, "three": three}, check=False, device=device, budget_s=AMPLE_S)
+    assert (result["two"].verdict, result["three"].verdict) == ("SLOWER", "FASTER")
+    assert result["two"].interval.meets(1.04, 1.06)
     calls = [fn for fn, _, _ in device.timings[-8 * result.rounds :]]
     timings = calls[1::2]
     assert calls[::2] == timings  # what is timed has just run, so that it finds its own data in the cache
@@ -253,7 +255,7 @@ def test_precision_set_through_either_api_is_put_back():
         return lambda: matmul.fp32_precision
 
     cases = {"ieee": fresh(factory, "ieee"), "bf16": fresh(factory, "bf16")}
-    compare(cases, check=lambda one, other: (one, other) == ("ieee", "bf16"), **QUICK)
+    compare(cases, check=lambda *precisions: precisions == ("ieee", "bf16"), **QUICK)
     assert matmul.fp32_precision == before
 
 
@@ -274,13 +276,6 @@ def test_an_interruption_while_calls_are_counted_does_not_part_identical_code():
     result = compare({"a": identical, "b": identical}, check=False, device=device, budget_s=AMPLE_S)
     assert result["b"].verdict == "SAME"
     assert result["a"].measurement.calls == result["b"].measurement.calls
-
-
-def test_a_known_difference_gets_its_verdict():
-    device = ScriptedDevice({one: 1e-3, two: 1.05e-3, three: 0.9e-3}, noise=0.01)
-    result = compare({"one": one, "two": two, "three": three}, check=False, device=device, budget_s=AMPLE_S)
-    assert (result["two"].verdict, result["three"].verdict) == ("SLOWER", "FASTER")
-    assert result["two"].interval.meets(1.04, 1.06)
 
 
 def test_the_first_call_is_kept_apart():
@@ -314,8 +309,8 @@ def test_a_case_that_stays_slow_for_a_few_calls_is_warmed_up_first():
     assert statistics.median(result.elapsed_s) < 0.004
 
 
-@pytest.mark.parametrize("budget_s", [0.05, 0.3])
-def test_the_budget_is_kept(budget_s):
+def test_the_budget_is_kept():
+    budget_s = 0.3
     started = time.perf_counter()
     result = compare({"a": lambda: time.sleep(0.001), "b": lambda: time.sleep(0.001)}, budget_s=budget_s, memory=False)
     spent = time.perf_counter() - started

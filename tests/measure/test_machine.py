@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from course_utils.measure import machine
-from course_utils.measure.machine import course_size, device_kind, environment, scaled, slug
+from course_utils.measure.machine import course_size, device_kind, environment, scaled
 
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -75,17 +73,6 @@ def test_a_size_that_is_none_is_one_clear_message(on):
     on("cuda", "huge")
     with pytest.raises(ValueError, match=r"COURSE_SIZE='huge'.*set it to 'smoke' or 'full', or unset it"):
         scaled(cpu=1, cuda=2)
-
-
-# Names
-
-
-@settings(max_examples=30)
-@given(st.text())
-def test_slug_is_fit_for_a_folder_whatever_the_text(text: str) -> None:
-    result = slug(text)
-    assert result == "" or _SLUG.fullmatch(result)
-    assert slug(result) == result
 
 
 # This machine

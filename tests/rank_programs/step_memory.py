@@ -78,12 +78,12 @@ def by_rank_memory(point: dict[str, Any]) -> dict[str, Any]:
     with RankMemory() as memory:
         model, optimizer = build(point)
         train(point, model, optimizer)
-        found = []
+        steps = []
         for _ in range(STEPS):
             with memory.step(model, optimizer):
                 train(point, model, optimizer)
-            found.append({**memory.last_step.largest, "peak": memory.last_step.peak_bytes})
-    return min(found, key=lambda step: step["peak"])
+            steps.append({**memory.last_step.largest, "peak": memory.last_step.peak_bytes})
+    return min(steps, key=lambda step: step["peak"])
 
 
 def by_torch(point: dict[str, Any]) -> dict[str, Any]:

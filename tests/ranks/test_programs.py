@@ -61,10 +61,10 @@ def test_rounds_run_in_one_process_and_are_the_same_on_every_rank(capsys: pytest
         assert min(seconds["a"]) > 0
         return called
 
-    one, same = order(), order()
-    assert one == same
+    first, second = order(), order()
+    assert first == second
     # The first call, two of warm-up and the rounds; the baseline once more each time.
-    assert (one.count("a"), one.count("b")) == (1 + 2 * 2 + 2 * 24, 1 + 2 + 24)
+    assert (first.count("a"), first.count("b")) == (1 + 2 * 2 + 2 * 24, 1 + 2 + 24)
     assert capsys.readouterr().out.splitlines()[0] == "rounds: 24 rounds of a, b, none"
     for wrong in ({"cases": {"a": len}}, {"rounds": 0}, {"items": {"a": 1}}):
         with pytest.raises(ValueError, match=r"two cases|items="):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import math
 import operator
 from collections.abc import Iterator
@@ -44,7 +46,7 @@ def check_share(answer: Any) -> str | None:
             hint = "same_order"
         elif ranks > 1 and size >= 10 and all(_sets(shares) == _sets(epochs[0]) for shares in epochs):
             hint = hint or "same_samples"
-        elif size >= 7 and any(epochs[one] == epochs[other] for one in range(4) for other in range(one)):
+        elif size >= 7 and any(first == second for first, second in itertools.combinations(epochs, 2)):
             hint = hint or "same_order"  # by chance this happens to one right answer in a thousand
     return hint
 
@@ -137,7 +139,10 @@ class _PretendedDDP(nn.Module):
     @property
     def module(self) -> nn.Module:
         """The wrapped model. Going around the wrapper runs none of DDP's rule, so nothing is sent."""
-        return _Bare(self)
+        bare = nn.Module()
+        bare.weight = self.weight
+        bare.forward = functools.partial(self.run, sends=False)
+        return bare
 
     def plain(self, batch: Tensor) -> Tensor:
         return (batch @ self.weight).square().mean()
@@ -165,15 +170,3 @@ class _PretendedDDP(nn.Module):
             yield
         finally:
             self.require_backward_grad_sync = before
-
-
-class _Bare(nn.Module):
-    """What a wrapped model has inside: the same weights, and no rule."""
-
-    def __init__(self, wrapped: _PretendedDDP) -> None:
-        super().__init__()
-        self._run = wrapped.run
-        self.weight = wrapped.weight
-
-    def forward(self, batch: Tensor) -> Tensor:
-        return self._run(batch, False)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from course_utils.records.kinds.rank_results import RankResults
 from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.canvas import ResultFigure
 from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, NOTE, ORANGE, ORANGE_INK, PALE_BLUE, PALE_GREEN, Pen
 
-# Drawn where there is no measurement: seconds are arbitrary.
-_SKETCH = {
-    "two buckets": {"backward": [[0.0, 0.010]], "all-reduce": [[0.004, 0.007], [0.010, 0.015]]},
-    "one bucket": {"backward": [[0.0, 0.010]], "all-reduce": [[0.010, 0.018]]},
-}
+_MOST_BUCKETS = 6  # that can be drawn
 
 
 def one_process_or_several() -> ResultFigure:
@@ -57,21 +52,13 @@ def one_process_or_several() -> ResultFigure:
     )
 
 
-def overlap_lanes(run: RankResults | Unrecorded | None = None) -> ResultFigure | Unrecorded:
-    """Draw when the backward pass of rank 0 ran, and when each bucket travelled.
-
-    Args:
-        run: what ``scripts/ddp_communication.py`` reported; None for a sketch with made-up lengths.
-
-    Returns:
-        A figure that shows itself; an experiment without a record is returned as it is.
-    """
+def overlap_lanes(run: RankResults | Unrecorded) -> ResultFigure | Unrecorded:
+    """Draw when the backward pass of rank 0 ran, and when each bucket travelled."""
     if isinstance(run, Unrecorded):
         return run
-    lanes: Mapping[str, Any] = _SKETCH if run is None else run[0]["lanes"]
     # A record sorts names; the setting with more buckets comes first.
-    lanes = dict(sorted(lanes.items(), key=lambda item: -len(item[1]["all-reduce"])))
-    rows = sum(2 + len(_ends(of["all-reduce"])) for of in lanes.values())
+    lanes = dict(sorted(run[0]["lanes"].items(), key=lambda item: -len(item[1]["all-reduce"])))
+    rows = sum(2 + len(of["all-reduce"][:_MOST_BUCKETS]) for of in lanes.values())
     width, left, row = 8.0, 1.72, 0.34
     height = 0.62 + row * rows
     pen = Pen(width, height)
@@ -83,7 +70,7 @@ def overlap_lanes(run: RankResults | Unrecorded | None = None) -> ResultFigure |
         y -= row
         _lane(pen, y, left, scale, "backward pass", of["backward"], BLUE, "")
         done = of["backward"][-1][1]
-        for number, span in enumerate(_ends(of["all-reduce"]), start=1):
+        for number, span in enumerate(of["all-reduce"][:_MOST_BUCKETS], start=1):
             y -= row
             _lane(pen, y, left, scale, f"bucket {number} travels", [span], ORANGE, "//")
         lowest, ended = y, left + done * scale
@@ -92,20 +79,13 @@ def overlap_lanes(run: RankResults | Unrecorded | None = None) -> ResultFigure |
         spans = ", ".join(f"{start * 1e3:.1f} to {end * 1e3:.1f}" for start, end in of["all-reduce"]) or "none"
         described.append(f"{name}: backward until {done * 1e3:.1f} ms, buckets travel {spans} ms")
         y -= row
-    words = "time (a sketch, not measured)" if run is None else f"{longest * 1e3:.1f} ms"
     pen.axis((left, 0.26), (width - 0.2, 0.26))
-    pen.write(width - 0.2, 0.1, words, NOTE, 9, ha="right")
-    if run is not None:
-        pen.write(0.12, 0.1, run.environment.caption, NOTE, 9)
+    pen.write(width - 0.2, 0.1, f"{longest * 1e3:.1f} ms", NOTE, 9, ha="right")
+    pen.write(0.12, 0.1, run.environment.caption, NOTE, 9)
     return pen.described(
-        f"Lanes of one backward pass on rank 0{' (a sketch)' if run is None else ''}. {'; '.join(described)}. The "
+        f"Lanes of one backward pass on rank 0. {'; '.join(described)}. The "
         "dotted line marks the end of the backward pass: what travels before it is hidden behind it."
     )
-
-
-def _ends(spans: Sequence[Sequence[float]]) -> list[Sequence[float]]:
-    """The first all-reduces, and no more than can be drawn."""
-    return list(spans)[:6]
 
 
 def _lane(

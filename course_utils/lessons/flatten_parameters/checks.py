@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -140,12 +141,12 @@ def _lay(weights: Sequence[torch.Tensor], start: int = 0) -> None:
 
 def _in_one_buffer(weights: Sequence[torch.Tensor]) -> bool:
     ordered = sorted(weights, key=lambda weight: -weight.dim())
-    place = ordered[0].untyped_storage().data_ptr()
-    for weight in ordered:
-        if weight.untyped_storage().data_ptr() != ordered[0].untyped_storage().data_ptr() or weight.data_ptr() != place:
-            return False
-        place += weight.nbytes
-    return True
+    start = ordered[0].untyped_storage().data_ptr()
+    places = itertools.accumulate((weight.nbytes for weight in ordered[:-1]), initial=start)
+    return all(
+        weight.untyped_storage().data_ptr() == start and weight.data_ptr() == place
+        for weight, place in zip(ordered, places, strict=True)
+    )
 
 
 def _model_to_search() -> tuple[nn.Module, set[str]]:
@@ -204,21 +205,21 @@ def _rnns_to_repair() -> tuple[dict[str, StandInLSTM], dict[str, str], set[str]]
         "an assigned one": ("load_state_dict(assign=True)", assign),
         "an averaged one": ("p.data =", new_data),
         "a replaced one": ("new Parameter", new_parameter),
-        "a copy": ("deepcopy", None),
+        "a copy": ("deepcopy", lambda rnn: None),
         "an evolved one": ("vector_to_parameters", from_vector),
         "a normed one": ("weight_norm", lambda rnn: weight_norm(rnn, "weight_hh_l0")),
         "a tied one": ("tied weights", tie),
         "a moved one": (".to(device)", lambda rnn: rnn.to("cpu")),
     }
-    rnns, done = {}, {}
-    for name, (operation, change) in steps.items():
-        rnn = StandInLSTM(8, 8, num_layers=2)
-        if change is None:
-            rnn = copy.deepcopy(rnn)
-        else:
-            change(rnn)
-        rnns[name], done[name] = rnn, operation
-    return rnns, done, {"an averaged one", "a copy", "an evolved one"}
+    rnns = {name: StandInLSTM(8, 8, num_layers=2) for name in steps}
+    rnns["a copy"] = copy.deepcopy(rnns["a copy"])
+    for name, (_, change) in steps.items():
+        change(rnns[name])
+    return (
+        rnns,
+        {name: operation for name, (operation, _) in steps.items()},
+        {"an averaged one", "a copy", "an evolved one"},
+    )
 
 
 def _fallback_cost(

@@ -9,10 +9,6 @@ def _rnns(model):
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.RNNBase)}
 
 
-def _storages(rnn):
-    return {weight.untyped_storage().data_ptr() for weight in rnn.parameters()}
-
-
 def _side_by_side(places, sizes, start):
     """Whether each piece begins where the one before it ends."""
     return all(place == end for place, end in zip(places, itertools.accumulate(sizes, initial=start), strict=False))
@@ -23,40 +19,17 @@ def _flat(weights, start=None):
     return _side_by_side([w.data_ptr() for w in weights], [w.nbytes for w in weights], start)
 
 
-def each_weight_contiguous(model):
-    return [name for name, rnn in _rnns(model).items() if not all(w.is_contiguous() for w in rnn.parameters())]
+def _names(scattered, rnns=_rnns):
+    """Those RNNs of a model that are scattered by a rule about their weights."""
+    return lambda model: [name for name, rnn in rnns(model).items() if scattered(list(rnn.parameters()))]
 
 
-def only_children(model):
-    return [
-        name
-        for name, rnn in model.named_children()
-        if isinstance(rnn, nn.RNNBase) and not _flat(list(rnn.parameters()))
-    ]
+def _children(model):
+    return {name: module for name, module in model.named_children() if isinstance(module, nn.RNNBase)}
 
 
-def only_storages(model):
-    return [name for name, rnn in _rnns(model).items() if len(_storages(rnn)) > 1]
-
-
-def begins_anywhere(model):
-    weights = {name: list(rnn.parameters()) for name, rnn in _rnns(model).items()}
-    return [name for name, of in weights.items() if not _flat(of, of[0].data_ptr())]
-
-
-def compares_offsets(model):
-    weights = {name: list(rnn.parameters()) for name, rnn in _rnns(model).items()}
-    return [
-        name
-        for name, of in weights.items()
-        if not _side_by_side([w.storage_offset() for w in of], [w.numel() for w in of], 0)
-    ]
-
-
-def sorts_by_address(model):
-    return [
-        name for name, rnn in _rnns(model).items() if not _flat(sorted(rnn.parameters(), key=lambda w: w.data_ptr()))
-    ]
+def _offsets_have_gaps(weights):
+    return not _side_by_side([w.storage_offset() for w in weights], [w.numel() for w in weights], 0)
 
 
 def every_module(model):
@@ -73,13 +46,7 @@ def _call_after(*operations):
 
 
 def calls_everywhere(rnns, done):
-    for rnn in rnns.values():
-        rnn.flatten_parameters()
-
-
-def calls_nowhere(rnns, done):
-    for rnn in rnns.values():
-        rnn.eval()
+    _call_after(*done.values())(rnns, done)
 
 
 def _bytes(kind, input_size, hidden_size, layers, biases=2, gates=None, stacked=True):
@@ -90,20 +57,24 @@ def _bytes(kind, input_size, hidden_size, layers, biases=2, gates=None, stacked=
     return 4 * total
 
 
+def _thrice(size):
+    return size, 3 * size
+
+
 NEEDY = ("p.data =", "deepcopy", "vector_to_parameters")
 
 WRONG = {
     "check_scattered_rnns": {
-        "each_contiguous": each_weight_contiguous,
-        "top_level": only_children,
-        "storages_only": only_storages,
-        "any_start": begins_anywhere,
-        "offsets_only": compares_offsets,
-        "any_order": sorts_by_address,
+        "each_contiguous": _names(lambda weights: not all(w.is_contiguous() for w in weights)),
+        "top_level": _names(lambda weights: not _flat(weights), _children),
+        "storages_only": _names(lambda weights: len({w.untyped_storage().data_ptr() for w in weights}) > 1),
+        "any_start": _names(lambda weights: not _flat(weights, weights[0].data_ptr())),
+        "offsets_only": _names(_offsets_have_gaps),
+        "any_order": _names(lambda weights: not _flat(sorted(weights, key=lambda w: w.data_ptr()))),
         "everything": every_module,
     },
     "check_repair": {
-        "none": calls_nowhere,
+        "none": _call_after(),
         "all": calls_everywhere,
         "self_repairing": _call_after(*NEEDY, "load_state_dict(assign=True)", "new Parameter"),
         "tied": _call_after(*NEEDY, "tied weights"),
@@ -111,9 +82,9 @@ WRONG = {
     },
     "check_fallback_cost": {
         "elements": lambda *shape: (_bytes(*shape) / 4, 3 * _bytes(*shape) / 4),
-        "no_bias": lambda *shape: (_bytes(*shape, biases=0), 3 * _bytes(*shape, biases=0)),
-        "same_input": lambda *shape: (_bytes(*shape, stacked=False), 3 * _bytes(*shape, stacked=False)),
-        "gates": lambda *shape: (_bytes(*shape, gates=4), 3 * _bytes(*shape, gates=4)),
+        "no_bias": lambda *shape: _thrice(_bytes(*shape, biases=0)),
+        "same_input": lambda *shape: _thrice(_bytes(*shape, stacked=False)),
+        "gates": lambda *shape: _thrice(_bytes(*shape, gates=4)),
         "copy_only": lambda *shape: (_bytes(*shape), 2 * _bytes(*shape)),
         "one_pass": lambda *shape: (_bytes(*shape), _bytes(*shape)),
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,13 +12,8 @@ from torch import nn
 from course_utils.lessons.answers import UNKNOWN, NotAnswered, NotRight, ask, exercise, number, recognise, truth
 
 # (strategy, parameters, ranks).
-_CASES = (
-    ("ddp", 1_000_000, 4),
-    ("ddp", 7_000_000_000, 64),
-    ("zero1", 1_000_000, 4),
-    ("zero1", 7_000_000_000, 64),
-    ("fsdp", 1_000_000, 4),
-    ("fsdp", 7_000_000_000, 64),
+_CASES = tuple(
+    (strategy, *size) for strategy in ("ddp", "zero1", "fsdp") for size in ((1_000_000, 4), (7_000_000_000, 64))
 )
 
 
@@ -110,7 +105,13 @@ def check_wrap(answer: Any) -> str | None:
             complete = len(sharder.taken) == len(list(model.parameters()))
             if not complete and all(block in called for block in blocks):
                 return "blocks_only"
-            raise _what_is_left(called, complete)
+            if complete:
+                raise NotRight(
+                    "Every weight is in a group, but the model itself is in none. Each group is then a root of its "
+                    "own, and a root stays gathered after its forward pass. What has to be wrapped last?"
+                )
+            names = ", ".join(type(module).__name__ for module in called)
+            raise NotRight(f"You wrap {names}. What about the weights that are in none of these?")
         if len(called) == 1:
             return "root_only"
         if any(block in taken and not taken[block] for block in blocks):
@@ -126,56 +127,40 @@ def check_wrap(answer: Any) -> str | None:
     return None
 
 
-def _what_is_left(called: list[nn.Module], complete: bool) -> NotRight:
-    if complete:
-        return NotRight(
-            "Every weight is in a group, but the model itself is in none. Each group is then a root of its own, and a "
-            "root stays gathered after its forward pass. What has to be wrapped last?"
-        )
-    names = ", ".join(type(module).__name__ for module in called)
-    return NotRight(f"You wrap {names}. What about the weights that are in none of these?")
+def _layers() -> nn.ModuleDict:
+    return nn.ModuleDict({"first": nn.Linear(3, 3), "second": nn.Linear(3, 3)})
 
 
-class _Rewrapped(nn.Module):
-    """Replaces some or all parameters by new ones of the same values, as ``fully_shard`` does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
-
-    def replace(self, *names: str) -> None:
-        for name in names:
-            layer = getattr(self, name)
-            for key, weight in list(layer.named_parameters()):
-                setattr(layer, key, nn.Parameter(weight.detach().clone()))
+def _rewrap(*layers: nn.Module) -> None:
+    """Replace parameters by new ones of the same values, as ``fully_shard`` does."""
+    for layer in layers:
+        for key, weight in list(layer.named_parameters()):
+            setattr(layer, key, nn.Parameter(weight.detach().clone()))
 
 
-def _situations() -> list[tuple[str, nn.Module, torch.optim.Optimizer, bool]]:
-    """What was done, the model, the optimizer, and whether it steps all of the model's parameters."""
-    situations = []
-    torch.manual_seed(0)
-    model = _Rewrapped()
-    situations.append(("last", model, torch.optim.SGD(model.parameters(), lr=0.1), True))
-    model = _Rewrapped()
+def _situations() -> Iterator[tuple[str, nn.Module, torch.optim.Optimizer, bool]]:
+    """What the optimizer is, the model, the optimizer, and whether it steps all that is to be trained."""
+    model = _layers()
+    yield "last", model, torch.optim.SGD(model.parameters(), lr=0.1), True
+    model = _layers()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model.replace("first", "second")
-    situations.append(("first", model, optimizer, False))
-    model = _Rewrapped()
-    groups = [{"params": model.first.parameters()}, {"params": model.second.parameters(), "lr": 0.01}]
-    situations.append(("groups", model, torch.optim.SGD(groups, lr=0.1), True))
-    model = _Rewrapped()
-    optimizer = torch.optim.SGD([{"params": model.first.parameters()}, {"params": model.second.parameters()}], lr=0.1)
-    model.replace("second")
-    situations.append(("half", model, optimizer, False))
-    model = _Rewrapped()
-    model.second.requires_grad_(False)
-    situations.append(("frozen", model, torch.optim.SGD(model.first.parameters(), lr=0.1), True))
-    model = _Rewrapped()
-    situations.append(("part", model, torch.optim.SGD(model.first.parameters(), lr=0.1), False))
-    model = _Rewrapped()
-    model.second.requires_grad_(False)
-    situations.append(("given", model, torch.optim.SGD(model.parameters(), lr=0.1), True))
-    return situations
+    _rewrap(*model.values())
+    yield "first", model, optimizer, False
+    model = _layers()
+    groups = [{"params": layer.parameters(), "lr": lr} for layer, lr in zip(model.values(), (0.1, 0.01), strict=True)]
+    yield "groups", model, torch.optim.SGD(groups, lr=0.1), True
+    model = _layers()
+    optimizer = torch.optim.SGD([{"params": layer.parameters()} for layer in model.values()], lr=0.1)
+    _rewrap(model["second"])
+    yield "half", model, optimizer, False
+    model = _layers()
+    model["second"].requires_grad_(False)
+    yield "frozen", model, torch.optim.SGD(model["first"].parameters(), lr=0.1), True
+    model = _layers()
+    yield "part", model, torch.optim.SGD(model["first"].parameters(), lr=0.1), False
+    model = _layers()
+    model["second"].requires_grad_(False)
+    yield "given", model, torch.optim.SGD(model.parameters(), lr=0.1), True
 
 
 _DESCRIBED = {
@@ -192,11 +177,14 @@ _DESCRIBED = {
 @exercise
 def check_steps_the_model(answer: Any) -> str | None:
     """Asks about optimizers that were built before and after, in whole and in part."""
-    situations = _situations()
-    wrong = [name for name, model, optimizer, steps in situations if truth(ask(answer, model, optimizer)) != steps]
+    right = {}
+    for name, model, optimizer, steps in _situations():
+        if truth(ask(answer, model, optimizer)) != steps:
+            right[name] = steps
+    wrong = list(right)
     if not wrong:
         return None
-    if len(wrong) == len(situations):
+    if len(wrong) == len(_DESCRIBED):
         return "turned_round"
     misconceptions = {
         "frozen": {"frozen"},
@@ -211,5 +199,4 @@ def check_steps_the_model(answer: Any) -> str | None:
         return "first_group"
     if {"first", "half"} <= set(wrong):
         return "compares_values"
-    right = next(steps for name, _, _, steps in situations if name == wrong[0])
-    raise NotRight(f"For an optimizer {_DESCRIBED[wrong[0]]}, {right} is right.")
+    raise NotRight(f"For an optimizer {_DESCRIBED[wrong[0]]}, {right[wrong[0]]} is right.")

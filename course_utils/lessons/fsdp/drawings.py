@@ -84,7 +84,8 @@ def when_weights_are_gathered() -> ResultFigure:
             y = top - 0.08 - block * (lane_h + 0.03)
             pen.write(left - 0.1, y + lane_h / 2, f"block {block}", size=9, ha="right")
             for start, end in spans:
-                _span(pen, left + start * slot, y, (end - start) * slot, lane_h)
+                x, length = left + start * slot + 0.02, (end - start) * slot - 0.04
+                pen.area(x, y, length, lane_h, 0.03, fc=BLUE_INK, alpha=0.85)
     pen.write(7.9, 0.09, "time, left to right (a sketch, not measured)", NOTE, 9, ha="right")
     return pen.described(
         "Which of three blocks' weights a rank holds whole during a step. Wrapped per block, each is gathered for "
@@ -92,7 +93,3 @@ def when_weights_are_gathered() -> ResultFigure:
         "the blocks add up until all are there when the forward pass ends, and go one by one in the backward pass. "
         "With only the root wrapped, all blocks are there all the time."
     )
-
-
-def _span(pen: Pen, x: float, y: float, width: float, height: float) -> None:
-    pen.area(x + 0.02, y, width - 0.04, height, 0.03, fc=BLUE_INK, alpha=0.85)

@@ -16,69 +16,41 @@ def divides_everything(strategy, parameters, ranks):
     return 16 * parameters / ranks
 
 
-def wraps_the_root(model, shard):
-    return shard(model)
-
-
-def wraps_the_root_first(model, shard):
-    shard(model)
-    for block in model.blocks:
-        shard(block)
-    return model
-
-
-def wraps_blocks(model, shard):
-    for block in model.blocks:
-        shard(block)
-    return model
-
-
-def wraps_layers(model, shard):
-    for block in model.blocks:
-        for layer in block:
+def wraps(*, root_first=False, blocks=True, layers=False, root=True):
+    def wrap(model, shard):
+        if root_first:
+            shard(model)
+        for block in model.blocks if blocks else ():
+            shard(block)
+        for layer in (layer for block in model.blocks for layer in block if layers):
             if list(layer.parameters()):
                 shard(layer)
-    return shard(model)
+        return shard(model) if root and not root_first else model
+
+    return wrap
 
 
 def given(optimizer):
     return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
+def trained(model):
+    return [weight for weight in model.parameters() if weight.requires_grad]
+
+
+def ids(weights):
+    return {id(weight) for weight in weights}
+
+
 def compares_values(model, optimizer):
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
     stepped = given(optimizer)
-    return len(trained) == len(stepped) and all(
-        torch.equal(a.detach(), b.detach()) for a, b in zip(trained, stepped, strict=True)
+    return len(trained(model)) == len(stepped) and all(
+        torch.equal(a.detach(), b.detach()) for a, b in zip(trained(model), stepped, strict=True)
     )
 
 
 def looks_at_the_first_group(model, optimizer):
-    stepped = {id(weight) for weight in optimizer.param_groups[0]["params"]}
-    return any(id(weight) in stepped for weight in model.parameters())
-
-
-def counts(model, optimizer):
-    return len(list(model.parameters())) == len(given(optimizer))
-
-
-def wants_frozen_ones(model, optimizer):
-    stepped = {id(weight) for weight in given(optimizer)}
-    return all(id(weight) in stepped for weight in model.parameters())
-
-
-def asks_the_other_way(model, optimizer):
-    own = {id(weight) for weight in model.parameters()}
-    return all(id(weight) in own for weight in given(optimizer))
-
-
-def wants_none_but_trained_ones(model, optimizer):
-    return {id(w) for w in model.parameters() if w.requires_grad} == {id(w) for w in given(optimizer)}
-
-
-def turned_round(model, optimizer):
-    stepped = {id(weight) for weight in given(optimizer)}
-    return not all(id(weight) in stepped for weight in model.parameters() if weight.requires_grad)
+    return not ids(model.parameters()).isdisjoint(ids(optimizer.param_groups[0]["params"]))
 
 
 WRONG = {
@@ -91,18 +63,18 @@ WRONG = {
         "per_cluster": divides_everything,
     },
     "check_wrap": {
-        "root_only": wraps_the_root,
-        "root_first": wraps_the_root_first,
-        "blocks_only": wraps_blocks,
-        "too_fine": wraps_layers,
+        "root_only": wraps(blocks=False),
+        "root_first": wraps(root_first=True),
+        "blocks_only": wraps(root=False),
+        "too_fine": wraps(blocks=False, layers=True),
     },
     "check_steps_the_model": {
         "compares_values": compares_values,
         "first_group": looks_at_the_first_group,
-        "counts": counts,
-        "frozen": wants_frozen_ones,
-        "other_way": asks_the_other_way,
-        "frozen_given": wants_none_but_trained_ones,
-        "turned_round": turned_round,
+        "counts": lambda model, optimizer: len(list(model.parameters())) == len(given(optimizer)),
+        "frozen": lambda model, optimizer: ids(model.parameters()) <= ids(given(optimizer)),
+        "other_way": lambda model, optimizer: ids(given(optimizer)) <= ids(model.parameters()),
+        "frozen_given": lambda model, optimizer: ids(trained(model)) == ids(given(optimizer)),
+        "turned_round": lambda model, optimizer: not ids(trained(model)) <= ids(given(optimizer)),
     },
 }

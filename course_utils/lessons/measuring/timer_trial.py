@@ -41,16 +41,6 @@ _VERDICT_STYLE = {
 }
 _JUDGE_COLOUR = dict(zip(JUDGES, ("#0072B2", "#D55E00", "#E69F00"), strict=True))
 _METHOD_LABEL = {"compare": "compare", "timer": "Timer"}
-_STYLE = {
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#888888",
-    "figure.dpi": 110,
-    "savefig.dpi": 110,
-    "text.color": "#222222",
-    "axes.labelcolor": "#222222",
-}
 
 
 @dataclass(frozen=True)
@@ -80,25 +70,18 @@ class Rate(NamedTuple):
     trials: int
 
     @property
-    def lower(self) -> float:
-        """It happens at least this often."""
-        return self._bounds("greater").low
-
-    @property
-    def upper(self) -> float:
-        """It happens at most this often."""
-        return self._bounds("less").high
-
-    def _bounds(self, alternative: str) -> Any:
+    def bounds(self) -> dict[str, float]:
+        """It happens ``at least`` and ``at most`` this often."""
         from scipy.stats import binomtest
 
-        return binomtest(self.hits, self.trials, alternative=alternative).proportion_ci(0.95)
+        least, most = (binomtest(*self, alternative=side).proportion_ci(0.95) for side in ("greater", "less"))
+        return {"at least": least.low, "at most": most.high}
 
     def words(self, bound: str) -> str:
         """For example ``0 of 400 (at most 0.75%)``."""
         if not self.trials:
             return "–"
-        return f"{self.hits} of {self.trials} ({bound} {_percent(self.lower if bound == 'at least' else self.upper)})"
+        return f"{self.hits} of {self.trials} ({bound} {_percent(self.bounds[bound])})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,22 +111,25 @@ class TimerQuality:
         """The conditions that were tried, in the order of the settings."""
         return self.settings["conditions"]
 
-    def select(self, judge: str, condition: str, truth: float) -> list[tuple[Trial, str]]:
-        """Trials of one kind, each with the judge's verdict."""
+    def select(self, judge: str, condition: str, truth: float) -> list[tuple[float, str]]:
+        """Ratios of the trials of one kind, each with the judge's verdict."""
         method, rule = JUDGES[judge]
-        wanted = (method, condition, truth)
-        chosen = [trial for trial in self.trials if (trial.method, trial.condition, trial.truth) == wanted]
-        return [(trial, getattr(trial, rule)) for trial in chosen]
+        kind = (method, condition, truth)
+        chosen = [trial for trial in self.trials if (trial.method, trial.condition, trial.truth) == kind]
+        return [(trial.ratio, getattr(trial, rule)) for trial in chosen]
+
+    def rate(self, judge: str, condition: str, truth: float, verdicts: Sequence[str]) -> Rate:
+        """How often the judge came to one of some verdicts."""
+        trials = self.select(judge, condition, truth)
+        return Rate(sum(verdict in verdicts for _, verdict in trials), len(trials))
 
     def false_verdicts(self, judge: str, condition: str) -> Rate:
         """How often identical code was called faster or slower."""
-        verdicts = [verdict for _, verdict in self.select(judge, condition, 1.0)]
-        return Rate(sum(verdict in _WRONG_ON_IDENTICAL_CODE for verdict in verdicts), len(verdicts))
+        return self.rate(judge, condition, 1.0, _WRONG_ON_IDENTICAL_CODE)
 
     def detection(self, judge: str, condition: str, truth: float) -> Rate:
         """How often a twin that does more work was called slower."""
-        verdicts = [verdict for _, verdict in self.select(judge, condition, truth)]
-        return Rate(sum(verdict == Verdict.SLOWER for verdict in verdicts), len(verdicts))
+        return self.rate(judge, condition, truth, (Verdict.SLOWER,))
 
     def sentences(self) -> list[str]:
         """How good each judge was, in each condition."""
@@ -159,15 +145,10 @@ class TimerQuality:
         return "\n".join([*self.sentences(), self.environment.caption])
 
     def plot(self) -> Figure:
-        """Draw every trial on identical code, and how often slower twins were found.
+        """Draw every trial on identical code, and how often slower twins were found."""
+        from course_utils.show.canvas import styled
 
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-        """
-        import matplotlib.style
-
-        with matplotlib.style.context(["default", _STYLE]):
-            return _draw(self)
+        return styled(_draw)(self)
 
 
 def _percent(fraction: float) -> str:
@@ -210,92 +191,77 @@ def timer_quality() -> TimerQuality:
 
 
 def _draw(record: TimerQuality) -> Figure:
-    from course_utils.show.canvas import WIDTH_IN, axes_in, new_figure
+    from course_utils.show.canvas import titled_figure
 
     strips = [(condition, judge) for condition in record.conditions for judge in JUDGES if "apart" not in judge]
     groups = [(condition, truth) for condition in record.conditions for truth in (1.03, 1.05)]
-    row_in, gap_in = 0.25, 0.16
-    upper_in = 0.62 * len(strips)
-    lower_in = row_in * len(groups) * len(JUDGES) + gap_in * (len(groups) - 1)
-    upper_bottom = 0.95 + lower_in + 1.28
-    height = upper_bottom + upper_in + 0.78
-    figure = new_figure(height)
-    left, width = 1.5, WIDTH_IN - 1.5 - 1.72
-    lower = axes_in(figure, left, 0.95, width, lower_in)
-    upper = axes_in(figure, left, upper_bottom, width, upper_in)
-
-    def words(y: float, text: str, **options: Any) -> None:
-        figure.text(0.12 / WIDTH_IN, y / height, text, **options)
-
-    title = {"va": "top", "weight": "bold", "size": 13}
-    words(height - 0.12, "The same code, timed as two: every trial", **title)
-    words(upper_bottom - 0.66, "A twin that does a little more work: how often it is called SLOWER", **title)
-    words(0.12, record.environment.caption, va="bottom", size=9.5, color="#555555")
+    upper_in, lower_in = 0.62 * len(strips), 0.25 * len(groups) * (len(JUDGES) + 1)
+    title, caption = "The same code, timed as two: every trial", record.environment.caption
+    figure = titled_figure(title, upper_in + lower_in + 2.2, caption)
+    figure.get_layout_engine().set(hspace=0.07)
+    upper, lower = figure.subplots(2, 1, height_ratios=(upper_in, lower_in))
     _draw_identical(upper, record, strips)
-    _draw_detection(lower, record, groups, gap_in / row_in)
+    _draw_detection(lower, record, groups)
     figure.alt = (
         "Measured ratio of every trial on identical code, coloured by verdict, and the share of slower twins found. "
-        f"{'; '.join(record.sentences())}. {record.environment.caption}."
+        f"{'; '.join(record.sentences())}. {caption}."
     )
     return figure
 
 
 def _draw_identical(ax: Axes, record: TimerQuality, strips: Sequence[tuple[str, str]]) -> None:
     """One row for each judge and condition: the ratio of every A/A trial, in the colour of its verdict."""
+    from course_utils.show.canvas import grid, label_right, name_rows, scale_axis
+
     golden = (math.sqrt(5) - 1) / 2
-    ratios = [0.97, 1.03]
-    seen = set()
+    ratios, seen = [0.97, 1.03], set()
     for y, (condition, judge) in enumerate(strips):
         trials = record.select(judge, condition, 1.0)
-        ratios += [trial.ratio for trial, _ in trials]
+        ratios += [ratio for ratio, _ in trials]
         seen |= {verdict for _, verdict in trials}
         for verdict, (colour, marker, _) in _VERDICT_STYLE.items():
             wrong = verdict in _WRONG_ON_IDENTICAL_CODE
             ax.plot(
-                [trial.ratio for trial, own in trials if own == verdict],
+                [ratio for ratio, own in trials if own == verdict],
                 [y + 0.34 * (2 * (i * golden % 1) - 1) for i, (_, own) in enumerate(trials) if own == verdict],
                 marker, ms=5.5 if wrong else 4, mew=0, color=colour, alpha=0.85 if wrong else 0.45,
                 zorder=4 if wrong else 3,
             )  # fmt: skip
         rate = record.false_verdicts(judge, condition)
         if rate.trials:
-            _beside(ax, y, f"{rate.hits} of {rate.trials} wrong\n(at most {_percent(rate.upper)})", 8)
+            label_right(ax, y, f"{rate.hits} of {rate.trials} wrong\n(at most {_percent(rate.bounds['at most'])})")
     ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
-    ax.set_ylim(len(strips) - 0.5, -0.5)
-    _ratio_axis(ax, min(ratios), max(ratios))
+    name_rows(ax, [f"{_METHOD_LABEL[JUDGES[judge][0]]}, {condition}" for condition, judge in strips])
+    scale_axis(ax, "x", ratios, log=False)
+    grid(ax, "x")
     ax.set_xlabel("measured ratio (the truth is 1)")
-    _dress(ax, range(len(strips)), [f"{_METHOD_LABEL[JUDGES[judge][0]]}\n{condition}" for condition, judge in strips])
     _legend(ax, [style for verdict, style in _VERDICT_STYLE.items() if verdict in seen])
 
 
-def _ratio_axis(ax: Axes, low: float, high: float) -> None:
-    """A logarithmic axis with round ticks that stand apart; 1 is always among them."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+def _draw_detection(ax: Axes, record: TimerQuality, groups: Sequence[tuple[str, float]]) -> None:
+    """One row for each twin, condition and judge: the share of trials that called it SLOWER, with exact bounds."""
+    from course_utils.show.canvas import LEGEND_X, grid, label_right
 
-    margin = (high / low) ** 0.04
-    ax.set_xscale("log")
-    ax.set_xlim(low / margin, high * margin)
-    steps = (0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10)
-    ticks = [1.0]
-    for step in sorted((step for step in steps if low <= step <= high), key=lambda step: -abs(math.log(step))):
-        if all(abs(math.log(step / other)) > 0.11 * math.log(high / low) for other in ticks):
-            ticks.append(step)
-    ax.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _beside(ax: Axes, y: float, text: str, points: float) -> None:
-    """Words to the right of a row."""
-    ax.annotate(text, (1.0, y), (points, 0), ("axes fraction", "data"), "offset points", va="center", size=10)
-
-
-def _dress(ax: Axes, ticks: Sequence[float], labels: Sequence[str]) -> None:
-    """Names of rows, and a quiet grid."""
-    ax.set_yticks(ticks, labels)
+    ticks = []
+    for number, (condition, truth) in enumerate(groups):
+        first = number * (len(JUDGES) + 1)
+        ticks.append(first + (len(JUDGES) - 1) / 2)
+        for y, judge in enumerate(JUDGES, first):
+            rate, colour = record.detection(judge, condition, truth), _JUDGE_COLOUR[judge]
+            if rate.trials:
+                ax.plot([*rate.bounds.values()], [y, y], color=colour, lw=4, alpha=0.35, solid_capstyle="butt")
+                ax.plot([rate.hits / rate.trials], [y], "o", ms=8, mew=0, color=colour, zorder=3, clip_on=False)
+            label_right(ax, y, f"{rate.hits} of {rate.trials}")
+    ax.set(xlim=(0, 1), ylim=(y + 0.5, -0.5), xlabel="trials that called it SLOWER (bar: exact 95% bounds)")
+    ax.axvline(_DETECTION, color="#333333", lw=0.8, ls=(0, (4, 3)), zorder=1)
+    ax.set_xticks([0, 0.25, 0.5, 0.75, 0.9, 1], ["0%", "25%", "50%", "75%", "90%", "100%"])
+    ax.set_yticks(ticks, [f"{truth:.2f}x, {condition}" for condition, truth in groups])
     ax.tick_params(axis="y", length=0)
-    ax.grid(axis="x", color="#E6E6E6", lw=0.7)
-    ax.set_axisbelow(True)
+    grid(ax, "x")
+    title = "A twin that does a little more work: how often it is called SLOWER"
+    place = {"xycoords": ("figure fraction", "axes fraction"), "textcoords": "offset points"}
+    ax.annotate(title, (LEGEND_X, 1), (0, 30), size=12, weight="bold", annotation_clip=False, **place)
+    _legend(ax, [(_JUDGE_COLOUR[judge], "o", judge) for judge in JUDGES])
 
 
 def _legend(ax: Axes, entries: Sequence[tuple[str, str, str]]) -> None:
@@ -303,39 +269,6 @@ def _legend(ax: Axes, entries: Sequence[tuple[str, str, str]]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], ls="", marker=marker, ms=7, mew=0, color=colour) for colour, marker, _ in entries]
-    ax.legend(
-        handles,
-        [words for *_, words in entries],
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 1.0),
-        ncols=len(entries),
-        frameon=False,
-        fontsize=10,
-        columnspacing=1.2,
-        handletextpad=0.2,
-        borderaxespad=0.1,
-    )
-
-
-def _draw_detection(ax: Axes, record: TimerQuality, groups: Sequence[tuple[str, float]], gap: float) -> None:
-    """One row for each twin, condition and judge: the share of trials that called it SLOWER, with exact bounds."""
-    ticks, labels = [], []
-    y = 0.0
-    for condition, truth in groups:
-        ticks.append(y + (len(JUDGES) - 1) / 2)
-        labels.append(f"{truth:.2f}x\n{condition}")
-        for judge in JUDGES:
-            rate, colour = record.detection(judge, condition, truth), _JUDGE_COLOUR[judge]
-            if rate.trials:
-                ax.plot([rate.lower, rate.upper], [y, y], color=colour, lw=4, alpha=0.35, solid_capstyle="butt")
-                ax.plot([rate.hits / rate.trials], [y], "o", ms=8, mew=0, color=colour, zorder=3, clip_on=False)
-            _beside(ax, y, f"{rate.hits} of {rate.trials}", 12)
-            y += 1
-        y += gap
-    ax.set_ylim(y - gap - 0.5, -0.5)
-    ax.set_xlim(0, 1)
-    ax.axvline(_DETECTION, color="#333333", lw=0.8, ls=(0, (4, 3)), zorder=1)
-    ax.set_xticks([0, 0.25, 0.5, 0.75, 0.9, 1], ["0%", "25%", "50%", "75%", "90%", "100%"])
-    ax.set_xlabel("trials that called it SLOWER (bar: exact 95% bounds)")
-    _dress(ax, ticks, labels)
-    _legend(ax, [(_JUDGE_COLOUR[judge], "o", judge) for judge in JUDGES])
+    look = {"frameon": False, "columnspacing": 1.2, "handletextpad": 0.2, "borderaxespad": 0.1}
+    words = [words for *_, words in entries]
+    ax.legend(handles, words, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=len(entries), **look)

@@ -3,24 +3,17 @@
 import statistics
 
 
-def no_wait(fn, synchronize, clock):
-    start = clock()
-    fn()
-    return clock() - start
+def times_a_call(*, waits_before=False, waits_after=False):
+    def time_one_call(fn, synchronize, clock):
+        if waits_before:
+            synchronize()
+        start = clock()
+        fn()
+        if waits_after:
+            synchronize()
+        return clock() - start
 
-
-def waits_before(fn, synchronize, clock):
-    synchronize()
-    start = clock()
-    fn()
-    return clock() - start
-
-
-def waits_after(fn, synchronize, clock):
-    start = clock()
-    fn()
-    synchronize()
-    return clock() - start
+    return time_one_call
 
 
 def durations(fn, clock, calls):
@@ -51,22 +44,18 @@ def fastest(fn, clock):
     return min(durations(fn, clock, 50))
 
 
-def one_buffer(allocate, write_a, write_b, clock):
-    buffer = allocate()
-    start = clock()
-    write_a(buffer)
-    between = clock()
-    write_b(buffer)
-    return (clock() - between) / (between - start)
+def writes_once(buffers):
+    """Times the first write into each of two buffers."""
 
+    def relative_cost(allocate, write_a, write_b, clock):
+        first, second = buffers(allocate)
+        start = clock()
+        write_a(first)
+        between = clock()
+        write_b(second)
+        return (clock() - between) / (between - start)
 
-def a_buffer_each(allocate, write_a, write_b, clock):
-    first, second = allocate(), allocate()
-    start = clock()
-    write_a(first)
-    between = clock()
-    write_b(second)
-    return (clock() - between) / (between - start)
+    return relative_cost
 
 
 def allocates_each_time(allocate, write_a, write_b, clock):
@@ -102,7 +91,11 @@ def reads_a_number(x, w):
 
 
 WRONG = {
-    "check_missing_wait": {"no_wait": no_wait, "waits_too_early": waits_before, "leftovers": waits_after},
+    "check_missing_wait": {
+        "no_wait": times_a_call(),
+        "waits_too_early": times_a_call(waits_before=True),
+        "leftovers": times_a_call(waits_after=True),
+    },
     "check_first_call": {
         "counts_first_calls": counts_all,
         "one_warm_up": warms_up_once,
@@ -110,8 +103,8 @@ WRONG = {
         "fastest": fastest,
     },
     "check_first_touch": {
-        "first_pays": one_buffer,
-        "both_pay": a_buffer_each,
+        "first_pays": writes_once(lambda allocate: [allocate()] * 2),
+        "both_pay": writes_once(lambda allocate: (allocate(), allocate())),
         "allocates_inside": allocates_each_time,
         "upside_down": upside_down,
     },

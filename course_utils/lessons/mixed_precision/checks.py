@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,19 +18,13 @@ _PARTS = {
     "bf16 weights": (2, 2, 4, 0),
     "master weights": (2, 2, 8, 4),
 }
-_RECIPES = tuple(_PARTS)
 
 
 def _bytes_each(without: str = "") -> tuple[int, ...]:
     """Bytes for each parameter by recipe, right or with a part forgotten."""
-    drop = {"gradients": 1, "copies": 3}.get(without)
-    sizes = []
-    for parts in _PARTS.values():
-        kept = [size for index, size in enumerate(parts) if index != drop]
-        if without == "one moment":
-            kept[2] //= 2
-        sizes.append(sum(kept))
-    return tuple(sizes)
+    factors = {"no_gradients": (1, 0, 1, 1), "one_moment": (1, 1, 0.5, 1), "no_copies": (1, 1, 1, 0)}
+    kept = factors.get(without, (1, 1, 1, 1))
+    return tuple(sum(size * factor for size, factor in zip(of, kept, strict=True)) for of in _PARTS.values())
 
 
 @exercise
@@ -36,8 +32,10 @@ def check_state_bytes(answer: Any) -> str | None:
     """Compares bytes by recipe with what is right, and with what people forget."""
     counts = (1, 1000, 124_000_000)
     given = {}
-    for recipe in _RECIPES:
-        each = [_bytes(ask(answer, count, recipe), recipe) / count for count in counts]
+    for recipe in _PARTS:
+        each = [number(ask(answer, count, recipe)) / count for count in counts]
+        if not all(0 < size < math.inf for size in each):
+            raise NotRight(f"For {recipe!r} you return {each[0]:g}. Bytes are positive, and there is an end to them.")
         if each[0] < 0.5:
             raise NotRight(
                 f"For {recipe!r} and one parameter you return {each[0]:g}. Bytes are asked for, not MiB or GiB."
@@ -50,25 +48,17 @@ def check_state_bytes(answer: Any) -> str | None:
         return None
     if sizes[1] == sizes[0] / 2 or sizes[1] == 8:
         return "halves_all"
-    if all(value in both for value, *both in zip(sizes, _bytes_each(), _bytes_each("copies"), strict=True)):
+    if all(value in both for value, *both in zip(sizes, _bytes_each(), _bytes_each("no_copies"), strict=True)):
         return "no_copies"  # all of them, or only one recipe's
-    for key, forgotten in (("one_moment", "one moment"), ("no_gradients", "gradients")):
+    for forgotten in ("one_moment", "no_gradients"):
         if sizes == _bytes_each(forgotten):
-            return key
-    wrong = next(recipe for recipe, value, right in zip(_RECIPES, sizes, _bytes_each(), strict=True) if value != right)
+            return forgotten
+    wrong = next(recipe for recipe, value, right in zip(_PARTS, sizes, _bytes_each(), strict=True) if value != right)
     much = "much" if given[wrong] > sum(_PARTS[wrong]) else "little"
     raise NotRight(
         f"For {wrong!r} you return {given[wrong]:g} bytes for each parameter, and that is too {much}. Write down "
         "weights, gradients, two moments and copies, one after the other."
     )
-
-
-def _bytes(value: Any, recipe: str) -> float:
-    """A learner's number, which must be one of bytes."""
-    size = number(value)
-    if not 0 < size < math.inf:
-        raise NotRight(f"For {recipe!r} you return {size:g}. Bytes are positive, and there is an end to them.")
-    return size
 
 
 class _Watched(torch.amp.GradScaler):
@@ -78,19 +68,13 @@ class _Watched(torch.amp.GradScaler):
         super().__init__("cpu", init_scale=1024.0, growth_interval=3)
         self.calls: list[str] = []
 
-    def scale(self, outputs: Any) -> Any:
-        scaled = super().scale(outputs)
-        self.calls.append("scale")
-        return scaled
+        for name in ("scale", "step", "update"):
+            setattr(self, name, functools.partial(self._noted, name, getattr(self, name)))
 
-    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        result = super().step(optimizer, *args, **kwargs)
-        self.calls.append("step")
+    def _noted(self, name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        self.calls.append(name)
         return result
-
-    def update(self, new_scale: Any = None) -> None:
-        super().update(new_scale)
-        self.calls.append("update")
 
 
 class _ScaledRun:
@@ -142,7 +126,7 @@ def check_scaled_step(answer: Any) -> str | None:
         return key
     given = [number(norm, "The norm of the gradients before clipping, as a number,") for norm in norms]
     expected, true = _plain_weights()
-    norm_is_true = all(math.isclose(one, other, rel_tol=1e-4) for one, other in zip(given, true, strict=True))
+    norm_is_true = all(math.isclose(norm, right, rel_tol=1e-4) for norm, right in zip(given, true, strict=True))
     if not _same(run, expected):
         if _same(run, _plain_weights(limit=math.inf)[0]):
             return "no_clipping"

@@ -17,21 +17,13 @@ Kind = Literal["normal", "subnormal", "zero", "underflow", "overflow", "infinite
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """One binary floating-point format: a sign, an exponent with a bias, and a mantissa with a hidden first bit.
-
-    Attributes:
-        name: as people write it, for example ``bf16``.
-        exponent_bits: number of bits of the exponent.
-        mantissa_bits: bits that are stored after the binary point.
-        has_infinity: False for e4m3fn, which gives the patterns of infinity to numbers and keeps a single NaN.
-        dtype: name of the torch dtype; None for TF32, which is no dtype but a way to multiply fp32 numbers.
-    """
+    """One binary floating-point format: a sign, an exponent with a bias, and a mantissa with a hidden first bit."""
 
     name: str
     exponent_bits: int
     mantissa_bits: int
-    has_infinity: bool = True
-    dtype: str | None = None
+    has_infinity: bool = True  # e4m3fn gives the patterns of infinity to numbers and keeps a single NaN
+    dtype: str | None = None  # TF32 is no dtype but a way to multiply fp32 numbers
 
     @property
     def bits(self) -> int:
@@ -100,26 +92,15 @@ FORMATS: Mapping[str, NumberFormat] = {
 
 @dataclass(frozen=True)
 class Representation:
-    """What a format makes of a value.
-
-    Attributes:
-        given: the value that was asked for.
-        value: what is stored: the nearest number of the format, the even one of two that are equally near.
-        sign: one bit, as text.
-        exponent: its bits, as text.
-        mantissa: its bits, as text.
-        kind: ``normal``; ``subnormal`` (close to zero, with fewer bits left); ``zero``; ``underflow`` (became zero);
-            ``overflow`` (was too large); ``infinite``; ``nan``.
-        spacing: distance to the next number away from zero, or towards zero for the largest; None at infinity and NaN.
-    """
+    """What a format makes of a value: the nearest of its numbers, the even one of two that are equally near."""
 
     given: float
     value: float
-    sign: str
+    sign: str  # bits, as text; so are the next two
     exponent: str
     mantissa: str
-    kind: Kind
-    spacing: float | None
+    kind: Kind  # subnormal is close to zero, with fewer bits left; underflow became zero, overflow was too large
+    spacing: float | None  # to the next number away from zero, or towards it for the largest; None at infinity and NaN
 
     @property
     def relative_error(self) -> float | None:
@@ -136,12 +117,8 @@ def represent(value: float, format: str) -> Representation:
     there it becomes the largest number, as in torch 2.13 (before a change of April 2026 that cast gave NaN). For
     ``tf32`` it is the nearest number with TF32's bits; hardware may cut the bits off instead of rounding.
 
-    Args:
-        value: any real number, infinity or NaN.
-        format: a key of :data:`FORMATS`: ``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp8 e5m2`` or ``fp8 e4m3fn``.
-
     Raises:
-        ValueError: if ``value`` is no number, or ``format`` is not known.
+        ValueError: if ``value`` is no number, or ``format`` is no key of :data:`FORMATS`.
 
     Source:
         IEEE 754-2019 (fp16, fp32); https://arxiv.org/abs/2209.05433 v2, 2022 (both fp8 formats);
@@ -157,11 +134,7 @@ def represent(value: float, format: str) -> Representation:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"value must be a number, got {value!r}: pass a float such as 0.1, or tensor.item()")
-    layout = FORMATS[format]
-    try:
-        given = float(value)
-    except OverflowError:  # an integer beyond every format here
-        given = math.inf if value > 0 else -math.inf
+    layout, given = FORMATS[format], float(value)
     code, kind = _encode(abs(given), layout)
     exponent, mantissa = code >> layout.mantissa_bits, code & (2**layout.mantissa_bits - 1)
     return Representation(
@@ -250,16 +223,13 @@ def _number(value: float) -> str:
 
 
 def _error(shown: Representation) -> str:
-    if shown.kind == "underflow":
-        return "lost: became 0"
-    if shown.kind == "overflow":
-        return "too large"
+    if shown.kind in ("underflow", "overflow"):
+        return "lost: became 0" if shown.kind == "underflow" else "too large"
     error = shown.relative_error
     if error is None:
         return ""
-    if error == 0:
-        return "exact"
-    return f"{error:.1e}" + (" (subnormal)" if shown.kind == "subnormal" else "")
+    words = f"{error:.1e}" if error else "exact"
+    return f"{words} (subnormal)" if error and shown.kind == "subnormal" else words
 
 
 def _ticks(value: float, layout: NumberFormat) -> tuple[list[float], bool]:
@@ -299,13 +269,8 @@ def _row(value: float, name: str) -> dict[str, Any]:
 
 def _state(value: float) -> dict[str, Any]:
     """What each format makes of a value, as the script draws it."""
-    return {
-        "caption": f"What each format makes of {_number(value)}",
-        "heads": _HEADS,
-        "rows": [_row(value, name) for name in FORMATS],
-        "words": _PICTURE,
-        "footnote": _FOOTNOTE,
-    }
+    caption, rows = f"What each format makes of {_number(value)}", [_row(value, name) for name in FORMATS]
+    return {"caption": caption, "heads": _HEADS, "rows": rows, "words": _PICTURE, "footnote": _FOOTNOTE}
 
 
 def _range_table() -> str:
@@ -326,8 +291,7 @@ def _range_table() -> str:
 def number_formats(value: float = 0.1) -> StoredView:
     """Show the formats: range and precision of each, and what each makes of a value.
 
-    In a page without a kernel, such as the book, a list of further values can be chosen from; all that it needs is in
-    the page. Where scripts are not allowed, such as on GitHub, the tables remain, for the one value.
+    In a page, a list of further values can be chosen from; where no script runs, the tables for the one value remain.
 
     Example:
         >>> print(str(number_formats(1.001)).splitlines()[3])
@@ -363,23 +327,16 @@ def number_format_explorer(value: float = 0.1) -> Viewer:
     viewer = Viewer(view="formats", form=form, chosen={"value": repr(value)})
 
     def show(_: Any = None) -> None:
+        typed = str(viewer.chosen["value"])
         try:
-            number = _read(str(viewer.chosen["value"]))
-        except ValueError as error:
-            viewer.message = str(error)
-        else:
-            viewer.message = ""
-            viewer.state = _state(number)
-            viewer.chosen = {"value": repr(number).replace("inf", "Infinity")}  # as the script reads it
+            number = float(typed.replace(",", "."))
+        except ValueError:
+            viewer.message = f"{typed.strip()!r} is not a number. Type digits, for example 0.1 or 1e-8."
+            return
+        viewer.message = ""
+        viewer.state = _state(number)
+        viewer.chosen = {"value": repr(number).replace("inf", "Infinity")}  # as the script reads it
 
     viewer.observe(show, "chosen")
     show()
     return viewer
-
-
-def _read(typed: str) -> float:
-    """What a person typed, or a ValueError with a sentence for them."""
-    try:
-        return float(typed.replace(",", "."))
-    except ValueError:
-        raise ValueError(f"{typed.strip()!r} is not a number. Type digits, for example 0.1 or 1e-8.") from None

@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from torch import nn
 
 
@@ -33,27 +32,18 @@ def step(*, scales=True, unscales=False, scalers_step=True, updates=True, clips=
     return scaled_step
 
 
-def fits_65536(gradients):
-    largest = max(gradient.abs().max().item() for gradient in gradients)
-    return 2.0 ** (math.floor(math.log2(65536 / largest)) + 1)
+def power_below(limit, largest):
+    """The largest power of two that keeps ``largest`` of the gradients below a limit."""
+    return lambda gradients: 2.0 ** math.floor(math.log2(limit / largest(gradients)))
+
+
+def largest_size(gradients):
+    return max(gradient.abs().max().item() for gradient in gradients)
 
 
 def lifts_the_smallest(gradients):
     smallest = min(gradient.abs().min().item() for gradient in gradients)
     return 2.0 ** min(5, math.ceil(math.log2(6e-8 / smallest)))
-
-
-def any_number(gradients):
-    return 65504 / max(gradient.abs().max().item() for gradient in gradients)
-
-
-def forgets_the_sign(gradients):
-    largest = max(gradient.max().item() for gradient in gradients)
-    return 2.0 ** math.floor(math.log2(torch.finfo(torch.float16).max / largest))
-
-
-def looks_at_one_tensor(gradients):
-    return 2.0 ** math.floor(math.log2(torch.finfo(torch.float16).max / gradients[0].abs().max().item()))
 
 
 WRONG = {
@@ -71,10 +61,10 @@ WRONG = {
         "no_clipping": step(unscales=True, clips=False),
     },
     "check_largest_scale": {
-        "overflows": fits_65536,
+        "overflows": power_below(2 * 65536, largest_size),
         "too_small": lifts_the_smallest,
-        "not_a_power": any_number,
-        "signs": forgets_the_sign,
-        "one_tensor": looks_at_one_tensor,
+        "not_a_power": lambda gradients: 65504 / largest_size(gradients),
+        "signs": power_below(65504, lambda gradients: max(gradient.max().item() for gradient in gradients)),
+        "one_tensor": power_below(65504, lambda gradients: gradients[0].abs().max().item()),
     },
 }

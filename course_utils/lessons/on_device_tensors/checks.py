@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,47 +19,39 @@ from course_utils.measure.fresh import Switches
 _ACCELERATORS = ("cuda", "mps", "xpu", "mtia", "hpu")
 
 
-def _with_own_default_device(check: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
+@contextlib.contextmanager
+def _own_default_device() -> Iterator[None]:
     """Let a check make its tensors on the CPU, whatever default device the notebook has set by now."""
-
-    @functools.wraps(check)
-    def checked(answer: Any) -> str | None:
-        with Switches.kept():
-            torch.set_default_device(None)
-            return check(answer)
-
-    return checked
+    with Switches.kept():
+        torch.set_default_device(None)
+        yield
 
 
 @exercise
-@_with_own_default_device
+@_own_default_device()
 def check_add_noise(answer: Any) -> str | None:
     """Runs the answer on images on ``meta``, noting where tensors are made; then on the CPU, for the values."""
     for dtype in (torch.float16, torch.bfloat16):
-        if problem := _judged_on_meta(answer, torch.empty(16, 1, 8, 8, dtype=dtype, device="meta")):
-            return problem
+        if hint := _judged_on_meta(answer, torch.empty(16, 1, 8, 8, dtype=dtype, device="meta")):
+            return hint
     return _judged_by_values(answer)
 
 
 def _judged_on_meta(answer: Any, images: torch.Tensor) -> str | None:
-    problem: NotRight | None = None
-    result = None
     with _Watch() as watch, _unvalidated_distributions():
         try:
             result = _ask(answer, images, 0.1)
-        except NotRight as raised:
-            problem = raised
+        except NotRight as problem:
+            result = problem
     if watch.named_accelerator:
         return "names_device"
     if watch.fetched:
         return "fetches"
-    if problem is not None:
-        if watch.made_on_cpu:
-            return "stays_here"
-        raise problem
-    if not isinstance(result, torch.Tensor) or result.shape != images.shape:
+    if isinstance(result, NotRight) and not watch.made_on_cpu:
+        raise result
+    if not isinstance(result, NotRight) and getattr(result, "shape", None) != images.shape:
         raise NotRight(f"Return the noisy images, with the shape of the images; you return {_kind(result)}.")
-    if not result.is_meta:
+    if not getattr(result, "is_meta", False):
         return "stays_here"
     if watch.made_on_cpu:
         return "moved"
@@ -117,9 +108,8 @@ def _unvalidated_distributions() -> Iterator[None]:
         Distribution.set_default_validate_args(before)
 
 
-_READS = {
-    getattr(torch.Tensor, name) for name in ("cpu", "numpy", "tolist", "item", "__bool__", "__float__", "__int__")
-}
+_READ_NAMES = ("cpu", "numpy", "tolist", "item", "__bool__", "__float__", "__int__")
+_READS = {getattr(torch.Tensor, name) for name in _READ_NAMES}
 _FROM_VALUES = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
 
 
@@ -128,18 +118,15 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.named_accelerator = False
-        self.made_on_cpu = False
-        self.fetched = False
+        self.named_accelerator = self.made_on_cpu = self.fetched = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = (*args, *kwargs.values())
-        if func is torch.Tensor.cuda or any(_is_accelerator(value) for value in given):
-            self.named_accelerator = True
+        devices = {_device(value) for value in given}
+        self.named_accelerator |= func is torch.Tensor.cuda or not devices.isdisjoint(_ACCELERATORS)
         if args and isinstance(args[0], torch.Tensor) and args[0].is_meta:
-            to_cpu = func is torch.Tensor.to and any(_is_cpu(value) for value in given)
-            self.fetched |= func in _READS or to_cpu
+            self.fetched |= func in _READS or (func is torch.Tensor.to and "cpu" in devices)
         self.made_on_cpu |= any(_is_on_cpu(value) for value in given)
         self.made_on_cpu |= func in _FROM_VALUES and any(isinstance(v, list | tuple) and len(v) > 1 for v in args)
         result = func(*args, **kwargs)
@@ -154,18 +141,15 @@ def _is_on_cpu(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.size > 1
 
 
-def _is_cpu(value: Any) -> bool:
+def _device(value: Any) -> str | None:
+    """The kind of device that an argument names, or that the tensor in its place is on if that is the CPU."""
     if isinstance(value, torch.Tensor):
-        value = value.device
-    return isinstance(value, str | torch.device) and str(value) == "cpu"
-
-
-def _is_accelerator(value: Any) -> bool:
-    return isinstance(value, str | torch.device) and str(value).partition(":")[0] in _ACCELERATORS
+        return "cpu" if value.device.type == "cpu" else None
+    return str(value).partition(":")[0] if isinstance(value, str | torch.device) else None
 
 
 @exercise
-@_with_own_default_device
+@_own_default_device()
 def check_as_tensors(answer: Any) -> str | None:
     """Compares addresses, dtypes and values."""
     features = np.arange(60, dtype=np.float32).reshape(12, 5) / 7
@@ -230,7 +214,7 @@ class Decoder(nn.Module):
 
 
 @exercise
-@_with_own_default_device
+@_own_default_device()
 def check_load_decoder(answer: Any) -> str | None:
     """Looks at every tensor of the model, which was built by a function that notes where, in memory full of NaN."""
     with torch.random.fork_rng(devices=[]):
@@ -240,8 +224,8 @@ def check_load_decoder(answer: Any) -> str | None:
         try:
             model, built_on = _loaded(answer, expected, "cpu")
             drawn = not torch.equal(torch.get_rng_state(), before)
-            if problem := _problem_of_model(model, built_on, expected):
-                return problem
+            if hint := _hint_about_model(model, built_on, expected):
+                return hint
             elsewhere, _ = _loaded(answer, expected, "meta")
         except NotRight as raised:
             if "meta tensor" in str(raised):
@@ -271,7 +255,7 @@ def _tensors(model: Decoder) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
 
 
-def _problem_of_model(model: Any, built_on: set[str], expected: Decoder) -> str | None:
+def _hint_about_model(model: Any, built_on: set[str], expected: Decoder) -> str | None:
     if not isinstance(model, Decoder):
         raise NotRight(f"Return the model; you return {_kind(model)}.")
     if not built_on:
@@ -281,8 +265,7 @@ def _problem_of_model(model: Any, built_on: set[str], expected: Decoder) -> str 
     tensors = _tensors(model)
     if any(tensor.is_meta for tensor in tensors.values()):
         return "on_meta"
-    wanted = {**expected.state_dict(), "rotary": expected.rotary}
-    for name, value in wanted.items():
+    for name, value in {**expected.state_dict(), "rotary": expected.rotary}.items():
         loaded = tensors[name]
         if (loaded.shape, loaded.dtype, loaded.device) != (value.shape, value.dtype, value.device):
             raise NotRight(
@@ -301,11 +284,7 @@ def _problem_of_model(model: Any, built_on: set[str], expected: Decoder) -> str 
 
 @contextlib.contextmanager
 def _visible_uninitialised_memory() -> Iterator[None]:
-    """Fill memory that nobody initialised with NaN.
-
-    Source:
-        https://docs.pytorch.org/docs/2.13/deterministic.html, ``fill_uninitialized_memory`` (torch 2.13).
-    """
+    """Fill memory that nobody initialised with NaN: https://docs.pytorch.org/docs/2.13/deterministic.html."""
     filled = torch.utils.deterministic.fill_uninitialized_memory
     with Switches.kept():
         torch.use_deterministic_algorithms(True)
@@ -320,5 +299,5 @@ def _kind(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, tuple | list) and value:
-        return f"{len(value)} values ({', '.join(type(one).__name__ for one in value[:3])})"
+        return f"{len(value)} values ({', '.join(type(each).__name__ for each in value[:3])})"
     return f"an empty {type(value).__name__}" if isinstance(value, tuple | list) else type(value).__name__

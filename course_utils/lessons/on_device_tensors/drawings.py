@@ -7,15 +7,7 @@ from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, INK, NOTE, ORANGE, OR
 
 
 def ways_to_a_tensor() -> ResultFigure:
-    """Draw three ways to a new tensor: made on the CPU and moved, made on the GPU, and made on ``meta`` without data.
-
-    Returns:
-        A figure that shows itself.
-
-    Example:
-        >>> "kernel" in ways_to_a_tensor().alt
-        True
-    """
+    """Draw three ways to a new tensor: made on the CPU and moved, made on the GPU, and on ``meta`` without data."""
     width, height = 8.0, 4.5
     pen = Pen(width, height)
     for x, w, name in ((0.12, 5.0, "Main memory"), (6.05, 1.83, "GPU memory")):
@@ -24,10 +16,10 @@ def ways_to_a_tensor() -> ResultFigure:
     pen.write(5.585, height - 0.31, "the link", NOTE, ha="center")
     for x in (5.27, 5.9):
         pen.ax.plot([x, x], [0.2, height - 0.52], color=EDGE, lw=1, ls=":")
-    moved, made, meta = 2.72, 1.42, 0.27
+    moved, built, meta = 2.72, 1.42, 0.27
     for y, code, rest in (
         (moved, 'torch.rand(n).to("cuda")', "made here, then moved"),
-        (made, 'torch.rand(n, device="cuda")', "made there"),
+        (built, 'torch.rand(n, device="cuda")', "made there"),
         (meta, 'torch.rand(n, device="meta")', "made nowhere"),
     ):
         pen.write(0.27, y + 0.9, code, family="monospace")
@@ -42,11 +34,11 @@ def ways_to_a_tensor() -> ResultFigure:
     pen.write(5.585, moved + 0.46, "copy 2", BLUE_INK, va="bottom", ha="center")
     pen.write(2.6, moved + 0.18, "Python waits", ORANGE_INK, va="top", ha="center")
 
-    pen.box(0.27, made, 1.62, 0.68, "the CPU starts\na kernel")
-    pen.box(6.2, made, 1.53, 0.68, "the kernel draws\nn numbers", PALE_GREEN)
-    pen.arrow((1.95, made + 0.34), (6.16, made + 0.34), BLUE, ":", width=2)
-    pen.write(3.6, made + 0.44, "only the order crosses the link;", BLUE_INK, va="bottom", ha="center")
-    pen.write(3.6, made + 0.22, "Python goes on at once", BLUE_INK, va="top", ha="center")
+    pen.box(0.27, built, 1.62, 0.68, "the CPU starts\na kernel")
+    pen.box(6.2, built, 1.53, 0.68, "the kernel draws\nn numbers", PALE_GREEN)
+    pen.arrow((1.95, built + 0.34), (6.16, built + 0.34), BLUE, ":", width=2)
+    pen.write(3.6, built + 0.44, "only the order crosses the link;", BLUE_INK, va="bottom", ha="center")
+    pen.write(3.6, built + 0.22, "Python goes on at once", BLUE_INK, va="top", ha="center")
 
     pen.area(0.27, meta, 1.62, 0.68, 0.06, fc="white", ec=EDGE, lw=1, ls="--")
     label = {"fontsize": 10, "color": INK, "ha": "center", "va": "center", "weight": "bold", "linespacing": 1.3}

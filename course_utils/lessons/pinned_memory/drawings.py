@@ -55,14 +55,14 @@ def copy_and_compute_lanes() -> ResultFigure:
         pen.area(x + 0.02, y, w - 0.04, lane_h, 0.04, fc=colour)
         pen.write(x + w / 2, y + lane_h / 2, text, "white", ha="center", weight="bold")
 
-    one, copies, works = 1.98, 0.98, 0.52
+    single, copies, works = 1.98, 0.98, 0.52
     one_stream = "One stream: in the order in which you queued it"
-    pen.write(0.12, one + lane_h + 0.24, one_stream, "black", 10, va="baseline", style="italic")
-    pen.write(0.12, one + lane_h / 2, "stream")
+    pen.write(0.12, single + lane_h + 0.24, one_stream, "black", 10, va="baseline", style="italic")
+    pen.write(0.12, single + lane_h / 2, "stream")
     x = left
     for n in (1, 2, 3):
-        bar(x, one, copy_w, f"copy {n}", BLUE)
-        bar(x + copy_w, one, work_w, f"work {n}", ORANGE_INK)
+        bar(x, single, copy_w, f"copy {n}", BLUE)
+        bar(x + copy_w, single, work_w, f"work {n}", ORANGE_INK)
         x += copy_w + work_w
     two_streams = "Two streams: batch 2 is copied while batch 1 is worked on"
     pen.write(0.12, copies + lane_h + 0.24, two_streams, "black", 10, va="baseline", style="italic")

@@ -23,23 +23,18 @@ def pins_nothing(data, batch_size, device):
     return [batch.to(device, non_blocking=True) for batch in data.split(batch_size)]
 
 
-def reads_at_once(outputs, gpu):
-    return [output.to("cpu", non_blocking=True).sum().item() for output in outputs]
+def collects(*, waits_before=False, waits_for_each=False):
+    def collect(outputs, gpu):
+        if waits_before:
+            gpu.synchronize()
+        arrived = []
+        for output in outputs:
+            arrived.append(output.to("cpu", non_blocking=True))
+            if waits_for_each:
+                gpu.synchronize()
+        return [tensor.sum().item() for tensor in arrived]
 
-
-def waits_before_the_copies(outputs, gpu):
-    gpu.synchronize()
-    arrived = [output.to("cpu", non_blocking=True) for output in outputs]
-    return [tensor.sum().item() for tensor in arrived]
-
-
-def waits_for_each(outputs, gpu):
-    sums = []
-    for output in outputs:
-        arrived = output.to("cpu", non_blocking=True)
-        gpu.synchronize()
-        sums.append(arrived.sum().item())
-    return sums
+    return collect
 
 
 WRONG = {
@@ -58,8 +53,8 @@ WRONG = {
         "pageable": pins_nothing,
     },
     "check_collect": {
-        "reads_early": reads_at_once,
-        "waits_first": waits_before_the_copies,
-        "waits_each_time": waits_for_each,
+        "reads_early": collects(),
+        "waits_first": collects(waits_before=True),
+        "waits_each_time": collects(waits_for_each=True),
     },
 }

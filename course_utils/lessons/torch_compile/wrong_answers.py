@@ -6,17 +6,17 @@ import torch
 from torch import nn
 
 
-def reads_the_number(x, weight):
-    scores = x @ weight
-    scores = torch.where(scores.abs().max() > 10, scores / 10, scores)
-    return scores.softmax(dim=-1), scores.max().item()
-
-
 def keeps_the_branch(x, weight):
     scores = x @ weight
     if scores.abs().max() > 10:
         scores = scores / 10
     return scores.softmax(dim=-1), scores.max()
+
+
+def reads_the_number(x, weight):
+    scores = x @ weight
+    scores = torch.where(scores.abs().max() > 10, scores / 10, scores)
+    return scores.softmax(dim=-1), scores.max().item()
 
 
 def drops_the_condition(x, weight):
@@ -32,34 +32,26 @@ def breaks_in_a_loop(x, weight):
     return scores.softmax(dim=-1), scores.max()
 
 
-def compiles_each_length(fn, batches, backend):
-    compiled = torch.compile(fn, backend=backend, dynamic=False)
-    return [compiled(batch) for batch in batches]
+def compiles(**options):
+    def run(fn, batches, backend):
+        compiled = torch.compile(fn, backend=backend, **options)
+        return [compiled(batch) for batch in batches]
+
+    return run
 
 
-def compiles_by_default(fn, batches, backend):
-    compiled = torch.compile(fn, backend=backend)
-    return [compiled(batch) for batch in batches]
+def compiles_some(count):
+    def run(fn, batches, backend):
+        compiled = torch.compile(fn, backend=backend)
+        return [(compiled if index < count else fn)(batch) for index, batch in enumerate(batches)]
 
-
-def calls_the_original(fn, batches, backend):
-    torch.compile(fn, backend=backend)
-    return [fn(batch) for batch in batches]
-
-
-def compiles_the_first_only(fn, batches, backend):
-    compiled = torch.compile(fn, backend=backend)
-    return [compiled(batches[0]), *(fn(batch) for batch in batches[1:])]
+    return run
 
 
 def keeps_the_padding(fn, batches, backend):
     longest = max(len(batch) for batch in batches)
     compiled = torch.compile(fn, backend=backend)
     return [compiled(nn.functional.pad(batch, (0, 0, 0, longest - len(batch)))) for batch in batches]
-
-
-def forgets_that_it_may_lose(eager_s, compiled_s, first_call_s):
-    return math.ceil((first_call_s - compiled_s) / (eager_s - compiled_s) - 1e-9)
 
 
 class CountsInPython(nn.Module):
@@ -101,17 +93,17 @@ WRONG = {
         "not_traced": breaks_in_a_loop,
     },
     "check_lengths": {
-        "never_compiled": calls_the_original,
-        "static": compiles_each_length,
-        "length_one": compiles_by_default,
+        "never_compiled": compiles_some(0),
+        "static": compiles(dynamic=False),
+        "length_one": compiles(),
         "padding_left": keeps_the_padding,
-        "partly_compiled": compiles_the_first_only,
+        "partly_compiled": compiles_some(1),
     },
     "check_break_even": {
-        "not_divided_by_saving": lambda eager_s, compiled_s, first_call_s: math.ceil(first_call_s / eager_s),
-        "one_off": lambda eager_s, compiled_s, first_call_s: math.ceil(first_call_s / (eager_s - compiled_s)),
-        "never": forgets_that_it_may_lose,
-        "not_whole": lambda eager_s, compiled_s, first_call_s: (first_call_s - compiled_s) / (eager_s - compiled_s),
+        "not_divided_by_saving": lambda eager_s, compiled_s, first_s: math.ceil(first_s / eager_s),
+        "one_off": lambda eager_s, compiled_s, first_s: math.ceil(first_s / (eager_s - compiled_s)),
+        "never": lambda eager_s, compiled_s, first_s: math.ceil((first_s - compiled_s) / (eager_s - compiled_s) - 1e-9),
+        "not_whole": lambda eager_s, compiled_s, first_s: (first_s - compiled_s) / (eager_s - compiled_s),
     },
     "check_counter": {
         "recompiles": CountsInPython,

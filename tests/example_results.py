@@ -63,14 +63,12 @@ def times_of(rng: random.Random, scale: float, n: int, noise: float, outliers: f
 
 def comparison_of(ratios: dict[str, float], rounds: int = 24, noise: float = 0.005, **more: object) -> Comparison:
     rng = random.Random(7)
-    base = 2e-3
-    cases = tuple(
-        Measurement(label=label, elapsed_s=times_of(rng, base * ratio, rounds, noise), calls=8)
-        for label, ratio in ratios.items()
+    *cases, control = (
+        Measurement(label, times_of(rng, 2e-3 * ratio, rounds, noise), calls=8)
+        for label, ratio in (*ratios.items(), (next(iter(ratios)), 1.0))
     )
-    control = Measurement(label=cases[0].label, elapsed_s=times_of(rng, base, rounds, noise), calls=8)
     fields = {"environment": CPU, "planned_rounds": rounds, "agreement": "outputs equal within 1e-6"} | more
-    return Comparison(cases=cases, control=control, **fields)
+    return Comparison(cases=tuple(cases), control=control, **fields)
 
 
 def cuda_comparison_of() -> Comparison:
@@ -229,14 +227,14 @@ def ranks_of(count: int, left_out: tuple[str, ...] = (), **more: object) -> Rank
     reports = []
     for rank in range(count):
         rng = random.Random(rank)
-        told = {
+        values = {
             "loss": [2.5 + math.exp(-x / 20) + 0.02 * rank for x in range(40)],
             "step_s": list(times_of(rng, 2e-2, 30, 0.05)),
             "memory_bytes": {"weights": 4_000_000, "gradients": 4_000_000, "optimizer state": 8_000_000 // count},
             "peak_bytes": 21_000_000,
             "checksum": "1f3a",
         }
-        reports.append(RankReport(rank, {key: value for key, value in told.items() if key not in left_out}))
+        reports.append(RankReport(rank, {key: value for key, value in values.items() if key not in left_out}))
     fields = {"name": "ddp/parity", "program": "scripts/ddp_train.py", "args": ("--steps", "40")} | more
     return RankResults(reports=tuple(reports), environment=CPU, notes=("A note with <b>markup</b>.",), **fields)
 

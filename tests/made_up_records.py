@@ -16,33 +16,13 @@ from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.rank_results import RankReport, RankResults
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.kinds.table import Table
+from tests import example_results
 
-GPU = Environment(
-    machine="some-gpu",
-    device_kind="cuda",
-    device_name="Some GPU",
-    cpu_model="Some CPU",
-    cpu_cores=16,
-    memory_bytes=64 * 2**30,
-    os="Linux x86_64",
-    python="3.12.3",
-    torch="2.13.0+cu130",
-    size="full",
-    date="2026-03-01",
-    gpu_count=1,
-    gpu_memory_bytes=80 * 2**30,
-    compute_capability="9.0",
+GPU = dataclasses.replace(
+    example_results.GPU, machine="some-gpu", device_name="Some GPU", date="2026-03-01", torch_threads=1
 )
 CPU = dataclasses.replace(
-    GPU,
-    machine="some-cpu",
-    device_kind="cpu",
-    device_name="Some CPU",
-    size="smoke",
-    torch_threads=1,
-    gpu_count=0,
-    gpu_memory_bytes=None,
-    compute_capability=None,
+    example_results.CPU, machine="some-cpu", device_name="Some CPU", date="2026-03-01", torch_threads=1
 )
 TWO_GPUS = dataclasses.replace(GPU, machine="two-gpus", gpu_count=2)
 # What a careless folder name and a careless field could make of a CPU.

@@ -22,7 +22,7 @@ from pathlib import Path
 from course_utils.records import paired, store
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Verdict
-from course_utils.records.result import Reading
+from course_utils.records.result import Fact
 from course_utils.records.store import LessonRecord, RecordError
 from course_utils.show.formats import format_percent, format_ratio
 from course_utils.show.suggestions import did_you_mean
@@ -73,13 +73,13 @@ class Change:
     experiment: str
     row: str
     kind: Kind
-    a: Reading | None = None
-    b: Reading | None = None
+    a: Fact | None = None
+    b: Fact | None = None
     note: str = ""
 
 
-def _has_interval(reading: Reading | None) -> bool:
-    interval = reading and reading.interval
+def _has_interval(fact: Fact | None) -> bool:
+    interval = fact and fact.interval
     return bool(interval) and interval.bounded and interval.low > 0
 
 
@@ -239,10 +239,10 @@ def _lesson_changes(here: LessonRecord, there: LessonRecord) -> Iterator[Change]
             reason = "the experiment's parameters changed"
         elif before.code_hash != after.code_hash:
             reason = "the experiment's code changed"
-        readings_a = {reading.label: reading for reading in here.result(name).readings()}
-        readings_b = {reading.label: reading for reading in there.result(name).readings()}
-        for label in dict.fromkeys([*readings_a, *readings_b]):
-            a, b = readings_a.get(label), readings_b.get(label)
+        facts_a = {fact.label: fact for fact in here.result(name).facts()}
+        facts_b = {fact.label: fact for fact in there.result(name).facts()}
+        for label in dict.fromkeys([*facts_a, *facts_b]):
+            a, b = facts_a.get(label), facts_b.get(label)
             kind, note = Kind.NOT_COMPARABLE, reason
             if not reason and a and b:
                 kind, note = _compared(a, b, same_sizes=_sizes(here) == _sizes(there))
@@ -251,7 +251,7 @@ def _lesson_changes(here: LessonRecord, there: LessonRecord) -> Iterator[Change]
             yield Change(name, label, kind, a, b, note)
 
 
-def _compared(a: Reading, b: Reading, same_sizes: bool) -> tuple[Kind, str]:
+def _compared(a: Fact, b: Fact, same_sizes: bool) -> tuple[Kind, str]:
     """What became of a row that both sides have, by the same code."""
     if not same_sizes and not a.verdict:
         return Kind.NOT_COMPARABLE, "other problem sizes"
@@ -261,7 +261,7 @@ def _compared(a: Reading, b: Reading, same_sizes: bool) -> tuple[Kind, str]:
     return Kind.DIFFERS if note else Kind.SAME, note
 
 
-def _timed_change(a: Reading, b: Reading) -> tuple[Kind, str]:
+def _timed_change(a: Fact, b: Fact) -> tuple[Kind, str]:
     """What became of a ratio or of a time, and by how much it moved."""
     apart = False
     if _has_interval(a) and _has_interval(b):
@@ -278,7 +278,7 @@ def _timed_change(a: Reading, b: Reading) -> tuple[Kind, str]:
     return Kind.SAME, ""
 
 
-def _difference(a: Reading, b: Reading) -> str:
+def _difference(a: Fact, b: Fact) -> str:
     """By how much two values without an interval differ, in words; empty if they are alike."""
     if a.number is None or b.number is None:
         return "" if a.value == b.value else "other words"

@@ -322,7 +322,7 @@ class Outcome:
 
 def verdicts_of(record: LessonRecord) -> dict[str, int]:
     """Number of cases by verdict, over all comparisons of a lesson; baselines do not count."""
-    counts = Counter(reading.verdict for name in record.experiments for reading in record.result(name).readings())
+    counts = Counter(fact.verdict for name in record.experiments for fact in record.result(name).facts())
     return {verdict: counts[verdict] for verdict in Verdict if counts[verdict]}
 
 

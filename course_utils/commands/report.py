@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from course_utils.records import lessons, store
 from course_utils.records.files import write_whole
 from course_utils.records.lessons import Lesson
-from course_utils.records.result import Finding, NothingToDrawError
+from course_utils.records.result import Fact, NothingToDrawError
 from course_utils.records.store import LessonRecord, RecordError
 
 # The interval plots of one experiment share a scale that shows at least this much to either side of 1.
@@ -44,10 +44,10 @@ class MachineColumn(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """One experiment on one machine: its rows by label, what keeps it from being compared, and how it shows itself."""
+    """One experiment on one machine: its facts by row, what keeps it from being compared, and how it shows itself."""
 
     column: MachineColumn
-    cells: dict[str, Finding]
+    cells: dict[str, list[Fact]]
     notices: list[str]
     table: str
     figure: str
@@ -166,8 +166,10 @@ def _experiments(lesson: Lesson | None, columns: Sequence[MachineColumn], proble
 
 def _shown(column: MachineColumn, name: str, with_figure: bool) -> Shown:
     result = column.record.result(name)
+    cells: dict[str, list[Fact]] = {}
     try:
-        cells = {finding.label: finding for finding in result.findings()}
+        for fact in result.facts():
+            cells.setdefault(fact.row or fact.label, []).append(fact)
         table = result._repr_html_()
         figure = _picture(result) if with_figure else ""
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -197,10 +199,10 @@ def _marks(machines: Sequence[Shown]) -> dict[tuple[str, int], list[float]]:
     Each is low, middle and high, from 0 (faster) to 100 (slower); 50 is as fast as the baseline.
     """
     ratios = {
-        (label, number): cell.ratio
+        (label, number): (fact.shown.low, fact.value, fact.shown.high)
         for number, shown in enumerate(machines)
-        for label, cell in shown.cells.items()
-        if cell.ratio
+        for label, (fact, *_) in shown.cells.items()
+        if fact.shown
     }
     reach = max([_MIN_SCALE, *(abs(math.log(value)) for ends in ratios.values() for value in ends)])
     return {key: [round(50 + 48 * math.log(value) / reach, 1) for value in ends] for key, ends in ratios.items()}

@@ -34,15 +34,11 @@ _MATERIALS = Path(__file__).resolve().parents[1] / "materials"
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What an experiment is made of.
+    """What an experiment is made of."""
 
-    Attributes:
-        code_hash: changes when the experiment, or anything that it uses, is other code.
-        parameters_hash: changes when a problem size does: an argument of ``scaled``, or ``over=``, ``parameters=``,
-            ``ranks=`` or ``args=`` of a measuring call.
-    """
-
-    code_hash: str
+    code_hash: str  # changes when the experiment, or anything that it uses, is other code
+    # changes when a problem size does: an argument of ``scaled``, or ``over=``, ``parameters=``, ``ranks=`` or
+    # ``args=`` of a measuring call
     parameters_hash: str
 
 
@@ -52,9 +48,6 @@ def fingerprint(notebook: Path | str, name: str) -> Fingerprint:
     It covers the cell that measures, the notebook's first code cell, and the statements of earlier cells that these two
     need. Materials (``course_utils.materials``) that they import count as if they stood in the notebook, and so does a
     program that they name as ``scripts/....py``. Other imports do not count, nor what only shows something.
-
-    Raises:
-        LessonError: if the notebook has no such experiment; the message lists those it has.
     """
     path = Path(notebook)
     parts, cells = _contents(notebook_bytes(path), path.name)
@@ -122,13 +115,10 @@ def code_of(used: Iterable[Statement], apart: Collection[int] = ()) -> list[str]
 
 def _code_and_sizes(used: Sequence[Statement]) -> tuple[list[str], list[str]]:
     nodes = [part.node for part in used]
-    calls = [part for node in nodes for part in ast.walk(node) if isinstance(part, ast.Call)]
-    names = {
-        part.id for call in calls for size in _sizes(call) for part in ast.walk(size) if isinstance(part, ast.Name)
-    }
-    sizes: list[ast.AST] = [size for call in calls for size in _sizes(call)]
+    sizes = [size for node in nodes for call in ast.walk(node) if isinstance(call, ast.Call) for size in _sizes(call)]
+    names = {name for size in sizes for name in _names(size)}
     for node in nodes:
-        if isinstance(node, ast.Assign) and _is_literal(node.value) and getattr(node.targets[0], "id", "") in names:
+        if isinstance(node, ast.Assign) and not _names(node.value) and getattr(node.targets[0], "id", "") in names:
             sizes.append(node.value)
     apart = {id(size) for size in sizes}
     return code_of(used, apart), [_text(size, ()) for size in sizes]
@@ -141,8 +131,8 @@ def _sizes(call: ast.Call) -> list[ast.AST]:
     return [each for each in call.keywords if each.arg in SIZE_KEYWORDS] if _called(call) in MEASURING else []
 
 
-def _is_literal(node: ast.AST) -> bool:
-    return not any(isinstance(part, ast.Name) for part in ast.walk(node))
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def _text(node: Any, apart: Collection[int]) -> str:

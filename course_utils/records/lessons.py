@@ -20,18 +20,11 @@ _TITLE = re.compile(r"#\s+(?:\d+\s*·\s*)?(?P<title>.+?)\s*")
 
 @dataclass(frozen=True, order=True)
 class Lesson:
-    """One lesson.
+    """One lesson."""
 
-    Attributes:
-        number: its place in the course, for example 4.
-        slug: its short name, for example ``pinned_memory``. Experiments are named ``slug/experiment``.
-        title: the title in its first heading, without the number.
-        path: the notebook.
-    """
-
-    number: int
-    slug: str
-    title: str
+    number: int  # its place in the course, for example 4
+    slug: str  # its short name, for example ``pinned_memory``. Experiments are named ``slug/experiment``.
+    title: str  # the title in its first heading, without the number
     path: Path
 
     @property
@@ -41,11 +34,7 @@ class Lesson:
 
 
 def notebooks_root() -> Path:
-    """Returns ``notebooks/`` beside the package, or what the environment variable ``COURSE_NOTEBOOKS`` names.
-
-    Raises:
-        LessonError: if there is no such folder.
-    """
+    """Returns ``notebooks/`` beside the package, or the folder that ``COURSE_NOTEBOOKS`` names; it must be there."""
     chosen = os.environ.get("COURSE_NOTEBOOKS")
     root = Path(chosen) if chosen else Path(__file__).resolve().parents[2] / "notebooks"
     if not root.is_dir():
@@ -55,10 +44,7 @@ def notebooks_root() -> Path:
 
 
 def find_lessons(root: Path | str | None = None) -> list[Lesson]:
-    """Returns all lessons, in order.
-
-    Args:
-        root: the folder to look in; `notebooks_root` by default. Files not named ``NN_slug.ipynb`` are no lessons.
+    """Returns all lessons in a folder (`notebooks_root` by default), in order: the files named ``NN_slug.ipynb``.
 
     Raises:
         LessonError: if two lessons share a number or a slug, or a notebook cannot be read.
@@ -79,11 +65,7 @@ def find_lessons(root: Path | str | None = None) -> list[Lesson]:
 
 
 def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
-    """Returns the one lesson that is meant.
-
-    Args:
-        name: its number (``"04"`` or ``4``), its slug (``"pinned_memory"``) or its file name.
-        root: the folder to look in; `notebooks_root` by default.
+    """Returns the lesson with a number (``"04"`` or ``4``), a slug (``"pinned_memory"``) or a file name.
 
     Raises:
         LessonError: if there is no such lesson; the message lists the lessons there are.
@@ -101,11 +83,7 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
 
 
 def experiments(lesson: Lesson) -> list[str]:
-    """Returns the names of a lesson's experiments, ``slug/experiment`` each, in notebook order.
-
-    Raises:
-        LessonError: if a name is used twice, or a cell is not valid Python.
-    """
+    """Returns the names of a lesson's experiments in notebook order; none is used twice."""
     names = [name for name, _ in _tagged_experiments(lesson)]
     for name in names:
         if names.count(name) > 1:
@@ -114,15 +92,12 @@ def experiments(lesson: Lesson) -> list[str]:
 
 
 def needs(lesson: Lesson) -> dict[str, tuple[str, ...]]:
-    """Returns keys of `NEEDS` by experiment: its cell has a tag such as ``needs-cuda``. What needs none is left out.
-
-    Raises:
-        LessonError: if the notebook cannot be read, a cell is not valid Python.
-    """
-    needed = {}
+    """Returns keys of `NEEDS` by experiment: its cell has a tag such as ``needs-cuda``. What needs none is left out."""
+    needed: dict[str, tuple[str, ...]] = {}
     for name, tags in _tagged_experiments(lesson):
-        needed[name] = tuple(tag.removeprefix("needs-") for tag in tags if tag.startswith("needs-"))
-    return {name: keys for name, keys in needed.items() if keys}
+        for key in (tag.removeprefix("needs-") for tag in tags if tag.startswith("needs-")):
+            needed[name] = (*needed.get(name, ()), key)
+    return needed
 
 
 def _tagged_experiments(lesson: Lesson) -> tuple[tuple[str, tuple[str, ...]], ...]:

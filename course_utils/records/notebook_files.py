@@ -15,21 +15,13 @@ class LessonError(ValueError):
 
 
 def read_notebook(path: Path | str) -> dict[str, Any]:
-    """Reads a notebook (format 4), with multi-line texts joined.
-
-    Raises:
-        LessonError: if the file is missing, is not JSON, or is not a notebook of format 4.
-    """
+    """Reads a notebook (format 4), with multi-line texts joined."""
     path = Path(path)
     return parsed_notebook(notebook_bytes(path), path.name)
 
 
 def notebook_bytes(path: Path) -> bytes:
-    """Returns what is in a notebook's file. What is made of a notebook is remembered by this, not by a time or a path.
-
-    Raises:
-        LessonError: if the file cannot be read.
-    """
+    """Returns what is in a notebook's file: what is made of a notebook is remembered by this, not by a path."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -37,11 +29,7 @@ def notebook_bytes(path: Path) -> bytes:
 
 
 def parsed_notebook(content: bytes, file_name: str) -> dict[str, Any]:
-    """Returns a notebook as `read_notebook` does, from what is in its file.
-
-    Raises:
-        LessonError: if that is not JSON, or not a notebook of format 4.
-    """
+    """Returns a notebook as `read_notebook` does, from what is in its file."""
     import nbformat  # it takes longer to load than all of the course, and measuring does without
 
     try:
@@ -63,11 +51,7 @@ def dumped(notebook: dict[str, Any]) -> str:
 
 
 def parsed_cells(notebook: dict[str, Any], file_name: str) -> dict[int, ast.Module]:
-    """Returns the syntax tree of each code cell by its position, which counts all cells from 1.
-
-    Raises:
-        LessonError: if a cell is not valid Python.
-    """
+    """Returns the syntax tree of each code cell by its position, which counts all cells from 1."""
     trees = {}
     for number, cell in enumerate(notebook["cells"], start=1):
         if cell["cell_type"] == "code":

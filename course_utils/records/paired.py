@@ -6,7 +6,6 @@ the median of the per-round ratios. Its interval comes from order statistics: it
 nothing about the shape of the noise, so a few terrible outliers cannot move it.
 
 Everything works on logarithms of ratios, so that swapping case and baseline turns a ratio into exactly its inverse.
-This module is pure Python: no torch, no numpy.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Interval:
-    """A two-sided interval; infinite at both ends, or from 0 on, when there were too few values for the confidence.
-
-    Its exact coverage is at least the confidence.
-    """
+    """A two-sided interval; infinite at both ends, or from 0 on, when there were too few values for the confidence."""
 
     low: float
     high: float
@@ -61,11 +57,6 @@ class Interval:
     def ends(self) -> tuple[float, float]:
         """Both ends."""
         return self.low, self.high
-
-    @property
-    def relative_width(self) -> float:
-        """Width over the middle, so 0.03 is an interval of 3%."""
-        return (self.high - self.low) / ((self.high + self.low) / 2) if self.bounded else math.inf
 
     def inside(self, low: float, high: float) -> bool:
         """Whether the whole interval lies between ``low`` and ``high``."""
@@ -122,8 +113,7 @@ def log_ratios(case: Sequence[float], reference: Sequence[float]) -> list[float]
 
     One timing against one timing. Averaging two timings of the baseline in each round would look like a gain, but
     timing noise is skewed to the right: the average of two draws has a higher median than one draw, and a case
-    identical to the baseline then comes out faster. With one draw on each side the noise is symmetric, however skewed
-    a single timing is.
+    identical to the baseline then comes out faster. One draw on each side makes the noise symmetric.
 
     Raises:
         ValueError: if the series differ in length, or hold a time that is not positive.
@@ -159,7 +149,7 @@ def block(values: Sequence[float]) -> tuple[list[float], int]:
     no longer significantly positive (5%, one-sided), or until too few blocks would be left for an interval.
 
     Returns:
-        The block medians (the values themselves when no blocking is needed) and the number of rounds in a block.
+        The blocks' medians and the number of rounds in a block.
     """
     size = 1
     blocks = list(values)
@@ -199,7 +189,7 @@ def decide(ratio: float, interval: Interval, noise: Interval, practical: float =
     Args:
         ratio: median of the case's time over the baseline's.
         interval: interval of that ratio, at the confidence for decisions.
-        noise: interval of the A/A control's ratio, at the same confidence.
+        noise: that of the A/A control's ratio.
         practical: the relative difference below which nobody cares.
 
     Example:
@@ -218,9 +208,7 @@ def decide(ratio: float, interval: Interval, noise: Interval, practical: float =
     return Verdict.UNCLEAR
 
 
-def rounds_for_precision(
-    pilot: Sequence[Sequence[float]], precision: float, confidence: float = DECISION_CONFIDENCE
-) -> int:
+def rounds_for_precision(pilot: Sequence[Sequence[float]], precision: float) -> int:
     """How many rounds make the interval of the ratio as narrow as asked, judged from a pilot.
 
     The number is fixed before the measurement. Watching the interval and stopping when it looks good would make false
@@ -229,9 +217,8 @@ def rounds_for_precision(
     Args:
         pilot: log ratios of the pilot's rounds, one series for each case. The noisiest series decides.
         precision: half-width of the interval that is wanted, relative: 0.005 is ±0.5%.
-        confidence: between 0 and 1.
     """
-    z = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
+    z = statistics.NormalDist().inv_cdf((1 + DECISION_CONFIDENCE) / 2)
     needed = float(MIN_ROUNDS)
     for logs in pilot:
         middle = statistics.median(logs)

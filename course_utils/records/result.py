@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import cattrs
@@ -32,53 +32,31 @@ class NothingToDrawError(ValueError):
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One thing that a result says, in values that can be counted and set against another run's.
+class Fact:
+    """One thing that a result says: a value that can be counted and set against another run's, and the words for it."""
 
-    Attributes:
-        label: what it is about; no two readings of a result share it.
-        value: a number, text or truth value; of a case its ratio to the baseline; None where no one value tells all.
-        words: the value as text, with its unit and its interval.
-        unit: of a number without an interval: a key of :data:`course_utils.show.formats.VALUE_FORMATS`.
-        verdict: FASTER, SLOWER, SAME or UNCLEAR; empty where nothing is compared.
-        interval: 99% interval of a ratio or of a median time.
-        floor: factor up to which the run's A/A control takes ratios for noise, infinite if it is too short to say; 1
-            where nothing is compared.
-        practical: relative difference below which nobody cares.
-        points: of a curve: x to y.
-    """
-
-    label: str
+    label: str  # what it is about; no two facts of a result share it
+    # a number, text or truth value; of a case its ratio to the baseline; None where no one value tells all
     value: float | str | bool | None
-    words: str
-    unit: str | None = None
-    verdict: str = ""
-    interval: Interval | None = None
+    words: str  # the value as text, with its unit and its interval
+    # the same for who reads nothing else, without the verdict that may come first; the words if empty
+    sentence: str = ""
+    detail: str = ""  # what is behind it
+    row: str = ""  # the row of a table that it is a cell of
+    unit: str | None = None  # of a number without an interval: a key of `VALUE_FORMATS`
+    verdict: str = ""  # FASTER, SLOWER, SAME or UNCLEAR; empty where nothing is compared
+    interval: Interval | None = None  # 99% interval of a ratio or of a median time
+    shown: Interval | None = None  # 95% interval of a ratio, if there is one
+    # factor up to which the run's A/A control takes ratios for noise, infinite if it is too short to say; 1 where
+    # nothing is compared
     floor: float = 1.0
-    practical: float = PRACTICAL
-    points: Mapping[float, float | None] | None = None
+    practical: float = PRACTICAL  # relative difference below which nobody cares
+    points: Mapping[float, float | None] | None = None  # of a curve: x to y
 
     @property
     def number(self) -> float | None:
         """The value, if it is a number."""
         return float(self.value) if is_number(self.value) else None
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that a result says, in a sentence.
-
-    Attributes:
-        words: the sentence, without the verdict that may come first.
-        detail: what is behind it.
-        ratio: a case's time over the baseline's, with its 95% interval: low, middle, high.
-    """
-
-    label: str
-    words: str
-    detail: str = ""
-    verdict: str = ""
-    ratio: tuple[float, float, float] | None = None
 
 
 def compact(value: Any) -> Any:
@@ -135,51 +113,14 @@ def _what_is_wrong(error: BaseException, kind: type | None) -> str:
     return str(error) if isinstance(error, TypeError | ValueError) else format_exception(error, kind)
 
 
-class Result:
-    """What all results share. A kind of result is a subclass, in a module of its own in ``records/kinds``.
-
-    A kind has to say what it shows (:meth:`sheet`). What it can be compared by, told in a sentence, or drawn as is its
-    own choice: nothing, by default. Beside its own fields a kind has the ``environment`` that it was measured in, the
-    ``name`` of its record (``lesson/experiment``), the problem sizes and settings (``parameters``), and ``notes``:
-    what a reader must know, in words.
-    """
+class Recorded:
+    """What shows itself as tables and lines, and has a form for files."""
 
     kind: ClassVar[str]
-    name: str | None
 
     def sheet(self) -> Sheet:
-        """The tables and lines that show the result, as text and as HTML."""
+        """The tables and lines that show it, as text and as HTML."""
         raise NotImplementedError
-
-    def readings(self) -> Iterator[Reading]:
-        """Yield what the result says, in values that can be counted and set against another run's.
-
-        Baselines are left out: every case is seen against its own.
-        """
-        return iter(())
-
-    def findings(self) -> Iterator[Finding]:
-        """Yield what the result says, in sentences: by default the readings' own words."""
-        return (Finding(reading.label, reading.words) for reading in self.readings())
-
-    def measurements(self) -> Iterator[tuple[tuple[str, Any] | None, Comparison | None, Measurement]]:
-        """Yield raw times: the point of the sweep (name and value), the comparison that they are part of, the times."""
-        return iter(())
-
-    def plot(self) -> Figure:
-        """Draw the result, with machine and date under it.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-
-        Raises:
-            NothingToDrawError: if there is nothing to draw.
-        """
-        raise NothingToDrawError(f"a result of kind {self.kind} has nothing to draw: show it as a table instead")
-
-    def titled(self, words: str) -> str:
-        """The words as a title: after the record's name, if there is one."""
-        return f"{self.name}: {words}" if self.name else words
 
     def to_record(self) -> dict[str, Any]:
         """The result as plain JSON types, raw samples included."""
@@ -207,13 +148,49 @@ class Result:
         return tables.html(self.sheet())
 
 
-@_converter.register_unstructure_hook_factory(lambda cls: isinstance(cls, type) and issubclass(cls, Result))
-def _unstructuring(cls: type[Result]) -> Callable[[Result], dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Result(Recorded):
+    """What all results share. A kind of result is a subclass, in a module of its own in ``records/kinds``.
+
+    A kind has to say what it shows (:meth:`sheet`), what can be compared (:meth:`facts`), and how it is drawn
+    (:meth:`plot`). Beside these fields it has its own, the ``environment`` among them.
+    """
+
+    name: str | None = None  # of its record: ``lesson/experiment``
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # problem sizes and settings
+    notes: tuple[str, ...] = ()  # what a reader must know, in words
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield what the result says. Baselines are left out: every case is seen against its own."""
+        raise NotImplementedError
+
+    def measurements(self) -> Iterator[tuple[tuple[str, Any] | None, Comparison | None, Measurement]]:
+        """Yield raw times: the point of the sweep (name and value), the comparison that they are part of, the times."""
+        return iter(())
+
+    def plot(self) -> Figure:
+        """Draw the result, with machine and date under it.
+
+        Returns:
+            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
+
+        Raises:
+            NothingToDrawError: if there is nothing to draw.
+        """
+        raise NotImplementedError
+
+    def titled(self, words: str) -> str:
+        """The words as a title: after the record's name, if there is one."""
+        return f"{self.name}: {words}" if self.name else words
+
+
+@_converter.register_unstructure_hook_factory(lambda cls: isinstance(cls, type) and issubclass(cls, Recorded))
+def _unstructuring(cls: type[Recorded]) -> Callable[[Recorded], dict[str, Any]]:
     fields_of = make_dict_unstructure_fn(cls, _converter)
     return lambda result: cls.to_file(fields_of(result))
 
 
-@_converter.register_structure_hook_factory(lambda cls: isinstance(cls, type) and issubclass(cls, Result))
-def _structuring(cls: type[Result]) -> Callable[[Mapping[str, Any], type[Result]], Result]:
+@_converter.register_structure_hook_factory(lambda cls: isinstance(cls, type) and issubclass(cls, Recorded))
+def _structuring(cls: type[Recorded]) -> Callable[[Mapping[str, Any], type[Recorded]], Recorded]:
     build = make_dict_structure_fn(cls, _converter)
     return lambda record, _: build(cls.from_file(record), cls)

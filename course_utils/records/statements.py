@@ -22,23 +22,14 @@ _VALUE_LAST = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.ListComp, ast.SetCo
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement at the top of a cell, and what it does with names.
-
-    Attributes:
-        cell: the number of its cell.
-        node: its syntax tree.
-        binds: names that it gives a value, whatever they had before.
-        changes: names whose value it changes, or may change.
-        reads: names that it needs when it runs.
-        reads_later: names that functions in it need when they are called.
-    """
+    """One statement at the top of a cell, and what it does with names."""
 
     cell: int
     node: ast.stmt
-    binds: frozenset[str]
-    changes: frozenset[str]
-    reads: frozenset[str]
-    reads_later: frozenset[str]
+    binds: frozenset[str]  # names that it gives a value, whatever they had before
+    changes: frozenset[str]  # names whose value it changes, or may change
+    reads: frozenset[str]  # names that it needs when it runs
+    reads_later: frozenset[str]  # names that functions in it need when they are called
 
 
 def statements(cells: Mapping[int, ast.Module]) -> list[Statement]:
@@ -49,7 +40,8 @@ def statements(cells: Mapping[int, ast.Module]) -> list[Statement]:
 def needed(parts: Sequence[Statement], chosen: Collection[int]) -> list[Statement]:
     r"""Returns the statements of other cells that the chosen cells cannot do without, in order.
 
-    A name leads to the last statement before that gives it its value, to those after it that may change it, and so on.
+    From the last statement to the first, those are kept that give a wanted name its value or may change it; what they
+    read is wanted from there on, and what their functions read when they are called is wanted anywhere.
 
     Args:
         parts: what `statements` gives.
@@ -62,48 +54,35 @@ def needed(parts: Sequence[Statement], chosen: Collection[int]) -> list[Statemen
     """
     imported = {name for part in parts if isinstance(part.node, ast.Import | ast.ImportFrom) for name in part.binds}
     # A call on a module or on a function of a library changes nothing that the notebook has made.
-    own = {name for part in parts for name in part.binds | part.changes} - imported - KNOWN
+    foreign = imported | KNOWN
     kept: set[int] = set()
-    asked: set[tuple[str, int]] = set()
-    open_questions: list[tuple[str, int]] = []
-
-    def keep(index: int, called_at: int) -> None:
-        """Keeps a statement that is used at ``called_at``: that is when its functions look their names up."""
-        kept.add(index)
-        open_questions.extend((name, index) for name in parts[index].reads)
-        open_questions.extend((name, called_at) for name in parts[index].reads_later)
-
-    for index, part in enumerate(parts):
-        if part.cell in chosen:
-            keep(index, index + 1)
-    while open_questions:
-        question = open_questions.pop()
-        if question in asked:
-            continue
-        asked.add(question)
-        name, before = question
-        for index in range(before - 1, -1, -1):
+    later: set[str] = set()
+    known = None
+    while known != (len(kept), len(later)):
+        known, wanted = (len(kept), len(later)), set(later)
+        for index in reversed(range(len(parts))):
             part = parts[index]
-            if name in part.binds:
-                keep(index, before)
-                break
-            if name in part.changes and name in own:
-                keep(index, before)
+            if part.cell in chosen or wanted & (part.binds | part.changes - foreign):
+                kept.add(index)
+                later |= part.reads_later
+                wanted = wanted - part.binds | part.reads | part.reads_later
     return [parts[index] for index in sorted(kept) if parts[index].cell not in chosen]
 
 
 def _examined(cell: int, node: ast.stmt) -> Statement:
+    table = symtable.symtable(ast.unparse(node), "cell", "exec")
     parts = list(_as_it_runs(node))
-    binds = set(_bound(parts))
-    changes = set(_changed_in_place(parts))
-    reads, reads_later = _read(symtable.symtable(ast.unparse(node), "cell", "exec"))
-    first_use: dict[str, ast.expr_context] = {}
-    for part in parts:
-        if isinstance(part, ast.Name):
-            first_use.setdefault(part.id, part.ctx)
-    given = {name for name, use in first_use.items() if isinstance(use, ast.Store)}
-    given |= {part.name for part in parts if isinstance(part, ast.ExceptHandler) and part.name}
-    reads = (reads | changes) - given
+    binds = {name.get_name() for name in table.get_symbols() if name.is_assigned() or name.is_imported()}
+    # Since Python 3.12 the table has the names of comprehensions, which are their own.
+    loops = [part.target for part in parts if isinstance(part, ast.comprehension)]
+    own = [name for target in loops for name in ast.walk(target) if isinstance(name, ast.Name)]
+    stored = [part for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
+    binds -= {name.id for name in own} - {name.id for name in stored if name not in own}
+    changes = {name for part in parts for name in _changed_in_place(part)}
+    reads, reads_later = _read(table)
+    first_use = {part.id: part.ctx for part in reversed(parts) if isinstance(part, ast.Name)}
+    caught = {part.name for part in parts if isinstance(part, ast.ExceptHandler)}
+    reads = {name for name in (reads | changes) - caught if not isinstance(first_use.get(name), ast.Store)}
     if isinstance(node, _MAY_HAPPEN):
         changes |= binds  # what was there before may still count
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -112,17 +91,18 @@ def _examined(cell: int, node: ast.stmt) -> Statement:
     return Statement(cell, node, *map(frozenset, (binds - changes, changes, reads, reads_later - binds)))
 
 
-def _bound(parts: Sequence[ast.AST]) -> Iterator[str]:
-    """The names that get a value. Not from symtable: since Python 3.12 it has those of comprehensions among them."""
-    loops = [part.target for part in parts if isinstance(part, ast.comprehension)]
-    own = {id(name) for target in loops for name in ast.walk(target)}
-    for part in parts:
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) and id(part) not in own:
-            yield part.id
-        elif isinstance(part, ast.alias):
-            yield (part.asname or part.name).split(".")[0]
-        elif isinstance(getattr(part, "name", None), str):  # a definition, or what a handler or a pattern names
-            yield part.name
+def _as_it_runs(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a statement that run with it, in order: a value comes before the name that takes it."""
+    yield node
+    children = [] if isinstance(node, _OWN_SCOPE) else list(ast.iter_child_nodes(node))
+    if isinstance(node, _VALUE_LAST):
+        children.reverse()
+    elif isinstance(node, ast.For | ast.comprehension):
+        children[:2] = [node.iter, node.target]
+    elif isinstance(node, ast.AugAssign):
+        children = [node.value]  # its name has a value already
+    for child in children:
+        yield from _as_it_runs(child)
 
 
 def _read(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
@@ -140,29 +120,13 @@ def _read(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
     return now, later
 
 
-def _as_it_runs(node: ast.AST) -> Iterator[ast.AST]:
-    """The parts of a statement that run with it, in order: a value comes before the name that takes it."""
-    yield node
-    children = [] if isinstance(node, _OWN_SCOPE) else list(ast.iter_child_nodes(node))
-    if isinstance(node, _VALUE_LAST):
-        children.reverse()
-    elif isinstance(node, ast.For | ast.comprehension):
-        children[:2] = [node.iter, node.target]
-    elif isinstance(node, ast.AugAssign):
-        children = [node.value]  # its name has a value already
-    for child in children:
-        yield from _as_it_runs(child)
-
-
-def _changed_in_place(parts: Sequence[ast.AST]) -> Iterator[str]:
+def _changed_in_place(part: ast.AST) -> set[str]:
     """``x.y = ...``, ``x[0] = ...``, ``x += ...`` and ``del x[0]`` change x and do not bind it."""
-    for part in parts:
-        if isinstance(part, ast.AugAssign):
-            yield from _root(part.target)
-        elif isinstance(part, ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load):
-            yield from _root(part)
-        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Del):
-            yield part.id
+    if isinstance(part, ast.AugAssign):
+        return _root(part.target)
+    if isinstance(part, ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load):
+        return _root(part)
+    return {part.id} if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Del) else set()
 
 
 def _root(node: ast.AST) -> set[str]:

@@ -1,8 +1,7 @@
 """Records: results as JSON files, one for each lesson and machine, written so that a crash never harms an older one.
 
-Pure Python: no torch. A record holds raw samples, the environment, the day, and for each experiment a fingerprint of
-the code and of the parameters that made it. The reference records are part of the package (``records/<machine>/``);
-what a learner records goes to ``results/<machine>/`` beside the package, which git ignores.
+The reference records are part of the package (``records/<machine>/``); what a learner records goes to
+``results/<machine>/`` beside the package, which git ignores.
 """
 
 from __future__ import annotations
@@ -17,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.records.files import write_whole
+from course_utils.records.fingerprint import Fingerprint, fingerprint
 from course_utils.records.kinds import RESULT_TYPES
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.lessons import NEEDS, LessonError, experiments, find_lesson, fingerprint, needs
+from course_utils.records.lessons import experiments, find_lesson, needs
+from course_utils.records.notebook_files import NEEDS, LessonError
 from course_utils.records.result import structured
 from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.suggestions import did_you_mean
@@ -35,20 +36,13 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment in a lesson's record.
-
-    Attributes:
-        kind: the result's type, a key of ``RESULT_TYPES``: ``comparison``, ``sweep``, ``table``...
-        code_hash: fingerprint of the code that measured it.
-        parameters_hash: fingerprint of the problem sizes in that code.
-        data: the result's own ``to_record()``, without its environment.
-    """
+    """One experiment in a lesson's record: which code measured it, with which problem sizes, and the result."""
 
     name: str
-    kind: str
+    kind: str  # a key of `RESULT_TYPES`
     code_hash: str
     parameters_hash: str
-    data: Mapping[str, Any]
+    data: Mapping[str, Any]  # the result's `to_record`, without its environment
 
 
 @dataclass(frozen=True)
@@ -70,9 +64,8 @@ class LessonRecord:
             )
         experiment = self.experiments[name]
         try:
-            return RESULT_TYPES[experiment.kind].from_record(
-                {**experiment.data, "environment": self.environment.to_record()}
-            )
+            data = {**experiment.data, "environment": self.environment.to_record()}
+            return RESULT_TYPES[experiment.kind].from_record(data)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordError(
                 f"experiment {name!r} recorded on {self.environment.machine} is damaged ({error}). "
@@ -112,9 +105,9 @@ def write_json(path: Path, data: Any) -> None:
     try:
         write_whole(path, text)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        may = "check that you may write there, or set COURSE_RESULTS to a folder of your own"
-        advice = "the disk is full: free some space and run the same command again" if full else may
+        advice = "check that you may write there, or set COURSE_RESULTS to a folder of your own"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            advice = "the disk is full: free some space and run the same command again"
         raise RecordError(
             f"cannot write {path.name} in {path.parent}: {error.strerror}; {advice}. Earlier records are untouched."
         ) from error
@@ -123,25 +116,20 @@ def write_json(path: Path, data: Any) -> None:
 def save_lesson(record: LessonRecord, root: Path) -> Path:
     """Write a lesson's record below ``root``, atomically."""
     path = record_path(root, record.environment.machine, record.lesson)
-    measured = {name: dataclasses.asdict(experiment) for name, experiment in record.experiments.items()}
-    for experiment in measured.values():
-        del experiment["name"]
-        experiment["data"].pop("environment", None)  # it stands once, below
+    entries = {name: dataclasses.asdict(experiment) for name, experiment in record.experiments.items()}
+    for entry in entries.values():
+        del entry["name"]
+        entry["data"].pop("environment", None)  # it stands once, below
     content = {
-        "schema_version": schema_version(),
+        "schema_version": len(MIGRATIONS) + 1,
         "lesson": record.lesson,
         "recorded_at": record.recorded_at,
         "seconds": round(record.seconds, 1),
         "environment": record.environment.to_record(),
-        "experiments": measured,
+        "experiments": entries,
     }
     write_json(path, content)
     return path
-
-
-def schema_version() -> int:
-    """The version of the files that are written, and the newest that can be read."""
-    return len(MIGRATIONS) + 1
 
 
 def load_lesson(path: Path) -> LessonRecord:
@@ -157,9 +145,9 @@ def load_lesson(path: Path) -> LessonRecord:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if type(version) is not int or version < 1:
         raise RecordError(f"{shown} is not a record of this course: it has no schema_version. {advice}")
-    if version > schema_version():
+    if version > len(MIGRATIONS) + 1:
         raise RecordError(
-            f"the record {shown} has schema version {version}, and this course reads up to {schema_version()}. "
+            f"the record {shown} has schema version {version}, and this course reads up to {len(MIGRATIONS) + 1}. "
             f"Update the course (git pull), or run `course record {path.stem}`."
         )
     try:
@@ -182,9 +170,9 @@ def machines(root: Path) -> list[str]:
 
 def records_of(lesson: str, root: Path) -> list[LessonRecord]:
     """Every machine's record of a lesson: accelerators first, then the newest first."""
-    found = [load_lesson(path) for path in root.glob(f"*/{lesson}.json")]
-    found.sort(key=lambda record: (record.recorded_at, record.environment.machine), reverse=True)
-    return sorted(found, key=lambda record: record.environment.device_kind == "cpu")
+    records = map(load_lesson, sorted(root.glob(f"*/{lesson}.json")))
+    newest_first = sorted(records, key=lambda record: record.recorded_at, reverse=True)
+    return sorted(newest_first, key=lambda record: record.environment.device_kind == "cpu")
 
 
 def recorded(name: str, machine: str | None = None) -> Any:
@@ -210,18 +198,17 @@ def recorded(name: str, machine: str | None = None) -> Any:
     root = reference_root()
     if not slash or not lesson:
         raise RecordError(f"a record's name is 'lesson/experiment', for example 'pinned_memory/copy'; got {name!r}")
-    chosen = [record for record in records_of(lesson, root) if machine in (None, record.environment.machine)]
-    record = next((record for record in chosen if name in record.experiments), None)
+    records = [record for record in records_of(lesson, root) if machine in (None, record.environment.machine)]
+    record = next((record for record in records if name in record.experiments), None)
     if record is None:
-        needed = _declared(lesson, name) if machine is None else None
-        if needed is not None:
-            return Unrecorded(name, needed)
+        if machine is None and (lacking := _needs(name)) is not None:
+            return Unrecorded(name, lacking)
         raise RecordError(_why_none(name, machine, root))
     experiment, current = record.experiments[name], current_fingerprint(lesson, name)
     if current is not None and current.parameters_hash != experiment.parameters_hash:
         if os.environ.get("COURSE_RECORD_TO"):
             # This very run makes the record that fits.
-            return Unrecorded(name, _declared(lesson, name) or ())
+            return Unrecorded(name, _needs(name) or ())
         raise RecordError(
             f"{name!r} was recorded on {record.environment.machine} with other parameters than the notebook has now. "
             f"Run `course record {lesson} --reference` there, or put the old parameters back."
@@ -237,8 +224,7 @@ def recorded(name: str, machine: str | None = None) -> Any:
 
 def _why_none(name: str, machine: str | None, root: Path) -> str:
     """Why there is no record of an experiment, on a machine or on any, and what there is."""
-    lesson = name.partition("/")[0]
-    known = machines(root)
+    lesson, known = name.partition("/")[0], machines(root)
     if machine not in (None, *known):
         there_are = f"Recorded machines: {', '.join(known) or 'none'}."
         return f"there are no records of a machine {machine!r}{did_you_mean(machine, known)}. {there_are}"
@@ -256,33 +242,31 @@ def _why_none(name: str, machine: str | None, root: Path) -> str:
     )
 
 
-def _declared(lesson: str, name: str) -> tuple[str, ...] | None:
-    """What an experiment of the lesson's notebook needs, in words; None if the notebook has no such experiment."""
+def _needs(name: str) -> tuple[str, ...] | None:
+    """What an experiment of a notebook needs, in words; None if no notebook has such an experiment."""
     try:
-        notebook = find_lesson(lesson)
+        notebook = find_lesson(name.partition("/")[0])
         if name not in experiments(notebook):
             return None
-        needed = needs(notebook).get(name, ())
     except LessonError:
         return None
+    keys = needs(notebook).get(name, ())
     # Two GPUs are one GPU as well.
-    return tuple(NEEDS[key] for key in needed if not (key == "cuda" and "two-gpus" in needed))
+    return tuple(NEEDS[key] for key in keys if not (key == "cuda" and "two-gpus" in keys))
 
 
-def current_fingerprint(lesson: str, name: str) -> Any | None:
-    """Fingerprint of an experiment as the lesson's notebook has it now; None where there is no notebook to read."""
+def current_fingerprint(lesson: str, name: str) -> Fingerprint | None:
+    """What an experiment is in the lesson's notebook now; None where there is none: a package may come without them."""
     try:
         return fingerprint(find_lesson(lesson).path, name)
     except LessonError:
-        # The package may be installed without the notebooks.
         return None
 
 
 def keep(result: Any) -> Any:
-    """Keep a named result when a lesson is being recorded; otherwise do nothing.
+    """Return a result, after writing it into the folder ``COURSE_RECORD_TO`` if it has a name and a lesson is recorded.
 
-    ``course record`` executes a notebook with ``COURSE_RECORD_TO`` naming a folder. Each named result is written there
-    at once, so that a lesson that fails later still shows what it had.
+    It is written at once, so that a lesson that fails later still shows what it had.
     """
     folder = os.environ.get("COURSE_RECORD_TO")
     if folder and getattr(result, "name", None):

@@ -16,35 +16,27 @@ if TYPE_CHECKING:
 
 
 def verdict_words(case: Case) -> str:
-    """The verdict in a few words, for a table cell.
-
-    Returns:
-        For example ``FASTER: 1.83 times as fast`` or ``SLOWER: 1.05 times as long``.
-    """
-    if case.is_baseline:
-        return "baseline"
-    verdict = case.verdict
-    if verdict is Verdict.FASTER:
-        return f"FASTER: {format_ratio(case.speedup)} times as fast"
-    if verdict is Verdict.SLOWER:
-        return f"SLOWER: {format_ratio(case.ratio)} times as long"
-    if verdict is Verdict.SAME:
-        return f"SAME: within {format_percent(case.comparison.practical)}"
-    return "UNCLEAR: see below"
+    """The verdict in a few words, for a table cell: ``FASTER: 1.83 times as fast``."""
+    words = {
+        Verdict.FASTER: f"{format_ratio(case.speedup)} times as fast",
+        Verdict.SLOWER: f"{format_ratio(case.ratio)} times as long",
+        Verdict.SAME: f"within {format_percent(case.comparison.practical)}",
+        Verdict.UNCLEAR: "see below",
+    }
+    return "baseline" if case.is_baseline else f"{case.verdict}: {words[case.verdict]}"
 
 
 def _unclear(case: Case) -> str:
     """Why no verdict could be reached, and what would help. Follows the branches of :func:`paired.decide`."""
     comparison, interval = case.comparison, case.decision_interval
     if not (interval.bounded and comparison.noise.bounded):
-        rounds = comparison.rounds
-        if rounds >= paired.MIN_ROUNDS:
+        if comparison.rounds >= paired.MIN_ROUNDS:
             return (
                 "UNCLEAR: neighbouring rounds resemble each other, so the machine drifts: stop other programs, or "
                 "raise budget_s"
             )
-        done = f"UNCLEAR: needs {paired.MIN_ROUNDS} rounds, has {rounds}"
-        return f"{done}: let it run to the end" if comparison.interrupted else f"{done}: raise budget_s"
+        way_out = "let it run to the end" if comparison.interrupted else "raise budget_s"
+        return f"UNCLEAR: needs {paired.MIN_ROUNDS} rounds, has {comparison.rounds}: {way_out}"
     shown = f"99% interval {format_interval(interval)}"
     if interval.low <= 1 <= interval.high:
         return (
@@ -65,45 +57,32 @@ def _unclear(case: Case) -> str:
 
 
 def verdict_sentence(case: Case) -> str:
-    """The verdict as a sentence, with its 95% interval; an unclear one says why and what to do.
-
-    Returns:
-        For example ``FASTER: 1.83 times as fast (95% interval 1.80 to 1.86)``.
-    """
+    """The verdict with its 95% interval: ``FASTER: 1.83 times as fast (95% interval 1.80 to 1.86)``."""
     if case.is_baseline:
         return "baseline: the others are compared with it"
-    verdict = case.verdict
+    verdict, words = case.verdict, verdict_words(case)
     if verdict is Verdict.UNCLEAR:
         return _unclear(case)
     if verdict is Verdict.FASTER:
-        return f"{verdict_words(case)} (95% interval {format_interval(case.interval.inverse())})"
+        return f"{words} (95% interval {format_interval(case.interval.inverse())})"
     if verdict is Verdict.SLOWER:
-        return f"SLOWER: takes {format_ratio(case.ratio)} times as long (95% interval {format_interval(case.interval)})"
-    return f"{verdict_words(case)} (takes {format_interval(case.interval)} times as long, 95% interval)"
+        return f"{words.replace(': ', ': takes ')} (95% interval {format_interval(case.interval)})"
+    return f"{words} (takes {format_interval(case.interval)} times as long, 95% interval)"
 
 
 def headline(case: Case) -> str:
-    """The verdict as a title that names both sides.
-
-    Returns:
-        For example ``pinned is FASTER: 1.83 times as fast as pageable``.
-    """
+    """The verdict as a title that names both sides: ``pinned is FASTER: 1.83 times as fast as pageable``."""
     verdict, baseline = case.verdict, case.comparison.baseline
-    if verdict is Verdict.FASTER:
-        return f"{case.label} is FASTER: {format_ratio(case.speedup)} times as fast as {baseline}"
-    if verdict is Verdict.SLOWER:
-        return f"{case.label} is SLOWER: takes {format_ratio(case.ratio)} times as long as {baseline}"
+    if verdict is Verdict.UNCLEAR:
+        return f"UNCLEAR whether {case.label} is faster or slower than {baseline}"
     if verdict is Verdict.SAME:
         return f"{case.label} takes the SAME time as {baseline}, within {format_percent(case.comparison.practical)}"
-    return f"UNCLEAR whether {case.label} is faster or slower than {baseline}"
+    takes = "takes " if verdict is Verdict.SLOWER else ""
+    return f"{case.label} is {verdict_words(case).replace(': ', f': {takes}')} as {baseline}"
 
 
 def verdict_in_a_text(case: Case, direction: str | None = None) -> str:
-    """The verdict inside a sentence that names the cases itself.
-
-    Returns:
-        For example ``1.62 times as fast (95% interval 1.60 to 1.65)``.
-    """
+    """The verdict inside a sentence that names the cases itself: ``1.62 times as fast (95% interval 1.60 to 1.65)``."""
     if case.is_baseline:
         return "the baseline"
     decided = case.verdict in (Verdict.FASTER, Verdict.SLOWER)
@@ -124,11 +103,9 @@ def verdict_in_a_text(case: Case, direction: str | None = None) -> str:
 
 
 def sweep_summary(sweep: Sweep, label: str) -> str:
-    """How the verdict on one case changes over a sweep.
+    """How the verdict on one case changes over a sweep: ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``.
 
-    Returns:
-        For example ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``. Values that are names have no order, so
-        each verdict lists its own: ``compiled: FASTER for chain, block; SAME for MLP``.
+    Values that are names have no order: ``compiled: FASTER for chain, block; SAME for MLP``.
     """
     verdicts = [(point.comparison[label].verdict, str(point.value)) for point in sweep.points]
     if not all(map(is_number, sweep.values)):

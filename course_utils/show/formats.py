@@ -31,12 +31,7 @@ def _scaled(value: float, units: tuple[tuple[float, str], ...], step: float) -> 
 
 
 def axis_unit(unit: str | None, typical: float) -> tuple[float, str]:
-    """What an axis counts in.
-
-    Example:
-        >>> axis_unit("s", 0.002), axis_unit("bytes", 5000), axis_unit("B/s", 3e9)
-        ((0.001, 'ms'), (1024.0, 'KiB'), (1000000000.0, 'GB/s'))
-    """
+    """What an axis counts in, and its name: ``(0.001, 'ms')`` for a typical value of 0.002 s."""
     if unit == "percent":
         return 0.01, "%"
     if unit in ("B/s", "FLOP/s"):
@@ -49,12 +44,7 @@ def axis_unit(unit: str | None, typical: float) -> tuple[float, str]:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """A time with three significant digits.
-
-    Example:
-        >>> format_seconds(0.00001234), format_seconds(0.9996), format_seconds(75.2)
-        ('12.3 µs', '1.00 s', '75.2 s')
-    """
+    """A time with three significant digits: ``12.3 µs``."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
     if seconds == 0:
@@ -63,12 +53,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_bytes(count: float | None) -> str:
-    """An amount of memory, with binary prefixes: 1 GiB is 1024^3 bytes.
-
-    Example:
-        >>> format_bytes(512), format_bytes(3 * 2**29)
-        ('512 B', '1.50 GiB')
-    """
+    """An amount of memory, with binary prefixes: 1 GiB is 1024^3 bytes."""
     if count is None or not math.isfinite(count):
         return "–"
     if abs(count) < 1024:
@@ -77,12 +62,7 @@ def format_bytes(count: float | None) -> str:
 
 
 def format_count(count: int) -> str:
-    """A large number of things, such as parameters.
-
-    Example:
-        >>> format_count(124_439_808), format_count(6_583_623_680), format_count(900)
-        ('124 million', '6.58 billion', '900')
-    """
+    """A large number of things, such as parameters: ``6.58 billion``."""
     for scale, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
         if float(f"{count:.3g}") >= scale:
             return f"{_three_digits(count / scale)} {word}"
@@ -90,12 +70,7 @@ def format_count(count: int) -> str:
 
 
 def format_rate(per_second: float | None, unit: str) -> str:
-    """A rate, with decimal prefixes, as data sheets have them: 1 GB/s is 10^9 bytes a second.
-
-    Example:
-        >>> format_rate(25.6e9, "B/s"), format_rate(1234.0, "items/s")
-        ('25.6 GB/s', '1.23 k items/s')
-    """
+    """A rate, with decimal prefixes, as data sheets have them: 1 GB/s is 10^9 bytes a second."""
     if per_second is None or not math.isfinite(per_second):
         return "–"
     number, prefix = _scaled(per_second, _DECIMAL, 1000)
@@ -110,12 +85,7 @@ def _ratio_decimals(ratio: float) -> int:
 
 
 def format_ratio(ratio: float) -> str:
-    """A ratio of two times, with enough digits to tell it from 1.
-
-    Example:
-        >>> format_ratio(1.8347), format_ratio(1.0042), format_ratio(12.44), format_ratio(0.5461)
-        ('1.83', '1.004', '12.4', '0.546')
-    """
+    """A ratio of two times, with enough digits to tell it from 1: ``1.004``, ``12.4``."""
     return f"{ratio:.{_ratio_decimals(ratio)}f}" if math.isfinite(ratio) else "–"
 
 
@@ -138,12 +108,7 @@ def format_interval(interval: Range) -> str:
 
 
 def format_percent(fraction: float) -> str:
-    """A fraction as a percentage with two significant digits.
-
-    Example:
-        >>> format_percent(0.01), format_percent(0.0042), format_percent(0.83)
-        ('1%', '0.42%', '83%')
-    """
+    """A fraction as a percentage with two significant digits: ``0.42%``."""
     return f"{float(f'{100 * fraction:.2g}'):g}%" if abs(fraction) < 0.995 else f"{100 * fraction:.0f}%"
 
 

@@ -18,6 +18,8 @@ from course_utils.show.formats import Range, format_interval, format_ratio
 if TYPE_CHECKING:
     from ipywidgets import Widget
 
+    from course_utils.show.viewer import StoredView
+
 _CLOSE = 1.1
 _TIMES = ("x", "×", "times")
 _locked: dict[tuple[Any, ...], Prediction] = {}
@@ -54,67 +56,26 @@ def _parse(text: str, unit: str) -> float:
     return value
 
 
-@dataclass(frozen=True)
-class Reveal:
-    """A prediction beside the answer, in words and as a small picture.
-
-    Attributes:
-        words: the comparison in sentences.
-        measured: the number that was measured.
-        predicted: the number that was predicted; None if there was none.
-        interval: interval of the measured number, if known.
-        unit: of both numbers.
-    """
-
-    words: str
-    measured: float
-    predicted: float | None = None
-    interval: Range | None = None
-    unit: str = ""
-
-    def __repr__(self) -> str:
-        return self.words
-
-    def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self.words)}</p>\n{_number_line(self)}"
-
-
 @dataclass
 class Prediction:
-    """A question, and what somebody answered before the measurement. Made by :func:`predict`.
+    """A question, and what somebody answered before the measurement. Made by :func:`predict`."""
 
-    Attributes:
-        question: what is asked.
-        unit: of the number.
-        low: the smallest number that makes sense, if any.
-        high: the largest, if any.
-        value: the answer that is locked in; None until there is one.
-    """
-
-    question: str
-    unit: str = "x"
-    low: float | None = None
-    high: float | None = None
-    value: float | None = None
-
-    @property
-    def _key(self) -> tuple[Any, ...]:
-        return (self.question, self.unit, self.low, self.high)
+    question: str  # what is asked
+    unit: str = "x"  # of the number
+    low: float | None = None  # the smallest number that makes sense, if any
+    high: float | None = None  # the largest, if any
+    value: float | None = None  # the answer that is locked in; None until there is one
 
     def _checked(self, value: Any) -> float:
         """The answer as a number, or a ValueError with a sentence for the person who gave it."""
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError(f"{value!r} is not a number. Type digits, for example 2 or 0.5.")
         number = _parse(str(value), self.unit)
-        if (self.low is not None and number < self.low) or (self.high is not None and number > self.high):
-            raise ValueError(f"{_number_text(number, self.unit)} is out of range. {self._range_words}")
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        if not low <= number <= high:
+            limits = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise ValueError(f"{_number_text(number, self.unit)} is out of range. Give a number {limits}.")
         return number
-
-    @property
-    def _range_words(self) -> str:
-        if self.high is None:
-            return f"Give a number of at least {self.low:g}."
-        return f"Give a number {'of at most' if self.low is None else f'from {self.low:g} to'} {self.high:g}."
 
     def answer(self, value: float | str) -> Prediction:
         """Lock in an answer from code, and return the prediction.
@@ -126,33 +87,35 @@ class Prediction:
         if self.value is not None and number != self.value:
             raise ValueError(f"{self._locked_words} Restart the kernel to answer afresh.")
         self.value = number
-        _locked[self._key] = self
+        _locked[(self.question, self.unit, self.low, self.high)] = self
         return self
 
     @property
     def _locked_words(self) -> str:
         return f"Locked: you said {_number_text(self.value or 0.0, self.unit)}."
 
-    def reveal(self, actual: Any, use: Literal["speedup", "ratio"] = "speedup") -> Reveal:
-        """Compare the prediction with the answer. Never an error because nothing was predicted.
+    def reveal(self, actual: Any, use: Literal["speedup", "ratio"] = "speedup") -> StoredView:
+        """Compare the prediction with the answer, in words and a picture. It is no error if nothing was predicted.
 
         Args:
             actual: a number, or a case of a comparison.
             use: which number of a case is meant: ``speedup`` (2 is twice as fast) or ``ratio`` (2 takes twice as long).
 
-        Returns:
-            Words and a picture; it shows itself.
-
         Raises:
-            ValueError: if ``actual`` does not answer the question.
+            ValueError: if ``actual`` is neither.
 
         Example:
             >>> predict("How many times faster?").reveal(2.0)
             You made no prediction. The answer on this machine: 2x.
         """
+        from course_utils.show.viewer import StoredView
+
         measured, interval, verdict = actual, None, ""
         if isinstance(getattr(actual, "verdict", None), str):
-            measured, verdict = getattr(actual, use), _verdict_words(actual)
+            measured = getattr(actual, use)
+            if not actual.is_baseline:
+                words = actual.words if actual.verdict == "UNCLEAR" else actual.verdict
+                verdict = f" Verdict on {actual.label}: {words}."
             bounds = actual.interval.inverse() if use == "speedup" else actual.interval
             interval = bounds if bounds.bounded else None
         if isinstance(measured, bool) or not isinstance(measured, int | float) or not math.isfinite(measured):
@@ -165,7 +128,8 @@ class Prediction:
         else:
             distance = _distance(self.value, measured, interval)
             words = f"You said {_number_text(self.value, self.unit)}; measured {answer}. {distance}"
-        return Reveal(words + verdict, float(measured), self.value, interval, self.unit)
+        drawing = _number_line(words + verdict, measured, self.value, interval, self.unit)
+        return StoredView(words + verdict, f"<p>{html.escape(words + verdict)}</p>\n{drawing}")
 
     def __repr__(self) -> str:
         return f"Prediction: {self.question} {'Answer with .answer(2).' if self.value is None else self._locked_words}"
@@ -222,12 +186,6 @@ class Prediction:
         return box
 
 
-def _verdict_words(case: Any) -> str:
-    if case.is_baseline:
-        return ""
-    return f" Verdict on {case.label}: {case.words if case.verdict == 'UNCLEAR' else case.verdict}."
-
-
 def _in_kernel() -> bool:
     """Whether a notebook's kernel runs this, so that a form can be shown."""
     from IPython import get_ipython
@@ -252,14 +210,13 @@ def _distance(predicted: float, measured: float, interval: Range | None) -> str:
     return f"Your prediction was {side} by {abs(predicted - measured):.3g}."
 
 
-def _number_line(reveal: Reveal) -> str:
+def _number_line(words: str, measured: float, predicted: float | None, interval: Range | None, unit: str) -> str:
     """A number line with prediction and measurement, on a white card (fine on a dark page)."""
     import jinja2
 
-    times, interval = reveal.unit in _TIMES, reveal.interval
+    times = unit in _TIMES
     bounds = [] if interval is None else [interval.low, interval.high]
-    predicted = [] if reveal.predicted is None else [reveal.predicted]
-    values = [reveal.measured, *predicted, *bounds, *([1.0] if times else [])]
+    values = [measured, *bounds, *([1.0] if times else []), *([] if predicted is None else [predicted])]
     log = min(values) > 0 and (times or max(values) > 4 * min(values))
     transform = math.log if log else float
     low, high = transform(min(values)), transform(max(values))
@@ -270,13 +227,13 @@ def _number_line(reveal: Reveal) -> str:
 
     template = Path(__file__).with_name("number_line.svg.j2").read_text(encoding="utf-8")
     return jinja2.Template(template, autoescape=True).render(
-        words=reveal.words,
+        words=words,
         one=x(1) if times else None,
         interval=[x(bound) for bound in bounds] or None,
-        measured=x(reveal.measured),
-        measured_text=_number_text(reveal.measured, reveal.unit),
-        predicted=x(reveal.predicted) if predicted else None,
-        predicted_text=_number_text(reveal.predicted, reveal.unit) if predicted else "",
+        measured=x(measured),
+        measured_text=_number_text(measured, unit),
+        predicted=None if predicted is None else x(predicted),
+        predicted_text="" if predicted is None else _number_text(predicted, unit),
     )
 
 
@@ -292,11 +249,10 @@ def predict(question: str, unit: str = "x", low: float | None = None, high: floa
         high: the largest number that makes sense, if any.
 
     Returns:
-        The prediction; ``.reveal(actual)`` compares it with the answer.
+        The prediction; its ``reveal`` compares it with the answer.
 
     Example:
         >>> predict("How many times faster is pinned?").answer("3x").reveal(1.5)
         You said 3x; measured 1.5x. Your prediction was too high by a factor of 2.
     """
-    prediction = Prediction(question, unit, low, high)
-    return _locked.get(prediction._key, prediction)
+    return _locked.get((question, unit, low, high)) or Prediction(question, unit, low, high)

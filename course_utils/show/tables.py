@@ -18,7 +18,7 @@ _LAYOUTS = ((40, False), (28, True), (22, True))
 _TEXT_WIDTH = 44
 _NARROWEST = 12
 _GAP = "  "
-_UNIT_SPACE = re.compile(r"(?<=\d) (?!to )")  # a number and its unit stay on one line
+_UNIT_SPACE, _NO_BREAK = re.compile(r"(?<=\d) (?!to )"), "\u00a0"  # a number and its unit stay on one line
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,9 @@ class Sheet:
     fine_print: tuple[str, ...] = ()
 
 
-def facts(caption: str, values: Sequence[tuple[str, str | None]]) -> Grid:
+def named_values(caption: str, values: Sequence[tuple[str, str | None]]) -> Grid:
     """A table of names and values; names without a value are left out."""
-    kept = [(name, value) for name, value in values if value]
-    names, texts = zip(*kept, strict=True)
+    names, texts = zip(*((name, value) for name, value in values if value), strict=True)
     return Grid(caption, (Column("", names, numeric=False), Column("", texts, numeric=False)))
 
 
@@ -95,16 +94,12 @@ def _table_text(table: Grid) -> list[str]:
     def row(cells: Sequence[str], bottom: bool = False) -> list[str]:
         wrapped = [_wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
         height = max(map(len, wrapped))
-        if bottom:
-            wrapped = [[""] * (height - len(parts)) + parts for parts in wrapped]
-        lines = []
-        for i in range(height):
-            parts = []
-            for column, width, cell in zip(columns, widths, wrapped, strict=True):
-                part = cell[i] if i < len(cell) else ""
-                parts.append(part.rjust(width) if column.numeric else part.ljust(width))
-            lines.append(_GAP.join(parts).rstrip())
-        return lines
+        padded = []
+        for column, width, parts in zip(columns, widths, wrapped, strict=True):
+            empty = [""] * (height - len(parts))
+            parts = [*empty, *parts] if bottom else [*parts, *empty]
+            padded.append([part.rjust(width) if column.numeric else part.ljust(width) for part in parts])
+        return [_GAP.join(line).rstrip() for line in zip(*padded, strict=True)]
 
     lines = textwrap.wrap(table.caption, MAX_WIDTH)
     if any(column.header for column in columns):
@@ -115,11 +110,6 @@ def _table_text(table: Grid) -> list[str]:
     return lines
 
 
-def _cell_html(cell: str, numeric: bool) -> str:
-    escaped = html_module.escape(cell)
-    return _UNIT_SPACE.sub("\u00a0", escaped) if numeric else escaped
-
-
 def _table_html(table: Grid) -> list[str]:
     escape = html_module.escape
     lines = ["<table>", *([f"<caption>{escape(table.caption)}</caption>"] if table.caption else [])]
@@ -127,9 +117,10 @@ def _table_html(table: Grid) -> list[str]:
         head = "".join(f'<th scope="col">{escape(column.header)}</th>' for column in table.columns)
         lines.append(f"<thead><tr>{head}</tr></thead>")
     lines.append("<tbody>")
-    for i, (name, *_) in enumerate(zip(*(column.cells for column in table.columns), strict=True)):
-        cells = (_cell_html(column.cells[i], column.numeric) for column in table.columns[1:])
-        row = "".join(f"<td>{cell}</td>" for cell in cells)
+    for name, *cells in zip(*(column.cells for column in table.columns), strict=True):
+        row = ""
+        for column, cell in zip(table.columns[1:], map(escape, cells), strict=True):
+            row += f"<td>{_UNIT_SPACE.sub(_NO_BREAK, cell) if column.numeric else cell}</td>"
         lines.append(f'<tr><th scope="row">{escape(name)}</th>{row}</tr>')
     return [*lines, "</tbody>", "</table>"]
 
@@ -140,20 +131,18 @@ def split(caption: str, more: str, key: Column, core: Sequence[Column], extra: S
     extra = [column for column in extra if not column.empty]
     if _fitting_widths([key, *core, *extra]):
         return [Grid(caption, (key, *core, *extra))]
-    tables = [Grid(caption, (key, *core))]
     rows = [i for i in range(len(key.cells)) if any(column.cells[i] for column in extra)]
 
     def pick(column: Column) -> Column:
         return Column(column.header, tuple(column.cells[i] for i in rows), column.numeric)
 
-    group: list[Column] = []
-    for column in (*map(pick, extra), None):
-        if group and (column is None or not _fitting_widths([pick(key), *group, column])):
-            tables.append(Grid(more, (pick(key), *group)))
-            group = []
-        if column is not None:
-            group.append(column)
-    return tables
+    groups: list[list[Column]] = []
+    for column in map(pick, extra):
+        if groups and _fitting_widths([pick(key), *groups[-1], column]):
+            groups[-1].append(column)
+        else:
+            groups.append([column])
+    return [Grid(caption, (key, *core)), *(Grid(more, (pick(key), *group)) for group in groups)]
 
 
 def text(sheet: Sheet) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,22 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import anywidget
+import jinja2
 import traitlets
+
+from course_utils.show.tables import Column, Grid, Sheet, html
 
 _SCRIPT = Path(__file__).with_name("viewer.js")
 _STYLE = Path(__file__).with_name("viewer.css")
-
-# In a page the script is no module: it draws where it stands, before the rest of the page is there.
-_PAGE = """<style>{style}</style>
-<div class="course-viewer" id="viewer-{identity}">
-{fallback}
-<script type="application/json">{content}</script>
-</div>
-<script>(function () {{
-"use strict";
-{script}
-viewer.drawStored(document.currentScript.previousElementSibling);
-}}());</script>"""
+_PAGE = Path(__file__).with_name("stored_view.html.j2")
 
 
 class Viewer(anywidget.AnyWidget):
@@ -60,15 +51,10 @@ def field(key: str, label: str, options: Iterable[Any] | None = None, **more: An
 
 @dataclass(frozen=True)
 class StoredView:
-    """What shows itself in a page without a kernel.
+    """What shows itself in a page without a kernel."""
 
-    Attributes:
-        text: for a terminal.
-        html: for a page; see `stored_view`.
-    """
-
-    text: str
-    html: str
+    text: str  # for a terminal
+    html: str  # for a page; see `stored_view`
 
     def __repr__(self) -> str:
         return self.text
@@ -91,7 +77,7 @@ def stored_view(
     """
     content = {"view": view, "form": form, "chosen": chosen, "states": states}
     packed = json.dumps(content, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
-    return _PAGE.format(
+    return jinja2.Template(_PAGE.read_text(encoding="utf-8")).render(
         style=_STYLE.read_text(encoding="utf-8").strip(),
         identity=hashlib.sha256(packed.encode()).hexdigest()[:10],
         fallback=fallback,
@@ -102,10 +88,5 @@ def stored_view(
 
 def table_html(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A plain table. The first cell of each row is its name."""
-    body = []
-    for name, *cells in rows:
-        texts = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        body.append(f'<tr><th scope="row">{html.escape(name)}</th>{texts}</tr>')
-    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
-    lines = [f"<caption>{html.escape(caption)}</caption>", f"<thead><tr>{head}</tr></thead>", "<tbody>", *body]
-    return "\n".join(["<table>", *lines, "</tbody>", "</table>"])
+    columns = [Column(head, cells, numeric=False) for head, cells in zip(heads, zip(*rows, strict=True), strict=True)]
+    return html(Sheet((Grid(caption, tuple(columns)),)))

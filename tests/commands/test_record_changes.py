@@ -318,5 +318,5 @@ def test_no_two_rows_of_a_committed_result_share_a_label():
     for path in sorted(Path(store.package_root(), "records").glob("*/*.json")):
         lesson = store.load_lesson(path)
         for name in lesson.experiments:
-            labels = [reading.label for reading in lesson.result(name).readings()]
+            labels = [fact.label for fact in lesson.result(name).facts()]
             assert len(labels) == len(set(labels)), name

@@ -88,12 +88,13 @@ def test_every_kind_of_result_is_shown(both):
     words = text_of(report.render(TODAY))
     for name in NAMES:
         assert name in words
-    assert "against short, value 2000" in words
+    assert "value 2000: long" in words
+    assert "twice, against short" in words
     assert "one loop" in words
     assert "FLOP/s" in words
     assert "kernel: math; peak: 1.00 MiB" in words
     assert "1.25 at step 2" in words
-    assert "steps: together against alone" in words
+    assert "steps: together, against alone" in words
 
 
 def test_the_page_holds_everything_and_escapes_what_it_shows(both):

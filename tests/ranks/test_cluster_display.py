@@ -29,9 +29,9 @@ def planned(**parameters: object) -> ClusterPlan:
 # The figures
 
 
-def test_the_figure_draws_the_peak_and_the_devices_memory() -> None:
+def test_the_figure_draws_the_peak() -> None:
     plan = planned()
-    figure = plan.plot(memory_bytes=80 * GIB)
+    figure = plan.plot()
     (panel,) = figure.axes
     lengths: dict[float, float] = {}
     for bar in panel.patches:
@@ -39,11 +39,6 @@ def test_the_figure_draws_the_peak_and_the_devices_memory() -> None:
         lengths[row] = lengths.get(row, 0) + bar.get_width()
     points = sorted(plan.points, key=lambda point: point.ranks)
     assert list(lengths.values()) == pytest.approx([point.peak_bytes / GIB for point in points])
-    assert any(list(line.get_xdata()) == [80, 80] for line in panel.lines)
-    assert "80.0 GiB" in panel.get_xlabel()
-    assert "80.0 GiB: zero1, 2 ranks" in figure.alt
-    with pytest.raises(ValueError, match="memory of one device"):
-        plan.plot(memory_bytes=0)
 
 
 # The explorers; what a browser makes of them is in tests/show/test_viewer.py

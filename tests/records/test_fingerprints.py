@@ -34,14 +34,14 @@ def course(tmp_path: Path) -> Path:
 
 
 def test_lessons_are_found_in_order_with_their_titles(course: Path):
-    found = find_lessons(course)
-    assert [(lesson.number, lesson.slug, lesson.title) for lesson in found] == [
+    lessons = find_lessons(course)
+    assert [(lesson.number, lesson.slug, lesson.title) for lesson in lessons] == [
         (0, "measuring", "Measuring honestly"),
         (4, "pinned_memory", "Pinned memory"),
         (11, "data_loader", "Data loader"),
     ]
-    assert found[1].name == "04_pinned_memory"
-    assert found[1].path == course / "04_pinned_memory.ipynb"
+    assert lessons[1].name == "04_pinned_memory"
+    assert lessons[1].path == course / "04_pinned_memory.ipynb"
 
 
 @pytest.mark.parametrize("name", ["04", "pinned_memory", "notebooks/04_pinned_memory.ipynb"])
@@ -113,12 +113,6 @@ def test_a_cell_that_is_not_python_is_an_error_that_names_it(tmp_path: Path):
 # What some cells need of the others: no statement too few, and no measurement that nobody asked for
 
 
-def kept(sources: tuple[str, ...]) -> list[str]:
-    """The statements that the last of some cells needs."""
-    parts = statements({number: ast.parse(source) for number, source in enumerate(sources, start=1)})
-    return [ast.unparse(part.node) for part in needed(parts, {len(sources)})]
-
-
 @pytest.mark.parametrize(
     ("sources", "expected"),
     [
@@ -146,6 +140,7 @@ def kept(sources: tuple[str, ...]) -> list[str]:
         # names of a loop, a comprehension, a lambda and a handler are their own
         (("i = 7", "rows = [i for i in range(3)]", "print(rows)"), ["rows = [i for i in range(3)]"]),
         (("x = 7", "f = lambda x: x", "print(f)"), ["f = lambda x: x"]),
+        (("x = 7", "x = [x for x in [1]]", "print(x)"), ["x = [x for x in [1]]"]),
         (("x = 7\nrow = 1", "print(2)\nfor row in [1]:\n    x = row\nprint(x)"), ["x = 7"]),
         (("row = 1\nn = 2", "for i in range(n):\n    row = {}\n    row |= {1: i}"), ["n = 2"]),
         # a class needs its bases at once
@@ -156,7 +151,8 @@ def kept(sources: tuple[str, ...]) -> list[str]:
     ],
 )
 def test_the_statements_that_a_cell_needs(sources: tuple[str, ...], expected: list[str]):
-    assert kept(sources) == expected
+    parts = statements({number: ast.parse(source) for number, source in enumerate(sources, start=1)})
+    assert [ast.unparse(part.node) for part in needed(parts, {len(sources)})] == expected
 
 
 # Fingerprints
@@ -191,9 +187,7 @@ def changed(tmp_path: Path, old: str = "", new: str = "", name: str = "lesson/co
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("# measure it", "# measure it twice"),
         ('"""Copy it."""', '"""Copy it again, with care."""'),
-        ("How many times faster is it?", "How much faster?"),
         ("print('copied')", "print(f'done {1 + 1}')"),
         ("result.plot(title='Copies')", "result.plot()\nprint(result['new'].ratio)"),
         ("unrelated = 7", "unrelated = 8"),
@@ -202,7 +196,6 @@ def changed(tmp_path: Path, old: str = "", new: str = "", name: str = "lesson/co
             "from course_utils import compare",
             "from course_utils.elsewhere import help_me\nfrom course_utils import compare",
         ),
-        ("data.sum()", "data.sum() + 1"),
         ("sizes = [64, 128]", "sizes = [64]"),
         ("# measure it\n", "# measure it\nprint('This takes a minute.')\n"),
     ],
@@ -215,12 +208,10 @@ def test_what_does_not_matter_changes_neither_hash(tmp_path: Path, old: str, new
     ("old", "new"),
     [
         ("'new': lambda: copy(batch)", "'new': lambda: copy(batch + 1)"),
-        ("budget_s=2", "budget_s=4"),
         ("return finish(batch.clone())", "return finish(batch.detach())"),
         ("return batch * factor", "return batch / factor"),
         ("factor = 2.0", "factor = 2.0\nif torch.cuda.is_available():\n    factor = 4.0"),
         ("batch.mul_(3)", "batch[0] = 1"),
-        ("batch.mul_(3)", "batch += 1"),
         ("# measure it\n", "torch.set_num_threads(1)\n"),
     ],
 )

@@ -102,11 +102,7 @@ def test_autocorrelation_is_that_of_the_ranks():
     centred = ranks - ranks.mean()
     expected = (centred[:-1] @ centred[1:]) / (centred @ centred)
     assert paired.lag1_autocorrelation(values) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [5.0] * 20])
-def test_autocorrelation_of_nothing_to_see(values):
-    assert paired.lag1_autocorrelation(values) == 0
+    assert paired.lag1_autocorrelation([1.0, 2.0, 3.0]) == paired.lag1_autocorrelation([5.0] * 20) == 0
 
 
 def test_blocking_restores_the_coverage_of_dependent_rounds():
@@ -165,17 +161,11 @@ def test_verdicts(ratio, low, high, noise, verdict):
     assert mirrored == MIRRORED[Verdict(verdict)]
 
 
-def test_8_clear_rounds_are_enough():
-    assert verdict_of([2.0] * 8, [1.0] * 8, [1.0] * 8) == "SLOWER"
-    assert verdict_of([2.0] * 7, [1.0] * 7, [1.0] * 7) == "UNCLEAR"
-
-
 def test_identical_code_with_wild_noise_gets_no_direction():
     """Skewed, drifting noise with outliers of 5x: what a shared machine does."""
     generator = random.Random(17)
     false = 0
-    trials = 400
-    for _ in range(trials):
+    for _ in range(400):
         drift = [math.exp(x / 10) for x in autoregressive(generator, 60, 0.8)]
         sides = [
             [d * (1 + generator.expovariate(20)) * (5 if generator.random() < 0.03 else 1) for d in drift]

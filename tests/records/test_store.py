@@ -22,27 +22,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from course_utils.records import store
+from course_utils.records.fingerprint import fingerprint
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
-from course_utils.records.lessons import fingerprint
 from course_utils.records.store import Experiment, LessonRecord, RecordError, load_lesson, recorded, save_lesson
 from course_utils.records.unrecorded import Unrecorded
 from tests.example_results import CPU, GPU
 
 
 def comparison(environment: Environment = CPU, name: str = "tiny/pair", rounds: int = 12) -> Comparison:
-    def measurement(label: str, seconds: float) -> Measurement:
-        return Measurement(label, tuple(seconds * (1 + i / 1000) for i in range(rounds)), first_call_s=seconds)
-
-    return Comparison(
-        cases=(measurement("slow", 2e-3), measurement("fast", 1e-3)),
-        control=measurement("slow again", 2e-3),
-        environment=environment,
-        name=name,
-        planned_rounds=rounds,
+    slow, fast, again = (
+        Measurement(label, tuple(seconds * (1 + i / 1000) for i in range(rounds)), first_call_s=seconds)
+        for label, seconds in (("slow", 2e-3), ("fast", 1e-3), ("slow again", 2e-3))
     )
+    return Comparison((slow, fast), again, environment, name=name, planned_rounds=rounds)
 
 
 def lesson_record(
@@ -52,17 +47,13 @@ def lesson_record(
     at: str = "2026-11-01T10:00:00+00:00",
     hashes: tuple[str, str] = ("code", "parameters"),
 ) -> LessonRecord:
-    chosen = results or (comparison(environment),)
-    return LessonRecord(
-        lesson=lesson,
-        environment=environment,
-        experiments={r.name: Experiment(r.name, r.kind, *hashes, r.to_record()) for r in chosen},
-        recorded_at=at,
-        seconds=1.0,
-    )
+    experiments = {
+        result.name: Experiment(result.name, result.kind, *hashes, result.to_record())
+        for result in results or (comparison(environment),)
+    }
+    return LessonRecord(lesson, environment, experiments, recorded_at=at, seconds=1.0)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Round trip
 
 _values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -85,9 +76,7 @@ def test_whatever_a_result_is_called_and_holds_comes_back(
     loaded = load_lesson(path)
     assert loaded.result("tiny/pair").to_record() == pair.to_record()
     assert loaded.result("tiny/sweep").to_record() == sweep.to_record()
-    assert loaded.result("tiny/pair").labels == pair.labels
     before = path.read_bytes()
-    # Saving what was loaded changes nothing, down to the byte.
     assert save_lesson(loaded, root).read_bytes() == before
 
 
@@ -102,7 +91,6 @@ def test_a_record_keeps_what_it_is_about(tmp_path: Path) -> None:
         loaded.result("tiny/none")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Nothing harms an earlier record
 
 # Kills writers one after the other and looks at the file after each. The import, which takes long, is done once.
@@ -227,7 +215,6 @@ def test_a_read_only_folder_keeps_the_old_record_and_says_so(tmp_path: Path) -> 
     assert path.read_bytes() == before
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Bad files
 
 
@@ -243,24 +230,19 @@ def reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "words"),
     [
         pytest.param(b"{", "cannot be read", id="truncated"),
-        pytest.param(b"\xff\xfe\x00", "cannot be read", id="not text"),
         pytest.param(b'{"hello": "world"}', "not a record of this course", id="foreign"),
         pytest.param(b'{"schema_version": 1}', "damaged", id="nothing but a version"),
     ],
 )
-def test_a_damaged_file_is_one_clear_message(reference: Path, content: bytes, says: str) -> None:
+def test_a_damaged_file_is_one_clear_message(reference: Path, content: bytes, words: str) -> None:
     path = reference / "amd-epyc-2-cores" / "tiny.json"
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(RecordError, match=f"amd-epyc-2-cores/tiny.json.*{words}.*course record tiny"):
         recorded("tiny/pair")
-    message = str(caught.value)
-    assert says in message
-    assert "amd-epyc-2-cores/tiny.json" in message
-    assert "course record tiny" in message
     assert path.read_bytes() == content
 
 
@@ -298,24 +280,18 @@ _GONE = object()
 @pytest.mark.parametrize(
     ("where", "value"),
     [
-        (("environment", "machine"), _GONE),
         (("environment", "device_kind"), "abacus"),
         (("experiments",), []),
         (("experiments", "tiny/pair", "kind"), "story"),
         (("experiments", "tiny/pair", "code_hash"), _GONE),
         (_DATA, "text"),
         ((*_DATA, "cases", 0, "elapsed_s"), [1.0]),
-        ((*_DATA, "cases", 0, "elapsed_s", 0), -1.0),
         ((*_DATA, "cases", 0, "elapsed_s", 0), "fast"),
-        ((*_DATA, "cases", 0, "label"), "fast"),
         ((*_DATA, "practical"), float("nan")),
         ((*_DATA, "colour"), "red"),
-        (("seconds",), "long"),
         (("lesson",), "another"),
     ],
-    ids=lambda value: (
-        ".".join(map(str, value))[-40:] if isinstance(value, tuple) else repr(value).split(" at 0x")[0][:30]
-    ),
+    ids=lambda value: ".".join(map(str, value))[-40:] if isinstance(value, tuple) else str(type(value)),
 )
 def test_damage_deep_inside_is_one_clear_message(reference: Path, where: tuple[Any, ...], value: Any) -> None:
     path = save_lesson(lesson_record(), reference)
@@ -330,31 +306,20 @@ def test_damage_deep_inside_is_one_clear_message(reference: Path, where: tuple[A
     else:
         inner[where[-1]] = value
     path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(RecordError, match=r"^.*course record tiny.*$"):  # one line
         recorded("tiny/pair", machine=CPU.machine)
-    assert "course record tiny" in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # recorded()
 
 
-def test_a_recorded_result_is_the_same_result_with_its_origin(reference: Path) -> None:
-    save_lesson(lesson_record(environment=GPU), reference)
-    result = recorded("tiny/pair")
-    assert isinstance(result, Comparison)
-    assert result["fast"].verdict == "FASTER"
-    assert result.environment == GPU
-    assert result.notes == ("A recorded run.",)
-
-
-def test_a_gpu_is_preferred_even_when_it_is_older(reference: Path) -> None:
+def test_the_newest_gpu_is_preferred_even_to_a_newer_cpu(reference: Path) -> None:
     save_lesson(lesson_record(environment=CPU, at="2026-11-20T10:00:00+00:00"), reference)
     save_lesson(lesson_record(environment=GPU, at="2026-11-01T10:00:00+00:00"), reference)
     older = dataclasses.replace(GPU, machine="nvidia-a100")
     save_lesson(lesson_record(environment=older, at="2026-10-01T10:00:00+00:00"), reference)
-    assert recorded("tiny/pair").environment.machine == "nvidia-h200"
+    result = recorded("tiny/pair")
+    assert (result["fast"].verdict, result.environment, result.notes) == ("FASTER", GPU, ("A recorded run.",))
     assert recorded("tiny/pair", machine=CPU.machine).environment == CPU
 
 
@@ -370,11 +335,7 @@ def test_a_cpu_record_says_that_no_gpu_run_exists(reference: Path) -> None:
     ("name", "machine", "message"),
     [
         ("tiny", None, "'lesson/experiment', for example 'pinned_memory/copy'"),
-        (
-            "tinny/pair",
-            None,
-            r"lesson 'tinny' \(did you mean 'tiny'\?\).*Recorded lessons: other, tiny\.",
-        ),
+        ("tinny/pair", None, r"lesson 'tinny' \(did you mean 'tiny'\?\).*Recorded lessons: other, tiny\."),
         ("tiny/pear", None, r"'tiny/pear' \(did you mean 'tiny/pair'\?\).*nvidia-h200 holds: tiny/pair"),
         ("tiny/pair", "nvidia-h20", r"machine 'nvidia-h20' \(did you mean 'nvidia-h200'\?\)"),
         ("tiny/pair", CPU.machine, "no record of amd-epyc-2-cores holds 'tiny/pair'.*on nvidia-h200 holds: tiny/pair"),
@@ -405,38 +366,25 @@ _PAIR = 'pair = compare({"slow": lambda: (a @ a, a @ a)[0], "fast": lambda: a @ 
 _NEEDS_CUDA = 'if environment().device_kind == "cuda":\n    compare({"x": a.cuda, "y": a.cuda}, name="tiny/gpu_only")'
 
 
-def _notebook(folder: Path, *cells: tuple[str, list[str]]) -> None:
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(source, metadata={"tags": tags}) for source, tags in cells]
-    )
-    nbformat.write(notebook, folder / "01_tiny.ipynb")
-
-
 @pytest.fixture
 def tiny(reference: Path) -> Callable[..., None]:
-    """Writes the tiny lesson's notebook; arguments replace texts in it."""
+    """Writes the tiny lesson's notebook, with one text replaced."""
 
-    def write(**changes: str) -> None:
-        cells = [
-            (_IMPORTS, []),
-            (_SIZES, []),
-            (_PAIR, ["experiment"]),
-            (_NEEDS_CUDA, ["experiment", "needs-cuda"]),
-        ]
-        for old, new in zip(changes.get("old", "").split("|"), changes.get("new", "").split("|"), strict=True):
-            if old:
-                assert any(old in source for source, _ in cells)
-                cells = [(source.replace(old, new), tags) for source, tags in cells]
-        _notebook(reference.parent / "notebooks", *cells)
+    def write(old: str = "", new: str = "") -> None:
+        assert old in f"{_SIZES} {_PAIR}"
+        notebook = nbformat.v4.new_notebook()
+        for source, tags in ((_IMPORTS, []), (_SIZES, []), (_PAIR, []), (_NEEDS_CUDA, ["needs-cuda"])):
+            notebook.cells.append(nbformat.v4.new_code_cell(source.replace(old, new), metadata={"tags": tags}))
+        nbformat.write(notebook, reference.parent / "notebooks" / "01_tiny.ipynb")
 
     write()
     return write
 
 
-def _record_the_notebook(reference: Path, environment: Environment = GPU) -> None:
-    found = fingerprint(reference.parent / "notebooks" / "01_tiny.ipynb", "tiny/pair")
-    hashes = (found.code_hash, found.parameters_hash)
-    save_lesson(lesson_record(environment=environment, hashes=hashes), reference)
+def _record_the_notebook(reference: Path) -> None:
+    current = fingerprint(reference.parent / "notebooks" / "01_tiny.ipynb", "tiny/pair")
+    hashes = (current.code_hash, current.parameters_hash)
+    save_lesson(lesson_record(environment=GPU, hashes=hashes), reference)
 
 
 def test_changed_code_shows_the_record_with_a_notice(reference: Path, tiny: Callable[..., None]) -> None:
@@ -463,25 +411,19 @@ def test_changed_parameters_refuse_the_record_but_not_the_run_that_records_them(
 def test_an_experiment_that_nobody_ran_yet_is_a_sentence(reference: Path, tiny: Callable[..., None]) -> None:
     for prepare in (lambda: None, lambda: save_lesson(lesson_record(comparison(name="tiny/other")), reference)):
         prepare()
-        waiting = recorded("tiny/pair")
-        assert waiting == Unrecorded("tiny/pair")
-        assert repr(waiting) == ("No run of tiny/pair is recorded yet. Run `course record tiny --reference`.")
-        assert waiting.plot() is waiting
-        gpu_only = recorded("tiny/gpu_only")
-        assert gpu_only == Unrecorded("tiny/gpu_only", ("a CUDA GPU",))
-        assert "needs a CUDA GPU" in gpu_only._repr_html_()
+        assert recorded("tiny/pair") == Unrecorded("tiny/pair")
+        assert recorded("tiny/gpu_only") == Unrecorded("tiny/gpu_only", ("a CUDA GPU",))
     with pytest.raises(RecordError):
         recorded("tiny/never_heard_of")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # keep()
 
 
 def test_named_results_are_kept_while_a_lesson_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path / "staging"))
-    result = comparison()
-    monkeypatch.delenv("COURSE_RECORD_TO")
+    parameters = {"dtype": torch.float16, "shape": torch.Size([2, 3]), "n": np.int64(7)}
+    result = dataclasses.replace(comparison(), parameters=parameters)
+    monkeypatch.delenv("COURSE_RECORD_TO", raising=False)
     assert store.keep(result) is result
     assert list(tmp_path.iterdir()) == []  # nothing is kept while nothing is recorded
     monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path / "staging"))
@@ -492,17 +434,9 @@ def test_named_results_are_kept_while_a_lesson_is_recorded(tmp_path: Path, monke
     kept = json.loads(file.read_text("utf-8"))
     assert (kept["name"], kept["kind"]) == ("tiny/pair", "comparison")
     assert Comparison.from_record(kept["data"]).to_record() == result.to_record()
+    assert kept["data"]["parameters"] == {"dtype": "torch.float16", "shape": [2, 3], "n": 7}
 
 
-def test_parameters_of_torch_and_numpy_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path))
-    parameters = {"dtype": torch.float16, "shape": torch.Size([2, 3]), "n": np.int64(7)}
-    store.keep(dataclasses.replace(comparison(), parameters=parameters))
-    kept = json.loads((tmp_path / "tiny__pair.json").read_text("utf-8"))["data"]["parameters"]
-    assert kept == {"dtype": "torch.float16", "shape": [2, 3], "n": 7}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Roots, and the records that are committed
 
 
@@ -524,12 +458,9 @@ _PATH = re.compile(r"(?<![\w.])(?:/(?:home|root|Users|work|tmp|var|opt|usr|mnt|p
 
 def _private(text: str) -> list[str]:
     """What in a record would tell whose machine it was."""
-    found = _PATH.findall(text)
-    for name in (socket.gethostname(), getpass.getuser()):
-        # "root" and "localhost" are nobody's names.
-        if name not in ("root", "localhost") and re.search(rf"\b{re.escape(name)}\b", text):
-            found.append(name)
-    return found
+    # "root" and "localhost" are nobody's names.
+    names = {socket.gethostname(), getpass.getuser()} - {"root", "localhost"}
+    return [*_PATH.findall(text), *(name for name in names if re.search(rf"\b{re.escape(name)}\b", text))]
 
 
 def _problems(path: Path) -> list[str]:
@@ -538,8 +469,7 @@ def _problems(path: Path) -> list[str]:
         problems.append(f"{path.stat().st_size} bytes")
     record = load_lesson(path)
     for name in record.experiments:
-        result = record.result(name)
-        assert repr(result)
+        assert repr(record.result(name))
     if (record.environment.machine, record.lesson) != (path.parent.name, path.stem):
         problems.append(f"is of {record.environment.machine}/{record.lesson}")
     return problems + _private(path.read_text("utf-8"))

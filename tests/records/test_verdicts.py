@@ -6,31 +6,28 @@ import pytest
 
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.verdicts import headline, sweep_summary, verdict_sentence
+from course_utils.records.verdicts import headline, sweep_summary
 from tests.example_results import CPU, RESULTS, TWO, comparison_of
 
 
 def test_each_verdict_has_its_sentence():
     comparison = comparison_of({"base": 1.0, "half": 0.5, "more": 1.05, "same": 1.0}, noise=0.002, rounds=40)
-    assert verdict_sentence(comparison["half"]).startswith("FASTER: 2.00 times as fast (95% interval ")
-    assert verdict_sentence(comparison["more"]).startswith("SLOWER: takes 1.05 times as long (95% interval ")
-    assert verdict_sentence(comparison["same"]).startswith("SAME: within 1% (")
+    for label, words in (
+        ("half", "FASTER: 2.00 times as fast (95% interval "),
+        ("more", "SLOWER: takes 1.05 times as long (95% interval "),
+        ("same", "SAME: within 1% (takes "),
+        ("base", "baseline: "),
+    ):
+        assert comparison[label].words.startswith(words)
     assert headline(comparison["half"]) == "half is FASTER: 2.00 times as fast as base"
-    assert "baseline" in verdict_sentence(comparison["base"])
+    assert headline(comparison["more"]) == "more is SLOWER: takes 1.05 times as long as base"
 
 
 def _scripted(case: list[float], control: list[float]) -> Comparison:
     """A comparison whose ratios are known exactly: the baseline always takes one second."""
-    rounds = len(case)
-    return Comparison(
-        cases=(
-            Measurement(label="base", elapsed_s=(1.0,) * rounds),
-            Measurement(label="case", elapsed_s=tuple(case)),
-        ),
-        control=Measurement(label="base", elapsed_s=tuple(control)),
-        environment=CPU,
-        planned_rounds=rounds,
-    )
+    times = {"base": [1.0] * len(case), "case": case, "base again": control}
+    *cases, again = (Measurement(label, tuple(seconds)) for label, seconds in times.items())
+    return Comparison(tuple(cases), again, CPU)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +41,7 @@ def _scripted(case: list[float], control: list[float]) -> Comparison:
     ],
 )
 def test_unclear_says_why_and_what_to_do(comparison: Comparison, words: str):
-    assert words in verdict_sentence(comparison.others[0])
+    assert words in comparison.others[0].words
 
 
 def test_sweep_summary_names_the_turning_point_and_names_have_no_order():

@@ -18,13 +18,13 @@ MODULES = sorted(path.parent.name for path in Path(lessons.__file__).parent.glob
 
 
 def drawings() -> list[tuple[str, str]]:
-    found = []
-    for name in MODULES:
-        module = importlib.import_module(f"{lessons.__name__}.{name}.drawings")
-        for function, value in vars(module).items():
-            if inspect.isfunction(value) and value.__module__ == module.__name__ and not function.startswith("_"):
-                found.append((name, function))
-    return found
+    modules = {name: importlib.import_module(f"{lessons.__name__}.{name}.drawings") for name in MODULES}
+    return [
+        (name, function)
+        for name, module in modules.items()
+        for function, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not function.startswith("_")
+    ]
 
 
 def test_every_module_draws_something():

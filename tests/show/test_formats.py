@@ -8,7 +8,9 @@ import pytest
 
 from course_utils.records.paired import Interval
 from course_utils.show.formats import (
+    axis_unit,
     format_bytes,
+    format_count,
     format_interval,
     format_percent,
     format_rate,
@@ -33,6 +35,11 @@ from course_utils.show.formats import (
         (format_rate(2e9, "B/s"), "2.00 GB/s"),
         (format_rate(989e12, "FLOP/s"), "989 TFLOP/s"),
         (format_rate(1.2e6, "items/s"), "1.20 M items/s"),
+        (format_count(124_439_808), "124 million"),
+        (format_count(900), "900"),
+        (axis_unit("s", 0.002), (0.001, "ms")),
+        (axis_unit("bytes", 5000), (1024.0, "KiB")),
+        (axis_unit("B/s", 3e9), (1e9, "GB/s")),
     ],
 )
 def test_quantities_have_three_digits_and_a_unit(shown, expected):
@@ -45,4 +52,4 @@ def test_ratios_near_one_keep_their_difference():
     assert format_ratio(1.83) == "1.83"
     assert format_interval(Interval(0.996, 1.0312, 0.95)) == "0.996 to 1.031"
     assert format_interval(Interval(0.0, math.inf, 0.95)) == "–"
-    assert format_percent(0.01) == "1%"
+    assert (format_percent(0.01), format_percent(0.0042), format_percent(0.83)) == ("1%", "0.42%", "83%")

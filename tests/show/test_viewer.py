@@ -164,16 +164,16 @@ def test_formats_show_the_value_that_is_chosen(page: Any) -> None:
 @pytest.mark.browser
 def test_a_trace_is_zoomed_and_names_what_is_pointed_at(page: Any) -> None:
     form = page.locator("#trace")
-    says, picture = form.locator(".course-words"), form.locator("svg[role=img]")
-    assert "Point at a block" in says.text_content()
+    words, picture = form.locator(".course-words"), form.locator("svg[role=img]")
+    assert "Point at a block" in words.text_content()
     picture.scroll_into_view_if_needed()
     box = picture.bounding_box()
     # Near the floor there are weights, at all times; near the top of the peak there are temporaries.
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 27)
-    assert "3.00 MiB of weights · Net.layers.0 · from before the call to after the call" in says.text_content()
+    assert "3.00 MiB of weights · Net.layers.0 · from before the call to after the call" in words.text_content()
     form.get_by_text("Around the peak").click()
-    assert f"Event {TRACE.peak_moment} " in says.text_content()
-    assert format_bytes(TRACE.peak_bytes) in says.text_content()
+    assert f"Event {TRACE.peak_moment} " in words.text_content()
+    assert format_bytes(TRACE.peak_bytes) in words.text_content()
     assert "event 0, " not in picture.text_content()
     picture.dblclick(position={"x": 5, "y": 5})
     assert "event 0, " in picture.text_content()
@@ -184,7 +184,7 @@ def test_a_trace_is_zoomed_and_names_what_is_pointed_at(page: Any) -> None:
     page.mouse.up()
     assert "event 0, " not in picture.text_content()
     picture.press("ArrowRight")
-    assert "The largest block: " in says.text_content()
+    assert "The largest block: " in words.text_content()
     picture.press("Escape")
     assert "event 0, " in picture.text_content()
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import WORK_UNITS
-from course_utils.records.result import NothingToDrawError, Reading, Result, by_name
+from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.show.formats import axis_unit, format_rate, format_seconds
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -20,18 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One limit of a machine, from raw samples.
-
-    Attributes:
-        unit: ``B/s``, ``FLOP/s`` or ``s``.
-        work: bytes or operations of one sample; 1 for a latency.
-        samples_s: seconds of each sample, for one repetition of the work.
-    """
+    """One limit of a machine, from raw samples."""
 
     name: str
-    unit: str
-    work: float
-    samples_s: tuple[float, ...]
+    unit: str  # ``B/s``, ``FLOP/s`` or ``s``
+    work: float  # bytes or operations of one sample; 1 for a latency
+    samples_s: tuple[float, ...]  # seconds of each sample, for one repetition of the work
 
     def __post_init__(self) -> None:
         if not self.samples_s or min(self.samples_s) <= 0:
@@ -69,9 +63,6 @@ class Ceilings(Result):
 
     entries: tuple[Ceiling, ...]
     environment: Environment
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Ceiling:
         return by_name({e.name: e for e in self.entries}, name, f"ceiling {name!r} on this machine")
@@ -95,10 +86,9 @@ class Ceilings(Result):
         how = "Rates are the best that was seen, latencies the median."
         return Sheet((table,), self.notes, (how, self.environment.where))
 
-    def readings(self) -> Iterator[Reading]:
+    def facts(self) -> Iterator[Fact]:
         """Every limit."""
-        for entry in self.entries:
-            yield Reading(entry.name, entry.value, entry.in_words(), entry.unit)
+        return (Fact(entry.name, entry.value, entry.in_words(), unit=entry.unit) for entry in self.entries)
 
     def plot(self) -> Figure:
         """Draw each limit as a bar, with every sample; see :meth:`Result.plot`."""

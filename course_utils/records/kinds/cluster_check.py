@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
+from course_utils.records.result import Fact, NothingToDrawError, Result
 from course_utils.show.formats import format_bytes, value_text
 from course_utils.show.tables import Column, Sheet, split
 
@@ -19,27 +19,17 @@ if TYPE_CHECKING:
 
 # What the memory of a rank is for. The last one is all that is none of the others.
 CLUSTER_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations")
-# More measured points than this are drawn as one for each strategy and number of ranks.
-_MOST_BARS = 12
 
 
 @dataclass(frozen=True)
 class MethodError:
-    """How well the simulation met what was measured on real ranks, for one strategy.
-
-    Attributes:
-        strategy: which.
-        deviation: the largest relative deviation, of any part at any point.
-        points: how many points were measured.
-        ranks: the most ranks among them.
-        parameters: the most parameters that a model among them had.
-    """
+    """How well the simulation met what was measured on real ranks, for one strategy."""
 
     strategy: str
-    deviation: float
-    points: int
-    ranks: int
-    parameters: int
+    deviation: float  # the largest relative deviation, of any part at any point
+    points: int  # how many points were measured
+    ranks: int  # the most ranks among them
+    parameters: int  # the most parameters that a model among them had
 
     @property
     def words(self) -> str:
@@ -50,23 +40,14 @@ class MethodError:
 
 @dataclass(frozen=True)
 class CheckedPoint:
-    """What was measured on real ranks, and what the simulation says of the same step.
+    """What was measured on real ranks, and what the simulation says of the same step."""
 
-    Attributes:
-        strategy: how the model was spread over the ranks.
-        ranks: how many there were.
-        parameters: of the model.
-        setting: the step's settings, in words.
-        measured: bytes of one rank, by part and for the ``peak``, as far as they were measured.
-        simulated: the same from the simulation.
-    """
-
-    strategy: str
-    ranks: int
-    parameters: int
-    setting: str
-    measured: Mapping[str, int]
-    simulated: Mapping[str, int]
+    strategy: str  # how the model was spread over the ranks
+    ranks: int  # how many there were
+    parameters: int  # of the model
+    setting: str  # the step's settings, in words
+    measured: Mapping[str, int]  # bytes of one rank, by part and for the ``peak``, as far as they were measured
+    simulated: Mapping[str, int]  # the same from the simulation
 
     @property
     def deviation(self) -> float:
@@ -77,23 +58,12 @@ class CheckedPoint:
 
 @dataclass(frozen=True, repr=False)
 class ClusterCheck(Result):
-    """Measured points beside simulated ones. Made by :func:`course_utils.ranks.cluster.check_cluster`.
-
-    Attributes:
-        points: one for each measured point.
-        environment: machine and software.
-        name: the record's name, ``lesson/experiment``.
-        parameters: settings.
-        notes: what a reader must know, in words.
-    """
+    """Measured points beside simulated ones. Made by :func:`course_utils.ranks.cluster.check_cluster`."""
 
     kind: ClassVar[str] = "cluster_check"
 
     points: tuple[CheckedPoint, ...]
     environment: Environment
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.points or any(not p.measured or set(p.measured) - set(p.simulated) for p in self.points):
@@ -125,21 +95,18 @@ class ClusterCheck(Result):
         return iter(self.points)
 
     def plot(self) -> Figure:
-        """Draw measured and simulated peaks side by side; see :meth:`Result.plot`."""
+        """Draw the peak that was met worst, of each strategy on each number of ranks; see :meth:`Result.plot`."""
         points = [point for point in self.points if "peak" in point.measured]
         if not points:
             raise NothingToDrawError("no peak was measured: there is nothing to draw; look at the table")
-        if len(points) > _MOST_BARS:
-            worst: dict[tuple[str, int], CheckedPoint] = {}
-            for point in points:
-                key = (point.strategy, point.ranks)
-                worst[key] = max(worst.get(key, point), point, key=lambda point: point.deviation)
-            points = list(worst.values())
-        labels = [f"{point.strategy}, {point.ranks} ranks, {point.setting}" for point in points]
+        worst: dict[str, CheckedPoint] = {}
+        for point in points:
+            label = f"{point.strategy}, {point.ranks} ranks"
+            worst[label] = max(worst.get(label, point), point, key=lambda point: point.deviation)
         columns = ("measured peak", "simulated peak")
         rows = tuple(
-            (label if labels.count(label) == 1 else f"{label} ({number})", p.measured["peak"], p.simulated["peak"])
-            for number, (label, p) in enumerate(zip(labels, points, strict=True), 1)
+            (f"{label}, {point.setting}", point.measured["peak"], point.simulated["peak"])
+            for label, point in worst.items()
         )
         units = dict.fromkeys(columns, "bytes")
         return Table(("", *columns), rows, self.environment, units=units, name=self.name).plot(columns)
@@ -167,13 +134,9 @@ class ClusterCheck(Result):
         ]
         return Column(part, tuple(cells))
 
-    def readings(self) -> Iterator[Reading]:
-        """Every strategy's largest deviation."""
-        for error in self.errors:
-            words = value_text(error.deviation, "relative")
-            yield Reading(f"{error.strategy}: off by", error.deviation, words, "relative")
-
-    def findings(self) -> Iterator[Finding]:
+    def facts(self) -> Iterator[Fact]:
         """How well every strategy was met."""
         for error in self.errors:
-            yield Finding(error.strategy, error.words, f"up to {error.ranks} ranks")
+            words = value_text(error.deviation, "relative")
+            ranks = f"up to {error.ranks} ranks"
+            yield Fact(f"{error.strategy}: off by", error.deviation, words, error.words, ranks, unit="relative")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, ClusterCheck, MethodError
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Finding, Reading, Result, structured
+from course_utils.records.result import Fact, Result, structured
 from course_utils.records.unrecorded import Unrecorded
-from course_utils.show.formats import axis_unit, format_bytes, format_count
+from course_utils.show.formats import format_bytes, format_count
 from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
@@ -22,21 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GPTShape:
-    """The size of a ``materials.models.GPT``.
+    """The size of a ``materials.models.GPT``."""
 
-    Attributes:
-        width: size of a token's vector.
-        layers: number of blocks.
-        heads: attention heads of each block.
-        vocabulary: number of tokens.
-        context: the longest sequence.
-    """
-
-    width: int
+    width: int  # size of a token's vector
     layers: int
     heads: int
     vocabulary: int = 256
-    context: int = 256
+    context: int = 256  # the longest sequence
 
     @property
     def parameters(self) -> int:
@@ -47,31 +39,18 @@ class GPTShape:
 
 @dataclass(frozen=True)
 class ClusterPoint:
-    """Memory of the rank that holds most, in one training step under one strategy on one number of ranks.
+    """Memory of the rank that holds most, in one training step under one strategy on one number of ranks."""
 
-    Attributes:
-        strategy: how the model is spread over the ranks.
-        ranks: how many there are.
-        weights_bytes: parameters as they lie between steps. This and the next four are each part's own largest size.
-        gradients_bytes: gradients as they lie between ``backward`` and ``zero_grad``.
-        optimizer_bytes: the optimizer's state.
-        gathered_bytes: parameters and gradients that are put together or sent, and the buffers for that.
-        activations_bytes: all else: what is kept for the backward pass, and temporaries.
-        peak_bytes: the most that all parts took together.
-        at_peak: what each part took then.
-        peak_phase: what ran then: ``forward``, ``backward`` or ``optimizer step``.
-    """
-
-    strategy: str
-    ranks: int
-    weights_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    gathered_bytes: int
-    activations_bytes: int
-    peak_bytes: int
-    at_peak: Mapping[str, int]
-    peak_phase: str
+    strategy: str  # how the model is spread over the ranks
+    ranks: int  # how many there are
+    weights_bytes: int  # parameters as they lie between steps. This and the next four are each part's own largest size.
+    gradients_bytes: int  # gradients as they lie between ``backward`` and ``zero_grad``
+    optimizer_bytes: int  # the optimizer's state
+    gathered_bytes: int  # parameters and gradients that are put together or sent, and the buffers for that
+    activations_bytes: int  # all else: what is kept for the backward pass, and temporaries
+    peak_bytes: int  # the most that all parts took together
+    at_peak: Mapping[str, int]  # what each part took then
+    peak_phase: str  # what ran then: ``forward``, ``backward`` or ``optimizer step``
 
     @property
     def label(self) -> str:
@@ -103,23 +82,14 @@ def trust_words(point: ClusterPoint, errors: Iterable[MethodError], parameters: 
 class ClusterPlan(Result):
     """Memory per rank on clusters that need not exist, simulated. Made by :func:`course_utils.simulate_cluster`.
 
-    Attributes:
-        points: one for each strategy and number of ranks.
-        errors: how well the method met real ranks, by strategy.
-        environment: machine and software of the simulation.
-        name: the record's name, ``lesson/experiment``.
-        parameters: the model's shape and the settings of the step.
-        notes: what a reader must know, in words.
+    The ``parameters`` are the model's shape and the settings of the step.
     """
 
     kind: ClassVar[str] = "cluster_plan"
 
-    points: tuple[ClusterPoint, ...]
-    errors: tuple[MethodError, ...]
+    points: tuple[ClusterPoint, ...]  # one for each strategy and number of ranks
+    errors: tuple[MethodError, ...]  # how well the method met real ranks, by strategy
     environment: Environment
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.points or any(set(point.at_peak) != set(CLUSTER_PARTS) for point in self.points):
@@ -165,22 +135,8 @@ class ClusterPlan(Result):
             return check
         return dataclasses.replace(self, errors=check.errors)
 
-    def plot(self, *, memory_bytes: int | None = None) -> Figure:
-        """Draw the memory at the peak as stacked bars, by strategy and ranks.
-
-        Args:
-            memory_bytes: a device's memory, to draw as a line.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-        """
-        from course_utils.show.canvas import styled
-
-        if memory_bytes is not None and memory_bytes <= 0:
-            raise ValueError(f"memory_bytes is the memory of one device, got {memory_bytes}")
-        return styled(self._draw)(memory_bytes)
-
-    def _draw(self, memory_bytes: int | None) -> Figure:
+    def plot(self) -> Figure:
+        """Draw the memory at the peak as stacked bars, by strategy and ranks; see :meth:`Result.plot`."""
         points = sorted(self.points, key=lambda point: point.ranks)
         rows = tuple((point.label, *(point.at_peak[part] for part in CLUSTER_PARTS)) for point in points)
         units = dict.fromkeys(CLUSTER_PARTS, "bytes")
@@ -190,25 +146,14 @@ class ClusterPlan(Result):
         for row, (point, next_point) in enumerate(itertools.pairwise(points)):
             if point.ranks != next_point.ranks:
                 panel.axhline(row + 0.5, color="#BBBBBB", lw=0.8, zorder=1)
-        title = f"{self.name or 'memory per rank'}: GPT of {format_count(self.shape.parameters)} parameters, simulated"
-        fits = ""
-        if memory_bytes is not None:
-            self._draw_memory(panel, memory_bytes)
-            held = [point.label for point in points if point.peak_bytes <= memory_bytes]
-            fits = f" A device has {format_bytes(memory_bytes)}: {'; '.join(held) or 'none'} fit."
+        title = f"{self._title}, simulated"
         figure.texts[0].set_text(title)
-        figure.alt = f"{title}.{fits} {figure.alt}"
+        figure.alt = f"{title}. {figure.alt}"
         return figure
 
-    def _draw_memory(self, panel: Any, memory_bytes: int) -> None:
-        """Draw a device's memory as a line across the bars."""
-        scale, _ = axis_unit("bytes", max(point.peak_bytes for point in self.points))
-        at = memory_bytes / scale
-        panel.set_xlim(0, max(panel.get_xlim()[1], at * 1.16))
-        panel.axvline(at, color="#000000", lw=1.3, ls=(0, (4, 3)), zorder=3)
-        panel.set_xlabel(f"{panel.get_xlabel()}; dashed: the {format_bytes(memory_bytes)} of a device")
-        for words in panel.texts:  # the line may pass behind a total
-            words.set(zorder=4, bbox={"fc": "white", "ec": "none", "pad": 0.8})
+    @property
+    def _title(self) -> str:
+        return f"{self.name or 'memory per rank'}: GPT of {format_count(self.shape.parameters)} parameters"
 
     def sheet(self) -> Sheet:
         """The parts' largest sizes and the peak, and how far each point can be trusted."""
@@ -223,16 +168,11 @@ class ClusterPlan(Result):
             for e in self.errors
             if e.strategy in self.strategies
         ]
-        caption = f"{self.name or 'memory per rank'}: GPT of {format_count(self.shape.parameters)} parameters"
-        tables = (Grid(caption, (key, *columns)), Grid("against real ranks", (key, trust)))
+        tables = (Grid(self._title, (key, *columns)), Grid("against real ranks", (key, trust)))
         return Sheet(tables, (*lines, *self.notes), (settings, self.environment.where))
 
-    def readings(self) -> Iterator[Reading]:
-        """Every point's peak."""
-        for point in self:
-            yield Reading(point.label, point.peak_bytes, format_bytes(point.peak_bytes), "bytes")
-
-    def findings(self) -> Iterator[Finding]:
+    def facts(self) -> Iterator[Fact]:
         """Every point's peak, and how far it can be trusted."""
         for point in self:
-            yield Finding(point.label, format_bytes(point.peak_bytes), self.trust(point))
+            size = point.peak_bytes
+            yield Fact(point.label, size, format_bytes(size), detail=self.trust(point), unit="bytes")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from course_utils.records import paired
 from course_utils.records.kinds.ceilings import Ceiling
@@ -19,7 +19,7 @@ from course_utils.records.kinds.measurement import (
     seconds_text,
 )
 from course_utils.records.paired import Interval, Verdict
-from course_utils.records.result import Finding, Reading, Result, by_name
+from course_utils.records.result import Fact, Result, by_name
 from course_utils.records.verdicts import headline, verdict_in_a_text, verdict_sentence, verdict_words
 from course_utils.show.formats import axis_unit, format_interval, format_percent, format_ratio, format_seconds
 from course_utils.show.tables import Column, Sheet, split
@@ -126,35 +126,21 @@ class Case:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Result):
-    """Cases timed side by side, round by round.
-
-    Attributes:
-        cases: raw samples of each case; the first is the baseline.
-        control: the baseline's second timing in each round: the A/A control.
-        cache: ``warm`` or ``cold``: what the caches held before a call.
-        clock: how ``elapsed_s`` was read, in words.
-        agreement: how it was checked that the cases compute the same thing, in words.
-        practical: relative difference below which nobody cares.
-        planned_rounds: rounds that the pilot asked for; fewer were measured if it was interrupted.
-        ceiling: the machine's limit that rates are shown against, if any.
-    """
+    """Cases timed side by side, round by round."""
 
     kind: ClassVar[str] = "comparison"
 
-    cases: tuple[Measurement, ...]
-    control: Measurement
+    cases: tuple[Measurement, ...]  # raw samples of each case; the first is the baseline
+    control: Measurement  # the baseline's second timing in each round: the A/A control
     environment: Environment
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    cache: str = "warm"
-    clock: str = "host clock"
-    agreement: str = "not checked"
-    practical: float = paired.PRACTICAL
-    planned_rounds: int = 0
+    cache: str = "warm"  # ``warm`` or ``cold``: what the caches held before a call
+    clock: str = "host clock"  # how ``elapsed_s`` was read, in words
+    agreement: str = "not checked"  # how it was checked that the cases compute the same thing, in words
+    practical: float = paired.PRACTICAL  # relative difference below which nobody cares
+    planned_rounds: int = 0  # rounds that the pilot asked for; fewer were measured if it was interrupted
     spent_s: float = 0.0
     interrupted: bool = False
-    ceiling: Ceiling | None = None
-    notes: tuple[str, ...] = ()
+    ceiling: Ceiling | None = None  # the machine's limit that rates are shown against, if any
 
     def __post_init__(self) -> None:
         if len(set(self.labels)) < max(2, len(self.cases)):
@@ -267,30 +253,24 @@ class Comparison(Result):
             lines.append(f"Neighbouring rounds were alike, so up to {blocked} were merged into one.")
         return (*lines, self.how, self.environment.where)
 
-    def readings(self) -> Iterator[Reading]:
-        """Every case but the baseline, with its verdict."""
-        for case in self.others:
-            interval = case.decision_interval
-            between = format_interval(interval) if interval.bounded and interval.low > 0 else "no interval"
-            yield Reading(
-                f"{case.label}, against {self.baseline}",
-                case.ratio,
-                f"{case.verdict} {format_ratio(case.ratio)} ({between})",
-                verdict=case.verdict,
-                interval=interval,
-                floor=self.noise_floor,
-                practical=self.practical,
-            )
-
-    def findings(self) -> Iterator[Finding]:
+    def facts(self) -> Iterator[Fact]:
         """Every case but the baseline, with its verdict."""
         base = self.cases[0]
         for case in self.others:
-            verdict, _, words = case.words.partition(": ")
-            times = f"{format_seconds(case.median_s)}; {base.label}: {format_seconds(base.median_s)}"
-            low, high = case.interval.low, case.interval.high
-            ratio = (low, case.ratio, high) if low > 0 and high < math.inf else None
-            yield Finding(f"{case.label} against {base.label}", words, times, verdict, ratio)
+            interval, shown = case.decision_interval, case.interval
+            between = format_interval(interval) if interval.bounded and interval.low > 0 else "no interval"
+            yield Fact(
+                f"{case.label}, against {base.label}",
+                case.ratio,
+                f"{case.verdict} {format_ratio(case.ratio)} ({between})",
+                case.words.partition(": ")[2],
+                f"{format_seconds(case.median_s)}; {base.label}: {format_seconds(base.median_s)}",
+                verdict=case.verdict,
+                interval=interval,
+                shown=shown if shown.bounded and shown.low > 0 else None,
+                floor=self.noise_floor,
+                practical=self.practical,
+            )
 
     def measurements(self) -> Iterator[tuple[None, Comparison, Measurement]]:
         """Every case's times."""

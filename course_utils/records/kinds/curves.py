@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result, by_name
+from course_utils.records.result import Fact, Result, by_name
 from course_utils.show.formats import value_text
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -48,9 +48,6 @@ class Curves(Result):
     x_label: str
     y_label: str
     environment: Environment
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.curves or len(set(self.labels)) < len(self.curves):
@@ -86,20 +83,15 @@ class Curves(Result):
         lines = [f"Some values of {', '.join(gaps)} are not finite: the line has gaps there."] if gaps else []
         return Sheet((table,), (*lines, *self.notes), (self.environment.where,))
 
-    def readings(self) -> Iterator[Reading]:
+    def facts(self) -> Iterator[Fact]:
         """Every line, with its points."""
         for curve in self:
             words = f"ends at {value_text(curve.final)} ({len(curve.x)} points)"
-            points = dict(zip(curve.x, curve.y, strict=True))
-            yield Reading(curve.label, None, words, points=points)
+            sentence = f"{value_text(curve.final)} at {self.x_label} {curve.x[-1]:g}"
+            yield Fact(curve.label, None, words, sentence, points=dict(zip(curve.x, curve.y, strict=True)))
 
-    def findings(self) -> Iterator[Finding]:
-        """Where each line ends."""
-        for curve in self:
-            yield Finding(curve.label, f"{value_text(curve.final)} at {self.x_label} {curve.x[-1]:g}")
-
-    def plot(self, *, log_y: bool = False) -> Figure:
-        """Draw all lines into one panel, on request with a logarithmic y; see :meth:`Result.plot`."""
+    def plot(self) -> Figure:
+        """Draw all lines into one panel; see :meth:`Result.plot`."""
         from course_utils.show import canvas
 
         with canvas.style():
@@ -108,30 +100,30 @@ class Curves(Result):
             title = self.titled(f"{self.y_label} by {self.x_label}")
             fig = canvas.titled_figure(title, 3.7 + 0.24 * rows, self.environment.caption)
             panel = fig.subplots()
-            self._draw(panel, log_y)
+            self._draw(panel)
             if rows:
                 canvas.legend(fig, *panel.get_legend_handles_labels(), columns)
             ends = "; ".join(f"{c.label} from {value_text(c.y[0])} to {value_text(c.final)}" for c in self)
             fig.alt = f"{self.y_label} by {self.x_label}: {ends}. {self.environment.caption}."
             return fig
 
-    def _draw(self, ax: Axes, log_y: bool) -> None:
+    def _draw(self, ax: Axes) -> None:
         from course_utils.show import canvas
 
         values = []
         for i, curve in enumerate(self):
-            y = [math.nan if v is None or (log_y and v <= 0) else v for v in curve.y]
+            y = [math.nan if v is None else v for v in curve.y]
             values += [v for v in y if not math.isnan(v)]
             # Black, blue, orange...: the first line is usually the reference.
             look = {"ls": _DASHES[i % len(_DASHES)], "color": canvas.case_colour(i), "lw": 1.8}
             marker = "o" if len(curve.x) < 3 else ""
             ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2.5 - 0.01 * i, **look)
         if values:
-            canvas.scale_axis(ax, "y", values, log=log_y, count=6)
+            canvas.scale_axis(ax, "y", values, log=False, count=6)
         whole = all(float(x).is_integer() for curve in self for x in curve.x)
         ax.xaxis.get_major_locator().set_params(integer=whole)
         ax.set_xlabel(self.x_label)
-        ax.set_ylabel(self.y_label + (", log scale" if log_y else ""))
+        ax.set_ylabel(self.y_label)
         canvas.grid(ax, "both")
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from course_utils.records.result import Result
+from course_utils.records.result import Recorded
 from course_utils.show.formats import format_bytes
-from course_utils.show.tables import Sheet, facts
+from course_utils.show.tables import Sheet, named_values
 
 _RUNS_LIVE = {
     "cuda": "everything that one GPU can run; what needs more comes from recorded runs",
@@ -19,47 +19,33 @@ _RUNS_LIVE = {
 
 
 @dataclass(frozen=True, repr=False)
-class Environment(Result):
-    """The machine and the software that a result was measured with. No host name, user or path.
-
-    Attributes:
-        machine: short name used for folders, for example ``amd-epyc-2-cores`` or ``nvidia-h200``.
-        device_kind: ``cpu``, ``cuda`` or ``mps``: what the lessons measure on.
-        device_name: the accelerator's name; the CPU's where there is none.
-        cpu_cores: cores that this process may use.
-        cpu_flags: instruction sets that matter for the lessons (``avx2``, ``avx512_bf16``, ``amx_bf16``...).
-        gpu_memory_bytes: memory of the first accelerator, if any.
-        cuda: CUDA (or ``rocm 6.x``) version that torch was built for.
-        sm_clock_mhz: the accelerator's clock when the environment was read.
-        torch_threads: threads that one CPU operation may use.
-        size: ``smoke`` or ``full``: which problem sizes the lessons use.
-        date: day of the measurement, ISO 8601.
-        commit: commit of the course, if known.
-    """
+class Environment(Recorded):
+    """The machine and the software that a result was measured with. No host name, user or path."""
 
     kind: ClassVar[str] = "environment"
 
-    machine: str
-    device_kind: str
-    device_name: str
+    machine: str  # short name used for folders, for example ``amd-epyc-2-cores`` or ``nvidia-h200``
+    device_kind: str  # ``cpu``, ``cuda`` or ``mps``: what the lessons measure on
+    device_name: str  # the accelerator's name; the CPU's where there is none
     cpu_model: str
-    cpu_cores: int
+    cpu_cores: int  # cores that this process may use
     memory_bytes: int
     os: str
     python: str
     torch: str
-    size: str
-    date: str
+    size: str  # ``smoke`` or ``full``: which problem sizes the lessons use
+    date: str  # day of the measurement, ISO 8601
+    # instruction sets that matter for the lessons (``avx2``, ``avx512_bf16``, ``amx_bf16``...)
     cpu_flags: tuple[str, ...] = ()
     gpu_count: int = 0
-    gpu_memory_bytes: int | None = None
+    gpu_memory_bytes: int | None = None  # memory of the first accelerator, if any
     compute_capability: str | None = None
     driver: str | None = None
-    cuda: str | None = None
+    cuda: str | None = None  # CUDA (or ``rocm 6.x``) version that torch was built for
     power_limit_w: float | None = None
-    sm_clock_mhz: int | None = None
-    torch_threads: int = 1
-    commit: str | None = None
+    sm_clock_mhz: int | None = None  # the accelerator's clock when the environment was read
+    torch_threads: int = 1  # threads that one CPU operation may use
+    commit: str | None = None  # commit of the course, if known
 
     def __post_init__(self) -> None:
         if self.device_kind not in ("cpu", "cuda", "mps"):
@@ -101,7 +87,7 @@ class Environment(Result):
             ("date", self.date),
             ("commit", self.commit),
         ]
-        return Sheet((facts(f"This machine: {self.machine}", named),))
+        return Sheet((named_values(f"This machine: {self.machine}", named),))
 
     @classmethod
     def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
-from course_utils.records.result import Finding, Reading, Result
+from course_utils.records.result import Fact, Result
 from course_utils.show.formats import axis_unit, format_bytes, format_rate, format_seconds
-from course_utils.show.tables import Sheet, facts
+from course_utils.show.tables import Sheet, named_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,43 +25,31 @@ WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
 
 @dataclass(frozen=True, repr=False)
 class Measurement(Result):
-    """Raw times of one piece of code.
-
-    Attributes:
-        elapsed_s: seconds for one call, one value a round: from before the call until the device is idle (or, with a
-            cold cache on a GPU, between events). The time that is compared.
-        calls: calls in one timing; ``elapsed_s`` is already divided by it.
-        enqueue_s: seconds for one call until Python has it back, without waiting for the device. Empty on a CPU.
-        device_s: seconds for one call between device events on the current stream, gaps included. Empty on a CPU.
-        prequeued_s: device seconds for one call when the work was queued before the device began, so without gaps.
-            None where it was not needed or cannot be had (the code itself waits for the device).
-        first_call_s: the very first call, with compilation, allocation and lazy loading in it.
-        warmup_s: the calls between the first and the measured ones.
-        peak_allocated_bytes: the most memory that one call held at once on top of what was there before it.
-        peak_reserved_bytes: the most that the caching allocator had taken from the device (CUDA).
-        items: items (samples, tokens, images) that one call processes; so ``flops`` and ``bytes``.
-        environment: None for a part of a Comparison, which has it once for all.
-    """
+    """Raw times of one piece of code."""
 
     kind: ClassVar[str] = "measurement"
 
     label: str
+    # seconds for one call, one value a round: from before the call until the device is idle (or, with a cold
+    # cache on a GPU, between events). The time that is compared.
     elapsed_s: tuple[float, ...]
-    calls: int = 1
+    calls: int = 1  # calls in one timing; ``elapsed_s`` is already divided by it
+    # seconds for one call until Python has it back, without waiting for the device. Empty on a CPU.
     enqueue_s: tuple[float, ...] = ()
+    # seconds for one call between device events on the current stream, gaps included. Empty on a CPU.
     device_s: tuple[float, ...] = ()
+    # device seconds for one call when the work was queued before the device began, so without gaps. None where it
+    # was not needed or cannot be had (the code itself waits for the device).
     prequeued_s: float | None = None
-    first_call_s: float | None = None
-    warmup_s: tuple[float, ...] = ()
+    first_call_s: float | None = None  # the very first call, with compilation, allocation and lazy loading in it
+    warmup_s: tuple[float, ...] = ()  # the calls between the first and the measured ones
+    # the most memory that one call held at once on top of what was there before it
     peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    items: float | None = None
+    peak_reserved_bytes: int | None = None  # the most that the caching allocator had taken from the device (CUDA)
+    items: float | None = None  # items (samples, tokens, images) that one call processes; so ``flops`` and ``bytes``
     flops: float | None = None
     bytes: float | None = None
-    environment: Environment | None = None
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    environment: Environment | None = None  # None for a part of a Comparison, which has it once for all
 
     def __post_init__(self) -> None:
         if not self.elapsed_s or min(self.elapsed_s) <= 0:
@@ -134,18 +122,17 @@ class Measurement(Result):
         warmed = f", after {len(self.warmup_s)} warm-up calls" if self.warmup_s else ""
         how = rounds_and_calls([self]) + warmed
         where = [self.environment.where] if self.environment else []
-        return Sheet((facts(self.titled(self.label), named),), (*launch_bound_line([self]), *self.notes), (how, *where))
+        table = named_values(self.titled(self.label), named)
+        return Sheet((table,), (*launch_bound_line([self]), *self.notes), (how, *where))
 
-    def readings(self) -> Iterator[Reading]:
-        """Its median time."""
+    def facts(self) -> Iterator[Fact]:
+        """Its median time, with its interval."""
         interval = paired.ratio_interval([math.log(second) for second in self.elapsed_s])
         bounded = interval.bounded and interval.low > 0
         between = f" ({format_seconds(interval.low)} to {format_seconds(interval.high)})" if bounded else ""
-        yield Reading(self.label, self.median_s, format_seconds(self.median_s) + between, interval=interval)
-
-    def findings(self) -> Iterator[Finding]:
-        """Its median time and the interval."""
-        yield Finding(self.label, f"{format_seconds(self.median_s)} a call", self._interval_in_words())
+        median = format_seconds(self.median_s)
+        shown = self._interval_in_words()
+        yield Fact(self.label, self.median_s, median + between, f"{median} a call", shown, interval=interval)
 
     def measurements(self) -> Iterator[tuple[None, None, Measurement]]:
         """Itself."""

@@ -8,11 +8,11 @@ import functools
 import itertools
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, Reading, Result
+from course_utils.records.result import Fact, Result
 from course_utils.show.formats import format_bytes, format_percent, format_ratio, format_seconds
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -88,9 +88,6 @@ class MemoryTrace(Result):
     traced_s: tuple[float, ...] = ()  # and with one, each right before or after the call in the same place
     allocations: int = 0  # during the call, all of them
     condensed: bool = False  # whether blocks were put together or left out to keep the record small
-    name: str | None = None  # of the record, ``lesson/experiment``
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         moments = self.moments
@@ -340,18 +337,13 @@ class MemoryTrace(Result):
             checks.append(f"a traced call takes {format_ratio(self.overhead)} times as long")
         return " · ".join(checks)
 
-    def readings(self) -> Iterator[Reading]:
-        """The peak, and what each kind holds there."""
-        at_peak = {f"{kind} at the peak": values[self.peak_moment] for kind, values in self.by_kind().items()}
-        for label, size in {"peak": self.peak_bytes, **at_peak}.items():
-            yield Reading(label, size, format_bytes(size), "bytes")
-
-    def findings(self) -> Iterator[Finding]:
+    def facts(self) -> Iterator[Fact]:
         """The peak, and what each kind holds there."""
         before = f"{format_bytes(self.start_bytes)} before, {format_bytes(self.end_bytes)} after"
-        yield Finding(f"peak of {self.label}", format_bytes(self.peak_bytes), before)
+        yield Fact(f"peak of {self.label}", self.peak_bytes, format_bytes(self.peak_bytes), detail=before, unit="bytes")
         for kind, values in self.by_kind().items():
-            yield Finding(f"{kind} at the peak", format_bytes(values[self.peak_moment]))
+            size = values[self.peak_moment]
+            yield Fact(f"{kind} at the peak", size, format_bytes(size), unit="bytes")
 
 
 # Rows of the table that names what was there at the peak.

@@ -6,69 +6,44 @@ import dataclasses
 import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
 from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.kinds.curves import Curve, Curves
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.memory_trace import MEMORY_KINDS
 from course_utils.records.kinds.table import Table
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result
-from course_utils.show.formats import axis_unit, format_seconds, is_number
+from course_utils.records.result import Fact, Result
+from course_utils.show.formats import format_seconds, is_number
 from course_utils.show.tables import Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The first that there is, is drawn where nothing else is asked for.
-_DRAWN_AS = ("curve", "memory", "seconds", "rounds", "number")
-
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank of a program reported.
-
-    Attributes:
-        rank: its number.
-        values: plain values by name.
-    """
+    """What one rank of a program reported."""
 
     rank: int
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # plain values by name
 
 
 @dataclass(frozen=True, repr=False)
 class RankResults(Result):
-    """What the ranks of a torchrun program reported to :func:`course_utils.ranks.launch.run_ranks`.
-
-    Attributes:
-        program: the program's path, as it was given.
-        reports: what each rank reported, by rank.
-        environment: machine and software.
-        args: the program's own arguments.
-        backend: ``nccl`` or ``gloo``: what the ranks talked through.
-        threads_per_rank: threads that one operation of a rank may use.
-        seconds: from the start of torchrun to its end.
-        name: the record's name, ``lesson/experiment``.
-        parameters: problem sizes and settings; ranks, arguments, backend and threads among them.
-        notes: what a reader must know, in words.
-    """
+    """What the ranks of a torchrun program reported to :func:`course_utils.ranks.launch.run_ranks`."""
 
     kind: ClassVar[str] = "rank_results"
 
-    program: str
-    reports: tuple[RankReport, ...]
+    program: str  # the program's path, as it was given
+    reports: tuple[RankReport, ...]  # what each rank reported, by rank
     environment: Environment
-    args: tuple[str, ...] = ()
-    backend: str = "gloo"
-    threads_per_rank: int = 1
-    seconds: float = 0.0
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()  # the program's own arguments
+    backend: str = "gloo"  # ``nccl`` or ``gloo``: what the ranks talked through
+    threads_per_rank: int = 1  # threads that one operation of a rank may use
+    seconds: float = 0.0  # from the start of torchrun to its end
 
     def __post_init__(self) -> None:
         if [report.rank for report in self.reports] != list(range(max(1, self.ranks))):
@@ -96,10 +71,9 @@ class RankResults(Result):
         return f"torchrun --standalone --nproc-per-node={self.ranks} {shlex.join(arguments)}"
 
     def __getitem__(self, rank: int) -> Mapping[str, Any]:
-        for report in self.reports:
-            if report.rank == rank:
-                return _Reported(rank, report.values)
-        raise KeyError(f"there is no rank {rank!r}; there are 0 to {self.ranks - 1}")
+        if rank not in range(self.ranks):
+            raise KeyError(f"there is no rank {rank!r}; there are 0 to {self.ranks - 1}")
+        return _Reported(self.reports[rank])
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return (self[report.rank] for report in self.reports)
@@ -162,33 +136,8 @@ class RankResults(Result):
         values = self.values(key).values()
         return key.endswith("_bytes") and all(isinstance(v, Mapping) and is_series(list(v.values())) for v in values)
 
-    def curves(self, key: str, x: str = "step", y: str | None = None) -> Curves:
-        """A series of all ranks, such as the loss, as one line a rank; ``x`` counts from 1.
-
-        Args:
-            key: its name.
-            x: what the series goes along.
-            y: what it is, with its unit; by default its name.
-        """
-        values = self.values(key)
-        if not all(map(is_series, values.values())):
-            raise ValueError(f"{key!r} is not a series of numbers: report(...) a list to draw it as a curve")
-        return Curves(
-            curves=tuple(
-                Curve(f"rank {rank}", tuple(range(1, len(value) + 1)), tuple(value)) for rank, value in values.items()
-            ),
-            x_label=x,
-            y_label=y or words_and_unit(key)[0],
-            environment=self.environment,
-            name=self.name,
-            parameters=self.parameters,
-            notes=self.notes,
-        )
-
     def comparison(self, key: str = "rounds", practical: float = paired.PRACTICAL) -> Comparison:
-        """What :func:`course_utils.ranks.programs.timed_rounds` timed in the program, compared.
-
-        A case's time in a round is that of the slowest rank.
+        """What :func:`course_utils.ranks.programs.timed_rounds` timed, compared: in each round the slowest rank counts.
 
         Args:
             key: the ``name`` that the program gave to its rounds.
@@ -236,73 +185,19 @@ class RankResults(Result):
             notes=self.notes,
         )
 
-    def plot(self, key: str | None = None, *, log_y: bool = False) -> Figure:
-        """Draw one thing that the ranks reported.
-
-        Args:
-            key: its name. A series of seconds is drawn sample by sample, another series as a curve, memory by kind as
-                stacked bars, a number as bars. By default a curve if there is one, else memory, else seconds, else
-                what ``timed_rounds`` timed.
-            log_y: whether the y axis of a curve is logarithmic.
-
-        Returns:
-            The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
-
-        Raises:
-            KeyError: if no rank reported it.
-            ValueError: if it cannot be drawn.
-        """
-        key = self._first_to_draw() if key is None else key
-        values, (words, unit) = self.values(key), words_and_unit(key)
-        drawn_as = self._drawn_as(key)
-        if drawn_as == "rounds":
-            return self.comparison(key).plot()
-        if drawn_as == "curve":
-            return self.curves(key).plot(log_y=log_y)
-        if drawn_as == "seconds":
-            return self._scaled_seconds(key).plot(log_y=log_y)
-        if drawn_as == "memory":
-            columns = memory_kinds(*values.values())
-            rows = [(f"rank {rank}", *map(value.get, columns)) for rank, value in values.items()]
-            unit = "bytes"
-        elif drawn_as == "number":
-            columns = (words,)
-            rows = [(f"rank {rank}", value) for rank, value in values.items()]
-        else:
-            raise ValueError(
-                f"{key!r} cannot be drawn: it is neither a series of numbers, nor a number, nor memory by kind, nor "
-                "from timed_rounds()"
-            )
-        units = dict.fromkeys(columns, unit) if unit else {}
-        table = Table(("rank", *columns), tuple(rows), self.environment, units=units, name=self.name)
-        return table.plot(columns, stacked=drawn_as == "memory")
-
-    def _drawn_as(self, key: str) -> str | None:
-        """One of ``_DRAWN_AS``; None if the value cannot be drawn."""
-        values = list(self.values(key).values())
-        if all(map(is_series, values)):
-            return "seconds" if words_and_unit(key)[1] == "s" else "curve"
-        if self._is_memory(key):
-            return "memory"
-        if key in self.rounds:
-            return "rounds"
-        return "number" if all(map(is_number, values)) else None
-
-    def _first_to_draw(self) -> str:
-        for drawn_as in _DRAWN_AS:
-            for key in self.keys:
-                if self._drawn_as(key) == drawn_as:
-                    return key
-        raise NothingToDrawError(f"nothing that can be drawn was reported; there are: {', '.join(self.keys) or 'none'}")
-
-    def _scaled_seconds(self, key: str) -> Curves:
-        largest = max(value for values in self.values(key).values() for value in values if value is not None)
-        scale, unit = axis_unit("s", largest)
-        series = self.curves(key, x="sample", y=f"{words_and_unit(key)[0]} ({unit})")
-        scaled = [
-            Curve(curve.label, curve.x, tuple(None if y is None else y / scale for y in curve.y)) for curve in series
-        ]
-        return Curves(tuple(scaled), series.x_label, series.y_label, self.environment, name=self.name)
+    def plot(self) -> Figure:
+        """Draw memory by kind if it was reported, else what was timed side by side, else numbers of one unit."""
+        key = next(filter(self._is_memory, self.keys), None)
+        if key is not None:
+            sizes = self.values(key)
+            kinds = memory_kinds(*sizes.values())
+            rows = tuple((f"rank {rank}", *map(of_rank.get, kinds)) for rank, of_rank in sizes.items())
+            units = dict.fromkeys(kinds, "bytes")
+            return Table(("rank", *kinds), rows, self.environment, units, name=self.name).plot(stacked=True)
+        if self.rounds:
+            return self.comparison(self.rounds[0]).plot()
+        rows = tuple((f"rank {rank}", *values) for rank, *values in self.table.rows)
+        return dataclasses.replace(self.table, rows=rows).plot()
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -327,30 +222,20 @@ class RankResults(Result):
             timed = [f"Timed side by side: {', '.join(self.rounds)}; see .comparison({self.rounds[0]!r})."]
         return Sheet(shown.tables, (*timed, *shown.lines), (how, *shown.fine_print))
 
-    def readings(self) -> Iterator[Reading]:
+    def facts(self) -> Iterator[Fact]:
         """Those of the table, and of everything that was timed side by side."""
-        for prefix, part in self._parts():
-            for reading in part.readings():
-                yield dataclasses.replace(reading, label=f"{prefix} {reading.label}")
-
-    def findings(self) -> Iterator[Finding]:
-        """Those of the table, and of everything that was timed side by side."""
-        for prefix, part in self._parts():
-            for finding in part.findings():
-                yield dataclasses.replace(finding, label=f"{prefix} {finding.label}")
-
-    def _parts(self) -> Iterator[tuple[str, Result]]:
-        yield "rank", self.table
-        for key in self.rounds:
-            yield f"{key}:", self.comparison(key)
+        for prefix, part in (("rank", self.table), *((f"{key}:", self.comparison(key)) for key in self.rounds)):
+            for fact in part.facts():
+                row = f"{prefix} {fact.row}" if fact.row else ""
+                yield dataclasses.replace(fact, label=f"{prefix} {fact.label}", row=row)
 
 
 class _Reported(dict[str, Any]):
     """What one rank reported: a dictionary that says what there is when a name is wrong."""
 
-    def __init__(self, rank: int, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
-        self.rank = rank
+    def __init__(self, report: RankReport) -> None:
+        super().__init__(report.values)
+        self.rank = report.rank
 
     def __missing__(self, key: str) -> Any:
         raise KeyError(f"rank {self.rank} reported no {key!r}; there are: {', '.join(self) or 'none'}")

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.ceilings import Ceiling
@@ -14,7 +14,7 @@ from course_utils.records.kinds.comparison import NOISE_COLOUR, PRACTICAL_COLOUR
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.paired import SHOWN_CONFIDENCE, Verdict, median_interval
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, by_name
+from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.records.verdicts import sweep_summary, verdict_words
 from course_utils.show.formats import (
     axis_unit,
@@ -24,7 +24,7 @@ from course_utils.show.formats import (
     format_seconds,
     is_number,
 )
-from course_utils.show.tables import Column, Sheet, facts, split
+from course_utils.show.tables import Column, Sheet, named_values, split
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,10 +50,7 @@ class Sweep(Result):
     over: str
     points: tuple[SweepPoint, ...]
     environment: Environment
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
-    notes: tuple[str, ...] = ()
 
     def __getitem__(self, value: Any) -> Comparison:
         points = {point.value: point.comparison for point in self.points}
@@ -74,7 +71,7 @@ class Sweep(Result):
     def sheet(self) -> Sheet:
         """A row for each point and case; of two cases there is one row, which tells the baseline's time as well."""
         if not self.points:
-            nothing = facts(self.titled(f"sweep over {self.over}"), [("points", "none was measured")])
+            nothing = named_values(self.titled(f"sweep over {self.over}"), [("points", "none was measured")])
             return Sheet((nothing,), self.notes, (self.environment.where,))
         first = self.points[0].comparison
         key, core, rates = self._columns(first.labels)
@@ -92,8 +89,8 @@ class Sweep(Result):
             return Column(header, tuple(cell(case) for _, case in rows), numeric)
 
         def noise(case: Case) -> str:
-            told = case.comparison.noise.bounded and (two or case.is_baseline)
-            return f"±{format_percent(case.comparison.noise_floor - 1)}" if told else ""
+            is_known = case.comparison.noise.bounded and (two or case.is_baseline)
+            return f"±{format_percent(case.comparison.noise_floor - 1)}" if is_known else ""
 
         core = [] if two else [column("case", lambda case: case.label, numeric=False)]
         core.append(column("verdict", verdict_words, numeric=False))
@@ -129,17 +126,11 @@ class Sweep(Result):
         of_points = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
         return (*lines, *self.notes, *of_points)
 
-    def readings(self) -> Iterator[Reading]:
+    def facts(self) -> Iterator[Fact]:
         """Those of the comparison at every point."""
         for point in self.points:
-            for reading in point.comparison.readings():
-                yield dataclasses.replace(reading, label=f"{self.over} {point.value}: {reading.label}")
-
-    def findings(self) -> Iterator[Finding]:
-        """Those of the comparison at every point."""
-        for point in self.points:
-            for finding in point.comparison.findings():
-                yield dataclasses.replace(finding, label=f"{finding.label}, {self.over} {point.value}")
+            for fact in point.comparison.facts():
+                yield dataclasses.replace(fact, label=f"{self.over} {point.value}: {fact.label}")
 
     def measurements(self) -> Iterator[tuple[tuple[str, Any], Comparison, Measurement]]:
         """Every case's times at every point."""

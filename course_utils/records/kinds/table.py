@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.result import Finding, NothingToDrawError, Reading, Result, by_name
+from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, value_text
 from course_utils.show.tables import Column, Sheet, split
 
@@ -27,23 +27,16 @@ _HATCHES = ("", "//", "..", "xx", "\\\\", "++")
 
 @dataclass(frozen=True, repr=False)
 class Table(Result):
-    """What a notebook found out and did not time: one row for each thing that was looked at.
-
-    Attributes:
-        columns: names; the first column names the rows.
-        rows: the values, one tuple a row: texts, numbers, truth values, or None where there is nothing to say.
-        units: of a column's numbers, by the column's name: a key of :data:`TABLE_UNITS`.
-    """
+    """What a notebook found out and did not time: one row for each thing that was looked at."""
 
     kind: ClassVar[str] = "table"
 
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # names; the first column names the rows
+    # the values, one tuple a row: texts, numbers, truth values, or None where there is nothing to say
     rows: tuple[tuple[Any, ...], ...]
     environment: Environment
+    # of a column's numbers, by the column's name: a key of `TABLE_UNITS`
     units: Mapping[str, str] = field(default_factory=dict)
-    name: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.columns or any(len(row) != len(self.columns) for row in self.rows):
@@ -73,19 +66,14 @@ class Table(Result):
         tables = split(self.name or "", f"{self.name or ''}, more", columns[0], columns[1:2], columns[2:])
         return Sheet(tuple(tables), self.notes, (self.environment.where,))
 
-    def readings(self) -> Iterator[Reading]:
+    def facts(self) -> Iterator[Fact]:
         """Every value but the names of the rows."""
         for row in self.rows:
+            name = value_text(row[0], self.units.get(self.columns[0]))
             for column, value in zip(self.columns[1:], row[1:], strict=True):
                 unit = self.units.get(column)
-                yield Reading(f"{row[0]}: {column}", value, value_text(value, unit), unit)
-
-    def findings(self) -> Iterator[Finding]:
-        """Every row."""
-        for row in self:
-            name, *values = row.items()
-            told = [f"{column}: {value_text(value, self.units.get(column))}" for column, value in values]
-            yield Finding(value_text(name[1], self.units.get(name[0])), "; ".join(told))
+                words = value_text(value, unit)
+                yield Fact(f"{row[0]}: {column}", value, words, f"{column}: {words}", row=name, unit=unit)
 
     def plot(self, columns: str | Sequence[str] | None = None, *, stacked: bool = False) -> Figure:
         """Draw columns as horizontal bars, one group for each row; see :meth:`Result.plot`.

@@ -24,7 +24,6 @@ from course_utils.records.store import RecordError, write_json
 from tests.figure_checks import problems_of_texts
 from tests.sandbox import wait_for
 
-pytestmark = pytest.mark.serial
 SCRIPT = Path(benchmark.__file__)
 TINY = ("--trials", "2", "--budget", "0.05", "--functions", "tiny op")
 FUNCTIONS = ("matmul", "tiny op")

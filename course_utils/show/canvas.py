@@ -95,13 +95,19 @@ def wrapped(text: str, width: int, most: int = 3) -> str:
     return "\n".join(textwrap.wrap(text, width, max_lines=most, placeholder="…"))
 
 
+def _fitted(text: str, size: float, weight: str = "normal") -> str:
+    """The text in at most two lines as wide as a figure, by the width that its own letters have on average."""
+    letters = 0.95 * len(text) * (WIDTH_IN - 2 * MARGIN_IN) / text_width_in(text, size, weight)
+    return wrapped(text, max(1, int(letters)), most=2)
+
+
 def titled_figure(title: str, panels_in: float, *notes: str) -> ResultFigure:
     """A figure with a title, if there is one, and small notes: how it was measured, on which machine, when.
 
     Its panels, with what is written around them and their legends, fill ``panels_in`` inches between the two.
     """
-    title = wrapped(title, 78, most=2)
-    small = "\n".join(wrapped(note, 128, most=2) for note in notes if note)
+    title = _fitted(title, 12, "bold")
+    small = "\n".join(_fitted(note, 9) for note in notes if note)
     top_in = 0.22 + 0.21 * (title.count("\n") + 1) if title else 0.08
     bottom_in = MARGIN_IN + 0.06 + (0.19 * (small.count("\n") + 1) if small else 0)
     height = top_in + panels_in + bottom_in
@@ -153,7 +159,7 @@ def scale_axis(ax: Axes, which: str, values: Sequence[float], log: bool, count: 
         factor = max((high / low) ** pad, 1.02)
         limits = (low / factor, high * factor)
         steps = (1, 2, 5) if high / low > 8 else (1, 1.4, 2, 3, 4, 5, 7)
-        wide = high / low > 500
+        wide = high / low > (30 if count < 6 else 500)
         axis.set_major_locator(LogLocator(subs=(1,) if wide else steps, numticks=3 if wide else count + 1))
         axis.set_minor_locator(NullLocator())
     else:

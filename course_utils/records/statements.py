@@ -40,8 +40,7 @@ def statements(cells: Mapping[int, ast.Module]) -> list[Statement]:
 def needed(parts: Sequence[Statement], chosen: Collection[int]) -> list[Statement]:
     r"""Returns the statements of other cells that the chosen cells cannot do without, in order.
 
-    From the last statement to the first, those are kept that give a wanted name its value or may change it; what they
-    read is wanted from there on, and what their functions read when they are called is wanted anywhere.
+    A name leads to the last statement before that gives it its value, to those after it that may change it, and so on.
 
     Args:
         parts: what `statements` gives.
@@ -56,16 +55,30 @@ def needed(parts: Sequence[Statement], chosen: Collection[int]) -> list[Statemen
     # A call on a module or on a function of a library changes nothing that the notebook has made.
     foreign = imported | KNOWN
     kept: set[int] = set()
-    later: set[str] = set()
-    known = None
-    while known != (len(kept), len(later)):
-        known, wanted = (len(kept), len(later)), set(later)
-        for index in reversed(range(len(parts))):
-            part = parts[index]
-            if part.cell in chosen or wanted & (part.binds | part.changes - foreign):
-                kept.add(index)
-                later |= part.reads_later
-                wanted = wanted - part.binds | part.reads | part.reads_later
+    asked: set[tuple[str, int]] = set()
+    questions: list[tuple[str, int]] = []
+
+    def keep(index: int, called_at: int) -> None:
+        """Keeps a statement that is used at ``called_at``: that is when its functions look their names up."""
+        kept.add(index)
+        questions.extend((name, index) for name in parts[index].reads)
+        questions.extend((name, called_at) for name in parts[index].reads_later)
+
+    for index, part in enumerate(parts):
+        if part.cell in chosen:
+            keep(index, index + 1)
+    while questions:
+        question = questions.pop()
+        if question in asked:
+            continue
+        asked.add(question)
+        name, before = question
+        for index in range(before - 1, -1, -1):
+            if name in parts[index].binds:
+                keep(index, before)
+                break
+            if name in parts[index].changes - foreign:
+                keep(index, before)
     return [parts[index] for index in sorted(kept) if parts[index].cell not in chosen]
 
 
@@ -77,7 +90,8 @@ def _examined(cell: int, node: ast.stmt) -> Statement:
     loops = [part.target for part in parts if isinstance(part, ast.comprehension)]
     own = [name for target in loops for name in ast.walk(target) if isinstance(name, ast.Name)]
     stored = [part for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
-    binds -= {name.id for name in own} - {name.id for name in stored if name not in own}
+    walrus = {name.id for name in stored if name not in own}  # Python 3.11's table does not see one in a comprehension
+    binds = binds - {name.id for name in own} | walrus
     changes = {name for part in parts for name in _changed_in_place(part)}
     reads, reads_later = _read(table)
     first_use = {part.id: part.ctx for part in reversed(parts) if isinstance(part, ast.Name)}

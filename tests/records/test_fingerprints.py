@@ -124,6 +124,10 @@ def test_a_cell_that_is_not_python_is_an_error_that_names_it(tmp_path: Path):
         (("a = 1\nb = a + 1\nc = 3", "print(b)"), ["a = 1", "b = a + 1"]),
         # a name that a function needs when it is called, defined after it
         (("def f():\n    return a", "a = 1", "print(f())"), ["def f():\n    return a", "a = 1"]),
+        (
+            ("def f():\n    return x\nx = 1\ny = f()", "x = 2", "print(y)"),
+            ["def f():\n    return x", "x = 1", "y = f()"],
+        ),
         # changes in between: to the name, to what it holds, by a method, and where it may or may not happen
         (("a = 1", "a += 1", "print(a)"), ["a = 1", "a += 1"]),
         (("a = {}", "a['b'] = 1", "print(a)"), ["a = {}", "a['b'] = 1"]),
@@ -139,6 +143,7 @@ def test_a_cell_that_is_not_python_is_an_error_that_names_it(tmp_path: Path):
         (("import math", "a = 4\nmath.sqrt(a)\nprint(a)", "print(a, math.pi)"), ["import math", "a = 4"]),
         # names of a loop, a comprehension, a lambda and a handler are their own
         (("i = 7", "rows = [i for i in range(3)]", "print(rows)"), ["rows = [i for i in range(3)]"]),
+        (("i = 5", "t = [(i := j) for j in range(3)]", "print(i)"), ["t = [(i := j) for j in range(3)]"]),
         (("x = 7", "f = lambda x: x", "print(f)"), ["f = lambda x: x"]),
         (("x = 7", "x = [x for x in [1]]", "print(x)"), ["x = [x for x in [1]]"]),
         (("x = 7\nrow = 1", "print(2)\nfor row in [1]:\n    x = row\nprint(x)"), ["x = 7"]),

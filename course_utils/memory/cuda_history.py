@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from course_utils.memory.allocator import GIVES_BACK, round_size
-from course_utils.memory.snapshots import Edges, recorded_options
+from course_utils.memory.snapshots import Edges, page_of, pages_of, recorded_options
 
 
 @dataclass
@@ -52,13 +52,16 @@ def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any
     options, _ = recorded_options(snapshot)
     edges, history = Edges(options), History()
     live: dict[int, Allocation] = {}
+    pages: set[int] = set()  # of expandable segments
     reserved = 0
     for segment in snapshot["segments"]:
         if segment.get("device", device) != device:
             continue
         address = segment["address"]
         reserved += segment["total_size"]
-        if not segment.get("is_expandable"):
+        if segment.get("is_expandable"):
+            pages.update(pages_of(address, segment["total_size"]))
+        else:
             edges.add(address, address + segment["total_size"])
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
@@ -74,10 +77,12 @@ def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any
         moment = len(history.times_us)
         if action == "segment_alloc":
             edges.add(address, address + size)
+        elif action == "segment_map":
+            pages.update(pages_of(address, size))
         elif action == "segment_free":
             history.exact &= edges.remove(address, address + size)
         elif action == "alloc":
-            taken = edges.block_bytes(address, size)
+            taken = edges.block_bytes(address, size, page_of(address) in pages)
             history.exact &= taken is not None
             edges.add(address)
             mark, frames = entry.get("user_metadata", ""), entry.get("frames") or ()

@@ -149,10 +149,18 @@ class Edges:
         """Whether there are any within a range, its ends excepted."""
         return bisect_left(self._sorted, address + size) > bisect_left(self._sorted, address + 1)
 
-    def block_bytes(self, address: int, requested: int) -> int | None:
-        """The size of the block for a request, given its address; None if there is no room. alloc_found_block."""
+    def before(self, address: int) -> int | None:
+        """The last edge before an address."""
+        at = bisect_left(self._sorted, address)
+        return self._sorted[at - 1] if at else None
+
+    def block_bytes(self, address: int, requested: int, expandable: bool) -> int | None:
+        """The size of the block for a request, given its address; None if there is no room. alloc_found_block.
+
+        Expandable segments may have been switched off since: what lies in one was split as they do.
+        """
         options, size = self._options, round_size(requested, self._options)
-        if options.expandable_segments:
+        if expandable or options.expandable_segments:
             return size
         at = bisect_left(self._sorted, address + 1)
         rest = self._sorted[at] - address - size if at < len(self._sorted) else -1
@@ -179,9 +187,14 @@ class _Piece(NamedTuple):
         return self.address + self.bytes
 
 
-def _pages(address: int, size: int) -> range:
+def pages_of(address: int, size: int) -> range:
     """The driver's pages in a part of an expandable segment."""
     return range(address, address + size, SMALL_SEGMENT_BYTES)
+
+
+def page_of(address: int) -> int:
+    """The driver's page, if this is a place in an expandable segment."""
+    return address - address % SMALL_SEGMENT_BYTES
 
 
 class _Held(NamedTuple):
@@ -217,7 +230,7 @@ class _Past:
         if at != address + size:
             raise ValueError(f"the blocks of {where} do not fill it: {at - address} of {size} bytes")
         if segment.get("is_expandable", False):
-            self.pages |= dict.fromkeys(_pages(address, size), (segment["stream"], pool))
+            self.pages |= dict.fromkeys(pages_of(address, size), (segment["stream"], pool))
         else:
             self.segments[address] = _Piece(address, size, segment["stream"], pool, False)
             self.edges.add(address, at)
@@ -239,8 +252,10 @@ class _Past:
                     return "the block that it frees is not free afterwards"
                 self.held[address] = block._replace(awaits=False)
             case "free_completed":
-                size = self.edges.block_bytes(address, entry.bytes)
-                if block is not None or size is None:
+                size = self.edges.block_bytes(address, entry.bytes, page_of(address) in self.pages)
+                before = self.edges.before(address)
+                inside = before in self.held and before + self.held[before].bytes > address
+                if block is not None or size is None or inside:
                     return "the block that it frees is not free afterwards"
                 self.held[address] = _Held(size, entry.bytes or size, requests)
                 self.edges.add(address)
@@ -253,7 +268,7 @@ class _Past:
     def _undo_growth(self, entry: TraceEntry) -> str | None:
         _, address, size, _ = entry
         if entry.action == "segment_map":
-            known = size > 0 and all(self.pages.pop(page, None) is not None for page in _pages(address, size))
+            known = size > 0 and all(self.pages.pop(page, None) is not None for page in pages_of(address, size))
         else:
             segment = self.segments.pop(address, None)
             known = segment is not None and segment.bytes == size and self.edges.remove(address, segment.end)
@@ -265,6 +280,8 @@ class _Past:
         action, address, size, stream = entry
         if not 0 < size < _MOST_SEGMENT_BYTES or address in self.segments or address in self.pages:
             return "the memory that it gives back is still there"
+        if self.edges.inside(address, size):
+            return "the memory that it gives back is in use"
         if action == "segment_free":
             pool = "small" if size == SMALL_SEGMENT_BYTES else "large"
             self.segments[address] = _Piece(address, size, stream, pool, False)
@@ -274,7 +291,7 @@ class _Past:
         if size != SMALL_SEGMENT_BYTES and size % self.options.large_segment_bytes == 0:
             beside = (self.pages.get(address - SMALL_SEGMENT_BYTES), self.pages.get(address + size))
             pool = next((pool for own, pool in filter(None, beside) if own == stream), "large")
-        self.pages |= dict.fromkeys(_pages(address, size), (stream, pool))
+        self.pages |= dict.fromkeys(pages_of(address, size), (stream, pool))
         return None
 
     def state(self) -> AllocatorState:

@@ -61,6 +61,14 @@ def test_a_history_may_begin_anywhere(path: Path) -> None:
     assert differs < 0.1 * len(trace)
 
 
+def test_expandable_segments_that_were_switched_off_before_the_snapshot_can_be_read() -> None:
+    recorded = json.loads((TRACES / "expandable_segments-2.13.0.json").read_text())
+    recorded["device_traces"] = [recorded["device_traces"][0][100:]]
+    start = read_snapshot(recorded).start
+    recorded["allocator_settings"] |= {"expandable_segments": False, "PYTORCH_CUDA_ALLOC_CONF": ""}
+    assert read_snapshot(recorded).start == start
+
+
 def test_wrong_options_are_found_out() -> None:
     path = TRACES / "default-2.13.0.json"
     for options in ("expandable_segments:True", "roundup_power2_divisions:2", "large_segment_size_mb:32"):
@@ -190,6 +198,10 @@ def changed(recorded: dict, what: str) -> dict:
         recorded["device_traces"].append(trace)
     elif what == "left out":
         del trace[len(trace) // 2 :]
+    elif what == "inside":
+        blocks = [block for segment in segments for block in segment["blocks"] if block["state"] != "inactive"]
+        held = max(blocks, key=lambda block: block["size"])
+        trace.append({"action": "free_completed", "addr": held["address"] + 512, "size": 512, "stream": 0})
     elif what == "option":
         recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "backend:cudaMallocAsync"
     return recorded
@@ -204,6 +216,7 @@ def changed(recorded: dict, what: str) -> dict:
         ("blocks", "the blocks of segment 0 do not fill it"),
         ("two devices", r"histories of the devices \[0, 1\]: choose one with device="),
         ("left out", "the history and the segments contradict each other at trace entry"),
+        ("inside", r"contradict each other at trace entry \d+ \(free_completed\)"),
         ("option", "backend:cudaMallocAsync is not simulated"),
     ],
 )

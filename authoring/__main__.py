@@ -24,13 +24,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     words = "open a lesson's five-minute path in JupyterLab, in large type"
     about = "It is a copy in workspace/demo/, and needs no network and no GPU. Other options, such as --no-browser and "
-    verb = verbs.add_parser("demo", help=words, description=f"{about}--port=9999, go to JupyterLab.")
+    about = f"O{words[1:]}. {about}--port=9999, go to JupyterLab."
+    verb = verbs.add_parser("demo", help=words, description=about)
     verb.add_argument("lesson", metavar="LESSON", help=_LESSON)
     verb.add_argument("--new", action="store_true", help="make the copy anew, also if you have edited it")
     verb.set_defaults(run=_demo)
 
     words = "write the slides of lessons, as pages that need no network"
-    verb = verbs.add_parser("slides", help=words, description="One page each; the folder can be taken elsewhere.")
+    about = f"W{words[1:]}. One page each; the folder can be taken elsewhere."
+    verb = verbs.add_parser("slides", help=words, description=about)
     verb.add_argument("lessons", nargs="*", metavar="LESSON", help=f"{_LESSON}; default: all")
     verb.add_argument("--output", type=Path, metavar="FOLDER", help="default: slides/ beside the notebooks")
     verb.set_defaults(run=_slides)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from itertools import zip_longest
 from typing import NamedTuple
 
 from markdown_it import MarkdownIt
@@ -29,7 +30,7 @@ def blocks(markdown: str) -> Iterator[TextBlock]:
     """The blocks of a text, in order."""
     lines = markdown.split("\n")
     tokens = _MARKDOWN.parse(markdown)
-    for token, inner in zip(tokens, [*tokens[1:], None], strict=True):
+    for token, inner in zip_longest(tokens, tokens[1:]):
         if token.level == 0 and token.map:
             text = "\n".join(lines[slice(*token.map)]).rstrip()
             level, words = (int(token.tag[1]), inner.content) if token.type == "heading_open" else (0, "")
@@ -60,7 +61,7 @@ def excerpt(markdown: str, dropped: Collection[str] = NOT_FOR_A_ROOM) -> str:
 
 def ends_left_out(markdown: str) -> bool:
     """Whether `excerpt` leaves out the end of a text. Then what follows the text is not for a room either."""
-    return [is_left_out for _, is_left_out in _sorted(markdown, NOT_FOR_A_ROOM)][-1]
+    return any([is_left_out for _, is_left_out in _sorted(markdown, NOT_FOR_A_ROOM)][-1:])
 
 
 def verdict_alone(markdown: str) -> str:

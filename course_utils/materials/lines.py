@@ -42,12 +42,18 @@ def pad_lines(
         ``(tokens, targets)``, int64 ``[lines, length]`` each. Padding is 0 in ``tokens``; in ``targets`` it is -100,
         which ``cross_entropy`` leaves out.
 
+    Raises:
+        ValueError: if a line does not fit into ``length`` tokens.
+
     Example:
         >>> tokens, targets = pad_lines([b"abc", b"ab"])
         >>> tokens.tolist(), targets.tolist()
         ([[97, 98], [97, 0]], [[98, 99], [98, -100]])
     """
-    length = length or padded_length(lines)
+    longest = padded_length(lines)
+    length = longest if length is None else length
+    if length < longest:
+        raise ValueError(f"length is {length}, and the longest line needs {longest}")
     tokens = torch.zeros(len(lines), length, dtype=torch.int64)
     targets = torch.full((len(lines), length), IGNORED)
     for row, line in enumerate(lines):

@@ -334,9 +334,11 @@ def trace_memory(
         >>> trace.extra_peak_bytes
         4100
     """
-    tracer = _tracer(device, model)
     if not (callable(fn) or isinstance(fn, Fresh)):
         raise ValueError(f"trace_memory() takes a function without arguments, got {type(fn).__name__}")
+    if not (model is None or isinstance(model, torch.nn.Module)):
+        raise ValueError(f"model= is one torch.nn.Module, got {type(model).__name__}")
+    tracer = _tracer(device, model)
     fields = {"label": label, "name": name, "parameters": dict(parameters or {}), "environment": environment()}
     if not _running.acquire(blocking=False):
         raise RuntimeError("a trace of memory is running, and only one can at a time: call trace_memory() after it")

@@ -23,6 +23,7 @@ from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, CheckedPoint
 from course_utils.records.kinds.cluster_plan import ClusterPlan, ClusterPoint, GPTShape, trust_words
 from course_utils.records.store import RecordError, keep, package_root
 from course_utils.show.progress import progress
+from course_utils.show.suggestions import did_you_mean
 
 T = TypeVar("T")
 
@@ -204,6 +205,9 @@ def settings_of(
     """What the simulation is asked: each strategy on each number of ranks, with settings of `simulate_cluster`."""
     ranks = [ranks] if isinstance(ranks, int) else ranks
     strategies = [strategies] if isinstance(strategies, str) else strategies
+    if wrong := sorted(settings.keys() - _DEFAULTS):
+        known = ("ranks", "strategies", *_DEFAULTS)
+        raise ValueError(f"there is no {wrong[0]!r}{did_you_mean(wrong[0], known)}. There are: {', '.join(known)}")
     if not ranks or not strategies:
         raise ValueError("choose at least one number of ranks and one strategy")
     common = {**dataclasses.asdict(model), "precision": "bf16", "backend": "nccl", **settings}

@@ -133,7 +133,7 @@ def cluster_explorer(shape: GPTShape | str = "1.3 billion", **first: Any) -> Vie
     if not isinstance(shape, str):
         shapes = {model: shape, **shapes}
     asked = {"ranks": 8, "batch": 1, "length": shapes[model].context, "strategies": ("ddp", "zero1", "zero2", "fsdp")}
-    asked |= first
+    asked |= {key: value for key, value in first.items() if value is not None}
     settings_of(shapes[model], **asked)  # says what is wrong
     chosen = {"model": model, "precision": "bf16", "checkpointing": False, "memory": 80 * GIB}
     strategies = asked.pop("strategies")

@@ -40,6 +40,8 @@ _STACK_S = 0.5
 _USUAL_S = 5.0
 # What a cell shows of a rank, and of a long line.
 _SHOWN_LINES, _LINE_CHARACTERS, _LAST_LINES = 100, 1_000, 5
+# What is read of a log at once, and of its end.
+_READ_BYTES, _END_BYTES = 2**24, 64_000
 # The notebook's own: where it records to, and how it draws.
 _NOT_INHERITED = ("COURSE_RECORD_TO", "MPLBACKEND")
 _CLOSED_BY_TORCHRUN = -signal.SIGTERM
@@ -244,23 +246,32 @@ class _Launch:
                 raise self._too_long()
             time.sleep(_POLL_S)
             bar.advance(_POLL_S)
-        self._show_new(out)
+        while self._show_new(out):
+            pass
         self._show_end(out)
 
-    def _show_new(self, out: TextIO) -> None:
-        """Show the lines that ranks have ended since. torchrun's ``--tee`` can glue two that end at the same moment."""
+    def _show_new(self, out: TextIO) -> int:
+        """Show the lines that ranks have ended since, and return their bytes.
+
+        From the logs of each rank: torchrun's ``--tee`` can glue lines that two ranks end at the same moment.
+        """
+        shown = 0
         for path in sorted(self._logs_of("*")):
             with path.open("rb") as log:
                 log.seek(self.read[path])
-                for line in log:
-                    if line.endswith(b"\n") or self.agent.returncode is not None:
-                        self.read[path] += len(line)
-                        self._show(int(path.parent.name), line.decode(errors="replace").rstrip("\r\n"), out)
+                new = log.read(_READ_BYTES)
+            if self.agent.returncode is None and len(new) < _READ_BYTES:
+                new = new[: max(new.rfind(b"\n"), new.rfind(b"\r")) + 1]
+            self.read[path] += len(new)
+            shown += len(new)
+            for line in filter(None, re.split(r"[\r\n]+", new.decode(errors="replace"))):
+                self._show(int(path.parent.name), line, out)
         out.flush()
+        return shown
 
     def _show(self, rank: int, line: str, out: TextIO) -> None:
-        self.printed[rank] += bool(line)
-        if line and self.printed[rank] <= _SHOWN_LINES:
+        self.printed[rank] += 1
+        if self.printed[rank] <= _SHOWN_LINES:
             more = "... (and more on this line)" if len(line) > _LINE_CHARACTERS else ""
             out.write(f"[rank {rank}] {line[:_LINE_CHARACTERS]}{more}\n")
 
@@ -273,7 +284,7 @@ class _Launch:
     def reports(self) -> list[dict[str, Any]]:
         """Values and backend of each rank. Raises RankError if not all ended well."""
         if not outcome_file(self.folder).exists():
-            last = "\n".join(_last_lines(self.log, 15))
+            last = self._last_of_all()
             words = "was ended from outside" if self.agent.returncode < 0 else f"ended ({self.agent.returncode})"
             raise RankError(f"torchrun {words} before its ranks were done. The last it said:\n{last}", reason="died")
         failures = json.loads(outcome_file(self.folder).read_text(encoding="utf-8"))
@@ -307,7 +318,7 @@ class _Launch:
     def _too_long(self) -> RankError:
         stacks = {rank: stack for rank in range(self.ranks) if (stack := self._stack(rank))}
         if not stacks:
-            last = "\n".join(_last_lines(self.log, 15))
+            last = self._last_of_all()
             message = f"the ranks had not started after {self.timeout_s:g} s: allow more with timeout_s=.\n{last}"
             return RankError(message.strip(), reason="did not start")
         lines = [f"{self.program.name} was not done after {self.timeout_s:g} s and was ended."]
@@ -334,13 +345,20 @@ class _Launch:
         logs = [log for log in self._logs_of(rank) if log.stat().st_size]
         return _last_lines(max(logs, key=os.path.getmtime)) if logs else []
 
+    def _last_of_all(self) -> str:
+        """What torchrun said last, and each rank."""
+        words = [f"[rank {rank}] {line}" for rank in range(self.ranks) for line in self._last_words(rank)]
+        return "\n".join([*_last_lines(self.log, 15), *words])
+
     def _shortened(self, text: str) -> str:
         """A traceback without the frames that start the program, and with paths as the notebook writes them."""
         return _FRAMES_BEFORE.sub("", text).strip("\n").replace(f'File "{Path.cwd()}{os.sep}', 'File "')
 
 
 def _last_lines(path: Path, most: int = _LAST_LINES) -> list[str]:
-    lines = re.split(r"[\r\n]+", path.read_text(encoding="utf-8", errors="replace"))
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - _END_BYTES))
+        lines = re.split(r"[\r\n]+", log.read().decode(errors="replace"))
     return [line[-_LINE_CHARACTERS:] for line in lines if line.strip()][-most:]
 
 

@@ -74,6 +74,7 @@ class Prediction:
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
         if not low <= number <= high:
             limits = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            limits = f"of at most {high:g}" if low == -math.inf else limits
             raise ValueError(f"{_number_text(number, self.unit)} is out of range. Give a number {limits}.")
         return number
 

@@ -79,6 +79,7 @@ def test_long_text_goes_on_below_with_its_heading_and_without_its_citations(tmp_
         ("## Verdict\n\nYes.\n\n### Sources\n\n- [1]\n\n### Next lesson\n\n05", "## Verdict\n\nYes."),
         ("## Verdict\n\nYes.\n\n## Exercises\n\nThree.\n\n## Solutions", "## Verdict\n\nYes."),
         ("```\n## Solutions\n```\n\nStays.", "```\n## Solutions\n```\n\nStays."),
+        ("", ""),
         ("A [lesson](04_a.ipynb#b), a [term](../book/glossary.md#c).", "A lesson, a term."),
         (
             "The [docs](https://a.org), `x[i](y)` and ![](a.png).",

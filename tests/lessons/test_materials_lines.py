@@ -37,6 +37,8 @@ def test_targets_are_one_byte_further_on_and_padding_does_not_count():
         assert bytes(targets[row, :used].tolist()) == line[1:]
         assert targets[row, used:].eq(IGNORED).all()
     assert pad_lines(lines)[0].shape[1] == padded_length(lines) == 7
+    with pytest.raises(ValueError, match="length is 3, and the longest line needs 7"):
+        pad_lines(lines, length=3)
 
 
 @pytest.mark.parametrize("order", ["buckets", "late warm-up"])

@@ -79,6 +79,7 @@ def test_spacing_is_torchs_nextafter(name: str) -> None:
         (465.0, "fp8 e4m3fn", "overflow", 448.0),
         (math.inf, "fp8 e4m3fn", "overflow", 448.0),
         (math.inf, "bf16", "infinite", math.inf),
+        (-(10**400), "fp32", "infinite", -math.inf),
         (0.1, "tf32", "normal", 1638 * 2.0**-14),
     ],
 )

@@ -117,7 +117,7 @@ def test_what_is_measured_on_a_gpu(unmeasured: None, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(limits, "scaled", lambda *, cpu, cuda: cuda)
     result = limits.ceilings()
     assert sorted(entry.name for entry in result) == sorted(limits.NAMES)
-    # The product of each dtype is inputs_made of that dtype, on the GPU.
+    # The product of each dtype is made of that dtype, on the GPU.
     assert inputs_made == [
         ("_copy", 2**30, "cuda", "cuda"),
         ("_matmul", 8192, torch.float32, "cuda"),

@@ -259,7 +259,8 @@ def test_the_stored_check_covers_every_strategy() -> None:
         ({"batch": 2**50}, "for this batch"),
         ({"length": 33}, "context of 32, got 33"),
         ({"model": GPTShape(65, 2, 2)}, "multiple of heads"),
-        ({"colour": 3}, "it lacks, or has without need: colour"),
+        ({"strategy": "fsdp"}, r"there is no 'strategy' \(did you mean 'strategies'\?\)"),
+        ({"layers": 5}, "there is no 'layers'"),
     ],
 )
 def test_arguments_that_make_no_sense(change: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,12 @@ def test_answers_that_are_refused(typed, message):
     assert guess.value is None
 
 
+def test_a_question_may_have_one_limit_alone():
+    for limits, words in (({"low": 0}, "of at least 0"), ({"high": 0}, "of at most 0")):
+        with pytest.raises(ValueError, match=f"Give a number {words}"):
+            predict("How far?", **limits).answer(-1 if "low" in limits else 1)
+
+
 def test_a_locked_answer_stays_when_the_cell_runs_again():
     predict("How many?").answer(3)
     again = predict("How many?")

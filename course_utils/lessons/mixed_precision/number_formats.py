@@ -134,7 +134,11 @@ def represent(value: float, format: str) -> Representation:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"value must be a number, got {value!r}: pass a float such as 0.1, or tensor.item()")
-    layout, given = FORMATS[format], float(value)
+    layout = FORMATS[format]
+    try:
+        given = float(value)
+    except OverflowError:  # an int beyond every float
+        given = math.inf if value > 0 else -math.inf
     code, kind = _encode(abs(given), layout)
     exponent, mantissa = code >> layout.mantissa_bits, code & (2**layout.mantissa_bits - 1)
     return Representation(

@@ -139,4 +139,5 @@ class ClusterCheck(Result):
         for error in self.errors:
             words = value_text(error.deviation, "relative")
             ranks = f"up to {error.ranks} ranks"
-            yield Fact(f"{error.strategy}: off by", error.deviation, words, error.words, ranks, unit="relative")
+            label, row = f"{error.strategy}: off by", error.strategy
+            yield Fact(label, error.deviation, words, error.words, ranks, row, unit="relative")

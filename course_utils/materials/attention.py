@@ -257,23 +257,20 @@ def errors_of(
 
     Returns:
         ``output`` and ``gradient``: norm of the error relative to that of the reference, of the gradients the largest.
-        ``ran``: what :func:`kernel_of` saw, or ``compiled``. None where the backend is not available.
+        ``ran``: what :func:`kernel_of` saw in the forward pass, or ``compiled``. None where there is no such backend.
     """
     if not backend.available:
         return {"output": None, "gradient": None, "ran": None}
     tensors, expected = _exact(dtype, head_size)
     # Heads do not touch each other, so the reference need not know of those that repeat.
-    inputs = [each[:, torch.arange(heads) % _TRIAL_HEADS].to(device) for each in tensors]
-    results: list[torch.Tensor] = []
-
-    def compute() -> None:
-        results.extend(_with_gradients(backend.attend, inputs, is_causal=True))
-
+    inputs = [each[:, torch.arange(heads) % _TRIAL_HEADS].to(device).requires_grad_() for each in tensors]
     with Switches.kept():
         backend.select()
-        ran = "compiled" if backend.attend is _flex else kernel_of(compute)
-        if not results:  # who watches compiled code, prevents it
-            compute()
+        # The forward pass alone: not every package's backward pass can be watched, and who watches compiled code,
+        # prevents it.
+        watched = backend.attend is not _flex
+        ran = kernel_of(lambda: backend.attend(*inputs, is_causal=True)) if watched else "compiled"
+        results = _with_gradients(backend.attend, inputs, is_causal=True)
     kept = slice(0, min(heads, _TRIAL_HEADS))
     errors = [relative_error(ours[:, kept], exact[:, kept]) for ours, exact in zip(results, expected, strict=True)]
     return {"output": errors[0], "gradient": max(errors[1:]), "ran": ran}

@@ -20,6 +20,8 @@ pytest_plugins = ["tests.notebook_runs", "tests.start_order"]
 os.environ.setdefault("COURSE_SIZE", "test")
 # What Inductor has compiled once need not be compiled in the next run; a lesson that times it takes a cache of its own.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).with_name(".cache") / "inductor"))
+# With each new cache it compiles six programs to see what the compiler can, which is what the processor can.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 # Workers of xdist share the cores. By default an idle OpenMP thread spins, and so takes the core from another worker:
 # a small training loop then takes several times as long, and the less even the more is going on besides.

@@ -159,6 +159,7 @@ class Result(Recorded):
     name: str | None = None  # of its record: ``lesson/experiment``
     parameters: Mapping[str, Any] = field(default_factory=dict)  # problem sizes and settings
     notes: tuple[str, ...] = ()  # what a reader must know, in words
+    busy: str = ""  # what other programs did while it was measured, in a sentence; empty if nothing was noticed
 
     def facts(self) -> Iterator[Fact]:
         """Yield what the result says. Baselines are left out: every case is seen against its own."""

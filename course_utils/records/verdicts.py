@@ -28,7 +28,7 @@ def verdict_words(case: Case) -> str:
 
 def _unclear(case: Case) -> str:
     """Why no verdict could be reached, and what would help. Follows the branches of :func:`paired.decide`."""
-    comparison, interval = case.comparison, case.decision_interval
+    comparison, interval = case.comparison, case.interval
     if not (interval.bounded and comparison.noise.bounded):
         if comparison.rounds >= paired.MIN_ROUNDS:
             return (
@@ -95,10 +95,10 @@ def verdict_in_a_text(case: Case, direction: str | None = None) -> str:
     if case.verdict is Verdict.SAME:
         practical = format_percent(case.comparison.practical)
         return f"the same within {practical} (95% interval {format_interval(shown)} {direction})"
-    if not case.decision_interval.bounded:
+    if not case.interval.bounded:
         few = case.comparison.rounds < paired.MIN_ROUNDS
         return f"unclear (no interval: {'too few rounds' if few else 'the machine drifted'})"
-    shown = case.decision_interval.inverse() if is_speed else case.decision_interval
+    shown = case.interval.inverse() if is_speed else case.interval
     return f"unclear (99% interval {format_interval(shown)} {direction})"
 
 

@@ -74,20 +74,15 @@ class Case:
 
     @property
     def interval(self) -> Interval:
-        """The 95% interval of :attr:`ratio`: the one to show."""
-        return paired.ratio_interval(self.log_ratios, paired.SHOWN_CONFIDENCE)
-
-    @property
-    def decision_interval(self) -> Interval:
-        """The 99% interval of :attr:`ratio`: the one that the verdict rests on."""
-        return paired.ratio_interval(self.log_ratios, paired.DECISION_CONFIDENCE)
+        """The interval of :attr:`ratio` that the verdict rests on: the one that is shown."""
+        return paired.ratio_interval(self.log_ratios, self.comparison.confidence)
 
     @property
     def verdict(self) -> Verdict:
         """FASTER, SLOWER, SAME or UNCLEAR; see :func:`paired.decide`. The baseline is SAME as itself."""
         if self.is_baseline:
             return Verdict.SAME
-        return paired.decide(self.ratio, self.decision_interval, self.comparison.noise, self.comparison.practical)
+        return paired.decide(self.ratio, self.interval, self.comparison.noise, self.comparison.practical)
 
     @property
     def colour(self) -> str:
@@ -141,6 +136,8 @@ class Comparison(Result):
     spent_s: float = 0.0
     interrupted: bool = False
     ceiling: Ceiling | None = None  # the machine's limit that rates are shown against, if any
+    # of the interval that decided: each look at the rounds spends a share of the 1% (`paired.looks`)
+    confidence: float = paired.DECISION_CONFIDENCE
 
     def __post_init__(self) -> None:
         if len(set(self.labels)) < max(2, len(self.cases)):
@@ -166,7 +163,7 @@ class Comparison(Result):
     @property
     def noise(self) -> Interval:
         """99% interval of the A/A control's ratio: differences inside it are noise."""
-        return Case(self.cases[0], self).decision_interval
+        return Case(self.cases[0], self).interval
 
     @property
     def noise_floor(self) -> float:
@@ -245,7 +242,7 @@ class Comparison(Result):
         """How it was decided and measured."""
         lines = []
         if self.noise.bounded:
-            decided = [f"{case.label} {format_interval(case.decision_interval)}" for case in self.others]
+            decided = [f"{case.label} {format_interval(case.interval)}" for case in self.others]
             decided.append(f"A/A control {format_interval(self.noise)}")
             lines.append(f"Verdicts rest on 99% intervals: {', '.join(decided)}.")
         blocked = max(paired.block(case.log_ratios)[1] for case in self)
@@ -257,7 +254,7 @@ class Comparison(Result):
         """Every case but the baseline, with its verdict."""
         base = self.cases[0]
         for case in self.others:
-            interval, shown = case.decision_interval, case.interval
+            interval, shown = case.interval, case.interval
             between = format_interval(interval) if interval.bounded and interval.low > 0 else "no interval"
             yield Fact(
                 f"{case.label}, against {base.label}",
@@ -344,7 +341,7 @@ class Comparison(Result):
         ax.axvspan(*ends_of_practical, color=PRACTICAL_COLOUR, lw=0, alpha=0.7, zorder=0.5, label=words)
         ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
         for y, case in enumerate(self):
-            ends += [case.ratio, *(case.decision_interval.ends if case.decision_interval.bounded else ())]
+            ends += [case.ratio, *(case.interval.ends if case.interval.bounded else ())]
             if not case.is_baseline:
                 _draw_ratio(ax, y, case)
                 word, _, rest = verdict_words(case).partition(": ")
@@ -367,7 +364,7 @@ def _draw_ratio(ax: Axes, y: float, case: Case, named: bool = False) -> None:
     A tick rather than a dot: good intervals are narrow, and a dot would hide them.
     """
     line = {"color": case.colour, "solid_capstyle": "butt"}
-    shown, decides = case.interval, case.decision_interval
+    shown, decides = case.interval, case.interval
     if shown.bounded:
         ax.plot(shown.ends, [y, y], lw=9, alpha=0.75, zorder=4, label="95% interval" if named else None, **line)
     if decides.bounded:

@@ -132,7 +132,6 @@ class Comparison(Result):
     clock: str = "host clock"  # how ``elapsed_s`` was read, in words
     agreement: str = "not checked"  # how it was checked that the cases compute the same thing, in words
     practical: float = paired.PRACTICAL  # relative difference below which nobody cares
-    planned_rounds: int = 0  # rounds that the pilot asked for; fewer were measured if it was interrupted
     spent_s: float = 0.0
     interrupted: bool = False
     ceiling: Ceiling | None = None  # the machine's limit that rates are shown against, if any
@@ -235,7 +234,7 @@ class Comparison(Result):
         """What a reader must know."""
         lines = [f"{case.label}: {case.words}." for case in self.others if case.verdict is Verdict.UNCLEAR]
         if self.interrupted:
-            lines.append(f"Interrupted after {self.rounds} of {self.planned_rounds} rounds.")
+            lines.append(f"Interrupted after {self.rounds} rounds.")
         return (*lines, *launch_bound_line(self.cases), *self.notes)
 
     def _fine_print(self) -> tuple[str, ...]:
@@ -281,7 +280,7 @@ class Comparison(Result):
         with canvas.style():
             names = [*self.labels, CONTROL_LABEL]
             unclear = [f"{case.label}: {case.words}." for case in self.others if case.verdict is Verdict.UNCLEAR]
-            stopped = f" · interrupted after {self.rounds} of {self.planned_rounds}" if self.interrupted else ""
+            stopped = f" · interrupted after {self.rounds} rounds" if self.interrupted else ""
             notes = (*unclear[:3], self.how + stopped, self.environment.caption)
             panels_in = len(names) * canvas.row_in(names, 0.44) + 1.15
             several = f"{self.name or 'Comparison'}: {len(self.others)} cases against {self.baseline}"

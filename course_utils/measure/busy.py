@@ -18,7 +18,11 @@ _STALLED = 4.0
 
 
 class Watch:
-    """Looks at the machine before and after a block; `sentence` says what a reader must know of it.
+    """Looks at the machine before and after a block.
+
+    Attributes:
+        others_cores: cores that other programs kept busy, on average. This one's children are no others.
+        sentence: what a reader must know; empty if the machine was left alone.
 
     Example:
         >>> with Watch() as watch:
@@ -27,6 +31,7 @@ class Watch:
         True
     """
 
+    others_cores = 0.0
     sentence = ""
 
     def __enter__(self) -> Watch:
@@ -39,16 +44,17 @@ class Watch:
         seconds = time.perf_counter() - self._started
         everybody, own, taken = (after - before for after, before in zip(_usage(), self._before, strict=True))
         self._spins += _spins()
-        self.sentence = _in_words(seconds, max(0.0, everybody - own), taken)
+        self.others_cores = max(0.0, everybody - own) / seconds
+        self.sentence = _in_words(self.others_cores, seconds, taken)
         slowest = statistics.quantiles(self._spins, n=20)[-1] / statistics.median(self._spins)
         if not self.sentence and slowest > _STALLED:
             self.sentence = f"The machine stalls: a fixed loop took {slowest:.0f} times as long in one of twenty tries."
 
 
-def _in_words(seconds: float, others_s: float, taken: int) -> str:
-    """Who else was at work in so many seconds, and how often this program had to wait."""
-    others, cores = others_s / seconds, os.cpu_count() or 1
-    if others < _OTHERS_CORES or others_s < _OTHERS_S:
+def _in_words(others: float, seconds: float, taken: int) -> str:
+    """How many cores others kept busy in so many seconds, and how often they took this program's core."""
+    cores = os.cpu_count() or 1
+    if others < _OTHERS_CORES or others * seconds < _OTHERS_S:
         return ""
     words = f"Other programs kept {min(others, cores):.1f} of {cores} cores busy"
     if taken / seconds >= _PREEMPTIONS_PER_S:

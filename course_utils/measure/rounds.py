@@ -138,7 +138,7 @@ class Rounds:
 
     def check_again(self, check: Check | bool) -> None:
         """After the rounds: a function that keeps something from call to call may no longer compute the same."""
-        if self.interrupted or any(isinstance(source, Fresh) for source in self._sources.values()):
+        if check is False or self.interrupted or any(isinstance(source, Fresh) for source in self._sources.values()):
             return
         try:
             for case in self.cases:

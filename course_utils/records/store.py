@@ -25,6 +25,7 @@ from course_utils.records.result import structured
 from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.suggestions import did_you_mean
 
+
 def _without_planned_rounds(data: Any) -> Any:
     """Comparisons no longer plan their rounds: they go on until they are decided."""
     if isinstance(data, dict):

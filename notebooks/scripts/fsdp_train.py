@@ -146,7 +146,8 @@ def main() -> None:
                     if size == args.batch[0] or strategy in ("DDP", "FSDP")
                 },
                 name=f"step, batch {size}",
-                budget_s=args.budget, practical=0.05,
+                budget_s=args.budget,
+                practical=0.05,
                 items=size * ranks * args.length,
                 agreement="loss curves as of one process",
             )

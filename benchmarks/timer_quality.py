@@ -57,13 +57,13 @@ FUNCTIONS = ("matmul", "pointwise", "tiny op", "Python loop")
 BASE_UNITS = 100
 TWIN_UNITS = {1.03: 103, 1.05: 105, 2.0: 200}
 
-# Another program, and nothing else: it ends when it is killed, or soon after the benchmark itself is gone. It is started
-# by a process that ends at once: what ``compare`` sees is a stranger, not a child of its own.
+# Another program, and nothing else: it ends when it is killed, or soon after the benchmark itself is gone. A process
+# that ends at once starts it: what ``compare`` sees is a stranger, not a child of its own.
 _BUSY = """
 import os, random, subprocess, sys, time
 benchmark, pause_s = int(sys.argv[1]), float(sys.argv[2])
 if sys.argv[3:] == ["start"]:
-    program = subprocess.Popen([*sys.orig_argv[:-1], "busy"], stdout=subprocess.DEVNULL)
+    program = subprocess.Popen([*sys.orig_argv[:-1], "busy"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     print(program.pid, flush=True)
     os._exit(0)
 while True:

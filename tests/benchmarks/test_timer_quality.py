@@ -136,7 +136,7 @@ def test_twins_do_exactly_the_work_that_they_claim():
 def test_the_questions_are_mixed():
     settings = {"trials": 20, "twin_trials": 5, "known_trials": 5}
     questions = benchmark.questions(settings | {"functions": FUNCTIONS, "conditions": benchmark.CONDITIONS})
-    assert len(questions) == len(set(questions)) == 2 * 2 * (20 + 3 * 5)
+    assert len(questions) == len(set(questions)) == 3 * 2 * (20 + 3 * 5)
     assert len({question.seed for question in questions}) == len(questions)
     half = questions[: len(questions) // 2]
     for truth in (1.0, *benchmark.TWIN_UNITS):

@@ -327,7 +327,6 @@ def test_the_budget_is_kept_where_nothing_is_decided():
     spent = time.perf_counter() - started
     # One more round, first calls and a machine that is busy; without a budget, the most rounds would take 15 s.
     assert spent < 3 * budget_s + 1
-    assert result.rounds not in paired.LOOKS
     assert result.confidence == paired.look_confidence(result.rounds, last=True)
     assert result.spent_s <= spent
 

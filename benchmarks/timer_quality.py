@@ -152,7 +152,9 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
         "functions": list(options.functions),
         "budget_s": options.budget,
         "threads": 1,  # what Timer takes by default
-        "busy_programs": {condition: CONDITIONS[condition](os.cpu_count() or 1) for condition in options.conditions},
+        "busy_programs": {
+            condition: list(CONDITIONS[condition](os.cpu_count() or 1)) for condition in options.conditions
+        },
     }
 
 

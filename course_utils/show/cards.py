@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jinja2
 
 from course_utils.show import tables
+from course_utils.show.formats import format_seconds
 from course_utils.show.tables import Sheet
 
 # What stands before a verdict, so that its colour is not all there is. The keys are the tones of cards.css.
@@ -34,17 +35,23 @@ class Toned(NamedTuple):
     tone: str = ""
 
 
+def plain(part: str | Toned) -> str:
+    """A part of a sentence as plain text."""
+    return part.text if isinstance(part, Toned) else part
+
+
 class Bar(NamedTuple):
     """What is drawn of one row, in the units of the axis: an interval, a dot in it, or both."""
 
     low: float | None = None
     high: float | None = None
     dot: float | None = None
+    samples: tuple[float, ...] = ()  # faint strokes behind it
 
     @property
     def values(self) -> list[float]:
         """All that must find room on the axis."""
-        return [value for value in self if value is not None]
+        return [value for value in (*self[:3], *self.samples) if value is not None]
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ class Card:
     @property
     def words(self) -> str:
         """The sentence as plain text."""
-        return "".join(part.text if isinstance(part, Toned) else part for part in self.parts)
+        return "".join(map(plain, self.parts))
 
     def __repr__(self) -> str:
         sentence = [*([self.title] if self.title else []), *_wrapped(self.words)]
@@ -108,9 +115,9 @@ class Card:
     def _repr_html_(self) -> str:
         parts = [part if isinstance(part, Toned) else Toned(part, "plain") for part in self.parts]
         numbers = tables.html(self.numbers) if self.numbers else ""  # escapes what it holds
-        return _template().render(card=self, axis=self.axis, parts=parts, numbers=numbers, percent=self._percent)
+        return _template().render(card=self, axis=self.axis, parts=parts, numbers=numbers, percent=self.percent)
 
-    def _percent(self, value: float) -> float:
+    def percent(self, value: float) -> float:
         """Where a value lies on the axis, in percent; a margin keeps dots at its ends whole."""
         return round(3 + 94 * self.axis.place(value), 1)
 
@@ -147,6 +154,8 @@ class Card:
         if self.axis.line is not None:
             letters[at(self.axis.line)] = "┊"
         for bar, line, dot in ((row.behind, "░", "░"), (row.bar, "━", "○" if row.tone == "unclear" else "●")):
+            for sample in bar.samples if bar else ():
+                letters[at(sample)] = "·"
             if bar and bar.low is not None and bar.high is not None:
                 span = range(at(bar.low), at(bar.high) + 1)
                 letters[span.start : span.stop] = [line] * len(span)
@@ -185,6 +194,13 @@ def amount_axis(amounts: Iterable[float], text: Callable[[float], str]) -> Axis:
     """An axis of amounts, from nothing to the largest, which stands at its end."""
     most = max(amounts, default=0.0) or 1.0
     return Axis(0.0, most, ((0.0, "0"), (most, text(most))))
+
+
+def time_axis(seconds: Iterable[float]) -> Axis:
+    """An axis of times of one thing, from the shortest to the longest."""
+    low, high = min(seconds), max(seconds)
+    ends = (low * 0.995, high * 1.005) if low == high else (low, high)
+    return Axis(*ends, tuple((second, format_seconds(second)) for second in sorted({low, high})), log=high > 4 * low)
 
 
 def _wrapped(text: str) -> list[str]:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import operator
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from course_utils.records import paired
 from course_utils.records.paired import Verdict
-from course_utils.show.formats import format_interval, format_percent, format_ratio, is_number
+from course_utils.show.formats import (
+    format_interval,
+    format_percent,
+    format_ratio,
+    format_times,
+    is_number,
+    listed,
+    plain_number,
+)
 
 if TYPE_CHECKING:
     from course_utils.records.kinds.comparison import Case
@@ -102,20 +111,53 @@ def verdict_in_a_text(case: Case, direction: str | None = None) -> str:
     return f"unclear (99% interval {format_interval(shown)} {direction})"
 
 
-def sweep_summary(sweep: Sweep, label: str) -> str:
-    """How the verdict on one case changes over a sweep: ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``.
+def sweep_summary(sweep: Sweep, label: str, brief: bool = False) -> str:
+    """How the verdict on one case changes over a sweep, what is faster first.
 
-    Values that are names have no order: ``compiled: FASTER for chain, block; SAME for MLP``.
+    For example ``batched is faster from batch 64 on (up to 3.1 times as fast), slower up to 8 (up to 2.4 times as
+    long)``; ``brief`` leaves out how much.
     """
-    verdicts = [(point.comparison[label].verdict, str(point.value)) for point in sweep.points]
-    if not all(map(is_number, sweep.values)):
-        names: dict[Verdict, list[str]] = {}
-        for verdict, value in verdicts:
-            names.setdefault(verdict, []).append(value)
-        return f"{label}: " + "; ".join(f"{verdict} for {', '.join(values)}" for verdict, values in names.items())
+    cases = [point.comparison[label] for point in sweep.points]
     parts = []
-    for verdict, run in itertools.groupby(verdicts, key=operator.itemgetter(0)):
-        first, *_, last = [value for _, value in run] * 2
-        where = first if first == last else f"{first} to {last}"
-        parts.append(f"{verdict} at {'' if parts else sweep.over + ' '}{where}")
-    return f"{label}: {', '.join(parts)}"
+    for verdict in Verdict:
+        at = [i for i, case in enumerate(cases) if case.verdict is verdict]
+        if not at:
+            continue
+        most = max((cases[i].ratio for i in at), key=lambda ratio: abs(math.log(ratio)))
+        times = "" if brief else f" ({'up to ' if len(at) > 1 else ''}{format_times(most)})"
+        # What varies is named once.
+        where = _where(sweep.values, at, "" if parts else sweep.over)
+        parts.append(
+            {
+                Verdict.FASTER: f"faster {where}{times}",
+                Verdict.SLOWER: f"slower {where}{times}",
+                Verdict.SAME: f"the same (within {format_percent(cases[0].comparison.practical)}) {where}",
+                Verdict.UNCLEAR: f"too close to call {where}",
+            }[verdict]
+        )
+    return f"{label} is {', '.join(parts)}"
+
+
+def _where(values: Sequence[Any], at: Sequence[int], over: str) -> str:
+    """Some points of a sweep in words: ``from batch 64 on``, ``at 64 KiB``, ``for chain and block``."""
+    if len(at) == len(values):
+        return "throughout"
+    if not all(map(is_number, values)):
+        return f"for {listed(str(values[i]) for i in at)}"
+    # A unit, and things that are counted, stand behind their number: 64 KiB, 1000 elements; but: batch 64.
+    is_behind = over[:1].isupper() or over.endswith("s")
+    before, behind = ("", f" {over}") if is_behind else (f"{over} " if over else "", "")
+    runs = []
+    for _, run in itertools.groupby(enumerate(at), key=lambda pair: pair[1] - pair[0]):
+        first, *_, last = [i for _, i in run] * 2
+        start, end = (plain_number(values[i]) for i in (first, last))
+        if first == last:
+            runs.append(f"at {before}{start}{behind}")
+        elif first == 0:
+            runs.append(f"up to {before}{end}{behind}")
+        elif last == len(values) - 1:
+            runs.append(f"from {before}{start}{behind} on")
+        else:
+            runs.append(f"from {before}{start} to {end}{behind}")
+        before = behind = ""
+    return listed(runs)

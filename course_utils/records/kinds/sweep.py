@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from course_utils.records.kinds.ceilings import Ceiling
-from course_utils.records.kinds.comparison import NOISE_COLOUR, PRACTICAL_COLOUR, Case, Comparison
+from course_utils.records import paired
+from course_utils.records.kinds.comparison import Case, Comparison
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.paired import SHOWN_CONFIDENCE, Verdict, median_interval
+from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.records.verdicts import sweep_summary, verdict_words
 from course_utils.show.formats import (
-    axis_unit,
     format_interval,
     format_percent,
     format_ratio,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MARKERS = {Verdict.FASTER: "v", Verdict.SLOWER: "^", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
+_MARKERS = {Verdict.FASTER: "^", Verdict.SLOWER: "v", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
 
 
 @dataclass(frozen=True)
@@ -139,27 +138,31 @@ class Sweep(Result):
                 yield (self.over, point.value), point.comparison, case
 
     def plot(self) -> Figure:
-        """Draw times or rates over the parameter, and the relative times under them; see :meth:`Result.plot`."""
+        """Draw how fast each case is relative to the baseline, over the parameter: up is faster.
+
+        See :meth:`Result.plot`.
+        """
         from course_utils.show import canvas
 
         if not self.points:
             raise NothingToDrawError("this sweep holds no point: nothing was measured that could be drawn")
         first = self.points[0].comparison
         with canvas.style():
-            summary = sweep_summary(self, first.labels[1])
-            what = "rate" if self._work else "time per call"
-            title = summary if len(first.labels) == 2 else f"{self.name or 'Sweep'}: {what} over {self.over}"
-            rows = math.ceil((len(first.labels) + bool(self._work)) / 3)
-            notes = (first.how, self.environment.caption)
-            fig = canvas.titled_figure(title, 5.2 + 0.24 * rows, *notes)
-            upper, lower = fig.subplots(2, 1, sharex=True, height_ratios=(2.1, 1.7))
-            self._draw_values(upper)
-            self._draw_ratios(lower)
-            self._name_x(lower)
-            upper.tick_params(axis="x", which="both", labelbottom=False)
-            handles, names = upper.get_legend_handles_labels()
-            canvas.legend(fig, handles, [canvas.wrapped(name, 32, most=1) for name in names], 3)
-            canvas.legend(fig, *lower.get_legend_handles_labels(), 6, "lower")
+            key = f"bars: {paired.DECISION_CONFIDENCE:.0%} intervals · grey: noise · ■ the same · ○ too close to call"
+            title = "; ".join(sweep_summary(self, label, brief=True) for label in first.labels[1:])
+            fig = canvas.titled_figure(title, 3.5, key, self.environment.caption)
+            ax = fig.subplots()
+            self._draw_noise(ax)
+            ends = {first.baseline: (1.0, canvas.BASELINE)}
+            speeds = [1.0]
+            for number, label in enumerate(first.labels[1:]):
+                cases = [point.comparison[label] for point in self.points]
+                speeds += _draw_curve(ax, cases, number, len(first.labels) - 1, joined=self._ordered)
+                ends[label] = (cases[-1].speedup, canvas.CURVES[number % len(canvas.CURVES)][0])
+            canvas.speed_axis(ax, speeds)
+            self._name_points(ax)
+            canvas.name_sides(ax, f"▲ faster than {first.baseline}", "▼ slower")
+            canvas.name_ends(ax, ends)
             fig.alt = self._alt
             return fig
 
@@ -169,115 +172,34 @@ class Sweep(Result):
         return all(map(is_number, self.values))
 
     @property
-    def _work(self) -> str | None:
-        """The kind of work whose rate is drawn: if every case has it, and there is a ceiling to compare with."""
-        of = self._ceiling.limits if self._ceiling else None
-        return of if of and all(getattr(m, of) is not None for _, _, m in self.measurements()) else None
-
-    @property
-    def _ceiling(self) -> Ceiling | None:
-        return next((point.comparison.ceiling for point in self.points if point.comparison.ceiling), None)
-
-    @property
     def _alt(self) -> str:
         parts = []
         for point in self.points:
-            cases = point.comparison.others
-            words = ((c.label, c.verdict if c.verdict is Verdict.UNCLEAR else verdict_words(c)) for c in cases)
-            parts.append(f"{self.over} {point.value}: {'; '.join(map(' '.join, words))}")
-        return f"Time per call and relative time over {self.over}. {'. '.join(parts)}. {self.environment.caption}."
+            words = "; ".join(f"{case.label} {verdict_words(case)}" for case in point.comparison.others)
+            parts.append(f"{self.over} {point.value}: {words}")
+        baseline = self.points[0].comparison.baseline
+        return f"Speed relative to {baseline} over {self.over}. {'. '.join(parts)}. {self.environment.caption}."
 
-    def _positions(self, case: int = 0) -> list[float]:
-        """Where the points stand on the x axis. Over names the cases stand side by side, so that none hides another."""
-        if self._ordered:
-            return [float(value) for value in self.values]
-        cases = len(self.points[0].comparison.labels)
-        return [x + (0.12 * (case - (cases - 1) / 2) if case else 0.0) for x in range(len(self.values))]
-
-    def _name_x(self, ax: Axes) -> None:
-        """Scale, ticks and name of the x axis."""
+    def _name_points(self, ax: Axes) -> None:
+        """Under every point its value and, since speeds are relative to it, the time that the baseline takes there."""
         from course_utils.show import canvas
 
-        at = self._positions()
-        if self._ordered:
-            shown = at[:: math.ceil(len(at) / 9)]
-            canvas.scale_axis(ax, "x", at, log=min(at) > 0 and canvas.span(at) >= 8, pad=0.04)
-            ax.set_xticks(shown, [canvas.plain_number(x) for x in shown])
-        else:
-            ax.set_xlim(-0.5, len(at) - 0.5)
-            ax.set_xticks(at, [canvas.wrapped(str(value), max(8, 80 // len(at))) for value in self.values])
-        ax.set_xlabel(self.over)
+        count = len(self.points)
+        names, step = [], 1 if not self._ordered else math.ceil(count / 7)
+        for point in self.points:
+            value = canvas.plain_number(point.value) if self._ordered else str(point.value)
+            time = format_seconds(point.comparison.cases[0].median_s)
+            names.append(f"{textwrap.fill(value, max(9, 52 // count), break_long_words=False)}\n{time}")
+        ax.set_xlim(-0.5, count - 0.5)
+        ax.set_xticks(range(0, count, step), names[::step])
+        ax.set_xlabel(f'{self.over}, and the time per call of "{self.points[0].comparison.baseline}"')
 
-    def _draw_values(self, ax: Axes) -> None:
-        """Medians of times or rates, every sample faintly, and the interval of each median as a band."""
-        from course_utils.show import canvas
-
-        what = "rate" if self._work else "time per call"
-        work, ceiling, labels = self._work, self._ceiling, self.points[0].comparison.labels
-        samples = [[_values(point.comparison[label].measurement, work) for point in self.points] for label in labels]
-        flat = [value for series in samples for point in series for value in point]
-        scale, unit = axis_unit(ceiling.unit if work else "s", statistics.median(flat))
-        for i, (label, series) in enumerate(zip(labels, samples, strict=True)):
-            colour, at = canvas.case_colour(i), self._positions(i)
-            for x, point in zip(at, series, strict=True):
-                ax.plot([x] * len(point), [v / scale for v in point], "o", ms=4, mew=0, color=colour, alpha=0.35)
-            middles = [statistics.median(point) / scale for point in series]
-            marker, line = "o" if i else "D", "-" if self._ordered else "none"
-            ax.plot(at, middles, ls=line, marker=marker, ms=4, color=colour, lw=1.8, label=label, zorder=3)
-            bands = [median_interval(point, SHOWN_CONFIDENCE) for point in series]
-            if all(band.bounded for band in bands) and self._ordered:
-                low, high = zip(*((band.low / scale, band.high / scale) for band in bands), strict=True)
-                ax.fill_between(at, low, high, color=colour, alpha=0.25, lw=0, zorder=2.5)
-        if work:
-            flat.append(ceiling.value)
-            ax.axhline(ceiling.value / scale, color="#000000", lw=1.2, ls="--", label=f"ceiling: {ceiling.name}")
-        log = canvas.span(flat) > 10
-        canvas.scale_axis(ax, "y", [value / scale for value in flat], log=log, count=6)
-        ax.set_ylabel(f"{what} ({unit}{', log scale' if log else ''})")
-        canvas.grid(ax, "both")
-
-    def _draw_ratios(self, ax: Axes) -> None:
-        """The ratio to the baseline over the parameter, with the noise of each point."""
-        from course_utils.show import canvas
-
-        at, comparisons = self._positions(), [point.comparison for point in self.points]
-        for verdict, marker in _MARKERS.items():
-            face = "white" if verdict is Verdict.UNCLEAR else None
-            ax.plot([], [], marker, color="#333333", mfc=face, label=verdict.value)
-        ends = [1.0]
-        floors = [comparison.noise_floor for comparison in comparisons]
-        if all(map(math.isfinite, floors)):
-            ends += [*floors, *(1 / floor for floor in floors)]
-            noise = {"color": NOISE_COLOUR, "alpha": 0.55, "lw": 0, "zorder": 0, "label": "noise (A/A)"}
-            if self._ordered:
-                ax.fill_between(at, [1 / floor for floor in floors], floors, **noise)
-            else:
-                ax.bar(at, [floor - 1 / floor for floor in floors], 0.8, [1 / floor for floor in floors], **noise)
-        practical = comparisons[0].practical
-        words = f"±{format_percent(practical)} does not matter"
-        ax.axhspan(1 / (1 + practical), 1 + practical, color=PRACTICAL_COLOUR, alpha=0.7, lw=0, zorder=0.5, label=words)
-        ax.axhline(1.0, color="#333333", lw=0.8, zorder=1)
-        for i, label in enumerate(comparisons[0].labels[1:], start=1):
-            ends += self._draw_case(ax, [comparison[label] for comparison in comparisons], i)
-        canvas.scale_axis(ax, "y", ends, log=canvas.span(ends) > 3, count=6, pad=0.1)
-        ax.set_ylabel("relative time\n(1 = baseline)")
-        canvas.grid(ax, "both")
-
-    def _draw_case(self, ax: Axes, cases: Sequence[Case], number: int) -> list[float]:
-        """The ratios of one case; returns how far they and their intervals reach."""
-        from course_utils.show import canvas
-
-        colour, ends = canvas.case_colour(number), []
-        if self._ordered:
-            ax.plot(self._positions(), [case.ratio for case in cases], "-", color=colour, lw=1.2, alpha=0.7, zorder=2)
-        for x, case in zip(self._positions(number), cases, strict=True):
-            ends.append(case.ratio)
-            if case.interval.bounded:
-                ends += case.interval.ends
-                ax.plot([x, x], case.interval.ends, color=colour, lw=3, solid_capstyle="butt", zorder=3)
-            face = "white" if case.verdict is Verdict.UNCLEAR else colour
-            ax.plot([x], [case.ratio], _MARKERS[case.verdict], ms=7, color=colour, mfc=face, zorder=4)
-        return ends
+    def _draw_noise(self, ax: Axes) -> None:
+        """What the baseline against itself took for a difference at each point, and the baseline's own line."""
+        for x, point in enumerate(self.points):
+            if math.isfinite(floor := point.comparison.noise_floor):
+                ax.fill_between([x - 0.5, x + 0.5], 1 / floor, floor, color="#E4E4E4", lw=0, zorder=0)
+        ax.axhline(1.0, color="#444444", lw=1, zorder=1)
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -298,6 +220,26 @@ def _rate(measurement: Measurement) -> str:
     return measurement.rate_text("bytes") or measurement.rate_text("flops")
 
 
-def _values(measurement: Measurement, work: str | None) -> list[float]:
-    """Every sample: seconds of a call, or a rate."""
-    return [getattr(measurement, work) / second if work else second for second in measurement.elapsed_s]
+def _draw_curve(ax: Axes, cases: Sequence[Case], number: int, of: int, joined: bool) -> list[float]:
+    """One case's speeds, beside those of the others, so that none hides another; returns how far they reach.
+
+    Over names there is no line from point to point, but one from the baseline to each mark.
+    """
+    from course_utils.show import canvas
+
+    colour, dash = canvas.CURVES[number % len(canvas.CURVES)]
+    at = [x + 0.09 * (number - (of - 1) / 2) for x in range(len(cases))]
+    line = {"color": colour, "ls": dash, "zorder": 2}
+    if joined:
+        # A later line is thinner and broken: where two coincide, both are seen.
+        ax.plot(at, [case.speedup for case in cases], lw=max(1.4, 3 - 0.8 * number), alpha=0.8, **line)
+    else:
+        ax.vlines(at, [1.0] * len(at), [case.speedup for case in cases], lw=1.6, **line)
+    reach = [case.speedup for case in cases]
+    for x, case in zip(at, cases, strict=True):
+        if case.interval.bounded:
+            reach += (ends := case.interval.inverse().ends)
+            ax.plot([x, x], ends, color=case.colour, lw=4, alpha=0.5, solid_capstyle="butt", zorder=3)
+        face = "white" if case.verdict is Verdict.UNCLEAR else case.colour
+        ax.plot([x], [case.speedup], _MARKERS[case.verdict], ms=8, color=case.colour, mfc=face, zorder=4)
+    return reach

@@ -87,8 +87,10 @@ def _ratio_decimals(ratio: float) -> int:
 
 
 def format_ratio(ratio: float) -> str:
-    """A ratio of two times, with enough digits to tell it from 1: ``1.004``, ``1.83``, ``12``."""
-    return f"{ratio:.{_ratio_decimals(ratio)}f}" if math.isfinite(ratio) else "–"
+    """A ratio of two times, with enough digits to tell it from 1: ``1.004``, ``1.83``, ``12``, ``100 157``."""
+    if not math.isfinite(ratio):
+        return "–"
+    return VALUE_FORMATS["count"](ratio) if ratio >= 1e4 else f"{ratio:.{_ratio_decimals(ratio)}f}"
 
 
 def format_times(ratio: float, tight: bool = False) -> str:
@@ -169,5 +171,5 @@ def plain_number(value: float, _: Any = None) -> str:
 
 def listed(words: Iterable[str]) -> str:
     """Words as a list in a sentence: ``a, b and c``."""
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+    *before, last = words
+    return f"{', '.join(before)} and {last}" if before else last

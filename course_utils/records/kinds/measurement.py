@@ -193,7 +193,7 @@ class Measurement(Result):
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Fields that say nothing are left out."""
-        return {key: value for key, value in values.items() if value not in (None, [], {})}
+        return {key: value for key, value in values.items() if value not in (None, [], {}, "")}
 
 
 def rounds_and_calls(measurements: Sequence[Measurement]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,20 +16,28 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
-from course_utils.records.verdicts import sweep_summary, verdict_words
+from course_utils.records.verdicts import interval_words, verdict_words
+from course_utils.show.cards import Card, Row, Toned, plain, speed_axis
 from course_utils.show.formats import (
-    format_interval,
+    format_noise,
     format_percent,
-    format_ratio,
     format_seconds,
+    format_times,
     is_number,
+    listed,
+    plain_number,
 )
-from course_utils.show.tables import Column, Sheet, named_values, split
+from course_utils.show.tables import Column, Sheet, split
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_WORDS = {
+    Verdict.FASTER: "faster",
+    Verdict.SLOWER: "slower",
+    Verdict.SAME: "the same",
+}
 _MARKERS = {Verdict.FASTER: "^", Verdict.SLOWER: "v", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
 
 
@@ -67,17 +76,91 @@ class Sweep(Result):
         """The first value at which a case gets a verdict."""
         return next((p.value for p in self.points if p.comparison[label].verdict == verdict), None)
 
-    def sheet(self) -> Sheet:
-        """A row for each point and case; of two cases there is one row, which tells the baseline's time as well."""
+    def card(self) -> Card:
+        """Where which case is faster: a row for each case and point, its bar the interval of its speed."""
+        stopped = f"Interrupted after {_named(self.values[-1], self.over)}." if self.points and self.interrupted else ""
         if not self.points:
-            nothing = named_values(self.titled(f"sweep over {self.over}"), [("points", "none was measured")])
-            return Sheet((nothing,), self.notes, (self.environment.where,))
+            return Card("No point was measured.", provenance=self.provenance(), title=self.name or "")
+        first = self.points[0].comparison
+        cases = [(point.value, point.comparison[label]) for label in first.labels[1:] for point in self.points]
+        behind = {}
+        if self.behind is not None:
+            behind = {(p.value, case.label): case.bar for p in self.behind for case in p.comparison.others}
+        rows = tuple(
+            Row(
+                f"{case.label}, {_named(value, self.over)}" if len(first.labels) > 2 else _named(value, self.over),
+                verdict_words(case),
+                format_seconds(case.median_s),
+                case.tone,
+                case.bar,
+                behind.get((value, case.label)),
+            )
+            for value, case in cases
+        )
+        decided = [story for label in first.labels[1:] if (story := self._story(label))]
+        sentence = [*[part for story in decided for part in ("; ", *story)][1:], "."] if decided else []
+        unclear = self._unclear
+        noise = format_noise(max(point.comparison.noise_floor for point in self.points))
+        busy = dict.fromkeys([self.busy, *(point.comparison.busy for point in self.points)])
+        notes = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
+        return Card(
+            sentence or unclear,
+            rows,
+            speed_axis(end for row in rows for bar in (row.bar, row.behind) if bar for end in bar.values),
+            heads=(f"against {first.baseline}", "a call"),
+            warning=" ".join(filter(None, ("".join(map(plain, unclear if sentence else ())), stopped))),
+            notes=(*self.notes, *notes),
+            provenance=self.provenance(f"{noise} at worst", *filter(None, busy), "bars: 99% sure"),
+            numbers=self._numbers(),
+            title=self.name or "",
+        )
+
+    def _numbers(self) -> Sheet:
+        """A row for each point and case; of two cases there is one row, which tells the baseline's time as well."""
         first = self.points[0].comparison
         key, core, rates = self._columns(first.labels)
         who = f"{first.labels[1]} " if len(first.labels) == 2 else ""
-        caption = self.titled(f"median time per call over {self.over}, {who}relative to {first.baseline}")
-        tables = split(caption, "Rates", key, core, rates)
-        return Sheet(tuple(tables), self._lines(), (first.how, self.environment.where))
+        caption = f"Median time per call over {self.over}, {who}against {first.baseline}"
+        return Sheet(tuple(split(caption, "Rates", key, core, rates)), (), (first.how, self.environment.where))
+
+    @property
+    def _unclear(self) -> list[str | Toned]:
+        """All that is unclear, in one line, and what would help."""
+        named = []
+        for label in self.points[0].comparison.labels[1:]:
+            at = [i for i, p in enumerate(self.points) if p.comparison[label].verdict is Verdict.UNCLEAR]
+            named += [f"{label} {_where(self.values, at, '' if named else self.over)}"] if at else []
+        if not named:
+            return []
+        way_out = f": {'; '.join(named)}. A larger budget_s should tell, or stop other programs."
+        return [Toned("Too close to call", "unclear"), way_out]
+
+    def story(self, label: str, brief: bool = False) -> str:
+        """How the verdict on one case changes over the range, what is faster first.
+
+        For example ``batched is faster from batch 64 on (up to 3.1 times as fast), slower up to 8 (up to 2.4 times as
+        long)``; ``brief`` leaves out how much.
+        """
+        return "".join(map(plain, self._story(label, brief))) or f"{label} is too close to call"
+
+    def _story(self, label: str, brief: bool = False) -> list[str | Toned]:
+        """The same in parts; what is unclear is left out, and nothing if all is."""
+        cases = [point.comparison[label] for point in self.points]
+        parts: list[str | Toned] = []
+        for verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME):
+            at = [i for i, case in enumerate(cases) if case.verdict is verdict]
+            if not at:
+                continue
+            # What varies is named once.
+            where = _where(self.values, at, "" if parts else self.over)
+            parts += [", " if parts else " is ", Toned(_WORDS[verdict], cases[at[0]].tone)]
+            if verdict is Verdict.SAME:
+                parts.append(f" (within {format_percent(cases[0].comparison.practical)})")
+            parts.append(f" {where}")
+            if not brief and verdict in (Verdict.FASTER, Verdict.SLOWER):
+                most = max((cases[i].ratio for i in at), key=lambda ratio: abs(math.log(ratio)))
+                parts.append(f" ({'up to ' if len(at) > 1 else ''}{format_times(most)})")
+        return [Toned(label), *parts] if parts else []
 
     def _columns(self, labels: Sequence[str]) -> tuple[Column, list[Column], list[Column]]:
         """The points, what is said of each, and rates. Of two cases there is one row, with the baseline in columns."""
@@ -89,16 +172,16 @@ class Sweep(Result):
 
         def noise(case: Case) -> str:
             is_known = case.comparison.noise.bounded and (two or case.is_baseline)
-            return f"±{format_percent(case.comparison.noise_floor - 1)}" if is_known else ""
+            return format_noise(case.comparison.noise_floor).removeprefix("noise ") if is_known else ""
 
         core = [] if two else [column("case", lambda case: case.label, numeric=False)]
-        core.append(column("verdict", verdict_words, numeric=False))
+        core.append(column("verdict", lambda case: case.verdict.lower(), numeric=False))
         if two:
             core.append(column(labels[0], lambda case: format_seconds(case.comparison.cases[0].median_s)))
         core += [
             column(labels[1] if two else "time per call", lambda case: format_seconds(case.median_s)),
-            column("relative time", lambda case: "1" if case.is_baseline else format_ratio(case.ratio)),
-            column("95% interval", lambda case: "" if case.is_baseline else format_interval(case.interval)),
+            column("relative", lambda case: "" if case.is_baseline else format_times(case.ratio, tight=True)),
+            column("99% interval", lambda case: "" if case.is_baseline else interval_words(case)),
             column("noise (A/A)", noise),
         ]
         sides = [(f", {label}", i) for i, label in enumerate(labels)] if two else [("", None)]
@@ -112,18 +195,6 @@ class Sweep(Result):
             for of, side in sides
         ]
         return Column(self.over, tuple(str(value) for value, _ in rows)), core, rates
-
-    def _lines(self) -> tuple[str, ...]:
-        """What a reader must know."""
-        lines = [f"{sweep_summary(self, label)}." for label in self.points[0].comparison.labels[1:]]
-        for point in self.points:
-            for case in point.comparison:
-                if case.verdict is Verdict.UNCLEAR:
-                    lines.append(f"{self.over} {point.value}, {case.label}: {case.words}.")
-        if self.interrupted:
-            lines.append(f"Interrupted after {self.over} {self.values[-1]}.")
-        of_points = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
-        return (*lines, *self.notes, *of_points)
 
     def facts(self) -> Iterator[Fact]:
         """Those of the comparison at every point."""
@@ -149,7 +220,7 @@ class Sweep(Result):
         first = self.points[0].comparison
         with canvas.style():
             key = f"bars: {paired.DECISION_CONFIDENCE:.0%} intervals · grey: noise · ■ the same · ○ too close to call"
-            title = "; ".join(sweep_summary(self, label, brief=True) for label in first.labels[1:])
+            title = "; ".join(self.story(label, brief=True) for label in first.labels[1:])
             fig = canvas.titled_figure(title, 3.5, key, self.environment.caption)
             ax = fig.subplots()
             self._draw_noise(ax)
@@ -243,3 +314,33 @@ def _draw_curve(ax: Axes, cases: Sequence[Case], number: int, of: int, joined: b
         face = "white" if case.verdict is Verdict.UNCLEAR else case.colour
         ax.plot([x], [case.speedup], _MARKERS[case.verdict], ms=8, color=case.colour, mfc=face, zorder=4)
     return reach
+
+
+def _named(value: Any, over: str) -> str:
+    """One point: ``batch 64``, but ``64 KiB`` and ``1 000 elements``, and a name alone."""
+    if not is_number(value):
+        return str(value)
+    # A unit, and things that are counted, stand behind their number.
+    is_behind = over[:1].isupper() or over.endswith("s")
+    return " ".join((plain_number(value), over) if is_behind else (over, plain_number(value))).strip()
+
+
+def _where(values: Sequence[Any], at: Sequence[int], over: str) -> str:
+    """Some points of a sweep: ``from batch 64 on``, ``at 64 KiB``, ``for chain and block``."""
+    if len(at) == len(values):
+        return "throughout"
+    if not all(map(is_number, values)):
+        return f"for {listed(str(values[i]) for i in at)}"
+    runs = []
+    for _, run in itertools.groupby(enumerate(at), key=lambda pair: pair[1] - pair[0]):
+        first, *_, last = [i for _, i in run] * 2
+        named = "" if runs else over  # once
+        if first == last:
+            runs.append(f"at {_named(values[first], named)}")
+        elif first == 0:
+            runs.append(f"up to {_named(values[last], named)}")
+        elif last == len(values) - 1:
+            runs.append(f"from {_named(values[first], named)} on")
+        else:
+            runs.append(f"from {_named(values[first], named)} to {_named(values[last], '')}")
+    return listed(runs)

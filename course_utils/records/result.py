@@ -120,10 +120,7 @@ class Recorded:
 
     def card(self) -> Card:
         """What it shows, as text and as HTML."""
-        # Until every kind has a card of its own.
-        sheet = self.sheet()
-        caption = sheet.tables[0].caption
-        return Card(caption, notes=sheet.lines, provenance=" · ".join(sheet.fine_print), numbers=sheet)
+        raise NotImplementedError
 
     @property
     def numbers(self) -> Sheet | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import operator
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,11 +10,10 @@ from typing import TYPE_CHECKING
 from course_utils.records import paired
 from course_utils.records.paired import Interval, Verdict
 from course_utils.show.cards import Toned, plain
-from course_utils.show.formats import format_interval, format_percent, format_times, is_number, listed
+from course_utils.show.formats import format_interval, format_percent, format_times, listed
 
 if TYPE_CHECKING:
     from course_utils.records.kinds.comparison import Case, Comparison
-    from course_utils.records.kinds.sweep import Sweep
 
 UNCLEAR = "too close to call"
 # In an unclear line, more cases than this are only counted.
@@ -170,22 +167,3 @@ def between(interval: Interval) -> str:
         first = words(low).split(" ")[0]
         return f"between {first} and {words(high)}"
     return f"between {words(interval.low)} and {words(interval.high)}"
-
-
-def sweep_summary(sweep: Sweep, label: str) -> str:
-    """How the verdict on one case changes over a sweep: ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``.
-
-    Values that are names have no order: ``compiled: FASTER for chain, block; SAME for MLP``.
-    """
-    verdicts = [(point.comparison[label].verdict, str(point.value)) for point in sweep.points]
-    if not all(map(is_number, sweep.values)):
-        names: dict[Verdict, list[str]] = {}
-        for verdict, value in verdicts:
-            names.setdefault(verdict, []).append(value)
-        return f"{label}: " + "; ".join(f"{verdict} for {', '.join(values)}" for verdict, values in names.items())
-    parts = []
-    for verdict, run in itertools.groupby(verdicts, key=operator.itemgetter(0)):
-        first, *_, last = [value for _, value in run] * 2
-        where = first if first == last else f"{first} to {last}"
-        parts.append(f"{verdict} at {'' if parts else sweep.over + ' '}{where}")
-    return f"{label}: {', '.join(parts)}"

@@ -17,7 +17,7 @@ import jinja2
 
 from course_utils.show import tables
 from course_utils.show.formats import format_seconds
-from course_utils.show.tables import Sheet
+from course_utils.show.tables import Grid, Sheet
 
 # What stands before a verdict, so that its colour is not all there is. The keys are the tones of cards.css.
 MARKS = {"faster": "▲", "slower": "▼", "same": "■", "unclear": "○"}
@@ -90,6 +90,7 @@ class Card:
     rows: tuple[Row, ...] = ()
     axis: Axis | None = None
     heads: tuple[str, str] = ("", "")  # over the rows' words and values
+    table: Grid | None = None  # instead of rows, where there is more to a row than a bar and a value
     warning: str = ""  # one line: what is unclear, or was cut short, and what would help
     notes: tuple[str, ...] = ()  # what else a reader must know
     provenance: str = ""  # where and when it was measured, and how noisy it was there
@@ -109,13 +110,17 @@ class Card:
     def __repr__(self) -> str:
         sentence = [*([self.title] if self.title else []), *_wrapped(self.words)]
         notes = [line for note in (self.warning, *self.notes) for line in _wrapped(note)]
-        blocks = [sentence, self._rows_as_text(), notes, _wrapped(self.provenance)]
+        table = tables.text(Sheet((self.table,))).splitlines() if self.table else []
+        blocks = [sentence, self._rows_as_text(), table, notes, _wrapped(self.provenance)]
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
     def _repr_html_(self) -> str:
         parts = [part if isinstance(part, Toned) else Toned(part, "plain") for part in self.parts]
-        numbers = tables.html(self.numbers) if self.numbers else ""  # escapes what it holds
-        return _template().render(card=self, axis=self.axis, parts=parts, numbers=numbers, percent=self.percent)
+        # Both escape what they hold.
+        numbers = tables.html(self.numbers) if self.numbers else ""
+        table = tables.html(Sheet((self.table,))) if self.table else ""
+        shown = {"parts": parts, "table": table, "numbers": numbers, "percent": self.percent}
+        return _template().render(card=self, axis=self.axis, **shown)
 
     def percent(self, value: float) -> float:
         """Where a value lies on the axis, in percent; a margin keeps dots at its ends whole."""

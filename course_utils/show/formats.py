@@ -164,7 +164,12 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def plain_number(value: float, _: Any = None) -> str:
+    """A number for a tick or a sentence: no exponent, and thousands apart."""
+    return f"{value:,.0f}".replace(",", " ") if value >= 1000 else f"{value:.4g}"
+
+
 def listed(words: Iterable[str]) -> str:
     """Words as a list in a sentence: ``a, b and c``."""
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+    *before, last = words
+    return f"{', '.join(before)} and {last}" if before else last

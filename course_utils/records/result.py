@@ -120,10 +120,7 @@ class Recorded:
 
     def card(self) -> Card:
         """What it shows, as text and as HTML."""
-        # Until every kind has a card of its own.
-        sheet = self.sheet()
-        caption = sheet.tables[0].caption
-        return Card(caption, notes=sheet.lines, provenance=" · ".join(sheet.fine_print), numbers=sheet)
+        raise NotImplementedError
 
     @property
     def numbers(self) -> Sheet | None:
@@ -194,11 +191,13 @@ class Result(Recorded):
 
     def provenance(self, *more: str) -> str:
         """A card's last line: whose machine, software and day; what more there is to say; which machine is in grey."""
-        here = [f"{self.whose}: {self.environment.caption}" if self.whose else self.environment.caption]
+        where = self.environment.caption if self.environment else ""
+        parts = [f"{self.whose}: {where}" if self.whose and where else where, *more]
         if self.behind is not None:
             recorded = self.behind.environment
-            here.append(f"grey: {recorded.device_name}, {recorded.date}")
-        return " · ".join(filter(None, [*here[:1], *more, *here[1:]]))
+            sizes = f", {recorded.size} sizes" if recorded.size != self.environment.size else ""
+            parts.append(f"grey: {recorded.device_name}, {recorded.date}{sizes}")
+        return " · ".join(filter(None, parts))
 
     def titled(self, words: str) -> str:
         """The words as a title: after the record's name, if there is one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from course_utils.records import paired
 from course_utils.records.paired import Interval, Verdict
-from course_utils.show.cards import Toned
+from course_utils.show.cards import Toned, plain
 from course_utils.show.formats import format_interval, format_percent, format_times, listed
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def verdict_sentence(case: Case) -> str:
             else f" whether {case.label} is faster"
         )
         return f"too close to call{known}"
-    words = "".join(part.text if isinstance(part, Toned) else part for part in verdict_parts(case))
+    words = "".join(map(plain, verdict_parts(case)))
     return words if case.verdict is Verdict.SAME else f"{words} ({interval_words(case)})"
 
 
@@ -90,7 +90,7 @@ def interval_words(case: Case) -> str:
 
 def headline(case: Case) -> str:
     """The verdict as a title that names both sides: ``pinned is 1.83 times as fast as pageable``."""
-    return "".join(part.text if isinstance(part, Toned) else part for part in verdict_parts(case))
+    return "".join(map(plain, verdict_parts(case)))
 
 
 def verdict_in_a_text(case: Case) -> str:
@@ -120,8 +120,8 @@ def unclear_parts(comparison: Comparison) -> list[str | Toned]:
         return [Toned("Too close to call", "unclear"), f"{who}: {why}."]
     ranges = [f"{case.label} is {between(case.interval)}" for case in unclear[:_NAMED]]
     if len(unclear) > _NAMED:
-        ranges.append(f"so {'are' if len(unclear) > _NAMED + 1 else 'is'} {len(unclear) - _NAMED} more")
-    return [Toned("Too close to call", "unclear"), f": {listed(ranges)}. {_way_out(comparison, unclear)}"]
+        ranges.append(f"and {len(unclear) - _NAMED} more")
+    return [Toned("Too close to call", "unclear"), f": {'; '.join(ranges)}. {_way_out(comparison, unclear)}"]
 
 
 def _way_out(comparison: Comparison, unclear: Sequence[Case]) -> str:
@@ -160,7 +160,8 @@ def between(interval: Interval) -> str:
     def words(ratio: float) -> str:
         if large:
             return format_times(ratio)
-        return f"{format_percent(max(ratio, 1 / ratio) - 1)} {'faster' if ratio < 1 else 'slower'}"
+        percent = 100 * (max(ratio, 1 / ratio) - 1)
+        return f"{percent:.{int(percent < 2)}f}% {'faster' if ratio < 1 else 'slower'}"
 
     if one_way:
         first = words(low).split(" ")[0]

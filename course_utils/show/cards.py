@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jinja2
 
 from course_utils.show import tables
+from course_utils.show.formats import format_seconds
 from course_utils.show.tables import Grid, Sheet
 
 # What stands before a verdict, so that its colour is not all there is. The keys are the tones of cards.css.
@@ -45,11 +46,12 @@ class Bar(NamedTuple):
     low: float | None = None
     high: float | None = None
     dot: float | None = None
+    samples: tuple[float, ...] = ()  # faint strokes behind it
 
     @property
     def values(self) -> list[float]:
         """All that must find room on the axis."""
-        return [value for value in self if value is not None]
+        return [value for value in (*self[:3], *self.samples) if value is not None]
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,10 @@ class Card:
         # Both escape what they hold.
         numbers = tables.html(self.numbers) if self.numbers else ""
         table = tables.html(Sheet((self.table,))) if self.table else ""
-        shown = {"parts": parts, "table": table, "numbers": numbers, "percent": self._percent}
+        shown = {"parts": parts, "table": table, "numbers": numbers, "percent": self.percent}
         return _template().render(card=self, axis=self.axis, **shown)
 
-    def _percent(self, value: float) -> float:
+    def percent(self, value: float) -> float:
         """Where a value lies on the axis, in percent; a margin keeps dots at its ends whole."""
         return round(3 + 94 * self.axis.place(value), 1)
 
@@ -157,6 +159,8 @@ class Card:
         if self.axis.line is not None:
             letters[at(self.axis.line)] = "┊"
         for bar, line, dot in ((row.behind, "░", "░"), (row.bar, "━", "○" if row.tone == "unclear" else "●")):
+            for sample in bar.samples if bar else ():
+                letters[at(sample)] = "·"
             if bar and bar.low is not None and bar.high is not None:
                 span = range(at(bar.low), at(bar.high) + 1)
                 letters[span.start : span.stop] = [line] * len(span)
@@ -195,6 +199,13 @@ def amount_axis(amounts: Iterable[float], text: Callable[[float], str]) -> Axis:
     """An axis of amounts, from nothing to the largest, which stands at its end."""
     most = max(amounts, default=0.0) or 1.0
     return Axis(0.0, most, ((0.0, "0"), (most, text(most))))
+
+
+def time_axis(seconds: Iterable[float]) -> Axis:
+    """An axis of times of one thing, from the shortest to the longest."""
+    low, high = min(seconds), max(seconds)
+    ends = (low * 0.995, high * 1.005) if low == high else (low, high)
+    return Axis(*ends, tuple((second, format_seconds(second)) for second in sorted({low, high})), log=high > 4 * low)
 
 
 def _wrapped(text: str) -> list[str]:

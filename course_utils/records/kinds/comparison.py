@@ -21,6 +21,7 @@ from course_utils.records.kinds.measurement import (
 from course_utils.records.paired import Interval, Verdict
 from course_utils.records.result import Fact, Result, by_name
 from course_utils.records.verdicts import (
+    UNCLEAR,
     comparison_parts,
     headline,
     interval_words,
@@ -29,7 +30,7 @@ from course_utils.records.verdicts import (
     verdict_sentence,
     verdict_words,
 )
-from course_utils.show.cards import Bar, Card, Row, Toned, speed_axis
+from course_utils.show.cards import Bar, Card, Row, plain, speed_axis
 from course_utils.show.formats import (
     axis_unit,
     format_interval,
@@ -220,10 +221,11 @@ class Comparison(Result):
         """Who is faster, by how much, how sure: a row a case, its bar the interval of its speed."""
         bars = {case.label: case.bar for case in self}
         behind = {case.label: case.bar for case in self.behind or ()}
-        unclear, sentence = unclear_parts(self), comparison_parts(self)
-        said = "".join(part.text if isinstance(part, Toned) else part for part in unclear if unclear != sentence)
-        stopped = f"Interrupted after {self.rounds} of {self.planned_rounds} rounds." if self.interrupted else ""
-        busy = self.busy if self.busy not in "".join(map(str, unclear)) else ""
+        sentence, parts = comparison_parts(self), unclear_parts(self)
+        unclear = "".join(map(plain, parts))
+        is_cut = self.interrupted and self.rounds >= paired.MIN_ROUNDS  # fewer are unclear for that reason
+        stopped = f"Interrupted after {self.rounds} of {self.planned_rounds} rounds." if is_cut else ""
+        busy = "" if self.busy in unclear else self.busy.rstrip(".")
         return Card(
             sentence,
             tuple(
@@ -239,21 +241,23 @@ class Comparison(Result):
             ),
             speed_axis(value for bar in (*bars.values(), *behind.values()) for value in bar.values),
             heads=("", "a call"),
-            warning=" ".join(filter(None, [said, stopped])),
+            warning=" ".join(filter(None, ["" if sentence == parts else unclear, stopped])),
             notes=(*launch_bound_line(self.cases), *self.notes),
-            provenance=self.provenance(format_noise(self.noise_floor), busy, "bars: 99% sure"),
+            provenance=self.provenance(format_noise(self.noise_floor), "bars: 99% sure", busy),
             numbers=self._numbers(),
             title=self.name or "",
         )
 
     def _numbers(self) -> Sheet:
         """A row a case, with its interval and what else a call costs; how it was decided and measured."""
-        others, control = self.others, Case(self.cases[0], self)
+        compared = [*self.others, Case(self.cases[0], self)]  # the baseline's own ratios are those of the A/A control
+        words = {Verdict.UNCLEAR: UNCLEAR}
+        verdicts = ("baseline", *(words.get(case.verdict, case.verdict.lower()) for case in self.others), "")
         core = [
-            Column("verdict", (*(case.verdict.value.lower() for case in self), ""), numeric=False),
+            Column("verdict", verdicts, numeric=False),
             Column("time per call", tuple(format_seconds(m.median_s) for m in (*self.cases, self.control))),
-            Column("relative", ("", *map(_relative, others), _relative(control))),
-            Column("99% interval", ("", *(_relative(case, True) for case in others), _relative(control, True))),
+            Column("relative", ("", *(format_times(case.ratio, tight=True) for case in compared))),
+            Column("99% interval", ("", *map(interval_words, compared))),
         ]
         key = Column("case", (*self.labels, CONTROL_LABEL), numeric=False)
         tables = split(
@@ -399,11 +403,6 @@ class Comparison(Result):
         _draw_ratio(ax, len(self.cases), Case(self.cases[0], self), named=True)
         ax.set_title("← faster", loc="left")
         ax.set_title("slower →", loc="right")
-
-
-def _relative(case: Case, interval: bool = False) -> str:
-    """A ratio, or its interval, in the direction in which the ratio is above 1."""
-    return interval_words(case) if interval else format_times(case.ratio, tight=True)
 
 
 def _draw_ratio(ax: Axes, y: float, case: Case, named: bool = False) -> None:

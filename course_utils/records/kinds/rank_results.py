@@ -188,6 +188,9 @@ class RankResults(Result):
             planned_rounds=cases[0].rounds,
             spent_s=self.seconds,
             notes=self.notes,
+            busy=self.busy,
+            whose=self.whose,
+            behind=self.behind.comparison(key, practical) if self.behind and key in self.behind.rounds else None,
         )
 
     def plot(self) -> Figure:

@@ -134,7 +134,7 @@ def test_events_are_stepped_through_and_played(page: Any) -> None:
 @pytest.mark.browser
 def test_plans_are_chosen_and_what_is_not_there_is_said(page: Any) -> None:
     form = page.locator("#cluster")
-    names, drawing, none = form.locator("tbody th"), form.locator("svg[role=img]"), form.get_by_text("not computed")
+    names, drawing, none = form.locator("tbody th"), form.locator("svg.course-trace"), form.get_by_text("not computed")
     assert names.all_text_contents() == ["ddp, 2 ranks", "zero1, 2 ranks", "fsdp_root, 2 ranks"]
     assert drawing.text_content().count("does not fit") == 1
     form.get_by_label("bars").select_option("fsdp_root on every number of ranks")
@@ -164,7 +164,7 @@ def test_formats_show_the_value_that_is_chosen(page: Any) -> None:
 @pytest.mark.browser
 def test_a_trace_is_zoomed_and_names_what_is_pointed_at(page: Any) -> None:
     form = page.locator("#trace")
-    words, picture = form.locator(".course-words"), form.locator("svg[role=img]")
+    words, picture = form.locator(".course-words"), form.locator("svg.course-trace")
     assert "Point at a block" in words.text_content()
     picture.scroll_into_view_if_needed()
     box = picture.bounding_box()

@@ -231,6 +231,7 @@ class Sweep(Result):
                 speeds += _draw_curve(ax, cases, number, len(first.labels) - 1, joined=self._ordered)
                 ends[label] = (cases[-1].speedup, canvas.CURVES[number % len(canvas.CURVES)][0])
             canvas.speed_axis(ax, speeds)
+            ax.set_ylabel("speed (log scale)")
             self._name_points(ax)
             canvas.name_sides(ax, f"▲ faster than {first.baseline}", "▼ slower")
             canvas.name_ends(ax, ends)

@@ -134,7 +134,7 @@ def test_events_are_stepped_through_and_played(page: Any) -> None:
 @pytest.mark.browser
 def test_plans_are_chosen_and_what_is_not_there_is_said(page: Any) -> None:
     form = page.locator("#cluster")
-    names, drawing, none = form.locator("tbody th"), form.locator("svg.course-trace"), form.get_by_text("not computed")
+    names, drawing, none = form.locator("tbody th"), form.locator("svg[role=img]"), form.get_by_text("not computed")
     assert names.all_text_contents() == ["ddp, 2 ranks", "zero1, 2 ranks", "fsdp_root, 2 ranks"]
     assert drawing.text_content().count("does not fit") == 1
     form.get_by_label("bars").select_option("fsdp_root on every number of ranks")

@@ -152,10 +152,11 @@ class Curves(Result):
         for i, curve in enumerate(self):
             y = [math.nan if v is None else v for v in curve.y]
             values += [v for v in y if not math.isnan(v)]
-            # Black, blue, orange...: the first line is usually the reference.
-            look = {"ls": _DASHES[i % len(_DASHES)], "color": canvas.case_colour(i), "lw": 1.8}
+            # Black, blue, orange...: the first line is usually the reference. A later one is thinner and dashed and
+            # lies on top, so that lines that coincide are all seen.
+            look = {"ls": _DASHES[i % len(_DASHES)], "color": canvas.case_colour(i), "lw": max(1.3, 3.4 - 0.5 * i)}
             marker = "o" if len(curve.x) < 3 else ""
-            ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2.5 - 0.01 * i, **look)
+            ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2 + 0.01 * i, **look)
         if values:
             canvas.scale_axis(ax, "y", values, log=False, count=6)
         whole = all(float(x).is_integer() for curve in self for x in curve.x)

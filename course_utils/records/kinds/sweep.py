@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
-from course_utils.records.kinds.comparison import Case, Comparison
+from course_utils.records.kinds.comparison import MARKERS, Case, Comparison
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.paired import Verdict
@@ -38,7 +38,6 @@ _WORDS = {
     Verdict.SLOWER: "slower",
     Verdict.SAME: "the same",
 }
-_MARKERS = {Verdict.FASTER: "^", Verdict.SLOWER: "v", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,6 @@ class Sweep(Result):
                 speeds += _draw_curve(ax, cases, number, len(first.labels) - 1, joined=self._ordered)
                 ends[label] = (cases[-1].speedup, canvas.CURVES[number % len(canvas.CURVES)][0])
             canvas.speed_axis(ax, speeds)
-            ax.set_ylabel("speed (log scale)")
             self._name_points(ax)
             canvas.name_sides(ax, f"▲ faster than {first.baseline}", "▼ slower")
             canvas.name_ends(ax, ends)
@@ -261,10 +259,10 @@ class Sweep(Result):
         for point in self.points:
             value = canvas.plain_number(point.value) if self._ordered else str(point.value)
             time = format_seconds(point.comparison.cases[0].median_s)
-            names.append(f"{textwrap.fill(value, max(9, 52 // count), break_long_words=False)}\n{time}")
+            names.append(f"{textwrap.fill(value, max(8, 46 // count), break_long_words=False)}\n{time}")
         ax.set_xlim(-0.5, count - 0.5)
         ax.set_xticks(range(0, count, step), names[::step])
-        ax.set_xlabel(f'{self.over}, and the time per call of "{self.points[0].comparison.baseline}"')
+        ax.set_xlabel(f'{self.over} (under it: time per call of "{self.points[0].comparison.baseline}")')
 
     def _draw_noise(self, ax: Axes) -> None:
         """What the baseline against itself took for a difference at each point, and the baseline's own line."""
@@ -313,7 +311,7 @@ def _draw_curve(ax: Axes, cases: Sequence[Case], number: int, of: int, joined: b
             reach += (ends := case.interval.inverse().ends)
             ax.plot([x, x], ends, color=case.colour, lw=4, alpha=0.5, solid_capstyle="butt", zorder=3)
         face = "white" if case.verdict is Verdict.UNCLEAR else case.colour
-        ax.plot([x], [case.speedup], _MARKERS[case.verdict], ms=8, color=case.colour, mfc=face, zorder=4)
+        ax.plot([x], [case.speedup], MARKERS[case.verdict], ms=8, color=case.colour, mfc=face, zorder=4)
     return reach
 
 

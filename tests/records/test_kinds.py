@@ -110,10 +110,10 @@ def test_what_was_interrupted_says_so_and_an_environment_what_runs_live():
     cut = dataclasses.replace(RESULTS["two"], planned_rounds=60, interrupted=True)
     assert "Interrupted after 24 of 60 rounds." in repr(cut)
     assert "let it run to the end" in repr(RESULTS["few rounds"])
-    assert "recorded runs" in repr(CPU.numbers)
+    assert "recorded runs" in repr(CPU)
     assert "139 GiB" in repr(GPU.numbers)
     empty = Sweep(over="batch", points=(), environment=CPU)
-    assert "none was measured" in repr(empty.numbers)
+    assert "No point was measured." in repr(empty)
     with pytest.raises(NothingToDrawError, match="no point"):
         empty.plot()
 

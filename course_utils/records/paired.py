@@ -19,7 +19,6 @@ from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
 
-SHOWN_CONFIDENCE = 0.95
 DECISION_CONFIDENCE = 0.99
 PRACTICAL = 0.01
 # After so many rounds a comparison is looked at, and stops if it is decided. Each of these looks may be wrong in 0.1%

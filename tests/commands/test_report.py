@@ -79,8 +79,7 @@ def test_both_machines_stand_side_by_side_with_verdict_and_interval(both, mine, 
     assert "recorded, full sizes" in table
     for root, machine in ((both.results, mine), (both.reference, other)):
         case = store.load_lesson(root / machine.machine / "alpha.json").result("alpha/loops")["long <&> twice"]
-        words = case.words.partition(": ")[2].split("(")[0].strip()
-        assert f"{case.verdict} : {words}" in text_of(table)
+        assert f"▼ {case.in_words()}" in text_of(table)
     assert table.count('class="verdict ') == 2
     assert "2026-01-02" in page
 
@@ -230,7 +229,10 @@ def test_a_browser_shows_both_machines_and_asks_for_nothing(chromium, both, mine
         assert first["y"] < second["y"]
         assert mine.machine in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 300")
+    picture = page.locator("img").first
+    assert picture.evaluate("image => image.complete && image.naturalWidth > 300")
+    assert picture.evaluate("image => image.getBoundingClientRect().right") <= width
+    assert picture.get_attribute("alt").endswith(".")
     light = sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))
     assert (light > 600) == (scheme == "light")
     page.close()

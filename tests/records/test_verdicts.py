@@ -2,59 +2,94 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import pytest
 
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.verdicts import headline, sweep_summary
-from tests.example_results import CPU, RESULTS, TWO, comparison_of
+from course_utils.records.paired import Interval
+from course_utils.records.verdicts import between
+from tests.example_results import CPU, TWO, comparison_of
 
 
-def test_each_verdict_has_its_sentence():
+def test_each_verdict_has_its_words_and_no_number_is_below_1():
     comparison = comparison_of({"base": 1.0, "half": 0.5, "more": 1.05, "same": 1.0}, noise=0.002, rounds=40)
-    for label, words in (
-        ("half", "FASTER: 2.00 times as fast (95% interval "),
-        ("more", "SLOWER: takes 1.05 times as long (95% interval "),
-        ("same", "SAME: within 1% (takes "),
-        ("base", "baseline: "),
+    for label, sentence, text in (
+        ("half", "half is 2.00 times as fast as base (", "2.00 times as fast ("),
+        ("more", "more takes 1.05 times as long as base (", "1.05 times as long ("),
+        ("same", "same takes the same time as base (within 1%)", "the same (within 1%)"),
+        ("base", "base is the baseline", "the baseline"),
     ):
-        assert comparison[label].words.startswith(words)
-    assert headline(comparison["half"]) == "half is FASTER: 2.00 times as fast as base"
-    assert headline(comparison["more"]) == "more is SLOWER: takes 1.05 times as long as base"
+        assert comparison[label].words.startswith(sentence)
+        assert comparison[label].in_words().startswith(text)
+        bounds = [float(number) for number in re.findall(r"\d\.\d+", comparison[label].words)]
+        assert all(number > 0.99 for number in bounds)
+        assert len(bounds) in (0, 3)  # the ratio and one interval, or nothing
 
 
-def _scripted(case: list[float], control: list[float]) -> Comparison:
+def test_a_comparison_says_the_largest_gain_first_then_what_the_others_do():
+    def sentence(**ratios: float) -> str:
+        return comparison_of({"base": 1.0, **ratios}, noise=0.001, rounds=40).card().words
+
+    assert sentence(quick=0.5, slow=2.0) == "quick is 2.00 times as fast as base; slow takes 2.00 times as long."
+    assert sentence(slow=3.0, slower=4.0) == "slower takes 4.00 times as long as base; slow takes 3.00 times as long."
+    assert sentence(a=0.5, b=0.9, c=1.0, d=2.0).endswith("Of the other 3, 1 is faster, 1 is slower and 1 is the same.")
+    assert sentence(a=0.5, b=0.9, c=0.8).endswith(". The other 2 are all faster.")
+
+
+def _scripted(case: list[float], control: list[float], **more: object) -> Comparison:
     """A comparison whose ratios are known exactly: the baseline always takes one second."""
     times = {"base": [1.0] * len(case), "case": case, "base again": control}
     *cases, again = (Measurement(label, tuple(seconds)) for label, seconds in times.items())
-    return Comparison(tuple(cases), again, CPU)
+    return Comparison(tuple(cases), again, CPU, **more)
 
 
 @pytest.mark.parametrize(
     ("comparison", "words"),
     [
-        (comparison_of(TWO, rounds=5), "UNCLEAR: needs 8 rounds, has 5: raise budget_s"),
-        (comparison_of(TWO, rounds=5, interrupted=True), "needs 8 rounds, has 5: let it run to the end"),
-        (_scripted([0.9, 1.1] * 5, [1.0] * 10), "may be faster or slower: raise budget_s"),
-        (_scripted([1.05, 1.06] * 5, [0.8, 1.25] * 5), "baseline timed against itself strayed by"),
-        (_scripted([1.004, 1.03] * 2 + [1.008] * 6, [1.0] * 10), "perhaps by less than the 1% that matters"),
+        (comparison_of(TWO, rounds=5), "a verdict takes 8 rounds, and there are 5: raise budget_s."),
+        (comparison_of(TWO, rounds=5, interrupted=True), "a verdict takes 8 rounds, and there are 5: let it run"),
+        (_scripted([0.9, 1.1] * 5, [1.0] * 10), "case is between 11% faster and 10% slower."),
+        (_scripted([0.2, 3] * 5, [1.0] * 10), "case is between 5.00 times as fast and 3.00 times as long."),
+        (_scripted([1.05, 1.06] * 5, [0.8, 1.25] * 5), "case is between 5% and 6% slower, and so much is noise ±25%."),
+        (_scripted([1.004, 1.03] * 2 + [1.008] * 6, [1.0] * 10), "case is between 0.4% and 3% slower."),
     ],
 )
-def test_unclear_says_why_and_what_to_do(comparison: Comparison, words: str):
-    assert words in comparison.others[0].words
+def test_unclear_is_one_line_once_with_what_would_help(comparison: Comparison, words: str):
+    assert comparison.others[0].verdict == "UNCLEAR"
+    shown = " ".join(repr(comparison).split())
+    assert f"Too close to call: {words}" in shown
+    assert shown.count("Too close to call") == 1
+    assert "budget_s" in shown or "let it run" in shown or "Stop other programs" in shown
 
 
-def test_sweep_summary_names_the_turning_point_and_names_have_no_order():
-    assert sweep_summary(RESULTS["sweep of two"], "batched") == "batched: SLOWER at batch 1 to 4, FASTER at 16 to 1024"
-    sweep = RESULTS["sweep of words"]
-    summary = sweep_summary(sweep, "other")
-    assert " to " not in summary
-    assert all(name in summary for name in sweep.values)
-    upper, lower = sweep.plot().axes
-    assert all(line.get_linestyle() == "None" for line in upper.lines if len(line.get_xdata()) == len(sweep.values) > 1)
-    joined = [line for line in lower.lines if len(set(line.get_xdata())) == len(sweep.values)]
-    assert joined == []
-    # Side by side, so that no case hides another, and the noise of a name ends with the name.
-    medians = [line.get_xdata() for line in upper.lines if line.get_label() in sweep.points[0].comparison.labels]
-    assert len({x for series in medians for x in series}) == len(medians) * len(sweep.values)
-    assert len(lower.patches) >= len(sweep.values)
+def test_more_time_is_advised_where_it_would_be_enough_and_who_keeps_the_machine_busy_is_named_once():
+    unclear = [1.02, 1.06] * 5
+    long = _scripted(unclear, [0.95, 1.05] * 5)
+    *cases, control = (
+        Measurement(timed.label, tuple(second / 100 for second in timed.elapsed_s))
+        for timed in (*long.cases, long.control)
+    )
+    assert "budget_s=" not in repr(long)  # nobody waits so long
+    short = Comparison(tuple(cases), control, CPU)
+    assert re.search(r"budget_s=\d+ should tell, or stop other programs\.", " ".join(repr(short).split()))
+    busy = dataclasses.replace(short, busy="Other programs kept 1.3 of 2 cores busy.")
+    assert " ".join(repr(busy).split()).count("1.3 of 2 cores busy") == 1
+    clear = dataclasses.replace(comparison_of(TWO), busy="Other programs kept 1.3 of 2 cores busy.")
+    assert " ".join(repr(clear).split()).count("1.3 of 2 cores busy") == 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.96, 1.03, "between 4% faster and 3% slower"),
+        (0.5, 0.8, "between 1.25 and 2.00 times as fast"),
+        (0.9, 0.995, "between 0.5% and 11% faster"),
+        (1.201, 1.203, "20% slower"),
+        (1.5, 30, "between 1.50 and 30 times as long"),
+    ],
+)
+def test_an_interval_in_words(low: float, high: float, words: str):
+    assert between(Interval(low, high, 0.99)) == words

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.result import Fact, Result, by_name
-from course_utils.show.formats import value_text
+from course_utils.show.cards import Axis, Bar, Card, Row
+from course_utils.show.formats import listed, plain_number, value_text
 from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
@@ -64,24 +65,60 @@ class Curves(Result):
     def __iter__(self) -> Iterator[Curve]:
         return iter(self.curves)
 
-    def sheet(self) -> Sheet:
+    def card(self) -> Card:
+        """Where each line begins and ends: a bar from the one to the other, with a dot at the end."""
+        ends = [(curve, curve.y[0], curve.final) for curve in self]
+        values = [value for _, *both in ends for value in both if value is not None]
+        rows = tuple(
+            Row(curve.label, "", f"{_number(first)} → {_number(last)}", "", _travel(first, last))
+            for curve, first, last in ends
+        )
+        gaps = [curve.label for curve in self if None in curve.y]
+        notes = [f"Some values of {listed(gaps)} are not finite: the line has gaps there."] if gaps else []
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        ticks = ((low, _number(low)), (high, _number(high)))
+        return Card(
+            self._sentence(),
+            rows,
+            Axis(low, high, ticks) if low < high else None,
+            heads=("", "from first to last"),
+            notes=(*notes, *self.notes),
+            provenance=self.provenance(self.busy),
+            numbers=self._numbers(),
+            title=self.name or "",
+        )
+
+    def _sentence(self) -> str:
+        """Where the lines end, the lowest and the highest of several."""
+        last = max(curve.x[-1] for curve in self)
+        final = {curve.label: curve.final for curve in self if curve.final is not None}
+        where = f"{self.y_label} at {self.x_label} {plain_number(last)}"
+        if not final:
+            return f"{where}: not finite."
+        if len(self.curves) == 1:
+            (curve,) = self
+            start = f"{_number(curve.y[0])} at {self.x_label} {plain_number(curve.x[0])}"
+            return f"{self.y_label}: from {start} to {_number(curve.final)} at {plain_number(last)}."
+        low, high = min(final, key=final.__getitem__), max(final, key=final.__getitem__)
+        if _number(final[low]) == _number(final[high]):
+            return f"{where}: {_number(final[low])} for all {len(final)}."
+        return f"{where}: from {_number(final[low])} ({low}) to {_number(final[high])} ({high})."
+
+    def _numbers(self) -> Sheet:
         """Where each line begins, how low it gets, and where it ends."""
-        last_x = sorted({curve.x[-1] for curve in self})
-        last = f"last, at {self.x_label} {last_x[0]:g}" if len(last_x) == 1 else "last"
         lowest = [min((value for value in curve.y if value is not None), default=None) for curve in self]
         table = Grid(
-            self.titled(f"{self.y_label} by {self.x_label}"),
+            f"{self.y_label} by {self.x_label}",
             (
                 Column("", self.labels, numeric=False),
                 Column("points", tuple(str(len(curve.x)) for curve in self)),
                 Column("first", tuple(_number(curve.y[0]) for curve in self)),
                 Column("lowest", tuple(map(_number, lowest))),
-                Column(last, tuple(_number(curve.final) for curve in self)),
+                Column("last", tuple(_number(curve.final) for curve in self)),
+                Column(f"at {self.x_label}", tuple(plain_number(curve.x[-1]) for curve in self)),
             ),
         )
-        gaps = [curve.label for curve in self if None in curve.y]
-        lines = [f"Some values of {', '.join(gaps)} are not finite: the line has gaps there."] if gaps else []
-        return Sheet((table,), (*lines, *self.notes), (self.environment.where,))
+        return Sheet((table,), (), (self.environment.where,))
 
     def facts(self) -> Iterator[Fact]:
         """Every line, with its points."""
@@ -95,7 +132,8 @@ class Curves(Result):
         from course_utils.show import canvas
 
         with canvas.style():
-            columns = 3 if max(map(len, self.labels)) < 26 else 2
+            longest_in = max(canvas.text_width_in(label, 9.5) for label in self.labels)
+            columns = max(1, int((canvas.WIDTH_IN - 0.4) / (longest_in + 0.6)))
             rows = math.ceil(len(self.curves) / columns) if len(self.curves) > 1 else 0
             title = self.titled(f"{self.y_label} by {self.x_label}")
             fig = canvas.titled_figure(title, 3.7 + 0.24 * rows, self.environment.caption)
@@ -111,13 +149,15 @@ class Curves(Result):
         from course_utils.show import canvas
 
         values = []
+        thickest = min(3.4, 1.8 + 0.5 * (len(self.curves) - 1))
         for i, curve in enumerate(self):
             y = [math.nan if v is None else v for v in curve.y]
             values += [v for v in y if not math.isnan(v)]
-            # Black, blue, orange...: the first line is usually the reference.
-            look = {"ls": _DASHES[i % len(_DASHES)], "color": canvas.case_colour(i), "lw": 1.8}
+            # Black, blue, orange...: the first line is usually the reference. A later one is thinner and dashed and
+            # lies on top, so that lines that coincide are all seen.
+            look = {"ls": _DASHES[i % len(_DASHES)], "color": canvas.case_colour(i), "lw": max(1.3, thickest - 0.5 * i)}
             marker = "o" if len(curve.x) < 3 else ""
-            ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2.5 - 0.01 * i, **look)
+            ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2 + 0.01 * i, **look)
         if values:
             canvas.scale_axis(ax, "y", values, log=False, count=6)
         whole = all(float(x).is_integer() for curve in self for x in curve.x)
@@ -125,6 +165,13 @@ class Curves(Result):
         ax.set_xlabel(self.x_label)
         ax.set_ylabel(self.y_label)
         canvas.grid(ax, "both")
+
+
+def _travel(first: float | None, last: float | None) -> Bar | None:
+    """From the first value to the last, as far as they are finite."""
+    if last is None:
+        return None
+    return Bar(min(first, last), max(first, last), last) if first is not None else Bar(dot=last)
 
 
 def _number(value: float | None) -> str:

@@ -108,9 +108,9 @@ class Card:
     def _repr_html_(self) -> str:
         parts = [part if isinstance(part, Toned) else Toned(part, "plain") for part in self.parts]
         numbers = tables.html(self.numbers) if self.numbers else ""  # escapes what it holds
-        return _template().render(card=self, axis=self.axis, parts=parts, numbers=numbers, percent=self._percent)
+        return _template().render(card=self, axis=self.axis, parts=parts, numbers=numbers, percent=self.percent)
 
-    def _percent(self, value: float) -> float:
+    def percent(self, value: float) -> float:
         """Where a value lies on the axis, in percent; a margin keeps dots at its ends whole."""
         return round(3 + 94 * self.axis.place(value), 1)
 

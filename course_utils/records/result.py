@@ -39,19 +39,24 @@ class Fact:
     # a number, text or truth value; of a case its ratio to the baseline; None where no one value tells all
     value: float | str | bool | None
     words: str  # the value as text, with its unit and its interval
-    # the same for who reads nothing else, without the verdict that may come first; the words if empty
+    # the same for who reads nothing else; the words if empty
     sentence: str = ""
     detail: str = ""  # what is behind it
     row: str = ""  # the row of a table that it is a cell of
     unit: str | None = None  # of a number without an interval: a key of `VALUE_FORMATS`
     verdict: str = ""  # FASTER, SLOWER, SAME or UNCLEAR; empty where nothing is compared
     interval: Interval | None = None  # 99% interval of a ratio or of a median time
-    shown: Interval | None = None  # 95% interval of a ratio, if there is one
     # factor up to which the run's A/A control takes ratios for noise, infinite if it is too short to say; 1 where
     # nothing is compared
     floor: float = 1.0
     practical: float = PRACTICAL  # relative difference below which nobody cares
     points: Mapping[float, float | None] | None = None  # of a curve: x to y
+
+    @property
+    def ratio_interval(self) -> Interval | None:
+        """The interval of a case's ratio to its baseline; None if there is none."""
+        has_one = self.verdict and self.interval and self.interval.bounded and self.interval.low > 0
+        return self.interval if has_one else None
 
     @property
     def number(self) -> float | None:
@@ -120,10 +125,7 @@ class Recorded:
 
     def card(self) -> Card:
         """What it shows, as text and as HTML."""
-        # Until every kind has a card of its own.
-        sheet = self.sheet()
-        caption = sheet.tables[0].caption
-        return Card(caption, notes=sheet.lines, provenance=" · ".join(sheet.fine_print), numbers=sheet)
+        raise NotImplementedError
 
     @property
     def numbers(self) -> Sheet | None:
@@ -194,11 +196,13 @@ class Result(Recorded):
 
     def provenance(self, *more: str) -> str:
         """A card's last line: whose machine, software and day; what more there is to say; which machine is in grey."""
-        here = [f"{self.whose}: {self.environment.caption}" if self.whose else self.environment.caption]
+        where = self.environment.caption if self.environment else ""
+        parts = [f"{self.whose}: {where}" if self.whose and where else where, *more]
         if self.behind is not None:
             recorded = self.behind.environment
-            here.append(f"grey: {recorded.device_name}, {recorded.date}")
-        return " · ".join(filter(None, [*here[:1], *more, *here[1:]]))
+            sizes = f", {recorded.size} sizes" if recorded.size != self.environment.size else ""
+            parts.append(f"grey: {recorded.device_name}, {recorded.date}{sizes}")
+        return " · ".join(filter(None, parts))
 
     def titled(self, words: str) -> str:
         """The words as a title: after the record's name, if there is one."""

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import operator
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from course_utils.records import paired
 from course_utils.records.paired import Interval, Verdict
-from course_utils.show.cards import Toned
-from course_utils.show.formats import format_interval, format_percent, format_times, is_number
+from course_utils.show.cards import Toned, plain
+from course_utils.show.formats import format_interval, format_percent, format_times, listed
 
 if TYPE_CHECKING:
     from course_utils.records.kinds.comparison import Case, Comparison
-    from course_utils.records.kinds.sweep import Sweep
 
-UNCLEAR = "too close to call"
+# What people read.
+WORDS = {
+    Verdict.FASTER: "faster",
+    Verdict.SLOWER: "slower",
+    Verdict.SAME: "same",
+    Verdict.UNCLEAR: "too close to call",
+}
 # In an unclear line, more cases than this are only counted.
 _NAMED = 2
 # Longer than this nobody waits for a comparison.
@@ -29,16 +32,18 @@ def verdict_words(case: Case) -> str:
     """The verdict in a few words, for a cell: ``1.83× as fast``, ``same``, ``too close to call``."""
     if case.is_baseline:
         return "baseline"
-    short = {Verdict.SAME: "same", Verdict.UNCLEAR: UNCLEAR}
-    return short.get(case.verdict) or format_times(case.ratio, tight=True)
+    decided = case.verdict in (Verdict.FASTER, Verdict.SLOWER)
+    return format_times(case.ratio, tight=True) if decided else WORDS[case.verdict]
 
 
 def verdict_parts(case: Case, against: bool = True) -> list[str | Toned]:
     """The verdict as a sentence that names both sides, or the case alone: ``pinned is 1.83 times as fast``."""
     tone, verdict = case.tone, case.verdict
+    if case.is_baseline:
+        return [Toned(case.label), " is the baseline"]
     base = f" as {case.comparison.baseline}" if against else ""
     if verdict is Verdict.UNCLEAR:
-        return [Toned(case.label), " is ", Toned(UNCLEAR, tone)]
+        return [Toned(case.label), " is ", Toned(WORDS[verdict], tone)]
     if verdict is Verdict.SAME:
         within = f" (within {format_percent(case.comparison.practical)})"
         return [Toned(case.label), " takes ", Toned("the same time", tone), base + within]
@@ -59,29 +64,14 @@ def comparison_parts(comparison: Comparison) -> list[str | Toned]:
         parts += ["; ", *verdict_parts(rest[0], against=False)]
     elif others := [case for case in comparison.others if case.label != first.label]:
         counts = Counter(case.verdict for case in others)
-        words = {Verdict.FASTER: "faster", Verdict.SLOWER: "slower", Verdict.SAME: "the same", Verdict.UNCLEAR: UNCLEAR}
+        words = {**WORDS, Verdict.SAME: "the same"}
         counted = [(counts[key], word) for key, word in words.items() if counts[key]]
         if len(counted) == 1:
             parts.append(f". The other{f' {len(others)} are all' if len(others) > 1 else ' is'} {counted[0][1]}")
         else:
-            said = _listed([f"{count} {'is' if count == 1 else 'are'} {word}" for count, word in counted])
+            said = listed([f"{count} {'is' if count == 1 else 'are'} {word}" for count, word in counted])
             parts.append(f". Of the other {len(others)}, {said}")
     return [*parts, "."]
-
-
-def verdict_sentence(case: Case) -> str:
-    """The verdict as a sentence that names both sides, with its interval."""
-    if case.is_baseline:
-        return f"{case.label} is the baseline: the others are compared with it"
-    if case.verdict is Verdict.UNCLEAR:
-        known = (
-            f": {case.label} is {between(case.interval)}"
-            if case.interval.bounded
-            else f" whether {case.label} is faster"
-        )
-        return f"too close to call{known}"
-    words = "".join(part.text if isinstance(part, Toned) else part for part in verdict_parts(case))
-    return words if case.verdict is Verdict.SAME else f"{words} ({interval_words(case)})"
 
 
 def interval_words(case: Case) -> str:
@@ -91,9 +81,12 @@ def interval_words(case: Case) -> str:
     return format_interval(case.interval.inverse() if case.ratio < 1 else case.interval)
 
 
-def headline(case: Case) -> str:
-    """The verdict as a title that names both sides: ``pinned is 1.83 times as fast as pageable``."""
-    return "".join(part.text if isinstance(part, Toned) else part for part in verdict_parts(case))
+def verdict_sentence(case: Case) -> str:
+    """The verdict as a sentence with its interval: ``pinned is 1.83 times as fast as pageable (1.80 to 1.86)``."""
+    if case.verdict is Verdict.UNCLEAR:
+        return WORDS[case.verdict] + (f": {case.label} is {between(case.interval)}" if case.interval.bounded else "")
+    is_decided = not case.is_baseline and case.verdict is not Verdict.SAME
+    return "".join(map(plain, verdict_parts(case))) + (f" ({interval_words(case)})" if is_decided else "")
 
 
 def verdict_in_a_text(case: Case) -> str:
@@ -101,7 +94,7 @@ def verdict_in_a_text(case: Case) -> str:
     if case.is_baseline:
         return "the baseline"
     if case.verdict is Verdict.UNCLEAR:
-        return f"too close to call ({between(case.interval)})" if case.interval.bounded else "too close to call"
+        return WORDS[case.verdict] + (f" ({between(case.interval)})" if case.interval.bounded else "")
     if case.verdict is Verdict.SAME:
         return f"the same (within {format_percent(case.comparison.practical)})"
     return f"{format_times(case.ratio)} ({interval_words(case)})"
@@ -119,12 +112,12 @@ def unclear_parts(comparison: Comparison) -> list[str | Toned]:
             why = f"a verdict takes {paired.MIN_ROUNDS} rounds, and there are {comparison.rounds}: {help_}"
         else:
             why = "the machine drifted while it was measured: stop other programs, or raise budget_s"
-        who = "" if len(unclear) == len(comparison.others) else f" ({_listed(labels)})"
+        who = "" if len(unclear) == len(comparison.others) else f" ({listed(labels)})"
         return [Toned("Too close to call", "unclear"), f"{who}: {why}."]
     ranges = [f"{case.label} is {between(case.interval)}" for case in unclear[:_NAMED]]
     if len(unclear) > _NAMED:
-        ranges.append(f"so {'are' if len(unclear) > _NAMED + 1 else 'is'} {len(unclear) - _NAMED} more")
-    return [Toned("Too close to call", "unclear"), f": {_listed(ranges)}. {_way_out(comparison, unclear)}"]
+        ranges.append(f"and {len(unclear) - _NAMED} more")
+    return [Toned("Too close to call", "unclear"), f": {'; '.join(ranges)}. {_way_out(comparison, unclear)}"]
 
 
 def _way_out(comparison: Comparison, unclear: Sequence[Case]) -> str:
@@ -163,33 +156,10 @@ def between(interval: Interval) -> str:
     def words(ratio: float) -> str:
         if large:
             return format_times(ratio)
-        return f"{format_percent(max(ratio, 1 / ratio) - 1)} {'faster' if ratio < 1 else 'slower'}"
+        percent = 100 * (max(ratio, 1 / ratio) - 1)
+        return f"{percent:.{int(percent < 2)}f}% {'faster' if ratio < 1 else 'slower'}"
 
     if one_way:
         first = words(low).split(" ")[0]
         return f"between {first} and {words(high)}"
     return f"between {words(interval.low)} and {words(interval.high)}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    *before, last = words
-    return f"{', '.join(before)} and {last}" if before else last
-
-
-def sweep_summary(sweep: Sweep, label: str) -> str:
-    """How the verdict on one case changes over a sweep: ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``.
-
-    Values that are names have no order: ``compiled: FASTER for chain, block; SAME for MLP``.
-    """
-    verdicts = [(point.comparison[label].verdict, str(point.value)) for point in sweep.points]
-    if not all(map(is_number, sweep.values)):
-        names: dict[Verdict, list[str]] = {}
-        for verdict, value in verdicts:
-            names.setdefault(verdict, []).append(value)
-        return f"{label}: " + "; ".join(f"{verdict} for {', '.join(values)}" for verdict, values in names.items())
-    parts = []
-    for verdict, run in itertools.groupby(verdicts, key=operator.itemgetter(0)):
-        first, *_, last = [value for _, value in run] * 2
-        where = first if first == last else f"{first} to {last}"
-        parts.append(f"{verdict} at {'' if parts else sweep.over + ' '}{where}")
-    return f"{label}: {', '.join(parts)}"

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import jinja2
 
 from course_utils.show import tables
-from course_utils.show.tables import Sheet
+from course_utils.show.formats import format_seconds
+from course_utils.show.tables import Grid, Sheet
 
 # What stands before a verdict, so that its colour is not all there is. The keys are the tones of cards.css.
 MARKS = {"faster": "▲", "slower": "▼", "same": "■", "unclear": "○"}
@@ -34,17 +35,23 @@ class Toned(NamedTuple):
     tone: str = ""
 
 
+def plain(part: str | Toned) -> str:
+    """A part of a sentence as plain text."""
+    return part.text if isinstance(part, Toned) else part
+
+
 class Bar(NamedTuple):
     """What is drawn of one row, in the units of the axis: an interval, a dot in it, or both."""
 
     low: float | None = None
     high: float | None = None
     dot: float | None = None
+    samples: tuple[float, ...] = ()  # faint strokes behind it
 
     @property
     def values(self) -> list[float]:
         """All that must find room on the axis."""
-        return [value for value in self if value is not None]
+        return [value for value in (*self[:3], *self.samples) if value is not None]
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,7 @@ class Card:
     rows: tuple[Row, ...] = ()
     axis: Axis | None = None
     heads: tuple[str, str] = ("", "")  # over the rows' words and values
+    table: Grid | None = None  # instead of rows, where there is more to a row than a bar and a value
     warning: str = ""  # one line: what is unclear, or was cut short, and what would help
     notes: tuple[str, ...] = ()  # what else a reader must know
     provenance: str = ""  # where and when it was measured, and how noisy it was there
@@ -97,18 +105,22 @@ class Card:
     @property
     def words(self) -> str:
         """The sentence as plain text."""
-        return "".join(part.text if isinstance(part, Toned) else part for part in self.parts)
+        return "".join(map(plain, self.parts))
 
     def __repr__(self) -> str:
         sentence = [*([self.title] if self.title else []), *_wrapped(self.words)]
         notes = [line for note in (self.warning, *self.notes) for line in _wrapped(note)]
-        blocks = [sentence, self._rows_as_text(), notes, _wrapped(self.provenance)]
+        table = tables.text(Sheet((self.table,))).splitlines() if self.table else []
+        blocks = [sentence, self._rows_as_text(), table, notes, _wrapped(self.provenance)]
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
     def _repr_html_(self) -> str:
         parts = [part if isinstance(part, Toned) else Toned(part, "plain") for part in self.parts]
-        numbers = tables.html(self.numbers) if self.numbers else ""  # escapes what it holds
-        return _template().render(card=self, axis=self.axis, parts=parts, numbers=numbers, percent=self.percent)
+        # Both escape what they hold.
+        numbers = tables.html(self.numbers) if self.numbers else ""
+        table = tables.html(Sheet((self.table,))) if self.table else ""
+        shown = {"parts": parts, "table": table, "numbers": numbers, "percent": self.percent}
+        return _template().render(card=self, axis=self.axis, **shown)
 
     def percent(self, value: float) -> float:
         """Where a value lies on the axis, in percent; a margin keeps dots at its ends whole."""
@@ -147,6 +159,8 @@ class Card:
         if self.axis.line is not None:
             letters[at(self.axis.line)] = "┊"
         for bar, line, dot in ((row.behind, "░", "░"), (row.bar, "━", "○" if row.tone == "unclear" else "●")):
+            for sample in bar.samples if bar else ():
+                letters[at(sample)] = "·"
             if bar and bar.low is not None and bar.high is not None:
                 span = range(at(bar.low), at(bar.high) + 1)
                 letters[span.start : span.stop] = [line] * len(span)
@@ -185,6 +199,13 @@ def amount_axis(amounts: Iterable[float], text: Callable[[float], str]) -> Axis:
     """An axis of amounts, from nothing to the largest, which stands at its end."""
     most = max(amounts, default=0.0) or 1.0
     return Axis(0.0, most, ((0.0, "0"), (most, text(most))))
+
+
+def time_axis(seconds: Iterable[float]) -> Axis:
+    """An axis of times of one thing, from the shortest to the longest."""
+    low, high = min(seconds), max(seconds)
+    ends = (low * 0.995, high * 1.005) if low == high else (low, high)
+    return Axis(*ends, tuple((second, format_seconds(second)) for second in sorted({low, high})), log=high > 4 * low)
 
 
 def _wrapped(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 _SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
@@ -162,3 +162,14 @@ def value_text(value: Any, unit: str | None = None) -> str:
 def is_number(value: Any) -> bool:
     """Whether a value is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def plain_number(value: float, _: Any = None) -> str:
+    """A number for a tick or a sentence: no exponent, and thousands apart."""
+    return f"{value:,.0f}".replace(",", " ") if value >= 1000 else f"{value:.4g}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words as a list in a sentence: ``a, b and c``."""
+    *before, last = words
+    return f"{', '.join(before)} and {last}" if before else last

@@ -21,6 +21,7 @@ from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.kinds.table import Table
 from course_utils.records.result import NothingToDrawError, Result
+from course_utils.show.canvas import WIDTH_IN
 from tests.example_results import CPU, GPU, RESULTS, cuda_comparison_of, ranks_of, sweep_of
 from tests.figure_checks import problems_of_texts, visible_texts
 from tests.html_checks import Parsed
@@ -106,7 +107,9 @@ def test_columns_appear_with_what_they_hold():
 
 
 def test_what_was_interrupted_says_so_and_an_environment_what_runs_live():
-    assert "Interrupted after 5 of 24 rounds." in repr(RESULTS["few rounds"])
+    cut = dataclasses.replace(RESULTS["two"], planned_rounds=60, interrupted=True)
+    assert "Interrupted after 24 of 60 rounds." in repr(cut)
+    assert "let it run to the end" in repr(RESULTS["few rounds"])
     assert "recorded runs" in repr(CPU.numbers)
     assert "139 GiB" in repr(GPU.numbers)
     empty = Sweep(over="batch", points=(), environment=CPU)
@@ -165,7 +168,7 @@ def test_a_figure_is_a_small_image_with_labelled_axes_and_texts_that_can_be_read
     fig = RESULTS[name].plot()
     png = fig._repr_png_()
     assert len(png) < 60_000
-    assert Image.open(BytesIO(png)).size[0] == 880
+    assert Image.open(BytesIO(png)).size[0] == round(110 * WIDTH_IN)
     labels = [ax.get_xlabel() for ax in fig.axes] + [ax.get_ylabel() for ax in fig.axes]
     assert any("(" in label and ")" in label for label in labels)
     if environment := RESULTS[name].environment:

@@ -34,9 +34,9 @@ function inWords(answer, { endings }) {
 /** Adds question, field and button. `hear(answer, isLocked)` is told every change; null stands for what is no answer. */
 function addForm(parent, content, hear) {
   const form = add(parent, "form");
-  add(form, "p", {}, content.question);
-  const row = add(form, "div");
-  const message = add(form, "p", { role: "status" });
+  add(form, "div", { class: "question" }, content.question);
+  const row = add(form, "div", { class: "field" });
+  const message = add(form, "div", { role: "status" });
   let read;
   if (content.choices.length) {
     const name = `choice-${Math.random()}`;
@@ -65,7 +65,7 @@ function addForm(parent, content, hear) {
     if (form.contains(document.activeElement)) form.closest(".jp-Notebook")?.focus();
     for (const field of row.querySelectorAll("input, button")) field.disabled = true;
     button.textContent = "Locked";
-    message.textContent = `You said ${inWords(answer, content)}. ${content.then}`;
+    if (content.then) message.textContent = `You said ${inWords(answer, content)}. ${content.then}`;
   };
   form.addEventListener("input", () => hear(read(), false));
   // In JupyterLab, Enter submits nothing by itself.
@@ -104,7 +104,7 @@ function drawGuess(card, answer, { bar: { log, start, slope }, endings }) {
 /** In a page: the answer is folded until somebody guesses, or opens it. */
 function drawStored(el) {
   const content = JSON.parse(el.querySelector("script").textContent);
-  const [question, fold] = [el.querySelector("p"), el.querySelector("details")];
+  const [question, fold] = [el.querySelector(".question"), el.querySelector("details")];
   const place = document.createElement("div");
   question.replaceWith(place);
   addForm(place, content, (answer, isLocked) => {

@@ -44,11 +44,11 @@ class Unit(NamedTuple):
 
     def words(self, value: float) -> str:
         """A measured value."""
-        return self._turned(value, format_ratio if "×" in self.endings[0] else "{:.3g}".format)
+        return self._turned(value, format_ratio if "×" in self.endings[0] else _short)
 
     def guess(self, value: float | str) -> str:
         """What somebody said: three digits, and no zeros that nobody typed."""
-        return value if isinstance(value, str) else self._turned(value, lambda number: f"{float(f'{number:.3g}'):.15g}")
+        return value if isinstance(value, str) else self._turned(value, _short)
 
     def _turned(self, value: float, digits: Callable[[float], str]) -> str:
         turned = value < 1 and len(self.endings) > 1
@@ -186,6 +186,11 @@ class Answer:
             slope = -slope if self.unit.name == LONG else slope
             given["bar"] = {"log": card.axis.log, "start": card.percent(origin), "slope": round(slope, 4)}
         return given
+
+
+def _short(number: float) -> str:
+    """Three digits, without the zeros at the end."""
+    return f"{float(f'{number:.3g}'):.15g}"
 
 
 def _sentence(words: str, tone: str) -> tuple[str, Toned]:

@@ -31,7 +31,9 @@ def asked(source: str) -> Prediction | None:
                 arguments = [ast.literal_eval(value) for value in node.args]
                 options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
             except ValueError as error:
-                raise LessonError(f"{ast.unparse(node)}: the book asks this, too. Write plain texts and numbers.") from error
+                raise LessonError(
+                    f"{ast.unparse(node)}: the book asks this, too. Write plain texts and numbers."
+                ) from error
             return Prediction(*arguments, **options)
     return None
 

@@ -20,8 +20,8 @@ from traitlets.config import Config
 
 from authoring.execution import KERNELSPEC
 from authoring.normal_form import STARTS
-from authoring.room_text import blocks, ends_left_out, excerpt, opening
 from authoring.predictions import asked
+from authoring.room_text import blocks, ends_left_out, excerpt, opening
 from authoring.teaching import expectations
 from course_utils.records.lessons import Lesson, LessonError, notebooks_root
 from course_utils.records.notebook_files import read_notebook

@@ -24,7 +24,7 @@ from authoring.predictions import prediction_of
 from authoring.rendering import rendered
 from course_utils.lessons.answers import Exercise
 from course_utils.records.kinds.comparison import Case
-from course_utils.records.lessons import Lesson, LessonError, find_lesson
+from course_utils.records.lessons import Lesson, find_lesson
 from course_utils.records.store import package_root
 from course_utils.show.prediction import Prediction
 from course_utils.show.reveal import Unit

@@ -1,7 +1,8 @@
 """Bring everything up to date that is committed and follows from records: ``make refresh``.
 
 That is, in this order: the stored outputs of notebooks whose records have changed since (only these are run, see
-`stored_outputs`), the answers to predictions, figures in text, the ledger's page, README's table and picture, and the table of contents.
+`stored_outputs`), the answers to predictions, figures in text, the ledger's page, README's table and picture, and the
+table of contents.
 ``--check`` changes nothing and names what is out of date.
 """
 

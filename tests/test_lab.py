@@ -90,7 +90,7 @@ def test_no_cell_of_the_lesson_fails(lesson: Notebook):
 
 
 def test_the_prediction_is_compared_with_the_measurement(lesson: Notebook):
-    answer = lesson.page.get_by_text("You said 2", exact=False).first
+    answer = lesson.page.locator(".sentence", has_text="You said 2").first
     answer.scroll_into_view_if_needed()
     assert answer.is_visible()
     lesson.picture(f"lesson_{LESSON}_revealed")
@@ -107,7 +107,7 @@ def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     path = workspace / "predictions.ipynb"
     written = new_notebook(cells=[new_code_cell(source) for source in sources], metadata={"kernelspec": KERNELSPEC})
     path.write_text(nbformat.writes(written), encoding="utf-8")
-    notebook = Notebook(chromium, f"{lab}/lab/tree/{path.name}?token={TOKEN}", width=1000, height=1000)
+    notebook = Notebook(chromium, f"{lab}/lab/workspaces/own/tree/{path.name}?token={TOKEN}", 1000, 1000)
     run, page = partial(notebook.run, "notebook:run-cell-and-select-next"), notebook.page
     for _ in sources[:-1]:
         run()

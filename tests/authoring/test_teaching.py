@@ -13,8 +13,10 @@ from authoring import teaching
 from authoring.evidence import EvidenceError, machines
 from authoring.lesson_files import Expected, load_lessons
 from authoring.pages import instructors
+from authoring.predictions import prediction_of
 from authoring.teaching import expectations, plans, presenter_notes, routes, wrong_turns
 from course_utils.records.lessons import Lesson, find_lesson, find_lessons
+from course_utils.show.reveal import Unit
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons()
@@ -51,6 +53,9 @@ def test_what_to_expect_answers_the_question_that_the_room_is_asked(lesson: Less
     expected = expectations(lesson)
     assert expected, f"lesson.yml of {lesson.slug} names no number to expect"
     assert {each.machine for each in expected} <= set(machines())
+    unit = re.escape(Unit(prediction_of(lesson).unit).endings[0])
+    for each in expected:
+        assert re.match(rf"[\d.,]+{unit}$|[\d.]+ times as (fast|long) \(|the same|too close", each.words), each
     notes = presenter_notes(lesson)
     assert expected[0].words in notes
     assert all(hint in notes for exercise in wrong_turns(lesson) for hint in exercise.hints.values())

@@ -277,11 +277,13 @@ def _report(options: argparse.Namespace) -> int:
     from course_utils.commands import report
 
     try:
-        path = report.build(options.output)
+        path, unread = report.build(options.output)
     except report.ReportError as error:
         return _complain(str(error), FAILED)
     print(path)
-    return 0
+    if unread:
+        print(unread, file=sys.stderr)
+    return FAILED if unread else 0
 
 
 # course compare

@@ -127,8 +127,8 @@ def read_records(name: str) -> RecordSet:
     """Find the records that a name stands for; what cannot be read is left out, and named among the problems.
 
     Args:
-        name: a machine, or the beginning of its name, ``own:MACHINE`` or ``reference:MACHINE`` where both have one, ``REV:MACHINE`` for the reference
-            records in a commit of git, a folder, or a record's file.
+        name: a machine, or the beginning of its name, ``own:MACHINE`` or ``reference:MACHINE`` where both have one,
+            ``REV:MACHINE`` for the reference records in a commit of git, a folder, or a record's file.
 
     Raises:
         RecordChangesError: if there are none.
@@ -158,9 +158,7 @@ def read_records(name: str) -> RecordSet:
 def _of_a_lesson(name: str) -> str:
     """What to say of a lesson's name, which is no machine's; empty if no lesson has it either."""
     try:
-        return (
-            f"{find_lesson(name).name} is a lesson: name two machines, and what both recorded is compared"
-        )
+        return f"{find_lesson(name).name} is a lesson: name two machines, and what both recorded is compared"
     except PlannedLessonError as error:
         return str(error)
     except LessonError:

@@ -74,7 +74,7 @@ def test_both_machines_stand_side_by_side_with_verdict_and_interval(both, mine, 
     page = report.render(TODAY)
     (table,) = re.findall(r'<table class="side stack".*?</table>', page, flags=re.DOTALL)[:1]
     heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, flags=re.DOTALL)
-    assert [text_of(head).split()[0] for head in heads[1:]] == [mine.machine, other.machine]
+    assert [head.partition("<small>")[0] for head in heads[1:]] == [mine.title, other.title]
     assert "this machine, smoke sizes, 2026-01-01" in table
     assert "recorded, full sizes" in table
     for root, machine in ((both.results, mine), (both.reference, other)):
@@ -110,7 +110,29 @@ def test_the_page_holds_everything_and_escapes_what_it_shows(both):
     assert "url(" not in page
     for target in (link[1:] for link in links if link.startswith("#")):
         assert page.count(f'id="{target}"') == 1
-    assert len(page) < 2_000_000
+
+
+def test_all_committed_records_beside_a_course_of_ones_own_weigh_at_most_two_megabytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "results"))
+    committed = {path.stem: path for path in sorted(store.reference_root().glob("*/*.json"))}
+    for path in committed.values():
+        record = store.load_lesson(path)
+        mine = dataclasses.replace(record.environment, machine="mine", device_name="Mine")
+        store.save_lesson(dataclasses.replace(record, environment=mine), store.results_root())
+    path, unread = report.build(tmp_path)
+    page = path.read_text(encoding="utf-8")
+    assert unread == ""
+    assert set(re.findall(r'<section aria-labelledby="(\w+)">', page)) == set(committed)
+    assert page.count("<details><summary>All numbers of Mine") > 100
+    assert path.stat().st_size <= 2_000_000
+
+
+def test_what_a_result_brings_to_be_shown_with_is_there_once(both, monkeypatch):
+    shown = Curves._repr_html_
+    monkeypatch.setattr(Curves, "_repr_html_", lambda self: f"<style>.curve {{}}</style>{shown(self)}")
+    page = report.render(TODAY)
+    assert page.count("<style>.curve {}</style>") == 1
+    assert page.count("1.25 at step 2") > 1
 
 
 # What is missing or wrong
@@ -153,14 +175,20 @@ def test_your_own_lessons_are_marked_and_the_others_folded(both, other):
         (lambda text: '{"name": "package"}', "is not a record of this course"),
     ],
 )
-def test_a_bad_record_is_named_and_the_rest_is_shown(both, other, mine, how, message):
+def test_a_bad_record_is_named_and_the_rest_is_shown(both, other, mine, how, message, capsys, tmp_path):
     path = both.reference / other.machine / "alpha.json"
     path.write_text(how(path.read_text()))
     page = report.render(TODAY)
     assert "Not everything could be shown" in page
     assert message in page
-    assert f'<th scope="row">{mine.machine}' in page
+    assert f'<th scope="row">{mine.title}' in page
     assert 'class="verdict ' in page
+    # The page may be read by somebody else: who made it hears of it as well.
+    assert cli.main(["report", "--output", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == f"{tmp_path / 'report.html'}\n"
+    assert printed.err.startswith("Not on the page, because it cannot be read:\n")
+    assert message in printed.err
 
 
 def test_a_damaged_experiment_is_named_and_the_others_are_shown(both, other):
@@ -214,7 +242,7 @@ def test_a_page_that_cannot_be_written_is_one_clear_line(both, capsys, tmp_path)
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_a_browser_shows_both_machines_and_asks_for_nothing(chromium, both, mine, tmp_path, width, scheme):
-    path = report.build(tmp_path / "report.html")
+    path, _ = report.build(tmp_path / "report.html")
     page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     asked, errors = [], []
     page.on("request", lambda request: asked.append(request.url))
@@ -228,7 +256,7 @@ def test_a_browser_shows_both_machines_and_asks_for_nothing(chromium, both, mine
         assert first["y"] == second["y"]
     else:
         assert first["y"] < second["y"]
-        assert mine.machine in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert mine.title in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 300")
     light = sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import cattrs
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from cattrs.v import format_exception
 
 from course_utils.records.paired import PRACTICAL, Interval
-from course_utils.show import tables
+from course_utils.show.cards import Card
 from course_utils.show.formats import is_number
 
 if TYPE_CHECKING:
@@ -114,13 +114,18 @@ def _what_is_wrong(error: BaseException, kind: type | None) -> str:
 
 
 class Recorded:
-    """What shows itself as tables and lines, and has a form for files."""
+    """What shows itself as a card, and has a form for files."""
 
     kind: ClassVar[str]
 
-    def sheet(self) -> Sheet:
-        """The tables and lines that show it, as text and as HTML."""
+    def card(self) -> Card:
+        """What it shows, as text and as HTML."""
         raise NotImplementedError
+
+    @property
+    def numbers(self) -> Sheet | None:
+        """All numbers: what the card has folded."""
+        return self.card().numbers
 
     def to_record(self) -> dict[str, Any]:
         """The result as plain JSON types, raw samples included."""
@@ -142,17 +147,17 @@ class Recorded:
         return record
 
     def __repr__(self) -> str:
-        return tables.text(self.sheet())
+        return repr(self.card())
 
     def _repr_html_(self) -> str:
-        return tables.html(self.sheet())
+        return self.card()._repr_html_()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result(Recorded):
     """What all results share. A kind of result is a subclass, in a module of its own in ``records/kinds``.
 
-    A kind has to say what it shows (:meth:`sheet`), what can be compared (:meth:`facts`), and how it is drawn
+    A kind has to say what it shows (:meth:`card`), what can be compared (:meth:`facts`), and how it is drawn
     (:meth:`plot`). Beside these fields it has its own, the ``environment`` among them.
     """
 
@@ -160,6 +165,10 @@ class Result(Recorded):
     parameters: Mapping[str, Any] = field(default_factory=dict)  # problem sizes and settings
     notes: tuple[str, ...] = ()  # what a reader must know, in words
     busy: str = ""  # what other programs did while it was measured, in a sentence; empty if nothing was noticed
+    # Of this run alone, neither recorded nor compared. Whose machine: ``your machine``, ``recorded``, or not said
+    whose: str = field(default="", compare=False)
+    # the recorded run of the same experiment, for the grey bars behind a live result
+    behind: Result | None = field(default=None, compare=False)
 
     def facts(self) -> Iterator[Fact]:
         """Yield what the result says. Baselines are left out: every case is seen against its own."""
@@ -180,18 +189,31 @@ class Result(Recorded):
         """
         raise NotImplementedError
 
+    def provenance(self, *more: str) -> str:
+        """A card's last line: whose machine, software and day; what more there is to say; which machine is in grey."""
+        where = self.environment.caption if self.environment else ""
+        parts = [f"{self.whose}: {where}" if self.whose and where else where, *more]
+        if self.behind is not None:
+            recorded = self.behind.environment
+            sizes = f", {recorded.size} sizes" if recorded.size != self.environment.size else ""
+            parts.append(f"grey: {recorded.device_name}, {recorded.date}{sizes}")
+        return " · ".join(filter(None, parts))
+
     def titled(self, words: str) -> str:
         """The words as a title: after the record's name, if there is one."""
         return f"{self.name}: {words}" if self.name else words
 
 
+_OF_THIS_RUN = {"whose": override(omit=True), "behind": override(omit=True)}
+
+
 @_converter.register_unstructure_hook_factory(lambda cls: isinstance(cls, type) and issubclass(cls, Recorded))
 def _unstructuring(cls: type[Recorded]) -> Callable[[Recorded], dict[str, Any]]:
-    fields_of = make_dict_unstructure_fn(cls, _converter)
+    fields_of = make_dict_unstructure_fn(cls, _converter, **_OF_THIS_RUN)
     return lambda result: cls.to_file(fields_of(result))
 
 
 @_converter.register_structure_hook_factory(lambda cls: isinstance(cls, type) and issubclass(cls, Recorded))
 def _structuring(cls: type[Recorded]) -> Callable[[Mapping[str, Any], type[Recorded]], Recorded]:
-    build = make_dict_structure_fn(cls, _converter)
+    build = make_dict_structure_fn(cls, _converter, **_OF_THIS_RUN)
     return lambda record, _: build(cls.from_file(record), cls)

@@ -21,7 +21,7 @@ from course_utils.records.kinds import RESULT_TYPES
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import experiments, find_lesson, needs
 from course_utils.records.notebook_files import NEEDS, LessonError
-from course_utils.records.result import structured
+from course_utils.records.result import compact, structured
 from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.suggestions import did_you_mean
 
@@ -197,7 +197,7 @@ def recorded(name: str, machine: str | None = None) -> Any:
     Args:
         name: ``lesson/experiment``, for example ``pinned_memory/copy``.
         machine: a machine's folder name, or as much of its beginning as is its own: ``nvidia-h200``. By default the
-            newest record of a GPU, or of a CPU as long as no GPU run is recorded; the result then says so.
+            newest record of a GPU, or of a CPU as long as no GPU run is recorded: the result says which machine it is.
 
     Returns:
         The result; for an experiment that the lesson has and no machine has run yet an Unrecorded, which says so.
@@ -230,13 +230,10 @@ def recorded(name: str, machine: str | None = None) -> Any:
             f"{name!r} was recorded on {record.environment.machine} with other parameters than the notebook has now. "
             f"Run `course record {lesson} --reference` there, or put the old parameters back."
         )
-    notes = ["A recorded run."]
-    if machine is None and record.environment.device_kind == "cpu":
-        notes.append("No GPU run of this experiment is recorded yet: this is a CPU's result.")
-    if current is not None and current.code_hash != experiment.code_hash:
-        notes.append("The experiment's code has changed since this was recorded.")
     result = record.result(name)
-    return dataclasses.replace(result, notes=(*result.notes, *notes))
+    changed = current is not None and current.code_hash != experiment.code_hash
+    notes = ["The experiment's code has changed since this was recorded."] if changed else []
+    return dataclasses.replace(result, notes=(*result.notes, *notes), whose="recorded")
 
 
 def _why_none(name: str, machine: str | None, root: Path) -> str:
@@ -284,12 +281,32 @@ def has_other_parameters(record: LessonRecord, name: str) -> bool:
 
 
 def keep(result: Any) -> Any:
-    """Return a result, after writing it into the folder ``COURSE_RECORD_TO`` if it has a name and a lesson is recorded.
+    """Return what was measured here and now, with the recorded run of the same experiment for the grey behind it.
 
-    It is written at once, so that a lesson that fails later still shows what it had.
+    If it has a name and a lesson is recorded, it is written into the folder ``COURSE_RECORD_TO``: at once, so that a
+    lesson that fails later still shows what it had.
     """
     folder = os.environ.get("COURSE_RECORD_TO")
-    if folder and getattr(result, "name", None):
+    if folder and result.name:
         file = Path(folder) / (result.name.replace("/", "__") + ".json")
         write_json(file, {"name": result.name, "kind": result.kind, "data": result.to_record()})
-    return result
+    behind = None if folder or not result.name else _recorded_run_of(result)
+    return dataclasses.replace(result, whose="your machine", behind=behind)
+
+
+def _recorded_run_of(result: Any) -> Any | None:
+    """The recorded run of the same code with the same parameters that has the same to say; None if there is none."""
+    lesson = result.name.partition("/")[0]
+    try:
+        current = current_fingerprint(lesson, result.name)
+        for record in records_of(lesson, reference_root()):
+            then = record.experiments.get(result.name)
+            if then is None or current not in (None, Fingerprint(then.code_hash, then.parameters_hash)):
+                continue
+            other = record.result(result.name)
+            is_alike = other.kind == result.kind and other.parameters == compact(result.parameters)
+            if is_alike and [fact.label for fact in other.facts()] == [fact.label for fact in result.facts()]:
+                return other
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return None  # a damaged record spoils no measurement
+    return None

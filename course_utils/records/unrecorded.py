@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
+
+from course_utils.show.cards import Card
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Unrecorded:
         return self.words
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self.words)}</p>"
+        return Card(self.words)._repr_html_()
 
     def __getattr__(self, attribute: str) -> Self:
         # Python and IPython ask for names such as __array__ and _repr_png_, and must hear that they are not there.

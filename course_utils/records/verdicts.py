@@ -1,121 +1,169 @@
-"""Verdicts in words: what was found, how sure it is, and for an unclear one why and what to do."""
+"""Verdicts in words. One direction: the number is never below 1, and the words say the way."""
 
 from __future__ import annotations
 
-import itertools
-import operator
+import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from course_utils.records import paired
-from course_utils.records.paired import Verdict
-from course_utils.show.formats import format_interval, format_percent, format_ratio, is_number
+from course_utils.records.paired import Interval, Verdict
+from course_utils.show.cards import Toned, plain
+from course_utils.show.formats import format_interval, format_percent, format_times, listed
 
 if TYPE_CHECKING:
-    from course_utils.records.kinds.comparison import Case
-    from course_utils.records.kinds.sweep import Sweep
+    from course_utils.records.kinds.comparison import Case, Comparison
+
+UNCLEAR = "too close to call"
+# In an unclear line, more cases than this are only counted.
+_NAMED = 2
+# Longer than this nobody waits for a comparison.
+_LONGEST_BUDGET_S = 60
 
 
 def verdict_words(case: Case) -> str:
-    """The verdict in a few words, for a table cell: ``FASTER: 1.83 times as fast``."""
-    words = {
-        Verdict.FASTER: f"{format_ratio(case.speedup)} times as fast",
-        Verdict.SLOWER: f"{format_ratio(case.ratio)} times as long",
-        Verdict.SAME: f"within {format_percent(case.comparison.practical)}",
-        Verdict.UNCLEAR: "see below",
-    }
-    return "baseline" if case.is_baseline else f"{case.verdict}: {words[case.verdict]}"
+    """The verdict in a few words, for a cell: ``1.83× as fast``, ``same``, ``too close to call``."""
+    if case.is_baseline:
+        return "baseline"
+    short = {Verdict.SAME: "same", Verdict.UNCLEAR: UNCLEAR}
+    return short.get(case.verdict) or format_times(case.ratio, tight=True)
 
 
-def _unclear(case: Case) -> str:
-    """Why no verdict could be reached, and what would help. Follows the branches of :func:`paired.decide`."""
-    comparison, interval = case.comparison, case.interval
-    if not (interval.bounded and comparison.noise.bounded):
-        if comparison.rounds >= paired.MIN_ROUNDS:
-            return (
-                "UNCLEAR: neighbouring rounds resemble each other, so the machine drifts: stop other programs, or "
-                "raise budget_s"
-            )
-        way_out = "let it run to the end" if comparison.interrupted else "raise budget_s"
-        return f"UNCLEAR: needs {paired.MIN_ROUNDS} rounds, has {comparison.rounds}: {way_out}"
-    shown = f"99% interval {format_interval(interval)}"
-    if interval.low <= 1 <= interval.high:
-        return (
-            f"UNCLEAR: takes {format_ratio(interval.low)} to {format_ratio(interval.high)} times as long as the "
-            f"baseline (99% interval), so it may be faster or slower: raise budget_s, or stop other programs"
-        )
-    direction = "slower" if interval.low > 1 else "faster"
-    floor = comparison.noise_floor
-    if interval.low <= floor and interval.high >= 1 / floor:
-        return (
-            f"UNCLEAR: looks {direction} ({shown}), but the baseline timed against itself strayed by "
-            f"{format_percent(floor - 1)}: stop other programs, or raise budget_s"
-        )
-    return (
-        f"UNCLEAR: {direction}, but perhaps by less than the {format_percent(comparison.practical)} that matters "
-        f"({shown}): raise budget_s to narrow it"
-    )
+def verdict_parts(case: Case, against: bool = True) -> list[str | Toned]:
+    """The verdict as a sentence that names both sides, or the case alone: ``pinned is 1.83 times as fast``."""
+    tone, verdict = case.tone, case.verdict
+    base = f" as {case.comparison.baseline}" if against else ""
+    if verdict is Verdict.UNCLEAR:
+        return [Toned(case.label), " is ", Toned(UNCLEAR, tone)]
+    if verdict is Verdict.SAME:
+        within = f" (within {format_percent(case.comparison.practical)})"
+        return [Toned(case.label), " takes ", Toned("the same time", tone), base + within]
+    verb = " is " if verdict is Verdict.FASTER else " takes "
+    return [Toned(case.label), verb, Toned(format_times(case.ratio), tone), base]
+
+
+def comparison_parts(comparison: Comparison) -> list[str | Toned]:
+    """What a comparison found, in one sentence: the largest gain, or else the largest loss; then what the others do."""
+    order = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
+    clear = [case for case in comparison.others if case.verdict in order]
+    if not clear:
+        return unclear_parts(comparison)
+    clear.sort(key=lambda case: (order.index(case.verdict), -abs(math.log(case.ratio))))
+    first, *rest = clear
+    parts = verdict_parts(first)
+    if len(rest) == 1 == len(comparison.others) - 1:
+        parts += ["; ", *verdict_parts(rest[0], against=False)]
+    elif others := [case for case in comparison.others if case.label != first.label]:
+        counts = Counter(case.verdict for case in others)
+        words = {Verdict.FASTER: "faster", Verdict.SLOWER: "slower", Verdict.SAME: "the same", Verdict.UNCLEAR: UNCLEAR}
+        counted = [(counts[key], word) for key, word in words.items() if counts[key]]
+        if len(counted) == 1:
+            parts.append(f". The other{f' {len(others)} are all' if len(others) > 1 else ' is'} {counted[0][1]}")
+        else:
+            said = listed([f"{count} {'is' if count == 1 else 'are'} {word}" for count, word in counted])
+            parts.append(f". Of the other {len(others)}, {said}")
+    return [*parts, "."]
 
 
 def verdict_sentence(case: Case) -> str:
-    """The verdict with its 95% interval: ``FASTER: 1.83 times as fast (95% interval 1.80 to 1.86)``."""
+    """The verdict as a sentence that names both sides, with its interval."""
     if case.is_baseline:
-        return "baseline: the others are compared with it"
-    verdict, words = case.verdict, verdict_words(case)
-    if verdict is Verdict.UNCLEAR:
-        return _unclear(case)
-    if verdict is Verdict.FASTER:
-        return f"{words} (95% interval {format_interval(case.interval.inverse())})"
-    if verdict is Verdict.SLOWER:
-        return f"{words.replace(': ', ': takes ')} (95% interval {format_interval(case.interval)})"
-    return f"{words} (takes {format_interval(case.interval)} times as long, 95% interval)"
+        return f"{case.label} is the baseline: the others are compared with it"
+    if case.verdict is Verdict.UNCLEAR:
+        known = (
+            f": {case.label} is {between(case.interval)}"
+            if case.interval.bounded
+            else f" whether {case.label} is faster"
+        )
+        return f"too close to call{known}"
+    words = "".join(map(plain, verdict_parts(case)))
+    return words if case.verdict is Verdict.SAME else f"{words} ({interval_words(case)})"
+
+
+def interval_words(case: Case) -> str:
+    """The interval of a case in the direction of its verdict: ``1.80 to 1.86``; empty if there is none."""
+    if not case.interval.bounded:
+        return ""
+    return format_interval(case.interval.inverse() if case.ratio < 1 else case.interval)
 
 
 def headline(case: Case) -> str:
-    """The verdict as a title that names both sides: ``pinned is FASTER: 1.83 times as fast as pageable``."""
-    verdict, baseline = case.verdict, case.comparison.baseline
-    if verdict is Verdict.UNCLEAR:
-        return f"UNCLEAR whether {case.label} is faster or slower than {baseline}"
-    if verdict is Verdict.SAME:
-        return f"{case.label} takes the SAME time as {baseline}, within {format_percent(case.comparison.practical)}"
-    takes = "takes " if verdict is Verdict.SLOWER else ""
-    return f"{case.label} is {verdict_words(case).replace(': ', f': {takes}')} as {baseline}"
+    """The verdict as a title that names both sides: ``pinned is 1.83 times as fast as pageable``."""
+    return "".join(map(plain, verdict_parts(case)))
 
 
-def verdict_in_a_text(case: Case, direction: str | None = None) -> str:
-    """The verdict inside a sentence that names the cases itself: ``1.62 times as fast (95% interval 1.60 to 1.65)``."""
+def verdict_in_a_text(case: Case) -> str:
+    """The verdict inside a sentence that names the cases itself: ``1.62 times as fast (1.60 to 1.65)``."""
     if case.is_baseline:
         return "the baseline"
-    decided = case.verdict in (Verdict.FASTER, Verdict.SLOWER)
-    direction = direction or ("times as fast" if case.verdict is Verdict.FASTER else "times as long")
-    is_speed = direction == "times as fast"
-    shown = case.interval.inverse() if is_speed else case.interval
-    if decided:
-        times = format_ratio(case.speedup if is_speed else case.ratio)
-        return f"{times} {direction} (95% interval {format_interval(shown)})"
+    if case.verdict is Verdict.UNCLEAR:
+        return f"too close to call ({between(case.interval)})" if case.interval.bounded else "too close to call"
     if case.verdict is Verdict.SAME:
-        practical = format_percent(case.comparison.practical)
-        return f"the same within {practical} (95% interval {format_interval(shown)} {direction})"
-    if not case.interval.bounded:
-        few = case.comparison.rounds < paired.MIN_ROUNDS
-        return f"unclear (no interval: {'too few rounds' if few else 'the machine drifted'})"
-    shown = case.interval.inverse() if is_speed else case.interval
-    return f"unclear (99% interval {format_interval(shown)} {direction})"
+        return f"the same (within {format_percent(case.comparison.practical)})"
+    return f"{format_times(case.ratio)} ({interval_words(case)})"
 
 
-def sweep_summary(sweep: Sweep, label: str) -> str:
-    """How the verdict on one case changes over a sweep: ``batched: SLOWER at batch 1 to 16, FASTER at 64 to 4096``.
+def unclear_parts(comparison: Comparison) -> list[str | Toned]:
+    """What could not be decided, in one line, and what would help; nothing if all is decided."""
+    unclear = [case for case in comparison.others if case.verdict is Verdict.UNCLEAR]
+    if not unclear:
+        return []
+    labels = [case.label for case in unclear]
+    if not (comparison.noise.bounded and all(case.interval.bounded for case in unclear)):
+        if comparison.rounds < paired.MIN_ROUNDS:
+            help_ = "let it run to the end" if comparison.interrupted else "raise budget_s"
+            why = f"a verdict takes {paired.MIN_ROUNDS} rounds, and there are {comparison.rounds}: {help_}"
+        else:
+            why = "the machine drifted while it was measured: stop other programs, or raise budget_s"
+        who = "" if len(unclear) == len(comparison.others) else f" ({listed(labels)})"
+        return [Toned("Too close to call", "unclear"), f"{who}: {why}."]
+    ranges = [f"{case.label} is {between(case.interval)}" for case in unclear[:_NAMED]]
+    if len(unclear) > _NAMED:
+        ranges.append(f"and {len(unclear) - _NAMED} more")
+    return [Toned("Too close to call", "unclear"), f": {'; '.join(ranges)}. {_way_out(comparison, unclear)}"]
 
-    Values that are names have no order: ``compiled: FASTER for chain, block; SAME for MLP``.
-    """
-    verdicts = [(point.comparison[label].verdict, str(point.value)) for point in sweep.points]
-    if not all(map(is_number, sweep.values)):
-        names: dict[Verdict, list[str]] = {}
-        for verdict, value in verdicts:
-            names.setdefault(verdict, []).append(value)
-        return f"{label}: " + "; ".join(f"{verdict} for {', '.join(values)}" for verdict, values in names.items())
-    parts = []
-    for verdict, run in itertools.groupby(verdicts, key=operator.itemgetter(0)):
-        first, *_, last = [value for _, value in run] * 2
-        where = first if first == last else f"{first} to {last}"
-        parts.append(f"{verdict} at {'' if parts else sweep.over + ' '}{where}")
-    return f"{label}: {', '.join(parts)}"
+
+def _way_out(comparison: Comparison, unclear: Sequence[Case]) -> str:
+    """What would settle it: more time, if it would be enough, or a quieter machine."""
+    spent = sum(sum(timed.elapsed_s) * timed.calls for timed in (*comparison.cases, comparison.control))
+    needed = spent * max(_more_rounds(case) for case in unclear)
+    busy = f"{comparison.busy} Stop them" if comparison.busy else ""
+    if needed > _LONGEST_BUDGET_S:
+        return f"{busy or 'Stop other programs'}; if that does not help, the difference is too small for this machine."
+    budget = _rounded_up(max(needed, 2 * spent))
+    return (
+        f"{busy}, or try budget_s={budget:g}." if busy else f"budget_s={budget:g} should tell, or stop other programs."
+    )
+
+
+def _more_rounds(case: Case) -> float:
+    """How many times as many rounds would decide, if all intervals shrink with the square root of rounds."""
+    half, noise = (math.log(each.high / each.low) / 2 for each in (case.interval, case.comparison.noise))
+    away, practical = abs(math.log(case.ratio)), math.log1p(case.comparison.practical)
+    for_same = (half / (practical - away)) ** 2 if away < practical else math.inf
+    for_direction = ((half + noise) / away) ** 2 if away > practical else math.inf
+    return min(for_same, for_direction)
+
+
+def _rounded_up(seconds: float) -> float:
+    scale = 10 ** math.floor(math.log10(seconds))
+    return next(step * scale for step in (1, 2, 5, 10) if step * scale >= seconds)
+
+
+def between(interval: Interval) -> str:
+    """An interval of a ratio of times in words: ``between 4% faster and 3% slower``."""
+    low, high = sorted((interval.low, interval.high), key=lambda ratio: abs(math.log(ratio)))
+    one_way = (low < 1) == (high < 1)
+    large = max(abs(math.log(interval.low)), abs(math.log(interval.high))) >= math.log(2)
+
+    def words(ratio: float) -> str:
+        if large:
+            return format_times(ratio)
+        percent = 100 * (max(ratio, 1 / ratio) - 1)
+        return f"{percent:.{int(percent < 2)}f}% {'faster' if ratio < 1 else 'slower'}"
+
+    if one_way:
+        first = words(low).split(" ")[0]
+        return f"between {first} and {words(high)}"
+    return f"between {words(interval.low)} and {words(interval.high)}"

@@ -10,7 +10,7 @@ import functools
 import math
 import statistics
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -21,7 +21,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-WIDTH_IN = 8.0
+from course_utils.show.formats import plain_number
+
+WIDTH_IN = 6.4  # of all figures: at a phone's width their letters can still be read
 MARGIN_IN = 0.12
 STYLE = {
     "figure.dpi": 110,
@@ -46,6 +48,9 @@ STYLE = {
 }
 # Okabe and Ito's palette, which colour-blind people can tell apart.
 CASE_COLOURS = ("#444444", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Lines that are named at their end: other hues than verdicts have, and told apart by dashes as well.
+CURVES = (("#555555", "-"), ("#AA3377", (0, (3, 1.5))), ("#8A6D00", (0, (1, 1))), ("#222222", (0, (5, 1, 1, 1))))
+BASELINE = "#333333"
 LEGEND_X = MARGIN_IN / WIDTH_IN
 _ROW_NAME = 28  # letters of a line
 
@@ -95,10 +100,10 @@ def wrapped(text: str, width: int, most: int = 3) -> str:
     return "\n".join(textwrap.wrap(text, width, max_lines=most, placeholder="…"))
 
 
-def _fitted(text: str, size: float, weight: str = "normal") -> str:
-    """The text in at most two lines as wide as a figure, by the width that its own letters have on average."""
+def _fitted(text: str, size: float, weight: str = "normal", most: int = 2) -> str:
+    """The text in a few lines as wide as a figure, by the width that its own letters have on average."""
     letters = 0.95 * len(text) * (WIDTH_IN - 2 * MARGIN_IN) / text_width_in(text, size, weight)
-    return wrapped(text, max(1, int(letters)), most=2)
+    return wrapped(text, max(1, int(letters)), most)
 
 
 def titled_figure(title: str, panels_in: float, *notes: str) -> ResultFigure:
@@ -106,7 +111,7 @@ def titled_figure(title: str, panels_in: float, *notes: str) -> ResultFigure:
 
     Its panels, with what is written around them and their legends, fill ``panels_in`` inches between the two.
     """
-    title = _fitted(title, 12, "bold")
+    title = _fitted(title, 12, "bold", most=3)
     small = "\n".join(_fitted(note, 9) for note in notes if note)
     top_in = 0.22 + 0.21 * (title.count("\n") + 1) if title else 0.08
     bottom_in = MARGIN_IN + 0.06 + (0.19 * (small.count("\n") + 1) if small else 0)
@@ -145,11 +150,6 @@ def span(values: Sequence[float]) -> float:
     return max(values) / min(values)
 
 
-def plain_number(value: float, _: Any = None) -> str:
-    """A number for a tick: no exponent, and thousands apart."""
-    return f"{value:,.0f}".replace(",", " ") if value >= 1000 else f"{value:.4g}"
-
-
 def scale_axis(ax: Axes, which: str, values: Sequence[float], log: bool, count: int = 5, pad: float = 0.06) -> None:
     """Set limits, scale and ticks of the x or y axis so that all values lie inside."""
     axis = ax.xaxis if which == "x" else ax.yaxis
@@ -168,6 +168,53 @@ def scale_axis(ax: Axes, which: str, values: Sequence[float], log: bool, count: 
         axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
     ax.set(**{f"{which}lim": limits})
     axis.set_major_formatter(FuncFormatter(plain_number))
+
+
+# How many times as fast, or as long: from the roundest number to those that only a small range needs.
+_ROUND = (2, 10, 5, 100, 1000, 20, 50, 1.5, 3, 1.2, 1.1, 200, 500, 1.05, 1.02)
+
+
+def speed_axis(ax: Axes, speeds: Sequence[float], pad: float = 0.12) -> None:
+    """Make the y axis one of speed relative to a baseline: up is faster, and twice as fast as far as half as fast."""
+    low, high = min([*speeds, 1 / 1.05]), max([*speeds, 1.05])
+    room = (high / low) ** pad
+    ax.set(yscale="log", ylim=(low / room, high * room))
+    ticks = [1.0]
+    for number in _ROUND:
+        for speed in (number, 1 / number):
+            apart = min(abs(math.log(speed / tick)) for tick in ticks)
+            if low / room <= speed <= high * room and apart >= 0.13 * math.log(high / low * room**2):
+                ticks.append(speed)
+    words = ["1×" if t == 1 else f"{t:g}× as fast" if t > 1 else f"{1 / t:g}× as long" for t in ticks]
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.set_yticks(ticks, words)
+
+
+def name_sides(ax: Axes, above: str, below: str) -> None:
+    """Write at the upper and the lower end of the axes what it means to be there."""
+    for y, text in ((1.0, above), (0.0, below)):
+        look = {"color": "#666666", "va": "top" if y else "bottom", "fontsize": 9.5}
+        ax.annotate(text, (0, y), (4, -3 if y else 3), "axes fraction", textcoords="offset points", **look)
+
+
+def name_ends(ax: Axes, ends: Mapping[str, tuple[float, str]], width: int = 15) -> None:
+    """Write the name of each line beside its end, where names would overlap a little further up or down.
+
+    ``ends`` has of each name where its line ends, and its colour.
+    """
+    names = sorted(ends, key=lambda name: ends[name][0])
+    low, high = ax.get_ylim()
+    height_pt = 72 * ax.figure.get_figheight() * 0.5  # of the axes, about: names need not be placed more exactly
+    wished = [height_pt * math.log(ends[name][0] / low) / math.log(high / low) for name in names]
+    lines = [wrapped(name, width).count("\n") + 1 for name in names]
+    placed: list[float] = []
+    for i, y in enumerate(wished):
+        placed.append(max(y, placed[-1] + 6.5 * (lines[i - 1] + lines[i])) if placed else max(y, 6.5 * lines[i]))
+    too_high = max(0.0, placed[-1] + 6.5 * lines[-1] - height_pt)
+    for name, wish, y in zip(names, wished, placed, strict=True):
+        look = {"va": "center", "color": ends[name][1], "weight": "bold", "annotation_clip": False, "linespacing": 1.05}
+        offset = (6, y - too_high - wish)
+        ax.annotate(wrapped(name, width), (1, ends[name][0]), offset, ax.get_yaxis_transform(), "offset points", **look)
 
 
 def grid(ax: Axes, axis: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import FancyBboxPatch
 
-from course_utils.show.canvas import ResultFigure
+from course_utils.show.canvas import WIDTH_IN, ResultFigure
 
 # Okabe and Ito's palette; the darker inks are for text on white. A word or a line style
 # carries each difference as well.
@@ -18,17 +18,19 @@ PLAIN, PALE_BLUE, PALE_GREEN = "#FFFFFF", "#DCEBF5", "#E3EFE0"
 
 
 class Pen:
-    """Draws on a figure whose axes are measured in inches; (x, y) is a lower left corner, or where words stand.
+    """Draws on a figure as wide as all others, which is 8 units; heights are inches.
+
+    (x, y) is a lower left corner, or where words stand.
 
     Attributes:
         ax: for what is drawn only once.
     """
 
-    def __init__(self, width_in: float, height_in: float) -> None:
-        self._figure = ResultFigure(figsize=(width_in, height_in), dpi=110, facecolor="white")
+    def __init__(self, width: float, height_in: float) -> None:
+        self._figure = ResultFigure(figsize=(WIDTH_IN, height_in), dpi=110, facecolor="white")
         FigureCanvasAgg(self._figure)
         self.ax = self._figure.add_axes((0, 0, 1, 1))
-        self.ax.set(xlim=(0, width_in), ylim=(0, height_in))
+        self.ax.set(xlim=(0, width), ylim=(0, height_in))
         self.ax.axis("off")
 
     def write(

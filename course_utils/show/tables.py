@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MAX_WIDTH = 110
+MAX_WIDTH = 100
 # From roomy to tight: the width at which row names wrap, and whether headers wrap too.
 _LAYOUTS = ((40, False), (28, True), (22, True))
 _TEXT_WIDTH = 44
@@ -43,13 +43,19 @@ class Grid:
     columns: tuple[Column, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sheet:
-    """Everything that is shown for a result: tables, what a reader must know, and how it was measured."""
+    """All numbers of a result: tables, what a reader must know, and how it was measured."""
 
     tables: tuple[Grid, ...]
     lines: tuple[str, ...] = ()
     fine_print: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        return html(self)
 
 
 def named_values(caption: str, values: Sequence[tuple[str, str | None]]) -> Grid:

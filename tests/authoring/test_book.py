@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -159,6 +160,14 @@ def test_every_internal_link_and_anchor_resolves(html: Path):
                 broken.append((page.name, link["href"]))
     assert not broken
     assert checked > 100
+
+
+@pytest.mark.parametrize("name", [page for page in PAGES if page.startswith("notebooks/")])
+def test_every_figure_is_described_by_its_own_words(html: Path, name: str):
+    cells = json.loads((ROOT / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    figures = [output for cell in cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+    shown = [picture["alt"] for picture in parse(html / f"{name}.html").select(".cell_output img")]
+    assert shown == [figure["metadata"]["image/png"]["alt"] for figure in figures]
 
 
 # The pages, opened in a browser from the disk

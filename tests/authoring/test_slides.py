@@ -108,6 +108,9 @@ def test_slides_are_written_with_all_that_they_need(tmp_path: Path):
     assert files
     assert all((tmp_path / address).is_file() for address in files), files
     assert (tmp_path / "assets" / "reveal" / "LICENSE").is_file()
+    words = [picture["alt"] for picture in page.select("img")]
+    assert words
+    assert all(text.endswith(".") for text in words), words
 
 
 @pytest.mark.browser

@@ -48,7 +48,7 @@ def test_states_are_drawn_so_that_they_can_be_read(options: str) -> None:
         figure = state_figure(run.state(after))
         assert problems_of_texts(figure) == []
         assert figure.alt.endswith(".")
-        assert figure.get_size_inches()[0] == 8
+        assert figure.get_size_inches()[0] == WIDTH_IN
 
 
 def test_a_drawn_state_has_a_box_for_each_block_at_its_place() -> None:

@@ -42,8 +42,8 @@ def comparison(*cases: Measurement, control: Measurement | None = None) -> Compa
 
 def test_median_interval_and_rates_are_of_the_raw_samples() -> None:
     ten = Measurement("code", (3.0, 1.0, 2.0, 10.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0), items=11)
-    assert (ten.rounds, ten.median_s, ten.interval_s.ends) == (10, 5.5, (2.0, 9.0))
-    assert not Measurement("code", (1.0,) * 5).interval_s.bounded
+    assert (ten.rounds, ten.median_s, ten.interval_s.ends) == (10, 5.5, (1.0, 10.0))
+    assert not Measurement("code", (1.0,) * 7).interval_s.bounded
     assert (ten.rate("items"), ten.rate("bytes")) == (2, None)
 
 
@@ -88,7 +88,7 @@ def test_ratio_speedup_and_verdict() -> None:
     half = result["half"]
     assert (half.ratio, half.speedup) == (pytest.approx(0.5), pytest.approx(2))
     assert half.interval.low == half.interval.high == pytest.approx(0.5)
-    assert (half.interval.confidence, half.decision_interval.confidence) == (0.95, 0.99)
+    assert half.interval.confidence == 0.99
     assert [case.verdict for case in result] == ["SAME", "FASTER", "SAME"]
     assert (result.labels, result.rounds) == (("base", "half", "same"), ROUNDS)
 

@@ -319,16 +319,9 @@ def test_the_newest_gpu_is_preferred_even_to_a_newer_cpu(reference: Path) -> Non
     older = dataclasses.replace(GPU, machine="nvidia-a100")
     save_lesson(lesson_record(environment=older, at="2026-10-01T10:00:00+00:00"), reference)
     result = recorded("tiny/pair")
-    assert (result["fast"].verdict, result.environment, result.notes) == ("FASTER", GPU, ("A recorded run.",))
+    assert (result["fast"].verdict, result.environment, result.notes) == ("FASTER", GPU, ())
+    assert f"recorded: {GPU.caption}" in repr(result)
     assert recorded("tiny/pair", machine=CPU.machine).environment == CPU
-
-
-def test_a_cpu_record_says_that_no_gpu_run_exists(reference: Path) -> None:
-    save_lesson(lesson_record(), reference)
-    save_lesson(lesson_record(comparison(GPU, "tiny/other"), environment=GPU), reference)
-    assert any("No GPU run of this experiment is recorded yet" in note for note in recorded("tiny/pair").notes)
-    # Who asks for this machine by name knows.
-    assert not any("No GPU run" in note for note in recorded("tiny/pair", machine=CPU.machine).notes)
 
 
 def test_a_machine_is_found_by_the_beginning_of_its_name_as_long_as_no_other_has_it(reference: Path) -> None:
@@ -407,7 +400,7 @@ def _record_the_notebook(reference: Path) -> None:
 def test_changed_code_shows_the_record_with_a_notice(reference: Path, tiny: Callable[..., None]) -> None:
     _record_the_notebook(reference)
     tiny(old="a = torch.randn(n, n)", new="# A comment changes nothing.\na = torch.randn( n,  n )")
-    assert recorded("tiny/pair").notes == ("A recorded run.",)
+    assert recorded("tiny/pair").notes == ()
     tiny(old="lambda: a @ a}", new="lambda: torch.mm(a, a)}")
     result = recorded("tiny/pair")
     assert result["fast"].verdict == "FASTER"
@@ -441,10 +434,10 @@ def test_named_results_are_kept_while_a_lesson_is_recorded(tmp_path: Path, monke
     parameters = {"dtype": torch.float16, "shape": torch.Size([2, 3]), "n": np.int64(7)}
     result = dataclasses.replace(comparison(), parameters=parameters)
     monkeypatch.delenv("COURSE_RECORD_TO", raising=False)
-    assert store.keep(result) is result
+    assert store.keep(result) == result
     assert list(tmp_path.iterdir()) == []  # nothing is kept while nothing is recorded
     monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path / "staging"))
-    assert store.keep(result) is result
+    assert store.keep(result) == result
     assert store.keep(dataclasses.replace(result, name=None)).name is None
     (file,) = (tmp_path / "staging").iterdir()
     assert file.name == "tiny__pair.json"
@@ -496,3 +489,63 @@ def test_committed_records_load_are_small_and_tell_nothing_private(monkeypatch: 
     monkeypatch.delenv("COURSE_REFERENCE_ROOT", raising=False)
     paths = sorted(store.reference_root().glob("*/*.json"))
     assert {str(path): problems for path in paths if (problems := _problems(path))} == {}
+
+
+# The recorded machine behind a live result
+
+
+def _live(monkeypatch: pytest.MonkeyPatch, **changes: object) -> Comparison:
+    """What a comparison made now shows."""
+    monkeypatch.delenv("COURSE_RECORD_TO", raising=False)
+    return store.keep(dataclasses.replace(comparison(), **changes))
+
+
+def test_a_live_result_has_the_recorded_machine_behind_it_and_a_recorded_one_has_not(
+    reference: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_lesson(lesson_record(comparison(GPU), environment=GPU), reference)
+    live = _live(monkeypatch)
+    grey = f"grey: {GPU.device_name}, {GPU.date}, full sizes"
+    assert live.behind == recorded("tiny/pair")
+    assert f"your machine: {CPU.caption}" in repr(live)
+    assert grey in " ".join(repr(live).split())
+    assert live._repr_html_().count('class="behind"') > 0 == recorded("tiny/pair")._repr_html_().count('class="behind"')
+    # Neither part of a record nor of what is compared.
+    assert live == comparison()
+    assert live.to_record() == comparison().to_record()
+    assert "grey" not in repr(recorded("tiny/pair"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": None},
+        {"name": "tiny/other"},
+        {"name": "nowhere/pair"},
+        {"parameters": {"n": 5}},
+        {"cases": tuple(dataclasses.replace(case, label=f"my {case.label}") for case in comparison().cases)},
+    ],
+)
+def test_other_cases_or_parameters_have_nothing_behind_them(
+    reference: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    save_lesson(lesson_record(comparison(GPU), environment=GPU), reference)
+    assert _live(monkeypatch).behind is not None
+    assert _live(monkeypatch, **changes).behind is None
+
+
+def test_a_damaged_record_or_one_of_other_code_spoils_no_measurement(
+    reference: Path, tiny: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _record_the_notebook(reference)
+    assert _live(monkeypatch).behind is not None
+    tiny(old="lambda: a @ a}", new="lambda: torch.mm(a, a)}")
+    assert _live(monkeypatch).behind is None
+    tiny()
+    path = reference / GPU.machine / "tiny.json"
+    data = json.loads(path.read_text("utf-8"))
+    data["experiments"]["tiny/pair"]["data"]["cases"] = []
+    path.write_text(json.dumps(data), encoding="utf-8")
+    assert _live(monkeypatch).behind is None
+    path.write_text("{", encoding="utf-8")
+    assert _live(monkeypatch).behind is None

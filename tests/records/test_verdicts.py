@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from matplotlib.axes import Axes
 
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.verdicts import headline, sweep_summary
 from tests.example_results import CPU, RESULTS, TWO, comparison_of
+from tests.figure_checks import visible_texts
 
 
 def test_each_verdict_has_its_sentence():
@@ -44,17 +49,44 @@ def test_unclear_says_why_and_what_to_do(comparison: Comparison, words: str):
     assert words in comparison.others[0].words
 
 
-def test_sweep_summary_names_the_turning_point_and_names_have_no_order():
-    assert sweep_summary(RESULTS["sweep of two"], "batched") == "batched: SLOWER at batch 1 to 4, FASTER at 16 to 1024"
-    sweep = RESULTS["sweep of words"]
-    summary = sweep_summary(sweep, "other")
-    assert " to " not in summary
-    assert all(name in summary for name in sweep.values)
-    upper, lower = sweep.plot().axes
-    assert all(line.get_linestyle() == "None" for line in upper.lines if len(line.get_xdata()) == len(sweep.values) > 1)
-    joined = [line for line in lower.lines if len(set(line.get_xdata())) == len(sweep.values)]
-    assert joined == []
-    # Side by side, so that no case hides another, and the noise of a name ends with the name.
-    medians = [line.get_xdata() for line in upper.lines if line.get_label() in sweep.points[0].comparison.labels]
-    assert len({x for series in medians for x in series}) == len(medians) * len(sweep.values)
-    assert len(lower.patches) >= len(sweep.values)
+def test_a_sweep_is_summed_up_by_where_each_verdict_holds():
+    summary = sweep_summary(RESULTS["sweep of two"], "batched")
+    assert summary == (
+        "batched is faster from batch 16 on (up to 2.63 times as fast), slower up to 4 (up to 2.20 times as long)"
+    )
+    assert sweep_summary(RESULTS["sweep of two"], "batched", brief=True) == (
+        "batched is faster from batch 16 on, slower up to 4"
+    )
+    names = sweep_summary(RESULTS["sweep of words"], "other")
+    assert " up to batch " not in names
+    assert " for " in names
+
+
+def _curves(sweep: Sweep) -> list[Any]:
+    """What joins the points of a case."""
+    return [line for line in sweep.plot().axes[0].lines if len(line.get_xdata()) == len(sweep.values) > 2]
+
+
+def test_a_figure_of_a_sweep_shows_speed_upwards_names_its_lines_and_hides_none():
+    sweep = RESULTS["sweep of four"]
+    (ax,) = sweep.plot().axes
+    curves = _curves(sweep)
+    labels = sweep.points[0].comparison.labels
+    for curve, label in zip(curves, labels[1:], strict=True):
+        assert list(curve.get_ydata()) == [point.comparison[label].speedup for point in sweep.points]
+    assert len({curve.get_xdata()[0] for curve in curves}) == len(curves)
+    assert len({str(curve._dash_pattern) for curve in curves}) == len(curves)
+    assert not ax.figure.legends
+    texts = [item.get_text().replace("\n", " ") for item, _ in visible_texts(ax.figure)]
+    assert set(labels) <= set(texts)
+    assert f"▲ faster than {labels[0]}" in texts
+    assert all("as fast" in words for speed, words in _ticks(ax) if speed > 1)
+    assert all("as long" in words for speed, words in _ticks(ax) if speed < 1)
+
+
+def _ticks(ax: Axes) -> list[tuple[float, str]]:
+    return [(place, label.get_text()) for place, label in zip(ax.get_yticks(), ax.get_yticklabels(), strict=True)]
+
+
+def test_between_points_that_are_names_there_is_no_line():
+    assert _curves(RESULTS["sweep of words"]) == []

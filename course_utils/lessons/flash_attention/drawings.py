@@ -40,9 +40,9 @@ def tiles_and_running_sums() -> ResultFigure:
     pen.write(left + side / 2, 0.56, "one tile at a time;", BLUE_INK, 9, ha="center")
     pen.write(left + side / 2, 0.34, "the matrix is never stored", BLUE_INK, 9, ha="center")
 
-    x, w = 5.85, 1.9
+    x, w = 5.66, 2.16
     pen.area(x, 0.42, w, 2.74, 0.06, fc=PALE_BLUE, ec=BLUE, lw=1.5)
-    pen.write(x + w / 2, 2.95, "fast memory on the chip", BLUE_INK, 9, ha="center")
+    pen.write(x + w / 2, 2.95, "memory on the chip", BLUE_INK, 9, ha="center")
     pen.box(x + 0.13, 2.1, w - 0.26, 0.62, "tiles of q, k and v,\none tile of scores", bold=False)
     pen.box(
         x + 0.13, 0.98, w - 0.26, 0.98, "for each query:\nlargest score so far,\nsum so far,\nresult so far", bold=False

@@ -17,7 +17,7 @@ def weights_in_memory() -> ResultFigure:
     pen = Pen(width, height)
     pen.area(0.1, 0.1, 6.1, height - 0.55)
     pen.write(0.2, height - 0.3, "GPU memory", size=10.5, weight="bold")
-    pen.write(6.35, height - 0.3, "reads one buffer", size=10.5, weight="bold")
+    pen.write(7.92, height - 0.3, "reads one buffer", size=10.5, weight="bold", ha="right")
     total = sum(wide for _, wide in _WEIGHTS)
     left = 0.3
 

@@ -14,9 +14,9 @@ _PARTS = (("weights", 4, PALE_BLUE), ("gradients", 4, PALE_GREEN), ("optimizer s
 
 def what_a_rank_keeps() -> ResultFigure:
     """Draw what one of four ranks keeps between two steps: all of it, or a quarter of some of it."""
-    width, height, ranks = 8.0, 3.55, 4
+    width, height, ranks = 8.0, 3.7, 4
     pen = Pen(width, height)
-    left, unit, bar_h = 1.35, 0.3, 0.42
+    left, unit, bar_h = 1.68, 0.28, 0.42
     x = left
     for name, size, _ in _PARTS:
         pen.write(x + size * unit / 2, height - 0.24, name, size=10, ha="center")
@@ -38,10 +38,8 @@ def what_a_rank_keeps() -> ResultFigure:
             pen.ax.add_patch(Rectangle((x, y), whole / ranks if cut else whole, bar_h, fc=colour, ec=EDGE, lw=1))
             x += whole + 0.12
         pen.write(x + 0.03, y + bar_h / 2, formula, size=10)
-    note = (
-        "Filled: what this rank keeps between two steps, for each parameter, with N = 4 ranks. Dotted: on other ranks."
-    )
-    pen.write(0.1, 0.16, note, NOTE)
+    note = "Filled: what this rank keeps between two steps, for each parameter.\nDotted: on other ranks. N = 4 ranks."
+    pen.write(0.1, 0.24, note, NOTE, linespacing=1.4)
     return pen.described(
         "What one of four ranks keeps between two steps, for each parameter in fp32 with AdamW. DDP keeps all: 4 bytes "
         "of weights, 4 of gradients and 8 of optimizer state. ZeRO-1 keeps a quarter of the optimizer state. ZeRO-2 "
@@ -53,11 +51,11 @@ def when_weights_are_gathered() -> ResultFigure:
     """Draw which of three blocks' weights a rank holds whole, while a step runs. Lengths are not measured."""
     width, height = 8.0, 4.15
     pen = Pen(width, height)
-    left, slot, lane_h = 1.95, 0.98, 0.2
+    left, slot, lane_h = 2.05, 0.97, 0.2
     phases = ("forward 1", "forward 2", "forward 3", "backward 3", "backward 2", "backward 1")
     for number, phase in enumerate(phases):
         colour = BLUE_INK if number < 3 else ORANGE_INK
-        pen.write(left + (number + 0.5) * slot, height - 0.22, phase, colour, ha="center")
+        pen.write(left + (number + 0.5) * slot, height - 0.22, phase, colour, 9, ha="center")
     rows = (
         (
             "per block",

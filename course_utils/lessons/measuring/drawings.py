@@ -55,7 +55,7 @@ def _calls(axes: Axes, title: str, waits: bool) -> None:
     axes.set_title(title, loc="left", fontsize=10.5, color=_INK, pad=9)
     axes.set_yticks([1, 0], ["Python", "device"], fontsize=10.5, color=_INK)
     axes.set_xticks([])
-    axes.set_xlim(-0.15, end_of_work + 1.9)
+    axes.set_xlim(-0.15, end_of_work + 2.7)
     axes.set_ylim(-0.5, 1.75)
     axes.tick_params(length=0)
     for side in ("top", "right", "left"):

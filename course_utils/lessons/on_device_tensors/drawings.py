@@ -22,8 +22,8 @@ def ways_to_a_tensor() -> ResultFigure:
         (built, 'torch.rand(n, device="cuda")', "made there"),
         (meta, 'torch.rand(n, device="meta")', "made nowhere"),
     ):
-        pen.write(0.27, y + 0.9, code, family="monospace")
-        pen.write(2.95, y + 0.9, rest, size=10, style="italic")
+        pen.write(0.27, y + 0.9, code, size=9, family="monospace")
+        pen.write(3.1, y + 0.9, rest, size=10, style="italic")
 
     pen.box(0.27, moved, 1.62, 0.68, "the CPU draws\nn numbers")
     pen.box(3.3, moved, 1.62, 0.68, "staging buffer\nof the driver", PALE_BLUE)
@@ -35,7 +35,7 @@ def ways_to_a_tensor() -> ResultFigure:
     pen.write(2.6, moved + 0.18, "Python waits", ORANGE_INK, va="top", ha="center")
 
     pen.box(0.27, built, 1.62, 0.68, "the CPU starts\na kernel")
-    pen.box(6.2, built, 1.53, 0.68, "the kernel draws\nn numbers", PALE_GREEN)
+    pen.box(6.2, built, 1.53, 0.68, "n numbers,\ndrawn here", PALE_GREEN)
     pen.arrow((1.95, built + 0.34), (6.16, built + 0.34), BLUE, ":", width=2)
     pen.write(3.6, built + 0.44, "only the order crosses the link;", BLUE_INK, va="bottom", ha="center")
     pen.write(3.6, built + 0.22, "Python goes on at once", BLUE_INK, va="top", ha="center")
@@ -43,7 +43,7 @@ def ways_to_a_tensor() -> ResultFigure:
     pen.area(0.27, meta, 1.62, 0.68, 0.06, fc="white", ec=EDGE, lw=1, ls="--")
     label = {"fontsize": 10, "color": INK, "ha": "center", "va": "center", "weight": "bold", "linespacing": 1.3}
     pen.ax.text(1.08, meta + 0.34, "shape, dtype,\nstrides", **label)
-    pen.write(2.1, meta + 0.34, "no memory, no numbers, no kernel", NOTE)
+    pen.write(2.1, meta + 0.34, "no memory, no kernel", NOTE)
     return pen.described(
         "Three ways to a new tensor. Made here, then moved: the CPU draws the numbers into main memory, copies them "
         "into the driver's staging buffer, and from there they cross the link into GPU memory, while Python waits. "

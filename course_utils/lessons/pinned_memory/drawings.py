@@ -13,7 +13,7 @@ def host_to_device_paths() -> ResultFigure:
     # Main memory and GPU memory as two areas, with the link between them.
     for x, w, name in ((0.12, 5.5, "Main memory"), (6.55, 1.33, "GPU memory")):
         pen.area(x, 0.12, w, height - 0.56)
-        pen.write(x + 0.1, height - 0.31, name, size=10.5, weight="bold")
+        pen.write(x + 0.02, height - 0.31, name, size=10.5, weight="bold")
     pen.write(6.085, height - 0.31, "the link", NOTE, ha="center")
     pen.ax.plot([5.77, 5.77], [0.2, height - 0.52], color=EDGE, lw=1, ls=":")
     pen.ax.plot([6.4, 6.4], [0.2, height - 0.52], color=EDGE, lw=1, ls=":")
@@ -25,17 +25,17 @@ def host_to_device_paths() -> ResultFigure:
     upper, lower = (y for y, _ in rows)
 
     pen.box(0.27, upper, 1.35, 0.84, "your tensor,\npageable")
-    pen.box(3.8, upper, 1.67, 0.84, "staging buffer of\nthe driver, pinned", PALE_BLUE)
-    pen.arrow((1.68, upper + 0.42), (3.76, upper + 0.42), ORANGE, "--")
-    pen.write(2.7, upper + 0.58, "copy 1: by the CPU,", ORANGE_INK, va="bottom", ha="center")
-    pen.write(2.7, upper + 0.26, "piece by piece", ORANGE_INK, va="top", ha="center")
-    pen.arrow((5.52, upper + 0.42), (6.65, upper + 0.42), BLUE)
+    pen.box(3.55, upper, 1.97, 0.84, "staging buffer of\nthe driver, pinned", PALE_BLUE)
+    pen.arrow((1.68, upper + 0.42), (3.51, upper + 0.42), ORANGE, "--")
+    pen.write(2.57, upper + 0.58, "copy 1: by the CPU,", ORANGE_INK, va="bottom", ha="center")
+    pen.write(2.57, upper + 0.26, "piece by piece", ORANGE_INK, va="top", ha="center")
+    pen.arrow((5.57, upper + 0.42), (6.65, upper + 0.42), BLUE)
     pen.write(6.085, upper + 0.58, "copy 2:", BLUE_INK, va="bottom", ha="center")
     pen.write(6.085, upper + 0.26, "by DMA", BLUE_INK, va="top", ha="center")
 
     pen.box(0.27, lower, 1.35, 0.84, "your tensor,\npinned", PALE_BLUE)
     pen.arrow((1.68, lower + 0.42), (6.65, lower + 0.42), BLUE)
-    above, below = "the only copy: the GPU reads main memory by DMA;", "the CPU only starts it"
+    above, below = "the only copy: the GPU reads it by DMA;", "the CPU only starts it"
     pen.write(3.7, lower + 0.58, above, BLUE_INK, va="bottom", ha="center")
     pen.write(3.7, lower + 0.26, below, BLUE_INK, va="top", ha="center")
     return pen.described(

@@ -7,16 +7,16 @@ from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, NOTE, ORANGE, ORANGE_
 
 _STAGES = (
     ("your function", "Python bytecode", PLAIN),
-    ("Dynamo", "reads the bytecode:\na graph and guards", PALE_BLUE),
-    ("AOTAutograd", "adds the backward\ngraph, if needed", PALE_BLUE),
-    ("Inductor", "fuses, writes C++\nor Triton, compiles", PALE_BLUE),
+    ("Dynamo", "bytecode in,\ngraph and\nguards out", PALE_BLUE),
+    ("AOTAutograd", "adds the\nbackward graph\nif needed", PALE_BLUE),
+    ("Inductor", "fuses, writes\nC++ or Triton,\ncompiles", PALE_BLUE),
     ("kernels", "kept in memory\nand on disk", PALE_GREEN),
 )
 
 
 def compile_and_fuse() -> ResultFigure:
     """Draw the stages of ``torch.compile``, and a chain of three operations before and after fusion."""
-    width, height = 8.0, 5.1
+    width, height = 8.0, 5.3
     pen = Pen(width, height)
     _stages(pen, width, height)
     _memory(pen, 1.52, "Not fused: three operations, each reads memory and writes memory", ORANGE, ORANGE_INK, 3)
@@ -32,14 +32,14 @@ def compile_and_fuse() -> ResultFigure:
 
 def _stages(pen: Pen, width: float, height: float) -> None:
     """The row of stages, and the short way that later calls take."""
-    w, h, gap, left = 1.36, 0.92, 0.2, 0.2
-    y = height - 1.5
+    w, h, gap, left = 1.4, 1.1, 0.16, 0.2
+    y = height - 1.66
     pen.write(left, height - 0.28, "First call: trace and compile", size=10, style="italic")
     for index, (title, what, colour) in enumerate(_STAGES):
         x = left + index * (w + gap)
         pen.area(x, y, w, h, 0.06, fc=colour, ec=EDGE, lw=1)
         pen.write(x + w / 2, y + h - 0.2, title, size=10, ha="center", weight="bold")
-        pen.write(x + w / 2, y + 0.34, what, size=9, ha="center", linespacing=1.25)
+        pen.write(x + w / 2, y + 0.43, what, size=9, ha="center", linespacing=1.25)
         if index:
             pen.arrow((x - gap, y + h / 2), (x + 0.02, y + h / 2), EDGE, width=1.6)
     start, end, low = left + w / 2, left + 4 * (w + gap) + w / 2, y - 0.32

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import WORK_UNITS
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
-from course_utils.show.formats import axis_unit, format_rate, format_seconds
+from course_utils.show.cards import Axis, Bar, Card, Row
+from course_utils.show.formats import axis_unit, format_rate, format_seconds, listed
 from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
@@ -70,12 +71,37 @@ class Ceilings(Result):
     def __iter__(self) -> Iterator[Ceiling]:
         return iter(self.entries)
 
-    def sheet(self) -> Sheet:
+    def card(self) -> Card:
+        """The limits, one a row; a bar sets a rate against others of its unit, and against the recorded machine's."""
+        entries = self.entries
+        behind = {entry.name: entry for entry in self.behind or ()}
+        most: dict[str, float] = {}
+        for entry in (*entries, *behind.values()):
+            most[entry.unit] = max(most.get(entry.unit, 0.0), entry.value)
+        several = {entry.unit for entry in entries if entry.name in behind}
+        several |= {unit for unit in most if sum(entry.unit == unit for entry in entries) > 1}
+
+        def bar(entry: Ceiling | None) -> Bar | None:
+            return Bar(0.0, entry.value / most[entry.unit]) if entry and entry.unit in several else None
+
+        rows = tuple(Row(e.name, "", e.in_words(), "", bar(e), bar(behind.get(e.name))) for e in entries)
+        limits = listed(f"{entry.name} {entry.in_words()}" for entry in entries) if entries else "nothing was measured"
+        return Card(
+            f"At best on {self.environment.device_name}: {limits}.",
+            rows,
+            Axis(0.0, 1.0) if several else None,
+            notes=self.notes,
+            provenance=self.provenance("rates: the best seen; latencies: the median", self.busy),
+            numbers=self._numbers(),
+            title=self.name or "",
+        )
+
+    def _numbers(self) -> Sheet:
         """The limits, one a row, with the range of their samples."""
         entries = self.entries
         spread = tuple(f"{e.text(min(e.samples))} to {e.text(max(e.samples))}" for e in entries)
         table = Grid(
-            self.titled(f"limits of {self.environment.device_name}"),
+            f"Limits of {self.environment.device_name}",
             (
                 Column("limit", tuple(entry.name for entry in entries), numeric=False),
                 Column("value", tuple(entry.in_words() for entry in entries)),
@@ -83,8 +109,7 @@ class Ceilings(Result):
                 Column("samples", tuple(str(len(entry.samples_s)) for entry in entries)),
             ),
         )
-        how = "Rates are the best that was seen, latencies the median."
-        return Sheet((table,), self.notes, (how, self.environment.where))
+        return Sheet((table,), (), (self.environment.where,))
 
     def facts(self) -> Iterator[Fact]:
         """Every limit."""

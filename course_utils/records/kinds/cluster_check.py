@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.table import Table
 from course_utils.records.result import Fact, NothingToDrawError, Result
+from course_utils.show.cards import Bar, Card, Row, Toned, amount_axis
 from course_utils.show.formats import format_bytes, value_text
 from course_utils.show.tables import Column, Sheet, split
 
@@ -111,19 +112,33 @@ class ClusterCheck(Result):
         units = dict.fromkeys(columns, "bytes")
         return Table(("", *columns), rows, self.environment, units=units, name=self.name).plot(columns)
 
-    def sheet(self) -> Sheet:
+    def card(self) -> Card:
+        """How far the simulation is off, in all and for each strategy."""
+        errors = self.errors
+        bound = MethodError("", self.error, len(self.points), 0, 0)
+        rows = tuple(Row(e.strategy, "", f"{e.deviation:.2%} off", "", Bar(0.0, e.deviation)) for e in errors)
+        return Card(
+            ["The simulation is ", Toned(bound.words), "."],
+            rows,
+            amount_axis((e.deviation for e in errors), "{:.2%}".format),
+            notes=self.notes,
+            provenance=self.provenance(f"up to {max(e.ranks for e in errors)} ranks", self.busy),
+            numbers=self._numbers(),
+            title=self.name or "",
+        )
+
+    def _numbers(self) -> Sheet:
         """Measured and simulated sizes side by side, the largest deviation first."""
         labels = [f"{p.strategy}, {p.ranks} rank{'s' if p.ranks > 1 else ''}, {p.setting}" for p in self.points]
         deviations = tuple(f"{point.deviation:.2%}" for point in self.points)
         tables = split(
-            f"{self.name or 'real ranks'}: measured | simulated",
-            "its parts: measured | simulated",
+            "Measured | simulated",
+            "Its parts: measured | simulated",
             Column("", tuple(labels), numeric=False),
             (Column("largest deviation", deviations), self._sizes("peak")),
             tuple(map(self._sizes, CLUSTER_PARTS)),
         )
-        lines = [f"{error.strategy}: {error.words}, up to {error.ranks} ranks." for error in self.errors]
-        return Sheet(tuple(tables), (*lines, *self.notes), (self.environment.where,))
+        return Sheet(tuple(tables), (), (self.environment.where,))
 
     def _sizes(self, part: str) -> Column:
         cells = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -13,7 +13,8 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.table import Table
 from course_utils.records.result import Fact, Result, structured
 from course_utils.records.unrecorded import Unrecorded
-from course_utils.show.formats import format_bytes, format_count
+from course_utils.show.cards import Bar, Card, Row, Toned, amount_axis
+from course_utils.show.formats import format_bytes, format_count, listed
 from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
@@ -155,7 +156,39 @@ class ClusterPlan(Result):
     def _title(self) -> str:
         return f"{self.name or 'memory per rank'}: GPT of {format_count(self.shape.parameters)} parameters"
 
-    def sheet(self) -> Sheet:
+    def card(self) -> Card:
+        """Which strategy needs least on the most ranks; the peak of each point as a bar."""
+        points = sorted(self.points, key=lambda point: point.ranks)
+        on_most = [point for point in points if point.ranks == points[-1].ranks]
+        least, most = (pick(on_most, key=lambda point: point.peak_bytes) for pick in (min, max))
+        parts = [Toned(least.label), " peaks at ", Toned(format_bytes(least.peak_bytes)), " on a rank"]
+        if least is not most:
+            parts.append(f", {most.strategy} at {format_bytes(most.peak_bytes)}")
+        model = f"GPT of {format_count(self.shape.parameters)} parameters"
+        return Card(
+            [*parts, f": a {model}, simulated."],
+            tuple(
+                Row(p.label, p.peak_phase, format_bytes(p.peak_bytes), "", Bar(0.0, float(p.peak_bytes)))
+                for p in points
+            ),
+            amount_axis((point.peak_bytes for point in points), format_bytes),
+            heads=("peak in", "on a rank"),
+            notes=(self._trust(points), *self.notes),
+            provenance=self.provenance(),
+            numbers=self._numbers(),
+            title=self.name or "",
+        )
+
+    def _trust(self, points: Sequence[ClusterPoint]) -> str:
+        """How far the simulation can be trusted, in one line."""
+        words: dict[str, list[str]] = {}
+        for point in points:
+            words.setdefault(self.trust(point), []).append(point.strategy)
+        several = len(words) > 1
+        said = (f"{listed(dict.fromkeys(names))}: {trust}" if several else trust for trust, names in words.items())
+        return f"Against real ranks: {'; '.join(said)}."
+
+    def _numbers(self) -> Sheet:
         """The parts' largest sizes and the peak, and how far each point can be trusted."""
         points = self.points
         columns = [Column(part, tuple(format_bytes(p[part]) for p in points)) for part in (*CLUSTER_PARTS, "peak")]
@@ -168,8 +201,8 @@ class ClusterPlan(Result):
             for e in self.errors
             if e.strategy in self.strategies
         ]
-        tables = (Grid(self._title, (key, *columns)), Grid("against real ranks", (key, trust)))
-        return Sheet(tables, (*lines, *self.notes), (settings, self.environment.where))
+        tables = (Grid("Memory on a rank", (key, *columns)), Grid("Against real ranks", (key, trust)))
+        return Sheet(tables, tuple(lines), (settings, self.environment.where))
 
     def facts(self) -> Iterator[Fact]:
         """Every point's peak, and how far it can be trusted."""

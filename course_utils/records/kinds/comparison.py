@@ -20,8 +20,26 @@ from course_utils.records.kinds.measurement import (
 )
 from course_utils.records.paired import Interval, Verdict
 from course_utils.records.result import Fact, Result, by_name
-from course_utils.records.verdicts import headline, verdict_in_a_text, verdict_sentence, verdict_words
-from course_utils.show.formats import axis_unit, format_interval, format_percent, format_ratio, format_seconds
+from course_utils.records.verdicts import (
+    UNCLEAR,
+    comparison_parts,
+    headline,
+    interval_words,
+    unclear_parts,
+    verdict_in_a_text,
+    verdict_sentence,
+    verdict_words,
+)
+from course_utils.show.cards import Bar, Card, Row, plain, speed_axis
+from course_utils.show.formats import (
+    axis_unit,
+    format_interval,
+    format_noise,
+    format_percent,
+    format_ratio,
+    format_seconds,
+    format_times,
+)
 from course_utils.show.tables import Column, Sheet, split
 
 if TYPE_CHECKING:
@@ -85,6 +103,17 @@ class Case:
         return paired.decide(self.ratio, self.interval, self.comparison.noise, self.comparison.practical)
 
     @property
+    def tone(self) -> str:
+        """The verdict as a tone of a card; the baseline has none."""
+        return "" if self.is_baseline else self.verdict.lower()
+
+    @property
+    def bar(self) -> Bar:
+        """How fast it is, relative to the baseline, with its interval; the baseline's own is that of the noise."""
+        low, high = self.interval.inverse().ends if self.interval.bounded else (None, None)
+        return Bar(low, high, 1.0 if self.is_baseline else self.speedup)
+
+    @property
     def colour(self) -> str:
         """What it is drawn in: the verdict's colour, grey for the baseline."""
         return BASELINE_COLOUR if self.is_baseline else VERDICT_COLOURS[self.verdict]
@@ -111,9 +140,9 @@ class Case:
         """The verdict as a sentence, with its interval."""
         return verdict_sentence(self)
 
-    def in_words(self, direction: str | None = None) -> str:
+    def in_words(self, unit: str | None = None) -> str:
         """The verdict inside a sentence that names the cases itself; see :func:`verdict_in_a_text`."""
-        return verdict_in_a_text(self, direction)
+        return verdict_in_a_text(self)
 
     def __repr__(self) -> str:
         return f"{self.label}: {self.words}"
@@ -188,22 +217,53 @@ class Comparison(Result):
     def __iter__(self) -> Iterator[Case]:
         return (Case(case, self) for case in self.cases)
 
-    def sheet(self) -> Sheet:
-        """A row a case, the verdict first; then why something is unclear, and how it was measured."""
-        cases, others = list(self), self.others
-        control = cases[0]  # the baseline's own ratios are those of the A/A control
-        floor = f"±{format_percent(self.noise_floor - 1)}" if self.noise.bounded else "unknown"
-        intervals = [format_interval(case.interval) for case in others]
+    def card(self) -> Card:
+        """Who is faster, by how much, how sure: a row a case, its bar the interval of its speed."""
+        bars = {case.label: case.bar for case in self}
+        behind = {case.label: case.bar for case in self.behind or ()}
+        sentence, parts = comparison_parts(self), unclear_parts(self)
+        unclear = "".join(map(plain, parts))
+        is_cut = self.interrupted and self.rounds >= paired.MIN_ROUNDS  # fewer are unclear for that reason
+        stopped = f"Interrupted after {self.rounds} of {self.planned_rounds} rounds." if is_cut else ""
+        busy = "" if self.busy in unclear else self.busy.rstrip(".")
+        return Card(
+            sentence,
+            tuple(
+                Row(
+                    case.label,
+                    verdict_words(case),
+                    format_seconds(case.median_s),
+                    case.tone,
+                    bars[case.label],
+                    behind.get(case.label),
+                )
+                for case in self
+            ),
+            speed_axis(value for bar in (*bars.values(), *behind.values()) for value in bar.values),
+            heads=("", "a call"),
+            warning=" ".join(filter(None, ["" if sentence == parts else unclear, stopped])),
+            notes=(*launch_bound_line(self.cases), *self.notes),
+            provenance=self.provenance(format_noise(self.noise_floor), "bars: 99% sure", busy),
+            numbers=self._numbers(),
+            title=self.name or "",
+        )
+
+    def _numbers(self) -> Sheet:
+        """A row a case, with its interval and what else a call costs; how it was decided and measured."""
+        compared = [*self.others, Case(self.cases[0], self)]  # the baseline's own ratios are those of the A/A control
+        words = {Verdict.UNCLEAR: UNCLEAR}
+        verdicts = ("baseline", *(words.get(case.verdict, case.verdict.lower()) for case in self.others), "")
         core = [
-            Column("verdict", (*map(verdict_words, cases), f"noise floor: {floor}"), numeric=False),
+            Column("verdict", verdicts, numeric=False),
             Column("time per call", tuple(format_seconds(m.median_s) for m in (*self.cases, self.control))),
-            Column("relative time", ("1", *(format_ratio(k.ratio) for k in others), format_ratio(control.ratio))),
-            Column("95% interval", ("", *intervals, format_interval(control.interval))),
+            Column("relative", ("", *(format_times(case.ratio, tight=True) for case in compared))),
+            Column("99% interval", ("", *map(interval_words, compared))),
         ]
         key = Column("case", (*self.labels, CONTROL_LABEL), numeric=False)
-        caption = self.titled(f"median time per call, relative to {self.baseline}")
-        tables = split(caption, "What else a call costs", key, core, self._costs())
-        return Sheet(tuple(tables), self._lines(), self._fine_print())
+        tables = split(
+            f"Median time per call, against {self.baseline}", "What else a call costs", key, core, self._costs()
+        )
+        return Sheet(tuple(tables), (), self._fine_print())
 
     def _costs(self) -> list[Column]:
         """What a call costs beside its time; no cell for the control."""
@@ -231,24 +291,11 @@ class Comparison(Result):
         rate = measurement.rate(of) if of else None
         return "" if rate is None else format_percent(rate / self.ceiling.value)
 
-    def _lines(self) -> tuple[str, ...]:
-        """What a reader must know."""
-        lines = [f"{case.label}: {case.words}." for case in self.others if case.verdict is Verdict.UNCLEAR]
-        if self.interrupted:
-            lines.append(f"Interrupted after {self.rounds} of {self.planned_rounds} rounds.")
-        return (*lines, *launch_bound_line(self.cases), *self.notes)
-
     def _fine_print(self) -> tuple[str, ...]:
-        """How it was decided and measured."""
-        lines = []
-        if self.noise.bounded:
-            decided = [f"{case.label} {format_interval(case.interval)}" for case in self.others]
-            decided.append(f"A/A control {format_interval(self.noise)}")
-            lines.append(f"Verdicts rest on 99% intervals: {', '.join(decided)}.")
+        """How it was measured."""
         blocked = max(paired.block(case.log_ratios)[1] for case in self)
-        if blocked > 1:
-            lines.append(f"Neighbouring rounds were alike, so up to {blocked} were merged into one.")
-        return (*lines, self.how, self.environment.where)
+        alike = f"Neighbouring rounds were alike, so up to {blocked} were merged into one." if blocked > 1 else ""
+        return tuple(filter(None, (alike, self.how, self.environment.where)))
 
     def facts(self) -> Iterator[Fact]:
         """Every case but the baseline, with its verdict."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.result import Fact, Result, by_name
-from course_utils.show.formats import value_text
+from course_utils.show.cards import Axis, Bar, Card, Row
+from course_utils.show.formats import listed, plain_number, value_text
 from course_utils.show.tables import Column, Grid, Sheet
 
 if TYPE_CHECKING:
@@ -64,24 +65,60 @@ class Curves(Result):
     def __iter__(self) -> Iterator[Curve]:
         return iter(self.curves)
 
-    def sheet(self) -> Sheet:
+    def card(self) -> Card:
+        """Where each line begins and ends: a bar from the one to the other, with a dot at the end."""
+        ends = [(curve, curve.y[0], curve.final) for curve in self]
+        values = [value for _, *both in ends for value in both if value is not None]
+        rows = tuple(
+            Row(curve.label, "", f"{_number(first)} → {_number(last)}", "", _travel(first, last))
+            for curve, first, last in ends
+        )
+        gaps = [curve.label for curve in self if None in curve.y]
+        notes = [f"Some values of {listed(gaps)} are not finite: the line has gaps there."] if gaps else []
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        ticks = ((low, _number(low)), (high, _number(high)))
+        return Card(
+            self._sentence(),
+            rows,
+            Axis(low, high, ticks) if low < high else None,
+            heads=("", "from first to last"),
+            notes=(*notes, *self.notes),
+            provenance=self.provenance(self.busy),
+            numbers=self._numbers(),
+            title=self.name or "",
+        )
+
+    def _sentence(self) -> str:
+        """Where the lines end, the lowest and the highest of several."""
+        last = max(curve.x[-1] for curve in self)
+        final = {curve.label: curve.final for curve in self if curve.final is not None}
+        where = f"{self.y_label} at {self.x_label} {plain_number(last)}"
+        if not final:
+            return f"{where}: not finite."
+        if len(self.curves) == 1:
+            (curve,) = self
+            start = f"{_number(curve.y[0])} at {self.x_label} {plain_number(curve.x[0])}"
+            return f"{self.y_label}: from {start} to {_number(curve.final)} at {plain_number(last)}."
+        low, high = min(final, key=final.__getitem__), max(final, key=final.__getitem__)
+        if _number(final[low]) == _number(final[high]):
+            return f"{where}: {_number(final[low])} for all {len(final)}."
+        return f"{where}: from {_number(final[low])} ({low}) to {_number(final[high])} ({high})."
+
+    def _numbers(self) -> Sheet:
         """Where each line begins, how low it gets, and where it ends."""
-        last_x = sorted({curve.x[-1] for curve in self})
-        last = f"last, at {self.x_label} {last_x[0]:g}" if len(last_x) == 1 else "last"
         lowest = [min((value for value in curve.y if value is not None), default=None) for curve in self]
         table = Grid(
-            self.titled(f"{self.y_label} by {self.x_label}"),
+            f"{self.y_label} by {self.x_label}",
             (
                 Column("", self.labels, numeric=False),
                 Column("points", tuple(str(len(curve.x)) for curve in self)),
                 Column("first", tuple(_number(curve.y[0]) for curve in self)),
                 Column("lowest", tuple(map(_number, lowest))),
-                Column(last, tuple(_number(curve.final) for curve in self)),
+                Column("last", tuple(_number(curve.final) for curve in self)),
+                Column(f"at {self.x_label}", tuple(plain_number(curve.x[-1]) for curve in self)),
             ),
         )
-        gaps = [curve.label for curve in self if None in curve.y]
-        lines = [f"Some values of {', '.join(gaps)} are not finite: the line has gaps there."] if gaps else []
-        return Sheet((table,), (*lines, *self.notes), (self.environment.where,))
+        return Sheet((table,), (), (self.environment.where,))
 
     def facts(self) -> Iterator[Fact]:
         """Every line, with its points."""
@@ -125,6 +162,13 @@ class Curves(Result):
         ax.set_xlabel(self.x_label)
         ax.set_ylabel(self.y_label)
         canvas.grid(ax, "both")
+
+
+def _travel(first: float | None, last: float | None) -> Bar | None:
+    """From the first value to the last, as far as they are finite."""
+    if last is None:
+        return None
+    return Bar(min(first, last), max(first, last), last) if first is not None else Bar(dot=last)
 
 
 def _number(value: float | None) -> str:

@@ -11,13 +11,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from course_utils.records.result import Recorded
+from course_utils.show.cards import Card, Toned
 from course_utils.show.formats import format_bytes
 from course_utils.show.tables import Sheet, named_values
 
 _RUNS_LIVE = {
-    "cuda": "everything that one GPU can run; what needs more comes from recorded runs",
-    "mps": "on this Mac's GPU; what needs CUDA comes from recorded runs",
-    "cpu": "what a CPU can show; what needs a GPU comes from recorded runs",
+    "cuda": "everything that one GPU can run",
+    "mps": "what this Mac's GPU can run",
+    "cpu": "what a CPU can show",
+}
+_RECORDED = {
+    "cuda": "what needs more comes from recorded runs",
+    "mps": "what needs CUDA comes from recorded runs",
+    "cpu": "what needs a GPU comes from recorded runs",
 }
 
 
@@ -93,8 +99,16 @@ class Environment(Recorded):
         """One line for under a table: the caption, and which problem sizes."""
         return f"{self.caption} · {self.size} sizes"
 
-    def sheet(self) -> Sheet:
-        """Machine, software and sizes, one a line; what runs live comes first."""
+    def card(self) -> Card:
+        """What runs live here, on which machine and software."""
+        return Card(
+            ["On this machine runs live ", Toned(_RUNS_LIVE[self.device_kind]), f"; {_RECORDED[self.device_kind]}."],
+            provenance=f"{self.title} · torch {self.torch}, Python {self.python} · {self.size} sizes · {self.date}",
+            numbers=self._numbers(),
+        )
+
+    def _numbers(self) -> Sheet:
+        """Machine, software and sizes, one a line."""
         gpu = [self.device_name]
         gpu += [format_bytes(self.gpu_memory_bytes)] if self.gpu_memory_bytes else []
         gpu += [f"compute capability {self.compute_capability}"] if self.compute_capability else []
@@ -105,7 +119,6 @@ class Environment(Recorded):
         software += [f"CUDA {self.cuda}"] if self.cuda else []
         software += [f"driver {self.driver}"] if self.driver else []
         named = [
-            ("runs live", _RUNS_LIVE[self.device_kind]),
             ("GPU", ", ".join(gpu) if self.device_kind != "cpu" else "none"),
             ("GPU power and clock", ", ".join(clocks)),
             ("CPU", f"{self.cpu_model}, {self.cpu_cores} core{'s' if self.cpu_cores > 1 else ''}"),

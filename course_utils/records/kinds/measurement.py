@@ -12,7 +12,8 @@ from course_utils.records import paired
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
 from course_utils.records.result import Fact, Result
-from course_utils.show.formats import axis_unit, format_bytes, format_rate, format_seconds
+from course_utils.show.cards import Bar, Card, Row, Toned, time_axis
+from course_utils.show.formats import axis_unit, format_bytes, format_noise, format_rate, format_seconds, format_times
 from course_utils.show.tables import Sheet, named_values
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 # The unit of each rate that a measurement may have.
 WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
+# Strokes that a card shows for samples; of more of them every n-th, by size, from the fastest to the slowest.
+_STROKES = 60
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,8 +72,29 @@ class Measurement(Result):
 
     @property
     def interval_s(self) -> Interval:
-        """95% interval of the median time, in seconds; infinite below 6 rounds."""
-        return paired.median_interval(self.elapsed_s, paired.SHOWN_CONFIDENCE)
+        """99% interval of the median time, in seconds; infinite below 8 rounds."""
+        return paired.median_interval(self.elapsed_s)
+
+    @property
+    def drift(self) -> Interval:
+        """99% interval of the second half's time over the first half's: the control of a single measurement."""
+        return paired.ratio_interval(self._half_over_half)
+
+    @property
+    def halves_agree(self) -> bool | None:
+        """Whether the second half of the samples took as long as the first, within 1%; None if they are too few."""
+        practical = 1 + paired.PRACTICAL
+        return self.drift.meets(1 / practical, practical) if self.drift.bounded else None
+
+    @property
+    def noise_floor(self) -> float:
+        """How far its halves strayed from each other: 1.004 means by up to 0.4%; infinite if nothing can be said."""
+        return paired.noise_floor(self.drift)
+
+    @property
+    def _half_over_half(self) -> list[float]:
+        half = self.rounds // 2
+        return paired.log_ratios(self.elapsed_s[half : 2 * half], self.elapsed_s[:half]) if half else []
 
     @property
     def enqueue_median_s(self) -> float | None:
@@ -106,7 +130,41 @@ class Measurement(Result):
         rate = self.rate(of)
         return "" if rate is None else format_rate(rate, WORK_UNITS[of])
 
-    def sheet(self) -> Sheet:
+    def card(self) -> Card:
+        """How long a call takes: a bar for the interval of the median, and a stroke for each sample."""
+        median = format_seconds(self.median_s)
+        bar, behind = self._bar, self.behind and self.behind._bar
+        drifted = ""
+        if self.halves_agree is False:
+            times = format_times(math.exp(statistics.median(self._half_over_half)))
+            verb = "was" if times.endswith("fast") else "took"
+            drifted = f"The time drifted while it was measured: the second half {verb} {times} as the first. "
+            drifted += self.busy or "Stop other programs, and measure again."
+        noise = format_noise(self.noise_floor) if math.isfinite(self.noise_floor) else ""
+        return Card(
+            [Toned(self.label), " takes ", Toned(median), " a call."],
+            (Row(self.label, value=median, bar=bar, behind=behind),),
+            time_axis([*bar.values, *(behind.values if behind else ())]),
+            heads=("", "a call"),
+            warning=" ".join(
+                filter(None, [drifted, drifted and (self.busy or "Stop other programs, and measure again.")])
+            ),
+            notes=(*launch_bound_line([self]), *self.notes),
+            provenance=self.provenance(noise, "" if drifted else self.busy),
+            numbers=self._numbers(),
+            title=self.name or "",
+        )
+
+    @property
+    def _bar(self) -> Bar:
+        """The interval of the median, and samples from the fastest to the slowest."""
+        ordered = sorted(self.elapsed_s)
+        step = (len(ordered) - 1) / max(1, _STROKES - 1)
+        few = ordered if len(ordered) <= _STROKES else [ordered[round(i * step)] for i in range(_STROKES)]
+        low, high = self.interval_s.ends if self.interval_s.bounded else (None, None)
+        return Bar(low, high, self.median_s, tuple(few))
+
+    def _numbers(self) -> Sheet:
         """Times, rates and memory, one a line."""
         slowest = format_seconds(max(self.elapsed_s))
         named = [
@@ -122,17 +180,14 @@ class Measurement(Result):
         warmed = f", after {len(self.warmup_s)} warm-up calls" if self.warmup_s else ""
         how = rounds_and_calls([self]) + warmed
         where = [self.environment.where] if self.environment else []
-        table = named_values(self.titled(self.label), named)
-        return Sheet((table,), (*launch_bound_line([self]), *self.notes), (how, *where))
+        return Sheet((named_values(self.label, named),), (), (how, *where))
 
     def facts(self) -> Iterator[Fact]:
         """Its median time, with its interval."""
         interval = paired.ratio_interval([math.log(second) for second in self.elapsed_s])
-        bounded = interval.bounded and interval.low > 0
-        between = f" ({format_seconds(interval.low)} to {format_seconds(interval.high)})" if bounded else ""
-        median = format_seconds(self.median_s)
-        shown = self._interval_in_words()
-        yield Fact(self.label, self.median_s, median + between, f"{median} a call", shown, interval=interval)
+        yield Fact(
+            self.label, self.median_s, self.in_words(), f"{format_seconds(self.median_s)} a call", interval=interval
+        )
 
     def measurements(self) -> Iterator[tuple[None, None, Measurement]]:
         """Itself."""
@@ -140,12 +195,8 @@ class Measurement(Result):
 
     def in_words(self, unit: str | None = None) -> str:
         """The median time and its interval, inside a sentence."""
-        between = self._interval_in_words()
-        return f"{format_seconds(self.median_s)} ({between})" if between else format_seconds(self.median_s)
-
-    def _interval_in_words(self) -> str:
         low, high = map(format_seconds, self.interval_s.ends)
-        return f"95% interval {low} to {high}" if self.interval_s.bounded else ""
+        return format_seconds(self.median_s) + (f" ({low} to {high})" if self.interval_s.bounded else "")
 
     def plot(self) -> Figure:
         """Draw every call or round in the order in which they ran; see :meth:`Result.plot`."""
@@ -154,8 +205,7 @@ class Measurement(Result):
         with canvas.style():
             caption = self.environment.caption if self.environment else ""
             median = format_seconds(self.median_s)
-            between = self._interval_in_words()
-            title = f"{self.label}: {median} per call" + (f" ({between})" if between else "")
+            title = f"{self.label}: {self.in_words()} a call"
             fig = canvas.titled_figure(title, 3.2, rounds_and_calls([self]), caption)
             panel = fig.subplots()
             self._draw_rounds(panel)
@@ -193,7 +243,7 @@ class Measurement(Result):
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Fields that say nothing are left out."""
-        return {key: value for key, value in values.items() if value not in (None, [], {})}
+        return {key: value for key, value in values.items() if value not in (None, [], {}, "")}
 
 
 def rounds_and_calls(measurements: Sequence[Measurement]) -> str:

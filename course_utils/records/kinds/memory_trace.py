@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.result import Fact, Result
+from course_utils.show.cards import Bar, Card, Row, Toned, amount_axis
 from course_utils.show.formats import format_bytes, format_percent, format_ratio, format_seconds
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -267,7 +268,49 @@ class MemoryTrace(Result):
             "blocks": [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)],
         }
 
-    def sheet(self) -> Sheet:
+    def card(self) -> Card:
+        """How high the peak is, when it comes and what it is made of; the peak of each phase as a bar."""
+        spans = [("before the call", 0, 0), *((p.name, p.first, p.last) for p in self.phases)]
+        spans.append(("after the call", self.moments - 1, self.moments - 1))
+        rows = []
+        for name, first, last in spans:
+            top = max(range(first, last + 1), key=self.totals_bytes.__getitem__)
+            size = self.totals_bytes[top]
+            is_peak = "the peak" if first <= self.peak_moment <= last and name != "before the call" else ""
+            rows.append(Row(name, is_peak, format_bytes(size), "", Bar(0.0, float(size))))
+        by_kind = {kind: values[self.peak_moment] for kind, values in self.by_kind().items()}
+        most = max(by_kind, key=by_kind.__getitem__)
+        when = f", in {self._peak_phase}" if self._peak_phase else ""
+        return Card(
+            [
+                f"Peak of {self.label}: ",
+                Toned(format_bytes(self.peak_bytes)),
+                f"{when}, {format_bytes(self.extra_peak_bytes)} above the start. ",
+                f"{format_percent(by_kind[most] / self.peak_bytes)} of it is {most}.",
+            ],
+            tuple(rows),
+            amount_axis([self.peak_bytes], format_bytes),
+            heads=("", "the most"),
+            notes=self.notes,
+            provenance=self.provenance(f"on {self.device}", self._met, self.busy),
+            numbers=self._numbers(),
+            title=self.name or "",
+        )
+
+    @property
+    def _peak_phase(self) -> str:
+        """The phase in which the peak comes, if it comes in one."""
+        return next((p.name for p in reversed(self.phases) if p.first <= self.peak_moment <= p.last), "")
+
+    @property
+    def _met(self) -> str:
+        """How an independent meter met the peak, in few words."""
+        if self.scratch_bytes is None:
+            return ""
+        away = abs(self.scratch_bytes) / self.meter_bytes if self.meter_bytes else 0.0
+        return f"another meter: {f'{format_percent(away)} off' if away else 'the same peak'}"
+
+    def _numbers(self) -> Sheet:
         """The kinds before, at and after the peak, the largest at the peak, and how far the trace can be trusted."""
         tables = [self._kinds_table()]
         rows = self.at_peak[:_MOST_ROWS]
@@ -294,7 +337,7 @@ class MemoryTrace(Result):
             Column(header, cells, numeric=bool(header))
             for header, cells in zip(headers, zip(*kinds, strict=True), strict=True)
         ]
-        return Grid(self.titled(f"memory of {self.label} on {self.device}"), tuple(columns))
+        return Grid(f"Memory of {self.label} on {self.device}", tuple(columns))
 
     def _lines(self) -> tuple[str, ...]:
         """What a reader must know."""
@@ -303,8 +346,7 @@ class MemoryTrace(Result):
         if left:
             blocks = sum(row.count for row in left)
             lines.append(f"And {blocks} smaller blocks of {format_bytes(sum(row.size_bytes for row in left))} in all.")
-        when = [phase.name for phase in self.phases if phase.first <= self.peak_moment <= phase.last]
-        where = f" ({when[-1]})" if when else ""
+        where = f" ({self._peak_phase})" if self._peak_phase else ""
         lines.append(f"The peak comes {format_seconds(self.times_us[self.peak_moment] / 1e6)} into the call{where}.")
         if self.reserved_bytes:
             counts = [f"the allocator held up to {format_bytes(self.peak_reserved_bytes)} of the device"]
@@ -313,7 +355,7 @@ class MemoryTrace(Result):
             if self.alloc_retries is not None:
                 counts.append(f"and had to give cached memory back first {self.alloc_retries} times")
             lines.append(f"Reserved: {', '.join(counts)}.")
-        return (*lines, *self.notes)
+        return tuple(lines)
 
     def _checks(self) -> str:
         """How far the trace can be trusted, and what it cost."""

@@ -16,7 +16,8 @@ from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.memory_trace import MEMORY_KINDS
 from course_utils.records.kinds.table import Table
 from course_utils.records.result import Fact, Result
-from course_utils.show.formats import format_seconds, is_number
+from course_utils.show.cards import Bar, Card, Row, Toned, amount_axis
+from course_utils.show.formats import format_bytes, format_seconds, is_number, listed
 from course_utils.show.tables import Sheet
 
 if TYPE_CHECKING:
@@ -136,6 +137,10 @@ class RankResults(Result):
         values = self.values(key).values()
         return key.endswith("_bytes") and all(isinstance(v, Mapping) and is_series(list(v.values())) for v in values)
 
+    @property
+    def _memory_key(self) -> str | None:
+        return next(filter(self._is_memory, self.keys), None)
+
     def comparison(self, key: str = "rounds", practical: float = paired.PRACTICAL) -> Comparison:
         """What :func:`course_utils.ranks.programs.timed_rounds` timed, compared: in each round the slowest rank counts.
 
@@ -183,12 +188,14 @@ class RankResults(Result):
             planned_rounds=cases[0].rounds,
             spent_s=self.seconds,
             notes=self.notes,
+            busy=self.busy,
+            whose=self.whose,
+            behind=self.behind.comparison(key, practical) if self.behind and key in self.behind.rounds else None,
         )
 
     def plot(self) -> Figure:
         """Draw memory by kind if it was reported, else what was timed side by side, else numbers of one unit."""
-        key = next(filter(self._is_memory, self.keys), None)
-        if key is not None:
+        if key := self._memory_key:
             sizes = self.values(key)
             kinds = memory_kinds(*sizes.values())
             rows = tuple((f"rank {rank}", *map(of_rank.get, kinds)) for rank, of_rank in sizes.items())
@@ -196,8 +203,14 @@ class RankResults(Result):
             return Table(("rank", *kinds), rows, self.environment, units, name=self.name).plot(stacked=True)
         if self.rounds:
             return self.comparison(self.rounds[0]).plot()
-        rows = tuple((f"rank {rank}", *values) for rank, *values in self.table.rows)
-        return dataclasses.replace(self.table, rows=rows).plot()
+        return self._named_table.plot()
+
+    @property
+    def _named_table(self) -> Table:
+        """The table with names for its rows."""
+        table = self.table
+        rows = tuple((f"rank {rank}", *values) for rank, *values in table.rows)
+        return dataclasses.replace(table, columns=("", *table.columns[1:]), rows=rows)
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -211,16 +224,50 @@ class RankResults(Result):
         reports = [{**report, "values": dict(report["values"])} for report in record["reports"]]
         return {**record, "reports": reports}
 
-    def sheet(self) -> Sheet:
-        """The table of the ranks, and how they were started."""
-        shown = self.table.sheet()
-        ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''} on {self.backend}"
-        threads = f"{self.threads_per_rank} thread{'s' if self.threads_per_rank > 1 else ''} each"
-        how = f"{ranks} · {threads} · {format_seconds(self.seconds)} from start to end · {self.command}"
-        timed = []
+    def card(self) -> Card:
+        """What was timed side by side, or the memory of each rank, or else the table of what they reported."""
+        how = f"{self.ranks} rank{'s' if self.ranks > 1 else ''} on {self.backend}"
         if self.rounds:
-            timed = [f"Timed side by side: {', '.join(self.rounds)}; see .comparison({self.rounds[0]!r})."]
-        return Sheet(shown.tables, (*timed, *shown.lines), (how, *shown.fine_print))
+            shown = self.comparison(self.rounds[0]).card()
+            shown = dataclasses.replace(shown, notes=(*map(self._in_a_line, self.rounds[1:]), *shown.notes))
+        elif key := self._memory_key:
+            shown = self._memory_card(key)
+        else:
+            shown = self._named_table.card()
+            words = shown.words if shown.table else f"{listed(self.keys)}." if self.keys else "nothing."
+            shown = dataclasses.replace(shown, sentence=f"What {how} report: {words}")
+        provenance = f"{shown.provenance} · {how} · {format_seconds(self.seconds)} from start to end"
+        return dataclasses.replace(shown, provenance=provenance, numbers=self._numbers(), title=self.name or "")
+
+    def _in_a_line(self, key: str) -> str:
+        """What was found out about one set of rounds."""
+        comparison = self.comparison(key)
+        is_decided = any(case.verdict is not paired.Verdict.UNCLEAR for case in comparison.others)
+        return f"{key}: {comparison.card().words if is_decided else 'too close to call.'}"
+
+    def _memory_card(self, key: str) -> Card:
+        """A row a rank, its bar what it holds in all."""
+        sizes = self.values(key)
+        totals = {rank: float(sum(filter(None, of_rank.values()))) for rank, of_rank in sizes.items()}
+        kinds = memory_kinds(*sizes.values())
+        most = max(totals, key=totals.__getitem__)
+        parts = listed(f"{format_bytes(sizes[most].get(kind))} of {kind}" for kind in kinds)
+        words = "Each rank holds" if len(set(totals.values())) == 1 else f"Rank {most} holds most,"
+        return Card(
+            [f"{words} ", Toned(format_bytes(totals[most])), f": {parts}."],
+            tuple(Row(f"rank {rank}", "", format_bytes(total), "", Bar(0.0, total)) for rank, total in totals.items()),
+            amount_axis(totals.values(), format_bytes),
+            notes=self.notes,
+            provenance=self.provenance(self.busy),
+        )
+
+    def _numbers(self) -> Sheet:
+        """What each rank reported, each comparison, and how the ranks were started."""
+        table = self.table
+        timed = [grid for key in self.rounds for grid in self.comparison(key).numbers.tables]
+        threads = f"{self.threads_per_rank} thread{'s' if self.threads_per_rank > 1 else ''} each"
+        tables = table.all_columns() if len(table.columns) > 1 else ()
+        return Sheet((*tables, *timed), (), (threads, self.command, self.environment.where))
 
     def facts(self) -> Iterator[Fact]:
         """Those of the table, and of everything that was timed side by side."""

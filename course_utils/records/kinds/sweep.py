@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-import statistics
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from course_utils.records.kinds.ceilings import Ceiling
-from course_utils.records.kinds.comparison import NOISE_COLOUR, PRACTICAL_COLOUR, Case, Comparison
+from course_utils.records import paired
+from course_utils.records.kinds.comparison import Case, Comparison
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.paired import SHOWN_CONFIDENCE, Verdict, median_interval
+from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
-from course_utils.records.verdicts import sweep_summary, verdict_words
+from course_utils.records.verdicts import interval_words, verdict_words
+from course_utils.show.cards import Card, Row, Toned, plain, speed_axis
 from course_utils.show.formats import (
-    axis_unit,
-    format_interval,
+    format_noise,
     format_percent,
-    format_ratio,
     format_seconds,
+    format_times,
     is_number,
+    listed,
+    plain_number,
 )
-from course_utils.show.tables import Column, Sheet, named_values, split
+from course_utils.show.tables import Column, Sheet, split
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MARKERS = {Verdict.FASTER: "v", Verdict.SLOWER: "^", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
+_WORDS = {
+    Verdict.FASTER: "faster",
+    Verdict.SLOWER: "slower",
+    Verdict.SAME: "the same",
+}
+_MARKERS = {Verdict.FASTER: "^", Verdict.SLOWER: "v", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
 
 
 @dataclass(frozen=True)
@@ -68,17 +76,91 @@ class Sweep(Result):
         """The first value at which a case gets a verdict."""
         return next((p.value for p in self.points if p.comparison[label].verdict == verdict), None)
 
-    def sheet(self) -> Sheet:
-        """A row for each point and case; of two cases there is one row, which tells the baseline's time as well."""
+    def card(self) -> Card:
+        """Where which case is faster: a row for each case and point, its bar the interval of its speed."""
+        stopped = f"Interrupted after {_named(self.values[-1], self.over)}." if self.points and self.interrupted else ""
         if not self.points:
-            nothing = named_values(self.titled(f"sweep over {self.over}"), [("points", "none was measured")])
-            return Sheet((nothing,), self.notes, (self.environment.where,))
+            return Card("No point was measured.", provenance=self.provenance(), title=self.name or "")
+        first = self.points[0].comparison
+        cases = [(point.value, point.comparison[label]) for label in first.labels[1:] for point in self.points]
+        behind = {}
+        if self.behind is not None:
+            behind = {(p.value, case.label): case.bar for p in self.behind for case in p.comparison.others}
+        rows = tuple(
+            Row(
+                f"{case.label}, {_named(value, self.over)}" if len(first.labels) > 2 else _named(value, self.over),
+                verdict_words(case),
+                format_seconds(case.median_s),
+                case.tone,
+                case.bar,
+                behind.get((value, case.label)),
+            )
+            for value, case in cases
+        )
+        decided = [story for label in first.labels[1:] if (story := self._story(label))]
+        sentence = [*[part for story in decided for part in ("; ", *story)][1:], "."] if decided else []
+        unclear = self._unclear
+        noise = format_noise(max(point.comparison.noise_floor for point in self.points))
+        busy = dict.fromkeys([self.busy, *(point.comparison.busy for point in self.points)])
+        notes = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
+        return Card(
+            sentence or unclear,
+            rows,
+            speed_axis(end for row in rows for bar in (row.bar, row.behind) if bar for end in bar.values),
+            heads=(f"against {first.baseline}", "a call"),
+            warning=" ".join(filter(None, ("".join(map(plain, unclear if sentence else ())), stopped))),
+            notes=(*self.notes, *notes),
+            provenance=self.provenance(f"{noise} at worst", *filter(None, busy), "bars: 99% sure"),
+            numbers=self._numbers(),
+            title=self.name or "",
+        )
+
+    def _numbers(self) -> Sheet:
+        """A row for each point and case; of two cases there is one row, which tells the baseline's time as well."""
         first = self.points[0].comparison
         key, core, rates = self._columns(first.labels)
         who = f"{first.labels[1]} " if len(first.labels) == 2 else ""
-        caption = self.titled(f"median time per call over {self.over}, {who}relative to {first.baseline}")
-        tables = split(caption, "Rates", key, core, rates)
-        return Sheet(tuple(tables), self._lines(), (first.how, self.environment.where))
+        caption = f"Median time per call over {self.over}, {who}against {first.baseline}"
+        return Sheet(tuple(split(caption, "Rates", key, core, rates)), (), (first.how, self.environment.where))
+
+    @property
+    def _unclear(self) -> list[str | Toned]:
+        """All that is unclear, in one line, and what would help."""
+        named = []
+        for label in self.points[0].comparison.labels[1:]:
+            at = [i for i, p in enumerate(self.points) if p.comparison[label].verdict is Verdict.UNCLEAR]
+            named += [f"{label} {_where(self.values, at, '' if named else self.over)}"] if at else []
+        if not named:
+            return []
+        way_out = f": {'; '.join(named)}. A larger budget_s should tell, or stop other programs."
+        return [Toned("Too close to call", "unclear"), way_out]
+
+    def story(self, label: str, brief: bool = False) -> str:
+        """How the verdict on one case changes over the range, what is faster first.
+
+        For example ``batched is faster from batch 64 on (up to 3.1 times as fast), slower up to 8 (up to 2.4 times as
+        long)``; ``brief`` leaves out how much.
+        """
+        return "".join(map(plain, self._story(label, brief))) or f"{label} is too close to call"
+
+    def _story(self, label: str, brief: bool = False) -> list[str | Toned]:
+        """The same in parts; what is unclear is left out, and nothing if all is."""
+        cases = [point.comparison[label] for point in self.points]
+        parts: list[str | Toned] = []
+        for verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME):
+            at = [i for i, case in enumerate(cases) if case.verdict is verdict]
+            if not at:
+                continue
+            # What varies is named once.
+            where = _where(self.values, at, "" if parts else self.over)
+            parts += [", " if parts else " is ", Toned(_WORDS[verdict], cases[at[0]].tone)]
+            if verdict is Verdict.SAME:
+                parts.append(f" (within {format_percent(cases[0].comparison.practical)})")
+            parts.append(f" {where}")
+            if not brief and verdict in (Verdict.FASTER, Verdict.SLOWER):
+                most = max((cases[i].ratio for i in at), key=lambda ratio: abs(math.log(ratio)))
+                parts.append(f" ({'up to ' if len(at) > 1 else ''}{format_times(most)})")
+        return [Toned(label), *parts] if parts else []
 
     def _columns(self, labels: Sequence[str]) -> tuple[Column, list[Column], list[Column]]:
         """The points, what is said of each, and rates. Of two cases there is one row, with the baseline in columns."""
@@ -90,16 +172,16 @@ class Sweep(Result):
 
         def noise(case: Case) -> str:
             is_known = case.comparison.noise.bounded and (two or case.is_baseline)
-            return f"±{format_percent(case.comparison.noise_floor - 1)}" if is_known else ""
+            return format_noise(case.comparison.noise_floor).removeprefix("noise ") if is_known else ""
 
         core = [] if two else [column("case", lambda case: case.label, numeric=False)]
-        core.append(column("verdict", verdict_words, numeric=False))
+        core.append(column("verdict", lambda case: case.verdict.lower(), numeric=False))
         if two:
             core.append(column(labels[0], lambda case: format_seconds(case.comparison.cases[0].median_s)))
         core += [
             column(labels[1] if two else "time per call", lambda case: format_seconds(case.median_s)),
-            column("relative time", lambda case: "1" if case.is_baseline else format_ratio(case.ratio)),
-            column("95% interval", lambda case: "" if case.is_baseline else format_interval(case.interval)),
+            column("relative", lambda case: "" if case.is_baseline else format_times(case.ratio, tight=True)),
+            column("99% interval", lambda case: "" if case.is_baseline else interval_words(case)),
             column("noise (A/A)", noise),
         ]
         sides = [(f", {label}", i) for i, label in enumerate(labels)] if two else [("", None)]
@@ -114,18 +196,6 @@ class Sweep(Result):
         ]
         return Column(self.over, tuple(str(value) for value, _ in rows)), core, rates
 
-    def _lines(self) -> tuple[str, ...]:
-        """What a reader must know."""
-        lines = [f"{sweep_summary(self, label)}." for label in self.points[0].comparison.labels[1:]]
-        for point in self.points:
-            for case in point.comparison:
-                if case.verdict is Verdict.UNCLEAR:
-                    lines.append(f"{self.over} {point.value}, {case.label}: {case.words}.")
-        if self.interrupted:
-            lines.append(f"Interrupted after {self.over} {self.values[-1]}.")
-        of_points = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
-        return (*lines, *self.notes, *of_points)
-
     def facts(self) -> Iterator[Fact]:
         """Those of the comparison at every point."""
         for point in self.points:
@@ -139,27 +209,31 @@ class Sweep(Result):
                 yield (self.over, point.value), point.comparison, case
 
     def plot(self) -> Figure:
-        """Draw times or rates over the parameter, and the relative times under them; see :meth:`Result.plot`."""
+        """Draw how fast each case is relative to the baseline, over the parameter: up is faster.
+
+        See :meth:`Result.plot`.
+        """
         from course_utils.show import canvas
 
         if not self.points:
             raise NothingToDrawError("this sweep holds no point: nothing was measured that could be drawn")
         first = self.points[0].comparison
         with canvas.style():
-            summary = sweep_summary(self, first.labels[1])
-            what = "rate" if self._work else "time per call"
-            title = summary if len(first.labels) == 2 else f"{self.name or 'Sweep'}: {what} over {self.over}"
-            rows = math.ceil((len(first.labels) + bool(self._work)) / 3)
-            notes = (first.how, self.environment.caption)
-            fig = canvas.titled_figure(title, 5.2 + 0.24 * rows, *notes)
-            upper, lower = fig.subplots(2, 1, sharex=True, height_ratios=(2.1, 1.7))
-            self._draw_values(upper)
-            self._draw_ratios(lower)
-            self._name_x(lower)
-            upper.tick_params(axis="x", which="both", labelbottom=False)
-            handles, names = upper.get_legend_handles_labels()
-            canvas.legend(fig, handles, [canvas.wrapped(name, 32, most=1) for name in names], 3)
-            canvas.legend(fig, *lower.get_legend_handles_labels(), 6, "lower")
+            key = f"bars: {paired.DECISION_CONFIDENCE:.0%} intervals · grey: noise · ■ the same · ○ too close to call"
+            title = "; ".join(self.story(label, brief=True) for label in first.labels[1:])
+            fig = canvas.titled_figure(title, 3.5, key, self.environment.caption)
+            ax = fig.subplots()
+            self._draw_noise(ax)
+            ends = {first.baseline: (1.0, canvas.BASELINE)}
+            speeds = [1.0]
+            for number, label in enumerate(first.labels[1:]):
+                cases = [point.comparison[label] for point in self.points]
+                speeds += _draw_curve(ax, cases, number, len(first.labels) - 1, joined=self._ordered)
+                ends[label] = (cases[-1].speedup, canvas.CURVES[number % len(canvas.CURVES)][0])
+            canvas.speed_axis(ax, speeds)
+            self._name_points(ax)
+            canvas.name_sides(ax, f"▲ faster than {first.baseline}", "▼ slower")
+            canvas.name_ends(ax, ends)
             fig.alt = self._alt
             return fig
 
@@ -169,115 +243,34 @@ class Sweep(Result):
         return all(map(is_number, self.values))
 
     @property
-    def _work(self) -> str | None:
-        """The kind of work whose rate is drawn: if every case has it, and there is a ceiling to compare with."""
-        of = self._ceiling.limits if self._ceiling else None
-        return of if of and all(getattr(m, of) is not None for _, _, m in self.measurements()) else None
-
-    @property
-    def _ceiling(self) -> Ceiling | None:
-        return next((point.comparison.ceiling for point in self.points if point.comparison.ceiling), None)
-
-    @property
     def _alt(self) -> str:
         parts = []
         for point in self.points:
-            cases = point.comparison.others
-            words = ((c.label, c.verdict if c.verdict is Verdict.UNCLEAR else verdict_words(c)) for c in cases)
-            parts.append(f"{self.over} {point.value}: {'; '.join(map(' '.join, words))}")
-        return f"Time per call and relative time over {self.over}. {'. '.join(parts)}. {self.environment.caption}."
+            words = "; ".join(f"{case.label} {verdict_words(case)}" for case in point.comparison.others)
+            parts.append(f"{self.over} {point.value}: {words}")
+        baseline = self.points[0].comparison.baseline
+        return f"Speed relative to {baseline} over {self.over}. {'. '.join(parts)}. {self.environment.caption}."
 
-    def _positions(self, case: int = 0) -> list[float]:
-        """Where the points stand on the x axis. Over names the cases stand side by side, so that none hides another."""
-        if self._ordered:
-            return [float(value) for value in self.values]
-        cases = len(self.points[0].comparison.labels)
-        return [x + (0.12 * (case - (cases - 1) / 2) if case else 0.0) for x in range(len(self.values))]
-
-    def _name_x(self, ax: Axes) -> None:
-        """Scale, ticks and name of the x axis."""
+    def _name_points(self, ax: Axes) -> None:
+        """Under every point its value and, since speeds are relative to it, the time that the baseline takes there."""
         from course_utils.show import canvas
 
-        at = self._positions()
-        if self._ordered:
-            shown = at[:: math.ceil(len(at) / 9)]
-            canvas.scale_axis(ax, "x", at, log=min(at) > 0 and canvas.span(at) >= 8, pad=0.04)
-            ax.set_xticks(shown, [canvas.plain_number(x) for x in shown])
-        else:
-            ax.set_xlim(-0.5, len(at) - 0.5)
-            ax.set_xticks(at, [canvas.wrapped(str(value), max(8, 80 // len(at))) for value in self.values])
-        ax.set_xlabel(self.over)
+        count = len(self.points)
+        names, step = [], 1 if not self._ordered else math.ceil(count / 7)
+        for point in self.points:
+            value = canvas.plain_number(point.value) if self._ordered else str(point.value)
+            time = format_seconds(point.comparison.cases[0].median_s)
+            names.append(f"{textwrap.fill(value, max(9, 52 // count), break_long_words=False)}\n{time}")
+        ax.set_xlim(-0.5, count - 0.5)
+        ax.set_xticks(range(0, count, step), names[::step])
+        ax.set_xlabel(f'{self.over}, and the time per call of "{self.points[0].comparison.baseline}"')
 
-    def _draw_values(self, ax: Axes) -> None:
-        """Medians of times or rates, every sample faintly, and the interval of each median as a band."""
-        from course_utils.show import canvas
-
-        what = "rate" if self._work else "time per call"
-        work, ceiling, labels = self._work, self._ceiling, self.points[0].comparison.labels
-        samples = [[_values(point.comparison[label].measurement, work) for point in self.points] for label in labels]
-        flat = [value for series in samples for point in series for value in point]
-        scale, unit = axis_unit(ceiling.unit if work else "s", statistics.median(flat))
-        for i, (label, series) in enumerate(zip(labels, samples, strict=True)):
-            colour, at = canvas.case_colour(i), self._positions(i)
-            for x, point in zip(at, series, strict=True):
-                ax.plot([x] * len(point), [v / scale for v in point], "o", ms=4, mew=0, color=colour, alpha=0.35)
-            middles = [statistics.median(point) / scale for point in series]
-            marker, line = "o" if i else "D", "-" if self._ordered else "none"
-            ax.plot(at, middles, ls=line, marker=marker, ms=4, color=colour, lw=1.8, label=label, zorder=3)
-            bands = [median_interval(point, SHOWN_CONFIDENCE) for point in series]
-            if all(band.bounded for band in bands) and self._ordered:
-                low, high = zip(*((band.low / scale, band.high / scale) for band in bands), strict=True)
-                ax.fill_between(at, low, high, color=colour, alpha=0.25, lw=0, zorder=2.5)
-        if work:
-            flat.append(ceiling.value)
-            ax.axhline(ceiling.value / scale, color="#000000", lw=1.2, ls="--", label=f"ceiling: {ceiling.name}")
-        log = canvas.span(flat) > 10
-        canvas.scale_axis(ax, "y", [value / scale for value in flat], log=log, count=6)
-        ax.set_ylabel(f"{what} ({unit}{', log scale' if log else ''})")
-        canvas.grid(ax, "both")
-
-    def _draw_ratios(self, ax: Axes) -> None:
-        """The ratio to the baseline over the parameter, with the noise of each point."""
-        from course_utils.show import canvas
-
-        at, comparisons = self._positions(), [point.comparison for point in self.points]
-        for verdict, marker in _MARKERS.items():
-            face = "white" if verdict is Verdict.UNCLEAR else None
-            ax.plot([], [], marker, color="#333333", mfc=face, label=verdict.value)
-        ends = [1.0]
-        floors = [comparison.noise_floor for comparison in comparisons]
-        if all(map(math.isfinite, floors)):
-            ends += [*floors, *(1 / floor for floor in floors)]
-            noise = {"color": NOISE_COLOUR, "alpha": 0.55, "lw": 0, "zorder": 0, "label": "noise (A/A)"}
-            if self._ordered:
-                ax.fill_between(at, [1 / floor for floor in floors], floors, **noise)
-            else:
-                ax.bar(at, [floor - 1 / floor for floor in floors], 0.8, [1 / floor for floor in floors], **noise)
-        practical = comparisons[0].practical
-        words = f"±{format_percent(practical)} does not matter"
-        ax.axhspan(1 / (1 + practical), 1 + practical, color=PRACTICAL_COLOUR, alpha=0.7, lw=0, zorder=0.5, label=words)
-        ax.axhline(1.0, color="#333333", lw=0.8, zorder=1)
-        for i, label in enumerate(comparisons[0].labels[1:], start=1):
-            ends += self._draw_case(ax, [comparison[label] for comparison in comparisons], i)
-        canvas.scale_axis(ax, "y", ends, log=canvas.span(ends) > 3, count=6, pad=0.1)
-        ax.set_ylabel("relative time\n(1 = baseline)")
-        canvas.grid(ax, "both")
-
-    def _draw_case(self, ax: Axes, cases: Sequence[Case], number: int) -> list[float]:
-        """The ratios of one case; returns how far they and their intervals reach."""
-        from course_utils.show import canvas
-
-        colour, ends = canvas.case_colour(number), []
-        if self._ordered:
-            ax.plot(self._positions(), [case.ratio for case in cases], "-", color=colour, lw=1.2, alpha=0.7, zorder=2)
-        for x, case in zip(self._positions(number), cases, strict=True):
-            ends.append(case.ratio)
-            if case.interval.bounded:
-                ends += case.interval.ends
-                ax.plot([x, x], case.interval.ends, color=colour, lw=3, solid_capstyle="butt", zorder=3)
-            face = "white" if case.verdict is Verdict.UNCLEAR else colour
-            ax.plot([x], [case.ratio], _MARKERS[case.verdict], ms=7, color=colour, mfc=face, zorder=4)
-        return ends
+    def _draw_noise(self, ax: Axes) -> None:
+        """What the baseline against itself took for a difference at each point, and the baseline's own line."""
+        for x, point in enumerate(self.points):
+            if math.isfinite(floor := point.comparison.noise_floor):
+                ax.fill_between([x - 0.5, x + 0.5], 1 / floor, floor, color="#E4E4E4", lw=0, zorder=0)
+        ax.axhline(1.0, color="#444444", lw=1, zorder=1)
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -298,6 +291,56 @@ def _rate(measurement: Measurement) -> str:
     return measurement.rate_text("bytes") or measurement.rate_text("flops")
 
 
-def _values(measurement: Measurement, work: str | None) -> list[float]:
-    """Every sample: seconds of a call, or a rate."""
-    return [getattr(measurement, work) / second if work else second for second in measurement.elapsed_s]
+def _draw_curve(ax: Axes, cases: Sequence[Case], number: int, of: int, joined: bool) -> list[float]:
+    """One case's speeds, beside those of the others, so that none hides another; returns how far they reach.
+
+    Over names there is no line from point to point, but one from the baseline to each mark.
+    """
+    from course_utils.show import canvas
+
+    colour, dash = canvas.CURVES[number % len(canvas.CURVES)]
+    at = [x + 0.09 * (number - (of - 1) / 2) for x in range(len(cases))]
+    line = {"color": colour, "ls": dash, "zorder": 2}
+    if joined:
+        # A later line is thinner and broken: where two coincide, both are seen.
+        ax.plot(at, [case.speedup for case in cases], lw=max(1.4, 3 - 0.8 * number), alpha=0.8, **line)
+    else:
+        ax.vlines(at, [1.0] * len(at), [case.speedup for case in cases], lw=1.6, **line)
+    reach = [case.speedup for case in cases]
+    for x, case in zip(at, cases, strict=True):
+        if case.interval.bounded:
+            reach += (ends := case.interval.inverse().ends)
+            ax.plot([x, x], ends, color=case.colour, lw=4, alpha=0.5, solid_capstyle="butt", zorder=3)
+        face = "white" if case.verdict is Verdict.UNCLEAR else case.colour
+        ax.plot([x], [case.speedup], _MARKERS[case.verdict], ms=8, color=case.colour, mfc=face, zorder=4)
+    return reach
+
+
+def _named(value: Any, over: str) -> str:
+    """One point: ``batch 64``, but ``64 KiB`` and ``1 000 elements``, and a name alone."""
+    if not is_number(value):
+        return str(value)
+    # A unit, and things that are counted, stand behind their number.
+    is_behind = over[:1].isupper() or over.endswith("s")
+    return " ".join((plain_number(value), over) if is_behind else (over, plain_number(value))).strip()
+
+
+def _where(values: Sequence[Any], at: Sequence[int], over: str) -> str:
+    """Some points of a sweep: ``from batch 64 on``, ``at 64 KiB``, ``for chain and block``."""
+    if len(at) == len(values):
+        return "throughout"
+    if not all(map(is_number, values)):
+        return f"for {listed(str(values[i]) for i in at)}"
+    runs = []
+    for _, run in itertools.groupby(enumerate(at), key=lambda pair: pair[1] - pair[0]):
+        first, *_, last = [i for _, i in run] * 2
+        named = "" if runs else over  # once
+        if first == last:
+            runs.append(f"at {_named(values[first], named)}")
+        elif first == 0:
+            runs.append(f"up to {_named(values[last], named)}")
+        elif last == len(values) - 1:
+            runs.append(f"from {_named(values[first], named)} on")
+        else:
+            runs.append(f"from {_named(values[first], named)} to {_named(values[last], '')}")
+    return listed(runs)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
-from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, value_text
-from course_utils.show.tables import Column, Sheet, split
+from course_utils.show.cards import Card
+from course_utils.show.formats import VALUE_FORMATS, axis_unit, is_number, listed, value_text
+from course_utils.show.tables import Column, Grid, Sheet, split
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 # What the numbers in a table can be: how they are shown follows from it.
 TABLE_UNITS = tuple(VALUE_FORMATS)
+# A card shows so much of a table unfolded.
+_SHOWN_ROWS, _SHOWN_COLUMNS = 8, 4
 _QUANTITIES = {"bytes": "memory", "s": "time", "B/s": "bandwidth", "FLOP/s": "compute rate", "percent": "share"}
 # The same differences as the colours', once more, for printing in grey.
 _MARKERS = ("o", "s", "D", "^", "v", "P")
@@ -56,15 +60,60 @@ class Table(Result):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
-    def sheet(self) -> Sheet:
-        """The columns, those that do not fit beside each other in tables of their own."""
+    def card(self) -> Card:
+        """What stands out in a sentence; then the table, of a large one the first rows and columns."""
+        columns = self._columns()
+        small = tuple(
+            Column(column.header, column.cells[:_SHOWN_ROWS], column.numeric) for column in columns[:_SHOWN_COLUMNS]
+        )
+        over = (("row", len(self.rows) - _SHOWN_ROWS), ("column", len(columns) - _SHOWN_COLUMNS))
+        cut = [f"{count} more {what}{'s' if count > 1 else ''}" for what, count in over if count > 0]
+        return Card(
+            self._sentence(),
+            table=Grid("", small) if len(columns) > 1 else None,
+            notes=((f"And {listed(cut)} under All numbers.",) if cut else ()) + self.notes,
+            provenance=self.provenance(self.busy),
+            numbers=self.numbers if cut else None,
+            title=self.name or "",
+        )
+
+    def _columns(self) -> list[Column]:
         columns = []
         for column, values in zip(self.columns, zip(*self.rows, strict=True), strict=True):
             numeric = any(map(is_number, values)) and not any(isinstance(value, str | bool) for value in values)
             texts = tuple(value_text(value, self.units.get(column)) for value in values)
             columns.append(Column(column, texts, numeric and bool(columns)))
-        tables = split(self.name or "", f"{self.name or ''}, more", columns[0], columns[1:2], columns[2:])
-        return Sheet(tuple(tables), self.notes, (self.environment.where,))
+        return columns
+
+    def all_columns(self) -> tuple[Grid, ...]:
+        """All columns, those that do not fit beside each other in tables of their own."""
+        columns = self._columns()
+        return tuple(split("", "more", columns[0], columns[1:2], columns[2:]))
+
+    def _sentence(self) -> str:
+        """Where the first column that tells rows apart is smallest and largest, or in how many rows it says what."""
+        key = self.columns[0]
+        names = [f"{key} {label}".strip() if is_number(label) else str(label) for label in self.labels]
+        for column in self.columns[1:]:
+            values = [row[column] for row in self]
+            texts = [value_text(value, self.units.get(column)) for value in values]
+            numbers = [i for i, value in enumerate(values) if is_number(value)]
+            if len({texts[i] for i in numbers}) > 1:
+                low, high = min(numbers, key=values.__getitem__), max(numbers, key=values.__getitem__)
+                return f"{column}: from {texts[low]} ({names[low]}) to {texts[high]} ({names[high]})."
+            counts = Counter(texts).most_common()
+            if 1 < len(counts) <= len(self.rows) / 2 and None not in values and not numbers:
+                (most, rows), *others = counts
+                return f"{column}: {listed((f'{most} in {rows} rows', *(f'{text} in {n}' for text, n in others)))}."
+        if len(self.rows) == 1 < len(self.columns):
+            return f"{names[0]}: {listed(fact.sentence for fact in self.facts())}."
+        counted = f"{len(self.rows)} row{'s' if len(self.rows) != 1 else ''}"
+        return f"{', '.join(self.columns[1:])}: {counted}." if len(self.columns) > 1 else f"{counted}."
+
+    @property
+    def numbers(self) -> Sheet:
+        """All columns of all rows."""
+        return Sheet(self.all_columns(), self.notes, (self.environment.where,))
 
     def facts(self) -> Iterator[Fact]:
         """Every value but the names of the rows."""

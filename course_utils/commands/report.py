@@ -10,7 +10,6 @@ import contextlib
 import datetime
 import io
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +20,10 @@ from course_utils.records.kinds.environment import titles
 from course_utils.records.lessons import Lesson
 from course_utils.records.result import Fact, NothingToDrawError
 from course_utils.records.store import LessonRecord, RecordError
+from course_utils.show import tables
 
 # The interval plots of one experiment share a scale that shows at least this much to either side of 1.
 _MIN_SCALE = math.log(1.1)
-_STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
 class ReportError(RuntimeError):
@@ -87,7 +86,7 @@ def render(today: datetime.date | None = None, extra: Sequence[Section] = (), pr
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     ).get_template("report.html.j2")
-    page = template.render(
+    return template.render(
         called=titles(column.record.environment for column in columns),
         machines=_machines(columns),
         sections=_sections(columns, problems),
@@ -96,9 +95,6 @@ def render(today: datetime.date | None = None, extra: Sequence[Section] = (), pr
         any_own=any(column.own for column in columns),
         today=(today or datetime.datetime.now(datetime.UTC).date()).isoformat(),
     )
-    # Every result brings the style that it is shown with; the page needs it once.
-    styles: set[str] = set()
-    return _STYLE.sub(lambda match: "" if match[0] in styles or styles.add(match[0]) else match[0], page)
 
 
 def _columns(root: Path, own: bool, problems: list[str]) -> list[MachineColumn]:
@@ -183,7 +179,7 @@ def _shown(column: MachineColumn, name: str, with_figure: bool) -> Shown:
     try:
         for fact in result.facts():
             cells.setdefault(fact.row or fact.label, []).append(fact)
-        table = result._repr_html_()
+        table = tables.html(result.numbers) if result.numbers else ""
         # Where there are intervals, their bars in the table say it, and each figure weighs 15 kB.
         bars = any(fact.shown for facts in cells.values() for fact in facts)
         figure = _picture(result) if with_figure and not bars else ""

@@ -127,14 +127,6 @@ def test_all_committed_records_beside_a_course_of_ones_own_weigh_at_most_two_meg
     assert path.stat().st_size <= 2_000_000
 
 
-def test_what_a_result_brings_to_be_shown_with_is_there_once(both, monkeypatch):
-    shown = Curves._repr_html_
-    monkeypatch.setattr(Curves, "_repr_html_", lambda self: f"<style>.curve {{}}</style>{shown(self)}")
-    page = report.render(TODAY)
-    assert page.count("<style>.curve {}</style>") == 1
-    assert page.count("1.25 at step 2") > 1
-
-
 # What is missing or wrong
 
 

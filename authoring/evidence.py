@@ -10,7 +10,7 @@ what stands for it is the result as `recorded` gives it::
 
 A division has a space on both sides. Numbers keep their unit through arithmetic: a cell of a table has that of its
 column, an attribute or a key that ends with ``_s`` or ``_bytes`` is in seconds or bytes, and ``quantity(x, "percent")``
-gives one to a number without. ``tally(...)`` counts verdicts: ``faster in 9 of 16, unclear in 7``.
+gives one to a number without. ``tally(...)`` counts verdicts: ``faster in 9 of 16, too close to call in 7``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from course_utils.records.kinds.rank_results import words_and_unit
 from course_utils.records.kinds.table import TABLE_UNITS, Table
 from course_utils.records.lessons import LessonError, experiments, find_lesson, notebooks_root
 from course_utils.records.paired import Interval, Verdict
+from course_utils.records.verdicts import WORDS
 from course_utils.show.formats import format_interval, value_text
 from course_utils.show.suggestions import did_you_mean
 
@@ -98,8 +99,8 @@ def _quantity(value: float, unit: str) -> Quantity:
 
 
 def _tally(verdicts: Iterable[str]) -> str:
-    """How often each verdict was given, most often first: ``faster in 9 of 16, unclear in 7``."""
-    counts = Counter(str(verdict).lower() for verdict in verdicts)
+    """How often each verdict was given, most often first: ``faster in 9 of 16, too close to call in 7``."""
+    counts = Counter(WORDS[Verdict(verdict)] for verdict in verdicts)
     words = [f"{verdict} in {count}" for verdict, count in counts.most_common()]
     return ", ".join([f"{words[0]} of {counts.total()}", *words[1:]]) if words else "none"
 
@@ -329,8 +330,7 @@ def evaluate(
 def in_words(value: Any, unit: str | None = None) -> str:
     """A value as it stands in a text, in the words and with the digits that the course's tables use.
 
-    ``unit`` is that of a number without one. Of a case, it is its direction: ``times as fast`` or ``times as long``; by
-    default the one that makes the number larger than 1.
+    ``unit`` is that of a number without one.
 
     Example:
         >>> in_words(0.0123, "s"), in_words(3), in_words(True), in_words(("flash", "math"))
@@ -338,6 +338,8 @@ def in_words(value: Any, unit: str | None = None) -> str:
     """
     if hasattr(value, "in_words"):
         return value.in_words(unit)
+    if isinstance(value, Verdict):
+        return WORDS[value]
     if isinstance(value, Interval):
         unit = unit or getattr(value.low, "unit", None)
         is_ratio = unit in (None, "ratio")

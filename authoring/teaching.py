@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import importlib
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -40,12 +39,6 @@ class Question:
 
     words: str
     unit: str = ""
-
-    @property
-    def direction(self) -> str:
-        """``times as fast`` or ``times as long``, if the question asks for one of them."""
-        match = re.search(r"times (?:as (fast|long)|(fast)er)", self.words)
-        return f"times as {match[1] or match[2]}" if match else ""
 
 
 @dataclass(frozen=True)
@@ -159,9 +152,9 @@ def expectations(lesson: Lesson) -> list[Expectation]:
 
 
 def _answer(value: Any, unit: str | None, question: Question) -> str:
-    """A result as the room sees it when the prediction is revealed: in the question's direction, with its unit."""
+    """A result as the room sees it when the prediction is revealed: with its unit."""
     if isinstance(value, Case):
-        return in_words(value, question.direction or None)
+        return in_words(value)
     words = in_words(value, unit)
     return words if unit or not question.unit else f"{words} {question.unit}"
 

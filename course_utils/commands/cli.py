@@ -247,7 +247,7 @@ def _show_outcomes(options: argparse.Namespace, outcomes: Sequence[Outcome], fol
 
 
 def _outcome_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """One line for each lesson; verdicts are counted, for example ``3 FASTER, 1 SAME``."""
+    """One line for each lesson; verdicts are counted, for example ``3 faster, 1 same``."""
     from course_utils.commands.recording import verdicts_of
 
     counted = [verdicts_of(outcome.record) if outcome.record else {} for outcome in outcomes]

@@ -28,8 +28,8 @@ from course_utils.measure.compiler import compiler
 from course_utils.records import lessons, store
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
-from course_utils.records.paired import Verdict
 from course_utils.records.store import Experiment, LessonRecord, RecordError
+from course_utils.records.verdicts import WORDS
 
 if TYPE_CHECKING:
     from jupyter_client import AsyncKernelManager
@@ -354,7 +354,7 @@ class Outcome:
 def verdicts_of(record: LessonRecord) -> dict[str, int]:
     """Number of cases by verdict, over all comparisons of a lesson; baselines do not count."""
     counts = Counter(fact.verdict for name in record.experiments for fact in record.result(name).facts())
-    return {verdict: counts[verdict] for verdict in Verdict if counts[verdict]}
+    return {word: counts[verdict] for verdict, word in WORDS.items() if counts[verdict]}
 
 
 def record_lessons(

@@ -21,6 +21,7 @@ from course_utils.records.lessons import Lesson
 from course_utils.records.result import Fact, NothingToDrawError
 from course_utils.records.store import LessonRecord, RecordError
 from course_utils.show import tables
+from course_utils.show.cards import MARKS
 
 # The interval plots of one experiment share a scale that shows at least this much to either side of 1.
 _MIN_SCALE = math.log(1.1)
@@ -89,6 +90,7 @@ def render(today: datetime.date | None = None, extra: Sequence[Section] = (), pr
     return template.render(
         called=titles(column.record.environment for column in columns),
         machines=_machines(columns),
+        marks=MARKS,
         sections=_sections(columns, problems),
         extra=extra,
         problems=problems,
@@ -181,7 +183,7 @@ def _shown(column: MachineColumn, name: str, with_figure: bool) -> Shown:
             cells.setdefault(fact.row or fact.label, []).append(fact)
         table = tables.html(result.numbers) if result.numbers else ""
         # Where there are intervals, their bars in the table say it, and each figure weighs 15 kB.
-        bars = any(fact.shown for facts in cells.values() for fact in facts)
+        bars = any(fact.ratio_interval for facts in cells.values() for fact in facts)
         figure = _picture(result) if with_figure and not bars else ""
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         machine, lesson = column.record.environment.machine, column.record.lesson
@@ -207,13 +209,13 @@ def _notices(record: LessonRecord, name: str, result: Any) -> list[str]:
 def _marks(machines: Sequence[Shown]) -> dict[tuple[str, int], list[float]]:
     """Interval plots of one experiment on one logarithmic scale, by row and machine.
 
-    Each is low, middle and high, from 0 (faster) to 100 (slower); 50 is as fast as the baseline.
+    Each is low, middle and high of the speed, from 0 (slower) to 100 (faster); 50 is as fast as the baseline.
     """
     ratios = {
-        (label, number): (fact.shown.low, fact.value, fact.shown.high)
+        (label, number): (1 / interval.high, 1 / fact.value, 1 / interval.low)
         for number, shown in enumerate(machines)
         for label, (fact, *_) in shown.cells.items()
-        if fact.shown
+        if (interval := fact.ratio_interval)
     }
     reach = max([_MIN_SCALE, *(abs(math.log(value)) for ends in ratios.values() for value in ends)])
     return {key: [round(50 + 48 * math.log(value) / reach, 1) for value in ends] for key, ends in ratios.items()}

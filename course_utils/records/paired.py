@@ -19,7 +19,6 @@ from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
 
-SHOWN_CONFIDENCE = 0.95
 DECISION_CONFIDENCE = 0.99
 PRACTICAL = 0.01
 # The 99% interval of a median needs 8 values: between the smallest and the largest of n lies 1 - 2 * 0.5**n.

@@ -39,19 +39,24 @@ class Fact:
     # a number, text or truth value; of a case its ratio to the baseline; None where no one value tells all
     value: float | str | bool | None
     words: str  # the value as text, with its unit and its interval
-    # the same for who reads nothing else, without the verdict that may come first; the words if empty
+    # the same for who reads nothing else; the words if empty
     sentence: str = ""
     detail: str = ""  # what is behind it
     row: str = ""  # the row of a table that it is a cell of
     unit: str | None = None  # of a number without an interval: a key of `VALUE_FORMATS`
     verdict: str = ""  # FASTER, SLOWER, SAME or UNCLEAR; empty where nothing is compared
     interval: Interval | None = None  # 99% interval of a ratio or of a median time
-    shown: Interval | None = None  # 95% interval of a ratio, if there is one
     # factor up to which the run's A/A control takes ratios for noise, infinite if it is too short to say; 1 where
     # nothing is compared
     floor: float = 1.0
     practical: float = PRACTICAL  # relative difference below which nobody cares
     points: Mapping[float, float | None] | None = None  # of a curve: x to y
+
+    @property
+    def ratio_interval(self) -> Interval | None:
+        """The interval of a case's ratio to its baseline; None if there is none."""
+        has_one = self.verdict and self.interval and self.interval.bounded and self.interval.low > 0
+        return self.interval if has_one else None
 
     @property
     def number(self) -> float | None:

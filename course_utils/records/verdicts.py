@@ -15,7 +15,13 @@ from course_utils.show.formats import format_interval, format_percent, format_ti
 if TYPE_CHECKING:
     from course_utils.records.kinds.comparison import Case, Comparison
 
-UNCLEAR = "too close to call"
+# What people read.
+WORDS = {
+    Verdict.FASTER: "faster",
+    Verdict.SLOWER: "slower",
+    Verdict.SAME: "same",
+    Verdict.UNCLEAR: "too close to call",
+}
 # In an unclear line, more cases than this are only counted.
 _NAMED = 2
 # Longer than this nobody waits for a comparison.
@@ -26,16 +32,18 @@ def verdict_words(case: Case) -> str:
     """The verdict in a few words, for a cell: ``1.83× as fast``, ``same``, ``too close to call``."""
     if case.is_baseline:
         return "baseline"
-    short = {Verdict.SAME: "same", Verdict.UNCLEAR: UNCLEAR}
-    return short.get(case.verdict) or format_times(case.ratio, tight=True)
+    decided = case.verdict in (Verdict.FASTER, Verdict.SLOWER)
+    return format_times(case.ratio, tight=True) if decided else WORDS[case.verdict]
 
 
 def verdict_parts(case: Case, against: bool = True) -> list[str | Toned]:
     """The verdict as a sentence that names both sides, or the case alone: ``pinned is 1.83 times as fast``."""
     tone, verdict = case.tone, case.verdict
+    if case.is_baseline:
+        return [Toned(case.label), " is the baseline"]
     base = f" as {case.comparison.baseline}" if against else ""
     if verdict is Verdict.UNCLEAR:
-        return [Toned(case.label), " is ", Toned(UNCLEAR, tone)]
+        return [Toned(case.label), " is ", Toned(WORDS[verdict], tone)]
     if verdict is Verdict.SAME:
         within = f" (within {format_percent(case.comparison.practical)})"
         return [Toned(case.label), " takes ", Toned("the same time", tone), base + within]
@@ -56,7 +64,7 @@ def comparison_parts(comparison: Comparison) -> list[str | Toned]:
         parts += ["; ", *verdict_parts(rest[0], against=False)]
     elif others := [case for case in comparison.others if case.label != first.label]:
         counts = Counter(case.verdict for case in others)
-        words = {Verdict.FASTER: "faster", Verdict.SLOWER: "slower", Verdict.SAME: "the same", Verdict.UNCLEAR: UNCLEAR}
+        words = {**WORDS, Verdict.SAME: "the same"}
         counted = [(counts[key], word) for key, word in words.items() if counts[key]]
         if len(counted) == 1:
             parts.append(f". The other{f' {len(others)} are all' if len(others) > 1 else ' is'} {counted[0][1]}")
@@ -66,21 +74,6 @@ def comparison_parts(comparison: Comparison) -> list[str | Toned]:
     return [*parts, "."]
 
 
-def verdict_sentence(case: Case) -> str:
-    """The verdict as a sentence that names both sides, with its interval."""
-    if case.is_baseline:
-        return f"{case.label} is the baseline: the others are compared with it"
-    if case.verdict is Verdict.UNCLEAR:
-        known = (
-            f": {case.label} is {between(case.interval)}"
-            if case.interval.bounded
-            else f" whether {case.label} is faster"
-        )
-        return f"too close to call{known}"
-    words = "".join(map(plain, verdict_parts(case)))
-    return words if case.verdict is Verdict.SAME else f"{words} ({interval_words(case)})"
-
-
 def interval_words(case: Case) -> str:
     """The interval of a case in the direction of its verdict: ``1.80 to 1.86``; empty if there is none."""
     if not case.interval.bounded:
@@ -88,9 +81,12 @@ def interval_words(case: Case) -> str:
     return format_interval(case.interval.inverse() if case.ratio < 1 else case.interval)
 
 
-def headline(case: Case) -> str:
-    """The verdict as a title that names both sides: ``pinned is 1.83 times as fast as pageable``."""
-    return "".join(map(plain, verdict_parts(case)))
+def verdict_sentence(case: Case) -> str:
+    """The verdict as a sentence with its interval: ``pinned is 1.83 times as fast as pageable (1.80 to 1.86)``."""
+    if case.verdict is Verdict.UNCLEAR:
+        return WORDS[case.verdict] + (f": {case.label} is {between(case.interval)}" if case.interval.bounded else "")
+    is_decided = not case.is_baseline and case.verdict is not Verdict.SAME
+    return "".join(map(plain, verdict_parts(case))) + (f" ({interval_words(case)})" if is_decided else "")
 
 
 def verdict_in_a_text(case: Case) -> str:
@@ -98,7 +94,7 @@ def verdict_in_a_text(case: Case) -> str:
     if case.is_baseline:
         return "the baseline"
     if case.verdict is Verdict.UNCLEAR:
-        return f"too close to call ({between(case.interval)})" if case.interval.bounded else "too close to call"
+        return WORDS[case.verdict] + (f" ({between(case.interval)})" if case.interval.bounded else "")
     if case.verdict is Verdict.SAME:
         return f"the same (within {format_percent(case.comparison.practical)})"
     return f"{format_times(case.ratio)} ({interval_words(case)})"

@@ -174,20 +174,24 @@ def scale_axis(ax: Axes, which: str, values: Sequence[float], log: bool, count: 
 _ROUND = (2, 10, 5, 100, 1000, 20, 50, 1.5, 3, 1.2, 1.1, 200, 500, 1.05, 1.02)
 
 
-def speed_axis(ax: Axes, speeds: Sequence[float], pad: float = 0.12) -> None:
-    """Make the y axis one of speed relative to a baseline: up is faster, and twice as fast as far as half as fast."""
+def speed_axis(ax: Axes, speeds: Sequence[float], which: str = "y", pad: float = 0.12, apart: float = 0.13) -> None:
+    """Make an axis one of speed relative to a baseline: up or right is faster, twice as fast as far as half as fast.
+
+    ``apart`` is the least distance of its ticks, as a share of it.
+    """
     low, high = min([*speeds, 1 / 1.05]), max([*speeds, 1.05])
     room = (high / low) ** pad
-    ax.set(yscale="log", ylim=(low / room, high * room))
+    ax.set(**{f"{which}scale": "log", f"{which}lim": (low / room, high * room)})
     ticks = [1.0]
     for number in _ROUND:
         for speed in (number, 1 / number):
-            apart = min(abs(math.log(speed / tick)) for tick in ticks)
-            if low / room <= speed <= high * room and apart >= 0.13 * math.log(high / low * room**2):
+            distance = min(abs(math.log(speed / tick)) for tick in ticks)
+            if low / room <= speed <= high * room and distance >= apart * math.log(high / low * room**2):
                 ticks.append(speed)
     words = ["1×" if t == 1 else f"{t:g}× as fast" if t > 1 else f"{1 / t:g}× as long" for t in ticks]
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.set_yticks(ticks, words)
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    axis.set_minor_locator(NullLocator())
+    axis.set_ticks(ticks, labels=words)
 
 
 def name_sides(ax: Axes, above: str, below: str) -> None:

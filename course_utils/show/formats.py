@@ -166,7 +166,7 @@ def is_number(value: Any) -> bool:
 
 def plain_number(value: float, _: Any = None) -> str:
     """A number for a tick or a sentence: no exponent, and thousands apart."""
-    return f"{value:,.0f}".replace(",", " ") if value >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}".replace(",", "\u00a0") if value >= 1000 else f"{value:.4g}"
 
 
 def listed(words: Iterable[str]) -> str:

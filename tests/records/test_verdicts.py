@@ -2,91 +2,90 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import re
 
 import pytest
-from matplotlib.axes import Axes
 
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.measurement import Measurement
-from course_utils.records.kinds.sweep import Sweep
-from course_utils.records.verdicts import headline, sweep_summary
-from tests.example_results import CPU, RESULTS, TWO, comparison_of
-from tests.figure_checks import visible_texts
+from course_utils.records.paired import Interval
+from course_utils.records.verdicts import between
+from tests.example_results import CPU, TWO, comparison_of
 
 
-def test_each_verdict_has_its_sentence():
+def test_each_verdict_has_its_words_and_no_number_is_below_1():
     comparison = comparison_of({"base": 1.0, "half": 0.5, "more": 1.05, "same": 1.0}, noise=0.002, rounds=40)
-    for label, words in (
-        ("half", "FASTER: 2.00 times as fast (95% interval "),
-        ("more", "SLOWER: takes 1.05 times as long (95% interval "),
-        ("same", "SAME: within 1% (takes "),
-        ("base", "baseline: "),
+    for label, sentence, text in (
+        ("half", "half is 2.00 times as fast as base (", "2.00 times as fast ("),
+        ("more", "more takes 1.05 times as long as base (", "1.05 times as long ("),
+        ("same", "same takes the same time as base (within 1%)", "the same (within 1%)"),
+        ("base", "base is the baseline", "the baseline"),
     ):
-        assert comparison[label].words.startswith(words)
-    assert headline(comparison["half"]) == "half is FASTER: 2.00 times as fast as base"
-    assert headline(comparison["more"]) == "more is SLOWER: takes 1.05 times as long as base"
+        assert comparison[label].words.startswith(sentence)
+        assert comparison[label].in_words().startswith(text)
+        bounds = [float(number) for number in re.findall(r"\d\.\d+", comparison[label].words)]
+        assert all(number > 0.99 for number in bounds)
+        assert len(bounds) in (0, 3)  # the ratio and one interval, or nothing
 
 
-def _scripted(case: list[float], control: list[float]) -> Comparison:
+def test_a_comparison_says_the_largest_gain_first_then_what_the_others_do():
+    def sentence(**ratios: float) -> str:
+        return comparison_of({"base": 1.0, **ratios}, noise=0.001, rounds=40).card().words
+
+    assert sentence(quick=0.5, slow=2.0) == "quick is 2.00 times as fast as base; slow takes 2.00 times as long."
+    assert sentence(slow=3.0, slower=4.0) == "slower takes 4.00 times as long as base; slow takes 3.00 times as long."
+    assert sentence(a=0.5, b=0.9, c=1.0, d=2.0).endswith("Of the other 3, 1 is faster, 1 is slower and 1 is the same.")
+    assert sentence(a=0.5, b=0.9, c=0.8).endswith(". The other 2 are all faster.")
+
+
+def _scripted(case: list[float], control: list[float], **more: object) -> Comparison:
     """A comparison whose ratios are known exactly: the baseline always takes one second."""
     times = {"base": [1.0] * len(case), "case": case, "base again": control}
     *cases, again = (Measurement(label, tuple(seconds)) for label, seconds in times.items())
-    return Comparison(tuple(cases), again, CPU)
+    return Comparison(tuple(cases), again, CPU, **more)
 
 
 @pytest.mark.parametrize(
     ("comparison", "words"),
     [
-        (comparison_of(TWO, rounds=5), "UNCLEAR: needs 8 rounds, has 5: raise budget_s"),
-        (comparison_of(TWO, rounds=5, interrupted=True), "needs 8 rounds, has 5: let it run to the end"),
-        (_scripted([0.9, 1.1] * 5, [1.0] * 10), "may be faster or slower: raise budget_s"),
-        (_scripted([1.05, 1.06] * 5, [0.8, 1.25] * 5), "baseline timed against itself strayed by"),
-        (_scripted([1.004, 1.03] * 2 + [1.008] * 6, [1.0] * 10), "perhaps by less than the 1% that matters"),
+        (comparison_of(TWO, rounds=5), "a verdict takes 8 rounds, and there are 5: raise budget_s."),
+        (comparison_of(TWO, rounds=5, interrupted=True), "a verdict takes 8 rounds, and there are 5: let it run to the end."),
+        (_scripted([0.9, 1.1] * 5, [1.0] * 10), "case is between 11% faster and 10% slower."),
+        (_scripted([0.2, 3] * 5, [1.0] * 10), "case is between 5.00 times as fast and 3.00 times as long."),
+        (_scripted([1.05, 1.06] * 5, [0.8, 1.25] * 5), "case is between 5% and 6% slower."),
+        (_scripted([1.004, 1.03] * 2 + [1.008] * 6, [1.0] * 10), "case is between 0.4% and 3% slower."),
     ],
 )
-def test_unclear_says_why_and_what_to_do(comparison: Comparison, words: str):
-    assert words in comparison.others[0].words
+def test_unclear_is_one_line_once_with_what_would_help(comparison: Comparison, words: str):
+    assert comparison.others[0].verdict == "UNCLEAR"
+    shown = " ".join(repr(comparison).split())
+    assert f"Too close to call: {words}" in shown
+    assert shown.count("Too close to call") == 1
+    assert "budget_s" in shown or "let it run" in shown or "Stop other programs" in shown
 
 
-def test_a_sweep_is_summed_up_by_where_each_verdict_holds():
-    summary = sweep_summary(RESULTS["sweep of two"], "batched")
-    assert summary == (
-        "batched is faster from batch 16 on (up to 2.63 times as fast), slower up to 4 (up to 2.20 times as long)"
-    )
-    assert sweep_summary(RESULTS["sweep of two"], "batched", brief=True) == (
-        "batched is faster from batch 16 on, slower up to 4"
-    )
-    names = sweep_summary(RESULTS["sweep of words"], "other")
-    assert " up to batch " not in names
-    assert " for " in names
+def test_more_time_is_advised_where_it_would_be_enough_and_who_keeps_the_machine_busy_is_named_once():
+    unclear = [1.02, 1.06] * 5
+    assert "budget_s=200 should tell" not in repr(_scripted(unclear, [0.95, 1.05] * 5))  # nobody waits so long
+    quick = [Measurement(m.label, tuple(s / 100 for s in m.elapsed_s)) for m in _scripted(unclear, [0.95, 1.05] * 5).cases]
+    control = Measurement("again", tuple(s / 100 for s in [0.95, 1.05] * 5))
+    short = Comparison(tuple(quick), control, CPU)
+    assert re.search(r"budget_s=\d+ should tell, or stop other programs\.", " ".join(repr(short).split()))
+    busy = dataclasses.replace(short, busy="Other programs kept 1.3 of 2 cores busy.")
+    assert " ".join(repr(busy).split()).count("1.3 of 2 cores busy") == 1
+    clear = dataclasses.replace(comparison_of(TWO), busy="Other programs kept 1.3 of 2 cores busy.")
+    assert " ".join(repr(clear).split()).count("1.3 of 2 cores busy") == 1
 
 
-def _curves(sweep: Sweep) -> list[Any]:
-    """What joins the points of a case."""
-    return [line for line in sweep.plot().axes[0].lines if len(line.get_xdata()) == len(sweep.values) > 2]
-
-
-def test_a_figure_of_a_sweep_shows_speed_upwards_names_its_lines_and_hides_none():
-    sweep = RESULTS["sweep of four"]
-    (ax,) = sweep.plot().axes
-    curves = _curves(sweep)
-    labels = sweep.points[0].comparison.labels
-    for curve, label in zip(curves, labels[1:], strict=True):
-        assert list(curve.get_ydata()) == [point.comparison[label].speedup for point in sweep.points]
-    assert len({curve.get_xdata()[0] for curve in curves}) == len(curves)
-    assert len({str(curve._dash_pattern) for curve in curves}) == len(curves)
-    assert not ax.figure.legends
-    texts = [item.get_text().replace("\n", " ") for item, _ in visible_texts(ax.figure)]
-    assert set(labels) <= set(texts)
-    assert f"▲ faster than {labels[0]}" in texts
-    assert all("as fast" in words for speed, words in _ticks(ax) if speed > 1)
-    assert all("as long" in words for speed, words in _ticks(ax) if speed < 1)
-
-
-def _ticks(ax: Axes) -> list[tuple[float, str]]:
-    return [(place, label.get_text()) for place, label in zip(ax.get_yticks(), ax.get_yticklabels(), strict=True)]
-
-
-def test_between_points_that_are_names_there_is_no_line():
-    assert _curves(RESULTS["sweep of words"]) == []
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.96, 1.03, "between 4% faster and 3% slower"),
+        (0.5, 0.8, "between 1.25 and 2.00 times as fast"),
+        (0.9, 0.995, "between 0.5% and 11% faster"),
+        (1.5, 30, "between 1.50 and 30 times as long"),
+    ],
+)
+def test_an_interval_in_words(low: float, high: float, words: str):
+    assert between(Interval(low, high, 0.99)) == words

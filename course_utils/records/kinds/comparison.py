@@ -21,9 +21,8 @@ from course_utils.records.kinds.measurement import (
 from course_utils.records.paired import Interval, Verdict
 from course_utils.records.result import Fact, Result, by_name
 from course_utils.records.verdicts import (
-    UNCLEAR,
+    WORDS,
     comparison_parts,
-    headline,
     interval_words,
     unclear_parts,
     verdict_in_a_text,
@@ -32,11 +31,8 @@ from course_utils.records.verdicts import (
 )
 from course_utils.show.cards import Bar, Card, Row, plain, speed_axis
 from course_utils.show.formats import (
-    axis_unit,
-    format_interval,
     format_noise,
     format_percent,
-    format_ratio,
     format_seconds,
     format_times,
 )
@@ -54,7 +50,8 @@ VERDICT_COLOURS = {
     Verdict.SAME: "#005A8C",
     Verdict.UNCLEAR: "#555555",
 }
-BASELINE_COLOUR, NOISE_COLOUR, PRACTICAL_COLOUR = "#444444", "#C9C9C9", "#F0E442"
+MARKERS = {Verdict.FASTER: "^", Verdict.SLOWER: "v", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
+BASELINE_COLOUR = "#444444"
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ class Case:
 
     @property
     def words(self) -> str:
-        """The verdict as a sentence, with its interval."""
+        """The verdict as a sentence; see :func:`verdict_sentence`."""
         return verdict_sentence(self)
 
     def in_words(self, unit: str | None = None) -> str:
@@ -145,7 +142,7 @@ class Case:
         return verdict_in_a_text(self)
 
     def __repr__(self) -> str:
-        return f"{self.label}: {self.words}"
+        return self.words
 
 
 @dataclass(frozen=True, repr=False)
@@ -251,8 +248,7 @@ class Comparison(Result):
     def _numbers(self) -> Sheet:
         """A row a case, with its interval and what else a call costs; how it was decided and measured."""
         compared = [*self.others, Case(self.cases[0], self)]  # the baseline's own ratios are those of the A/A control
-        words = {Verdict.UNCLEAR: UNCLEAR}
-        verdicts = ("baseline", *(words.get(case.verdict, case.verdict.lower()) for case in self.others), "")
+        verdicts = ("baseline", *(WORDS[case.verdict] for case in self.others), "")
         core = [
             Column("verdict", verdicts, numeric=False),
             Column("time per call", tuple(format_seconds(m.median_s) for m in (*self.cases, self.control))),
@@ -301,17 +297,13 @@ class Comparison(Result):
         """Every case but the baseline, with its verdict."""
         base = self.cases[0]
         for case in self.others:
-            interval, shown = case.interval, case.interval
-            between = format_interval(interval) if interval.bounded and interval.low > 0 else "no interval"
             yield Fact(
                 f"{case.label}, against {base.label}",
                 case.ratio,
-                f"{case.verdict} {format_ratio(case.ratio)} ({between})",
-                case.words.partition(": ")[2],
-                f"{format_seconds(case.median_s)}; {base.label}: {format_seconds(base.median_s)}",
+                case.in_words(),
+                detail=f"{format_seconds(case.median_s)}; {base.label}: {format_seconds(base.median_s)}",
                 verdict=case.verdict,
-                interval=interval,
-                shown=shown if shown.bounded and shown.low > 0 else None,
+                interval=case.interval,
                 floor=self.noise_floor,
                 practical=self.practical,
             )
@@ -322,99 +314,43 @@ class Comparison(Result):
             yield None, self, case
 
     def plot(self) -> Figure:
-        """Draw every sample, and the relative times with their intervals; see :meth:`Result.plot`."""
+        """Draw how fast each case is relative to the baseline, round by round; see :meth:`Result.plot`."""
         from course_utils.show import canvas
 
         with canvas.style():
-            names = [*self.labels, CONTROL_LABEL]
-            unclear = [f"{case.label}: {case.words}." for case in self.others if case.verdict is Verdict.UNCLEAR]
-            stopped = f" · interrupted after {self.rounds} of {self.planned_rounds}" if self.interrupted else ""
-            notes = (*unclear[:3], self.how + stopped, self.environment.caption)
-            panels_in = len(names) * canvas.row_in(names, 0.44) + 1.15
-            several = f"{self.name or 'Comparison'}: {len(self.others)} cases against {self.baseline}"
-            title = several if len(self.others) > 1 else headline(self.others[0])
-            fig = canvas.titled_figure(title, panels_in, *notes)
-            left, right = fig.subplots(1, 2)
-            self._draw_samples(left)
-            canvas.name_rows(left, names)
-            self._draw_ratios(right)
-            self._draw_control(right)
-            canvas.name_rows(right, [""] * len(names))
-            for panel in (left, right):
-                canvas.grid(panel, "x")
-                for y in range(1, len(names)):
-                    panel.axhline(y - 0.5, color="#EEEEEE", lw=0.7, zorder=0)
-            canvas.legend(fig, *right.get_legend_handles_labels(), 4, "lower")
+            key = "dots: rounds · bars: 99% intervals · grey: noise · ■ the same · ○ too close to call"
+            title = "".join(map(plain, comparison_parts(self))).rstrip(".")
+            panels_in = len(self.cases) * canvas.row_in(self.labels, 0.5) + 0.6
+            fig = canvas.titled_figure(title, panels_in, key, self.environment.caption)
+            ax = fig.subplots()
+            if self.noise.bounded:
+                ax.axvspan(1 / self.noise_floor, self.noise_floor, color="#E4E4E4", lw=0, zorder=0)
+            ax.axvline(1.0, color="#444444", lw=1, zorder=1)
+            reach = [speed for y, case in enumerate(self) for speed in _draw_case(ax, y, case)]
+            canvas.speed_axis(ax, reach, "x", apart=0.25)
+            canvas.name_rows(ax, self.labels)
+            ax.set_xlabel(f"speed relative to {self.baseline} (log scale): right is faster")
             fig.alt = self._alt
             return fig
 
     @property
     def _alt(self) -> str:
-        parts = "; ".join(f"{case.label} {format_seconds(case.median_s)}, {case.words}" for case in self)
-        floor = format_percent(self.noise_floor - 1)
-        noise = f" The A/A control strayed by {floor}." if self.noise.bounded else ""
-        return (
-            f"Time per call of {len(self.cases)} cases, every sample as a dot, and the time relative to "
-            f"{self.baseline} with intervals. {parts}.{noise} {self.environment.caption}."
-        )
-
-    def _draw_samples(self, ax: Axes) -> None:
-        """Every sample, a row a case, the control last."""
-        from course_utils.show import canvas
-
-        scale, unit = axis_unit("s", self.cases[0].median_s)
-        rows = [[second / scale for second in m.elapsed_s] for m in (*self.cases, self.control)]
-        colours = [case.colour for case in self] + [BASELINE_COLOUR]
-        flat = [value for row in rows for value in row]
-        log = canvas.span(flat) > 10
-        canvas.scale_axis(ax, "x", flat, log=log)
-        for y, (row, colour) in enumerate(zip(rows, colours, strict=True)):
-            canvas.strip(ax, y, row, colour)
-        ax.set_xlabel(f"time per call ({unit}{', log scale' if log else ''})")
-        ax.set_title("every sample; line: median", loc="left")
-
-    def _draw_ratios(self, ax: Axes) -> None:
-        """The ratios of the cases, a row each, and what is noise and what does not matter."""
-        from course_utils.show import canvas
-
-        ends = [1 - 2 * self.practical, 1.0, 1 + 2 * self.practical]
-        if self.noise.bounded:
-            floor = self.noise_floor
-            ends += [floor, 1 / floor]
-            noise = f"noise: A/A control, ±{format_percent(floor - 1)}"
-            ax.axvspan(1 / floor, floor, color=NOISE_COLOUR, lw=0, alpha=0.55, zorder=0, label=noise)
-        words = f"±{format_percent(self.practical)} does not matter"
-        ends_of_practical = (1 / (1 + self.practical), 1 + self.practical)
-        ax.axvspan(*ends_of_practical, color=PRACTICAL_COLOUR, lw=0, alpha=0.7, zorder=0.5, label=words)
-        ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
-        for y, case in enumerate(self):
-            ends += [case.ratio, *(case.interval.ends if case.interval.bounded else ())]
-            if not case.is_baseline:
-                _draw_ratio(ax, y, case)
-                word, _, rest = verdict_words(case).partition(": ")
-                text = word if case.verdict is Verdict.UNCLEAR else f"{word}\n{rest}"
-                canvas.label_right(ax, y, text, case.colour)
-        canvas.scale_axis(ax, "x", ends, log=canvas.span(ends) > 3)
-        ax.set_xlabel("relative time (1 = baseline)")
-
-    def _draw_control(self, ax: Axes) -> None:
-        """The baseline against itself: 1 in the first row, the A/A control in the last."""
-        ax.plot([1, 1], [-0.3, 0.3], color=BASELINE_COLOUR, lw=2.2, solid_capstyle="butt", zorder=5)
-        _draw_ratio(ax, len(self.cases), Case(self.cases[0], self), named=True)
-        ax.set_title("← faster", loc="left")
-        ax.set_title("slower →", loc="right")
+        parts = "; ".join(f"{case.label} {format_seconds(case.median_s)}, {case.in_words()}" for case in self)
+        noise = format_noise(self.noise_floor).capitalize()
+        return f"Speed relative to {self.baseline}, every round as a dot. {parts}. {noise}. {self.environment.caption}."
 
 
-def _draw_ratio(ax: Axes, y: float, case: Case, named: bool = False) -> None:
-    """The median ratio of one row as a tick, with its 95% (thick) and 99% (thin) interval.
+def _draw_case(ax: Axes, y: int, case: Case) -> list[float]:
+    """One row: every round, the interval, the median, the words; returns how far it reaches."""
+    from course_utils.show import canvas
 
-    A tick rather than a dot: good intervals are narrow, and a dot would hide them.
-    """
-    line = {"color": case.colour, "solid_capstyle": "butt"}
-    shown, decides = case.interval, case.interval
-    if shown.bounded:
-        ax.plot(shown.ends, [y, y], lw=9, alpha=0.75, zorder=4, label="95% interval" if named else None, **line)
-    if decides.bounded:
-        ax.plot(decides.ends, [y, y], lw=1.8, zorder=3, label="99% (decides)" if named else None, **line)
-    style = "-" if decides.bounded else (0, (1, 1))
-    ax.plot([case.ratio] * 2, [y - 0.3, y + 0.3], lw=2.2, ls=style, zorder=5, **line)
+    rounds = [math.exp(-ratio) for ratio in case.log_ratios]
+    canvas.strip(ax, y, rounds, case.colour, at=case.bar.dot)
+    if case.interval.bounded:
+        look = {"color": case.colour, "lw": 7, "alpha": 0.6, "solid_capstyle": "butt", "zorder": 3}
+        ax.plot([case.bar.low, case.bar.high], [y, y], **look)
+    face = "white" if case.verdict is Verdict.UNCLEAR else case.colour
+    marker = "o" if case.is_baseline else MARKERS[case.verdict]
+    ax.plot([case.bar.dot], [y], marker, ms=7, color=case.colour, mfc=face, zorder=4)
+    canvas.label_right(ax, y, f"{verdict_words(case)}\n{format_seconds(case.median_s)}", case.colour)
+    return [*rounds, *case.bar.values]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
-from course_utils.records.kinds.comparison import Case, Comparison
+from course_utils.records.kinds.comparison import MARKERS, Case, Comparison
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.paired import Verdict
@@ -38,7 +38,6 @@ _WORDS = {
     Verdict.SLOWER: "slower",
     Verdict.SAME: "the same",
 }
-_MARKERS = {Verdict.FASTER: "^", Verdict.SLOWER: "v", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
 
 
 @dataclass(frozen=True)
@@ -312,7 +311,7 @@ def _draw_curve(ax: Axes, cases: Sequence[Case], number: int, of: int, joined: b
             reach += (ends := case.interval.inverse().ends)
             ax.plot([x, x], ends, color=case.colour, lw=4, alpha=0.5, solid_capstyle="butt", zorder=3)
         face = "white" if case.verdict is Verdict.UNCLEAR else case.colour
-        ax.plot([x], [case.speedup], _MARKERS[case.verdict], ms=8, color=case.colour, mfc=face, zorder=4)
+        ax.plot([x], [case.speedup], MARKERS[case.verdict], ms=8, color=case.colour, mfc=face, zorder=4)
     return reach
 
 

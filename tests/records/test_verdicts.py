@@ -50,7 +50,10 @@ def _scripted(case: list[float], control: list[float], **more: object) -> Compar
     ("comparison", "words"),
     [
         (comparison_of(TWO, rounds=5), "a verdict takes 8 rounds, and there are 5: raise budget_s."),
-        (comparison_of(TWO, rounds=5, interrupted=True), "a verdict takes 8 rounds, and there are 5: let it run to the end."),
+        (
+            comparison_of(TWO, rounds=5, interrupted=True),
+            "a verdict takes 8 rounds, and there are 5: let it run to the end.",
+        ),
         (_scripted([0.9, 1.1] * 5, [1.0] * 10), "case is between 11% faster and 10% slower."),
         (_scripted([0.2, 3] * 5, [1.0] * 10), "case is between 5.00 times as fast and 3.00 times as long."),
         (_scripted([1.05, 1.06] * 5, [0.8, 1.25] * 5), "case is between 5% and 6% slower."),
@@ -68,7 +71,9 @@ def test_unclear_is_one_line_once_with_what_would_help(comparison: Comparison, w
 def test_more_time_is_advised_where_it_would_be_enough_and_who_keeps_the_machine_busy_is_named_once():
     unclear = [1.02, 1.06] * 5
     assert "budget_s=200 should tell" not in repr(_scripted(unclear, [0.95, 1.05] * 5))  # nobody waits so long
-    quick = [Measurement(m.label, tuple(s / 100 for s in m.elapsed_s)) for m in _scripted(unclear, [0.95, 1.05] * 5).cases]
+    quick = [
+        Measurement(m.label, tuple(s / 100 for s in m.elapsed_s)) for m in _scripted(unclear, [0.95, 1.05] * 5).cases
+    ]
     control = Measurement("again", tuple(s / 100 for s in [0.95, 1.05] * 5))
     short = Comparison(tuple(quick), control, CPU)
     assert re.search(r"budget_s=\d+ should tell, or stop other programs\.", " ".join(repr(short).split()))

@@ -67,7 +67,7 @@ def comparison_of(ratios: dict[str, float], rounds: int = 24, noise: float = 0.0
         Measurement(label, times_of(rng, 2e-3 * ratio, rounds, noise), calls=8)
         for label, ratio in (*ratios.items(), (next(iter(ratios)), 1.0))
     )
-    fields = {"environment": CPU, "planned_rounds": rounds, "agreement": "outputs equal within 1e-6"} | more
+    fields = {"environment": CPU, "agreement": "outputs equal within 1e-6"} | more
     return Comparison(cases=tuple(cases), control=control, **fields)
 
 
@@ -97,7 +97,6 @@ def cuda_comparison_of() -> Comparison:
         control=Measurement(label="pageable", elapsed_s=times_of(rng, 4e-3, 24, 0.01), calls=4),
         environment=GPU,
         name="pinned_memory/copy",
-        planned_rounds=24,
         ceiling=Ceiling("copy", "B/s", 64 * 2**20, (1.1e-3, 1.2e-3)),
         agreement="outputs equal",
     )
@@ -283,7 +282,6 @@ RESULTS = {
     "eight": comparison_of(EIGHT),
     "five decades": comparison_of({"list": 1.0, "array": 0.2, "tensor": 3e-3, "shared": 1e-4, "view": 1e-5}),
     "cuda": cuda_comparison_of(),
-    "few rounds": comparison_of(TWO, rounds=5, planned_rounds=24, interrupted=True),
     "one round": comparison_of(TWO, rounds=1),
     "sweep of two": sweep_of(("one by one", "batched"), (1, 4, 16, 64, 256, 1024)),
     "sweep of four": sweep_of(("one by one", "batched", LONG, "vmap"), (1, 2, 3)),

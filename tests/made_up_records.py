@@ -45,7 +45,7 @@ def comparison(name: str, times_s: Mapping[str, float]) -> Comparison:
     first = next(iter(times_s))
     cases = tuple(Measurement(label, _samples(time_s, label)) for label, time_s in times_s.items())
     control = Measurement(f"{first} again", _samples(times_s[first], "again"))
-    return Comparison(cases, control, GPU, name=name, planned_rounds=ROUNDS)
+    return Comparison(cases, control, GPU, name=name)
 
 
 def sweep(name: str, values: Sequence[Any], times_s: Callable[[Any], Mapping[str, float]]) -> Sweep:

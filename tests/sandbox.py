@@ -43,7 +43,7 @@ def compare_loops(name, parameters=None):
             taken.append(seconds(n))
     short, long, again = (Measurement(f"{n}", tuple(taken)) for n, taken in samples.items())
     here = Environment.from_record(json.loads(os.environ["SANDBOX_HERE"]) | {"size": os.environ["COURSE_SIZE"]})
-    return keep(Comparison((short, long), again, here, name=name, parameters=parameters or {}, planned_rounds=12))
+    return keep(Comparison((short, long), again, here, name=name, parameters=parameters or {}))
 """.strip()
 
 

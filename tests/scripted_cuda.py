@@ -82,7 +82,7 @@ class ScriptedCuda:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the measuring code read this GPU's host clock instead of the real one."""
-        clock = types.SimpleNamespace(perf_counter=self.perf_counter)
+        clock = types.SimpleNamespace(perf_counter=self.perf_counter, time=self.perf_counter)
         monkeypatch.setattr("course_utils.measure.devices.time", clock)
         monkeypatch.setattr("course_utils.measure.rounds.time", clock)
 

@@ -90,7 +90,7 @@ def _first_numbers(judgements: Sequence[Judgement]) -> tuple[MachineJudgement | 
     decided = [judgement for judgement in judgements if judgement.claim.verdict != "open"]
     for machine in (machine for judgement in decided for machine in judgement.machines):
         if machine.numbers:
-            return machine, sorted(machine.numbers, key=lambda number: "interval" not in number[1])[:1]
+            return machine, sorted(machine.numbers, key=lambda number: "(" not in number[1])[:1]
     return None, ()
 
 

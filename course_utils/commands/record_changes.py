@@ -25,7 +25,7 @@ from course_utils.records.lessons import LessonError, PlannedLessonError, find_l
 from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact
 from course_utils.records.store import LessonRecord, RecordError
-from course_utils.show.formats import format_percent, format_ratio
+from course_utils.show.formats import format_percent, format_times
 
 # Relative difference up to which numbers without an interval count as alike. Errors by rounding are read by their
 # order of magnitude: half or double says nothing.
@@ -276,7 +276,7 @@ def _timed_change(a: Fact, b: Fact) -> tuple[Kind, str]:
         # By more than the A/A control of either side.
         low, high = sorted((a.interval, b.interval), key=lambda interval: interval.low)
         apart = not low.meets(high.low, high.high) and high.low / low.high > max(a.floor, b.floor)
-    moved = f"{format_ratio(b.number / a.number)} times A's" if apart else ""
+    moved = f"B: {format_times(b.number / a.number)}" if apart else ""
     if a.verdict != b.verdict and Verdict.UNCLEAR in (a.verdict, b.verdict):
         return Kind.UNCLEAR, moved
     if a.verdict != b.verdict:

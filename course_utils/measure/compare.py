@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from course_utils.measure.cases import Case, CaseError, Check
@@ -45,9 +45,13 @@ def measure(
         True
     """
     here = environment()
+
+    def enough(seconds: Sequence[Sequence[float]], confidence: float, spent_s: float) -> bool:
+        return paired.is_precise(paired.median_interval(seconds[0], confidence), spent_s)
+
     with Rounds({label: fn}, name or label, budget_s, cache, device) as rounds:
         rounds.first_calls(keep_outputs=False)
-        rounds.run(order=rounds.cases)
+        rounds.run(rounds.cases, enough)
         rounds.extras(memory)
     return keep(
         rounds.cases[0].measurement(
@@ -56,6 +60,7 @@ def measure(
             name=name,
             parameters=dict(parameters or {}),
             notes=tuple(rounds.notes),
+            busy=rounds.busy,
         )
     )
 
@@ -88,8 +93,9 @@ def compare(
         check: True: outputs must agree by ``torch.testing.assert_close``, at the tolerance of the coarser dtype; a
             function of (baseline's output, case's output) that raises or returns False if they do not; False: no
             check, and the result says so.
-        budget_s: seconds for the timings; first calls, parity check and memory pass are not counted. It may become up
-            to three times as much where that completes the eight rounds that a verdict needs.
+        budget_s: the most seconds for the timings; a comparison that is decided stops earlier. First calls, parity
+            check and memory pass are not counted. It may become up to three times as much where that completes the
+            eight rounds that a verdict needs.
         practical: relative difference below which nobody cares: 0.01 is 1%.
         cache: ``warm``, or ``cold`` to empty the caches before each call.
         memory: whether to make a separate pass for peak memory.
@@ -125,11 +131,18 @@ def compare(
     work = {key: _per_case(key, value, cases) for key, value in (("items", items), ("flops", flops), ("bytes", bytes))}
     here = environment()
     started = time.perf_counter()
+
+    def decided(seconds: Sequence[Sequence[float]], confidence: float, spent_s: float) -> bool:
+        baseline, *others, control = seconds
+        judged = (paired.judge(case, baseline, control, confidence, practical) for case in others)
+        return all(case.is_enough(spent_s) for case in judged)
+
     with Rounds(cases, name or " vs ".join(map(str, cases)), budget_s, cache, device, seed) as rounds:
         rounds.first_calls()
         agreement = rounds.check(check)
         control = rounds.add_control()
-        rounds.run(order=[*rounds.cases, control])
+        rounds.run([*rounds.cases, control], decided)
+        rounds.check_again(check)
         rounds.extras(memory)
     return keep(
         Comparison(
@@ -146,11 +159,12 @@ def compare(
             clock=rounds.device.cold_clock if cache == "cold" else rounds.device.clock,
             agreement=agreement,
             practical=practical,
-            planned_rounds=rounds.planned,
+            confidence=rounds.confidence,
             spent_s=time.perf_counter() - started,
             interrupted=rounds.interrupted,
             ceiling=ceiling,
             notes=tuple(rounds.notes),
+            busy=rounds.busy,
         )
     )
 

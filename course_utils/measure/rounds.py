@@ -1,8 +1,8 @@
 """The rounds of a measurement, from the first call of each case to the last pass.
 
 How they run, and why, is told in the book ("How we measure"). The order here: build each case, time its first call,
-check that all agree, warm up, find the number of calls for a timing, run a pilot that fixes the number of rounds, run
-the rounds, then the separate passes (launch-bound, memory).
+check that all agree, warm up, find the number of calls for a timing, run rounds until all is decided or the time is
+up, check again that all agree, then the separate passes (launch-bound, memory).
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
+from course_utils.measure.busy import Watch
 from course_utils.measure.cases import (
     NOTHING_RETURNED,
     Case,
@@ -31,28 +33,33 @@ from course_utils.measure.devices import Device, Sample, device_under_test
 from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import course_size
 from course_utils.records import paired
+from course_utils.show.formats import format_seconds
 from course_utils.show.progress import progress
 
-DEFAULT_BUDGET_S = 2.0
+# The longest that a comparison may take. A clear one stops after a fraction of a second.
+DEFAULT_BUDGET_S = 10.0
 MAX_BUDGET_S = 3600.0
-# Half-width of the 99% interval that the pilot plans for.
-PRECISION = 0.004
 # Budgets at the size for tests, whatever was asked for: what cells assert must not depend on more.
 _TEST_BUDGET_S = 0.2
-# Rounds of a pilot, and the share of the budget that it may take.
-_PILOT_ROUNDS = 24
-_PILOT_SHARE = 0.15
-# More rounds than the interval needs still show the shape of the noise; beyond the upper bound a record only grows.
-_LEAST_ROUNDS, _MOST_ROUNDS = 40, 400
 # A budget may be exceeded by this factor where that completes the rounds that a verdict needs: without them, all the
 # time before is lost, and how long a call takes on another machine is not known when a budget is chosen.
 _MOST_OVERRUN = 3
-# The share of the budget that warming up may take, all cases together.
-_WARMUP_SHARE = 0.25
+# Warming up takes at most this share of the budget, all cases together.
+_WARMUP_SHARE = 0.1
 _WARMUP_WINDOW = 5
+_WARMUP_S = 0.02
 # A timing of fewer calls than this is preceded by one that is not timed: with a warm cache the code shall find its own
-# data there, and its own threads awake, not what the case before it left behind.
+# data there, and its own threads awake, not what the case before it left behind. A long call brings its data in while
+# it is timed, and what that takes is lost in it (``benchmarks/preceding_calls.py``).
 _CALLS_WARM_BY_THEMSELVES = 10
+_LONG_CALL_S = 0.05
+# A round that takes so long, and so many times the usual, was interrupted by more than another program.
+_PAUSE_S, _PAUSE_FACTOR = 5.0, 20
+_MOST_BAD_ROUNDS = 20
+
+# Whether the rounds tell enough, asked after each of `paired.LOOKS`: from the seconds of every case, round by round, the
+# confidence of intervals at this look, and the seconds that the rounds took.
+Enough = Callable[[Sequence[Sequence[float]], float, float], bool]
 
 
 class Rounds:
@@ -84,8 +91,9 @@ class Rounds:
         self._orders: list[tuple[int, ...]] = []
         self.cases: list[RunningCase] = []
         self.notes: list[str] = []
-        self.planned = 0
-        self._rounds_begun = 0
+        self.busy = ""
+        self.confidence = paired.DECISION_CONFIDENCE
+        self._rounds_begun = self._thrown_away = 0
         self.interrupted = False
 
     def __enter__(self) -> Rounds:
@@ -128,6 +136,26 @@ class Rounds:
             case.output = None
         return agreement
 
+    def check_again(self, check: Check | bool) -> None:
+        """After the rounds: a function that keeps something from call to call may no longer compute the same."""
+        if check is False or self.interrupted or any(isinstance(source, Fresh) for source in self._sources.values()):
+            return
+        try:
+            for case in self.cases:
+                case.switches.restore()
+                self._random.restore()
+                case.output = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), case.fn())
+            check_parity(self.cases, check)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        except Exception as error:
+            self.notes.append(
+                f"The outputs agreed at first and no longer do: {str(error).splitlines()[0]} If the cases change what "
+                "they work on, give each its own with fresh()."
+            )
+        for case in self.cases:
+            case.output = None
+
     def add_control(self) -> RunningCase:
         """The baseline once more, timed as if it were another case.
 
@@ -148,30 +176,72 @@ class Rounds:
                 )
         return RunningCase(label, baseline.fn, baseline.switches)
 
-    def run(self, order: list[RunningCase]) -> None:
-        """Warm up, find the calls for one timing, run the pilot, then the planned rounds."""
-        with progress(self.title, expected_s=self.budget_s) as bar:
+    def run(self, order: list[RunningCase], enough: Enough) -> None:
+        """Warm up, find the calls for one timing, then run rounds until it is enough or the time is up."""
+        with progress(self.title, expected_s=self.budget_s) as bar, Watch() as watch:
             started = time.perf_counter()
             try:
                 estimates = [self._warm_up(case, len(order)) for case in order]
                 bar.advance(time.perf_counter() - started)
-                enough_s = self.device.min_cold_sample_s if self.cache == "cold" else self.device.min_sample_s
-                for case, call_s in zip(order, estimates, strict=True):
-                    # Cases of about the same cost get the same number of calls: a timing has a fixed part, and spread
-                    # over other numbers of calls it would look like a difference.
-                    alike = 0.5 < call_s / estimates[0] < 2
-                    case.calls = max(1, math.ceil(enough_s / max(estimates[0] if alike else call_s, 1e-9)))
-                self.planned = self._plan(order, started)
-                while len(order[0].samples) < self.planned:
-                    bar.advance(self._round(order))
+                self._set_calls(order, estimates)
+                self._run_rounds(order, enough, bar, self.budget_s - (time.perf_counter() - started))
             except KeyboardInterrupt:
                 self.interrupted = True
-                self.notes.append("Stopped before all rounds were done.")
                 complete = min(len(case.samples) for case in order)
                 if complete == 0:
-                    raise
+                    sentence = f"{self.title}: stopped before the first round was complete, so nothing is measured"
+                    raise KeyboardInterrupt(sentence) from None
                 for case in order:
                     del case.samples[complete:]
+                self.confidence = paired.look_confidence(complete, last=True)
+        self.busy = watch.sentence
+
+    def _set_calls(self, order: list[RunningCase], estimates: list[float]) -> None:
+        """How many calls make one timing, and which timings follow a call that is not timed."""
+        enough_s = self.device.min_cold_sample_s if self.cache == "cold" else self.device.min_sample_s
+        for case, call_s in zip(order, estimates, strict=True):
+            # Cases of about the same cost get the same number of calls: a timing has a fixed part, and spread
+            # over other numbers of calls it would look like a difference.
+            alike = 0.5 < call_s / estimates[0] < 2
+            case.calls = max(1, math.ceil(enough_s / max(estimates[0] if alike else call_s, 1e-9)))
+        few = self.cache == "warm" and min(case.calls for case in order) < _CALLS_WARM_BY_THEMSELVES
+        for case, call_s in zip(order, estimates, strict=True):
+            case.preceded = few and call_s < _LONG_CALL_S
+
+    def _run_rounds(self, order: list[RunningCase], enough: Enough, bar: Any, left_s: float) -> None:
+        """Rounds until a look says that it is enough, or the time is up, or there are more than anybody needs."""
+        least = paired.MIN_ROUNDS if len(order) > 1 else 1
+        spent_s, done = 0.0, 0
+        while done < paired.MOST_ROUNDS and self._has_time(done, spent_s, left_s, least):
+            round_s = self._round(order)
+            if done and round_s > max(_PAUSE_S, _PAUSE_FACTOR * spent_s / done):
+                self.notes.append(
+                    f"One round took {round_s:.0f} s, the others about {format_seconds(spent_s / done)}: the machine "
+                    "slept, or this program was stopped. Its time is not counted as spent."
+                )
+                round_s = spent_s / done
+            spent_s += round_s
+            bar.advance(round_s)
+            done = len(order[0].samples)
+            if done in paired.LOOKS:
+                self.confidence = paired.look_confidence(done, last=False)
+                if enough([[sample.elapsed_s for sample in case.samples] for case in order], self.confidence, spent_s):
+                    return
+        self.confidence = paired.look_confidence(done, last=True)
+        if done < least:
+            needed = math.ceil(spent_s / done * least * 1.5)
+            self.notes.append(
+                f"The budget of {self.budget_s:g} s allowed fewer than the {least} rounds that a verdict needs: pass "
+                f"budget_s={needed} or make the cases smaller."
+            )
+
+    def _has_time(self, done: int, spent_s: float, left_s: float, least: int) -> bool:
+        """Whether another round fits the budget, or completes what a verdict needs without going far beyond it."""
+        if not done:
+            return True
+        round_s = spent_s / done
+        most_s = left_s + (_MOST_OVERRUN - 1) * self.budget_s
+        return spent_s + round_s <= left_s or (done < least and spent_s + (least - done) * round_s <= most_s)
 
     def _warm_up(self, case: RunningCase, shared_by: int) -> float:
         """Call until the time of a call no longer falls; return an estimate of it."""
@@ -181,70 +251,60 @@ class Rounds:
         self._random.restore()
         while True:
             case.warmup_s.append(self._timed(case, 1).elapsed_s)
-            recent, before = case.warmup_s[-_WARMUP_WINDOW:], case.warmup_s[-2 * _WARMUP_WINDOW : -_WARMUP_WINDOW]
+            # The longer a call, the fewer tell whether it still becomes faster.
+            window = max(1, min(_WARMUP_WINDOW, int(_WARMUP_S / max(min(case.warmup_s), 1e-9))))
+            recent, before = case.warmup_s[-window:], case.warmup_s[-2 * window : -window]
             estimate = statistics.median(recent)
-            steady = len(before) == _WARMUP_WINDOW and estimate >= 0.95 * statistics.median(before)
+            steady = len(before) == window and estimate >= 0.95 * statistics.median(before)
             spent = time.perf_counter() - started
-            if (steady and spent >= 0.02) or spent + estimate > allowed_s or len(case.warmup_s) >= 10_000:
+            if (steady and spent >= _WARMUP_S) or spent + estimate > allowed_s or len(case.warmup_s) >= 10_000:
                 break
-        if self.cache == "warm" and estimate * 20 < self.device.min_sample_s:
-            # One short call is mostly clock and synchronisation: estimate it from many, and not from one timing of
-            # them, which another program may have interrupted.
-            many = max(1, int(self.device.min_sample_s / max(estimate, 1e-7)))
-            estimate = min(self._timed(case, many).elapsed_s for _ in range(5))
         # A record needs the shape of the warm-up, not ten thousand calls of it.
         del case.warmup_s[100:]
+        return self._call_s(case, min(recent))
+
+    def _call_s(self, case: RunningCase, estimate: float) -> float:
+        """Seconds of one call, from timings long enough for the clock: the quickest of several, not interrupted by others.
+
+        An estimate that is off would give identical code other numbers of calls.
+        """
+        calls = 1
+        while self.cache == "warm" and 2 * calls * estimate < self.device.min_sample_s:
+            calls = math.ceil(min(20 * calls, self.device.min_sample_s / max(estimate, 1e-9)))
+            estimate = min(self._timed(case, calls).elapsed_s for _ in range(_WARMUP_WINDOW))
         return estimate
 
-    def _plan(self, order: list[RunningCase], started: float) -> int:
-        """Fix the number of rounds, from a pilot whose timings are thrown away; return it.
-
-        Where a round is so dear that there is no time for a pilot, the rounds that were run to find that out count.
-        """
-        self.planned = _LEAST_ROUNDS  # what an interruption of the pilot is held against
-        round_s = self._round(order)
-        for _ in range(2):
-            # One round may hold a pause of the machine; the quickest of three tells what a round costs.
-            if round_s < 0.1 * self.budget_s:
-                round_s = min(round_s, self._round(order))
-        left_s = self.budget_s - (time.perf_counter() - started)
-        pilot = min(_PILOT_ROUNDS, int(_PILOT_SHARE * left_s / round_s))
-        wanted, have = _LEAST_ROUNDS, len(order[0].samples)
-        if pilot >= 6:
-            round_s = statistics.median(self._round(order) for _ in range(pilot))
-            series = [[sample.elapsed_s for sample in case.samples[-pilot:]] for case in order]
-            logs = [paired.log_ratios(other, series[0]) for other in series[1:]]
-            wanted = max(wanted, paired.rounds_for_precision(logs, PRECISION)) if logs else _MOST_ROUNDS
-            for case in order:
-                case.samples.clear()
-            have = 0
-        left_s = self.budget_s - (time.perf_counter() - started)
-        planned = max(1, min(wanted, have + max(0, int(left_s / round_s)), _MOST_ROUNDS))
-        if len(order) > 1 and planned < paired.MIN_ROUNDS:
-            if (paired.MIN_ROUNDS - have) * round_s <= left_s + (_MOST_OVERRUN - 1) * self.budget_s:
-                return paired.MIN_ROUNDS
-            needed = math.ceil(round_s * paired.MIN_ROUNDS * 1.5)
-            self.notes.append(
-                f"The budget of {self.budget_s:g} s allowed fewer than the {paired.MIN_ROUNDS} rounds that a verdict "
-                f"needs: pass budget_s={needed} or make the cases smaller."
-            )
-        return planned
-
     def _round(self, order: list[RunningCase]) -> float:
-        """Time each case once, in random order; return the seconds that it took."""
-        started = time.perf_counter()
+        """Time each case once, in random order; return the seconds that it took, by the clock on the wall."""
+        started = time.time()
         turns = [order[index] for index in self._next_order(len(order))]
         # The same random numbers for all cases of a round, other ones in the next round.
         self._rounds_begun += 1
         numbers = RandomState.seeded(self._rounds_begun)
+        timings = {}
         for case in turns:
             case.switches.restore()
-            if self.cache == "warm" and case.calls < _CALLS_WARM_BY_THEMSELVES:
+            if case.preceded:
                 numbers.restore()
                 self._timed(case, 1)
             numbers.restore()
-            case.samples.append(self._timed(case, case.calls))
-        return max(time.perf_counter() - started, 1e-9)
+            timings[case.label] = self._timed(case, case.calls)
+        if all(sample.elapsed_s > 0 for sample in timings.values()):  # neither zero nor NaN
+            for case in order:
+                case.samples.append(timings[case.label])
+        else:
+            self._throw_away(timings)
+        return max(time.time() - started, 1e-9)
+
+    def _throw_away(self, timings: dict[str, Sample]) -> None:
+        """A clock that stands still, or answers nonsense, tells nothing of this round."""
+        self._thrown_away += 1
+        label, sample = next((label, sample) for label, sample in timings.items() if not sample.elapsed_s > 0)
+        words = f"the clock read {sample.elapsed_s:g} s for {label!r}"
+        if self._thrown_away > _MOST_BAD_ROUNDS:
+            raise CaseError(f"{words}, again and again: its calls are too short to be timed. Do more in one call.")
+        if self._thrown_away == 1:
+            self.notes.append(f"In at least one round {words}: that round was thrown away.")
 
     def _next_order(self, count: int) -> tuple[int, ...]:
         """A random order of the cases. All come equally often, so that no case is mostly first, or after another."""

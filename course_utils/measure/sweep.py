@@ -22,7 +22,7 @@ def sweep(
     items: Callable[[Any], float | None] | None = None,
     flops: Callable[[Any], float | None] | None = None,
     bytes: Callable[[Any], float | None] | None = None,
-    budget_s: float = 1.0,
+    budget_s: float = 4.0,
     **options: Any,
 ) -> Sweep:
     """Repeat a comparison over a range of one parameter: to find where a technique begins, or stops, to pay.
@@ -35,7 +35,7 @@ def sweep(
         items: called with each value; items that one call processes, or None where that says nothing.
         flops: likewise, floating-point operations.
         bytes: likewise.
-        budget_s: seconds for the timings of each point.
+        budget_s: the most seconds for the timings of each point; a point that is decided stops earlier.
         **options: passed on to :func:`compare`.
 
     Returns:

@@ -24,6 +24,7 @@ from typing import Any, Self, TextIO
 
 import torch
 
+from course_utils.measure.busy import Watch
 from course_utils.measure.machine import environment
 from course_utils.ranks.agent import RUN_VARIABLE, end_run, outcome_file
 from course_utils.ranks.entry import DEADLINE_VARIABLE, FOLDER_VARIABLE, report_file, stack_file
@@ -120,7 +121,8 @@ def run_ranks(
     backend = _checked_backend(backend, ranks)
     threads = threads_per_rank or max(1, here.cpu_cores // ranks)
     started = time.perf_counter()
-    with _Launch(path, words, ranks, timeout_s, _variables(backend, threads, variables or {})) as run:
+    launch = _Launch(path, words, ranks, timeout_s, _variables(backend, threads, variables or {}))
+    with Watch() as watch, launch as run:
         with progress(name or f"{path.name} on {ranks} rank{'s' if ranks > 1 else ''}", expected_s=_USUAL_S) as bar:
             run.wait(sys.stdout if show_output else io.StringIO(), bar)
         reports = run.reports()
@@ -139,6 +141,7 @@ def run_ranks(
             seconds=time.perf_counter() - started,
             name=name,
             parameters={**settings, **(parameters or {})},
+            busy=watch.sentence,
         )
     )
 

@@ -21,13 +21,17 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
+from course_utils.measure.machine import course_size
 from course_utils.ranks.entry import FOLDER_VARIABLE, report_file
+from course_utils.records import paired
 from course_utils.records.files import write_whole
 from course_utils.records.result import compact
 
 # A lesson's record should stay below 200 kB, and it may hold several runs of several ranks.
 MOST_REPORT_BYTES = 32_000
 _WARM_UP_CALLS = 2
+# A report has room for a few comparisons of so many rounds.
+_MOST_ROUNDS = 192
 _reported: dict[str, Any] = {}
 
 
@@ -133,7 +137,9 @@ def timed_rounds(
     cases: Mapping[str, Callable[[], Any] | None],
     *,
     name: str = "rounds",
-    rounds: int = 20,
+    budget_s: float = 10.0,
+    rounds: int = _MOST_ROUNDS,
+    practical: float = paired.PRACTICAL,
     items: float | Mapping[str, float] | None = None,
     agreement: str = "",
 ) -> dict[str, list[float]]:
@@ -141,14 +147,17 @@ def timed_rounds(
 
     In every round each case runs once, in a random order that is the same on all ranks. Before each timing each rank
     waits for its device, and then for the others: on the CPU, so that the GPU of a rank that waits is idle. The first
-    case is the baseline; it runs twice in every round, and the second time is the A/A control. The raw seconds are
-    reported: ``run.comparison(name)`` compares the times of the slowest rank.
+    case is the baseline; it runs twice in every round, and the second time is the A/A control. Rounds go on until the
+    times of the slowest rank decide, or the time is up; at least 8. The raw seconds are reported:
+    ``run.comparison(name)`` compares the times of the slowest rank.
 
     Args:
         cases: label to function without arguments; the same labels in the same order on every rank. None on a rank that
             has nothing to do in that case: it waits.
         name: what the result is called.
-        rounds: how many; a verdict needs 8, and 20 to 40 are good.
+        budget_s: the most seconds, beyond the 8 rounds that a verdict needs.
+        rounds: the most rounds.
+        practical: relative difference below which nobody cares: 0.01 is 1%.
         items: samples or tokens that one call handles on all ranks together; a number for all cases, or one for each.
         agreement: what the program has checked of the cases' results, in words.
 
@@ -174,16 +183,21 @@ def timed_rounds(
     for fn in timed:
         for _ in range(_WARM_UP_CALLS):
             _timed(fn)
+    budget_s = 0.0 if course_size() == "test" else budget_s
     seconds: list[list[float]] = [[] for _ in timed]
+    confidence = 0.0
+    started, done = time.perf_counter(), 0
     dice = random.Random(0)  # every rank takes the cases in the same order
-    for _ in range(rounds):
+    while not confidence:
         for place in dice.sample(range(len(timed)), len(timed)):
             elapsed = _timed(timed[place])
             if elapsed is not None:
                 seconds[place].append(elapsed)
+        done += 1
+        confidence = _reached(seconds, done, time.perf_counter() - started, budget_s, rounds, practical)
     own = dict(zip(labels, seconds, strict=False))
     if not os.environ.get(FOLDER_VARIABLE):
-        _print_on_rank_0(f"{name}: {rounds} rounds of {', '.join(labels)}")
+        _print_on_rank_0(f"{name}: {done} rounds of {', '.join(labels)}")
         return own
     values = {
         "labels": labels,
@@ -193,9 +207,46 @@ def timed_rounds(
         "calls": 1,
         "items": dict(items) if isinstance(items, Mapping) else dict.fromkeys(labels, items),
         "agreement": agreement,
+        "confidence": confidence,
+        "practical": practical,
     }
     report(**{name: values})
     return own
+
+
+def _reached(
+    seconds: Sequence[Sequence[float]], done: int, spent_s: float, budget_s: float, most: int, practical: float
+) -> float:
+    """The confidence of the intervals that decide, if these rounds were the last; 0 if others follow.
+
+    All ranks come to the same answer: they hand each other what they measured.
+    """
+    is_look = done in paired.LOOKS
+    (spent_s, *series), *others = _from_all_ranks([spent_s, *(seconds if is_look else ())])
+    for other_s, *other_series in others:
+        spent_s = max(spent_s, other_s)
+        # The slowest rank counts; a case that a rank has not, it has in no round.
+        series = [
+            list(map(max, mine, theirs)) if mine and theirs else mine or theirs
+            for mine, theirs in zip(series, other_series, strict=True)
+        ]
+    if is_look:
+        confidence = paired.look_confidence(done, last=False)
+        baseline, *cases, control = series
+        judged = (paired.judge(case, baseline, control, confidence, practical) for case in cases if case and baseline)
+        if all(case.is_enough(spent_s) for case in judged):
+            return confidence
+    over = done >= paired.MIN_ROUNDS and spent_s * (done + 1) / done > budget_s
+    return paired.look_confidence(done, last=True) if over or done >= most else 0.0
+
+
+def _from_all_ranks(values: list[Any]) -> list[list[Any]]:
+    """What each rank hands over, handed over on the CPU."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return [values]
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, values, group=None if dist.get_backend() == "gloo" else _group_on_cpu())
+    return gathered
 
 
 def _timed(fn: Callable[[], Any] | None) -> float | None:

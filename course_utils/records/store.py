@@ -25,9 +25,17 @@ from course_utils.records.result import compact, structured
 from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.suggestions import did_you_mean
 
+
+def _without_planned_rounds(data: Any) -> Any:
+    """Comparisons no longer plan their rounds: they go on until they are decided."""
+    if isinstance(data, dict):
+        return {key: _without_planned_rounds(value) for key, value in data.items() if key != "planned_rounds"}
+    return list(map(_without_planned_rounds, data)) if isinstance(data, list) else data
+
+
 # How to read older files: the n-th makes a file of version n, as a plain dictionary, into one of version n + 1. Whoever
 # changes what a record holds adds one here; files are written in the newest version.
-MIGRATIONS: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
+MIGRATIONS: list[Callable[[dict[str, Any]], dict[str, Any]]] = [_without_planned_rounds]
 
 
 class RecordError(ValueError):

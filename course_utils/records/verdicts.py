@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from course_utils.records import paired
 from course_utils.records.paired import Interval, Verdict
 from course_utils.show.cards import Toned, plain
-from course_utils.show.formats import format_interval, format_percent, format_times, listed
+from course_utils.show.formats import format_interval, format_noise, format_percent, format_times, listed
 
 if TYPE_CHECKING:
     from course_utils.records.kinds.comparison import Case, Comparison
@@ -117,7 +117,11 @@ def unclear_parts(comparison: Comparison) -> list[str | Toned]:
     ranges = [f"{case.label} is {between(case.interval)}" for case in unclear[:_NAMED]]
     if len(unclear) > _NAMED:
         ranges.append(f"and {len(unclear) - _NAMED} more")
-    return [Toned("Too close to call", "unclear"), f": {'; '.join(ranges)}. {_way_out(comparison, unclear)}"]
+    floor = comparison.noise_floor
+    drowned = any(case.interval.meets(1 / floor, floor) and not case.interval.meets(1, 1) for case in unclear)
+    noise = f", and so much is {format_noise(floor)}" if drowned else ""
+    said = f": {'; '.join(ranges)}{noise}. {_way_out(comparison, unclear)}"
+    return [Toned("Too close to call", "unclear"), said]
 
 
 def _way_out(comparison: Comparison, unclear: Sequence[Case]) -> str:
@@ -135,7 +139,7 @@ def _way_out(comparison: Comparison, unclear: Sequence[Case]) -> str:
 
 def _more_rounds(case: Case) -> float:
     """How many times as many rounds would decide, if all intervals shrink with the square root of rounds."""
-    half, noise = (math.log(each.high / each.low) / 2 for each in (case.interval, case.comparison.noise))
+    half, noise = math.log(case.interval.high / case.interval.low) / 2, math.log(case.comparison.noise_floor)
     away, practical = abs(math.log(case.ratio)), math.log1p(case.comparison.practical)
     for_same = (half / (practical - away)) ** 2 if away < practical else math.inf
     for_direction = ((half + noise) / away) ** 2 if away > practical else math.inf
@@ -159,7 +163,7 @@ def between(interval: Interval) -> str:
         percent = 100 * (max(ratio, 1 / ratio) - 1)
         return f"{percent:.{int(percent < 2)}f}% {'faster' if ratio < 1 else 'slower'}"
 
-    if one_way:
-        first = words(low).split(" ")[0]
-        return f"between {first} and {words(high)}"
-    return f"between {words(interval.low)} and {words(interval.high)}"
+    if words(low) == words(high):
+        return words(high)
+    first = words(low).split(" ")[0] if one_way else words(interval.low)
+    return f"between {first} and {words(high if one_way else interval.high)}"

@@ -201,15 +201,15 @@ def name_sides(ax: Axes, above: str, below: str) -> None:
         ax.annotate(text, (0, y), (4, -3 if y else 3), "axes fraction", textcoords="offset points", **look)
 
 
-def name_ends(ax: Axes, ends: Mapping[str, tuple[float, str]], width: int = 15) -> None:
+def name_ends(ax: Axes, ends: Mapping[str, tuple[float, str]], width: int = 14) -> None:
     """Write the name of each line beside its end, where names would overlap a little further up or down.
 
     ``ends`` has of each name where its line ends, and its colour.
     """
     names = sorted(ends, key=lambda name: ends[name][0])
-    low, high = ax.get_ylim()
+    place = ax.transScale + ax.transLimits  # from values to shares of the axes' height
     height_pt = 72 * ax.figure.get_figheight() * 0.5  # of the axes, about: names need not be placed more exactly
-    wished = [height_pt * math.log(ends[name][0] / low) / math.log(high / low) for name in names]
+    wished = [height_pt * place.transform((0.0, ends[name][0]))[1] for name in names]
     lines = [wrapped(name, width).count("\n") + 1 for name in names]
     placed: list[float] = []
     for i, y in enumerate(wished):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-_QUIET_S = 2.0
+_QUIET_S = 1.0
 
 
 def progress(label: str, expected_s: float) -> Any:
     """A progress bar for something that takes a while.
 
-    It appears when more than 2 s are expected, or when more than 2 s have passed. In a terminal it is written to
-    stderr, in a notebook it is a widget; it disappears at the end. ``COURSE_PROGRESS=0`` turns it off.
+    It appears after a second, since most comparisons are decided by then, and disappears at the end. In a terminal it
+    is written to stderr, in a notebook it is a widget. ``COURSE_PROGRESS=0`` turns it off.
 
     Returns:
         A context manager with ``advance(seconds)``, which adds to the expected seconds that are done, and
@@ -47,9 +47,9 @@ def progress(label: str, expected_s: float) -> Any:
         total=expected_s,
         desc=label,
         leave=False,
-        delay=0 if expected_s > _QUIET_S else _QUIET_S,
+        delay=_QUIET_S,
         mininterval=0.2,
-        bar_format="{desc} {bar} {n:.0f} of about {total:.0f} s",
+        bar_format="{desc} {bar} {n:.0f} s, at most about {total:.0f} s",
         # A notebook's output is no terminal and shows the bar all the same; a log file gets none.
         disable=off or (False if in_notebook else None),
     )

@@ -26,7 +26,7 @@ def small_operations() -> Tensor:
 
 
 def main() -> None:
-    args = integer_options(__doc__, rounds=20).parse_args()
+    args = integer_options(__doc__, budget=5).parse_args()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
@@ -57,7 +57,7 @@ def main() -> None:
         cases = {"one after the other": None, "two threads": None, "two processes": work if rank < 2 else None}
         if rank == 0:
             cases |= {"one after the other": in_turn, "two threads": in_threads}
-        timed_rounds(cases, name=name, rounds=args.rounds, items=2, agreement="outputs agree")
+        timed_rounds(cases, name=name, budget_s=args.budget, practical=0.05, items=2, agreement="outputs agree")
     pool.shutdown()
     report(gil=getattr(sys, "_is_gil_enabled", lambda: True)(), threads=torch.get_num_threads())
     dist.destroy_process_group()

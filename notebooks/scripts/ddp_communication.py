@@ -96,7 +96,7 @@ def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tenso
 
 
 def main() -> None:
-    args = integer_options(__doc__, width=112, rounds=20).parse_args()
+    args = integer_options(__doc__, width=112, budget=5).parse_args()
     rank, ranks, device = join_ranks()
     text = library_text(2**20)
     batches = list(text_batches(text, BATCH, LENGTH, steps=4, seed=rank, device=str(device)))
@@ -130,7 +130,7 @@ def main() -> None:
             case()
     for name, model in models.items():
         torch.testing.assert_close(gradient_of(model), gradient_of(models["default"]), rtol=1e-5, atol=1e-7, msg=name)
-    timed_rounds(cases, name="buckets", rounds=args.rounds, agreement="gradients equal to 1e-5")
+    timed_rounds(cases, name="buckets", budget_s=args.budget, practical=0.05, agreement="gradients equal to 1e-5")
 
     lanes = {}
     for name in ("default", "bucket_cap_mb=25"):
@@ -150,7 +150,7 @@ def main() -> None:
     for case in cases.values():
         case()
     torch.testing.assert_close(*map(gradient_of, ways.values()), rtol=1e-4, atol=1e-7)
-    timed_rounds(cases, name="accumulation", rounds=args.rounds, agreement="gradients equal to 1e-4")
+    timed_rounds(cases, name="accumulation", budget_s=args.budget, practical=0.05, agreement="gradients equal to 1e-4")
     dist.destroy_process_group()
 
 

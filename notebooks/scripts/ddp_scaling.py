@@ -40,7 +40,7 @@ def check_losses(cases: Cases, labels: list[str], groups: dict[str, dist.Process
 
 
 def main() -> None:
-    parser = integer_options(__doc__, batch=8, length=64, width=96, layers=3, rounds=20)
+    parser = integer_options(__doc__, batch=8, length=64, width=96, layers=3, budget=5)
     parser.add_argument("--global-batch", type=int, help="pieces on all ranks together, instead of --batch on each")
     parser.add_argument("--losing", action="store_true", help="also share two short texts between two ranks")
     args = parser.parse_args()
@@ -88,7 +88,7 @@ def main() -> None:
     # With a batch of its own on each rank, more ranks than one cannot be held against one: ddp_train.py does that.
     comparable = [label for label in list(cases)[1:] if args.global_batch or items[label] == whole]
     agreement = check_losses(cases, comparable, groups)
-    timed_rounds(cases, name="steps", rounds=args.rounds, items=items, agreement=agreement)
+    timed_rounds(cases, name="steps", budget_s=args.budget, practical=0.05, items=items, agreement=agreement)
     if args.losing and ranks > 1:
         wide = GPT(context=16, width=192, layers=3, heads=4).to(device)
         cases = {"one process": step_of(copy.deepcopy(wide), 2, 16) if rank == 0 else None, "DDP, 2 ranks": None}
@@ -97,7 +97,7 @@ def main() -> None:
             model = DistributedDataParallel(wide, process_group=group)
             cases["DDP, 2 ranks"] = step_of(model, 2, 16, shared_by=2)
         agreement = check_losses(cases, ["DDP, 2 ranks"], {"DDP, 2 ranks": group})
-        timed_rounds(cases, name="losing", rounds=args.rounds, items=2, agreement=agreement)
+        timed_rounds(cases, name="losing", budget_s=args.budget, practical=0.05, items=2, agreement=agreement)
     gradient_bytes = sum(parameter.nbytes for parameter in base.parameters())
     report(gradient_bytes=gradient_bytes, device=device.type, threads=torch.get_num_threads())
     dist.destroy_process_group()

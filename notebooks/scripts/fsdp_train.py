@@ -72,7 +72,7 @@ def training_step(
 
 
 def main() -> None:
-    parser = integer_options(__doc__, steps=5, rounds=0, length=64, width=128, layers=4)
+    parser = integer_options(__doc__, steps=5, budget=0, length=64, width=128, layers=4)
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
     parser.add_argument("--timed", nargs="+", choices=STRATEGIES, help="strategies to be timed; all by default")
     # Pieces of text on each rank. After the first size, DDP and FSDP alone are timed.
@@ -135,7 +135,7 @@ def main() -> None:
         gc.collect()
     report(losses=losses, memory=memory, steps=steps, traffic=traffic, cuda_peak_bytes=allocated)
 
-    if args.rounds:
+    if args.budget:
         trained = {strategy: spread(strategy, gpt(), mesh) for strategy in args.timed or args.strategies}
         for size in args.batch:
             batch = mine(batches(size, 1)[0])
@@ -146,7 +146,8 @@ def main() -> None:
                     if size == args.batch[0] or strategy in ("DDP", "FSDP")
                 },
                 name=f"step, batch {size}",
-                rounds=args.rounds,
+                budget_s=args.budget,
+                practical=0.05,
                 items=size * ranks * args.length,
                 agreement="loss curves as of one process",
             )

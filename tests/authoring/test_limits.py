@@ -38,7 +38,7 @@ def compared(environment: Environment, *cases: Measurement, ceiling: Ceiling | N
     """A comparison of these cases; of a single one with its like."""
     if len(cases) == 1:
         cases = (*cases, dataclasses.replace(cases[0], label=f"{cases[0].label} too"))
-    return Comparison(cases, measured("again", 1e-3), environment, planned_rounds=8, ceiling=ceiling)
+    return Comparison(cases, measured("again", 1e-3), environment, ceiling=ceiling)
 
 
 def ceilings(environment: Environment, **rates: float) -> Ceilings:

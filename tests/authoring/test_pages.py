@@ -81,12 +81,12 @@ def test_a_finding_that_the_ledger_does_not_have_is_an_error_that_names_it(judge
 
 def test_a_number_with_an_interval_is_shown_before_a_bare_one(judgements: list[Judgement]):
     judgement, judged, machine = judged_on_a_machine(judgements)
-    numbers = (("bytes", "3 B"), ("time", "2 s (95% interval 1 s to 3 s)"))
+    numbers = (("bytes", "3 B"), ("time", "2 s (1 s to 3 s)"))
     machine = dataclasses.replace(machine, verdict=judged.verdict, numbers=numbers)
     claim = dataclasses.replace(judgement.claim, lesson=LESSONS[7].slug, verdict="depends", parts=(judged.part,))
     judgement = Judgement(claim, (dataclasses.replace(judged, machines=(machine,)),))
     lesson = dataclasses.replace(LESSONS[7], finding=())
     table = readme.table_with_findings([lesson], [judgement], "n", "c.md")
-    assert "Time: **2 s (95% interval 1 s to 3 s)**<sup>1</sup>" in table
+    assert "Time: **2 s (1 s to 3 s)**<sup>1</sup>" in table
     assert "3 B" not in table
     assert f"<sup>1</sup> {machine.caption}" in table

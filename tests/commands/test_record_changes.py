@@ -102,7 +102,7 @@ def test_a_verdict_changed_only_if_the_intervals_are_apart(a, b, kind):
         # Too few rounds for an interval: nothing can be said to have changed.
         (compared(0.5, rounds=5), compared(2.0), ""),
         # Unclear for its own control, and elsewhere all the same.
-        (compared(1.2, control=1.3), compared(0.5), "0.41"),
+        (compared(1.2, control=1.3), compared(0.5), "B: 2.4"),
     ],
 )
 def test_to_and_from_unclear_is_no_change_of_mind(unclear, clear, note):
@@ -306,8 +306,8 @@ def test_the_command_says_what_changed_and_how_much_may_be_chance(box, capsys):
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 110
     assert "changed, beyond noise: another verdict" in printed
-    assert "A  FASTER 0.5" in printed
-    assert "B  SLOWER 2.00" in printed
+    assert "A  2.00 times as fast (" in printed
+    assert "B  2.00 times as long (" in printed
     assert "Only in A: beta." in printed
     assert "1 pair of 99% intervals compared" in printed
     assert "on average at most 0.02 of them" in " ".join(printed.split())

@@ -79,8 +79,7 @@ def test_both_machines_stand_side_by_side_with_verdict_and_interval(both, mine, 
     assert "recorded, full sizes" in table
     for root, machine in ((both.results, mine), (both.reference, other)):
         case = store.load_lesson(root / machine.machine / "alpha.json").result("alpha/loops")["long <&> twice"]
-        words = case.words.partition(": ")[2].split("(")[0].strip()
-        assert f"{case.verdict} : {words}" in text_of(table)
+        assert f"▼ {case.in_words()}" in text_of(table)
     assert table.count('class="verdict ') == 2
     assert "2026-01-02" in page
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import collections
 import math
+import os
 import random
+import re
+import signal
 import statistics
+import subprocess
+import sys
 import time
+import types
 
 import numpy as np
 import pytest
 import torch
 
 from course_utils.measure import rounds
+from course_utils.measure.busy import Watch
 from course_utils.measure.compare import CaseError, compare, measure
 from course_utils.measure.devices import Device, Sample
 from course_utils.measure.fresh import fresh
 from course_utils.measure.sweep import sweep
+from course_utils.records import paired
 
 pytestmark = pytest.mark.serial
 QUICK = {"budget_s": 0.05, "memory": False}
@@ -92,7 +100,7 @@ def test_a_training_step_with_its_optimizer():
     assert all(torch.equal(a, b) for built in (loop[1], foreach[0]) for a, b in zip(loop[0], built, strict=True))
     assert result.agreement == "outputs agree"
     assert result.labels == ("for loop", "foreach")
-    assert result.rounds == result.planned_rounds >= 8
+    assert result.rounds >= 8
     assert len(result.control.elapsed_s) == len(result["foreach"].measurement.elapsed_s) == result.rounds
     assert all(case.measurement.peak_allocated_bytes > 0 for case in result)
     assert result["foreach"].interval.bounded
@@ -309,35 +317,136 @@ def test_a_case_that_stays_slow_for_a_few_calls_is_warmed_up_first():
     assert statistics.median(result.elapsed_s) < 0.004
 
 
-def test_the_budget_is_kept():
+def test_the_budget_is_kept_where_nothing_is_decided():
     budget_s = 0.3
+
+    def restless():
+        time.sleep(random.choice([5e-4, 1.5e-3]))
+
     started = time.perf_counter()
-    result = compare({"a": lambda: time.sleep(0.001), "b": lambda: time.sleep(0.001)}, budget_s=budget_s, memory=False)
+    result = compare({"a": restless, "b": restless}, budget_s=budget_s, memory=False)
     spent = time.perf_counter() - started
-    # One more round, first calls and a machine that is busy; without a budget, 400 rounds would take longer.
+    # One more round, first calls and a machine that is busy; without a budget, the most rounds would take 15 s.
     assert spent < 3 * budget_s + 1
-    assert result.rounds < 400
+    assert result.rounds not in paired.LOOKS
+    assert result.confidence == paired.look_confidence(result.rounds, last=True)
     assert result.spent_s <= spent
 
 
-@pytest.mark.parametrize(("call_s", "round_count", "verdict"), [(0.02, 8, "SLOWER"), (0.05, 1, "UNCLEAR")])
+def test_what_is_clear_stops_at_a_look_and_what_is_close_gets_more_rounds():
+    clear = ScriptedDevice({one: 1e-3, two: 2e-3}, noise=0.001)
+    result = compare({"one": one, "two": two}, check=False, device=clear, budget_s=AMPLE_S)
+    assert (result["two"].verdict, result.rounds, result.confidence) == ("SLOWER", 12, 0.999)
+    close = ScriptedDevice({one: 1e-3, two: 1.03e-3}, noise=0.03)
+    result = compare({"one": one, "two": two}, check=False, device=close, budget_s=AMPLE_S)
+    assert result["two"].verdict == "SLOWER"
+    assert result.rounds in paired.LOOKS[3:]
+
+
+class OnAClockOfItsOwn(ScriptedDevice):
+    """Its timings take the time that the script says, and nothing else takes any."""
+
+    def __init__(self, seconds, monkeypatch, **options):
+        super().__init__(seconds, **options)
+        self.now = 0.0
+        clock = types.SimpleNamespace(perf_counter=lambda: self.now, time=lambda: self.now)
+        monkeypatch.setattr(rounds, "time", clock)
+
+    def sample(self, fn, calls, cache):
+        sample = super().sample(fn, calls, cache)
+        self.now += calls * sample.elapsed_s
+        return sample
+
+
+@pytest.mark.parametrize(("call_s", "round_count", "verdict"), [(0.02, 8, "SLOWER"), (0.08, 1, "UNCLEAR")])
 def test_a_budget_is_exceeded_where_that_completes_the_rounds_of_a_verdict(monkeypatch, call_s, round_count, verdict):
-    """A round takes six calls. Within the budget there is time for three rounds of the shorter one."""
-    clock = [0.0]
-
-    class OnAClockOfItsOwn(ScriptedDevice):
-        def sample(self, fn, calls, cache):
-            sample = super().sample(fn, calls, cache)
-            clock[0] += calls * sample.elapsed_s
-            return sample
-
-    monkeypatch.setattr(rounds.time, "perf_counter", lambda: clock[0])
-    device = OnAClockOfItsOwn({one: call_s, two: 1.1 * call_s})
+    """A round takes six calls of the shorter one, three of the longer. Within the budget there is time for two."""
+    device = OnAClockOfItsOwn({one: call_s, two: 1.1 * call_s}, monkeypatch)
     result = compare({"one": one, "two": two}, check=False, device=device, budget_s=0.5)
-    assert (result.rounds, result.planned_rounds) == (round_count, round_count)
+    assert result.rounds == round_count
     assert result["two"].verdict == verdict
     assert any("budget_s=" in note for note in result.notes) == (round_count < 8)
-    assert clock[0] < 3 * 0.5
+    assert device.now < 3 * 0.5
+
+
+def test_a_machine_that_sleeps_in_between_says_so_and_loses_nothing(monkeypatch):
+    class Sleeping(OnAClockOfItsOwn):
+        def sample(self, fn, calls, cache):
+            if len(self.timings) == 100:
+                self.now += 3600
+            return super().sample(fn, calls, cache)
+
+    device = Sleeping({one: 1e-3, two: 1.02e-3}, monkeypatch, noise=0.02)
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=3.0)
+    assert result["two"].verdict == "SLOWER"
+    assert any("3600 s" in note and "slept" in note for note in result.notes)
+
+
+def test_rounds_with_a_time_of_nothing_or_nonsense_are_thrown_away_with_a_sentence():
+    class Broken(ScriptedDevice):
+        def sample(self, fn, calls, cache):
+            sample = super().sample(fn, calls, cache)
+            bad = {80: 0.0, 81: 0.0, 100: math.nan, 101: math.nan}.get(len(self.timings))
+            return sample if bad is None else Sample(bad)
+
+    device = Broken({one: 1e-3, two: 2e-3}, noise=0.02)
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
+    assert result["two"].verdict == "SLOWER"
+    assert all(seconds > 0 for case in result for seconds in case.measurement.elapsed_s)
+    assert sum("thrown away" in note for note in result.notes) == 1
+
+    class Stopped(ScriptedDevice):
+        def sample(self, fn, calls, cache):
+            return Sample(0.0)
+
+    with pytest.raises(CaseError, match=r"the clock read 0 s for 'one', again and again.*Do more in one call"):
+        compare({"one": one, "two": two}, check=False, device=Stopped({}), budget_s=0.1)
+
+
+def test_cases_that_agree_no_longer_are_named_and_their_times_kept():
+    calls = [0]
+
+    def drifting():
+        calls[0] += 1
+        return torch.ones(3) * (1 if calls[0] < 5 else 2)
+
+    result = compare({"a": lambda: torch.ones(3), "b": drifting}, budget_s=0.1, memory=False)
+    assert result.rounds >= 8
+    assert any("'b'" in note and "no longer" in note and "fresh()" in note for note in result.notes)
+
+
+def test_long_calls_are_not_preceded_by_untimed_ones(monkeypatch):
+    device = OnAClockOfItsOwn({one: 0.06, two: 0.07}, monkeypatch)
+    result = compare({"one": one, "two": two}, check=False, device=device, budget_s=8.0)
+    assert result.rounds >= 12
+    # First calls aside: two of warm-up each, and the rounds.
+    assert len(device.timings) == 3 * (2 + result.rounds)
+
+
+# --- a busy machine
+
+
+def test_other_programs_are_noticed_and_the_own_children_are_not_others():
+    burn = "import time\nend = time.time() + 20\nwhile time.time() < end: pass"
+    own = subprocess.Popen([sys.executable, "-c", burn])
+    try:
+        with Watch() as watch:
+            time.sleep(0.5)
+        mine = watch.others_cores
+    finally:
+        own.kill()
+        own.wait()
+    # One that is nobody's child: its parent ends at once.
+    start = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {burn!r}]).pid)"
+    pid = int(subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=True).stdout)
+    try:
+        with Watch() as watch:
+            time.sleep(0.5)
+        theirs = watch.others_cores
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    assert theirs > mine + 0.1
+    assert re.search(r"Other programs kept \d\.\d of \d+ cores busy", watch.sentence)
 
 
 # --- Ctrl-C
@@ -347,7 +456,7 @@ class InterruptedDevice(ScriptedDevice):
     """Ctrl-C in the middle of one of the timings that belong to rounds: those of several calls."""
 
     def __init__(self, timings_before):
-        super().__init__({one: 1e-4, two: 1e-4}, min_sample_s=1e-3, noise=0.02)
+        super().__init__({one: 1e-4, two: 1e-4}, min_sample_s=1.9e-4, noise=0.02)
         self.timings_before = timings_before
 
     def sample(self, fn, calls, cache):
@@ -366,10 +475,14 @@ def test_ctrl_c_keeps_complete_rounds(timings):
     lengths = {len(case.measurement.elapsed_s) for case in result} | {len(result.control.elapsed_s)}
     assert len(lengths) == 1
     assert 1 <= result.rounds <= timings // 3
+    assert result.confidence == paired.look_confidence(result.rounds, last=True)
     if timings < 6:
         assert result["two"].verdict == "UNCLEAR"
-    else:
-        assert result.rounds < result.planned_rounds
+
+
+def test_ctrl_c_before_the_first_round_says_that_nothing_is_measured():
+    with pytest.raises(KeyboardInterrupt, match="before the first round was complete, so nothing is measured"):
+        compare({"one": one, "two": two}, check=False, device=InterruptedDevice(1), budget_s=AMPLE_S)
 
 
 def interrupt():
@@ -386,7 +499,7 @@ def test_ctrl_c_in_the_memory_pass_keeps_the_rounds():
         result = compare({"one": one, "two": two}, check=False, device=device, budget_s=0.1)
     except KeyboardInterrupt:
         pytest.fail("the rounds are lost")
-    assert result.rounds == result.planned_rounds
+    assert result.rounds >= 12
     assert result.interrupted
 
 

@@ -15,6 +15,7 @@ from course_utils.memory.allocator import (
 )
 from course_utils.memory.allocator_explorer import MOST_FRAMES, allocator_explorer, allocator_frames
 from course_utils.memory.allocator_figures import rows_of, state_figure
+from course_utils.show.canvas import WIDTH_IN
 from tests.figure_checks import problems_of_texts
 from tests.html_checks import content_of
 

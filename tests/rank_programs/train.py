@@ -14,7 +14,7 @@ from course_utils.ranks.programs import integer_options, join_ranks, memory_by_k
 
 
 def main() -> None:
-    args = integer_options(__doc__, steps=3, rounds=8).parse_args()
+    args = integer_options(__doc__, steps=3, budget=0).parse_args()
     rank, ranks, device = join_ranks()
 
     torch.manual_seed(0)
@@ -38,7 +38,7 @@ def main() -> None:
     timed_rounds(
         {"1 rank": (lambda: step(False)) if rank == 0 else None, "all ranks": lambda: step(True)},
         name="scaling",
-        rounds=args.rounds,
+        budget_s=args.budget,
         items={"1 rank": 32, "all ranks": 32 * ranks},
     )
     dist.destroy_process_group()

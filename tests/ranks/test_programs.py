@@ -57,15 +57,15 @@ def test_rounds_run_in_one_process_and_are_the_same_on_every_rank(capsys: pytest
         seconds = timed_rounds(
             {"a": lambda: called.append("a"), "b": lambda: called.append("b"), "none": None}, rounds=24
         )
-        assert [len(seconds[label]) for label in ("a", "b", "none")] == [24, 24, 0]
+        assert [len(seconds[label]) for label in ("a", "b", "none")] == [8, 8, 0]
         assert min(seconds["a"]) > 0
         return called
 
     first, second = order(), order()
     assert first == second
-    # The first call, two of warm-up and the rounds; the baseline once more each time.
-    assert (first.count("a"), first.count("b")) == (1 + 2 * 2 + 2 * 24, 1 + 2 + 24)
-    assert capsys.readouterr().out.splitlines()[0] == "rounds: 24 rounds of a, b, none"
+    # The first call, two of warm-up and the fewest rounds; the baseline once more each time.
+    assert (first.count("a"), first.count("b")) == (1 + 2 * 2 + 2 * 8, 1 + 2 + 8)
+    assert capsys.readouterr().out.splitlines()[0] == "rounds: 8 rounds of a, b, none"
     for wrong in ({"cases": {"a": len}}, {"rounds": 0}, {"items": {"a": 1}}):
         with pytest.raises(ValueError, match=r"two cases|items="):
             timed_rounds(**{"cases": {"a": list, "b": list}, **wrong})
@@ -80,17 +80,24 @@ def test_ranks_wait_on_the_cpu_so_that_their_gpus_are_idle(monkeypatch: pytest.M
         reduced_on.append(f"{real_backend(group)} on {tensor.device}")
         all_reduce(tensor, group=group)
 
+    def gathering(everybodys: list[list[float]], own: list[float], group: dist.ProcessGroup) -> None:
+        reduced_on.append(f"{real_backend(group)} gathers")
+        everybodys[:] = [own, own]
+
     dist.init_process_group("cpu:gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         monkeypatch.setattr(dist, "get_world_size", lambda: 2)
         monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
         monkeypatch.setattr(dist, "all_reduce", noting)
+        monkeypatch.setattr(dist, "all_gather_object", gathering)
         timed_rounds({"a": None, "b": None}, rounds=2)
     finally:
         dist.destroy_process_group()
         programs._group_on_cpu.cache_clear()
     # The first calls, the warm-up of two cases and the control, and their rounds.
-    assert reduced_on == ["gloo on cpu"] * (2 + 2 * 3 + 2 * 3)
+    assert reduced_on.count("gloo on cpu") == 2 + 2 * 3 + 2 * 3
+    assert reduced_on.count("gloo gathers") == 2
+    assert len(reduced_on) == 2 + 2 * 3 + 2 * 4
 
 
 def test_memory_by_kind_counts_each_storage_once() -> None:

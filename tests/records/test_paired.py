@@ -175,29 +175,38 @@ def test_identical_code_with_wild_noise_gets_no_direction():
     assert false <= 2  # at most 1 in 200
 
 
-# --- planning
+# --- looks
 
 
-def test_more_noise_a_finer_wish_and_dependence_ask_for_more_rounds():
-    generator = random.Random(19)
-    shape = [generator.gauss(0, 1) for _ in range(24)]
-    quiet, *_, loud = noisier = [[s * x for x in shape] for s in (0.0, 0.005, 0.01, 0.02, 0.04)]
-    wanted = [paired.rounds_for_precision([pilot], 0.004) for pilot in noisier]
-    assert wanted == sorted(wanted)
-    assert wanted[0] == paired.MIN_ROUNDS
-    assert wanted[-1] > 3 * wanted[-2]  # four times as many for twice the noise
-    assert paired.rounds_for_precision([loud], 0.002) > 3 * wanted[-1]
-    assert paired.rounds_for_precision([quiet, loud], 0.004) == wanted[-1]
-    assert paired.rounds_for_precision([sorted(loud)], 0.004) > 2 * wanted[-1]
+def test_the_looks_together_spend_no_more_than_one_percent():
+    for rounds in (5, 12, 30, 100, 1000, paired.MOST_ROUNDS):
+        before = [look for look in paired.LOOKS if look < rounds]
+        spent = sum(1 - paired.look_confidence(look, last=False) for look in before)
+        assert spent + 1 - paired.look_confidence(rounds, last=True) == pytest.approx(0.01)
+    # Each look can decide: there are enough rounds for an interval at its confidence.
+    assert all(paired.interval_rank(look, paired.look_confidence(look, last=False)) > 0 for look in paired.LOOKS)
 
 
-def test_the_planned_rounds_reach_the_precision():
-    scale = 0.02
-    generator = random.Random(37)
-    reached = []
-    for _ in range(100):
-        pilot = [generator.gauss(0, scale) for _ in range(200)]
-        rounds = paired.rounds_for_precision([pilot], 0.005)
-        interval = paired.median_interval([generator.gauss(0, scale) for _ in range(rounds)], 0.99)
-        reached.append((interval.high - interval.low) / 2)
-    assert statistics.median(reached) == pytest.approx(0.005, rel=0.25)
+def misses(looks, confidence_of, trials=400):
+    """How many of some series of identical code have an interval without 1 at any of the looks."""
+    generator, missed = random.Random(23), 0
+    for _ in range(trials):
+        logs = [generator.gauss(0, 0.05) for _ in range(max(looks))]
+        intervals = (paired.ratio_interval(logs[:look], confidence_of(look)) for look in looks)
+        missed += not all(interval.low <= 1 <= interval.high for interval in intervals)
+    return missed
+
+
+def test_looking_again_and_again_does_not_raise_the_share_of_misses():
+    looks = paired.LOOKS[:6]
+    assert misses(looks, lambda look: paired.look_confidence(look, last=look == looks[-1])) <= 0.01 * 400 + 4
+    # What it would be if each look were the only one.
+    assert misses(looks, lambda look: 0.99) > 0.015 * 400
+
+
+def test_a_decided_ratio_is_made_precise_but_not_for_ever():
+    slower = [[2.0, 2.1] * 8, [1.0] * 16, [1.0] * 16]
+    judged = paired.judge(*slower)
+    assert judged.verdict == "SLOWER"
+    assert [judged.is_enough(seconds) for seconds in (0.1, 1.0, 5.0)] == [False, False, True]
+    assert not paired.judge([1.0, 1.1] * 8, *slower[1:]).is_enough(100.0)

@@ -37,7 +37,7 @@ def comparison(environment: Environment = CPU, name: str = "tiny/pair", rounds: 
         Measurement(label, tuple(seconds * (1 + i / 1000) for i in range(rounds)), first_call_s=seconds)
         for label, seconds in (("slow", 2e-3), ("fast", 1e-3), ("slow again", 2e-3))
     )
-    return Comparison((slow, fast), again, environment, name=name, planned_rounds=rounds)
+    return Comparison((slow, fast), again, environment, name=name)
 
 
 def lesson_record(
@@ -248,8 +248,8 @@ def test_a_damaged_file_is_one_clear_message(reference: Path, content: bytes, wo
 
 def test_a_newer_schema_asks_for_an_update(reference: Path) -> None:
     path = save_lesson(lesson_record(), reference)
-    path.write_text(path.read_text("utf-8").replace('"schema_version":1', '"schema_version":2'), encoding="utf-8")
-    with pytest.raises(RecordError, match=r"schema version 2.*reads up to 1.*git pull"):
+    path.write_text(path.read_text("utf-8").replace('"schema_version":2', '"schema_version":3'), encoding="utf-8")
+    with pytest.raises(RecordError, match=r"schema version 3.*reads up to 2.*git pull"):
         load_lesson(path)
 
 
@@ -258,7 +258,7 @@ def test_an_older_schema_is_read_by_its_migrations(reference: Path, monkeypatch:
     path = save_lesson(record, reference)
     old = json.loads(path.read_text("utf-8"))
     seconds = old.pop("seconds")
-    path.write_text(json.dumps({**old, "minutes": seconds / 60}), encoding="utf-8")
+    path.write_text(json.dumps({**old, "schema_version": 1, "minutes": seconds / 60}), encoding="utf-8")
     with pytest.raises(RecordError, match="damaged"):
         load_lesson(path)
 

@@ -13,4 +13,4 @@ def test_a_long_title_and_long_notes_stay_inside_the_figure(word: str):
     figure = titled_figure(20 * word, 2.0, 20 * word, 3 * word)
     figure.subplots()
     assert problems_of_texts(figure) == []
-    assert len(figure.texts[0].get_text().splitlines()) == 2
+    assert 1 < len(figure.texts[0].get_text().splitlines()) <= 3

@@ -164,7 +164,7 @@ def test_formats_show_the_value_that_is_chosen(page: Any) -> None:
 @pytest.mark.browser
 def test_a_trace_is_zoomed_and_names_what_is_pointed_at(page: Any) -> None:
     form = page.locator("#trace")
-    words, picture = form.locator(".course-words"), form.locator("svg[role=img]")
+    words, picture = form.locator(".course-words"), form.locator("svg.course-trace")
     assert "Point at a block" in words.text_content()
     picture.scroll_into_view_if_needed()
     box = picture.bounding_box()

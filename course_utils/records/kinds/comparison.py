@@ -158,7 +158,6 @@ class Comparison(Result):
     clock: str = "host clock"  # how ``elapsed_s`` was read, in words
     agreement: str = "not checked"  # how it was checked that the cases compute the same thing, in words
     practical: float = paired.PRACTICAL  # relative difference below which nobody cares
-    planned_rounds: int = 0  # rounds that the pilot asked for; fewer were measured if it was interrupted
     spent_s: float = 0.0
     interrupted: bool = False
     ceiling: Ceiling | None = None  # the machine's limit that rates are shown against, if any
@@ -221,7 +220,7 @@ class Comparison(Result):
         sentence, parts = comparison_parts(self), unclear_parts(self)
         unclear = "".join(map(plain, parts))
         is_cut = self.interrupted and self.rounds >= paired.MIN_ROUNDS  # fewer are unclear for that reason
-        stopped = f"Interrupted after {self.rounds} of {self.planned_rounds} rounds." if is_cut else ""
+        stopped = f"Interrupted after {self.rounds} rounds." if is_cut else ""
         busy = "" if self.busy in unclear else self.busy.rstrip(".")
         return Card(
             sentence,

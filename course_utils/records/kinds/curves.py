@@ -132,7 +132,8 @@ class Curves(Result):
         from course_utils.show import canvas
 
         with canvas.style():
-            columns = 3 if max(map(len, self.labels)) < 26 else 2
+            longest_in = max(canvas.text_width_in(label, 9.5) for label in self.labels)
+            columns = max(1, int((canvas.WIDTH_IN - 0.4) / (longest_in + 0.6)))
             rows = math.ceil(len(self.curves) / columns) if len(self.curves) > 1 else 0
             title = self.titled(f"{self.y_label} by {self.x_label}")
             fig = canvas.titled_figure(title, 3.7 + 0.24 * rows, self.environment.caption)
@@ -151,10 +152,11 @@ class Curves(Result):
         for i, curve in enumerate(self):
             y = [math.nan if v is None else v for v in curve.y]
             values += [v for v in y if not math.isnan(v)]
-            # Black, blue, orange...: the first line is usually the reference.
-            look = {"ls": _DASHES[i % len(_DASHES)], "color": canvas.case_colour(i), "lw": 1.8}
+            # Black, blue, orange...: the first line is usually the reference. A later one is thinner and dashed and
+            # lies on top, so that lines that coincide are all seen.
+            look = {"ls": _DASHES[i % len(_DASHES)], "color": canvas.case_colour(i), "lw": max(1.3, 3.4 - 0.5 * i)}
             marker = "o" if len(curve.x) < 3 else ""
-            ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2.5 - 0.01 * i, **look)
+            ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2 + 0.01 * i, **look)
         if values:
             canvas.scale_axis(ax, "y", values, log=False, count=6)
         whole = all(float(x).is_integer() for curve in self for x in curve.x)

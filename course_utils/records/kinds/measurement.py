@@ -146,11 +146,9 @@ class Measurement(Result):
             (Row(self.label, value=median, bar=bar, behind=behind),),
             time_axis([*bar.values, *(behind.values if behind else ())]),
             heads=("", "a call"),
-            warning=" ".join(
-                filter(None, [drifted, drifted and (self.busy or "Stop other programs, and measure again.")])
-            ),
+            warning=drifted,
             notes=(*launch_bound_line([self]), *self.notes),
-            provenance=self.provenance(noise, "" if drifted else self.busy),
+            provenance=self.provenance(noise, "" if drifted else self.busy.rstrip(".")),
             numbers=self._numbers(),
             title=self.name or "",
         )

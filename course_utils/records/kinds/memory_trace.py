@@ -278,15 +278,15 @@ class MemoryTrace(Result):
             size = self.totals_bytes[top]
             is_peak = "the peak" if first <= self.peak_moment <= last and name != "before the call" else ""
             rows.append(Row(name, is_peak, format_bytes(size), "", Bar(0.0, float(size))))
-        by_kind = {kind: values[self.peak_moment] for kind, values in self.by_kind().items()}
-        most = max(by_kind, key=by_kind.__getitem__)
+        at_peak = {kind: values[self.peak_moment] for kind, values in self.by_kind().items()}
+        kind = max(at_peak, key=at_peak.__getitem__, default="")
+        share = f" {format_percent(at_peak[kind] / self.peak_bytes)} of it is {kind}." if self.peak_bytes else ""
         when = f", in {self._peak_phase}" if self._peak_phase else ""
         return Card(
             [
                 f"Peak of {self.label}: ",
                 Toned(format_bytes(self.peak_bytes)),
-                f"{when}, {format_bytes(self.extra_peak_bytes)} above the start. ",
-                f"{format_percent(by_kind[most] / self.peak_bytes)} of it is {most}.",
+                f"{when}, {format_bytes(self.extra_peak_bytes)} above the start.{share}",
             ],
             tuple(rows),
             amount_axis([self.peak_bytes], format_bytes),

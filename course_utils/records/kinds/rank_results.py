@@ -141,18 +141,16 @@ class RankResults(Result):
     def _memory_key(self) -> str | None:
         return next(filter(self._is_memory, self.keys), None)
 
-    def comparison(self, key: str = "rounds", practical: float = paired.PRACTICAL) -> Comparison:
+    def comparison(self, key: str = "rounds", practical: float | None = None) -> Comparison:
         """What :func:`course_utils.ranks.programs.timed_rounds` timed, compared: in each round the slowest rank counts.
 
         Args:
             key: the ``name`` that the program gave to its rounds.
-            practical: relative difference below which nobody cares: 0.01 is 1%.
+            practical: relative difference below which nobody cares; by default the one that the program gave.
 
         Raises:
             ValueError: if it does not come from ``timed_rounds``, or ranks timed other cases or numbers of rounds.
         """
-        if not 0 < practical < 1:
-            raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
         ranks = list(self.values(key).values())
         if key not in self.rounds:
             raise ValueError(
@@ -160,6 +158,9 @@ class RankResults(Result):
                 f"these do: {', '.join(self.rounds) or 'none'}"
             )
         first = ranks[0]
+        practical = first.get("practical", paired.PRACTICAL) if practical is None else practical
+        if not 0 < practical < 1:
+            raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
         labels = tuple(first["labels"])
         if any(tuple(rank["labels"]) != labels for rank in ranks):
             raise ValueError(f"the ranks timed other cases under {key!r}: each must name the same, in the same order")
@@ -185,7 +186,7 @@ class RankResults(Result):
             clock=f"host clock, the slowest of {self.ranks} ranks" if self.ranks > 1 else "host clock",
             agreement=first["agreement"] or "not checked",
             practical=practical,
-            planned_rounds=cases[0].rounds,
+            confidence=first.get("confidence", paired.DECISION_CONFIDENCE),
             spent_s=self.seconds,
             notes=self.notes,
             busy=self.busy,

@@ -259,10 +259,10 @@ class Sweep(Result):
         for point in self.points:
             value = canvas.plain_number(point.value) if self._ordered else str(point.value)
             time = format_seconds(point.comparison.cases[0].median_s)
-            names.append(f"{textwrap.fill(value, max(9, 52 // count), break_long_words=False)}\n{time}")
+            names.append(f"{textwrap.fill(value, max(8, 46 // count), break_long_words=False)}\n{time}")
         ax.set_xlim(-0.5, count - 0.5)
         ax.set_xticks(range(0, count, step), names[::step])
-        ax.set_xlabel(f'{self.over}, and the time per call of "{self.points[0].comparison.baseline}"')
+        ax.set_xlabel(f'{self.over} (under it: time per call of "{self.points[0].comparison.baseline}")')
 
     def _draw_noise(self, ax: Axes) -> None:
         """What the baseline against itself took for a difference at each point, and the baseline's own line."""

@@ -1,0 +1,182 @@
+"""The card: what it says in a notebook, in a page and in a terminal, and where its bars are."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.result import Result
+from course_utils.show.cards import MARKS, Axis, Bar, Card, Row, Toned, amount_axis, speed_axis, time_axis
+from course_utils.show.tables import Sheet, named_values
+from tests.example_results import CPU, GPU, LONG, RESULTS, comparison_of, measurement_of
+from tests.html_checks import Parsed
+
+CARD = Card(
+    ["pinned is ", Toned("2 times as fast", "faster"), " as <pageable>."],
+    (
+        Row("<pageable>", "baseline", "2.00 ms", bar=Bar(0.99, 1.01, 1.0)),
+        Row(LONG, "2.00× as fast", "1.00 ms", "faster", Bar(1.9, 2.1, 2.0), Bar(3.9, 4.1, 4.0)),
+        Row("other", "too close to call", "2.00 ms", "unclear", Bar(dot=1.1)),
+    ),
+    speed_axis([0.99, 4.1]),
+    heads=("", "a call"),
+    warning="Too close to call: other & more.",
+    provenance="a machine",
+    numbers=Sheet((named_values("times", [("first call", "9 s")]),)),
+)
+
+
+def _stripped(markup: str) -> str:
+    """What GitHub leaves: no style, no svg, no attributes; the texts of what is taken away stay."""
+    return re.sub(r"<style>.*?</style>|</?(svg|rect|line|circle|i|div)\b[^>]*>", "", markup, flags=re.DOTALL)
+
+
+def _shapes(markup: str, name: str) -> list[dict[str, str]]:
+    return [dict(re.findall(r'([\w-]+)="([^"]*)"', tag)) for tag in re.findall(rf"<{name} [^>]*>", markup)]
+
+
+def test_sentence_and_table_say_it_where_style_and_svg_are_stripped():
+    left = _stripped(CARD._repr_html_())
+    text = " ".join(re.sub(r"<[^>]+>", " ", left).split())
+    assert text.startswith("pinned is 2 times as fast as &lt;pageable&gt;. a call &lt;pageable&gt; baseline 2.00 ms")
+    assert "that is reused for every batch ▲ 2.00× as fast 1.00 ms" in text
+    assert "○ too close to call" in text
+    assert "Too close to call: other &amp; more. a machine All numbers times first call 9 s" in text
+    assert "<table" in left
+    assert "as fast</i>" not in CARD._repr_html_()
+
+
+def test_html_is_well_formed_and_the_same_each_time_and_words_carry_every_verdict():
+    markup = CARD._repr_html_()
+    assert markup == dataclasses.replace(CARD)._repr_html_()
+    parsed = Parsed(re.sub(r"<(rect|line|circle)([^>]*)/>", "", markup))
+    assert not parsed.ids
+    assert not parsed.outside
+    for row in CARD.rows:
+        assert not row.tone or f"{MARKS[row.tone]} {row.words}" in markup
+    labels = [svg["aria-label"] for svg in _shapes(markup, "svg")]
+    assert labels == ["&lt;pageable&gt;: baseline", f"{LONG}: 2.00× as fast", "other: too close to call"]
+
+
+def test_right_is_faster_and_the_recorded_machine_is_grey():
+    markup = CARD._repr_html_()
+    dots = {shape["class"]: float(shape["cx"].rstrip("%")) for shape in _shapes(markup, "circle")}
+    assert dots["plain"] < dots["unclear"] < dots["faster"] < dots["behind"]
+    # An interval that is not known is not drawn.
+    assert [shape["class"] for shape in _shapes(markup, "rect")] == ["plain", "behind", "faster"]
+
+
+def test_in_a_terminal_it_is_the_same_card_in_letters():
+    lines = repr(CARD).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "pinned is 2 times as fast as <pageable>."
+    (row,) = [line for line in lines if "▲ 2.00× as fast" in line]
+    assert row.index("┊") < row.index("●") < row.index("░") < row.index("▲") < row.index("1.00 ms")
+    (other,) = [line for line in lines if line.startswith("other")]
+    assert "○" in other.split("○ too close")[0]
+    assert "first call" not in repr(CARD)
+
+
+def test_a_card_may_be_a_sentence_alone():
+    card = Card("Nothing was measured.")
+    assert repr(card) == "Nothing was measured."
+    assert _stripped(card._repr_html_()).split() == ["<p", 'class="sentence">Nothing', "was", "measured.</p>"]
+
+
+# Axes
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=8))
+def test_an_axis_of_speeds_holds_them_all_and_its_ticks_are_never_below_1(speeds: list[float]):
+    axis = speed_axis(speeds)
+    assert axis.low < min(1.0, *speeds) <= max(1.0, *speeds) < axis.high
+    places = [axis.place(value) for value, _ in axis.ticks]
+    assert places == sorted(places)
+    assert all(0 <= place <= 1 for place in places)
+    assert (1.0, "1×") in axis.ticks
+    for value, text in axis.ticks:
+        number, way = float(text.split("×")[0]), text.split("×")[1]
+        assert number >= 1
+        assert way == ("" if value == 1 else " as fast" if value > 1 else " as long")
+        assert math.isclose(number, max(value, 1 / value))
+
+
+def test_other_axes_begin_where_their_values_do():
+    assert amount_axis([3, 8], lambda value: f"{value:g} B").ticks == ((0.0, "0"), (8, "8 B"))
+    assert time_axis([1e-3, 2e-3]).ticks == ((1e-3, "1.00 ms"), (2e-3, "2.00 ms"))
+    assert time_axis([1e-3, 9e-3]).log
+    assert Axis(1, 100, log=True).place(10) == pytest.approx(0.5)
+
+
+# Cards of results
+
+
+@pytest.mark.parametrize("name", [name for name in RESULTS if isinstance(RESULTS[name], Result)])
+def test_a_result_says_one_sentence_and_has_its_numbers_folded(name: str):
+    card = RESULTS[name].card()
+    assert card.words
+    assert card.words.count(". ") <= 3
+    assert not re.search(r"UNCLEAR|FASTER|SLOWER|SAME|95%|±\d{3,}%", repr(card))
+    folded = card._repr_html_().partition("<details>")[2]
+    assert (card.numbers is None) == (not folded)
+
+
+@pytest.mark.parametrize(
+    ("noise", "words"), [(0.001, "noise ±0."), (1.2, "noise: a factor of "), (9.0, "noise swamps everything")]
+)
+def test_noise_is_never_an_absurd_percentage(noise: float, words: str):
+    assert words in repr(comparison_of({"a": 1.0, "b": 1.0}, noise=noise))
+
+
+def test_the_bar_of_a_case_is_its_interval_and_that_of_the_baseline_the_noise():
+    two = RESULTS["two"]
+    base, pinned = (row.bar for row in two.card().rows)
+    assert (pinned.low, pinned.high) == two["pinned"].interval.inverse().ends
+    assert pinned.dot == two["pinned"].speedup
+    assert (base.low, base.high, base.dot) == (*two.noise.inverse().ends, 1.0)
+
+
+def test_the_recorded_machine_stands_behind_each_case_that_it_has_and_is_named():
+    behind = comparison_of({"pageable": 1.0, "pinned": 0.25}, environment=GPU)
+    card = dataclasses.replace(RESULTS["two"], behind=behind, whose="your machine").card()
+    assert [row.behind for row in card.rows] == [case.bar for case in behind]
+    assert card.provenance.startswith(f"your machine: {CPU.caption}")
+    assert f"grey: {GPU.device_name}, {GPU.date}, full sizes" in card.provenance
+    assert card.axis.high > behind["pinned"].bar.high
+    assert all(row.behind is None for row in RESULTS["two"].card().rows)
+
+
+def test_a_measurement_shows_its_samples_and_says_once_if_the_time_drifted():
+    (row,) = RESULTS["measurement"].card().rows
+    assert row.bar.samples == tuple(sorted(RESULTS["measurement"].elapsed_s))
+    assert row.bar.low <= row.bar.dot <= row.bar.high
+    many = measurement_of(elapsed_s=tuple(1e-3 + i * 1e-6 for i in range(1000)))
+    assert many.card().rows[0].bar.samples[:: len(many.card().rows[0].bar.samples) - 1] == (1e-3, many.elapsed_s[-1])
+    assert len(many.card()._repr_html_()) < 20_000
+
+
+def _halves(second: float, rounds: int = 40, **more: object) -> Measurement:
+    wave = [1 + (i * 7 % 5) / 1000 for i in range(rounds)]
+    times = [1e-3 * each * (second if i >= rounds // 2 else 1) for i, each in enumerate(wave)]
+    return measurement_of(elapsed_s=tuple(times), **more)
+
+
+def test_two_halves_of_the_samples_are_the_control_of_a_measurement():
+    steady, drifted, short = _halves(1.0), _halves(1.5), _halves(1.5, rounds=14)
+    assert steady.halves_agree is True
+    assert drifted.halves_agree is False
+    assert short.halves_agree is None
+    assert drifted.noise_floor > 1.4 > 1.01 > steady.noise_floor
+    assert "drifted" not in repr(steady)
+    shown = " ".join(repr(drifted).split())
+    assert "the second half took 1.50 times as long as the first. Stop other programs" in shown
+    assert "the second half was 2.00 times as fast" in " ".join(repr(_halves(0.5)).split())
+    busy = " ".join(repr(_halves(1.5, busy="Other programs kept 1.3 of 2 cores busy.")).split())
+    assert busy.count("1.3 of 2 cores") == 1
+    assert "1.3 of 2 cores" in _halves(1.0, busy="Other programs kept 1.3 of 2 cores busy.").card().provenance

@@ -99,9 +99,9 @@ def interrupted_experiments(record: LessonRecord) -> list[str]:
 
 
 def busy_experiments(record: LessonRecord) -> dict[str, str]:
-    """What other programs did while some part of an experiment was measured, in words, by the experiment's name."""
-    seen = {name: dict.fromkeys(filter(None, _values(each.data, "busy"))) for name, each in record.experiments.items()}
-    return {name: " ".join(sentences) for name, sentences in seen.items() if sentences}
+    """What other programs did while an experiment, or first a part of it, was measured, by the experiment's name."""
+    seen = {name: next(filter(None, _values(each.data, "busy")), "") for name, each in record.experiments.items()}
+    return {name: sentence for name, sentence in seen.items() if sentence}
 
 
 def _values(data: Any, key: str) -> Iterator[Any]:
@@ -167,19 +167,11 @@ def record_lesson(
         raise RecordingError(f"{', '.join(stopped)} was interrupted: no reference is made of half a measurement")
     if reference and not allow_busy and (busy := busy_experiments(record)):
         raise RecordingError(
-            f"measured under load, and so no reference: {_busy_words(busy)} "
-            "Stop the other programs and record it again, or keep it as it is with --allow-busy"
+            f"no reference is made of what was measured under load: {', '.join(busy)}. {next(iter(busy.values()))} "
+            "Stop them and record the lesson again, or keep it as it is with --allow-busy"
         )
     store.save_lesson(record, root)
     return record
-
-
-def _busy_words(busy: Mapping[str, str]) -> str:
-    """Experiments and what was seen meanwhile; those of which the same was seen share the sentence."""
-    names: dict[str, list[str]] = {}
-    for name, sentence in busy.items():
-        names.setdefault(sentence, []).append(name)
-    return " ".join(f"{', '.join(own)} ({sentence.rstrip('.')})." for sentence, own in names.items())
 
 
 def _gather(lesson: Lesson, kept: Path, here: Environment, seconds: float) -> LessonRecord:
@@ -395,5 +387,5 @@ def _remark(lesson: Lesson, record: LessonRecord, here: Environment) -> str:
     if stopped := interrupted_experiments(record):
         remarks.append(f"{', '.join(stopped)} was interrupted")
     if busy := busy_experiments(record):
-        remarks.append(f"measured under load: {_busy_words(busy)}")
+        remarks.append(f"{len(busy)} of {len(record.experiments)} under load: {next(iter(busy.values()))}")
     return "; ".join(remarks)

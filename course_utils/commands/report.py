@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from course_utils.commands.recording import busy_experiments
 from course_utils.records import lessons, store
 from course_utils.records.files import write_whole
 from course_utils.records.kinds.environment import titles
@@ -182,9 +183,9 @@ def _shown(column: MachineColumn, name: str, with_figure: bool) -> Shown:
         for fact in result.facts():
             cells.setdefault(fact.row or fact.label, []).append(fact)
         table = tables.html(result.numbers) if result.numbers else ""
-        # Where there are intervals, their bars in the table say it, and each figure weighs 15 kB.
-        bars = any(fact.ratio_interval for facts in cells.values() for fact in facts)
-        figure = _picture(result) if with_figure and not bars else ""
+        # Where cases are compared, the bars in the table say it, and each figure weighs 15 kB.
+        is_compared = any(fact.verdict for facts in cells.values() for fact in facts)
+        figure = _picture(result) if with_figure and not is_compared else ""
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         machine, lesson = column.record.environment.machine, column.record.lesson
         raise RecordError(
@@ -198,6 +199,8 @@ def _notices(record: LessonRecord, name: str, result: Any) -> list[str]:
     notices = []
     if getattr(result, "interrupted", False):
         notices.append("Interrupted before all its rounds were done.")
+    if busy := busy_experiments(record).get(name):
+        notices.append(busy)
     now, experiment = store.current_fingerprint(record.lesson, name), record.experiments[name]
     if now is not None and now.parameters_hash != experiment.parameters_hash:
         notices.append("Measured with other problem sizes than the lesson has now: do not compare.")

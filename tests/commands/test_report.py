@@ -193,6 +193,14 @@ def test_a_damaged_experiment_is_named_and_the_others_are_shown(both, other):
     assert page.count("recorded, full sizes") > 3
 
 
+def test_a_busy_machine_is_noticed_beside_its_numbers(both, mine):
+    assert "Other programs" not in report.render(TODAY)
+    busy = dataclasses.replace(results(2.0)[0], busy="Other programs kept 1.3 of 2 cores busy.")
+    made_up_records.write(both.results, mine, [busy])
+    notice = f"{mine.title} (this machine, smoke sizes, 2026-01-01): Other programs kept 1.3 of 2 cores busy."
+    assert notice in report.render(TODAY)
+
+
 def test_other_problem_sizes_and_other_code_are_noticed(both, mine):
     path = both.notebooks / "00_alpha.ipynb"
     source = path.read_text()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
+import html
 import io
 import math
 from collections.abc import Sequence
@@ -225,7 +226,10 @@ def _marks(machines: Sequence[Shown]) -> dict[tuple[str, int], list[float]]:
 
 
 def _picture(result: Any) -> str:
-    """A result's figure as a data URI, or nothing. Of the formats that browsers know, this one is the smallest."""
+    """A result's figure as an HTML image with its description, or nothing.
+
+    Of the formats that browsers know, this one is the smallest.
+    """
     from PIL import Image
 
     try:
@@ -237,4 +241,5 @@ def _picture(result: Any) -> str:
     # Few colours are in use, so nobody sees that there are fewer.
     image = Image.open(drawn).convert("RGB").quantize(32, dither=Image.Dither.NONE)
     image.convert("RGB").save(packed, format="webp", lossless=True)
-    return "data:image/webp;base64," + base64.b64encode(packed.getvalue()).decode("ascii")
+    data = base64.b64encode(packed.getvalue()).decode("ascii")
+    return f'<img src="data:image/webp;base64,{data}" alt="{html.escape(figure.alt)}">'

@@ -57,8 +57,8 @@ _LONG_CALL_S = 0.05
 _PAUSE_S, _PAUSE_FACTOR = 5.0, 20
 _MOST_BAD_ROUNDS = 20
 
-# Whether the rounds tell enough, asked after each of `paired.LOOKS`: from the seconds of every case, round by round, the
-# confidence of intervals at this look, and the seconds that the rounds took.
+# Whether the rounds tell enough, asked after each of `paired.LOOKS`: from the seconds of every case, round by round,
+# the confidence of intervals at this look, and the seconds that the rounds took.
 Enough = Callable[[Sequence[Sequence[float]], float, float], bool]
 
 
@@ -203,7 +203,7 @@ class Rounds:
             # Cases of about the same cost get the same number of calls: a timing has a fixed part, and spread
             # over other numbers of calls it would look like a difference.
             alike = 0.5 < call_s / estimates[0] < 2
-            case.calls = max(1, math.ceil(enough_s / max(estimates[0] if alike else call_s, 1e-9)))
+            case.calls = max(1, math.ceil(enough_s / (estimates[0] if alike else call_s)))
         few = self.cache == "warm" and min(case.calls for case in order) < _CALLS_WARM_BY_THEMSELVES
         for case, call_s in zip(order, estimates, strict=True):
             case.preceded = few and call_s < _LONG_CALL_S
@@ -264,15 +264,15 @@ class Rounds:
         return self._call_s(case, min(recent))
 
     def _call_s(self, case: RunningCase, estimate: float) -> float:
-        """Seconds of one call, from timings long enough for the clock: the quickest of several, not interrupted by others.
+        """Seconds of one call, from timings long enough for the clock: the quickest of several, which nobody interrupted.
 
         An estimate that is off would give identical code other numbers of calls.
         """
         calls = 1
-        while self.cache == "warm" and 2 * calls * estimate < self.device.min_sample_s:
-            calls = math.ceil(min(20 * calls, self.device.min_sample_s / max(estimate, 1e-9)))
+        while self.cache == "warm" and 0 < 2 * calls * estimate < self.device.min_sample_s:
+            calls = math.ceil(min(20 * calls, self.device.min_sample_s / estimate))
             estimate = min(self._timed(case, calls).elapsed_s for _ in range(_WARMUP_WINDOW))
-        return estimate
+        return estimate if estimate > 0 else self.device.min_sample_s  # a clock that stands still is met in the rounds
 
     def _round(self, order: list[RunningCase]) -> float:
         """Time each case once, in random order; return the seconds that it took, by the clock on the wall."""

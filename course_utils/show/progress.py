@@ -34,7 +34,7 @@ def progress(label: str, expected_s: float) -> Any:
 
         def describe(self, text: str) -> None:
             if not self.disable:
-                self.set_description_str(text, refresh=not self.delay)
+                self.set_description_str(text, refresh=self._time() >= self.start_t + self.delay)
 
         def close(self) -> None:
             # A notebook's bar that is not full is left behind, in red, as if something had failed.

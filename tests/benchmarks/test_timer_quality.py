@@ -228,8 +228,8 @@ def test_the_figure_shows_every_trial_and_cuts_nothing_off():
     low, high = upper.get_xlim()
     shown = [x for line in upper.lines if line.get_marker() not in ("None", None, "") for x in line.get_xdata()]
     identical = [trial.ratio for trial in record.trials if trial.truth == 1.0]
-    assert sorted(shown) == pytest.approx(sorted(identical))
-    assert all(low <= ratio <= high for ratio in identical)
+    assert sorted(shown) == pytest.approx(sorted(1 / ratio for ratio in identical))
+    assert all(low <= speed <= high for speed in shown)
     assert problems_of_texts(figure) == []
     assert record.environment.caption in figure.alt
     assert record.plot()._repr_png_() == record.plot()._repr_png_()

@@ -257,7 +257,10 @@ def test_a_browser_shows_both_machines_and_asks_for_nothing(chromium, both, mine
         assert first["y"] < second["y"]
         assert mine.title in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 300")
+    picture = page.locator("img").first
+    assert picture.evaluate("image => image.complete && image.naturalWidth > 300")
+    assert picture.evaluate("image => image.getBoundingClientRect().right") <= width
+    assert picture.get_attribute("alt").endswith(".")
     light = sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))
     assert (light > 600) == (scheme == "light")
     page.close()

@@ -22,7 +22,7 @@ from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.kinds.table import Table
 from course_utils.records.result import NothingToDrawError, Result
 from course_utils.show.canvas import WIDTH_IN
-from tests.example_results import CPU, GPU, RESULTS, cuda_comparison_of, ranks_of, sweep_of
+from tests.example_results import CPU, GPU, RESULTS, TWO, comparison_of, cuda_comparison_of, ranks_of, sweep_of
 from tests.figure_checks import problems_of_texts, visible_texts
 from tests.html_checks import Parsed
 
@@ -109,7 +109,7 @@ def test_columns_appear_with_what_they_hold():
 def test_what_was_interrupted_says_so_and_an_environment_what_runs_live():
     cut = dataclasses.replace(RESULTS["two"], interrupted=True)
     assert "Interrupted after 24 rounds." in repr(cut)
-    assert "let it run to the end" in repr(RESULTS["few rounds"])
+    assert "let it run to the end" in repr(comparison_of(TWO, rounds=5, interrupted=True))
     assert "recorded runs" in repr(CPU)
     assert "139 GiB" in repr(GPU.numbers)
     empty = Sweep(over="batch", points=(), environment=CPU)

@@ -61,7 +61,11 @@ def test_html_is_well_formed_and_the_same_each_time_and_words_carry_every_verdic
     for row in CARD.rows:
         assert not row.tone or f"{MARKS[row.tone]} {row.words}" in markup
     labels = [svg["aria-label"] for svg in _shapes(markup, "svg")]
-    assert labels == ["&lt;pageable&gt;: baseline", f"{LONG}: 2.00× as fast", "other: too close to call"]
+    assert labels == [
+        "&lt;pageable&gt;: baseline, 2.00 ms",
+        f"{LONG}: 2.00× as fast, 1.00 ms",
+        "other: too close to call, 2.00 ms",
+    ]
 
 
 def test_right_is_faster_and_the_recorded_machine_is_grey():

@@ -34,10 +34,10 @@ _WRONG_ON_IDENTICAL_CODE = (Verdict.FASTER, Verdict.SLOWER)
 _DETECTION = 0.90
 # Okabe and Ito's palette, as in the course's other figures; the marker's shape says the same as the colour.
 _VERDICT_STYLE = {
-    Verdict.FASTER: ("#009E73", "v", "wrong: FASTER"),
-    Verdict.SLOWER: ("#D55E00", "^", "wrong: SLOWER"),
-    Verdict.SAME: ("#0072B2", "s", "right: SAME"),
-    Verdict.UNCLEAR: ("#777777", "o", "UNCLEAR"),
+    Verdict.FASTER: ("#009E73", "^", "wrong: faster"),
+    Verdict.SLOWER: ("#D55E00", "v", "wrong: slower"),
+    Verdict.SAME: ("#0072B2", "s", "right: the same"),
+    Verdict.UNCLEAR: ("#777777", "o", "too close to call"),
 }
 _JUDGE_COLOUR = dict(zip(JUDGES, ("#0072B2", "#D55E00", "#E69F00"), strict=True))
 _METHOD_LABEL = {"compare": "compare", "timer": "Timer"}
@@ -203,26 +203,26 @@ def _draw(record: TimerQuality) -> Figure:
     _draw_identical(upper, record, strips)
     _draw_detection(lower, record, groups)
     figure.alt = (
-        "Measured ratio of every trial on identical code, coloured by verdict, and the share of slower twins found. "
+        "Measured speed in every trial on identical code, coloured by verdict, and the share of slower twins found. "
         f"{'; '.join(record.sentences())}. {caption}."
     )
     return figure
 
 
 def _draw_identical(ax: Axes, record: TimerQuality, strips: Sequence[tuple[str, str]]) -> None:
-    """One row for each judge and condition: the ratio of every A/A trial, in the colour of its verdict."""
-    from course_utils.show.canvas import grid, label_right, name_rows, scale_axis
+    """One row for each judge and condition: the speed in every A/A trial, in the colour of its verdict."""
+    from course_utils.show.canvas import grid, label_right, name_rows, speed_axis
 
     golden = (math.sqrt(5) - 1) / 2
-    ratios, seen = [0.97, 1.03], set()
+    speeds, seen = [], set()
     for y, (condition, judge) in enumerate(strips):
-        trials = record.select(judge, condition, 1.0)
-        ratios += [ratio for ratio, _ in trials]
+        trials = [(1 / ratio, verdict) for ratio, verdict in record.select(judge, condition, 1.0)]
+        speeds += [speed for speed, _ in trials]
         seen |= {verdict for _, verdict in trials}
         for verdict, (colour, marker, _) in _VERDICT_STYLE.items():
             wrong = verdict in _WRONG_ON_IDENTICAL_CODE
             ax.plot(
-                [ratio for ratio, own in trials if own == verdict],
+                [speed for speed, own in trials if own == verdict],
                 [y + 0.34 * (2 * (i * golden % 1) - 1) for i, (_, own) in enumerate(trials) if own == verdict],
                 marker, ms=5.5 if wrong else 4, mew=0, color=colour, alpha=0.85 if wrong else 0.45,
                 zorder=4 if wrong else 3,
@@ -232,14 +232,14 @@ def _draw_identical(ax: Axes, record: TimerQuality, strips: Sequence[tuple[str, 
             label_right(ax, y, f"{rate.hits} of {rate.trials} wrong\n(at most {_percent(rate.bounds['at most'])})")
     ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
     name_rows(ax, [f"{_METHOD_LABEL[JUDGES[judge][0]]}, {condition}" for condition, judge in strips])
-    scale_axis(ax, "x", ratios, log=False)
+    speed_axis(ax, speeds, "x", apart=0.25)
     grid(ax, "x")
-    ax.set_xlabel("measured ratio (the truth is 1)")
+    ax.set_xlabel("measured speed of the second (the truth is 1×)")
     _legend(ax, [style for verdict, style in _VERDICT_STYLE.items() if verdict in seen])
 
 
 def _draw_detection(ax: Axes, record: TimerQuality, groups: Sequence[tuple[str, float]]) -> None:
-    """One row for each twin, condition and judge: the share of trials that called it SLOWER, with exact bounds."""
+    """One row for each twin, condition and judge: the share of trials that called it slower, with exact bounds."""
     from course_utils.show.canvas import LEGEND_X, grid, label_right
 
     ticks = []
@@ -252,13 +252,13 @@ def _draw_detection(ax: Axes, record: TimerQuality, groups: Sequence[tuple[str, 
                 ax.plot([*rate.bounds.values()], [y, y], color=colour, lw=4, alpha=0.35, solid_capstyle="butt")
                 ax.plot([rate.hits / rate.trials], [y], "o", ms=8, mew=0, color=colour, zorder=3, clip_on=False)
             label_right(ax, y, f"{rate.hits} of {rate.trials}")
-    ax.set(xlim=(0, 1), ylim=(y + 0.5, -0.5), xlabel="trials that called it SLOWER (bar: exact 95% bounds)")
+    ax.set(xlim=(0, 1), ylim=(y + 0.5, -0.5), xlabel="trials that called it slower (bar: exact 95% bounds)")
     ax.axvline(_DETECTION, color="#333333", lw=0.8, ls=(0, (4, 3)), zorder=1)
-    ax.set_xticks([0, 0.25, 0.5, 0.75, 0.9, 1], ["0%", "25%", "50%", "75%", "90%", "100%"])
+    ax.set_xticks([0, 0.3, 0.6, 0.9], ["0%", "30%", "60%", "90%"])
     ax.set_yticks(ticks, [f"{truth:.2f}x, {condition}" for condition, truth in groups])
     ax.tick_params(axis="y", length=0)
     grid(ax, "x")
-    title = "A twin that does a little more work: how often it is called SLOWER"
+    title = "A twin that does a little more work: how often it is called slower"
     place = {"xycoords": ("figure fraction", "axes fraction"), "textcoords": "offset points"}
     ax.annotate(title, (LEGEND_X, 1), (0, 30), size=12, weight="bold", annotation_clip=False, **place)
     _legend(ax, [(_JUDGE_COLOUR[judge], "o", judge) for judge in JUDGES])
@@ -267,8 +267,13 @@ def _draw_detection(ax: Axes, record: TimerQuality, groups: Sequence[tuple[str, 
 def _legend(ax: Axes, entries: Sequence[tuple[str, str, str]]) -> None:
     """What the colours mean, in one line above the axes: colour, marker and words of each entry."""
     from matplotlib.lines import Line2D
+    from matplotlib.transforms import blended_transform_factory
 
     handles = [Line2D([], [], ls="", marker=marker, ms=7, mew=0, color=colour) for colour, marker, _ in entries]
+    # Under the title: from the figure's left edge, just above the axes.
+    place = blended_transform_factory(ax.figure.transFigure, ax.transAxes)
     look = {"frameon": False, "columnspacing": 1.2, "handletextpad": 0.2, "borderaxespad": 0.1}
     words = [words for *_, words in entries]
-    ax.legend(handles, words, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=len(entries), **look)
+    ax.legend(
+        handles, words, loc="lower left", bbox_to_anchor=(0, 1.0), bbox_transform=place, ncols=len(entries), **look
+    )

@@ -149,12 +149,13 @@ class Curves(Result):
         from course_utils.show import canvas
 
         values = []
+        thickest = min(3.4, 1.8 + 0.5 * (len(self.curves) - 1))
         for i, curve in enumerate(self):
             y = [math.nan if v is None else v for v in curve.y]
             values += [v for v in y if not math.isnan(v)]
             # Black, blue, orange...: the first line is usually the reference. A later one is thinner and dashed and
             # lies on top, so that lines that coincide are all seen.
-            look = {"ls": _DASHES[i % len(_DASHES)], "color": canvas.case_colour(i), "lw": max(1.3, 3.4 - 0.5 * i)}
+            look = {"ls": _DASHES[i % len(_DASHES)], "color": canvas.case_colour(i), "lw": max(1.3, thickest - 0.5 * i)}
             marker = "o" if len(curve.x) < 3 else ""
             ax.plot(curve.x, y, marker=marker, label=curve.label, zorder=2 + 0.01 * i, **look)
         if values:

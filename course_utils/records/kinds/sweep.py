@@ -262,6 +262,7 @@ class Sweep(Result):
             names.append(f"{textwrap.fill(value, max(8, 46 // count), break_long_words=False)}\n{time}")
         ax.set_xlim(-0.5, count - 0.5)
         ax.set_xticks(range(0, count, step), names[::step])
+        ax.tick_params(axis="x", labelsize=9)
         ax.set_xlabel(f'{self.over} (under it: time per call of "{self.points[0].comparison.baseline}")')
 
     def _draw_noise(self, ax: Axes) -> None:

@@ -6,11 +6,12 @@ Each trial puts a question with a known answer to both, one after the other, wit
 - twins: one call does 103, 105 or 200 units of the same small operation where the baseline does 100, so the true ratio
   is 1.03, 1.05 or 2.00.
 
-The trials run on an idle machine and beside busy processes, in a mixed order, so that a slow drift of the machine
-touches every question alike. ``compare`` runs at its default budget. The Timer times the baseline, then the case, each
-for half the seconds that ``compare`` took.
+The trials run on an idle machine, beside one busy program, and on a crowded machine: as many busy programs as cores,
+and two more that come and go. The order is mixed, so that a slow drift of the machine touches every question alike.
+``compare`` runs at its default budget. The Timer times the baseline, then the case, each for half the seconds that
+``compare`` took.
 
-    python benchmarks/timer_quality.py [--trials 100] [--conditions idle loaded] [--functions matmul ...] [--reference]
+    python benchmarks/timer_quality.py [--trials 100] [--conditions idle crowded] [--functions matmul ...] [--reference]
 
 Results go to ``benchmarks/results/<machine>/timer_quality.json`` after every trial, and a run that was stopped goes on
 where it was. ``course_utils.lessons.measuring.timer_trial`` summarises and draws the record.
@@ -23,6 +24,7 @@ import contextlib
 import datetime
 import itertools
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -45,20 +47,33 @@ from course_utils.records.paired import Verdict
 from course_utils.records.result import compact
 from course_utils.records.store import RecordError, write_json
 
-CONDITIONS = ("idle", "loaded")
+# Busy programs, steady ones and ones that come and go, for a number of cores.
+CONDITIONS: dict[str, Callable[[int], tuple[int, int]]] = {
+    "idle": lambda cores: (0, 0),
+    "one busy program": lambda cores: (1, 0),
+    "crowded": lambda cores: (cores, 2),
+}
 FUNCTIONS = ("matmul", "pointwise", "tiny op", "Python loop")
 BASE_UNITS = 100
 TWIN_UNITS = {1.03: 103, 1.05: 105, 2.0: 200}
 
-# A second process, and nothing else: it ends when it is killed, or soon after the benchmark itself is gone.
-_BURNER = """
-import os, sys
-parent = int(sys.argv[1])
-print("burning", flush=True)
-while os.getppid() == parent:
-    for _ in range(300_000):
+# Another program, and nothing else: it ends when it is killed, or soon after the benchmark itself is gone. A process
+# that ends at once starts it: what ``compare`` sees is a stranger, not a child of its own.
+_BUSY = """
+import os, random, subprocess, sys, time
+benchmark, pause_s = int(sys.argv[1]), float(sys.argv[2])
+if sys.argv[3:] == ["start"]:
+    program = subprocess.Popen([*sys.orig_argv[:-1], "busy"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    print(program.pid, flush=True)
+    os._exit(0)
+while True:
+    os.kill(benchmark, 0)  # an error, and so the end, once it is gone
+    end = time.perf_counter() + random.uniform(0.005, 0.2)
+    while time.perf_counter() < end:
         pass
+    time.sleep(random.uniform(0, pause_s))
 """
+_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -130,14 +145,16 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """What is run. Runs with equal settings on the same machine can be joined."""
     return {
         "trials": options.trials,
-        "twin_trials": max(1, options.trials // 8),
-        "known_trials": max(1, options.trials // 16),
+        "twin_trials": max(1, options.trials // 5),
+        "known_trials": max(1, options.trials // 10),
         "timer_trials": max(1, options.trials // 20),
         "conditions": list(options.conditions),
         "functions": list(options.functions),
         "budget_s": options.budget,
         "threads": 1,  # what Timer takes by default
-        "burners": max(1, (os.cpu_count() or 1) // 2),
+        "busy_programs": {
+            condition: list(CONDITIONS[condition](os.cpu_count() or 1)) for condition in options.conditions
+        },
     }
 
 
@@ -154,18 +171,18 @@ def questions(settings: dict[str, Any]) -> list[TimerTrial]:
 
 
 @contextlib.contextmanager
-def busy_processes(count: int) -> Iterator[list[subprocess.Popen]]:
-    """Keep other processes busy: each burns one core until the end of the block, which begins when they burn."""
-    command = (sys.executable, "-I", "-S", "-c", _BURNER, str(os.getpid()))
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+def busy_programs(steady: int, bursty: int) -> Iterator[list[int]]:
+    """Keep other programs busy until the end of the block; yields their process ids."""
+    pids = []
     try:
-        for process in processes:
-            process.stdout.readline()
-        yield processes
+        for pause_s in [0.0] * steady + [_PAUSE_S] * bursty:
+            command = (sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid()), str(pause_s), "start")
+            pids.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+        yield pids
     finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 # The judges
@@ -177,7 +194,18 @@ def by_compare(workload: Workload, question: TimerTrial, budget_s: float) -> Tri
     comparison = compare({"baseline": baseline, "case": case}, budget_s=budget_s, seed=question.seed)
     if comparison.interrupted:
         raise KeyboardInterrupt
-    return Trial("compare", **vars(question), ratio=comparison["case"].ratio, verdict=str(comparison["case"].verdict))
+    judged = comparison["case"]
+    return Trial(
+        "compare",
+        **vars(question),
+        ratio=judged.ratio,
+        verdict=str(judged.verdict),
+        low=judged.interval.low,
+        high=judged.interval.high if judged.interval.bounded else None,
+        rounds=comparison.rounds,
+        seconds=comparison.spent_s,
+        noticed=bool(comparison.busy),
+    )
 
 
 def by_timer(workload: Workload, question: TimerTrial, seconds: float) -> Trial:
@@ -205,7 +233,7 @@ def two_median_verdicts(baseline: Sequence[float], case: Sequence[float]) -> tup
 
 def ask(workload: Workload, question: TimerTrial, settings: dict[str, Any]) -> list[Trial]:
     """Put one question to both judges, in its condition."""
-    with busy_processes(settings["burners"] if question.condition == "loaded" else 0):
+    with busy_programs(*settings["busy_programs"][question.condition]):
         started = time.perf_counter()
         trials = [by_compare(workload, question, settings["budget_s"])]
         if question.index < settings["timer_trials"]:
@@ -259,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = "on identical code, for each function and condition (100); of the other questions there are fewer"
     parser.add_argument("--trials", type=int, default=100, help=words)
     parser.add_argument("--budget", type=float, default=DEFAULT_BUDGET_S, help="seconds of each comparison")
-    parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=CONDITIONS)
+    parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=tuple(CONDITIONS))
     parser.add_argument("--functions", nargs="+", choices=FUNCTIONS, default=FUNCTIONS)
     parser.add_argument("--output", type=Path, help="the record's file")
     parser.add_argument("--reference", action="store_true", help="also write the record into the package")

@@ -264,7 +264,7 @@ class Rounds:
         return self._call_s(case, min(recent))
 
     def _call_s(self, case: RunningCase, estimate: float) -> float:
-        """Seconds of one call, from timings long enough for the clock: the quickest of several, which nobody interrupted.
+        """Seconds of one call, from timings long enough for the clock: the quickest of several, left alone by others.
 
         An estimate that is off would give identical code other numbers of calls.
         """

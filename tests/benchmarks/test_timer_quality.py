@@ -48,6 +48,19 @@ def rows_in(path):
     return json.loads(path.read_text())["trials"] if path.exists() else []
 
 
+def is_at_work(process):
+    return process.is_running() and process.status() != "zombie"
+
+
+def busy_beside(pid):
+    """The busy programs of one benchmark: nobody's children, with its id in their command."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if (words := process.info["cmdline"] or [])[-1:] == ["busy"] and str(pid) in words
+    ]
+
+
 # The program, really run
 
 
@@ -57,24 +70,24 @@ def test_it_answers_every_question_and_goes_on_after_a_kill(tmp_path):
     first = start(*arguments)
     try:
         wait_for(lambda: len(rows_in(path)) >= 3, "the first trials")
-        # In the loaded condition a busy process runs beside it; it must not outlive the benchmark.
-        wait_for(lambda: psutil.Process(first.pid).children(), "a busy process")
-        burners = psutil.Process(first.pid).children()
+        # In the other conditions busy programs run beside it; they must not outlive the benchmark.
+        wait_for(lambda: busy_beside(first.pid), "a busy program")
+        busy = busy_beside(first.pid)
     finally:
         first.kill()
         first.communicate()
     kept = rows_in(path)
     assert not timer_trial.load(path).complete
-    wait_for(lambda: not any(each.is_running() and each.status() != "zombie" for each in burners), "its end")
+    wait_for(lambda: not any(map(is_at_work, busy)), "its end")
 
     second = start(*arguments)
     printed, errors = second.communicate(timeout=120)
     assert second.returncode == 0, errors
-    # 2 conditions, 2 trials on identical code and 1 on each of 3 twins.
-    planned = 2 * (2 + 3)
+    # 3 conditions, 2 trials on identical code and 1 on each of 3 twins.
+    planned = 3 * (2 + 3)
     done = sum(row[0] == "compare" for row in kept)
     assert f"{planned - done} trials to run, {done} done." in printed
-    assert "compare, loaded: false verdicts" in printed
+    assert "compare, crowded: false verdicts" in printed
     assert rows_in(path)[: len(kept)] == kept  # nothing lost, nothing measured twice
     record = timer_trial.load(path)
     assert record.complete
@@ -94,8 +107,9 @@ def test_it_answers_every_question_and_goes_on_after_a_kill(tmp_path):
 
 
 def test_the_load_is_real_and_ends_when_the_block_fails():
-    with contextlib.suppress(ZeroDivisionError), benchmark.busy_processes(2) as processes:
-        watched = [psutil.Process(process.pid) for process in processes]
+    with contextlib.suppress(ZeroDivisionError), benchmark.busy_programs(1, 1) as pids:
+        watched = [psutil.Process(pid) for pid in pids]
+        assert psutil.Process().children(recursive=True) == []
         before = [sum(process.cpu_times()[:2]) for process in watched]
 
         def all_worked():
@@ -104,7 +118,7 @@ def test_the_load_is_real_and_ends_when_the_block_fails():
         # They share the cores with whatever else runs, so wait for work done rather than for time gone.
         wait_for(all_worked, "work", 60)
         raise ZeroDivisionError
-    assert not any(process.is_running() for process in watched)
+    wait_for(lambda: not any(map(is_at_work, watched)), "their end")
 
 
 def test_twins_do_exactly_the_work_that_they_claim():
@@ -122,7 +136,7 @@ def test_twins_do_exactly_the_work_that_they_claim():
 def test_the_questions_are_mixed():
     settings = {"trials": 20, "twin_trials": 5, "known_trials": 5}
     questions = benchmark.questions(settings | {"functions": FUNCTIONS, "conditions": benchmark.CONDITIONS})
-    assert len(questions) == len(set(questions)) == 2 * 2 * (20 + 3 * 5)
+    assert len(questions) == len(set(questions)) == 3 * 2 * (20 + 3 * 5)
     assert len({question.seed for question in questions}) == len(questions)
     half = questions[: len(questions) // 2]
     for truth in (1.0, *benchmark.TWIN_UNITS):

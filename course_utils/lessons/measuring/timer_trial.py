@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Verdict
 from course_utils.records.store import RecordError, package_root
+from course_utils.show.formats import format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,6 +63,11 @@ class Trial:
     ratio: float
     verdict: str
     cautious: str | None = None
+    low: float | None = None  # the interval that decided; None for a Timer, ``high`` also where there was no interval
+    high: float | None = None
+    rounds: int | None = None
+    seconds: float | None = None
+    noticed: bool | None = None  # whether the result says that other programs were busy
 
 
 class Rate(NamedTuple):
@@ -131,15 +138,40 @@ class TimerQuality:
         """How often a twin that does more work was called slower."""
         return self.rate(judge, condition, truth, (Verdict.SLOWER,))
 
+    def called_same(self, judge: str, condition: str) -> Rate:
+        """How often identical code was called the same."""
+        return self.rate(judge, condition, 1.0, (Verdict.SAME,))
+
+    def of_compare(self, condition: str, truth: float) -> list[Trial]:
+        """``compare``'s trials of one kind, whole."""
+        kind = ("compare", condition, truth)
+        return [trial for trial in self.trials if (trial.method, trial.condition, trial.truth) == kind]
+
     def sentences(self) -> list[str]:
-        """How good each judge was, in each condition."""
-        return [
+        """How good each judge was, in each condition; then what only ``compare`` tells."""
+        judged = [
             f"{judge}, {condition}: false verdicts {self.false_verdicts(judge, condition).words('at most')}, "
+            f"identical code called the same in {self.called_same(judge, condition).words('at least')}, "
             f"1.03x twin found in {self.detection(judge, condition, 1.03).words('at least')}, "
             f"1.05x in {self.detection(judge, condition, 1.05).words('at least')}"
             for condition in self.conditions
             for judge in JUDGES
         ]
+        return [*judged, *filter(None, map(self._twice_the_work, self.conditions))]
+
+    def _twice_the_work(self, condition: str) -> str:
+        """What ``compare`` says of twice the work, how long it took, and whether it noticed other programs."""
+        trials = [trial for trial in self.of_compare(condition, 2.0) if trial.high]
+        if not trials:
+            return ""
+        ratios, widths = [trial.ratio for trial in trials], [trial.high / trial.low - 1 for trial in trials]
+        everything = [trial for trial in self.trials if trial.condition == condition and trial.noticed is not None]
+        return (
+            f"compare, {condition}: twice the work took {min(ratios):.3f} to {max(ratios):.3f} times as long, decided "
+            f"in {format_seconds(statistics.median(trial.seconds for trial in trials))}, interval "
+            f"{_percent(statistics.median(widths))} wide (medians); other programs were noticed in "
+            f"{sum(trial.noticed for trial in everything)} of {len(everything)}"
+        )
 
     def __repr__(self) -> str:
         return "\n".join([*self.sentences(), self.environment.caption])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from authoring.execution import KERNELSPEC, executed
+from authoring.predictions import stored_outputs
 from course_utils.records.files import write_whole
 from course_utils.records.lessons import notebooks_root
 from course_utils.records.notebook_files import NEEDS, LessonError, dumped, read_notebook
@@ -35,8 +36,9 @@ _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any], list[str]]:
     """The normal form of a notebook, and one message, with ``file_name``, for each thing that a person has to mend.
 
-    Code cells tagged ``experiment`` have no output and no execution count, and nbval ignores what they show. Cells
-    tagged ``stable`` keep their outputs. All other code cells have none, but an execution count: nbval compares nothing
+    Code cells tagged ``experiment`` have no output and no execution count, and nbval ignores what they show; only the
+    question for a prediction stands there, for the book (see `authoring.predictions`). Cells tagged ``stable`` keep
+    their outputs. All other code cells have none, but an execution count: nbval compares nothing
     at all in a cell without one, so that a cell that prints would pass.
     """
     cells: list[dict[str, Any]] = []
@@ -62,7 +64,9 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
             tags |= {"nbval-ignore-output"} if "experiment" in tags else set()
             clean["metadata"] = {"jupyter": {"source_hidden": True}} if "hide-cell" in tags else {}
             clean |= {"execution_count": None if "experiment" in tags else code_cells, "outputs": []}
-            if "stable" in tags:
+            if "experiment" in tags:
+                clean["outputs"] = stored_outputs(source, file_name)
+            elif "stable" in tags:
                 clean["outputs"] = [_clean_output(output, code_cells) for output in cell["outputs"]]
                 reasons += _refused_outputs(clean["outputs"])
         if tags:

@@ -20,8 +20,9 @@ from traitlets.config import Config
 
 from authoring.execution import KERNELSPEC
 from authoring.normal_form import STARTS
+from authoring.predictions import asked
 from authoring.room_text import blocks, ends_left_out, excerpt, opening
-from authoring.teaching import asked, expectations
+from authoring.teaching import expectations
 from course_utils.records.lessons import Lesson, LessonError, notebooks_root
 from course_utils.records.notebook_files import read_notebook
 
@@ -45,7 +46,7 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
         if question and cell["source"].startswith("## Verdict"):
             parts.append(_page(_recorded_answer(lesson, question), "slide"))
         prediction = asked(cell["source"]) if cell["cell_type"] == "code" else None
-        question = question or (prediction.words if prediction else "")
+        question = question or (prediction.question if prediction else "")
         if begins := _start(cell):
             text = excerpt(cell["source"] if parts else opening(cell["source"], _TITLE_ENDS))
             # Slides have no list of sources to cite.
@@ -54,7 +55,7 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
             parts += [_page(page, "subslide" if index else begins) for index, page in enumerate(pages)]
         elif before is not None and _follows(cell, before):
             if prediction:
-                parts.append(_page(f"> **Your prediction?** {prediction.words}", "-"))
+                parts.append(_page(f"> **Your prediction?** {prediction.question}", "-"))
             else:
                 parts += _code(cell, heading, has_room=len(parts[-1]["source"].split()) <= _CAPTION)
         before = cell

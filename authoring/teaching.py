@@ -6,7 +6,6 @@ from the lessons and from their checks.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import math
 from collections.abc import Iterator, Sequence
@@ -21,24 +20,18 @@ from authoring.demo import SET_UP_ID, demo_notebook, demo_times
 from authoring.evidence import EvidenceError, evaluate, in_words, newest_environment
 from authoring.figures_in_text import figure, reading_minutes
 from authoring.lesson_files import read_lesson
+from authoring.predictions import prediction_of
 from authoring.rendering import rendered
 from course_utils.lessons.answers import Exercise
 from course_utils.records.kinds.comparison import Case
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.lessons import Lesson, LessonError, find_lesson
-from course_utils.records.notebook_files import read_notebook
+from course_utils.records.lessons import Lesson, find_lesson
 from course_utils.records.store import package_root
+from course_utils.show.prediction import Prediction
+from course_utils.show.reveal import Unit
 
 _PLANS = package_root().parent / "book" / "instructors.yml"
 _HALF_A_DAY = 300  # minutes; a longer day has lunch
-
-
-@dataclass(frozen=True)
-class Question:
-    """What a cell asks the reader to predict, and the unit of the answer. What only a run can fill in is three dots."""
-
-    words: str
-    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,13 +128,13 @@ def expectations(lesson: Lesson) -> list[Expectation]:
     Raises:
         EvidenceError: if no machine at all has a number that its lesson.yml names.
     """
-    question = question_of(lesson)
+    prediction = prediction_of(lesson)
     expected: list[Expectation] = []
     for each in read_lesson(package_root() / "lessons" / lesson.slug / "lesson.yml").expect:
         problems = []
         for machine in evidence.machines():
             try:
-                words = _answer(evaluate(each.value, machine), each.unit, question)
+                words = _answer(evaluate(each.value, machine), each.unit, prediction)
                 experiments = evidence.recorded(evidence.experiments_in(each.value), machine).values()
                 expected.append(Expectation(each.say, newest_environment(experiments), words))
             except EvidenceError as error:  # this machine has no record of it, or one of another size
@@ -151,40 +144,11 @@ def expectations(lesson: Lesson) -> list[Expectation]:
     return expected
 
 
-def _answer(value: Any, unit: str | None, question: Question) -> str:
+def _answer(value: Any, unit: str | None, prediction: Prediction) -> str:
     """A result as the room sees it when the prediction is revealed: with its unit."""
-    if isinstance(value, Case):
-        return in_words(value)
-    words = in_words(value, unit)
-    return words if unit or not question.unit else f"{words} {question.unit}"
-
-
-def question_of(lesson: Lesson) -> Question:
-    """What a lesson asks the room to predict; a `LessonError` if it asks nothing."""
-    for cell in read_notebook(lesson.path)["cells"]:
-        question = asked(cell["source"]) if cell["cell_type"] == "code" else None
-        if question:
-            return question
-    raise LessonError(f"{lesson.name} asks for no prediction: add a cell with predict().")
-
-
-def asked(source: str) -> Question | None:
-    """The question of a code cell that asks for a prediction, or None.
-
-    Example:
-        >>> asked('predict("How many times as fast?", low=1)')
-        Question(words='How many times as fast?', unit='')
-    """
-    nodes = list(ast.walk(ast.parse(source)))
-    named = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
-    for node in nodes:
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "predict":
-            question = named.get(ast.unparse(node.args[0]), node.args[0])
-            parts = question.values if isinstance(question, ast.JoinedStr) else [question]
-            words = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
-            units = [ast.literal_eval(keyword.value) for keyword in node.keywords if keyword.arg == "unit"]
-            return Question(words, *units)
-    return None
+    if isinstance(value, Case) or unit:
+        return in_words(value, unit)
+    return Unit(prediction.unit).words(value)
 
 
 def wrong_turns(lesson: Lesson) -> list[Exercise]:

@@ -11,11 +11,15 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
+from authoring.execution import KERNELSPEC
 from course_utils.records.lessons import find_lesson, notebooks_root
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
 from tools.environment import OFFLINE, jupyter_variables
@@ -70,9 +74,10 @@ def lesson(chromium: Any, lab: str, originals: dict[str, str]) -> Notebook:
     notebook.run_cells_until_prediction()
     form = notebook.page.locator(".course-predict").first
     form.scroll_into_view_if_needed()
-    form.locator("input[type=number], input[type=text]").first.fill("2")
-    form.locator("button").first.click()
-    form.get_by_text("Locked", exact=False).first.wait_for(timeout=60_000)
+    form.locator("input").click()
+    notebook.page.keyboard.type("2")
+    notebook.page.keyboard.press("Enter")
+    form.get_by_text("You said 2", exact=False).wait_for(timeout=60_000)
     notebook.picture(f"lesson_{LESSON}_prediction")
     notebook.run("notebook:run-all-cells")
     notebook.page.wait_for_timeout(500)
@@ -85,10 +90,48 @@ def test_no_cell_of_the_lesson_fails(lesson: Notebook):
 
 
 def test_the_prediction_is_compared_with_the_measurement(lesson: Notebook):
-    answer = lesson.page.get_by_text("You said 2", exact=False).first
+    answer = lesson.page.locator(".sentence", has_text="You said 2").first
     answer.scroll_into_view_if_needed()
     assert answer.is_visible()
     lesson.picture(f"lesson_{LESSON}_revealed")
+
+
+def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
+    chromium: Any, lab: str, workspace: Path, originals: dict[str, str]
+):
+    """Also where the kernel is busy while somebody types."""
+    questions = {name: f"Which number is {name}?" for name in ("locked", "typed", "empty")}
+    asks = [f"{name} = predict({question!r}, unit='sheep')\n{name}" for name, question in questions.items()]
+    sources = ["from course_utils import predict\nimport time", *asks, "time.sleep(3)"]
+    sources += ["display(locked.reveal(4), typed.reveal(24), empty.reveal(3))"]
+    path = workspace / "predictions.ipynb"
+    written = new_notebook(cells=[new_code_cell(source) for source in sources], metadata={"kernelspec": KERNELSPEC})
+    path.write_text(nbformat.writes(written), encoding="utf-8")
+    notebook = Notebook(chromium, f"{lab}/lab/workspaces/own/tree/{path.name}?token={TOKEN}", 1000, 1000)
+    run, page = partial(notebook.run, "notebook:run-cell-and-select-next"), notebook.page
+    for _ in sources[:-1]:
+        run()
+    forms = {name: page.locator(".course-predict", has_text=question) for name, question in questions.items()}
+    for name, digits in (("locked", "5"), ("typed", "12")):
+        forms[name].locator("input").click(timeout=60_000)
+        page.keyboard.type(digits)
+        if name == "locked":
+            page.keyboard.press("Enter")
+            forms[name].get_by_text("You said 5 sheep", exact=False).wait_for()
+    page.locator(".jp-CodeCell .jp-InputArea-editor").last.click()
+    run()
+    sentences = page.locator(".sentence")
+    notebook.wait(lambda: sentences.count() == 3, 60, "the answers are there")
+    assert sentences.nth(0).inner_text() == "You said 5 sheep. It is 4 sheep: a little less than what you expected."
+    assert sentences.nth(1).inner_text() == "You said 12 sheep. It is 24 sheep: twice what you expected."
+    assert not sentences.nth(2).is_visible()
+    forms["empty"].last.locator("input").click()
+    page.keyboard.type("3 sheep")
+    page.keyboard.press("Enter")
+    assert sentences.nth(2).inner_text() == "You said 3 sheep. It is 3 sheep: as you expected."
+    assert notebook.errors() == []
+    page.close()
+    path.unlink()
 
 
 @pytest.mark.parametrize(("what", "selector"), [("table", "table"), ("figure", "img, svg[role=img], svg:has(path)")])

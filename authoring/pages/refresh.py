@@ -1,7 +1,8 @@
 """Bring everything up to date that is committed and follows from records: ``make refresh``.
 
 That is, in this order: the stored outputs of notebooks whose records have changed since (only these are run, see
-`stored_outputs`), figures in text, the ledger's page, README's table and picture, and the table of contents.
+`stored_outputs`), the answers to predictions, figures in text, the ledger's page, README's table and picture, and the
+table of contents.
 ``--check`` changes nothing and names what is out of date.
 """
 
@@ -55,6 +56,7 @@ def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
             changed.append(lesson.notebook)
         stamp(lesson)
         changed.append(STAMPS)
+    changed += [each.notebook for each in lessons if each.built and normal_form.write(each.notebook, execute=False)]
     filled, faults = figures_in_text.write(text_files(ROOT))
     changed += filled
     changed += [path for path, text in expected_pages(lessons).items() if write(path, text)]

@@ -13,17 +13,19 @@ what the learner's answer *does* on cases that the learner does not see, never a
 
 ``hints.yml`` beside it has the words: ``check_double: {name: ..., right: ..., hints: {squares: ...}}``. The notebook's
 cell ends with ``check_double(double)``, which shows a :class:`Feedback`. The starting cell defines a function that
-raises ``NotImplementedError`` or returns None, or a name that is None. Starting cells and solutions use nothing of the
-notebook but its imports. Each lesson's ``wrong_answers.py`` holds one wrong answer for each hint.
+raises ``NotImplementedError``, or a name that is None, or it holds broken code to repair. Starting cells and solutions
+use nothing of the notebook but its imports. Each lesson's ``wrong_answers.py`` holds one wrong answer for each hint.
 """
 
 from __future__ import annotations
 
 import functools
-import html
 import itertools
 import math
 import sys
+import sysconfig
+import textwrap
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +33,34 @@ from typing import Any, Literal
 
 import yaml
 
+from course_utils.show.cards import Card, Toned
+
 Outcome = Literal["right", "not yet", "not answered"]
-_OPENINGS: Mapping[str, str] = {"right": "Right.", "not yet": "Not yet.", "not answered": "Not answered yet."}
+# The colour is a tone of the cards; mark and words say the same without it.
+_OPENINGS: Mapping[str, Toned] = {
+    "right": Toned("✓ Right.", "faster"),
+    "not yet": Toned("✗ Not yet.", "slower"),
+    "not answered": Toned("… Not answered yet.", "unclear"),
+}
+# Code that is not the learner's: the course, Python itself, and what is installed.
+_NOT_THEIRS = (
+    str(Path(__file__).parents[1]),
+    *(sysconfig.get_paths()[each] for each in ("stdlib", "purelib", "platlib")),
+)
+_MESSAGE_WIDTH = 240  # letters; PyTorch's messages can fill a screen
 # What `recognise` says of values that none of the ways leads to.
 UNKNOWN = "unknown"
 
 
 class NotRight(Exception):  # noqa: N818 - it reads as what it says about the answer
     """The answer is wrong in a way that no hint was written for. Its message says how, to the learner."""
+
+
+class NothingReturned(NotRight):
+    """The learner's function returned None where a value is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__("Your function returned None: did you forget `return`?")
 
 
 class NotAnswered(Exception):  # noqa: N818
@@ -53,11 +75,15 @@ class Feedback:
     words: str
     hint: str | None = None
 
+    @property
+    def _card(self) -> Card:
+        return Card([_OPENINGS[self.outcome], f" {self.words}"])
+
     def __repr__(self) -> str:
-        return f"{_OPENINGS[self.outcome]} {self.words}"
+        return repr(self._card)
 
     def _repr_html_(self) -> str:
-        return f"<p><strong>{_OPENINGS[self.outcome]}</strong> {html.escape(self.words)}</p>"
+        return self._card._repr_html_()
 
 
 @dataclass(frozen=True)
@@ -78,7 +104,9 @@ class Exercise:
 
     def __call__(self, answer: Any) -> Feedback:
         """Check an answer, usually a function. A wrong answer is never an exception."""
-        if answer is None or answer is ...:
+        if answer is None:
+            return self._not_answered("Your answer is None. If a function of yours made it, is its `return` missing? ")
+        if answer is ...:
             return self._not_answered()
         try:
             key = self.examine(answer)
@@ -90,15 +118,15 @@ class Exercise:
             # An answer can be strange in a way that nobody foresaw: a learner never sees the check's own traceback.
             return Feedback(
                 "not yet",
-                f"The check could not make sense of your answer ({type(error).__name__}: {error}). "
+                f"The check could not make sense of your answer ({_what_and_where(error)}). "
                 "Look at what the task says about what comes in and what goes out.",
             )
         if key is None:
             return Feedback("right", self.right)
         return Feedback("not yet", self.hints[key], hint=key)
 
-    def _not_answered(self) -> Feedback:
-        return Feedback("not answered", f"Write your answer to “{self.name}” above and run the cell again.")
+    def _not_answered(self, why: str = "") -> Feedback:
+        return Feedback("not answered", f"{why}Write your answer to “{self.name}” above and run the cell again.")
 
 
 @functools.cache
@@ -115,17 +143,18 @@ def exercise(examine: Callable[[Any], str | None]) -> Exercise:
 def ask(answer: Any, *args: Any) -> Any:
     """Call the learner's function on a hidden case; NotRight says if it is none, or raises.
 
-    NotAnswered is raised where it raises ``NotImplementedError`` or returns None or ``...``: the starting cell,
-    untouched.
+    NotAnswered is raised where it raises ``NotImplementedError`` or returns ``...``: the starting cell, untouched.
     """
     result = effect(answer, *args)
-    if result is None or result is ...:
+    if result is None:
+        raise NothingReturned
+    if result is ...:
         raise NotAnswered
     return result
 
 
 def effect(answer: Any, *args: Any) -> Any:
-    """The same for a function that works by its effect: returning None is no sign that nobody has begun."""
+    """The same for a function that works by its effect: it may return None."""
     if not callable(answer):
         raise NotRight(f"A function is asked for, and this is {type(answer).__name__}: pass it without calling it.")
     try:
@@ -134,7 +163,18 @@ def effect(answer: Any, *args: Any) -> Any:
         # The starting cell raises the bare error; one with a message is PyTorch's, about an operation that it lacks.
         if isinstance(error, NotImplementedError) and not error.args:
             raise NotAnswered from None
-        raise NotRight(f"Your code raised {type(error).__name__}: {error}") from error
+        raise NotRight(f"Your code raised {_what_and_where(error)}") from error
+
+
+def _what_and_where(error: Exception) -> str:
+    """An error of the learner's code, in one sentence with the line: no screen full of frames."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = next(
+        (frame for frame in reversed(frames) if not frame.filename.startswith(("<frozen", *_NOT_THEIRS))), None
+    )
+    where = f" in line {place.lineno}, `{place.line}`" if place and place.line else ""
+    message = textwrap.shorten(str(error).strip().partition("\n")[0], _MESSAGE_WIDTH)
+    return f"{type(error).__name__}{where}{': ' if message else ''}{message}"
 
 
 def listed(values: Any, at_most: int = 1000) -> list[Any]:

@@ -7,8 +7,6 @@ import os
 import statistics
 import time
 
-import psutil
-
 # Below these nobody needs to know. A browser and JupyterLab that wait for a result take a tenth of a core.
 _OTHERS_CORES, _OTHERS_S = 0.2, 0.05
 _PREEMPTIONS_PER_S = 40
@@ -64,6 +62,8 @@ def _in_words(others: float, seconds: float, taken: int) -> str:
 
 def _usage() -> tuple[float, float, int]:
     """CPU seconds of all programs, of this one with its children; how often its core was taken from it."""
+    import psutil
+
     times = psutil.cpu_times()
     # Linux counts guests' time as the host's own as well; a neighbour's time ("steal") is another program's.
     idle = (getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))

@@ -13,17 +13,10 @@ from authoring import teaching
 from authoring.evidence import EvidenceError, machines
 from authoring.lesson_files import Expected, load_lessons
 from authoring.pages import instructors
-from authoring.teaching import (
-    Question,
-    asked,
-    expectations,
-    plans,
-    presenter_notes,
-    question_of,
-    routes,
-    wrong_turns,
-)
+from authoring.predictions import prediction_of
+from authoring.teaching import expectations, plans, presenter_notes, routes, wrong_turns
 from course_utils.records.lessons import Lesson, find_lesson, find_lessons
+from course_utils.show.reveal import Unit
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons()
@@ -57,29 +50,16 @@ def test_nobody_sits_for_too_long_and_a_whole_day_has_lunch():
 
 @each_lesson
 def test_what_to_expect_answers_the_question_that_the_room_is_asked(lesson: Lesson):
-    expected, question = expectations(lesson), question_of(lesson)
+    expected = expectations(lesson)
     assert expected, f"lesson.yml of {lesson.slug} names no number to expect"
     assert {each.environment.machine for each in expected} <= set(machines())
+    unit = re.escape(Unit(prediction_of(lesson).unit).endings[0])
     for each in expected:
-        unit = re.escape(question.unit)
-        assert re.match(rf"[\d.,]+ ?{unit}$|[\d.]+ times as (fast|long) \(|the same|too close", each.words), each
+        assert re.match(rf"[\d.,]+{unit}$|[\d.]+ times as (fast|long) \(|the same|too close", each.words), each
     notes = presenter_notes(lesson)
     assert expected[0].words in notes
     assert all(hint in notes for exercise in wrong_turns(lesson) for hint in exercise.hints.values())
     assert re.search(r"\*\*Time\*\* on .+: .* s in all\.", notes)
-
-
-@pytest.mark.parametrize(
-    ("source", "question"),
-    [
-        ('asked = predict("How many?", low=1)\nasked', Question("How many?")),
-        ('rival = f()\nquestion = f"Is {rival} faster?"\nguess = predict(question)', Question("Is … faster?")),
-        ('predict("What share?", unit="%")', Question("What share?", "%")),
-        ("compare(cases)", None),
-    ],
-)
-def test_the_question_of_a_prediction_is_found(source: str, question: Question | None):
-    assert asked(source) == question
 
 
 def test_a_number_that_nobody_recorded_is_an_error(monkeypatch: pytest.MonkeyPatch):

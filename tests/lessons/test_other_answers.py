@@ -153,7 +153,7 @@ def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
         (check_scaled_step, step(unscale=0), "clips_scaled", ""),
         (check_scaled_step, step(unscale=0, by_hand=True), None, "exactly once"),
         (check_scaled_step, step(clip=clip_values), None, "exactly once"),
-        (check_scaled_step, lambda *args: None, None, "Write your answer"),
+        (check_scaled_step, lambda *args: None, None, "did you forget `return`?"),
         (check_largest_scale, divides_by_fp16, None, "look for the largest one in fp32"),
         (check_largest_scale, rounds_to_fp16, None, "look for the largest one in fp32"),
     ],

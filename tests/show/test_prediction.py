@@ -1,144 +1,176 @@
-"""Predictions: what is typed, what is locked in, and how far off it was."""
+"""Predictions: what is typed, what is locked in, how far off it was, and what a page shows without a kernel."""
 
 from __future__ import annotations
 
-import html as html_module
+from typing import Any
 
-import ipywidgets
 import pytest
 
 from course_utils.show import prediction as prediction_module
-from course_utils.show.formats import format_interval, format_ratio
 from course_utils.show.prediction import predict
 from tests.example_results import RESULTS
+from tests.html_checks import Parsed
+
+PINNED = RESULTS["two"]["pinned"]
+LONG = {"unit": "times as long"}
 
 
 @pytest.fixture(autouse=True)
 def _no_answers():
-    prediction_module._locked.clear()
+    prediction_module._asked.clear()
     yield
-    prediction_module._locked.clear()
-
-
-def test_prediction_against_a_number():
-    guess = predict("How many times faster?").answer(3)
-    assert repr(guess.reveal(1.0)) == "You said 3x; measured 1x. Your prediction was too high by a factor of 3."
-    assert "too low" in repr(predict("Another?").answer(0.5).reveal(2.0))
-    assert "by 3" in repr(predict("Change?", unit="%").answer(-1).reveal(2))
-    with pytest.raises(ValueError, match="needs a number or a case"):
-        predict("?").reveal(float("nan"))
-
-
-def test_prediction_against_a_case():
-    case = RESULTS["two"]["pinned"]
-    shown = repr(predict("How many times faster?").answer(3).reveal(case))
-    assert shown.startswith(f"You said 3x; measured {format_ratio(case.speedup)}x (95% interval ")
-    assert "Verdict on pinned: FASTER." in shown
-    ratio = predict("What share of the time?").answer(0.5).reveal(case, use="ratio")
-    assert f"measured {format_ratio(case.ratio)}x (95% interval {format_interval(case.interval)})" in repr(ratio)
-    inside = predict("Again?").answer(case.speedup).reveal(case)
-    assert "Right: it lies inside the interval." in repr(inside)
-
-
-def test_no_prediction_is_no_error():
-    guess = predict("How many times faster?")
-    assert guess.value is None
-    shown = guess.reveal(RESULTS["two"]["pinned"])
-    assert repr(shown).startswith("You made no prediction. The answer on this machine: ")
-    few = guess.reveal(RESULTS["one round"]["pinned"])
-    assert "UNCLEAR" in repr(few)
-    assert "interval" not in repr(few)
+    prediction_module._asked.clear()
 
 
 @pytest.mark.parametrize(
-    ("typed", "value"),
-    [("3x", 3.0), (" 2.5 times ", 2.5), ("2,5", 2.5), ("1e2", 100.0), (7, 7.0)],
-)
-def test_answers_that_are_understood(typed, value):
-    assert predict("How many?").answer(typed).value == value
-
-
-@pytest.mark.parametrize(
-    ("typed", "message"),
+    ("guess", "measured", "options", "words"),
     [
-        ("", "Type a number first"),
-        ("many", "'many' is not a number"),
-        ("1,000", "Type 1000 without a comma"),
-        ("nan", "finite"),
-        (True, "not a number"),
-        ("-1", "out of range. Give a number from 0 to 50."),
+        (2, 12.4, {}, "You said 2× as fast. It is 12× as fast: six times what you expected."),
+        (12, 12.4, {}, "You said 12× as fast. It is 12× as fast: as you expected."),
+        (3, 2.6, {}, "You said 3× as fast. It is 2.60× as fast: a little less than what you expected."),
+        (2000, 2, {}, "You said 2000× as fast. It is 2.00× as fast: less than a hundredth of what you expected."),
+        (0.5, 4, {}, "You said 2× as long. It is 4.00× as fast: faster, where you expected slower."),
+        (2, 0.25, {}, "You said 2× as fast. It takes 4.00× as long: slower, where you expected faster."),
+        (2, 0.25, LONG, "You said 2× as long. It is 4.00× as fast: faster, where you expected slower."),
+        (1, 2.2, LONG, "You said 1× as long. It takes 2.20× as long: twice what you expected."),
+        (
+            0.5,
+            1.5,
+            {"unit": "times as much"},
+            "You said 0.5× as much. It is 1.50× as much: three times what you expected.",
+        ),
+        (80, 40.04, {"unit": "%"}, "You said 80%. It is 40%: half what you expected."),
+        (4, 4, {"unit": "tensors"}, "You said 4 tensors. It is 4 tensors: as you expected."),
+        (4, 0, {"unit": "tensors"}, "You said 4 tensors. It is 0 tensors."),
     ],
 )
-def test_answers_that_are_refused(typed, message):
+def test_a_guess_against_a_number(guess: float, measured: float, options: dict[str, str], words: str):
+    card = predict("How many?", **options).answer(guess).reveal(measured)
+    assert card.words == words
+    assert [row.label for row in card.rows] == ["you", "measured"]
+    assert all(card.axis.low <= end <= card.axis.high for row in card.rows for end in row.bar.values)
+
+
+def test_a_guess_against_a_case():
+    for unit, value in (("times as fast", PINNED.speedup), ("times as long", PINNED.ratio)):
+        guess = predict("How many?", unit=unit).answer(value)
+        assert "It is 1.82× as fast: as you expected." in guess.reveal(PINNED).words
+    same = RESULTS["two"][RESULTS["two"].baseline]
+    assert "It is the same (within 1%): half what you expected." in predict("How?").answer(2).reveal(same).words
+    unclear = predict("How?").answer(2).reveal(RESULTS["one round"]["pinned"])
+    assert unclear.words.startswith("You said 2× as fast. Too close to call")
+    assert not unclear.rows
+
+
+def test_a_choice_against_a_case_and_a_plain_value():
+    which = predict("Which is faster?", choices=["pinned", "pageable", "the same"]).answer("pageable")
+    assert which.reveal(PINNED).words == "You said pageable. It is pinned: not what you expected."
+    assert which.reveal("pageable").words == "You said pageable. It is pageable: as you expected."
+    assert (
+        "It is faster: as you expected."
+        in predict("?", choices=["faster", "slower"]).answer("faster").reveal(PINNED).words
+    )
+    with pytest.raises(ValueError, match="the answer is 'pinned' or 'faster', and the choices are a, b"):
+        predict("?", choices=["a", "b"]).reveal(PINNED)
+
+
+def test_what_is_no_answer_is_refused():
     guess = predict("How many?", low=0, high=50)
-    with pytest.raises(ValueError, match=message.replace(".", r"\.")):
-        guess.answer(typed)
+    for value, words in ((-1, "at least 0"), (51, "at most 50"), ("2", "not a number"), (True, "not a number")):
+        with pytest.raises(ValueError, match=words):
+            guess.answer(value)
+    with pytest.raises(ValueError, match="'c' is not among the choices: a, b"):
+        predict("?", choices=["a", "b"]).answer("c")
+    for actual in (float("nan"), "many", None):
+        with pytest.raises(ValueError, match="needs a number or a case"):
+            guess.reveal(actual)
+    with pytest.raises(ValueError, match="answers in 'times as fast' or 'times as long', not in '%'"):
+        predict("?", unit="%").reveal(PINNED)
     assert guess.value is None
-
-
-def test_a_question_may_have_one_limit_alone():
-    for limits, words in (({"low": 0}, "of at least 0"), ({"high": 0}, "of at most 0")):
-        with pytest.raises(ValueError, match=f"Give a number {words}"):
-            predict("How far?", **limits).answer(-1 if "low" in limits else 1)
 
 
 def test_a_locked_answer_stays_when_the_cell_runs_again():
     predict("How many?").answer(3)
-    again = predict("How many?")
-    assert again.value == 3.0
-    again.answer(3)
-    with pytest.raises(ValueError, match="Locked: you said 3x"):
+    again = predict("How many?").answer(3)
+    with pytest.raises(ValueError, match="Locked: you said 3× as fast"):
         again.answer(4)
     assert predict("How many?", unit="ms").value is None
+    assert repr(again) == "Prediction: How many? Locked: you said 3× as fast."
 
 
-def test_prediction_without_a_frontend_is_text_and_html():
-    guess = predict("Is 1 < 2?")
-    assert "Is 1 &lt; 2?" in guess._repr_html_()
-    bundle = guess._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "text/html"}
+def tell(guess: Any, answer: float | str | None, locked: bool) -> None:
+    """Sends what the form sends."""
+    guess.form._handle_custom_msg({"answer": answer, "locked": locked}, [])
 
 
-def test_reveal_draws_a_number_line_that_is_well_formed():
-    from xml.etree import ElementTree
-
-    for answer, measured in ((3, 1.02), (0.01, 40), (-5, 2)):
-        prediction_module._locked.clear()
-        shown = predict("<b>?", unit="x" if answer > 0 else "%").answer(answer).reveal(measured)._repr_html_()
-        svg = ElementTree.fromstring(shown[shown.index("<svg") :])
-        assert svg.get("role") == "img"
-        assert html_module.unescape(svg.get("aria-label")).startswith("You said")
-        for circle in svg.iter("{http://www.w3.org/2000/svg}circle"):
-            assert 0 <= float(circle.get("cx")) <= 520
-
-
-def _parts(widget):
-    yield widget
-    for child in getattr(widget, "children", ()):
-        yield from _parts(child)
+def test_what_stands_in_the_form_counts_and_what_is_locked_stays():
+    typed = predict("How many?")
+    tell(typed, 2.5, False)
+    assert predict("How many?").form.content["answer"] == 2.5  # where the cell runs again, it stands there again
+    assert typed.reveal(5).words.startswith("You said 2.5× as fast.")
+    assert typed.form.content["locked"]
+    emptied = predict("How many now?")
+    tell(emptied, 2.5, False)
+    tell(emptied, None, False)
+    assert "You said" not in repr(emptied.reveal(5))
+    locked = predict("And now?")
+    tell(locked, 3, True)
+    tell(locked, 4, True)
+    assert locked.value == 3
 
 
-def test_form_refuses_bad_input_then_locks():
-    guess = predict("How many <b>times</b>?", low=0)
-    box = guess.widget()
-    assert "course-predict" in box._dom_classes
-    (entry,) = (part for part in _parts(box) if isinstance(part, ipywidgets.Text))
-    (button,) = (part for part in _parts(box) if isinstance(part, ipywidgets.Button))
-    message = [part for part in _parts(box) if isinstance(part, ipywidgets.HTML)][-1]
-    for typed, words in (("<lots>", "&#x27;&lt;lots&gt;&#x27; is not a number"), ("-2", "at least 0")):
-        entry.value = typed
-        button.click()
-        assert words in message.value
-        assert guess.value is None
-        assert not button.disabled
-    entry.value = "2.5x"
-    entry._handle_custom_msg({"event": "submit"}, [])  # Enter
-    assert guess.value == 2.5
-    assert message.value == "Locked: you said 2.5x. Now measure it."
-    assert entry.disabled
-    assert button.disabled
-    again = predict("How many <b>times</b>?", low=0).widget()
-    assert [part.value for part in _parts(again) if isinstance(part, ipywidgets.Text)] == ["2.5"]
-    entry.value = "3"
-    button.click()
-    assert guess.value == 2.5
+def test_without_an_answer_the_reveal_is_folded_and_nothing_waits_for_one():
+    asked = predict("Is 1 < 2? </script>", low=0.1)
+    assert set(asked._repr_mimebundle_()) == {"text/plain"}
+    shown = asked.reveal(PINNED, where="some machine")
+    assert repr(shown).startswith("You have not predicted yet.\n\nIt is 1.82× as fast.\n")
+    html = shown._repr_html_()
+    assert Parsed(html).outside == []
+    assert html.count("</script>") == 2
+    fold = html[html.index("<details>") : html.index("</details>")]
+    assert "Guess first, then open" in fold
+    assert "1.82× as fast" in fold
+    assert "some machine" in fold
+    assert "Is 1 &lt; 2?" in html[: html.index("<details>")]
+    assert html == predict("Is 1 < 2? </script>", low=0.1).reveal(PINNED, where="some machine")._repr_html_()
+    assert asked.value is None
+
+
+# By name: the question, the answer, what a reader types, what that means, and what else is refused.
+PAGE: dict[str, tuple[Any, ...]] = {
+    "number": (lambda: predict("How many?", low=0.1), PINNED, "0,5", 0.5, ["-1", "0"]),
+    "long": (lambda: predict("How long?", unit="times as long"), PINNED.ratio / 2, " 3x ", 3, []),
+    "share": (lambda: predict("What share?", unit="%", high=100), 71.0, "10 %", 10, ["101"]),
+    "choice": (lambda: predict("Which?", choices=["pinned", "pageable"]), PINNED, "pageable", "pageable", []),
+    "unclear": (lambda: predict("Whether?"), RESULTS["one round"]["pinned"], "1e1", 10, []),
+}
+
+
+@pytest.mark.browser
+def test_a_page_tells_a_reader_what_python_tells_a_learner(chromium: Any, tmp_path):
+    file = tmp_path / "page.html"
+    parts = [f"<div id={name}>{ask().reveal(actual)._repr_html_()}</div>" for name, (ask, actual, *_) in PAGE.items()]
+    file.write_text(f"<!doctype html><meta charset=utf-8>{''.join(parts)}", encoding="utf-8")
+    page = chromium.new_page(viewport={"width": 390, "height": 800})
+    page.goto(file.as_uri())
+    for name, (ask, actual, typed, guess, refused) in PAGE.items():
+        form, sentence = page.locator(f"#{name}"), page.locator(f"#{name} .sentence")
+        if isinstance(guess, str):
+            form.locator("button").click()  # nothing is chosen yet
+            form.get_by_label(typed).check()
+            assert not sentence.is_visible()
+            form.get_by_label(typed).press("Enter")
+        else:
+            for text in ("", "many", "1,000", *refused, typed):
+                assert not sentence.is_visible()
+                form.locator("input").fill(text)
+                form.locator("input").press("Enter")
+        prediction_module._asked.clear()
+        expected = ask().answer(guess).reveal(actual)
+        assert sentence.inner_text() == expected.words
+        assert form.locator("tbody rect").count() == len(expected.rows)
+        values = [text.replace("\xa0", " ") for text in form.locator("td.value").all_inner_texts()]
+        assert values == [row.value for row in expected.rows]
+    wide = "nodes => nodes.filter(node => node.getBoundingClientRect().right > 390).length"
+    assert page.locator("*").evaluate_all(wide) == 0
+    page.close()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from course_utils.lessons.answers import UNKNOWN, NotAnswered, NotRight, ask, exercise, number, recognise, truth
+from course_utils.lessons.answers import UNKNOWN, NothingReturned, NotRight, ask, exercise, number, recognise, truth
 
 # (strategy, parameters, ranks).
 _CASES = tuple(
@@ -90,7 +90,7 @@ def check_wrap(answer: Any) -> str | None:
         model, sharder = _Network(layers), _Sharder()
         try:
             result = ask(answer, model, sharder)
-        except NotAnswered:
+        except NothingReturned:
             if not sharder.calls:
                 raise
             raise NotRight("`shard` changes the model in place. Return that model as well.") from None

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from course_utils.lessons.answers import NotAnswered, NotRight, ask, exercise, number
+from course_utils.lessons.answers import NothingReturned, NotRight, ask, exercise, number
 
 # Bytes for each parameter: weights, gradients, AdamW's two moments, and further copies of all weights.
 _PARTS = {
@@ -120,7 +120,7 @@ def check_scaled_step(answer: Any) -> str | None:
         for _ in range(3):
             run.optimizer.zero_grad()
             norms.append(ask(answer, run.loss(), run.model, run.optimizer, run.scaler))
-    except (NotRight, NotAnswered) as problem:
+    except NotRight as problem:
         return _broken_off(run, problem)
     if key := _order(run):
         return key
@@ -146,7 +146,7 @@ def _same(run: _ScaledRun, weights: torch.Tensor) -> bool:
     return torch.allclose(run.weights(), weights, rtol=1e-5, atol=1e-7)
 
 
-def _broken_off(run: _ScaledRun, problem: NotRight | NotAnswered) -> str:
+def _broken_off(run: _ScaledRun, problem: NotRight) -> str:
     """What is missing if the learner's step raises or returns nothing; raises what it raised if that is not known."""
     calls, has_gradients = run.scaler.calls, any(parameter.grad is not None for parameter in run.model.parameters())
     if not calls:
@@ -155,7 +155,7 @@ def _broken_off(run: _ScaledRun, problem: NotRight | NotAnswered) -> str:
         raise problem
     if not has_gradients and "step" not in calls:
         raise NotRight("No parameter has a gradient: nobody calls backward() on the scaled loss.") from problem
-    if isinstance(problem, NotAnswered):
+    if isinstance(problem, NothingReturned):
         if key := _order(run):
             return key
         raise NotRight("The step is taken, and you return nothing: return the norm before clipping.") from problem

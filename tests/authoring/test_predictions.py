@@ -1,0 +1,72 @@
+"""What the book shows of a prediction: the recorded answer, and nothing that no record bears out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from authoring.lesson_files import load_lessons
+from authoring.predictions import asked, prediction_of, stored_outputs
+from course_utils.records.lessons import Lesson, LessonError, find_lesson, find_lessons
+from course_utils.records.notebook_files import read_notebook
+from course_utils.show.prediction import Prediction
+from tests.made_up_records import EPYC, XEON, edit_record
+
+STAGING = find_lesson("pinned_memory")
+
+
+def question_cell(lesson: Lesson) -> str:
+    sources = [cell["source"] for cell in read_notebook(lesson.path)["cells"] if cell["cell_type"] == "code"]
+    return next(source for source in sources if asked(source))
+
+
+def shown(lesson: Lesson = STAGING) -> str:
+    """What a page shows of the prediction, as text."""
+    outputs = stored_outputs(question_cell(lesson), lesson.path.name)
+    return outputs[0]["data"]["text/plain"] if outputs else ""
+
+
+def test_a_question_is_found_with_all_that_it_asks():
+    source = 'x = 1\nasked = predict("Which?", choices=["a", "b"])\nasked'
+    assert asked(source) == Prediction("Which?", choices=["a", "b"])
+    assert asked('predict("What share?", unit="%", low=1)') == Prediction("What share?", "%", low=1)
+    assert asked("compare(cases)") is None
+    with pytest.raises(LessonError, match="plain texts"):
+        asked('rival = f()\npredict(f"Is {rival} faster?")')
+
+
+@pytest.mark.parametrize("lesson", find_lessons(), ids=lambda lesson: lesson.name)
+def test_every_lesson_shows_a_recorded_answer_with_its_machine(lesson: Lesson):
+    assert re.search(r"^Recorded: .+ 20\d\d-\d\d-\d\d", shown(lesson), re.MULTILINE)
+    assert stored_outputs(question_cell(lesson), "99_other.ipynb") == []
+    assert (
+        prediction_of(lesson).question
+        in stored_outputs(question_cell(lesson), lesson.path.name)[0]["data"]["text/html"]
+    )
+
+
+def test_the_book_reveals_what_the_notebook_reveals():
+    """Where a notebook names the case by plain subscripts, lesson.yml begins with the same one."""
+    compared = []
+    for lesson in (lesson for lesson in load_lessons() if lesson.built):
+        source = "\n".join(cell["source"] for cell in read_notebook(lesson.notebook)["cells"])
+        if case := re.search(r"""\.reveal\(\w+((?:\[(?:[\d_]+|"[^"]*")\])+)\)""", source):
+            assert all(key in lesson.expect[0].value for key in re.findall(r"\[(.+?)\]", case[1])), lesson.slug
+            compared.append(lesson.slug)
+    assert len(compared) >= 4
+
+
+def test_without_a_record_that_fits_nothing_is_shown(records: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(records))
+    paths = [records / machine / "pinned_memory.json" for machine in (XEON, EPYC)]
+    assert "code has changed" not in shown()
+    for path in paths:
+        edit_record(path, lambda experiments: experiments["pinned_memory/staging"].update(code_hash="other"))
+    assert "Recorded: " in shown()
+    assert "the experiment's code has changed since" in " ".join(shown().split())
+    paths[0].unlink()
+    assert "EPYC" in shown()
+    edit_record(paths[1], lambda experiments: experiments["pinned_memory/staging"].update(parameters_hash="other"))
+    assert shown() == ""

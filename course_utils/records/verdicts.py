@@ -59,18 +59,19 @@ def comparison_parts(comparison: Comparison) -> list[str | Toned]:
         return unclear_parts(comparison)
     clear.sort(key=lambda case: (order.index(case.verdict), -abs(math.log(case.ratio))))
     first, *rest = clear
-    parts = verdict_parts(first)
-    if len(rest) == 1 == len(comparison.others) - 1:
+    parts, others = verdict_parts(first), len(comparison.others) - 1
+    counts = Counter(case.verdict for case in rest)
+    words = {**WORDS, Verdict.SAME: "the same"}
+    if len(rest) == 1:
         parts += ["; ", *verdict_parts(rest[0], against=False)]
-    elif others := [case for case in comparison.others if case.label != first.label]:
-        counts = Counter(case.verdict for case in others)
-        words = {**WORDS, Verdict.SAME: "the same"}
-        counted = [(counts[key], word) for key, word in words.items() if counts[key]]
-        if len(counted) == 1:
-            parts.append(f". The other{f' {len(others)} are all' if len(others) > 1 else ' is'} {counted[0][1]}")
-        else:
-            said = listed([f"{count} {'is' if count == 1 else 'are'} {word}" for count, word in counted])
-            parts.append(f". Of the other {len(others)}, {said}")
+    elif len(rest) == others and len(counts) == 1:
+        parts.append(f". The other {others} are all {words[rest[0].verdict]}")
+    elif rest:
+        # What is unclear has a line of its own.
+        said = listed(
+            f"{counts[key]} {'is' if counts[key] == 1 else 'are'} {words[key]}" for key in order if counts[key]
+        )
+        parts.append(f". Of the other {others}, {said}")
     return [*parts, "."]
 
 
@@ -119,7 +120,7 @@ def unclear_parts(comparison: Comparison) -> list[str | Toned]:
         ranges.append(f"and {len(unclear) - _NAMED} more")
     floor = comparison.noise_floor
     drowned = any(case.interval.meets(1 / floor, floor) and not case.interval.meets(1, 1) for case in unclear)
-    noise = f", and so much is {format_noise(floor)}" if drowned else ""
+    noise = f" ({format_noise(floor)})" if drowned else ""
     said = f": {'; '.join(ranges)}{noise}. {_way_out(comparison, unclear)}"
     return [Toned("Too close to call", "unclear"), said]
 

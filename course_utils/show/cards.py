@@ -179,9 +179,9 @@ class Card:
 
 def speed_axis(speeds: Iterable[float]) -> Axis:
     """An axis of speeds relative to a baseline: right is faster, and what it says is never below 1."""
-    speeds = [1.0, *speeds]
-    # At least a few percent to each side, so that a narrow interval around 1 looks narrow.
-    reach = max(math.log(max(speeds) / min(speeds)), math.log(1.04))
+    # At least two percent to each side, so that a narrow interval around 1 looks narrow.
+    speeds = [1 / 1.02, 1.02, *speeds]
+    reach = math.log(max(speeds) / min(speeds))
     low, high = math.log(min(speeds)) - 0.12 * reach, math.log(max(speeds)) + 0.12 * reach
     ticks = [(1.0, "1×")]
     for room, sign in ((-low, -1), (high, 1)):
@@ -190,8 +190,8 @@ def speed_axis(speeds: Iterable[float]) -> Axis:
         fitting = [number for number in nice if math.log(number) <= room]
         # A tick beside the one at 1 needs room for its words.
         if fitting and math.log(max(fitting)) > 0.3 * (high - low):
-            speed = max(fitting) ** sign
-            ticks.append((speed, f"{max(fitting):.15g}× as {'fast' if sign > 0 else 'long'}"))
+            number = f"{max(fitting):,.15g}".replace(",", "\u00a0")
+            ticks.append((max(fitting) ** sign, f"{number}× as {'fast' if sign > 0 else 'long'}"))
     return Axis(math.exp(low), math.exp(high), tuple(sorted(ticks)), line=1.0, log=True)
 
 

@@ -105,7 +105,7 @@ def test_an_axis_of_speeds_holds_them_all_and_its_ticks_are_never_below_1(speeds
     assert all(0 <= place <= 1 for place in places)
     assert (1.0, "1×") in axis.ticks
     for value, text in axis.ticks:
-        number, way = float(text.split("×")[0]), text.split("×")[1]
+        number, way = float(text.split("×")[0].replace("\u00a0", "")), text.split("×")[1]
         assert number >= 1
         assert way == ("" if value == 1 else " as fast" if value > 1 else " as long")
         assert math.isclose(number, max(value, 1 / value))

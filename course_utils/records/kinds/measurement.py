@@ -133,7 +133,7 @@ class Measurement(Result):
     def card(self) -> Card:
         """How long a call takes: a bar for the interval of the median, and a stroke for each sample."""
         median = format_seconds(self.median_s)
-        bar, behind = self._bar, self.behind and self.behind._bar
+        bar, behind = self._bar, self.behind and self.behind._bar._replace(samples=())
         drifted = ""
         if self.halves_agree is False:
             times = format_times(math.exp(statistics.median(self._half_over_half)))

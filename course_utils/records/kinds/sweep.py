@@ -100,7 +100,7 @@ class Sweep(Result):
         sentence = [*[part for story in decided for part in ("; ", *story)][1:], "."] if decided else []
         unclear = self._unclear
         noise = format_noise(max(point.comparison.noise_floor for point in self.points))
-        busy = dict.fromkeys([self.busy, *(point.comparison.busy for point in self.points)])
+        busy = next(filter(None, [self.busy, *(point.comparison.busy for point in self.points)]), "").rstrip(".")
         notes = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
         return Card(
             sentence or unclear,
@@ -109,7 +109,7 @@ class Sweep(Result):
             heads=(f"against {first.baseline}", "a call"),
             warning=" ".join(filter(None, ("".join(map(plain, unclear if sentence else ())), stopped))),
             notes=(*self.notes, *notes),
-            provenance=self.provenance(f"{noise} at worst", *filter(None, busy), "bars: 99% sure"),
+            provenance=self.provenance(f"{noise} at worst", busy, "bars: 99% sure"),
             numbers=self._numbers(),
             title=self.name or "",
         )

@@ -72,8 +72,11 @@ def _slides(options: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 def _report(options: argparse.Namespace, _: Sequence[str]) -> int:
-    print(report.build(options.output, claims_section()))
-    return 0
+    path, unread = report.build(options.output, claims_section())
+    print(path)
+    if unread:
+        print(unread, file=sys.stderr)
+    return 1 if unread else 0
 
 
 if __name__ == "__main__":

@@ -44,8 +44,7 @@ _TITLE_ENDS = "**You will be able to"
 class DemoTime:
     """Seconds of each code cell of a path that the room waits for, and whether the path still is what was timed."""
 
-    machine: str
-    caption: str
+    environment: Environment
     cells_s: dict[str, float]
     as_it_is: bool
 
@@ -199,5 +198,5 @@ def demo_times(lesson: Lesson, folder: Path = TIMES) -> list[DemoTime]:
         record = json.loads(path.read_text(encoding="utf-8"))
         here = Environment.from_record(record["environment"])
         if timed := record["lessons"].get(lesson.slug):
-            times.append(DemoTime(here.machine, here.caption, timed["cells_s"], timed["code"] == code))
+            times.append(DemoTime(here, timed["cells_s"], timed["code"] == code))
     return times

@@ -254,9 +254,11 @@ def recorded(names: Iterable[str], machine: str | None, root: Path | None = None
         EvidenceError: if there is no such machine or experiment, or a record is damaged.
         NotRecordedError: if the machine lacks one of them.
     """
-    names, known = list(names), machines(root)
-    if names and machine not in known:
-        raise EvidenceError(f"there is no machine {machine!r}; recorded machines: {', '.join(known) or 'none'}.")
+    names = list(names)
+    try:
+        machine = store.machine_named(machine, machines(root)) if names else machine
+    except store.RecordError as error:
+        raise EvidenceError(str(error)) from error
     experiments_by_name = {}
     for name in names:
         lesson = name.partition("/")[0]

@@ -24,6 +24,7 @@ from authoring.predictions import prediction_of
 from authoring.rendering import rendered
 from course_utils.lessons.answers import Exercise
 from course_utils.records.kinds.comparison import Case
+from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, find_lesson
 from course_utils.records.store import package_root
 from course_utils.show.prediction import Prediction
@@ -38,8 +39,7 @@ class Expectation:
     """One number that the room will see: what is measured, where, and the result with its interval."""
 
     say: str
-    machine: str
-    caption: str
+    environment: Environment
     words: str
 
 
@@ -136,7 +136,7 @@ def expectations(lesson: Lesson) -> list[Expectation]:
             try:
                 words = _answer(evaluate(each.value, machine), each.unit, prediction)
                 experiments = evidence.recorded(evidence.experiments_in(each.value), machine).values()
-                expected.append(Expectation(each.say, machine, newest_environment(experiments).caption, words))
+                expected.append(Expectation(each.say, newest_environment(experiments), words))
             except EvidenceError as error:  # this machine has no record of it, or one of another size
                 problems.append(error)
         if len(problems) == len(evidence.machines()):

@@ -20,29 +20,22 @@ class Wording(NamedTuple):
 
     sign: str  # stands beside the word, so that nobody has to tell colours apart
     meaning: str
-    in_few_words: str  # where a line has no room for the sentence
 
 
 WORDINGS = {
     "confirmed": Wording(
         "✓",
         "What was measured or run bears it out, most of it clearly, and none of it says otherwise.",
-        "borne out by what was measured or run",
     ),
     "depends": Wording(
         "◐",
         "It holds under a condition, in some cases or on some machines: the entry says which.",
-        "on a condition or a machine",
     ),
-    "refuted": Wording("✗", "What was measured or run contradicts it.", "by what was measured or run"),
-    "outdated API": Wording(
-        "↻", "It was right for a call that has changed or gone.", "right for a call that has changed"
-    ),
-    "documented": Wording("§", "It is not measured here: a cited source says so.", "by a cited source"),
-    DOCUMENTED_OTHERWISE: Wording(
-        "§", "It is not measured here: a cited source says something else.", "a cited source says the opposite"
-    ),
-    "open": Wording("○", "Nothing decides it yet: the entry says what it waits for.", "nothing decides it yet"),
+    "refuted": Wording("✗", "What was measured or run contradicts it."),
+    "outdated API": Wording("↻", "It was right for a call that has changed or gone."),
+    "documented": Wording("§", "It is not measured here: a cited source says so."),
+    DOCUMENTED_OTHERWISE: Wording("§", "It is not measured here: a cited source says something else."),
+    "open": Wording("○", "Nothing decides it yet: the entry says what it waits for."),
 }
 
 

@@ -8,6 +8,7 @@ from authoring.demo import demo_times
 from authoring.rendering import rendered
 from authoring.slides import write_slides
 from authoring.teaching import demo_minutes, expectations, routes, wrong_turns
+from course_utils.records.kinds.environment import Environment, titles
 from course_utils.records.lessons import find_lessons
 
 SLIDES = "slides"
@@ -16,16 +17,19 @@ SLIDES = "slides"
 def generated() -> dict[str, str]:
     """The parts that ``book/instructors.md`` includes, by file name."""
     lessons = find_lessons()
-    captions: dict[str, str] = {}
+    environments: dict[str, Environment] = {}
     demos = []
     for lesson in lessons:
-        times = {each.machine: each for each in demo_times(lesson)}
-        captions |= {machine: each.caption for machine, each in times.items()}
+        times = {each.environment.machine: each for each in demo_times(lesson)}
+        environments |= {machine: each.environment for machine, each in times.items()}
         demos.append({"lesson": lesson, "minutes": demo_minutes(lesson), "times": times})
+    timed_on = {"titles": titles(environments.values()), "captions": [each.caption for each in environments.values()]}
+    expected = {lesson: expectations(lesson) for lesson in lessons}
+    recorded_on = titles(each.environment for own in expected.values() for each in own)
     values = {
         "routes": {"routes": routes()},
-        "demos": {"demos": demos, "captions": captions, "slides": SLIDES},
-        "expectations": {"expectations": {lesson: expectations(lesson) for lesson in lessons}},
+        "demos": {"demos": demos, "slides": SLIDES, **timed_on},
+        "expectations": {"expectations": expected, "titles": recorded_on},
         "wrong_turns": {"wrong_turns": {lesson: wrong_turns(lesson) for lesson in lessons}},
     }
     return {f"instructors_{part}.md": rendered(f"instructors_{part}.md", **given) for part, given in values.items()}

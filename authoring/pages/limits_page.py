@@ -66,16 +66,11 @@ def _machine(
     holding = [record for record in records if limits.CEILINGS in record.experiments]
     shown = _shown(row for row in shares if row.environment.machine == environment.machine and row.share is not None)
     return {
-        "name": _name(environment),
+        "name": environment.title,
         "file": f"limits-{environment.machine}.png",
         "ceilings": holding[0].result(limits.CEILINGS) if holding else None,
         "figure": shares_figure(shown, number) if shown else None,
     }
-
-
-def _name(environment: Environment) -> str:
-    cores = f", {environment.cpu_cores} cores" if environment.device_kind == "cpu" else ""
-    return f"{environment.device_name}{cores}"
 
 
 def _threads(environment: Environment) -> str:
@@ -143,7 +138,7 @@ def shares_figure(rows: Sequence[Share], numbers: Mapping[str, int]) -> ResultFi
     points = [list(cases) for _, cases in itertools.groupby(rows, key=lambda row: (row.experiment, row.value))]
     labels = [_label(cases[0], numbers) for cases in points]
     environment = rows[0].environment
-    title = f"How near its ceilings: {_name(environment)}"
+    title = f"How near its ceilings: {environment.title}"
     note = f"A dot is a case. The bar ends at the highest share, which is named. An arrow: beyond {_FARTHEST:.0%}."
     fig = titled_figure(title, row_in(labels, _ROW_IN) * len(points) + 0.5, note, environment.caption)
     ax = fig.add_subplot()

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from authoring.claims import SPEAKS_OF, Judgement, MachineJudgement
-from authoring.lesson_files import LessonFile
+from authoring.claims import Judgement, MachineJudgement
+from authoring.lesson_files import Claim, LessonFile
 from authoring.pages.generated import BOOK, ROOT, BookError, fill, page
-from authoring.verdicts import WORDINGS
 
 README = ROOT / "README.md"
 PICTURE = BOOK / "images" / "headline.png"
@@ -17,12 +16,11 @@ TOC = BOOK / "_toc.yml"
 
 
 class LessonFinding(NamedTuple):
-    """What a lesson found: its claims by verdict, numbers with their machine, or else what it waits for."""
+    """What a lesson found: the claim that speaks for it, and numbers with their machine."""
 
-    verdicts: dict[str, list[str]]
+    claim: Claim
     numbers: str
     caption: str
-    needs: list[str]
 
 
 def picture() -> bytes:
@@ -35,7 +33,7 @@ def picture() -> bytes:
 def table_with_findings(
     lessons: Sequence[LessonFile], judgements: Sequence[Judgement], notebooks: str, claims_page: str
 ) -> str:
-    """The table of lessons with what each found, what the signs mean, and the machines that its numbers come from.
+    """The table of lessons with what each found, and the machines that its numbers come from.
 
     The notebooks and the ledger's page are given by their paths from the page that the table stands on.
     """
@@ -50,7 +48,6 @@ def table_with_findings(
         parts=_by_part(lessons),
         findings=findings,
         captions=list(captions),
-        wordings=WORDINGS,
         notebooks=notebooks,
         claims_page=claims_page,
     )
@@ -61,13 +58,12 @@ def _by_part(lessons: Iterable[LessonFile]) -> list[tuple[str, list[LessonFile]]
 
 
 def _finding(lesson: LessonFile, judgements: Sequence[Judgement]) -> LessonFinding:
-    ids = {word: [each.claim.id for each in judgements if each.claim.word == word] for word in WORDINGS}
     machine, numbers = _chosen_numbers(lesson, judgements) if lesson.finding else _first_numbers(judgements)
     shown = "; ".join(f"{label}: **{value}**" for label, value in numbers).replace("|", "\\|")
-    is_open = all(judgement.claim.verdict == "open" for judgement in judgements)
-    needs = dict.fromkeys(SPEAKS_OF[judgement.claim.speaks_of] for judgement in judgements) if is_open else {}
-    verdicts = {word: own for word, own in ids.items() if own}
-    return LessonFinding(verdicts, shown, machine.caption if machine else "", list(needs))
+    claims = {judgement.claim.id: judgement.claim for judgement in judgements}
+    decided = [claim for claim in claims.values() if claim.verdict != "open"]
+    claim = claims[lesson.finding[0]] if lesson.finding else next(iter([*decided, *claims.values()]))
+    return LessonFinding(claim, shown, machine.caption if machine else "")
 
 
 def _chosen_numbers(

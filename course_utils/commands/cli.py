@@ -61,6 +61,7 @@ def _parser() -> tuple[_Parser, list[str]]:
     )
     add("lessons", nargs="*", metavar="LESSON", help="number, name or file of a lesson; default: all")
     add("--reference", action="store_true", help="write the course's reference records (course_utils/records/)")
+    add("--allow-busy", action="store_true", help="let a reference record hold what was measured under load")
     add("--force", action="store_true", help="measure again what is already recorded")
     add("--size", choices=_SIZES, help="problem sizes; default: full with a CUDA GPU, smoke without")
     longest = "the longest one cell may take (600)"
@@ -188,9 +189,10 @@ def _record(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     try:
         here = recording.environment_here(options.size)
-        print(f"Recording {_count(len(chosen), 'lesson')} on {here.machine}, {here.size} size.", file=sys.stderr)
+        print(f"Recording {_count(len(chosen), 'lesson')} on {here.title}, {here.size} size.", file=sys.stderr)
         with _bar(len(chosen)) as bar:
-            more = {"reference": options.reference, "timeout_s": options.timeout, "on_cell": bar.set_postfix_str}
+            more = {"reference": options.reference, "allow_busy": options.allow_busy}
+            more |= {"timeout_s": options.timeout, "on_cell": bar.set_postfix_str}
             for outcome in recording.record_lessons(chosen, root, here, repeat=named, **more):
                 outcomes.append(outcome)
                 bar.update()
@@ -262,6 +264,7 @@ def _outcome_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 def _go_on_command(options: argparse.Namespace, left: Sequence[str]) -> str:
     command = ["course", "record", *left]
     command += ["--reference"] if options.reference else []
+    command += ["--allow-busy"] if options.allow_busy else []
     command += ["--size", options.size] if options.size else []
     command += ["--timeout", f"{options.timeout:g}"] if options.timeout != _TIMEOUT_S else []
     return shlex.join(command)
@@ -274,11 +277,13 @@ def _report(options: argparse.Namespace) -> int:
     from course_utils.commands import report
 
     try:
-        path = report.build(options.output)
+        path, unread = report.build(options.output)
     except report.ReportError as error:
         return _complain(str(error), FAILED)
     print(path)
-    return 0
+    if unread:
+        print(unread, file=sys.stderr)
+    return FAILED if unread else 0
 
 
 # course compare

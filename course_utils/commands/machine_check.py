@@ -21,7 +21,7 @@ from typing import Any
 from course_utils.commands import recording
 from course_utils.measure.compiler import compiler
 from course_utils.records import lessons, store
-from course_utils.records.kinds.environment import Environment
+from course_utils.records.kinds.environment import Environment, titles
 from course_utils.records.lessons import Lesson
 from course_utils.show.formats import format_bytes
 
@@ -85,10 +85,11 @@ class MachineCheck:
             gpu += f", {format_bytes(here.gpu_memory_bytes)}"
         cores = f"{here.cpu_cores} core{'s' * (here.cpu_cores != 1)}"
         other = "full" if here.size == "smoke" else "smoke"
-        yield f"This machine: {here.machine}"
+        yield f"This machine: {here.title}"
         yield f"  CPU       {here.cpu_model}, {cores}, {format_bytes(here.memory_bytes)}"
         yield f"  GPU       {gpu}"
         yield f"  software  torch {here.torch}, Python {here.python}, {here.os}"
+        yield f"  name      {here.machine}"
         yield f"  sizes     {here.size}; COURSE_SIZE={other} chooses the other ones"
         yield ""
 
@@ -216,18 +217,28 @@ def _lessons(here: Environment | None) -> Iterator[tuple[str, str]]:
 
 
 def _how_it_runs(lesson: Lesson, met: set[str]) -> str:
+    """What runs live, and of each experiment that cannot, which machine's record the lesson shows instead, if any."""
     needed, records = lessons.needs(lesson), store.records_of(lesson.slug, store.reference_root())
-    lacking: set[str] = set()
-    places: dict[str, list[str]] = {}
+    called = titles(record.environment for record in records)
     names = lessons.experiments(lesson)
+    elsewhere: dict[str, dict[str, list[str]]] = {}
     for name in names:
         if unmet := set(needed.get(name, ())) - met:
-            lacking |= unmet
-            machines = [record.environment.machine for record in records if name in record.experiments]
-            place = f"shown from {', '.join(machines)}" if machines else "not recorded anywhere yet"
-            places.setdefault(place, []).append(name.partition("/")[2])
-    if not places:
+            # As `recorded` chooses: two GPUs are one GPU as well, and a record of other problem sizes is not shown.
+            what = " and ".join(
+                lessons.NEEDS[need] for need in sorted(unmet - ({"cuda"} if "two-gpus" in unmet else set()))
+            )
+            record = next((record for record in records if name in record.experiments), None)
+            place = f"shown from {called[record.environment.machine]}" if record else "not recorded anywhere yet"
+            if record and store.has_other_parameters(record, name):
+                place = "recorded with other problem sizes only"
+            elsewhere.setdefault(what, {}).setdefault(place, []).append(name.partition("/")[2])
+    if not elsewhere:
         return "runs live"
-    start = "runs live, except" if len(names) > sum(map(len, places.values())) else "the text runs live;"
-    what = " and ".join(lessons.NEEDS[need] for need in sorted(lacking))
-    return f"{start} what needs {what}: " + "; ".join(f"{', '.join(own)} ({place})" for place, own in places.items())
+    lacking = sum(len(own) for places in elsewhere.values() for own in places.values())
+    start = "runs live, except" if len(names) > lacking else "the text runs live;"
+    exceptions = (
+        f"what needs {what}: " + ", ".join(f"{', '.join(own)} ({place})" for place, own in places.items())
+        for what, places in elsewhere.items()
+    )
+    return f"{start} {'; '.join(exceptions)}"

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from course_utils.records import paired, store
 from course_utils.records.kinds.environment import Environment
+from course_utils.records.lessons import LessonError, PlannedLessonError, find_lesson
 from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact
 from course_utils.records.store import LessonRecord, RecordError
 from course_utils.show.formats import format_percent, format_times
-from course_utils.show.suggestions import did_you_mean
 
 # Relative difference up to which numbers without an interval count as alike. Errors by rounding are read by their
 # order of magnitude: half or double says nothing.
@@ -127,8 +127,8 @@ def read_records(name: str) -> RecordSet:
     """Find the records that a name stands for; what cannot be read is left out, and named among the problems.
 
     Args:
-        name: a machine, ``own:MACHINE`` or ``reference:MACHINE`` where both have one, ``REV:MACHINE`` for the reference
-            records in a commit of git, a folder, or a record's file.
+        name: a machine, or the beginning of its name, ``own:MACHINE`` or ``reference:MACHINE`` where both have one,
+            ``REV:MACHINE`` for the reference records in a commit of git, a folder, or a record's file.
 
     Raises:
         RecordChangesError: if there are none.
@@ -141,19 +141,28 @@ def read_records(name: str) -> RecordSet:
         return _read_commit(name, before, machine)
     roots = {_OWN: store.results_root(), _REFERENCE: store.reference_root()}
     asked = {before: roots[before]} if colon else roots
-    holding = [whose for whose, root in asked.items() if machine in store.machines(root)]
+    known = {whose: store.machines(root) for whose, root in asked.items()}
+    try:
+        machine = store.machine_named(machine, sorted({each for own in known.values() for each in own}))
+    except RecordError as error:
+        raise RecordChangesError(_of_a_lesson(name) or f"{error} Nor is there a folder or a file {name!r}.") from error
+    holding = [whose for whose, own in known.items() if machine in own]
     if len(holding) > 1:
         raise RecordChangesError(
             f"there are records of your own and reference records of {machine!r}: "
             f"say {_OWN}:{machine} or {_REFERENCE}:{machine}"
         )
-    if not holding:
-        known = sorted({known for root in asked.values() for known in store.machines(root)})
-        raise RecordChangesError(
-            f"there is no machine, folder or file {name!r}{did_you_mean(machine, known)}. "
-            f"Recorded machines: {', '.join(known) or 'none'}"
-        )
     return _read(name, _WHERE[holding[0]], roots[holding[0]] / machine)
+
+
+def _of_a_lesson(name: str) -> str:
+    """What to say of a lesson's name, which is no machine's; empty if no lesson has it either."""
+    try:
+        return f"{find_lesson(name).name} is a lesson: name two machines, and what both recorded is compared"
+    except PlannedLessonError as error:
+        return str(error)
+    except LessonError:
+        return ""
 
 
 def _read(name: str, where: str, place: Path) -> RecordSet:
@@ -189,11 +198,10 @@ def _read_commit(name: str, commit: str, machine: str) -> RecordSet:
     with tempfile.TemporaryDirectory() as unpacked, tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(unpacked, filter="data")
         root = Path(unpacked, "records")
-        if machine not in (known := store.machines(root)):
-            raise RecordChangesError(
-                f"commit {commit} has no records of {machine!r}{did_you_mean(machine, known)}. "
-                f"It has: {', '.join(known) or 'none'}"
-            )
+        try:
+            machine = store.machine_named(machine, store.machines(root))
+        except RecordError as error:
+            raise RecordChangesError(f"in commit {commit} {error}") from error
         return _read(name, f"the reference records in commit {commit}", root / machine)
 
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +95,22 @@ def child_variables(size: str | None = None) -> dict[str, str]:
 
 def interrupted_experiments(record: LessonRecord) -> list[str]:
     """Names of a record's experiments of which some part was stopped before all its rounds were done."""
-    return [name for name, each in record.experiments.items() if '"interrupted": true' in json.dumps(each.data)]
+    return [name for name, each in record.experiments.items() if any(_values(each.data, "interrupted"))]
+
+
+def busy_experiments(record: LessonRecord) -> dict[str, str]:
+    """What other programs did while an experiment, or first a part of it, was measured, by the experiment's name."""
+    seen = {name: next(filter(None, _values(each.data, "busy")), "") for name, each in record.experiments.items()}
+    return {name: sentence for name, sentence in seen.items() if sentence}
+
+
+def _values(data: Any, key: str) -> Iterator[Any]:
+    """What a field holds in a result and in all its parts."""
+    if isinstance(data, Mapping):
+        yield from (value for name, value in data.items() if name == key)
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ()
+    for part in parts:
+        yield from _values(part, key)
 
 
 def is_current(lesson: Lesson, root: Path, here: Environment) -> LessonRecord | None:
@@ -129,14 +144,17 @@ def record_lesson(
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     reference: bool = False,
+    allow_busy: bool = False,
     on_cell: Callable[[str], None] = lambda place: None,
 ) -> LessonRecord:
     """Execute one lesson's notebook, write its record below ``root``, and return it.
 
-    Of what others rely on (``reference``) no comparison may be interrupted. ``on_cell`` hears once a second what runs.
+    What others rely on (``reference``) must not be interrupted, nor measured under load unless that is allowed
+    (``allow_busy``). ``on_cell`` hears once a second what runs.
 
     Raises:
-        RecordingError: if a cell fails or takes too long, the kernel dies, or an experiment is missing.
+        RecordingError: if a cell fails or takes too long, the kernel dies, an experiment is missing, or the results
+            are no reference.
         RecordError: if the record cannot be written.
         KeyboardInterrupt: on Ctrl-C; the kernel is gone by then.
     """
@@ -147,6 +165,11 @@ def record_lesson(
         record = _gather(lesson, staging / "kept", here, time.perf_counter() - started)
     if reference and (stopped := interrupted_experiments(record)):
         raise RecordingError(f"{', '.join(stopped)} was interrupted: no reference is made of half a measurement")
+    if reference and not allow_busy and (busy := busy_experiments(record)):
+        raise RecordingError(
+            f"no reference is made of what was measured under load: {', '.join(busy)}. {next(iter(busy.values()))} "
+            "Stop them and record the lesson again, or keep it as it is with --allow-busy"
+        )
     store.save_lesson(record, root)
     return record
 
@@ -363,4 +386,6 @@ def _remark(lesson: Lesson, record: LessonRecord, here: Environment) -> str:
         remarks.append(f"without {', '.join(missing)}, which needs {what}")
     if stopped := interrupted_experiments(record):
         remarks.append(f"{', '.join(stopped)} was interrupted")
+    if busy := busy_experiments(record):
+        remarks.append(f"{len(busy)} of {len(record.experiments)} under load: {next(iter(busy.values()))}")
     return "; ".join(remarks)

@@ -15,11 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from course_utils.commands.recording import busy_experiments
 from course_utils.records import lessons, store
 from course_utils.records.files import write_whole
+from course_utils.records.kinds.environment import titles
 from course_utils.records.lessons import Lesson
 from course_utils.records.result import Fact, NothingToDrawError
 from course_utils.records.store import LessonRecord, RecordError
+from course_utils.show import tables
 from course_utils.show.cards import MARKS
 
 # The interval plots of one experiment share a scale that shows at least this much to either side of 1.
@@ -55,25 +58,29 @@ class Shown(NamedTuple):
     figure: str
 
 
-def build(output: Path, extra: Sequence[Section] = ()) -> Path:
+def build(output: Path, extra: Sequence[Section] = ()) -> tuple[Path, str]:
     """Write the report into a file, or as ``report.html`` into a folder; ``extra`` comes before the lessons.
+
+    Returns:
+        Where it is, and in words what is not on it because it could not be read; empty if everything is.
 
     Raises:
         ReportError: if it cannot be written; an earlier page is untouched.
     """
     path = output / "report.html" if output.is_dir() else output
+    problems: list[str] = []
     try:
-        write_whole(path, render(extra=extra))
+        write_whole(path, render(extra=extra, problems=problems))
     except OSError as error:
         raise ReportError(f"cannot write {path}: {error.strerror}. Choose another place with --output.") from error
-    return path
+    return path, "\n  ".join(["Not on the page, because it cannot be read:", *problems]) if problems else ""
 
 
-def render(today: datetime.date | None = None, extra: Sequence[Section] = ()) -> str:
-    """The page as HTML: the same bytes for the same records and day."""
+def render(today: datetime.date | None = None, extra: Sequence[Section] = (), problems: list[str] | None = None) -> str:
+    """The page as HTML: the same bytes for the same records and day. What cannot be shown goes to the problems, too."""
     import jinja2
 
-    problems: list[str] = []
+    problems = [] if problems is None else problems
     columns = [*_columns(store.results_root(), True, problems), *_columns(store.reference_root(), False, problems)]
     template = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates"),
@@ -83,6 +90,7 @@ def render(today: datetime.date | None = None, extra: Sequence[Section] = ()) ->
         undefined=jinja2.StrictUndefined,
     ).get_template("report.html.j2")
     return template.render(
+        called=titles(column.record.environment for column in columns),
         machines=_machines(columns),
         marks=MARKS,
         sections=_sections(columns, problems),
@@ -118,11 +126,13 @@ def _machines(columns: Sequence[MachineColumn]) -> list[tuple[MachineColumn, int
 
 def _sections(columns: Sequence[MachineColumn], problems: list[str]) -> list[dict[str, Any]]:
     """What the template shows of each lesson: of the course first, then of those that only records know."""
-    try:
-        known = {lesson.slug: lesson for lesson in lessons.find_lessons()}
-    except lessons.LessonError as error:
-        known = {}
-        problems.append(str(error))
+    known: dict[str, Lesson] = {}
+    with contextlib.suppress(lessons.LessonError):
+        notebooks = lessons.notebooks_root()  # a package comes without them, and the records say the rest
+        try:
+            known = {lesson.slug: lesson for lesson in lessons.find_lessons(notebooks)}
+        except lessons.LessonError as error:
+            problems.append(str(error))
     sections = []
     for slug in [*known, *sorted({column.record.lesson for column in columns} - set(known))]:
         lesson, own_columns = known.get(slug), [column for column in columns if column.record.lesson == slug]
@@ -151,7 +161,7 @@ def _experiments(lesson: Lesson | None, columns: Sequence[MachineColumn], proble
         for column in columns:
             try:
                 if name in column.record.experiments:
-                    # The first machine's figure is shown; more would make the page heavy without saying more.
+                    # One machine's figure is enough: more would make the page heavy without saying more.
                     machines.append(_shown(column, name, with_figure=not machines))
             except RecordError as error:
                 problems.append(str(error))
@@ -173,8 +183,10 @@ def _shown(column: MachineColumn, name: str, with_figure: bool) -> Shown:
     try:
         for fact in result.facts():
             cells.setdefault(fact.row or fact.label, []).append(fact)
-        table = result._repr_html_()
-        figure = _picture(result) if with_figure else ""
+        table = tables.html(result.numbers) if result.numbers else ""
+        # Where cases are compared, the bars in the table say it, and each figure weighs 15 kB.
+        is_compared = any(fact.verdict for facts in cells.values() for fact in facts)
+        figure = _picture(result) if with_figure and not is_compared else ""
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         machine, lesson = column.record.environment.machine, column.record.lesson
         raise RecordError(
@@ -188,6 +200,8 @@ def _notices(record: LessonRecord, name: str, result: Any) -> list[str]:
     notices = []
     if getattr(result, "interrupted", False):
         notices.append("Interrupted before all its rounds were done.")
+    if busy := busy_experiments(record).get(name):
+        notices.append(busy)
     now, experiment = store.current_fingerprint(record.lesson, name), record.experiments[name]
     if now is not None and now.parameters_hash != experiment.parameters_hash:
         notices.append("Measured with other problem sizes than the lesson has now: do not compare.")

@@ -18,6 +18,10 @@ _FILE_NAME = re.compile(r"(?P<number>\d\d)_(?P<slug>[a-z][a-z0-9_]*)\.ipynb")
 _TITLE = re.compile(r"#\s+(?:\d+\s*·\s*)?(?P<title>.+?)\s*")
 
 
+class PlannedLessonError(LessonError):
+    """A lesson that is planned: it has a lesson.yml, and no notebook yet."""
+
+
 @dataclass(frozen=True, order=True)
 class Lesson:
     """One lesson."""
@@ -31,6 +35,10 @@ class Lesson:
     def name(self) -> str:
         """The file name without its suffix, for example ``04_pinned_memory``."""
         return self.path.stem
+
+    def is_called(self, wanted: str) -> bool:
+        """Whether a text is this lesson's slug, name or number."""
+        return wanted in (self.slug, self.name) or (wanted.isdecimal() and int(wanted) == self.number)
 
 
 def notebooks_root() -> Path:
@@ -68,18 +76,34 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
     """Returns the lesson with a number (``"04"`` or ``4``), a slug (``"pinned_memory"``) or a file name.
 
     Raises:
-        LessonError: if there is no such lesson; the message lists the lessons there are.
+        PlannedLessonError: if it has no notebook yet. This message, too, lists the lessons there are.
+        LessonError: if there is no such lesson.
     """
     lessons = find_lessons(root)
     wanted = re.split(r"[\\/]", str(name).strip().removesuffix(".ipynb"))[-1]
     for lesson in lessons:
-        if wanted in (lesson.slug, lesson.name) or (wanted.isdecimal() and int(wanted) == lesson.number):
+        if lesson.is_called(wanted):
             return lesson
     if not lessons:
         raise LessonError(f"There is no lesson {name!r}: the folder holds no lessons at all.")
     choices = [lesson.name for lesson in lessons]
+    for path in sorted((Path(__file__).resolve().parents[1] / "lessons").glob("*/lesson.yml")):
+        if path.parent.name not in {each.slug for each in lessons} and (lesson := _planned(path)).is_called(wanted):
+            raise PlannedLessonError(
+                f"Lesson {lesson.number:02d} ({lesson.title}) is planned and not written yet; "
+                f"there are: {', '.join(choices)}."
+            )
     nearest = did_you_mean(wanted, choices) or did_you_mean(wanted, [lesson.slug for lesson in lessons])
     raise LessonError(f"There is no lesson {name!r}{nearest}. The lessons are: {', '.join(choices)}.")
+
+
+@lru_cache(maxsize=64)
+def _planned(path: Path) -> Lesson:
+    """The lesson that a lesson.yml promises, with the name that its notebook will have."""
+    import yaml
+
+    entry, slug = yaml.safe_load(path.read_text(encoding="utf-8")), path.parent.name
+    return Lesson(entry["number"], slug, entry["title"], Path(f"{entry['number']:02d}_{slug}.ipynb"))
 
 
 def experiments(lesson: Lesson) -> list[str]:

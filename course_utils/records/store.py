@@ -10,7 +10,7 @@ import dataclasses
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,22 @@ def machines(root: Path) -> list[str]:
     return sorted({path.parent.name for path in root.glob("*/*.json") if not path.name.startswith(".")})
 
 
+def machine_named(name: str, known: Collection[str]) -> str:
+    """The machine that a name means: a folder's name, or as much of its beginning as no other folder has.
+
+    Raises:
+        RecordError: if there is none, or more than one.
+    """
+    meant = [name] if name in known else [machine for machine in known if machine.startswith(f"{name}-")]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise RecordError(f"{name!r} may be {' or '.join(meant)}: write more of the name.")
+    raise RecordError(
+        f"there is no machine {name!r}{did_you_mean(name, known)}. Recorded machines: {', '.join(known) or 'none'}."
+    )
+
+
 def records_of(lesson: str, root: Path) -> list[LessonRecord]:
     """Every machine's record of a lesson: accelerators first, then the newest first."""
     records = map(load_lesson, sorted(root.glob(f"*/{lesson}.json")))
@@ -188,8 +204,8 @@ def recorded(name: str, machine: str | None = None) -> Any:
 
     Args:
         name: ``lesson/experiment``, for example ``pinned_memory/copy``.
-        machine: a machine's folder name, for example ``nvidia-h200``. By default the newest record of a GPU, or of a
-            CPU as long as no GPU run is recorded: the result says which machine it is.
+        machine: a machine's folder name, or as much of its beginning as is its own: ``nvidia-h200``. By default the
+            newest record of a GPU, or of a CPU as long as no GPU run is recorded: the result says which machine it is.
 
     Returns:
         The result; for an experiment that the lesson has and no machine has run yet an Unrecorded, which says so.
@@ -206,6 +222,7 @@ def recorded(name: str, machine: str | None = None) -> Any:
     root = reference_root()
     if not slash or not lesson:
         raise RecordError(f"a record's name is 'lesson/experiment', for example 'pinned_memory/copy'; got {name!r}")
+    machine = machine_named(machine, machines(root)) if machine else None
     records = [record for record in records_of(lesson, root) if machine in (None, record.environment.machine)]
     record = next((record for record in records if name in record.experiments), None)
     if record is None:
@@ -228,11 +245,8 @@ def recorded(name: str, machine: str | None = None) -> Any:
 
 
 def _why_none(name: str, machine: str | None, root: Path) -> str:
-    """Why there is no record of an experiment, on a machine or on any, and what there is."""
-    lesson, known = name.partition("/")[0], machines(root)
-    if machine not in (None, *known):
-        there_are = f"Recorded machines: {', '.join(known) or 'none'}."
-        return f"there are no records of a machine {machine!r}{did_you_mean(machine, known)}. {there_are}"
+    """Why there is no record of an experiment, on a machine that has records or on any, and what there is."""
+    lesson = name.partition("/")[0]
     held = {record.environment.machine: list(record.experiments) for record in records_of(lesson, root)}
     if not held:
         lessons = sorted({path.stem for path in root.glob("*/*.json")})
@@ -266,6 +280,12 @@ def current_fingerprint(lesson: str, name: str) -> Fingerprint | None:
         return fingerprint(find_lesson(lesson).path, name)
     except LessonError:
         return None
+
+
+def has_other_parameters(record: LessonRecord, name: str) -> bool:
+    """Whether an experiment was recorded with other problem sizes than its notebook has now."""
+    now = current_fingerprint(record.lesson, name)
+    return now is not None and now.parameters_hash != record.experiments[name].parameters_hash
 
 
 def keep(result: Any) -> Any:

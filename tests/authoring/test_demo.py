@@ -117,7 +117,7 @@ def test_a_path_whose_cells_were_edited_still_starts(tmp_path: Path):
 
 def test_times_belong_to_the_code_that_was_timed(tmp_path: Path):
     lesson, timed = LESSONS[0], demo_times(LESSONS[0])[0]
-    stored = json.loads((demo.TIMES / f"{timed.machine}.json").read_text(encoding="utf-8"))
+    stored = json.loads((demo.TIMES / f"{timed.environment.machine}.json").read_text(encoding="utf-8"))
     stored["lessons"][lesson.slug]["code"] = "0" * 16
     (tmp_path / "one.json").write_text(json.dumps(stored))
     assert demo_times(lesson, tmp_path) == [dataclasses.replace(timed, as_it_is=False)]

@@ -42,6 +42,12 @@ def test_your_own_records_judge_the_claims_that_they_can(recorded_here: Path, tm
     assert all(words in page for _, words in machine.numbers)
 
 
+def test_what_the_page_lacks_is_said_at_the_end(recorded_here: Path, tmp_path: Path, capsys):
+    (recorded_here.parent / "ddp.json").write_text('{"schema_version": 99}')
+    assert command.main(["report", "--output", str(tmp_path / "page.html")]) == 1
+    assert "ddp.json has schema version 99" in capsys.readouterr().err
+
+
 def test_a_claim_that_your_records_judge_otherwise_is_said(recorded_here: Path, monkeypatch: pytest.MonkeyPatch):
     stated = [dataclasses.replace(claim, verdict="confirmed") for claim in claims.load_claims() if claim.id == "T8"]
     monkeypatch.setattr(claims, "load_claims", lambda: stated)

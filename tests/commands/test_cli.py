@@ -11,12 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from authoring import __main__ as authoring
 from course_utils.commands import cli, machine_check, recording
 from course_utils.records import store
+from course_utils.records.lessons import find_lesson
+from course_utils.records.store import recorded
+from tests import example_results, made_up_records
 from tests.sandbox import ROOT, SET_UP, Sandbox, comparing, sandbox
 from tests.sandbox import here as sandbox_here
 
 __all__ = ["sandbox"]
+
+TIMES = {"short": 1e-3, "long": 2e-3}
 
 
 @pytest.fixture
@@ -34,6 +40,21 @@ def one_line(error: str) -> str:
 
 
 # Wrong use
+
+
+@pytest.mark.parametrize("name", ["5", "data_loading", "05_data_loading.ipynb"])
+def test_every_command_says_the_same_of_a_lesson_that_is_planned(box, capsys, name):
+    """README lists it, and there is no notebook of it."""
+    said = set()
+    for run in (lambda: cli.main(["record", name]), lambda: cli.main(["compare", name, name])):
+        assert run() == 2
+        said.add(one_line(capsys.readouterr().err).removeprefix("course: "))
+    assert authoring.main(["demo", name]) == 1
+    said.add(capsys.readouterr().err)
+    assert said == {"Lesson 05 (Loading data) is planned and not written yet; there are: 00_alpha, 04_beta.\n"}
+    # Once it is written, it is a lesson like any other.
+    box.notebook("05_data_loading", SET_UP)
+    assert find_lesson(name).slug == "data_loading"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +118,8 @@ def test_check_describes_this_machine_and_each_lesson(box, capsys):
     here = sandbox_here()
     assert cli.main(["check"]) == 0
     printed = capsys.readouterr().out
-    assert f"This machine: {here.machine}" in printed
+    assert f"This machine: {here.title}\n" in printed
+    assert f"name      {here.machine}\n" in printed
     assert f"torch {here.torch}" in printed
     assert "00_alpha  runs live\n" in printed
     for name in ("C++ compiler", "CUDA GPU", "second GPU", "disk", "jupyterlab"):
@@ -113,12 +135,33 @@ def test_check_says_what_is_shown_from_a_record_and_what_nobody_has_recorded(box
     assert words["00_alpha"] == "runs live"
     start = "runs live, except what needs a CUDA GPU: "
     assert words["04_beta"] == f"{start}copy, overlap (not recorded anywhere yet)"
-    # A record of the lesson shows only the experiments that it holds.
-    experiments = {"beta/copy": store.Experiment("beta/copy", "comparison", "c", "p", {})}
-    there = dataclasses.replace(sandbox_here(), machine="some-gpu")
-    store.save_lesson(store.LessonRecord("beta", there, experiments, "2026-01-01", 1.0), box.reference)
-    words = machine_check.look().lessons
-    assert words["04_beta"] == f"{start}copy (shown from some-gpu); overlap (not recorded anywhere yet)"
+    # A record of the lesson shows only the experiments that it holds, and as long as it is there.
+    made_up_records.write(box.reference, example_results.CPU, [made_up_records.comparison("beta/loops", TIMES)])
+    assert machine_check.look().lessons["04_beta"] == words["04_beta"]
+    made_up_records.write(box.reference, example_results.GPU, [made_up_records.comparison("beta/copy", TIMES)])
+    shown = f"{start}copy (shown from NVIDIA H200, 139 GiB), overlap (not recorded anywhere yet)"
+    assert machine_check.look().lessons["04_beta"] == shown
+    assert recorded("beta/copy").environment == example_results.GPU
+    shutil.rmtree(box.reference / example_results.GPU.machine)
+    assert machine_check.look().lessons["04_beta"] == words["04_beta"]
+
+
+def test_check_does_not_promise_a_record_that_the_lesson_would_refuse(box, monkeypatch):
+    monkeypatch.setattr(recording, "satisfied", lambda here: set())
+    made_up_records.write(box.reference, example_results.GPU, [made_up_records.comparison("beta/copy", TIMES)])
+    box.notebook("04_beta", "measure(name='beta/copy', parameters={'n': 7})", needs="two-gpus")
+    with pytest.raises(store.RecordError, match="other parameters"):
+        recorded("beta/copy")
+    words = machine_check.look().lessons["04_beta"]
+    assert words == "the text runs live; what needs two CUDA GPUs: copy (recorded with other problem sizes only)"
+
+
+def test_check_tells_machines_of_one_title_apart(box, monkeypatch):
+    monkeypatch.setattr(recording, "satisfied", lambda here: set())
+    for machine, experiment in (("old-name", "beta/loops"), ("nvidia-h200", "beta/copy")):
+        there = dataclasses.replace(example_results.GPU, machine=machine)
+        made_up_records.write(box.reference, there, [made_up_records.comparison(experiment, TIMES)])
+    assert "copy (shown from NVIDIA H200, 139 GiB (nvidia-h200))" in machine_check.look().lessons["04_beta"]
 
 
 def test_a_damaged_notebook_is_named_and_the_rest_is_checked(box, capsys):

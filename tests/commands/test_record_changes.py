@@ -220,6 +220,8 @@ def test_a_machine_a_folder_and_a_file_are_found(box):
     folder = box.reference / "first-cpu"
     assert read_records(str(folder)).records == read_records("first-cpu").records
     assert set(read_records(str(folder / "beta.json")).records) == {"beta"}
+    # The beginning of a name is enough where no other machine's has it.
+    assert read_records("first").records == read_records("first-cpu").records
     # The folder of a single machine will do.
     assert set(read_records(str(box.results)).records) == {"alpha"}
 
@@ -237,7 +239,10 @@ def test_own_records_and_reference_records_of_one_name_are_told_apart(box):
     ("name", "message"),
     [
         ("first-cup", r"did you mean 'first-cpu'\?\)\. Recorded machines: first-cpu, second-cpu"),
-        ("own:first-cpu", "there is no machine, folder or file 'own:first-cpu'.*Recorded machines: second-cpu"),
+        (
+            "own:first-cpu",
+            "there is no machine 'first-cpu'. Recorded machines: second-cpu. Nor is .*'own:first-cpu'",
+        ),
         ("reference", "reference holds records of several machines: name the folder of one"),
         ("notebooks", "there are no records in notebooks"),
     ],
@@ -246,6 +251,15 @@ def test_a_wrong_name_is_met_with_what_there_is(box, monkeypatch, name, message)
     monkeypatch.chdir(box.root)
     with pytest.raises(RecordChangesError, match=message):
         read_records(name)
+
+
+def test_the_beginning_of_two_names_and_a_lesson_are_no_machine(box):
+    store.save_lesson(record("first-gpu", it=compared(0.5)), box.reference)
+    with pytest.raises(RecordChangesError, match="'first' may be first-cpu or first-gpu: write more of the name"):
+        read_records("first")
+    box.notebook("04_pinned_memory", "")
+    with pytest.raises(RecordChangesError, match="04_pinned_memory is a lesson: name two machines"):
+        read_records("4")
 
 
 def test_a_record_that_cannot_be_read_is_named_and_the_others_are_compared(box):
@@ -278,7 +292,7 @@ def test_an_older_commit_is_compared_with_what_lies_there_now(tmp_path, monkeypa
     before, now = read_records("HEAD:a-cpu"), read_records("a-cpu")
     assert (before.records["alpha"].recorded_at, now.records["alpha"].recorded_at) == (EARLY, LATE)
     assert [change.kind for change in compare_records(before, now).changes] == [Kind.CHANGED]
-    with pytest.raises(RecordChangesError, match=r"commit HEAD has no records of 'a-gpu'.*It has: a-cpu"):
+    with pytest.raises(RecordChangesError, match=r"in commit HEAD there is no machine 'a-gpu'.*machines: a-cpu"):
         read_records("HEAD:a-gpu")
     with pytest.raises(RecordChangesError, match=r"git cannot read that commit .*REV:MACHINE takes a commit"):
         read_records("HEAD~7:a-cpu")

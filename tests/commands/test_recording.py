@@ -145,6 +145,52 @@ def test_an_interrupted_comparison_becomes_no_reference_but_may_be_kept(sandbox,
     assert recording.is_current(lesson, sandbox.results, here) is None
 
 
+# Under load
+
+SEEN = "Other programs kept 1.3 of 2 cores busy."
+# Committed results once more: as if this run had measured them, while other programs ran.
+UNDER_LOAD = f"""
+from dataclasses import replace
+from pathlib import Path
+from course_utils.records.store import load_lesson
+
+results = load_lesson(Path({str(next(store.reference_root().glob("*/pinned_memory.json")))!r})).result
+
+def measured(experiment, name, **more):
+    return keep(replace(results(experiment), name=name, **more))
+
+measured("pinned_memory/first_touch", name="alpha/quiet")
+measured("pinned_memory/first_touch", name="alpha/busy", busy={SEEN!r})
+first, *others = results("pinned_memory/staging").points
+first = replace(first, comparison=replace(first.comparison, busy={SEEN!r}))
+measured("pinned_memory/staging", name="alpha/sizes", points=(first, *others))
+"""
+
+
+def test_what_was_measured_under_load_becomes_no_reference_unless_it_is_allowed(sandbox, course_main):
+    sandbox.notebook("00_alpha", SET_UP, UNDER_LOAD)
+    status, said = course_main("record", "alpha", "--reference")
+    assert status == 1
+    said = " ".join(said.split())
+    assert f"measured under load: alpha/busy, alpha/sizes. {SEEN} Stop them and record the lesson again, or" in said
+    assert "keep it as it is with --allow-busy" in said
+    assert "alpha/quiet" not in said
+    assert not list(sandbox.reference.rglob("*.json"))
+    status, said = course_main("record", "alpha", "--reference", "--allow-busy")
+    assert status == 0
+    (path,) = sandbox.reference.rglob("*.json")
+    assert store.load_lesson(path).result("alpha/busy").busy == SEEN
+
+
+def test_a_record_of_ones_own_keeps_what_was_measured_under_load_and_says_so_in_one_line(sandbox, course_main):
+    sandbox.notebook("00_alpha", SET_UP, UNDER_LOAD)
+    status, said = course_main("record", "alpha")
+    assert status == 0
+    line = f"alpha: 2 of 3 under load: {SEEN}"
+    assert [each.strip() for each in said.splitlines() if "under load" in each] == [line]
+    assert sandbox.record("alpha")["experiments"]["alpha/busy"]["data"]["busy"] == SEEN
+
+
 # Experiments that are missing, unknown, or need another machine
 
 

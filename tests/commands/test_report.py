@@ -74,7 +74,7 @@ def test_both_machines_stand_side_by_side_with_verdict_and_interval(both, mine, 
     page = report.render(TODAY)
     (table,) = re.findall(r'<table class="side stack".*?</table>', page, flags=re.DOTALL)[:1]
     heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, flags=re.DOTALL)
-    assert [text_of(head).split()[0] for head in heads[1:]] == [mine.machine, other.machine]
+    assert [head.partition("<small>")[0] for head in heads[1:]] == [mine.title, other.title]
     assert "this machine, smoke sizes, 2026-01-01" in table
     assert "recorded, full sizes" in table
     for root, machine in ((both.results, mine), (both.reference, other)):
@@ -109,7 +109,21 @@ def test_the_page_holds_everything_and_escapes_what_it_shows(both):
     assert "url(" not in page
     for target in (link[1:] for link in links if link.startswith("#")):
         assert page.count(f'id="{target}"') == 1
-    assert len(page) < 2_000_000
+
+
+def test_all_committed_records_beside_a_course_of_ones_own_weigh_at_most_two_megabytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "results"))
+    committed = {path.stem: path for path in sorted(store.reference_root().glob("*/*.json"))}
+    for path in committed.values():
+        record = store.load_lesson(path)
+        mine = dataclasses.replace(record.environment, machine="mine", device_name="Mine")
+        store.save_lesson(dataclasses.replace(record, environment=mine), store.results_root())
+    path, unread = report.build(tmp_path)
+    page = path.read_text(encoding="utf-8")
+    assert unread == ""
+    assert set(re.findall(r'<section aria-labelledby="(\w+)">', page)) == set(committed)
+    assert page.count("<details><summary>All numbers of Mine") > 100
+    assert path.stat().st_size <= 2_000_000
 
 
 # What is missing or wrong
@@ -152,14 +166,20 @@ def test_your_own_lessons_are_marked_and_the_others_folded(both, other):
         (lambda text: '{"name": "package"}', "is not a record of this course"),
     ],
 )
-def test_a_bad_record_is_named_and_the_rest_is_shown(both, other, mine, how, message):
+def test_a_bad_record_is_named_and_the_rest_is_shown(both, other, mine, how, message, capsys, tmp_path):
     path = both.reference / other.machine / "alpha.json"
     path.write_text(how(path.read_text()))
     page = report.render(TODAY)
     assert "Not everything could be shown" in page
     assert message in page
-    assert f'<th scope="row">{mine.machine}' in page
+    assert f'<th scope="row">{mine.title}' in page
     assert 'class="verdict ' in page
+    # The page may be read by somebody else: who made it hears of it as well.
+    assert cli.main(["report", "--output", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == f"{tmp_path / 'report.html'}\n"
+    assert printed.err.startswith("Not on the page, because it cannot be read:\n")
+    assert message in printed.err
 
 
 def test_a_damaged_experiment_is_named_and_the_others_are_shown(both, other):
@@ -171,6 +191,14 @@ def test_a_damaged_experiment_is_named_and_the_others_are_shown(both, other):
     assert re.search(r"experiment &#39;alpha/loops&#39; (recorded on|of) other-gpu", page)
     assert "Restore the file from git" in page
     assert page.count("recorded, full sizes") > 3
+
+
+def test_a_busy_machine_is_noticed_beside_its_numbers(both, mine):
+    assert "Other programs" not in report.render(TODAY)
+    busy = dataclasses.replace(results(2.0)[0], busy="Other programs kept 1.3 of 2 cores busy.")
+    made_up_records.write(both.results, mine, [busy])
+    notice = f"{mine.title} (this machine, smoke sizes, 2026-01-01): Other programs kept 1.3 of 2 cores busy."
+    assert notice in report.render(TODAY)
 
 
 def test_other_problem_sizes_and_other_code_are_noticed(both, mine):
@@ -213,7 +241,7 @@ def test_a_page_that_cannot_be_written_is_one_clear_line(both, capsys, tmp_path)
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_a_browser_shows_both_machines_and_asks_for_nothing(chromium, both, mine, tmp_path, width, scheme):
-    path = report.build(tmp_path / "report.html")
+    path, _ = report.build(tmp_path / "report.html")
     page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     asked, errors = [], []
     page.on("request", lambda request: asked.append(request.url))
@@ -227,7 +255,7 @@ def test_a_browser_shows_both_machines_and_asks_for_nothing(chromium, both, mine
         assert first["y"] == second["y"]
     else:
         assert first["y"] < second["y"]
-        assert mine.machine in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert mine.title in cells.first.evaluate("cell => getComputedStyle(cell, '::before').content")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     picture = page.locator("img").first
     assert picture.evaluate("image => image.complete && image.naturalWidth > 300")

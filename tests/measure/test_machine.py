@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import getpass
 import json
@@ -16,8 +17,19 @@ import pytest
 import torch
 
 from course_utils.measure import machine
-from course_utils.measure.machine import course_size, device_kind, environment, scaled
+from course_utils.measure.machine import (
+    GpuState,
+    course_size,
+    device_kind,
+    environment,
+    gpu_state,
+    scaled,
+    slowdown,
+)
+from course_utils.records.kinds.environment import Environment, titles
+from tests.example_results import CPU, GPU
 
+_REASONS = ("power cap", "hardware slowdown", "heat")
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -94,7 +106,7 @@ def test_environment_of_this_machine() -> None:
     assert here.commit is None or re.fullmatch(r"[0-9a-f]{7,40}", here.commit)
     if here.device_kind == "cpu":
         assert here.device_name == here.cpu_model
-        assert here.machine.endswith(f"-{here.cpu_cores}-cores")
+        assert f"-{here.cpu_cores}-core" in here.machine
         assert (here.gpu_count, here.gpu_memory_bytes, here.driver, here.cuda) == (0, None, None, None)
 
 
@@ -109,12 +121,76 @@ def test_environment_holds_no_host_name_user_or_path() -> None:
 
 
 def test_vendors_decorations_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "model name\t: Intel(R) Core(TM) i7-10750H CPU @ 2.60GHz\nflags\t\t: fpu avx2 avx512f amx_bf16 other\n"
+    text = "cpu family\t: 6\nmodel\t\t: 165\nmodel name\t: Intel(R) Core(TM) i7-10750H CPU @ 2.60GHz\n"
+    text += "flags\t\t: fpu avx2 avx512f amx_bf16 other\n"
     monkeypatch.setattr(Path, "exists", lambda self: True)
     monkeypatch.setattr(Path, "read_text", lambda self, **_: text)
     cpu = machine._cpu.__wrapped__()
     assert cpu["cpu_model"] == "Intel Core i7-10750H"
     assert cpu["cpu_flags"] == ("avx2", "avx512f", "amx_bf16")
+    assert cpu["cpu_family"] == "6-165"
+
+
+# What a machine is called
+
+
+@pytest.mark.parametrize(
+    ("start", "changes"),
+    [
+        (CPU, {"memory_bytes": CPU.memory_bytes - 90 * 2**20}),  # the system keeps more after the next start
+        (CPU, {"memory_bytes": CPU.memory_bytes - 2**28}),
+        (CPU, {"torch": "2.14.0", "python": "3.12.1", "torch_threads": 1, "size": "full", "commit": "abc1234"}),
+        (GPU, {"driver": "590.10", "cuda": "13.1", "sm_clock_mhz": 345, "date": "2027-01-01"}),
+        (GPU, {"gpu_memory_bytes": GPU.gpu_memory_bytes - 10 * 2**20}),  # another driver keeps some
+        (GPU, {"machine": "called otherwise until now"}),
+    ],
+)
+def test_a_machine_keeps_its_name(start: Environment, changes: dict) -> None:
+    assert dataclasses.replace(start, **changes).folder_name == start.folder_name
+
+
+@pytest.mark.parametrize(
+    ("start", "changes"),
+    [
+        (CPU, {"cpu_flags": ("avx2", "avx512f")}),
+        (CPU, {"cpu_family": "25-17"}),
+        (CPU, {"memory_bytes": CPU.memory_bytes * 2}),
+        (CPU, {"os": "Darwin arm64"}),
+        (CPU, {"device_kind": "mps"}),
+        (GPU, {"gpu_count": 2}),
+        (GPU, {"power_limit_w": 350.0}),
+        (GPU, {"cpu_cores": 8}),
+        (GPU, {"cpu_model": "AMD EPYC 9654"}),
+        (GPU, {"memory_bytes": GPU.memory_bytes * 2}),
+        (GPU, {"compute_capability": "9.1"}),
+    ],
+)
+def test_machines_that_measure_otherwise_have_names_of_their_own(start: Environment, changes: dict) -> None:
+    other = dataclasses.replace(start, **changes)
+    assert other.folder_name != start.folder_name
+    assert _SLUG.fullmatch(other.folder_name)
+
+
+def test_people_read_device_cores_and_memory() -> None:
+    assert CPU.title == "AMD EPYC 7763, 2 cores, 8 GiB"
+    assert re.fullmatch(r"amd-epyc-7763-2-cores-8gib-[0-9a-f]{4}", CPU.folder_name)
+    assert dataclasses.replace(CPU, cpu_cores=1).title == "AMD EPYC 7763, 1 core, 8 GiB"
+    assert GPU.title == "NVIDIA H200, 139 GiB"
+    twin = dataclasses.replace(CPU, machine="twin")
+    called = titles([CPU, twin, GPU, GPU])
+    assert called[GPU.machine] == GPU.title
+    assert called["twin"] == f"{CPU.title} (twin)"
+    assert called[CPU.machine] == f"{CPU.title} ({CPU.machine})"
+
+
+@pytest.mark.parametrize(
+    ("seen_gib", "sold"),
+    [(0.95, 1), (3.8, 4), (7.6, 8), (11.6, 12), (15.3, 16), (23.54, 24), (47.1, 48), (62.7, 64), (125.6, 128)],
+)
+def test_memory_is_what_the_machine_was_sold_with(seen_gib: float, sold: int) -> None:
+    there = dataclasses.replace(CPU, memory_bytes=int(seen_gib * 2**30))
+    assert there.title.endswith(f", {sold} GiB")
+    assert dataclasses.replace(there, memory_bytes=sold * 2**30).folder_name == there.folder_name
 
 
 # A machine with a GPU
@@ -124,7 +200,7 @@ class _Nvml(types.ModuleType):
     """``pynvml`` that answers, except to the questions named in ``refuses``."""
 
     NVMLError = type("NVMLError", (Exception,), {})
-    NVML_CLOCK_SM = 1
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
 
     def __init__(self, *refuses: str) -> None:
         super().__init__("pynvml")
@@ -135,6 +211,10 @@ class _Nvml(types.ModuleType):
             "nvmlSystemGetDriverVersion": lambda: "580.159.04",
             "nvmlDeviceGetPowerManagementLimit": lambda gpu: {"GPU-aaaa": 700_000}.get(gpu, 300_000),
             "nvmlDeviceGetClockInfo": lambda gpu, clock: 1980,
+            "nvmlDeviceGetTemperature": lambda gpu, sensor: 61,
+            "nvmlDeviceGetPowerUsage": lambda gpu: 690_500,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: 0x1,
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: 0x4 | 0x8 | 0x20 | 0x40,
         }
         for question, answer in answers.items():
             setattr(self, question, self._refuse if question in refuses else answer)
@@ -158,7 +238,8 @@ def h200(on: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Callable[.
 def test_environment_of_a_gpu_machine(h200: Callable[..., None]) -> None:
     h200()
     there = environment()
-    assert (there.machine, there.device_kind, there.device_name) == ("nvidia-h200", "cuda", "NVIDIA H200")
+    assert (there.title, there.device_kind, there.device_name) == ("2 × NVIDIA H200, 140 GiB", "cuda", "NVIDIA H200")
+    assert re.fullmatch(r"2-nvidia-h200-140gib-[0-9a-f]{4}", there.machine)
     assert (there.gpu_count, there.gpu_memory_bytes, there.compute_capability) == (2, 150_000_000_000, "9.0")
     # With CUDA_VISIBLE_DEVICES torch's first GPU need not be NVML's first.
     assert (there.cuda, there.driver, there.sm_clock_mhz, there.power_limit_w) == ("13.0", "580.159.04", 1980, 700)
@@ -176,10 +257,91 @@ def test_environment_of_a_gpu_machine(h200: Callable[..., None]) -> None:
 def test_a_refused_question_costs_its_answer(h200: Callable[..., None], refuses: list[str], answers: tuple) -> None:
     h200(*refuses)
     there = environment()
-    assert there.machine == "nvidia-h200"
     assert (there.driver, there.power_limit_w, there.sm_clock_mhz) == answers
 
 
 def test_environment_survives_a_missing_nvml(h200, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # what Python does for a module that cannot be imported
     assert environment().driver is None
+    assert gpu_state() is None
+
+
+# What slows a GPU
+
+
+def test_the_state_of_a_gpu_is_read_in_words(h200: Callable[..., None]) -> None:
+    h200()
+    assert gpu_state() == GpuState(1980, 61, 690.5, ("power cap", "hardware slowdown", "heat"), idle=False)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "lacks", "state"),
+    [
+        # An old driver, or an old package, knows the reasons by their old name.
+        (["nvmlDeviceGetCurrentClocksEventReasons"], "", GpuState(1980, 61, 690.5, idle=True)),
+        ([], "nvmlDeviceGetCurrentClocksEventReasons", GpuState(1980, 61, 690.5, idle=True)),
+        (["nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature"], "NVML_CLOCK_SM", GpuState(throttled_by=_REASONS)),
+        (["nvmlInit"], "", None),
+    ],
+)
+def test_what_nvml_does_not_say_of_the_state_is_left_out(
+    h200: Callable[..., None], monkeypatch: pytest.MonkeyPatch, refuses: list[str], lacks: str, state: GpuState | None
+) -> None:
+    h200(*refuses)
+    if lacks:
+        monkeypatch.delattr(sys.modules["pynvml"] if lacks.startswith("nvml") else _Nvml, lacks)
+    assert gpu_state() == state
+
+
+def test_a_machine_without_a_gpu_has_no_state_to_read(on: Callable[..., None]) -> None:
+    on("cpu")
+    assert gpu_state() is None
+
+
+def test_the_installed_nvml_has_what_is_asked_and_gives_the_reasons_these_bits() -> None:
+    import pynvml
+
+    named = {
+        "SwPowerCap": "power cap",
+        "HwSlowdown": "hardware slowdown",
+        "SwThermalSlowdown": "heat",
+        "HwThermalSlowdown": "heat",
+        "HwPowerBrakeSlowdown": "power brake",
+    }
+    bits = {getattr(pynvml, f"nvmlClocksEventReason{name}"): words for name, words in named.items()}
+    assert bits == machine._THROTTLES
+    assert pynvml.nvmlClocksEventReasonGpuIdle == machine._IDLE
+    asked = [name for name in vars(_Nvml("any")) if name.startswith("nvml")]
+    assert [name for name in asked if not hasattr(pynvml, name)] == []
+
+
+_BEFORE = GpuState(1980, 55, 300.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (
+            _BEFORE,
+            GpuState(1410, 70, 700.0, ("power cap",)),
+            "The GPU slowed its clock from 1980 to 1410 MHz (power cap) while this was measured.",
+        ),
+        (_BEFORE, GpuState(1410), "The GPU slowed its clock from 1980 to 1410 MHz while this was measured."),
+        (_BEFORE, GpuState(1965), ""),  # a step or two
+        (_BEFORE, GpuState(1980, 61, 650.0), ""),
+        # It waits for work: so low a clock slows nothing, before or after.
+        (_BEFORE, GpuState(345, idle=True), ""),
+        (GpuState(345, idle=True), GpuState(1980), ""),
+        (
+            GpuState(345, idle=True),
+            GpuState(1410, throttled_by=("heat",)),
+            "The GPU held its clock down to 1410 MHz (heat) while this was measured.",
+        ),
+        (GpuState(), GpuState(throttled_by=("heat",)), "The GPU held its clock down (heat) while this was measured."),
+        (GpuState(), GpuState(1410), ""),  # nobody can tell
+        (None, GpuState(1410, throttled_by=("heat",)), ""),
+        (_BEFORE, None, ""),
+    ],
+)
+def test_what_slowed_the_gpu_is_a_sentence(before: GpuState | None, after: GpuState | None, sentence: str) -> None:
+    assert slowdown(before, after) == sentence

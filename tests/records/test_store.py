@@ -324,6 +324,23 @@ def test_the_newest_gpu_is_preferred_even_to_a_newer_cpu(reference: Path) -> Non
     assert recorded("tiny/pair", machine=CPU.machine).environment == CPU
 
 
+def test_a_machine_is_found_by_the_beginning_of_its_name_as_long_as_no_other_has_it(reference: Path) -> None:
+    longer = dataclasses.replace(GPU, machine=f"{GPU.machine}-140gib-3fa2")
+    save_lesson(lesson_record(environment=longer), reference)
+    # What was written before the machine got its longer name goes on being found.
+    assert recorded("tiny/pair", machine=GPU.machine).environment == longer
+    with pytest.raises(RecordError, match="there is no machine 'nvidia-h2'"):
+        recorded("tiny/pair", machine="nvidia-h2")
+    other = dataclasses.replace(GPU, machine=f"{GPU.machine}-140gib-51f9")
+    save_lesson(lesson_record(environment=other), reference)
+    with pytest.raises(RecordError, match=rf"'{GPU.machine}' may be {longer.machine} or {other.machine}"):
+        recorded("tiny/pair", machine=GPU.machine)
+    assert recorded("tiny/pair", machine=other.machine).environment == other
+    # A whole name is never the beginning of another.
+    save_lesson(lesson_record(environment=GPU), reference)
+    assert recorded("tiny/pair", machine=GPU.machine).environment == GPU
+
+
 @pytest.mark.parametrize(
     ("name", "machine", "message"),
     [

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,7 +33,7 @@ class Environment(Recorded):
 
     kind: ClassVar[str] = "environment"
 
-    machine: str  # short name used for folders, for example ``amd-epyc-2-cores`` or ``nvidia-h200``
+    machine: str  # what its folder is called: see `folder_name`; older records have shorter names
     device_kind: str  # ``cpu``, ``cuda`` or ``mps``: what the lessons measure on
     device_name: str  # the accelerator's name; the CPU's where there is none
     cpu_model: str
@@ -43,6 +46,7 @@ class Environment(Recorded):
     date: str  # day of the measurement, ISO 8601
     # instruction sets that matter for the lessons (``avx2``, ``avx512_bf16``, ``amx_bf16``...)
     cpu_flags: tuple[str, ...] = ()
+    cpu_family: str = ""  # the vendor's numbers of family and model: a hypervisor may hide the model's name
     gpu_count: int = 0
     gpu_memory_bytes: int | None = None  # memory of the first accelerator, if any
     compute_capability: str | None = None
@@ -58,10 +62,37 @@ class Environment(Recorded):
             raise ValueError(f"there is no device {self.device_kind!r}")
 
     @property
+    def title(self) -> str:
+        """What people call the machine, for example ``AMD EPYC, 2 cores, 24 GiB`` or ``NVIDIA H200, 140 GiB``."""
+        if self.device_kind == "cuda":
+            several = f"{self.gpu_count} × " if self.gpu_count > 1 else ""
+            memory = f", {self.gpu_memory_bytes / 2**30:.0f} GiB" if self.gpu_memory_bytes else ""
+            return f"{several}{self.device_name}{memory}"
+        cores = f"{self.cpu_cores} core{'s' * (self.cpu_cores != 1)}"
+        return f"{self.device_name}, {cores}, {_memory_as_sold_gib(self.memory_bytes):g} GiB"
+
+    @property
+    def folder_name(self) -> str:
+        """A name for the folder of its records: its title, and four digits that stand for what else sets it apart.
+
+        That is the hardware, the system and the GPU's power limit. What people update (torch, Python, the driver) or
+        choose for one run (threads, sizes) is not in it: a machine keeps its name, and each record tells the rest.
+        """
+        apart = (
+            self.title,
+            (self.cpu_model, self.cpu_family, *sorted(self.cpu_flags)),
+            (self.cpu_cores, _memory_as_sold_gib(self.memory_bytes)),
+            (self.device_kind, self.compute_capability, self.power_limit_w and round(self.power_limit_w)),
+            self.os,
+        )
+        digits = hashlib.sha256(repr(apart).encode()).hexdigest()[:4]
+        slug = re.sub(r"[^a-z0-9]+", "-", self.title.replace(" GiB", "gib").lower()).strip("-")
+        return f"{slug}-{digits}"
+
+    @property
     def caption(self) -> str:
         """One line for under a figure: machine, software, date."""
-        cores = f", {self.cpu_cores} cores" if self.device_kind == "cpu" else ""
-        return f"{self.device_name}{cores} · torch {self.torch} · {self.date}"
+        return f"{self.title} · torch {self.torch} · {self.date}"
 
     @property
     def where(self) -> str:
@@ -70,12 +101,9 @@ class Environment(Recorded):
 
     def card(self) -> Card:
         """What runs live here, on which machine and software."""
-        gpu = f"{self.device_name}, " if self.device_kind != "cpu" else ""
-        cores = f"{self.cpu_cores} core{'s' if self.cpu_cores > 1 else ''}"
         return Card(
             ["On this machine runs live ", Toned(_RUNS_LIVE[self.device_kind]), f"; {_RECORDED[self.device_kind]}."],
-            provenance=f"{gpu}{self.cpu_model}, {cores}, {format_bytes(self.memory_bytes)} · torch {self.torch}, "
-            f"Python {self.python} · {self.size} sizes · {self.date}",
+            provenance=f"{self.title} · torch {self.torch}, Python {self.python} · {self.size} sizes · {self.date}",
             numbers=self._numbers(),
         )
 
@@ -100,12 +128,30 @@ class Environment(Recorded):
             ("system", self.os),
             ("threads for one operation", str(self.torch_threads)),
             ("problem sizes", self.size),
+            ("name in records", self.machine),
             ("date", self.date),
             ("commit", self.commit),
         ]
-        return Sheet((named_values(f"This machine: {self.machine}", named),))
+        return Sheet((named_values(f"This machine: {self.title}", named),))
 
     @classmethod
     def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """Unknown keys are ignored: a later version may know more of a machine."""
         return {f.name: record[f.name] for f in dataclasses.fields(cls) if f.name in record}
+
+
+def titles(environments: Iterable[Environment]) -> dict[str, str]:
+    """What people call several machines, by the names of their folders, which are added where two share a title."""
+    called = {each.machine: each.title for each in environments}
+    shared = {title for title in called.values() if list(called.values()).count(title) > 1}
+    return {machine: f"{title} ({machine})" if title in shared else title for machine, title in called.items()}
+
+
+def _memory_as_sold_gib(size_bytes: int) -> float:
+    """Memory, rounded up to what machines are sold with.
+
+    A system sees some percent less, and a few MB more or less after the next start.
+    """
+    gib = size_bytes / 2**30
+    step = 2.0 ** (math.floor(math.log2(gib)) - 3)
+    return step * math.ceil(gib / step)

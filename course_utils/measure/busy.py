@@ -1,4 +1,4 @@
-"""What else the machine did while something was measured: other programs, a core that was taken away, stalls."""
+"""What else the machine did while something was measured: other programs, a core taken away, stalls, slower clocks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import os
 import statistics
 import time
+
+from course_utils.measure.machine import gpu_state, slowdown
 
 # Below these nobody needs to know. A browser and JupyterLab that wait for a result take a tenth of a core.
 _OTHERS_CORES, _OTHERS_S = 0.2, 0.05
@@ -34,6 +36,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._spins = _spins()
+        self._gpu = gpu_state()
         self._before = _usage()
         self._started = time.perf_counter()
         return self
@@ -47,6 +50,7 @@ class Watch:
         slowest = statistics.quantiles(self._spins, n=20)[-1] / statistics.median(self._spins)
         if not self.sentence and slowest > _STALLED:
             self.sentence = f"The machine stalls: a fixed loop took {slowest:.0f} times as long in one of twenty tries."
+        self.sentence = " ".join(filter(None, (self.sentence, slowdown(self._gpu, gpu_state()))))
 
 
 def _in_words(others: float, seconds: float, taken: int) -> str:

@@ -85,6 +85,8 @@ class Prediction:
             >>> predict("How many times as fast is pinned?").answer(3).reveal(1.5).words
             'You said 3× as fast. It is 1.50× as fast: half what you expected.'
         """
+        if getattr(actual, "needs", None) is not None:  # an experiment that nobody has recorded says so itself
+            return actual
         if self.value is None and self.typed is not None:
             self.answer(self.typed)
         answer = Answer.of(actual, Unit(self.unit), self.choices)

@@ -8,6 +8,7 @@ from typing import Any
 from course_utils.measure.cases import Case, CaseError
 from course_utils.measure.compare import compare
 from course_utils.measure.machine import environment
+from course_utils.measure.rounds import DEFAULT_BUDGET_S
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.store import keep
 from course_utils.show.progress import progress
@@ -22,7 +23,7 @@ def sweep(
     items: Callable[[Any], float | None] | None = None,
     flops: Callable[[Any], float | None] | None = None,
     bytes: Callable[[Any], float | None] | None = None,
-    budget_s: float = 4.0,
+    budget_s: float = DEFAULT_BUDGET_S,
     **options: Any,
 ) -> Sweep:
     """Repeat a comparison over a range of one parameter: to find where a technique begins, or stops, to pay.

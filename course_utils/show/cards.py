@@ -11,13 +11,14 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
-
-import jinja2
+from typing import TYPE_CHECKING, NamedTuple
 
 from course_utils.show import tables
 from course_utils.show.formats import format_seconds
 from course_utils.show.tables import Grid, Sheet
+
+if TYPE_CHECKING:
+    import jinja2
 
 # What stands before a verdict, so that its colour is not all there is. The keys are the tones of cards.css.
 MARKS = {"faster": "▲", "slower": "▼", "same": "■", "unclear": "○"}
@@ -214,6 +215,8 @@ def _wrapped(text: str) -> list[str]:
 
 @functools.cache
 def _template() -> jinja2.Template:
+    import jinja2
+
     files = jinja2.FileSystemLoader(_HERE)
     here = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     style = (_HERE / "cards.css").read_text(encoding="utf-8").strip()

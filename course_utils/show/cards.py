@@ -219,5 +219,6 @@ def _template() -> jinja2.Template:
 
     files = jinja2.FileSystemLoader(_HERE)
     here = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    style = (_HERE / "cards.css").read_text(encoding="utf-8").strip()
+    # On one line: a notebook's file has a line for each line of an output.
+    style = " ".join((_HERE / "cards.css").read_text(encoding="utf-8").split())
     return here.get_template("card.html.j2", globals={"style": style, "marks": MARKS})

@@ -168,12 +168,16 @@ def block(values: Sequence[float]) -> tuple[list[float], int]:
 def ratio_interval(logs: Sequence[float], confidence: float = DECISION_CONFIDENCE) -> Interval:
     """Interval of the median ratio, from log ratios in the order in which the rounds ran.
 
-    It is (0, inf) when there are too few rounds, or when they follow each other so much that not even the blocks of
-    :func:`block` are independent.
+    It is (0, inf) when there are too few rounds. When rounds follow each other so much that not even the blocks of
+    :func:`block` are independent, the ratio itself drifted: then it is what the blocks reached, and as far again to
+    either side.
     """
     blocks = block(logs)[0]
     interval = median_interval(blocks, confidence)
-    if not interval.bounded or _follow_each_other(blocks):
+    if _follow_each_other(blocks) and len(blocks) >= MIN_ROUNDS:
+        low, high = min(blocks), max(blocks)
+        return Interval(math.exp(2 * low - high), math.exp(2 * high - low), confidence)
+    if not interval.bounded:
         return Interval(0.0, math.inf, confidence)
     return Interval(math.exp(interval.low), math.exp(interval.high), confidence)
 

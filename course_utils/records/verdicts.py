@@ -127,7 +127,9 @@ def unclear_parts(comparison: Comparison) -> list[str | Toned]:
 
 def _way_out(comparison: Comparison, unclear: Sequence[Case]) -> str:
     """What would settle it: more time, if it would be enough, or a quieter machine."""
-    spent = sum(sum(timed.elapsed_s) * timed.calls for timed in (*comparison.cases, comparison.control))
+    spent = comparison.spent_s or sum(
+        sum(timed.elapsed_s) * timed.calls for timed in (*comparison.cases, comparison.control)
+    )
     needed = spent * max(_more_rounds(case) for case in unclear)
     busy = f"{comparison.busy} Stop them" if comparison.busy else ""
     if needed > _LONGEST_BUDGET_S:

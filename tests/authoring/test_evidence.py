@@ -8,7 +8,7 @@ import pytest
 
 from authoring import evidence
 from authoring.evidence import EvidenceError, NotRecordedError, evaluate, experiments_in, in_words
-from tests.made_up_records import XEON, edit_record
+from tests.made_up_records import EPYC, edit_record
 
 # What an expression reads
 
@@ -48,9 +48,9 @@ def test_what_is_no_expression_is_refused(text: str, message: str):
 )
 def test_an_error_says_what_there_is(text: str, message: str):
     with pytest.raises(EvidenceError, match=message) as error:
-        evaluate(text, XEON)
+        evaluate(text, EPYC)
     assert not isinstance(error.value, NotRecordedError)
-    with pytest.raises(EvidenceError, match=f"no machine 'mine'.*{XEON}"):
+    with pytest.raises(EvidenceError, match=f"no machine 'mine'.*{EPYC}"):
         evaluate("torch_compile/mlp.rounds", "mine")
 
 
@@ -58,25 +58,25 @@ def test_an_error_says_what_there_is(text: str, message: str):
 
 
 def test_a_record_that_is_deleted_or_damaged_is_told_apart(records: Path):
-    assert evaluate("torch_compile/mlp.rounds", XEON, records) >= 8
-    (records / XEON / "torch_compile.json").write_text("{", encoding="utf-8")
+    assert evaluate("torch_compile/mlp.rounds", EPYC, records) >= 8
+    (records / EPYC / "torch_compile.json").write_text("{", encoding="utf-8")
     with pytest.raises(EvidenceError, match=r"torch_compile.json cannot be read") as error:
-        evaluate("torch_compile/mlp.rounds", XEON, records)
+        evaluate("torch_compile/mlp.rounds", EPYC, records)
     assert not isinstance(error.value, NotRecordedError)
-    (records / XEON / "torch_compile.json").unlink()
+    (records / EPYC / "torch_compile.json").unlink()
     with pytest.raises(NotRecordedError, match=r"torch_compile/mlp: not recorded on .*course record torch_compile"):
-        evaluate("torch_compile/mlp.rounds", XEON, records)
+        evaluate("torch_compile/mlp.rounds", EPYC, records)
 
 
 def test_other_parameters_count_as_not_recorded_and_changed_code_gives_the_value_with_a_notice(records: Path):
-    path = records / XEON / "torch_compile.json"
+    path = records / EPYC / "torch_compile.json"
     edit_record(path, lambda experiments: experiments["torch_compile/mlp"].update(parameters_hash="other"))
     with pytest.raises(NotRecordedError, match="other parameters than today's"):
-        evaluate("torch_compile/mlp.rounds", XEON, records)
+        evaluate("torch_compile/mlp.rounds", EPYC, records)
     text = "torch_compile/modes.rounds"
     edit_record(path, lambda experiments: experiments["torch_compile/modes"].update(code_hash="other"))
-    assert evaluate(text, XEON, records) == evaluate(text, XEON)
-    assert evidence.recorded(experiments_in(text), XEON, records)["torch_compile/modes"].is_of_other_code
+    assert evaluate(text, EPYC, records) == evaluate(text, EPYC)
+    assert evidence.recorded(experiments_in(text), EPYC, records)["torch_compile/modes"].is_of_other_code
 
 
 # Values
@@ -102,13 +102,13 @@ def test_other_parameters_count_as_not_recorded_and_changed_code_gives_the_value
     ],
 )
 def test_numbers_carry_their_unit(text: str, unit: str | None):
-    assert getattr(evaluate(text, XEON), "unit", None) == unit
+    assert getattr(evaluate(text, EPYC), "unit", None) == unit
 
 
 def test_in_words_has_the_words_of_the_house():
-    workloads = evaluate("torch_compile/workloads", XEON)
+    workloads = evaluate("torch_compile/workloads", EPYC)
     cases = [case for point in workloads for case in point.comparison if not case.is_baseline]
-    cases += [point.comparison["flash"] for point in evaluate("flash_attention/forward", XEON)]
+    cases += [point.comparison["flash"] for point in evaluate("flash_attention/forward", EPYC)]
     shown = {
         "FASTER": "times as fast (",
         "SLOWER": "times as long (",
@@ -122,9 +122,9 @@ def test_in_words_has_the_words_of_the_house():
     assert in_words([1, 2, 3]) == "1, 2 and 3"
     assert evaluate('tally(["UNCLEAR", "SAME", "SAME"])', None) == "same in 2 of 3, too close to call in 1"
     assert (in_words([]), in_words(False), in_words(None), in_words(0.25, "percent")) == ("none", "no", "–", "25%")
-    measurement = evaluate('torch_compile/mlp["compiled"].measurement', XEON)
+    measurement = evaluate('torch_compile/mlp["compiled"].measurement', EPYC)
     assert " to " in in_words(measurement.interval_s, "s")
     assert in_words(measurement).endswith(f" ({in_words(measurement.interval_s, 's')})")
     assert in_words(cases[0].verdict) in ("faster", "slower", "same", "too close to call")
     with pytest.raises(EvidenceError, match="a whole Comparison"):
-        in_words(evaluate("torch_compile/mlp", XEON))
+        in_words(evaluate("torch_compile/mlp", EPYC))

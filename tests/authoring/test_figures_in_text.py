@@ -15,9 +15,9 @@ from authoring.figures_in_text import check, write
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import dumped, read_notebook
 from tests.made_up_notebooks import code
-from tests.made_up_records import EPYC, XEON, edit_record
+from tests.made_up_records import EPYC, edit_record
 
-TAKEN = f'It gives back <!--= caching_allocator/no_cap["default"]["given back"] @ {XEON} -->0<!--/--> segments.'
+TAKEN = f'It gives back <!--= caching_allocator/no_cap["default"]["given back"] @ {EPYC} -->0<!--/--> segments.'
 
 
 def page(folder: Path, text: str) -> Path:
@@ -31,7 +31,7 @@ def three_segments(records: Path) -> None:
         table = experiments["caching_allocator/no_cap"]["data"]
         table["rows"][0][table["columns"].index("given back")] = 3
 
-    edit_record(records / XEON / "caching_allocator.json", change)
+    edit_record(records / EPYC / "caching_allocator.json", change)
 
 
 def test_figures_in_the_course_are_as_recorded():
@@ -68,7 +68,7 @@ def test_a_record_that_changes_or_is_deleted_fails_and_names_the_sentence(tmp_pa
     assert "the records give '3'" in fault
     assert write([path], records) == ([path], [])
     assert ">3<" in path.read_text(encoding="utf-8")
-    (records / XEON / "caching_allocator.json").unlink()
+    (records / EPYC / "caching_allocator.json").unlink()
     _, (fault,) = write([path], records)
     assert "It gives back not recorded segments." in fault
     assert "course record caching_allocator --reference" in fault
@@ -78,7 +78,7 @@ def test_a_record_that_changes_or_is_deleted_fails_and_names_the_sentence(tmp_pa
 def test_the_machine_may_be_left_out_where_there_is_one(tmp_path: Path, records: Path):
     path = page(tmp_path, "There are <!--= len(torch_compile/mlp.labels) -->2<!--/--> cases.")
     assert check([path], records) == []
-    shutil.copy(records / XEON / "torch_compile.json", records / EPYC)
+    shutil.copytree(records / EPYC, records / "another")
     (fault,) = check([path], records)
     assert f"name one: len(torch_compile/mlp.labels) @ {EPYC}" in fault
 
@@ -90,8 +90,9 @@ def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
     path = tmp_path / "10_torch_compile.ipynb"
     path.write_text(dumped({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
     lesson = dataclasses.replace(find_lesson("torch_compile"), path=path)
-    record = json.loads((records / XEON / "torch_compile.json").read_text(encoding="utf-8"))
-    for machine, seconds in ((XEON, 60), (EPYC, 120)):
+    record = json.loads((records / EPYC / "torch_compile.json").read_text(encoding="utf-8"))
+    (records / "another").mkdir()
+    for machine, seconds in ((EPYC, 60), ("another", 120)):
         (records / machine / "torch_compile.json").write_text(json.dumps(record | {"seconds": seconds}))
     words = 400 + 10 + 2
     minutes = figures_in_text.lesson_minutes(lesson, records)

@@ -72,7 +72,10 @@ def test_adding_a_lesson_edits_no_file_that_is_there_by_hand(course_copy: Path):
     refreshed = run(course_copy, "from authoring.pages.refresh import main; main([])")
     after = files_of(course_copy)
     assert {name for name in after if before.get(name) != after[name]} <= BY_HAND | MADE, refreshed.stderr
-    row = "| 25 | Does a new lesson appear everywhere? | [A trial](notebooks/25_trial.ipynb) | ✓&nbsp;confirmed: [X1]"
+    row = (
+        "| 25 | Does a new lesson appear everywhere? | [A trial](notebooks/25_trial.ipynb) "
+        "| *A trial is a lesson.* [Confirmed](book/claims.md#x1): It is one. |"
+    )
     assert row in after["README.md"].decode()
     assert 'file: notebooks/25_trial\n        title: "25 · A trial"' in after["book/_toc.yml"].decode()
     page = after["book/claims.md"].decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from authoring.predictions import asked, prediction_of, stored_outputs
 from course_utils.records.lessons import Lesson, LessonError, find_lesson, find_lessons
 from course_utils.records.notebook_files import read_notebook
 from course_utils.show.prediction import Prediction
-from tests.made_up_records import EPYC, XEON, edit_record
+from tests.made_up_records import EPYC, edit_record
 
 STAGING = find_lesson("pinned_memory")
 
@@ -60,13 +61,18 @@ def test_the_book_reveals_what_the_notebook_reveals():
 
 def test_without_a_record_that_fits_nothing_is_shown(records: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(records))
-    paths = [records / machine / "pinned_memory.json" for machine in (XEON, EPYC)]
+    path, other = (records / machine / "pinned_memory.json" for machine in (EPYC, "another"))
     assert "code has changed" not in shown()
-    for path in paths:
-        edit_record(path, lambda experiments: experiments["pinned_memory/staging"].update(code_hash="other"))
+    edit_record(path, lambda experiments: experiments["pinned_memory/staging"].update(code_hash="other"))
     assert "Recorded: " in shown()
     assert "the experiment's code has changed since" in " ".join(shown().split())
-    paths[0].unlink()
+    # A newer one of another machine comes first, as long as it fits.
+    newer = json.loads(path.read_text(encoding="utf-8")) | {"recorded_at": "2100-01-01T00:00:00+00:00"}
+    newer["environment"] |= {"machine": "another", "device_name": "Another CPU", "cpu_model": "Another CPU"}
+    other.parent.mkdir()
+    other.write_text(json.dumps(newer), encoding="utf-8")
+    assert "Another CPU" in shown()
+    edit_record(other, lambda experiments: experiments["pinned_memory/staging"].update(parameters_hash="other"))
     assert "EPYC" in shown()
-    edit_record(paths[1], lambda experiments: experiments["pinned_memory/staging"].update(parameters_hash="other"))
+    edit_record(path, lambda experiments: experiments["pinned_memory/staging"].update(parameters_hash="other"))
     assert shown() == ""

@@ -220,7 +220,7 @@ def test_the_summary_tells_of_records_shares_and_tests(tmp_path: Path) -> None:
     pytest_run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_x.py"]
     subprocess.run([*pytest_run, "--junitxml=test_gpu_x.xml"], cwd=tmp_path, capture_output=True, check=False)
     text = gpu_run.summary(tmp_path, dry_run=False)
-    assert "pinned_memory: 250.0 s, 1 experiments; 1 FASTER" in text
+    assert "pinned_memory: 250.0 s, 1 experiments; 1 faster" in text
     assert "55% of host to device" in text
     assert "1 failure, 1 passed, 1 skipped" in text
     assert "failure test_x::test_bad: AssertionError: one is not two" in text

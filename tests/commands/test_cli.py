@@ -265,14 +265,16 @@ def test_an_installed_package_checks_compares_and_reports(tmp_path):
     check = course("check")
     assert check.returncode == 1  # there are no notebooks, and it says where they are
     assert "Work in a clone of the repository" in " ".join(check.stdout.split())
-    compare = course("compare", "amd-epyc-2-cores", "intel-xeon-processor-2-cores")
+    # One lesson of one machine is enough: figures take their time. One's own are in the current folder.
+    (record,) = (target / "course_utils" / "records").glob("*/pinned_memory.json")
+    machine = record.parent.name
+    for folder, name in ((work / "few", machine), (work / "results", machine), (work / "results", "another")):
+        (folder / name).mkdir(parents=True)
+        shutil.copy(record, folder / name / record.name)
+    compare = course("compare", f"reference:{machine}", "results/another")
     assert compare.returncode == 0, compare.stderr
-    assert compare.stdout.startswith("A: amd-epyc-2-cores")
-    # One machine's records are enough: figures take their time. One's own are in the current folder.
-    own = Path("results", "intel-xeon-processor-2-cores", "on_device_tensors.json")
-    (work / own).parent.mkdir(parents=True)
-    shutil.copy(target / "course_utils" / "records" / own.parent.name / own.name, work / own)
-    shutil.copytree(target / "course_utils" / "records" / "amd-epyc-2-cores", work / "few" / "amd-epyc-2-cores")
+    assert compare.stdout.startswith("A: ")
+    assert machine in compare.stdout
     assert course("report", COURSE_REFERENCE_ROOT=str(work / "few")).returncode == 0
     page = (work / "report.html").read_text(encoding="utf-8")
     assert "pinned_memory/staging" in page

@@ -443,7 +443,11 @@ def test_other_programs_are_noticed_and_the_own_children_are_not_others():
         child.kill()
         child.wait()
     # One that is nobody's child: its parent ends at once.
-    start = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {burn!r}]).pid)"
+    start = f"""
+import subprocess, sys
+quiet = {{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}}
+print(subprocess.Popen([sys.executable, "-c", {burn!r}], **quiet).pid)
+"""
     pid = int(subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=True).stdout)
     try:
         with_stranger, sentence = own_share()

@@ -141,7 +141,7 @@ def test_a_step_is_told_apart_by_kind_module_and_line() -> None:
     back = {block.module for block in trace.blocks if block.line.endswith(", backward")}
     assert {"Sequential.0", "Sequential.1", "Sequential.2"} <= back
     assert all("test_cuda_history.py:" in block.line for block in trace.blocks if block.born)
-    assert "Reserved: the allocator held up to" in " ".join(repr(trace).split())
+    assert "Reserved: the allocator held up to" in " ".join(repr(trace.numbers).split())
     assert gpu.metadata == ""
     assert [call for call in gpu.calls if call != "synchronize"] == ["record all", "record None"]
 

@@ -124,7 +124,16 @@ def test_blocking_restores_the_coverage_of_dependent_rounds():
 def test_a_trend_is_blocked_until_8_blocks_are_left():
     blocks, size = paired.block([float(i) for i in range(32)])
     assert (blocks, size) == ([1.5 + 4 * i for i in range(8)], 4)
-    assert paired.ratio_interval([float(i) for i in range(32)]) == Interval(0.0, math.inf, 0.99)  # still a trend
+
+
+def test_a_ratio_that_drifts_has_an_interval_of_what_its_blocks_reached_and_as_far_again():
+    logs = [0.7 + 0.001 * i for i in range(32)]
+    blocks, _ = paired.block(logs)
+    interval = paired.ratio_interval(logs)
+    assert math.log(interval.low) == pytest.approx(2 * blocks[0] - blocks[-1])
+    assert math.log(interval.high) == pytest.approx(2 * blocks[-1] - blocks[0])
+    assert paired.decide(2.0, interval, QUIET) == "SLOWER"
+    assert paired.decide(1.0, paired.ratio_interval([0.01 * i for i in range(-8, 24)]), QUIET) == "UNCLEAR"
 
 
 # --- verdicts
@@ -208,5 +217,5 @@ def test_a_decided_ratio_is_made_precise_but_not_for_ever():
     slower = [[2.0, 2.1] * 8, [1.0] * 16, [1.0] * 16]
     judged = paired.judge(*slower)
     assert judged.verdict == "SLOWER"
-    assert [judged.is_enough(seconds) for seconds in (0.1, 1.0, 5.0)] == [False, False, True]
+    assert [judged.is_enough(seconds) for seconds in (0.1, 0.6, 5.0)] == [False, False, True]
     assert not paired.judge([1.0, 1.1] * 8, *slower[1:]).is_enough(100.0)

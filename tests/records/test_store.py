@@ -286,7 +286,7 @@ _GONE = object()
         (("experiments", "tiny/pair", "code_hash"), _GONE),
         (_DATA, "text"),
         ((*_DATA, "cases", 0, "elapsed_s"), [1.0]),
-        ((*_DATA, "cases", 0, "elapsed_s", 0), "fast"),
+        ((*_DATA, "cases", 0, "elapsed_s", "times", 0), "fast"),
         ((*_DATA, "practical"), float("nan")),
         ((*_DATA, "colour"), "red"),
         (("lesson",), "another"),

@@ -39,7 +39,7 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
     Code cells tagged ``experiment`` have no output and no execution count, and nbval ignores what they show; only the
     question for a prediction stands there, for the book (see `authoring.predictions`). Cells tagged ``stable`` keep
     their outputs. All other code cells have none, but an execution count: nbval compares nothing
-    at all in a cell without one, so that a cell that prints would pass.
+    at all in a cell without one, so that a cell that prints would pass, and fails one that has outputs without it.
     """
     cells: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -63,9 +63,10 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
             code_cells += 1
             tags |= {"nbval-ignore-output"} if "experiment" in tags else set()
             clean["metadata"] = {"jupyter": {"source_hidden": True}} if "hide-cell" in tags else {}
-            clean |= {"execution_count": None if "experiment" in tags else code_cells, "outputs": []}
+            clean |= {"execution_count": code_cells, "outputs": []}
             if "experiment" in tags:
                 clean["outputs"] = stored_outputs(source, file_name)
+                clean["execution_count"] = code_cells if clean["outputs"] else None
             elif "stable" in tags:
                 clean["outputs"] = [_clean_output(output, code_cells) for output in cell["outputs"]]
                 reasons += _refused_outputs(clean["outputs"])

@@ -117,8 +117,8 @@ class Notebook:
             self.page.wait_for_timeout(200)
 
     def run_cells_until_prediction(self) -> None:
-        """Runs cell after cell, as a learner does, until the form is there."""
-        form = self.page.locator(".course-predict")
+        """Runs cell after cell, as a learner does, until the form is there: the stored question has no field."""
+        form = self.page.locator(".course-predict input")
         for _ in self.cells():
             if form.count():
                 return

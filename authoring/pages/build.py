@@ -101,8 +101,10 @@ def render(output: Path) -> None:
     jupyter_book = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
     command = [*jupyter_book, "build", ".", "--config", "book/_config.yml", "--toc", "book/_toc.yml"]
     command += ["--path-output", str(output), "-W", "--keep-going", "--quiet"]
+    # The book's own extension of Sphinx is `authoring.pages.alt_texts`, which no installed package holds.
+    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
     # Python's warnings about the tools' own code are not about this book; Sphinx's warnings are not affected.
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
     # Warnings go to stderr and are seen at once; what Jupyter Book says besides matters only when it fails.
     sphinx = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if sphinx.returncode != 0:

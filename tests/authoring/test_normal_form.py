@@ -75,6 +75,14 @@ def test_the_normal_form(untidy: Path):
     }
 
 
+def test_a_stored_question_has_an_execution_count_for_nbval():
+    """It fails a cell that has outputs and no count."""
+    question = code('predict("How many times as long?", unit="times as long")', "experiment")
+    stored, problems = normal_form.normalised({"cells": [question]}, "04_pinned_memory.ipynb")
+    assert stored["cells"][0]["outputs"]
+    assert (stored["cells"][0]["execution_count"], problems) == (1, [])
+
+
 def test_writing_twice_changes_nothing_and_satisfies_the_check(untidy: Path):
     assert normal_form.check(untidy)
     normal_form.write(untidy, execute=False)

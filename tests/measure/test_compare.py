@@ -399,7 +399,7 @@ def test_rounds_with_a_time_of_nothing_or_nonsense_are_thrown_away_with_a_senten
         def sample(self, fn, calls, cache):
             return Sample(0.0)
 
-    with pytest.raises(CaseError, match=r"the clock read 0 s for '(one|two|one again)', again and again.*Do more in one call"):
+    with pytest.raises(CaseError, match=r"the clock read 0 s for '.*', again and again.*Do more in one call"):
         compare({"one": one, "two": two}, check=False, device=Stopped({}), budget_s=0.1)
 
 

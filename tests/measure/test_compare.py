@@ -389,7 +389,7 @@ def test_rounds_with_a_time_of_nothing_or_nonsense_are_thrown_away_with_a_senten
             self.rounds_timed += calls > 1  # in the rounds a timing takes two calls
             return Sample({3: 0.0, 9: math.nan}.get(self.rounds_timed, sample.elapsed_s)) if calls > 1 else sample
 
-    device = Broken({one: 1e-3, two: 2e-3}, noise=0.02, min_sample_s=1.9e-3)
+    device = Broken({one: 1e-3, two: 2e-3}, noise=0.02, min_sample_s=1.5e-3)
     result = compare({"one": one, "two": two}, check=False, device=device, budget_s=AMPLE_S)
     assert result["two"].verdict == "SLOWER"
     assert all(seconds > 0 for case in result for seconds in case.measurement.elapsed_s)
@@ -464,7 +464,7 @@ class InterruptedDevice(ScriptedDevice):
     """Ctrl-C in the middle of one of the timings that belong to rounds: those of several calls."""
 
     def __init__(self, timings_before):
-        super().__init__({one: 1e-4, two: 1e-4}, min_sample_s=1.9e-4, noise=0.02)
+        super().__init__({one: 1e-4, two: 1e-4}, min_sample_s=1.5e-4, noise=0.02)
         self.timings_before = timings_before
 
     def sample(self, fn, calls, cache):

@@ -3,7 +3,7 @@
 ``compare`` lets each timing of few calls follow a call that is not timed, so that code finds its own data in the cache
 and not what the case before it left behind. For long calls that doubles the time of a comparison. Here functions of
 several lengths are timed after a writer has emptied the caches, in turn with and without such a call before. The worst
-kind works all the time on data that just fits the last-level cache; the usual kind is a matrix product.
+kind reads an eighth of the last-level cache again and again; the usual kind is a matrix product.
 
     python benchmarks/preceding_calls.py [--rounds 40]
 
@@ -13,6 +13,7 @@ It prints how much longer the first call takes, with its 99% interval.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import math
 import random
@@ -29,12 +30,14 @@ from course_utils.show.formats import format_percent, format_seconds
 LENGTHS_S = (0.001, 0.005, 0.02, 0.05, 0.1)
 
 
-def kinds(device: Device) -> dict[str, Callable[[], Any]]:
-    """Units of work, well under a millisecond: they are repeated to the length that is asked for."""
-    resident = torch.ones(device.cache_bytes() // 4 // 8).split(2**16)
-    parts = itertools.cycle(resident)
+def kinds(device: Device) -> dict[str, Callable[[int], Any]]:
+    """Functions that do so many units of work, each well under a millisecond, from the beginning."""
+    parts = torch.ones(device.cache_bytes() // 4 // 8).split(2**16)
     a = torch.randn(256, 256)
-    return {"fills the cache": lambda: next(parts).sum(), "matrix product": lambda: a @ a}
+    return {
+        "data in the cache": lambda units: [part.sum() for part in itertools.islice(itertools.cycle(parts), units)],
+        "matrix product": lambda units: [a @ a for _ in range(units)][-1],
+    }
 
 
 def first_call_ratios(work: Callable[[], Any], rounds: int, device: Device) -> list[float]:
@@ -57,14 +60,9 @@ def main() -> None:
     torch.set_num_threads(1)
     device = Device()
     for kind, unit in kinds(device).items():
-        unit_s = min(device.sample(unit, 50, "warm").elapsed_s for _ in range(20))
+        unit_s = min(device.sample(functools.partial(unit, 50), 1, "warm").elapsed_s / 50 for _ in range(20))
         for length_s in LENGTHS_S:
-            units = max(1, round(length_s / unit_s))
-
-            def work(unit: Callable[[], Any] = unit, units: int = units) -> None:
-                for _ in range(units):
-                    unit()
-
+            work = functools.partial(unit, max(1, round(length_s / unit_s)))
             logs = first_call_ratios(work, rounds, device)
             low, high = paired.ratio_interval(logs).ends
             longer = math.exp(statistics.median(logs)) - 1

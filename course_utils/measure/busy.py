@@ -76,7 +76,7 @@ def _usage() -> tuple[float, float, int]:
     own = sum(this.cpu_times()[:4])
     for child in this.children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it may end in this moment
-            own += sum(child.cpu_times()[:2])
+            own += sum(child.cpu_times()[:4])
     return everybody, own, _preemptions()
 
 

@@ -61,6 +61,7 @@ def measure(
             parameters=dict(parameters or {}),
             notes=tuple(rounds.notes),
             busy=rounds.busy,
+            interrupted=rounds.interrupted,
         )
     )
 

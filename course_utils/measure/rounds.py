@@ -48,9 +48,9 @@ _MOST_OVERRUN = 3
 _WARMUP_SHARE = 0.1
 _WARMUP_WINDOW = 5
 _WARMUP_S = 0.02
-# A timing of fewer calls than this is preceded by one that is not timed: with a warm cache the code shall find its own
-# data there, and its own threads awake, not what the case before it left behind. A long call brings its data in while
-# it is timed, and what that takes is lost in it (``benchmarks/preceding_calls.py``).
+# If a timing takes fewer calls than this, each follows one that is not timed: with a warm cache the code shall find its
+# own data there, and its own threads awake, not what the case before it left behind. A long call brings its data in
+# while it is timed, and what that takes is lost in it (``benchmarks/preceding_calls.py``).
 _CALLS_WARM_BY_THEMSELVES = 10
 _LONG_CALL_S = 0.05
 # A round that takes so long, and so many times the usual, was interrupted by more than another program.
@@ -147,12 +147,15 @@ class Rounds:
                 case.output = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), case.fn())
             check_parity(self.cases, check)
         except KeyboardInterrupt:
-            self.interrupted = True
-        except Exception as error:
+            self._stop_after_timings()
+        except CaseError as error:
             self.notes.append(
                 f"The outputs agreed at first and no longer do: {str(error).splitlines()[0]} If the cases change what "
                 "they work on, give each its own with fresh()."
             )
+        except Exception as error:
+            # The rounds stand, whatever a further call meets.
+            self.notes.append(f"Whether the outputs still agree is not known: {type(error).__name__}: {error}")
         for case in self.cases:
             case.output = None
 
@@ -178,48 +181,54 @@ class Rounds:
 
     def run(self, order: list[RunningCase], enough: Enough) -> None:
         """Warm up, find the calls for one timing, then run rounds until it is enough or the time is up."""
-        with progress(self.title, expected_s=self.budget_s) as bar, Watch() as watch:
-            started = time.perf_counter()
-            try:
+        watch = Watch()
+        try:
+            with progress(self.title, expected_s=self.budget_s) as bar, watch:
+                started = time.perf_counter()
                 estimates = [self._warm_up(case, len(order)) for case in order]
                 bar.advance(time.perf_counter() - started)
-                self._set_calls(order, estimates)
-                self._run_rounds(order, enough, bar, self.budget_s - (time.perf_counter() - started))
-            except KeyboardInterrupt:
-                self.interrupted = True
-                complete = min(len(case.samples) for case in order)
-                if complete == 0:
-                    sentence = f"{self.title}: stopped before the first round was complete, so nothing is measured"
-                    raise KeyboardInterrupt(sentence) from None
-                for case in order:
-                    del case.samples[complete:]
-                self.confidence = paired.look_confidence(complete, last=True)
+                round_s = self._set_calls(order, estimates)
+                self._run_rounds(order, enough, bar, self.budget_s - (time.perf_counter() - started), round_s)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            complete = min(len(case.samples) for case in order)
+            if complete == 0:
+                sentence = f"{self.title}: stopped before the first round was complete, so nothing is measured"
+                raise KeyboardInterrupt(sentence) from None
+            for case in order:
+                del case.samples[complete:]
+            self.confidence = paired.look_confidence(complete, last=True)
         self.busy = watch.sentence
 
-    def _set_calls(self, order: list[RunningCase], estimates: list[float]) -> None:
-        """How many calls make one timing, and which timings follow a call that is not timed."""
-        enough_s = self.device.min_cold_sample_s if self.cache == "cold" else self.device.min_sample_s
-        for case, call_s in zip(order, estimates, strict=True):
-            # Cases of about the same cost get the same number of calls: a timing has a fixed part, and spread
-            # over other numbers of calls it would look like a difference.
-            alike = 0.5 < call_s / estimates[0] < 2
-            case.calls = max(1, math.ceil(enough_s / (estimates[0] if alike else call_s)))
-        few = self.cache == "warm" and min(case.calls for case in order) < _CALLS_WARM_BY_THEMSELVES
-        for case, call_s in zip(order, estimates, strict=True):
-            case.preceded = few and call_s < _LONG_CALL_S
+    def _set_calls(self, order: list[RunningCase], estimates: list[float]) -> float:
+        """How many calls make one timing, and which timings follow a call that is not timed.
 
-    def _run_rounds(self, order: list[RunningCase], enough: Enough, bar: Any, left_s: float) -> None:
+        Returns what a round may take at most, in seconds, if nothing interrupts it.
+        """
+        enough_s = self.device.min_cold_sample_s if self.cache == "cold" else self.device.min_sample_s
+        # Cases of about the same cost are timed in the same way: a timing has a fixed part, and spread over other
+        # numbers of calls it would look like a difference.
+        calls_s = [estimates[0] if 0.5 < call_s / estimates[0] < 2 else call_s for call_s in estimates]
+        for case, call_s in zip(order, calls_s, strict=True):
+            case.calls = max(1, math.ceil(enough_s / call_s))
+        few = self.cache == "warm" and min(case.calls for case in order) < _CALLS_WARM_BY_THEMSELVES
+        for case, call_s in zip(order, calls_s, strict=True):
+            case.preceded = few and call_s < _LONG_CALL_S
+        return sum(2 * call_s * (case.calls + case.preceded) for case, call_s in zip(order, calls_s, strict=True))
+
+    def _run_rounds(self, order: list[RunningCase], enough: Enough, bar: Any, left_s: float, expected_s: float) -> None:
         """Rounds until a look says that it is enough, or the time is up, or there are more than anybody needs."""
         least = paired.MIN_ROUNDS if len(order) > 1 else 1
         spent_s, done = 0.0, 0
         while done < paired.MOST_ROUNDS and self._has_time(done, spent_s, left_s, least):
             round_s = self._round(order)
-            if done and round_s > max(_PAUSE_S, _PAUSE_FACTOR * spent_s / done):
+            usual_s = spent_s / done if done else expected_s
+            if round_s > max(_PAUSE_S, _PAUSE_FACTOR * usual_s):
                 self.notes.append(
-                    f"One round took {round_s:.0f} s, the others about {format_seconds(spent_s / done)}: the machine "
+                    f"One round took {round_s:.0f} s, where {format_seconds(usual_s)} was to be expected: the machine "
                     "slept, or this program was stopped. Its time is not counted as spent."
                 )
-                round_s = spent_s / done
+                round_s = usual_s
             spent_s += round_s
             bar.advance(round_s)
             done = len(order[0].samples)
@@ -230,9 +239,10 @@ class Rounds:
         self.confidence = paired.look_confidence(done, last=True)
         if done < least:
             needed = math.ceil(spent_s / done * least * 1.5)
+            more_time = f"pass budget_s={needed} or " if needed <= MAX_BUDGET_S else ""
             self.notes.append(
-                f"The budget of {self.budget_s:g} s allowed fewer than the {least} rounds that a verdict needs: pass "
-                f"budget_s={needed} or make the cases smaller."
+                f"The budget of {self.budget_s:g} s allowed fewer than the {least} rounds that a verdict needs: "
+                f"{more_time}make the cases smaller."
             )
 
     def _has_time(self, done: int, spent_s: float, left_s: float, least: int) -> bool:
@@ -250,7 +260,8 @@ class Rounds:
         case.switches.restore()
         self._random.restore()
         while True:
-            case.warmup_s.append(self._timed(case, 1).elapsed_s)
+            second = self._timed(case, 1).elapsed_s
+            case.warmup_s.append(second if math.isfinite(second) else 0.0)  # a bad clock is met in the rounds
             # The longer a call, the fewer tell whether it still becomes faster.
             window = max(1, min(_WARMUP_WINDOW, int(_WARMUP_S / max(min(case.warmup_s), 1e-9))))
             recent, before = case.warmup_s[-window:], case.warmup_s[-2 * window : -window]
@@ -272,7 +283,7 @@ class Rounds:
         while self.cache == "warm" and 0 < 2 * calls * estimate < self.device.min_sample_s:
             calls = math.ceil(min(20 * calls, self.device.min_sample_s / estimate))
             estimate = min(self._timed(case, calls).elapsed_s for _ in range(_WARMUP_WINDOW))
-        return estimate if estimate > 0 else self.device.min_sample_s  # a clock that stands still is met in the rounds
+        return estimate if 0 < estimate < math.inf else self.device.min_sample_s
 
     def _round(self, order: list[RunningCase]) -> float:
         """Time each case once, in random order; return the seconds that it took, by the clock on the wall."""
@@ -281,26 +292,26 @@ class Rounds:
         # The same random numbers for all cases of a round, other ones in the next round.
         self._rounds_begun += 1
         numbers = RandomState.seeded(self._rounds_begun)
-        timings = {}
+        timings = []
         for case in turns:
             case.switches.restore()
             if case.preceded:
                 numbers.restore()
                 self._timed(case, 1)
             numbers.restore()
-            timings[case.label] = self._timed(case, case.calls)
-        if all(sample.elapsed_s > 0 for sample in timings.values()):  # neither zero nor NaN
-            for case in order:
-                case.samples.append(timings[case.label])
+            timings.append((case, self._timed(case, case.calls)))
+        bad = [(case, sample) for case, sample in timings if not 0 < sample.elapsed_s < math.inf]
+        if bad:
+            self._throw_away(*bad[0])
         else:
-            self._throw_away(timings)
+            for case, sample in timings:
+                case.samples.append(sample)
         return max(time.time() - started, 1e-9)
 
-    def _throw_away(self, timings: dict[str, Sample]) -> None:
+    def _throw_away(self, case: RunningCase, sample: Sample) -> None:
         """A clock that stands still, or answers nonsense, tells nothing of this round."""
         self._thrown_away += 1
-        label, sample = next((label, sample) for label, sample in timings.items() if not sample.elapsed_s > 0)
-        words = f"the clock read {sample.elapsed_s:g} s for {label!r}"
+        words = f"the clock read {sample.elapsed_s:g} s for {case.label!r}"
         if self._thrown_away > _MOST_BAD_ROUNDS:
             raise CaseError(f"{words}, again and again: its calls are too short to be timed. Do more in one call.")
         if self._thrown_away == 1:
@@ -335,15 +346,18 @@ class Rounds:
                 if memory:
                     case.peaks = self.device.peak_memory(case.fn)
             except KeyboardInterrupt:
-                # The rounds are what took the time; what is missing shows as missing.
-                self.interrupted = True
-                self.notes.append("Stopped after the timings: the passes for memory and launches are not complete.")
+                self._stop_after_timings()
                 return
             except Exception as error:
                 # The rounds stand, whatever these passes meet: an out-of-memory error, a profiler that is already on.
                 self.notes.append(
                     f"The memory and launch passes of {case.label!r} failed: {type(error).__name__}: {error}"
                 )
+
+    def _stop_after_timings(self) -> None:
+        """The rounds are what took the time; what is missing shows as missing."""
+        self.interrupted = True
+        self.notes.append("Stopped after the timings: the passes for memory and launches are not complete.")
 
     def _suspicious_enqueue_s(self, case: RunningCase) -> float | None:
         """Seconds to enqueue a call, if that is nearly all of its time on the device: it may be launch-bound."""

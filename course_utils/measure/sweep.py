@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -60,8 +61,9 @@ def sweep(
     with progress(name or f"sweep over {parameter}", expected_s=budget_s * len(values)) as bar:
         for value in values:
             bar.describe(f"{parameter}={value}")
-            amounts = {key: of(value) for key, of in work.items()}
+            started = time.perf_counter()
             try:
+                amounts = {key: of(value) for key, of in work.items()}
                 comparison = compare(_cases(make_cases, value), budget_s=budget_s, **amounts, **options)
             except KeyboardInterrupt:
                 if not points:
@@ -71,7 +73,7 @@ def sweep(
             except CaseError as error:
                 raise CaseError(f"at {parameter}={value}: {error}") from error
             points.append(SweepPoint(value, comparison))
-            bar.advance(budget_s)
+            bar.advance(time.perf_counter() - started)
             interrupted = comparison.interrupted
             if interrupted:
                 break

@@ -178,6 +178,10 @@ def timed_rounds(
         )
     if isinstance(items, Mapping) and set(items) != set(labels):
         raise ValueError(f"items= must be one number or name exactly the cases {', '.join(labels)}")
+    if not 0 < practical < 1:
+        raise ValueError(f"practical is a relative difference between 0 and 1, got {practical!r}; 0.01 is 1%")
+    if any(others != labels for others in _from_all_ranks(labels)):
+        raise ValueError("every rank must time the same cases in the same order: None where it has nothing to do")
     first = {label: _timed(fn) for label, fn in cases.items()}
     timed = [*cases.values(), cases[labels[0]]]  # the baseline again: the A/A control
     for fn in timed:

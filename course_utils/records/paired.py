@@ -23,7 +23,8 @@ DECISION_CONFIDENCE = 0.99
 PRACTICAL = 0.01
 # After so many rounds a comparison is looked at, and stops if it is decided. Each of these looks may be wrong in 0.1%
 # of all cases; what they leave of the 1% is for the last look, at the end of the time or of the rounds. All together
-# hold the 1%, whatever is done after a look (Bonferroni). Naive looking, each at 1%, is wrong several times as often.
+# hold the 1%, whatever is done after a look (Bonferroni), as long as rounds do not follow each other unnoticed: 12
+# are too few to notice. Naive looking, each at 1%, is wrong several times as often.
 LOOKS = (12, 24, 48, 96, 192, 384, 768, 1536)
 LOOK_SHARE = 0.001
 MOST_ROUNDS = 3072

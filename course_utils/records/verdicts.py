@@ -132,7 +132,7 @@ def _way_out(comparison: Comparison, unclear: Sequence[Case]) -> str:
     )
     needed = spent * max(_more_rounds(case) for case in unclear)
     busy = f"{comparison.busy} Stop them" if comparison.busy else ""
-    if needed > _LONGEST_BUDGET_S:
+    if needed > _LONGEST_BUDGET_S or comparison.rounds >= paired.MOST_ROUNDS:
         return f"{busy or 'Stop other programs'}; if that does not help, the difference is too small for this machine."
     budget = _rounded_up(max(needed, 2 * spent))
     return (

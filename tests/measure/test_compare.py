@@ -24,6 +24,7 @@ from course_utils.measure.devices import Device, Sample
 from course_utils.measure.fresh import fresh
 from course_utils.measure.sweep import sweep
 from course_utils.records import paired
+from course_utils.records.kinds.measurement import Measurement
 
 pytestmark = pytest.mark.serial
 QUICK = {"budget_s": 0.05, "memory": False}
@@ -413,6 +414,39 @@ def test_cases_that_agree_no_longer_are_named_and_their_times_kept():
     result = compare({"a": lambda: torch.ones(3), "b": drifting}, budget_s=0.1, memory=False)
     assert result.rounds >= 8
     assert any("'b'" in note and "no longer" in note and "fresh()" in note for note in result.notes)
+
+
+def test_a_case_may_be_called_as_the_control_is(monkeypatch):
+    device = OnAClockOfItsOwn({one: 1e-3, two: 2e-3}, monkeypatch, noise=0.001)
+    result = compare({"one": one, "one again": two}, check=False, device=device, budget_s=AMPLE_S)
+    assert (result["one again"].verdict, round(result["one again"].ratio, 1)) == ("SLOWER", 2.0)
+
+
+def test_a_case_that_fails_after_the_rounds_loses_nothing(monkeypatch):
+    ended = []
+    run = rounds.Rounds.run
+    monkeypatch.setattr(rounds.Rounds, "run", lambda self, *order: (run(self, *order), ended.append(True)))
+
+    def worn_out():
+        assert not ended
+        return torch.ones(3)
+
+    result = compare({"a": worn_out, "b": lambda: torch.ones(3)}, budget_s=0.1, memory=False)
+    assert result.rounds >= 8
+    assert any(note.startswith("Whether the outputs still agree is not known: AssertionError") for note in result.notes)
+
+
+def test_ctrl_c_in_measure_is_said(monkeypatch):
+    class Stopped(OnAClockOfItsOwn):
+        def sample(self, fn, calls, cache):
+            if self.now > 1.0:
+                raise KeyboardInterrupt
+            return super().sample(fn, calls, cache)
+
+    result = measure(one, device=Stopped({one: 1e-3}, monkeypatch, noise=0.3), budget_s=AMPLE_S)
+    assert result.interrupted
+    assert "Interrupted after" in repr(result)
+    assert Measurement.from_record(result.to_record()).interrupted
 
 
 def test_long_calls_are_not_preceded_by_untimed_ones(monkeypatch):

@@ -71,6 +71,22 @@ def test_rounds_run_in_one_process_and_are_the_same_on_every_rank(capsys: pytest
             timed_rounds(**{"cases": {"a": list, "b": list}, **wrong})
 
 
+def test_all_ranks_come_to_the_same_answer_at_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks, of which the second is the slower one, and has nothing to do in the last case."""
+    alone, quick, slow = [1.0, 1.001] * 6, [1.0, 1.002] * 6, [2.0, 2.002] * 6
+    ranks = [[quick, quick, alone, quick], [slow, quick, [], slow]]
+
+    def answer(first: int, practical: float = 0.01, control: list[float] = slow) -> float:
+        seen = [[0.1 * (rank + 1), *series[:-1], control if rank else quick] for rank, series in enumerate(ranks)]
+        monkeypatch.setattr(programs, "_from_all_ranks", lambda own: [seen[first], seen[1 - first]])
+        return programs._reached(ranks[first], 12, 0.1, 10.0, 192, practical)
+
+    # Of the slowest rank's times, the second case and the one that only rank 0 has take half as long.
+    assert answer(0) == answer(1) == 0.999
+    # A control that strays as far decides nothing, on either rank.
+    assert answer(0, control=alone) == answer(1, control=alone) == 0.0
+
+
 def test_ranks_wait_on_the_cpu_so_that_their_gpus_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a real process group; that it has two ranks on NCCL is only said."""
     reduced_on: list[str] = []
@@ -96,8 +112,9 @@ def test_ranks_wait_on_the_cpu_so_that_their_gpus_are_idle(monkeypatch: pytest.M
         programs._group_on_cpu.cache_clear()
     # The first calls, the warm-up of two cases and the control, and their rounds.
     assert reduced_on.count("gloo on cpu") == 2 + 2 * 3 + 2 * 3
-    assert reduced_on.count("gloo gathers") == 2
-    assert len(reduced_on) == 2 + 2 * 3 + 2 * 4
+    # The labels at the start, then every round.
+    assert reduced_on.count("gloo gathers") == 1 + 2
+    assert len(reduced_on) == 1 + 2 + 2 * 3 + 2 * 4
 
 
 def test_memory_by_kind_counts_each_storage_once() -> None:

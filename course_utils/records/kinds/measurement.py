@@ -52,6 +52,7 @@ class Measurement(Result):
     items: float | None = None  # items (samples, tokens, images) that one call processes; so ``flops`` and ``bytes``
     flops: float | None = None
     bytes: float | None = None
+    interrupted: bool = False  # always False for a part of a Comparison, which says it once for all
     environment: Environment | None = None  # None for a part of a Comparison, which has it once for all
 
     def __post_init__(self) -> None:
@@ -140,13 +141,14 @@ class Measurement(Result):
             verb = "was" if times.endswith("fast") else "took"
             drifted = f"The time drifted while it was measured: the second half {verb} {times} as the first. "
             drifted += self.busy or "Stop other programs, and measure again."
+        stopped = f"Interrupted after {rounds_and_calls([self])}." if self.interrupted else ""
         noise = format_noise(self.noise_floor) if math.isfinite(self.noise_floor) else ""
         return Card(
             [Toned(self.label), " takes ", Toned(median), " a call."],
             (Row(self.label, value=median, bar=bar, behind=behind),),
             time_axis([*bar.values, *(behind.values if behind else ())]),
             heads=("", "a call"),
-            warning=drifted,
+            warning=" ".join(filter(None, (drifted, stopped))),
             notes=(*launch_bound_line([self]), *self.notes),
             provenance=self.provenance(noise, "" if drifted else self.busy.rstrip(".")),
             numbers=self._numbers(),
@@ -242,7 +244,8 @@ class Measurement(Result):
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Fields that say nothing are left out, and series of times are whole numbers: files stay small."""
         packed = {key: _packed(values[key]) for key in _SERIES if values[key]}
-        return {key: packed.get(key, value) for key, value in values.items() if value not in (None, [], {}, "")}
+        said = {key: value for key, value in values.items() if value is not False and value not in (None, [], {}, "")}
+        return said | packed
 
     @classmethod
     def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -263,6 +266,8 @@ def _packed(seconds: Sequence[float]) -> dict[str, Any]:
 def _unpacked(series: Any) -> Any:
     if not isinstance(series, dict):
         return series
+    if not series["per_second"] > 0:
+        raise ValueError(f"{series['per_second']!r} is no number of units in a second")
     return [time / series["per_second"] for time in series["times"]]
 
 

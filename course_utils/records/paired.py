@@ -162,7 +162,7 @@ def block(values: Sequence[float], least: int = MIN_ROUNDS) -> tuple[list[float]
 
     Slow drifts (a clock that steps down, a neighbour that wakes up) make rounds dependent, and an interval that assumes
     independence is then too narrow. Medians of blocks of 2, 4, 8... rounds are taken until the lag-1 autocorrelation is
-    no longer significantly positive (5%, one-sided), or until fewer than ``least`` would be left, which an interval takes.
+    no longer significantly positive (5%, one-sided), or until fewer than ``least`` would be left.
 
     Returns:
         The blocks' medians and the number of rounds in a block.

@@ -256,7 +256,7 @@ class Comparison(Result):
         if not far:
             return []
         return [
-            f"Times jumped from round to round ({listed(far)}), so the times shown do not have the ratio of the rounds: "
+            f"Times jumped from round to round ({listed(far)}), so those shown do not have the ratio of the rounds: "
             "that one compares neighbours."
         ]
 

@@ -148,19 +148,29 @@ def _follow_each_other(values: Sequence[float]) -> bool:
     return len(values) > 0 and lag1_autocorrelation(values) > _AUTOCORRELATION_Z / math.sqrt(len(values))
 
 
-def block(values: Sequence[float]) -> tuple[list[float], int]:
+def least_values(confidence: float) -> int:
+    """How many values give the median an interval of some confidence: between the smallest and the largest of them.
+
+    Example:
+        >>> least_values(0.99), least_values(0.999)
+        (8, 11)
+    """
+    return math.ceil(math.log2(2 / (1 - confidence)) - 1e-9)
+
+
+def block(values: Sequence[float], least: int = MIN_ROUNDS) -> tuple[list[float], int]:
     """Merge neighbouring rounds until they no longer follow each other.
 
     Slow drifts (a clock that steps down, a neighbour that wakes up) make rounds dependent, and an interval that assumes
     independence is then too narrow. Medians of blocks of 2, 4, 8... rounds are taken until the lag-1 autocorrelation is
-    no longer significantly positive (5%, one-sided), or until too few blocks would be left for an interval.
+    no longer significantly positive (5%, one-sided), or until fewer than ``least`` would be left.
 
     Returns:
         The blocks' medians and the number of rounds in a block.
     """
     size = 1
     blocks = list(values)
-    while len(blocks) // 2 >= MIN_ROUNDS and _follow_each_other(blocks):
+    while len(blocks) // 2 >= least and _follow_each_other(blocks):
         size *= 2
         blocks = [statistics.median(values[i : i + size]) for i in range(0, len(values) - size + 1, size)]
     return blocks, size
@@ -173,9 +183,10 @@ def ratio_interval(logs: Sequence[float], confidence: float = DECISION_CONFIDENC
     :func:`block` are independent, the ratio itself drifted: then it is what the blocks reached, and as far again to
     either side.
     """
-    blocks = block(logs)[0]
+    least = least_values(confidence)
+    blocks = block(logs, least)[0]
     interval = median_interval(blocks, confidence)
-    if _follow_each_other(blocks) and len(blocks) >= MIN_ROUNDS:
+    if _follow_each_other(blocks) and len(blocks) >= least:
         low, high = min(blocks), max(blocks)
         return Interval(math.exp(2 * low - high), math.exp(2 * high - low), confidence)
     if not interval.bounded:

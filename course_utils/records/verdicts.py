@@ -41,14 +41,14 @@ def verdict_parts(case: Case, against: bool = True) -> list[str | Toned]:
     tone, verdict = case.tone, case.verdict
     if case.is_baseline:
         return [Toned(case.label), " is the baseline"]
-    base = f" as {case.comparison.baseline}" if against else ""
+    base = [" as ", Toned(case.comparison.baseline)] if against else []
     if verdict is Verdict.UNCLEAR:
         return [Toned(case.label), " is ", Toned(WORDS[verdict], tone)]
     if verdict is Verdict.SAME:
         within = f" (within {format_percent(case.comparison.practical)})"
-        return [Toned(case.label), " takes ", Toned("the same time", tone), base + within]
+        return [Toned(case.label), " takes ", Toned("the same time", tone), *base, within]
     verb = " is " if verdict is Verdict.FASTER else " takes "
-    return [Toned(case.label), verb, Toned(format_times(case.ratio), tone), base]
+    return [Toned(case.label), verb, Toned(format_times(case.ratio), tone), *base]
 
 
 def comparison_parts(comparison: Comparison) -> list[str | Toned]:
@@ -133,11 +133,11 @@ def _way_out(comparison: Comparison, unclear: Sequence[Case]) -> str:
     needed = spent * max(_more_rounds(case) for case in unclear)
     busy = f"{comparison.busy} Stop them" if comparison.busy else ""
     if needed > _LONGEST_BUDGET_S or comparison.rounds >= paired.MOST_ROUNDS:
-        return f"{busy or 'Stop other programs'}; if that does not help, the difference is too small for this machine."
+        stop = busy or "Stop other programs and run it again"
+        return f"{stop}; if that does not help, the difference is too small for this machine."
     budget = _rounded_up(max(needed, 2 * spent))
-    return (
-        f"{busy}, or try budget_s={budget:g}." if busy else f"budget_s={budget:g} should tell, or stop other programs."
-    )
+    more_time = f"un it again with budget_s={budget:g} (it took {spent:.0f} s)"
+    return f"{busy}, or r{more_time}." if busy else f"R{more_time}, or stop other programs first."
 
 
 def _more_rounds(case: Case) -> float:

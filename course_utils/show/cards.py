@@ -63,6 +63,7 @@ class Axis:
     high: float
     ticks: tuple[tuple[float, str], ...] = ()  # places and what stands there
     line: float | None = None  # where a dashed line is, such as the baseline's
+    band: tuple[float, float] | None = None  # what counts as on the line
     log: bool = False
 
     def place(self, value: float) -> float:
@@ -178,22 +179,28 @@ class Card:
         return "".join(letters)
 
 
-def speed_axis(speeds: Iterable[float]) -> Axis:
-    """An axis of speeds relative to a baseline: right is faster, and what it says is never below 1."""
+def speed_axis(speeds: Iterable[float], practical: float) -> Axis:
+    """An axis of speeds relative to a baseline: right is faster, and what it says is never below 1.
+
+    ``practical`` is the relative difference that counts as the same.
+    """
     # At least two percent to each side, so that a narrow interval around 1 looks narrow.
     speeds = [1 / 1.02, 1.02, *speeds]
     reach = math.log(max(speeds) / min(speeds))
     low, high = math.log(min(speeds)) - 0.12 * reach, math.log(max(speeds)) + 0.12 * reach
-    ticks = [(1.0, "1×")]
+    place = -low / (high - low)  # of the baseline; near an end there is room for one of the words
+    ticks = [(1.0, "1× ▸ faster" if place < 0.25 else "slower ◂ 1×" if place > 0.75 else "slower ◂ 1× ▸ faster")]
     for room, sign in ((-low, -1), (high, 1)):
         decade = 10 ** math.floor(room / math.log(10))
         nice = [number for scale in {1, decade} for number in (each * scale for each in _NICE) if number > 1]
         fitting = [number for number in nice if math.log(number) <= room]
         # A tick beside the one at 1 needs room for its words.
-        if fitting and math.log(max(fitting)) > 0.3 * (high - low):
+        if fitting and math.log(max(fitting)) > 0.45 * (high - low):
             number = f"{max(fitting):,.15g}".replace(",", "\u00a0")
             ticks.append((max(fitting) ** sign, f"{number}× as {'fast' if sign > 0 else 'long'}"))
-    return Axis(math.exp(low), math.exp(high), tuple(sorted(ticks)), line=1.0, log=True)
+    return Axis(
+        math.exp(low), math.exp(high), tuple(sorted(ticks)), 1.0, (1 / (1 + practical), 1 + practical), log=True
+    )
 
 
 def amount_axis(amounts: Iterable[float], text: Callable[[float], str]) -> Axis:

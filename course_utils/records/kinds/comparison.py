@@ -35,6 +35,7 @@ from course_utils.show.formats import (
     format_percent,
     format_seconds,
     format_times,
+    listed,
 )
 from course_utils.show.tables import Column, Sheet, split
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Medians of times that are further from the median of their ratios, as a logarithm, have to be explained.
+_JUMP = 0.1
 CONTROL_LABEL = "baseline again (A/A control)"
 # Okabe and Ito's hues, dark enough for text on white. Words carry the verdict as well.
 VERDICT_COLOURS = {
@@ -235,14 +238,27 @@ class Comparison(Result):
                 )
                 for case in self
             ),
-            speed_axis(value for bar in (*bars.values(), *behind.values()) for value in bar.values),
+            speed_axis((value for bar in (*bars.values(), *behind.values()) for value in bar.values), self.practical),
             heads=("", "a call"),
             warning=" ".join(filter(None, ["" if sentence == parts else unclear, stopped])),
-            notes=(*launch_bound_line(self.cases), *self.notes),
-            provenance=self.provenance(format_noise(self.noise_floor), "bars: 99% sure", busy),
+            notes=(*launch_bound_line(self.cases), *self._jumps(), *self.notes),
+            provenance=self.provenance(
+                format_noise(self.noise_floor), "the true value lies in the bar, 99% sure", busy
+            ),
             numbers=self._numbers(),
             title=self.name or "",
         )
+
+    def _jumps(self) -> list[str]:
+        """Where the times shown would give another ratio than the rounds."""
+        base = self.cases[0].median_s
+        far = [case.label for case in self.others if abs(math.log(case.median_s / base / case.ratio)) > _JUMP]
+        if not far:
+            return []
+        return [
+            f"Times jumped from round to round ({listed(far)}), so those shown do not have the ratio of the rounds: "
+            "that one compares neighbours."
+        ]
 
     def _numbers(self) -> Sheet:
         """A row a case, with its interval and what else a call costs; how it was decided and measured."""

@@ -97,7 +97,8 @@ class Sweep(Result):
             for value, case in cases
         )
         decided = [story for label in first.labels[1:] if (story := self._story(label))]
-        sentence = [*[part for story in decided for part in ("; ", *story)][1:], "."] if decided else []
+        against = ["Against ", Toned(first.baseline), ", "]
+        sentence = [*against, *[part for story in decided for part in ("; ", *story)][1:], "."] if decided else []
         unclear = self._unclear
         noise = format_noise(max(point.comparison.noise_floor for point in self.points))
         busy = next(filter(None, [self.busy, *(point.comparison.busy for point in self.points)]), "").rstrip(".")
@@ -105,11 +106,13 @@ class Sweep(Result):
         return Card(
             sentence or unclear,
             rows,
-            speed_axis(end for row in rows for bar in (row.bar, row.behind) if bar for end in bar.values),
+            speed_axis(
+                (end for row in rows for bar in (row.bar, row.behind) if bar for end in bar.values), first.practical
+            ),
             heads=(f"against {first.baseline}", "a call"),
             warning=" ".join(filter(None, ("".join(map(plain, unclear if sentence else ())), stopped))),
             notes=(*self.notes, *notes),
-            provenance=self.provenance(f"{noise} at worst", busy, "bars: 99% sure"),
+            provenance=self.provenance(f"{noise} at worst", busy, "the true value lies in the bar, 99% sure"),
             numbers=self._numbers(),
             title=self.name or "",
         )

@@ -12,6 +12,7 @@ import math
 import random
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,14 +49,15 @@ _MOST_OVERRUN = 3
 _WARMUP_SHARE = 0.1
 _WARMUP_WINDOW = 5
 _WARMUP_S = 0.02
-# If a timing takes fewer calls than this, each follows one that is not timed: with a warm cache the code shall find its
-# own data there, and its own threads awake, not what the case before it left behind. A long call brings its data in
-# while it is timed, and what that takes is lost in it (``benchmarks/preceding_calls.py``).
-_CALLS_WARM_BY_THEMSELVES = 10
+# Each timing of calls shorter than this follows a call that is not timed: with a warm cache the code shall find its own
+# data there, and its own threads awake, not what the case before it left behind. A long call brings its data in while
+# it is timed, and what that takes is lost in it (``benchmarks/preceding_calls.py``).
 _LONG_CALL_S = 0.05
 # A round that takes so long, and so many times the usual, was interrupted by more than another program.
 _PAUSE_S, _PAUSE_FACTOR = 5.0, 20
 _MOST_BAD_ROUNDS = 20
+# Seeds to go through: to seed anew in every round would take longer than a timing.
+_RANDOM_NUMBERS = 32
 
 # Whether the rounds tell enough, asked after each of `paired.LOOKS`: from the seconds of every case, round by round,
 # the confidence of intervals at this look, and the seconds that the rounds took.
@@ -93,11 +95,12 @@ class Rounds:
         self.notes: list[str] = []
         self.busy = ""
         self.confidence = paired.DECISION_CONFIDENCE
-        self._rounds_begun = self._thrown_away = 0
+        self._thrown_away = 0
         self.interrupted = False
 
     def __enter__(self) -> Rounds:
         self._switches, self._random = Switches.now(), RandomState.now()
+        self._numbers = deque(RandomState.seeded(seed) for seed in range(_RANDOM_NUMBERS))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -211,9 +214,7 @@ class Rounds:
         calls_s = [estimates[0] if 0.5 < call_s / estimates[0] < 2 else call_s for call_s in estimates]
         for case, call_s in zip(order, calls_s, strict=True):
             case.calls = max(1, math.ceil(enough_s / call_s))
-        few = self.cache == "warm" and min(case.calls for case in order) < _CALLS_WARM_BY_THEMSELVES
-        for case, call_s in zip(order, calls_s, strict=True):
-            case.preceded = few and call_s < _LONG_CALL_S
+            case.preceded = self.cache == "warm" and call_s < _LONG_CALL_S
         return sum(2 * call_s * (case.calls + case.preceded) for case, call_s in zip(order, calls_s, strict=True))
 
     def _run_rounds(self, order: list[RunningCase], enough: Enough, bar: Any, left_s: float, expected_s: float) -> None:
@@ -290,15 +291,15 @@ class Rounds:
         started = time.time()
         turns = [order[index] for index in self._next_order(len(order))]
         # The same random numbers for all cases of a round, other ones in the next round.
-        self._rounds_begun += 1
-        numbers = RandomState.seeded(self._rounds_begun)
+        self._numbers.rotate()
+        numbers = self._numbers[0]
         timings = []
         for case in turns:
             case.switches.restore()
-            if case.preceded:
-                numbers.restore()
-                self._timed(case, 1)
             numbers.restore()
+            # Nothing else comes between this call and the timing, or its data and code would leave the nearest caches.
+            if case.preceded:
+                self._timed(case, 1)
             timings.append((case, self._timed(case, case.calls)))
         bad = [(case, sample) for case, sample in timings if not 0 < sample.elapsed_s < math.inf]
         if bad:

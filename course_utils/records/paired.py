@@ -30,7 +30,7 @@ LOOK_SHARE = 0.001
 MOST_ROUNDS = 3072
 # A decided comparison goes on until its ratio is known to 1% to either side; the more seconds its rounds have taken,
 # the less will do.
-_PATIENCE = ((0.0, 1.01), (0.5, 1.015), (1.0, 1.03), (2.0, math.inf))
+_PATIENCE = ((0.0, 1.01), (0.4, 1.015), (1.0, math.inf))
 # The 99% interval of a median needs 8 values: between the smallest and the largest of n lies 1 - 2 * 0.5**n.
 MIN_ROUNDS = 8
 # One-sided 5% point of a standard normal: how far the lag-1 autocorrelation of n independent rounds strays, x sqrt(n).

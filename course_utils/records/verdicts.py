@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from course_utils.records import paired
 from course_utils.records.paired import Interval, Verdict
 from course_utils.show.cards import Toned, plain
-from course_utils.show.formats import format_interval, format_noise, format_percent, format_times, listed
+from course_utils.show.formats import (
+    format_interval,
+    format_noise,
+    format_percent,
+    format_seconds,
+    format_times,
+    listed,
+)
 
 if TYPE_CHECKING:
     from course_utils.records.kinds.comparison import Case, Comparison
@@ -136,7 +143,7 @@ def _way_out(comparison: Comparison, unclear: Sequence[Case]) -> str:
         stop = busy or "Stop other programs and run it again"
         return f"{stop}; if that does not help, the difference is too small for this machine."
     budget = _rounded_up(max(needed, 2 * spent))
-    more_time = f"un it again with budget_s={budget:g} (it took {spent:.0f} s)"
+    more_time = f"un it again with budget_s={budget:g} (it took {format_seconds(spent)})"
     return f"{busy}, or r{more_time}." if busy else f"R{more_time}, or stop other programs first."
 
 

@@ -20,7 +20,7 @@ def test_a_sweep_is_summed_up_by_where_each_verdict_holds():
         f"batched is faster from batch 16 on (up to {fastest}), slower up to 4 (up to {slowest})"
     )
     assert sweep.story("batched", brief=True) == "batched is faster from batch 16 on, slower up to 4"
-    assert sweep.card().words == f"{sweep.story('batched')}."
+    assert sweep.card().words == f"Against one by one, {sweep.story('batched')}."
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,10 @@ def test_more_time_is_advised_where_it_would_be_enough_and_who_keeps_the_machine
     )
     assert "budget_s=" not in repr(long)  # nobody waits so long
     short = Comparison(tuple(cases), control, CPU)
-    assert re.search(r"budget_s=\d+ should tell, or stop other programs\.", " ".join(repr(short).split()))
+    assert re.search(
+        r"Run it again with budget_s=\d+ \(it took [\d.]+ [µm]?s\), or stop other programs first\.",
+        " ".join(repr(short).split()),
+    )
     busy = dataclasses.replace(short, busy="Other programs kept 1.3 of 2 cores busy.")
     assert " ".join(repr(busy).split()).count("1.3 of 2 cores busy") == 1
     clear = dataclasses.replace(comparison_of(TWO), busy="Other programs kept 1.3 of 2 cores busy.")

@@ -24,7 +24,7 @@ CARD = Card(
         Row(LONG, "2.00× as fast", "1.00 ms", "faster", Bar(1.9, 2.1, 2.0), Bar(3.9, 4.1, 4.0)),
         Row("other", "too close to call", "2.00 ms", "unclear", Bar(dot=1.1)),
     ),
-    speed_axis([0.99, 4.1]),
+    speed_axis([0.99, 4.1], 0.01),
     heads=("", "a call"),
     warning="Too close to call: other & more.",
     provenance="a machine",
@@ -73,7 +73,8 @@ def test_right_is_faster_and_the_recorded_machine_is_grey():
     dots = {shape["class"]: float(shape["cx"].rstrip("%")) for shape in _shapes(markup, "circle")}
     assert dots["plain"] < dots["unclear"] < dots["faster"] < dots["behind"]
     # An interval that is not known is not drawn.
-    assert [shape["class"] for shape in _shapes(markup, "rect")] == ["plain", "behind", "faster"]
+    drawn = [shape["class"] for shape in _shapes(markup, "rect")]
+    assert drawn == ["band", "plain", "band", "behind", "faster", "band"]
 
 
 def test_in_a_terminal_it_is_the_same_card_in_letters():
@@ -98,16 +99,20 @@ def test_a_card_may_be_a_sentence_alone():
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=8))
 def test_an_axis_of_speeds_holds_them_all_and_its_ticks_are_never_below_1(speeds: list[float]):
-    axis = speed_axis(speeds)
+    axis = speed_axis(speeds, 0.01)
     assert axis.low < min(1.0, *speeds) <= max(1.0, *speeds) < axis.high
     places = [axis.place(value) for value, _ in axis.ticks]
     assert places == sorted(places)
     assert all(0 <= place <= 1 for place in places)
-    assert (1.0, "1×") in axis.ticks
+    assert axis.band == (1 / 1.01, 1.01)
     for value, text in axis.ticks:
+        if value == 1:
+            # Where there is room on both sides, both are named.
+            assert text in {"slower ◂ 1×", "1× ▸ faster", "slower ◂ 1× ▸ faster"}
+            continue
         number, way = float(text.split("×")[0].replace("\u00a0", "")), text.split("×")[1]
         assert number >= 1
-        assert way == ("" if value == 1 else " as fast" if value > 1 else " as long")
+        assert way == (" as fast" if value > 1 else " as long")
         assert math.isclose(number, max(value, 1 / value))
 
 

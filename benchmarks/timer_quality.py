@@ -307,6 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(record)
     if options.reference:
         reference = reference_root() / f"{machine}.json"
+        reference.parent.mkdir(exist_ok=True)
         reference.write_bytes(path.read_bytes())
     return 0
 

@@ -221,6 +221,26 @@ def test_the_newest_record_is_shown_and_a_gpus_first(tmp_path, monkeypatch):
     assert timer_trial.timer_quality().environment.machine == "gpu"
 
 
+def test_the_committed_trial_reaches_what_the_course_promises():
+    record = timer_trial.timer_quality()
+    assert record.complete
+    least = {"idle": (0.95, 0.95), "one busy program": (0.90, 0.70), "crowded": (0.90, 0.70)}
+    assert list(least) == record.conditions
+    for condition, (found, same) in least.items():
+        false = record.false_verdicts("compare", condition)
+        assert false.trials >= 400
+        assert false.hits <= 1
+        for rate, wanted in (
+            (record.detection("compare", condition, 1.03), found),
+            (record.called_same("compare", condition), same),
+        ):
+            assert rate.hits >= wanted * rate.trials > 0
+    twice = record.of_compare("idle", 2.0)
+    assert len(twice) >= 40
+    assert all(1.98 <= trial.ratio <= 2.02 and trial.high <= 1.03 * trial.low for trial in twice)
+    assert all(trial.seconds <= 1 for trial in twice)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

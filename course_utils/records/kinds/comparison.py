@@ -164,7 +164,7 @@ class Comparison(Result):
     spent_s: float = 0.0
     interrupted: bool = False
     ceiling: Ceiling | None = None  # the machine's limit that rates are shown against, if any
-    # of the interval that decided: each look at the rounds spends a share of the 1% (`paired.looks`)
+    # of the interval that decided: each look at the rounds spends a share of the 1% (`paired.LOOKS`)
     confidence: float = paired.DECISION_CONFIDENCE
 
     def __post_init__(self) -> None:

@@ -179,10 +179,10 @@ class Card:
         return "".join(letters)
 
 
-def speed_axis(speeds: Iterable[float], practical: float) -> Axis:
+def speed_axis(speeds: Iterable[float], practical: float | None = None) -> Axis:
     """An axis of speeds relative to a baseline: right is faster, and what it says is never below 1.
 
-    ``practical`` is the relative difference that counts as the same.
+    ``practical`` is the relative difference that counts as the same, if any does.
     """
     # At least two percent to each side, so that a narrow interval around 1 looks narrow.
     speeds = [1 / 1.02, 1.02, *speeds]
@@ -198,9 +198,8 @@ def speed_axis(speeds: Iterable[float], practical: float) -> Axis:
         if fitting and math.log(max(fitting)) > 0.45 * (high - low):
             number = f"{max(fitting):,.15g}".replace(",", "\u00a0")
             ticks.append((max(fitting) ** sign, f"{number}× as {'fast' if sign > 0 else 'long'}"))
-    return Axis(
-        math.exp(low), math.exp(high), tuple(sorted(ticks)), 1.0, (1 / (1 + practical), 1 + practical), log=True
-    )
+    band = (1 / (1 + practical), 1 + practical) if practical else None
+    return Axis(math.exp(low), math.exp(high), tuple(sorted(ticks)), 1.0, band, log=True)
 
 
 def amount_axis(amounts: Iterable[float], text: Callable[[float], str]) -> Axis:

@@ -257,9 +257,9 @@ _SERIES = ("elapsed_s", "enqueue_s", "device_s", "warmup_s")
 
 
 def _packed(seconds: Sequence[float]) -> dict[str, Any]:
-    """Seconds as whole numbers of a unit that gives the shortest of them six digits, far below any timer's noise."""
-    _, _, exponent = f"{min(filter(None, map(abs, seconds)), default=1.0):.5e}".partition("e")
-    per_second = 10 ** (5 - int(exponent)) if int(exponent) < 5 else 1
+    """Seconds as whole numbers of a unit that gives the shortest of them five digits: clocks tell no more of 0.1 ms."""
+    _, _, exponent = f"{min(filter(None, map(abs, seconds)), default=1.0):.4e}".partition("e")
+    per_second = 10 ** (4 - int(exponent)) if int(exponent) < 4 else 1
     return {"per_second": per_second, "times": [round(second * per_second) for second in seconds]}
 
 

@@ -29,6 +29,8 @@ WORDS = {
     Verdict.SAME: "same",
     Verdict.UNCLEAR: "too close to call",
 }
+# How to read the bars.
+SURE = "bar: where the true ratio lies, 99% sure"
 # In an unclear line, more cases than this are only counted.
 _NAMED = 2
 # Longer than this nobody waits for a comparison.
@@ -124,10 +126,11 @@ def unclear_parts(comparison: Comparison) -> list[str | Toned]:
         return [Toned("Too close to call", "unclear"), f"{who}: {why}."]
     ranges = [f"{case.label} is {between(case.interval)}" for case in unclear[:_NAMED]]
     if len(unclear) > _NAMED:
-        ranges.append(f"and {len(unclear) - _NAMED} more")
+        more = len(unclear) - _NAMED
+        ranges.append(f"and {more} more case{'s' if more > 1 else ''}")
     floor = comparison.noise_floor
     drowned = any(case.interval.meets(1 / floor, floor) and not case.interval.meets(1, 1) for case in unclear)
-    noise = f" ({format_noise(floor)})" if drowned else ""
+    noise = f" (identical code differs as well: {format_noise(floor)})" if drowned else ""
     said = f": {'; '.join(ranges)}{noise}. {_way_out(comparison, unclear)}"
     return [Toned("Too close to call", "unclear"), said]
 

@@ -65,11 +65,11 @@ def test_launch_bound(times: dict[str, float], expected: bool | None) -> None:
 
 
 @given(st.floats(min_value=1e-12, max_value=1e12))
-def test_records_keep_six_digits_and_zeros_but_no_fields_that_say_nothing(seconds: float) -> None:
+def test_records_keep_five_digits_and_zeros_but_no_fields_that_say_nothing(seconds: float) -> None:
     record = Measurement("code", (seconds,), peak_allocated_bytes=0).to_record()
     assert set(record) == {"label", "elapsed_s", "calls", "peak_allocated_bytes"}
     (kept,) = Measurement.from_record(record).elapsed_s
-    assert kept == pytest.approx(seconds, rel=5.1e-6)
+    assert kept == pytest.approx(seconds, rel=5.1e-5)
     older = record | {"elapsed_s": [kept]}  # files held seconds before
     assert Measurement.from_record(older).elapsed_s == (kept,)
     assert Measurement.from_record(record).to_record() == record

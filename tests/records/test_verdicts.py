@@ -53,7 +53,10 @@ def _scripted(case: list[float], control: list[float], **more: object) -> Compar
         (comparison_of(TWO, rounds=5, interrupted=True), "a verdict takes 8 rounds, and there are 5: let it run"),
         (_scripted([0.9, 1.1] * 5, [1.0] * 10), "case is between 11% faster and 10% slower."),
         (_scripted([0.2, 3] * 5, [1.0] * 10), "case is between 5.00 times as fast and 3.00 times as long."),
-        (_scripted([1.05, 1.06] * 5, [0.8, 1.25] * 5), "case is between 5% and 6% slower (noise ±25%)."),
+        (
+            _scripted([1.05, 1.06] * 5, [0.8, 1.25] * 5),
+            "case is between 5% and 6% slower (identical code differs as well: noise ±25%).",
+        ),
         (_scripted([1.004, 1.03] * 2 + [1.008] * 6, [1.0] * 10), "case is between 0.4% and 3% slower."),
     ],
 )

@@ -21,6 +21,7 @@ from course_utils.records.kinds.measurement import (
 from course_utils.records.paired import Interval, Verdict
 from course_utils.records.result import Fact, Result, by_name
 from course_utils.records.verdicts import (
+    SURE,
     WORDS,
     comparison_parts,
     interval_words,
@@ -239,12 +240,10 @@ class Comparison(Result):
                 for case in self
             ),
             speed_axis((value for bar in (*bars.values(), *behind.values()) for value in bar.values), self.practical),
-            heads=("", "a call"),
+            heads=("", "time per call"),
             warning=" ".join(filter(None, ["" if sentence == parts else unclear, stopped])),
             notes=(*launch_bound_line(self.cases), *self._jumps(), *self.notes),
-            provenance=self.provenance(
-                format_noise(self.noise_floor), "the true value lies in the bar, 99% sure", busy
-            ),
+            provenance=self.provenance(format_noise(self.noise_floor), SURE, busy),
             numbers=self._numbers(),
             title=self.name or "",
         )

@@ -147,7 +147,7 @@ class Measurement(Result):
             [Toned(self.label), " takes ", Toned(median), " a call."],
             (Row(self.label, value=median, bar=bar, behind=behind),),
             time_axis([*bar.values, *(behind.values if behind else ())]),
-            heads=("", "a call"),
+            heads=("", "time per call"),
             warning=" ".join(filter(None, (drifted, stopped))),
             notes=(*launch_bound_line([self]), *self.notes),
             provenance=self.provenance(noise, "" if drifted else self.busy.rstrip(".")),

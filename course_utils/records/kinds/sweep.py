@@ -16,7 +16,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
-from course_utils.records.verdicts import interval_words, verdict_words
+from course_utils.records.verdicts import SURE, interval_words, verdict_words
 from course_utils.show.cards import Card, Row, Toned, plain, speed_axis
 from course_utils.show.formats import (
     format_noise,
@@ -109,10 +109,10 @@ class Sweep(Result):
             speed_axis(
                 (end for row in rows for bar in (row.bar, row.behind) if bar for end in bar.values), first.practical
             ),
-            heads=(f"against {first.baseline}", "a call"),
+            heads=(f"against {first.baseline}", "time per call"),
             warning=" ".join(filter(None, ("".join(map(plain, unclear if sentence else ())), stopped))),
             notes=(*self.notes, *notes),
-            provenance=self.provenance(f"{noise} at worst", busy, "the true value lies in the bar, 99% sure"),
+            provenance=self.provenance(f"{noise} at worst", busy, SURE),
             numbers=self._numbers(),
             title=self.name or "",
         )

@@ -268,6 +268,17 @@ def test_moved_folder_gets_a_new_environment(installed, tmp_path):
     assert "making it anew" in done.stdout
 
 
+@POSIX
+def test_a_linked_environment_of_another_copy_is_left_alone(tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "python").touch()
+    (tmp_path / ".venv").symlink_to(theirs)
+    environment._create(tmp_path)
+    assert [path.name for path in theirs.iterdir()] == ["python"]
+    assert (tmp_path / ".venv" / "bin" / "python").exists()
+
+
 @pytest.mark.parametrize(
     ("system", "gpu", "index", "shown"),
     [

@@ -150,6 +150,8 @@ def _create(root: Path) -> None:
             f"elsewhere a full Python {version}, as python.org has), then run this again."
         )
     folder = root / ".venv"
+    if folder.is_symlink():
+        folder.unlink()  # what it points to may be another copy's, and would be emptied
     if folder.exists():
         print("The environment in .venv is incomplete or was moved: making it anew.")
     print(f"Making an environment in .venv (Python {platform.python_version()}).", flush=True)

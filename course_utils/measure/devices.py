@@ -77,7 +77,7 @@ class Device:
     # Where the buffer that empties the cache lives.
     _torch_device = "cpu"
     # A shorter timing gets more calls. It is a thousand times what reading the clock costs, and short enough that most
-    # timings escape the scheduler's tick: in the same seconds, timings of 0.5 ms give intervals twice as wide.
+    # timings escape the scheduler's tick: noise does not average out within a timing, so more of them tell more.
     min_sample_s = 1e-4
     # With a cold cache each call is timed by itself, and emptying the cache takes far longer than the call, so as few
     # calls as the clock allows.

@@ -100,7 +100,6 @@ class Rounds:
 
     def __enter__(self) -> Rounds:
         self._switches, self._random = Switches.now(), RandomState.now()
-        self._numbers = deque(RandomState.seeded(seed) for seed in range(_RANDOM_NUMBERS))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -184,6 +183,8 @@ class Rounds:
 
     def run(self, order: list[RunningCase], enough: Enough) -> None:
         """Warm up, find the calls for one timing, then run rounds until it is enough or the time is up."""
+        # Only now, after the first calls: what they woke up, a GPU or numpy, has random numbers of its own.
+        self._numbers = deque(RandomState.seeded(seed) for seed in range(_RANDOM_NUMBERS))
         watch = Watch()
         try:
             with progress(self.title, expected_s=self.budget_s) as bar, watch:

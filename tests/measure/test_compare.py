@@ -207,6 +207,15 @@ def test_dropout_sees_the_same_numbers_in_the_same_round():
     assert len({tuple(numbers) for numbers in b[1:24:2]}) == 12  # other ones in the next round
 
 
+def test_rounds_have_random_numbers_also_of_what_the_first_call_woke_up(monkeypatch):
+    events = []
+    seeded = rounds.RandomState.seeded
+    monkeypatch.setattr(rounds.RandomState, "seeded", lambda seed: (events.append("seeded"), seeded(seed))[1])
+    compare({"a": lambda: events.append("called"), "b": lambda: None}, budget_s=0.05, memory=False)
+    assert "seeded" in events
+    assert events.index("called") < events.index("seeded")
+
+
 # --- rounds: order, calls, plan
 
 

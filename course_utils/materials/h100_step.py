@@ -114,7 +114,7 @@ class H100Steps:
             "and the order of magnitude, no more. The change of the steps' spans, "
             f"{_ms(statistics.fmean(span), '+')} ms, overstates it."
         )
-        return "\n".join(textwrap.wrap(text, 96))
+        return "\n".join(textwrap.wrap(text, 72))
 
     @styled
     def plot(self) -> ResultFigure:

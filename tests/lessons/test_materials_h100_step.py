@@ -14,7 +14,6 @@ import pytest
 
 from authoring import trace_lanes
 from authoring.trace_lanes import TraceError, as_text, main, read_trace, step_lanes
-from course_utils.materials import h100_step
 from course_utils.materials.h100_step import PATH, Step, h100_steps
 from course_utils.show.canvas import WIDTH_IN
 from tests.figure_checks import problems_of_texts
@@ -199,4 +198,3 @@ def test_the_figure_is_readable_described_and_shows_itself():
     assert data["image/png"].startswith(b"\x89PNG")
     assert metadata["image/png"]["alt"] == data["text/plain"].removeprefix("Figure: ")
     assert f"step 13 after{1e3 * STEPS.after[-1].span_s:>14.2f}" in repr(STEPS)
-    assert h100_step.__doc__

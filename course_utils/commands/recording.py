@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_utils.measure.compiler import compiler
 from course_utils.records import lessons, store
+from course_utils.records.files import variables_for_children
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.store import Experiment, LessonRecord, RecordError
@@ -80,14 +81,7 @@ def environment_here(size: str | None = None) -> Environment:
 
 def child_variables(size: str | None = None) -> dict[str, str]:
     """Environment variables for a process that works for this one."""
-    variables = dict(os.environ)
-    if size:
-        variables["COURSE_SIZE"] = size
-    checkout = store.package_root().parent
-    if (checkout / "pyproject.toml").exists():
-        # From a checkout, the child must import this very package, installed or not.
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(checkout), variables.get("PYTHONPATH")]))
-    return variables
+    return variables_for_children(os.environ) | ({"COURSE_SIZE": size} if size else {})
 
 
 # One lesson

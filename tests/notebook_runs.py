@@ -1,21 +1,30 @@
-"""Lessons under ``--nbval``: a dead kernel is noticed, and a lesson that cannot have changed need not run again.
+"""Lessons under ``--nbval``: each runs from the wheel in a folder of its own, and a dead kernel is noticed.
 
+The folder holds nothing but the programs of the lessons, as on a hosted notebook. The wheel is built once.
 ``--changed-notebooks`` leaves out each lesson that passed before with the same notebook, scripts, records and helpers.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+
+from tests import wheels
 
 ROOT = Path(__file__).resolve().parents[1]
 PASSED = "course/passed_notebooks"
 _POLL_S = 1.0
+_INSTALLED = "TESTED_COURSE"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("nbval", default=False):
         return
+    from nbval import kernel
     from nbval.kernel import RunningKernel
 
     # nbval waits for an answer until the cell's time is up, even when nobody is left to answer.
@@ -45,6 +55,21 @@ def pytest_configure(config: pytest.Config) -> None:
     RunningKernel.get_message = get_message_of_living_kernel
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Passed(config))
+        # Workers inherit it.
+        folder = TemporaryDirectory(prefix="course-tested-")
+        config.add_cleanup(folder.cleanup)
+        os.environ[_INSTALLED] = str(wheels.installed(Path(folder.name)))
+    start_new_kernel = kernel.start_new_kernel
+
+    def start_kernel_of_wheel(*arguments: Any, cwd: str, **options: Any) -> Any:
+        if Path(cwd) == ROOT / "notebooks":
+            target = Path(os.environ[_INSTALLED])
+            cwd = tempfile.mkdtemp(dir=target.parent)
+            shutil.copytree(target / "course_utils" / "notebooks" / "scripts", Path(cwd, "scripts"))
+            options["env"] = wheels.variables(target)
+        return start_new_kernel(*arguments, cwd=cwd, **options)
+
+    kernel.start_new_kernel = start_kernel_of_wheel
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -71,7 +96,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def key(notebook: Path) -> str:
     """A hash of all that a lesson's outcome depends on: nothing of other lessons, of authoring, or of the tests."""
     slug = notebook.stem.partition("_")[2]
-    files = [notebook, ROOT / "requirements.txt", *(ROOT / "notebooks" / "scripts").glob("*.py")]
+    files = [notebook, ROOT / "requirements.txt", ROOT / "pyproject.toml", ROOT / "tools" / "packaging.py"]
+    files += (ROOT / "notebooks" / "scripts").glob("*.py")
     package = ROOT / "course_utils"
     for path in package.rglob("*"):
         parts = path.relative_to(package).parts

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import datetime
 import json
+import math
 import os
 import re
 import signal
@@ -217,8 +218,10 @@ def _run_notebook(path: Path, staging: Path, size: str, timeout_s: float, on_cel
     cells = sum(cell.cell_type == "code" and bool(cell.source.strip()) for cell in notebook.cells)
     running: list[int] = []
     manager = _kernel_manager(staging)
+    # nbclient counts whole seconds, and not every traitlets takes 600.0 for a whole number.
+    whole_s = math.ceil(timeout_s)
     client = NotebookClient(
-        notebook, km=manager, timeout=timeout_s, on_cell_execute=lambda cell, cell_index: running.append(cell_index)
+        notebook, km=manager, timeout=whole_s, on_cell_execute=lambda cell, cell_index: running.append(cell_index)
     )
     # nbclient handles signals by itself only in the main thread. Here they belong to the caller.
     with ThreadPoolExecutor(1) as pool, (staging / "kernel.log").open("wb") as log:

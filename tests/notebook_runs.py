@@ -1,20 +1,20 @@
 """Lessons under ``--nbval``: each runs from the wheel in a folder of its own, and a dead kernel is noticed.
 
-The folder holds nothing but the programs of the lessons, as on a hosted notebook. The wheel is built once.
+The folder holds nothing but the programs of the lessons, as on a hosted notebook.
 ``--changed-notebooks`` leaves out each lesson that passed before with the same notebook, scripts, records and helpers.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
-import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -24,7 +24,6 @@ from tests import wheels
 ROOT = Path(__file__).resolve().parents[1]
 PASSED = "course/passed_notebooks"
 _POLL_S = 1.0
-_INSTALLED = "TESTED_COURSE"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,21 +54,25 @@ def pytest_configure(config: pytest.Config) -> None:
     RunningKernel.get_message = get_message_of_living_kernel
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Passed(config))
-        # Workers inherit it.
-        folder = TemporaryDirectory(prefix="course-tested-")
-        config.add_cleanup(folder.cleanup)
-        os.environ[_INSTALLED] = str(wheels.installed(Path(folder.name)))
     start_new_kernel = kernel.start_new_kernel
 
     def start_kernel_of_wheel(*arguments: Any, cwd: str, **options: Any) -> Any:
         if Path(cwd) == ROOT / "notebooks":
-            target = Path(os.environ[_INSTALLED])
+            target = _course_from_wheel()
             cwd = tempfile.mkdtemp(dir=target.parent)
             shutil.copytree(target / "course_utils" / "notebooks" / "scripts", Path(cwd, "scripts"))
             options["env"] = wheels.variables(target)
         return start_new_kernel(*arguments, cwd=cwd, **options)
 
     kernel.start_new_kernel = start_kernel_of_wheel
+
+
+@functools.cache
+def _course_from_wheel() -> Path:
+    """Builds the wheel and installs it, once for each worker that runs lessons."""
+    folder = tempfile.mkdtemp(prefix="course-tested-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return wheels.installed(Path(folder))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,7 +2,7 @@
 
 Each lesson.yml states its claims, their verdicts, and the rules that the verdicts follow from. `judge` works a rule out
 again, and `faults` names every claim whose stated verdict and whose data part. A rule that speaks of GPUs reads records
-of GPUs only; as long as there are none, the claim is open.
+of GPUs only; as long as there are none, rows that others published decide, and without any the claim is open.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pathlib import Path
 from authoring import evidence
 from authoring.evidence import EvidenceError, NotRecordedError
 from authoring.lesson_files import Claim, LessonFile, Part, load_lessons
-from authoring.verdicts import weakest
+from authoring.published import RowSays, word_of
+from authoring.verdicts import RULED, weakest
 from course_utils.records.kinds.environment import Environment
 
 SPEAKS_OF = {"any": "any machine", "CPU": "a CPU", "CUDA": "a CUDA GPU", "two GPUs": "two CUDA GPUs"}
@@ -40,13 +41,19 @@ class MachineJudgement:
 
 @dataclass(frozen=True)
 class PartJudgement:
-    """What follows for one part."""
+    """What follows for one part; the verdict is the word that readers see."""
 
     part: Part
     verdict: str
     machines: tuple[MachineJudgement, ...] = ()
     outcomes: Mapping[str, str] = dataclasses.field(default_factory=dict)  # how its calls ended, by name
     waits_for: str | None = None  # what is missing for a verdict, in words
+
+    @property
+    def disagreeing(self) -> tuple[RowSays, ...]:
+        """Published rows that say something else than what we measured or ran ourselves."""
+        is_ours = self.verdict in RULED
+        return tuple(says for says in self.part.published if is_ours and says.verdict != self.verdict)
 
 
 @dataclass(frozen=True)
@@ -118,9 +125,18 @@ def judge_all(lessons: Iterable[LessonFile] | None = None) -> list[Judgement]:
 
 def _judge_part(claim: Claim, part: Part, root: Path | None) -> PartJudgement:
     if part.verdict == "documented":
-        return PartJudgement(part, "documented")
+        return PartJudgement(part, part.word)
+    judged = _judge_by_rule(claim, part, root)
+    if judged.verdict == "open" and part.published:
+        return dataclasses.replace(judged, verdict=word_of(part.published), waits_for=None)
+    if judged.verdict == "open" and part.waits_for:
+        return dataclasses.replace(judged, waits_for=part.waits_for)
+    return judged
+
+
+def _judge_by_rule(claim: Claim, part: Part, root: Path | None) -> PartJudgement:
     if not part.rule:
-        return PartJudgement(part, "open", waits_for=part.waits_for or f"lesson {claim.lesson_title}")
+        return PartJudgement(part, "open", waits_for=f"lesson {claim.lesson_title}")
     outcomes = outcomes_of(part.calls)
     if not part.experiments:
         verdict = _follows(part, None, root, outcomes)
@@ -179,7 +195,7 @@ def _judge_machine(part: Part, machine: str, root: Path | None, outcomes: Mappin
 def _follows(part: Part, machine: str | None, root: Path | None, outcomes: Mapping[str, str]) -> str:
     """The first verdict of the rule whose condition holds; ``open`` if none does."""
     for verdict, condition in part.rule:
-        holds = evidence.evaluate(condition, machine, root, calls=outcomes)
+        holds = evidence.evaluate(condition, machine, root, names={"calls": outcomes})
         if not isinstance(holds, bool):
             raise EvidenceError(f"{condition!r} is {holds!r}, and not true or false.")
         if holds:
@@ -250,11 +266,18 @@ def faults(judgements: Iterable[Judgement]) -> list[str]:
 def _faults_of(judgement: Judgement) -> Iterator[str]:
     claim = judgement.claim
     for judged in judgement.parts:
-        if judged.verdict != judged.part.verdict:
+        for says in judged.part.published:
+            if not says.holds:
+                yield (
+                    f"that the published row {says.row.id!r} says {says.verdict!r} of {judged.part.what!r}, "
+                    f"but its numbers do not bear out {says.condition!r}"
+                )
+        if judged.verdict != judged.part.word:
             which = "" if len(claim.parts) == 1 else f", of the part {judged.part.what!r},"
             reasons = [f"{each.machine} gives {each.verdict!r}" for each in judged.machines]
             reasons = reasons or [f"the call {name!r} {outcome}" for name, outcome in judged.outcomes.items()]
             reasons += [f"it waits for {judged.waits_for}"] if judged.waits_for else []
-            yield f"{judged.part.verdict!r}{which} but its rule gives {judged.verdict!r}: {'; '.join(reasons)}"
-    if judgement.verdict != claim.verdict and len(claim.parts) > 1:
-        yield f"{claim.verdict!r} for the whole, but from its parts follows {judgement.verdict!r}"
+            reasons += [f"the published row {says.row.id} says {says.verdict!r}" for says in judged.part.published]
+            yield f"{judged.part.word!r}{which} but its rule gives {judged.verdict!r}: {'; '.join(reasons)}"
+    if judgement.verdict != claim.word and len(claim.parts) > 1:
+        yield f"{claim.word!r} for the whole, but from its parts follows {judgement.verdict!r}"

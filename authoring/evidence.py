@@ -183,7 +183,7 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
 
 
 @functools.lru_cache(maxsize=1024)
-def _read(text: str) -> tuple[CodeType, tuple[str, ...]]:
+def _read(text: str, more_names: frozenset[str] = frozenset()) -> tuple[CodeType, tuple[str, ...]]:
     """The code of an expression, and the experiments that it reads."""
     names = dict.fromkeys(match["name"] for match in _EXPERIMENT.finditer(text) if match["name"])
     source = _EXPERIMENT.sub(lambda match: match["text"] or f"recorded[{match['name']!r}]", text)
@@ -191,15 +191,18 @@ def _read(text: str) -> tuple[CodeType, tuple[str, ...]]:
         tree = ast.parse(f"({source})", mode="eval")
     except SyntaxError as error:
         raise EvidenceError(f"{text!r} cannot be read as an expression: {error.args[0]}.") from error
-    _check(tree, text)
+    _check(tree, text, more_names)
     tree = ast.fix_missing_locations(_Guarded().visit(tree))
     return compile(tree, "<expression>", "eval"), tuple(names)
 
 
-def _check(tree: ast.AST, text: str) -> None:
+def _check(tree: ast.AST, text: str, more_names: frozenset[str]) -> None:
     """Raise for a misspelt name or verdict, which a record that is not there yet would not bring to light."""
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    known = {node.id for node in names if isinstance(node.ctx, ast.Store)} | {*_FUNCTIONS, "calls", "recorded"}
+    known = {node.id for node in names if isinstance(node.ctx, ast.Store)} | {
+        *(*_FUNCTIONS, "calls", "published", "recorded"),
+        *more_names,
+    }
     for node in names:
         if node.id not in known:
             raise EvidenceError(
@@ -299,27 +302,23 @@ def newest_environment(recorded: Iterable[Recorded]) -> Environment:
 
 
 def evaluate(
-    expression: str, machine: str | None, root: Path | None = None, *, calls: Mapping[str, str] | None = None
+    expression: str, machine: str | None, root: Path | None = None, *, names: Mapping[str, Any] | None = None
 ) -> Any:
     """What an expression gives on the reference records of one machine; None will do for one that reads no record.
 
-    Numbers whose unit is known are `Quantity`. ``calls`` says how the calls of a claim ended, by name.
+    Numbers whose unit is known are `Quantity`. An expression may use ``names``, too, such as ``calls``, how the calls
+    of a claim ended, and ``published``, the numbers of published rows.
 
     Raises:
         EvidenceError: if the text is no expression, names something that does not exist, or cannot be worked out.
         NotRecordedError: if the machine has no record of an experiment, or one with other parameters than today's.
     """
     try:
-        results = {name: each.result for name, each in recorded(experiments_in(expression), machine, root).items()}
-        names = {
-            "__builtins__": {},
-            **_FUNCTIONS,
-            "attribute of": _attribute,
-            "item of": _item,
-            "calls": calls or {},
-            "recorded": results,
-        }
-        return eval(_read(expression)[0], names)
+        experiments = _read(expression, frozenset(names or ()))[1]
+        results = {name: each.result for name, each in recorded(experiments, machine, root).items()}
+        own_names = {"attribute of": _attribute, "item of": _item, "calls": {}, "published": {}, "recorded": results}
+        known = {"__builtins__": {}, **_FUNCTIONS, **own_names, **(names or {})}
+        return eval(_read(expression, frozenset(names or ()))[0], known)
     except NotRecordedError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:

@@ -7,7 +7,8 @@ sees::
 
 The first comment says where the figure comes from: an expression over records (:mod:`authoring.evidence`) and the
 machine, which may be left out where one machine alone has recorded it. ``claim T8`` gives a verdict of the claims
-ledger, and ``time 04`` the minutes that a lesson takes.
+ledger, and ``time 04`` the minutes that a lesson takes. ``answer 04`` and ``published 04``, on a line of their own,
+give a lesson's answer, and what others published, as whole paragraphs.
 
 ``make refresh`` fills in what stands between the comments, and a build of the book says what is out of date.
 """
@@ -22,6 +23,8 @@ from authoring import evidence
 from authoring.claims import load_claims
 from authoring.course_texts import BLANK, Passage, code_blanked, one_line, passages, sentence_at, text_files
 from authoring.evidence import EvidenceError, NotRecordedError
+from authoring.lesson_answers import minute_text, published_values, rows_text
+from authoring.lesson_files import load_lessons
 from course_utils.records import store
 from course_utils.records.lessons import Lesson, LessonError, find_lesson
 from course_utils.records.notebook_files import dumped, read_notebook
@@ -33,6 +36,7 @@ MARKER = re.compile(r"<!--=(?P<what>.*?)-->(?P<text>.*?)<!--/-->", re.S)
 _COMMENT_OF_A_MARKER = re.compile(r"<!--=|<!--/-->")
 _MACHINE = re.compile(r"(?P<expression>.+?)\s+@\s+(?P<machine>[\w.+-]+)", re.S)
 _Fault = tuple[int, str]  # where a marker begins, and what is wrong with it
+_BLOCK = re.compile(r"(?P<kind>answer|published) (?P<number>\d\d)(?P<rows>(?: \w+)*)")
 _EXERCISE = re.compile(r"^#+ Exercise \d+ · .+ · (?P<minutes>\d+) min\s*$", re.M)
 
 
@@ -55,6 +59,11 @@ def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
     return reading_minutes(texts) + exercises + max(run.seconds for run in runs) / 60
 
 
+def shown_minutes(minutes: float) -> int:
+    """Minutes as readers see them: to the next five."""
+    return max(5, 5 * round(minutes / 5))
+
+
 def _not_recorded(names: Sequence[str]) -> NotRecordedError:
     lessons = " ".join(dict.fromkeys(name.partition("/")[0] for name in names))
     return NotRecordedError(f"no machine has recorded {', '.join(names)}. Run `course record {lessons} --reference`.")
@@ -64,6 +73,10 @@ def _value(what: str, records: Path | None) -> str:
     match = _MACHINE.fullmatch(what)
     expression = match["expression"] if match else what
     names = evidence.experiments_in(expression)
+    if not names and "published[" in expression:
+        return evidence.in_words(
+            evidence.evaluate(expression, None, names={"published": published_values(load_lessons())})
+        )
     if not names:
         raise EvidenceError(f"{what!r} reads no experiment: such a number needs no marker.")
     values = {}
@@ -88,12 +101,32 @@ def _claim(identifier: str) -> str:
 
 
 def figure(what: str, records: Path | None = None) -> str:
-    """The words that ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8`` or ``time 04`` stand for."""
+    """The words that ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8``, ``time 04`` and others stand for."""
     if match := re.fullmatch(r"claim (\w+)", what):
         return _claim(match[1])
     if match := re.fullmatch(r"time (\w+)", what):
-        return f"{max(5, 5 * round(lesson_minutes(find_lesson(match[1]), records) / 5))} minutes"
+        return f"{shown_minutes(lesson_minutes(find_lesson(match[1]), records))} minutes"
+    if match := _BLOCK.fullmatch(what):
+        return f"\n\n{_block(match['kind'], int(match['number']), match['rows'].split())}\n\n"
     return _value(what, records)
+
+
+def _block(kind: str, number: int, rows: Sequence[str]) -> str:
+    """The paragraphs of ``answer 04`` or ``published 04 ROW ROW``."""
+    lessons = load_lessons()
+    lesson = next((lesson for lesson in lessons if lesson.number == number), None)
+    if lesson is None:
+        raise EvidenceError(f"there is no lesson {number:02d}.")
+    if kind == "answer":
+        if lesson.answer is None:
+            raise EvidenceError(f"{lesson.slug}/lesson.yml has no answer: write one.")
+        return minute_text(lesson, lessons)
+    known = {row.id: row for row in lesson.published}
+    if unknown := sorted({*rows} - {*known}):
+        raise EvidenceError(
+            f"{lesson.slug}/lesson.yml has no published row {unknown[0]!r}; it has: {', '.join(known)}."
+        )
+    return rows_text([known[row] for row in rows or known])
 
 
 # Filling texts
@@ -136,7 +169,7 @@ def _misplaced(text: str) -> list[_Fault]:
             faults.append((match.start(), "half a marker. It is written <!--= what -->figure<!--/-->."))
     for marker in markers(text):
         line = text[text.rfind("\n", 0, marker.start()) + 1 : marker.start()]
-        if not re.sub(r"^\s*(?:(?:[-*+>]|\d+[.)])\s+)*", "", line):
+        if not re.sub(r"^\s*(?:(?:[-*+>]|\d+[.)])\s+)*", "", line) and not _BLOCK.fullmatch(one_line(marker["what"])):
             # Markdown takes a line that begins with a comment for HTML, and shows the rest of it as it stands.
             faults.append((marker.start(), "a marker at the beginning of a line. Put a word before it."))
         if "--" in marker["what"] or marker["what"].rstrip().endswith("-"):

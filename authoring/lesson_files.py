@@ -16,7 +16,8 @@ import cattrs
 import yaml
 
 from authoring import evidence
-from authoring.verdicts import DOCUMENTED_OTHERWISE, RULED, RuledWord, VerdictWord
+from authoring.published import Row, RowSays
+from authoring.verdicts import OTHERWISE, RULED, RuledWord, VerdictWord
 from course_utils.records.lessons import notebooks_root
 from course_utils.records.store import package_root
 
@@ -50,7 +51,7 @@ class _Judged:
     @property
     def word(self) -> str:
         """The verdict as readers see it."""
-        return DOCUMENTED_OTHERWISE if self.contradicted else self.verdict
+        return OTHERWISE[self.verdict] if self.contradicted else self.verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,8 @@ class Part(_Judged):
     rule: tuple[tuple[RuledWord, str], ...] = ()  # with `let` put in
     evidence: tuple[ShownNumber, ...] = ()
     calls: tuple[tuple[str, _Code], ...] = ()
-    waits_for: str | None = None  # in words, of an open part without a rule
+    published: tuple[RowSays, ...] = ()
+    waits_for: str | None = None  # in words: what would settle an open part
     aside: bool = False
 
     @property
@@ -102,6 +104,18 @@ class Claim(_Judged):
         return tuple(dict.fromkeys(name for part in self.parts for name in part.experiments))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a lesson answers: one sentence with one number, who can skip it, and when the technique does not help."""
+
+    says: str  # {number} stands for the number
+    number: str
+    skip: str
+    not_when: str
+    machine: str | None = None
+    unit: str | None = None
+
+
 @dataclass(frozen=True)
 class HeldAgainst:
     """What the rates of one experiment are held against."""
@@ -137,8 +151,9 @@ class LessonFile:
     title: str
     part: str
     question: str
-    finding: tuple[str, ...] = ()
+    answer: Answer | None = None
     claims: tuple[Claim, ...] = ()
+    published: tuple[Row, ...] = ()
     limits: LessonLimits | None = None
     expect: tuple[Expected, ...] = ()
 
@@ -169,8 +184,15 @@ def _text(value: Any, _: type) -> str:
     return " ".join(value.split())
 
 
+def _number(value: Any, _: type) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is no number")
+    return value
+
+
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 _CONVERTER.register_structure_hook(str, _text)
+_CONVERTER.register_structure_hook(float, _number)
 _CONVERTER.register_structure_hook(_Code, lambda code, _: str(code))
 
 
@@ -188,10 +210,13 @@ def _structured(kind: Any, entry: Any, where: str) -> Any:
 
 # Reading
 
+# The same as `yaml.safe_load`, several times as fast where libyaml is there.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 def _read_yaml(path: Path) -> Any:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         shown = f"{path.parent.name}/{path.name}"
         raise LessonFileError(f"{shown} cannot be read: {error}. Mend it, or restore it from git.") from error
@@ -211,9 +236,12 @@ def load_lessons(folder: Path | None = None) -> list[LessonFile]:
             raise LessonFileError(f"{lesson.slug}: book/parts.yml has no part {lesson.part!r}; it has: {parts}")
     if [lesson.number for lesson in lessons] != list(range(len(lessons))):
         raise LessonFileError("the numbers of the lessons must count up from 0 without a gap: look at each lesson.yml")
-    ids = [claim.id for lesson in lessons for claim in lesson.claims]
-    if repeated := sorted({each for each in ids if ids.count(each) > 1}):
-        raise LessonFileError(f"two claims are called {repeated[0]}: give each an id of its own")
+    for kind, ids in (
+        ("claims", [claim.id for lesson in lessons for claim in lesson.claims]),
+        ("published rows", [row.id for lesson in lessons for row in lesson.published]),
+    ):
+        if repeated := sorted({each for each in ids if ids.count(each) > 1}):
+            raise LessonFileError(f"two {kind} are called {repeated[0]}: give each an id of its own")
     if unlisted := sorted({path.stem for path in notebooks_root().glob("*.ipynb")} - {each.stem for each in lessons}):
         raise LessonFileError(f"{', '.join(unlisted)}: give each notebook a course_utils/lessons/<slug>/lesson.yml")
     return lessons
@@ -225,17 +253,40 @@ def read_lesson(path: Path) -> LessonFile:
     where = f"{slug}/lesson.yml"
     if not isinstance(entry, dict):
         raise LessonFileError(f"{where} begins with number:, title:, part: and question:.")
-    own = {key: value for key, value in entry.items() if key not in ("claims", "limits")}
+    own = {key: value for key, value in entry.items() if key not in ("claims", "limits", "published")}
     lesson = _structured(LessonFile, {"slug": slug, **own}, where)
+    rows = tuple(_row(each, slug) for each in entry.get("published", ()))
+    lesson = dataclasses.replace(lesson, published=rows)
     claims = tuple(_claim(each, lesson) for each in entry.get("claims", ()))
     limits = _limits(slug, entry["limits"]) if "limits" in entry else None
     return dataclasses.replace(lesson, claims=claims, limits=limits)
 
 
+# Published rows
+
+
+def _row(entry: Any, slug: str) -> Row:
+    identifier = entry.get("id", "a row without an id") if isinstance(entry, dict) else entry
+    where = f"{slug}/lesson.yml, published {identifier}"
+    return _structured(Row, {**entry, "lesson": slug} if isinstance(entry, dict) else entry, where)
+
+
+def _row_says(entry: dict[str, str], lesson: LessonFile) -> dict[str, Any]:
+    """What a part's entry under ``published`` says: the row, one verdict, and its condition."""
+    rows = {row.id: row for row in lesson.published}
+    wanted, *more = [(key, value) for key, value in entry.items() if key != "row"]
+    if entry.get("row") not in rows:
+        raise ValueError(f"there is no published row {entry.get('row')!r}; there are: {', '.join(rows) or 'none'}")
+    if more or wanted[0] not in _ROW_WORDS:
+        raise ValueError(f"a row says one of {', '.join(_ROW_WORDS)}, with the condition that its numbers bear out")
+    return RowSays(row=rows[entry["row"]], verdict=wanted[0], condition=wanted[1])
+
+
 # Claims
 
+_ROW_WORDS = ("confirmed", "refuted", "depends")
 _OF_BOTH = {"kind", "speaks_of", "verdict", "contradicted"}
-_OF_PARTS = {"why", "let", "rule", "evidence", "calls", "waits_for"}
+_OF_PARTS = {"why", "let", "rule", "evidence", "calls", "published", "waits_for"}
 
 
 def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
@@ -249,7 +300,11 @@ def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
         if entry.get("verdict") == "open" and "rule" not in parts[0]:
             entry = {"sentence": f"Open: lesson {lesson.name} will judge it.", **entry}
     try:
-        more = {"lesson": lesson.slug, "lesson_title": lesson.name, "parts": list(map(_with_let, parts))}
+        parts = [
+            {**_with_let(part), "published": [_row_says(each, lesson) for each in part.get("published", ())]}
+            for part in parts
+        ]
+        more = {"lesson": lesson.slug, "lesson_title": lesson.name, "parts": parts}
         claim = _structured(Claim, entry | more, where)
         _check(claim)
     except LessonFileError:
@@ -280,8 +335,8 @@ def _with_let(part: dict[str, Any]) -> dict[str, Any]:
 def _check(claim: Claim) -> None:
     """Raise for what is wrong with a claim whose form is right."""
     for part in (claim, *claim.parts):
-        if part.contradicted and part.verdict != "documented":
-            raise ValueError(f"is {part.verdict} and contradicted; only what is documented has sources that may be.")
+        if part.contradicted and part.verdict not in OTHERWISE:
+            raise ValueError(f"is {part.verdict} and contradicted; that is for what is documented or published.")
         if part.verdict == "documented" and not claim.sources:
             raise ValueError("is documented: name the sources, each with its version or date.")
     for part in claim.parts:
@@ -308,3 +363,4 @@ def _ceilings(given: Any, _: Any) -> Mapping[str, tuple[str, ...]]:
 
 
 _CONVERTER.register_structure_hook(CeilingNames, _ceilings)
+_CONVERTER.register_structure_hook(RowSays, lambda says, _: says)

@@ -6,13 +6,16 @@ from typing import Literal, NamedTuple, get_args
 
 # What a rule may give. "documented" rests on a cited source, and "open" is what remains when no rule holds.
 RuledWord = Literal["confirmed", "depends", "refuted", "outdated API"]
-VerdictWord = Literal[RuledWord, "documented", "open"]
+VerdictWord = Literal[RuledWord, "documented", "published", "depends (published)", "open"]
 RULED: tuple[str, ...] = get_args(RuledWord)
 VERDICTS: tuple[str, ...] = get_args(VerdictWord)
 # A bare "documented" beside a claim reads as approval, so what a source contradicts is shown in other words.
-DOCUMENTED_OTHERWISE = "documented otherwise"
+OTHERWISE = {"documented": "documented otherwise", "published": "published otherwise"}
 # A claim of several parts holds only if all of them do: the first of these that a part has is the claim's.
-_WEAKEST_FIRST = ("refuted", "outdated API", "depends", "documented", "open", "confirmed")
+_WEAKEST_FIRST = (
+    *("refuted", "outdated API", "depends", "depends (published)", *OTHERWISE.values()),
+    *("open", "documented", "published", "confirmed"),
+)
 
 
 class Wording(NamedTuple):
@@ -34,8 +37,14 @@ WORDINGS = {
     "refuted": Wording("✗", "What was measured or run contradicts it."),
     "outdated API": Wording("↻", "It was right for a call that has changed or gone."),
     "documented": Wording("§", "It is not measured here: a cited source says so."),
-    DOCUMENTED_OTHERWISE: Wording("§", "It is not measured here: a cited source says something else."),
-    "open": Wording("○", "Nothing decides it yet: the entry says what it waits for."),
+    "documented otherwise": Wording("§", "It is not measured here: a cited source says something else."),
+    "published": Wording("◇", "No record of ours decides it. Others measured it, and their numbers bear it out."),
+    "published otherwise": Wording("◇", "No record of ours decides it. Others measured it, and found the contrary."),
+    "depends (published)": Wording(
+        "◇",
+        "No record of ours decides it. Others measured it, and it depends, or they do not agree: the rows say on what.",
+    ),
+    "open": Wording("○", "Nobody is known to have measured it: the entry says what would settle it."),
 }
 
 

@@ -13,7 +13,7 @@ import yaml
 from authoring.course_texts import Passage, blank, one_line, passages, prose_only, sentence_at, sentences
 from authoring.figures_in_text import MARKER
 from authoring.lesson_files import Claim
-from authoring.verdicts import DOCUMENTED_OTHERWISE, VERDICTS
+from authoring.verdicts import WORDINGS
 from course_utils.records.lessons import Lesson
 
 LISTED = Path(__file__).with_name("typed_numbers.yml")
@@ -148,7 +148,7 @@ def typed_faults(files: Iterable[Path], allowed: Sequence[Listed], folder: Path 
 
 _CLAIM_ID = re.compile(r"(?<![\w#/.-])[FLMST]\d{1,2}(?![\w.-]*\w)")
 _VERDICT_LINE = re.compile(r"(?:[-*] )?\*\*(?P<id>[A-Z]\d+) · (?P<claim>[^*]+): (?P<verdict>[^*:]+?)\.?\*\*")
-_VERDICT = re.compile(rf"\b(?:{'|'.join(VERDICTS)})\b", re.I)
+_VERDICT = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(WORDINGS, key=len, reverse=True)))})(?!\w)", re.I)
 
 
 def untied_verdicts(texts: Iterable[Passage]) -> list[str]:
@@ -195,6 +195,4 @@ def verdict_faults(lesson: Lesson, claims: Sequence[Claim], judged: Mapping[str,
 def _stated_word(text: str) -> str | None:
     """The one verdict that a line gives; None if it gives none, or several."""
     words = _VERDICT.findall(text)
-    if words == ["documented"] and "otherwise" in text:
-        return DOCUMENTED_OTHERWISE
     return words[0] if len(words) == 1 else None

@@ -25,7 +25,7 @@ from authoring.pages import instructors
 from authoring.pages.claims_page import PAGE, claims_page, summary
 from authoring.pages.generated import BOOK, ROOT, BookError, write
 from authoring.pages.limits_page import limits_page
-from authoring.pages.readme import TOC, table_of_contents, table_with_findings
+from authoring.pages.readme import TOC, lessons_table, table_of_contents
 from authoring.pages.stored_outputs import stale_notebooks
 from course_utils.records import store
 from course_utils.records.lessons import LessonError, experiments, find_lessons, needs
@@ -62,7 +62,7 @@ def generate(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> 
     write(BOOK / "limits.md", limits)
     for name, figure in figures.items():
         write(GENERATED / name, figure._repr_png_())
-    write(GENERATED / "lessons.md", table_with_findings(lessons, judgements, "../notebooks", "claims.md"))
+    write(GENERATED / "lessons.md", lessons_table(lessons, ".."))
     write(GENERATED / "claims.md", summary(judgements))
     for name, text in instructors.generated().items():
         write(GENERATED / name, text)

@@ -16,6 +16,7 @@ from pathlib import Path
 from mdit_py_plugins.anchors.index import slugify
 
 from authoring.claims import SPEAKS_OF, Claim, Judgement
+from authoring.lesson_answers import rows_text
 from authoring.lesson_files import LessonFile
 from authoring.pages.generated import BOOK, markdown_table, page
 from authoring.verdicts import WORDINGS
@@ -30,7 +31,7 @@ def badge(verdict: str, word: str = "") -> str:
 
 
 def _css(verdict: str) -> str:
-    return f"claim-{verdict.lower().replace(' ', '-')}"
+    return f"claim-{slugify(verdict)}"
 
 
 def _counts(judgements: Iterable[Judgement]) -> dict[str, int]:
@@ -68,6 +69,7 @@ def claims_page(judgements: Sequence[Judgement], lessons: Sequence[LessonFile]) 
         badge=badge,
         speaks_of=SPEAKS_OF,
         where=lambda claim: _where(claim, by_slug),
+        rows_text=rows_text,
     )
 
 

@@ -32,7 +32,7 @@ def expected_pages(lessons: Sequence[LessonFile]) -> dict[Path, str]:
     judgements = judge_all(lessons)
     return {
         PAGE: claims_page(judgements, lessons),
-        README: readme(lessons, judgements),
+        README: readme(lessons),
         TOC: table_of_contents(lessons),
     }
 

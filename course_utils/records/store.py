@@ -22,7 +22,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import experiments, find_lesson, needs
 from course_utils.records.notebook_files import NEEDS, LessonError
 from course_utils.records.result import compact, structured
-from course_utils.records.unrecorded import Unrecorded
+from course_utils.records.unrecorded import Several, Unrecorded
 from course_utils.show.suggestions import did_you_mean
 
 
@@ -199,16 +199,18 @@ def records_of(lesson: str, root: Path) -> list[LessonRecord]:
     return sorted(newest_first, key=lambda record: record.environment.device_kind == "cpu")
 
 
-def recorded(name: str, machine: str | None = None) -> Any:
+def recorded(*names: str, machine: str | None = None) -> Any:
     """A committed result, shown with the machine and the day that it comes from.
 
     Args:
-        name: ``lesson/experiment``, for example ``pinned_memory/copy``.
+        *names: ``lesson/experiment``, for example ``pinned_memory/copy``. Of several, all that are recorded are shown
+            below each other, and one line says which are not.
         machine: a machine's folder name, or as much of its beginning as is its own: ``nvidia-h200``. By default the
             newest record of a GPU, or of a CPU as long as no GPU run is recorded: the result says which machine it is.
 
     Returns:
-        The result; for an experiment that the lesson has and no machine has run yet an Unrecorded, which says so.
+        The result, or of several names a `Several`; for an experiment that the lesson has and no machine has run yet an
+        `Unrecorded`, which says so.
 
     Raises:
         RecordError: if there is no such experiment or machine, if the record is damaged or too new, or if the
@@ -218,6 +220,11 @@ def recorded(name: str, machine: str | None = None) -> Any:
         >>> recorded("measuring/known_answers").rounds >= 8
         True
     """
+    results = [_recorded(name, machine) for name in names]
+    return results[0] if len(results) == 1 else Several(tuple(results))
+
+
+def _recorded(name: str, machine: str | None) -> Any:
     lesson, slash, _ = name.partition("/")
     root = reference_root()
     if not slash or not lesson:

@@ -22,7 +22,7 @@ from course_utils.records.kinds.rank_results import RankReport, RankResults
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.kinds.table import Table
 from course_utils.records.result import Result
-from course_utils.records.unrecorded import Unrecorded
+from course_utils.records.unrecorded import Several, Unrecorded
 from tests.example_results import CPU as HERE
 
 ROUNDS = 20
@@ -362,6 +362,17 @@ def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
     for part in (waiting.plot("weights"), waiting["case"].first("case", "FASTER"), waiting.table.explore()):
         assert part is waiting
     assert list(waiting) == []  # a loop over the cases or ranks of what is not there comes to an end
+
+
+def test_of_several_results_those_that_are_missing_are_one_line_at_the_end() -> None:
+    waiting = [Unrecorded(f"tiny/{name}", ("a CUDA GPU",)) for name in ("copy", "loop")]
+    several = Several((waiting[0], CURVES, waiting[1]))
+    cards, last = repr(several).rsplit("\n\n", 1)
+    assert cards == repr(CURVES)
+    assert last.startswith("No run of tiny/copy and loop is recorded yet. It needs a CUDA GPU.")
+    assert several._repr_html_().count("is recorded yet") == 1
+    assert CURVES._repr_html_() in several._repr_html_()
+    assert "recorded yet" not in repr(Several((CURVES, CURVES)))
 
 
 # Memory per rank

@@ -1,0 +1,73 @@
+"""What a lesson answers, and what others published about its question, as Markdown.
+
+README, the book, the lessons, the slides and the guide for instructors all take these texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from authoring import evidence
+from authoring.evidence import EvidenceError
+from authoring.lesson_files import LessonFile
+from authoring.published import Row
+from authoring.rendering import rendered
+from course_utils.records import store
+
+
+class AnswerText(NamedTuple):
+    """A lesson's answer in words."""
+
+    sentence: str  # with its number, a link to where the number comes from
+    whose: str  # who measured it, on what and when
+
+
+def published_values(lessons: Sequence[LessonFile]) -> dict[str, Mapping[str, Any]]:
+    """The numbers of all published rows by the rows' ids, for expressions: ``published["row"]["value"]``."""
+    return {row.id: _Values(row) for lesson in lessons for row in lesson.published}
+
+
+class _Values(dict[str, Any]):
+    """A row's values; a label of what it shows will do, too, for what was worked out from samples."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__({name: row.names[name] for name in row.values})
+        self.update({each.label: row.evaluate(each.show) for each in row.shows})
+
+
+def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) -> AnswerText:
+    """A lesson's answer; ``root`` is the way from the text to the root of the repository, such as ``..``.
+
+    Raises:
+        EvidenceError: if its number cannot be worked out. It names the lesson.
+    """
+    answer = lesson.answer
+    try:
+        rows = published_values(lessons)
+        value = evidence.evaluate(answer.number, answer.machine, names={"published": rows})
+        words = evidence.in_words(value, answer.unit)
+        if experiments := evidence.experiments_in(answer.number):
+            slug = experiments[0].partition("/")[0]
+            machine = store.machine_named(answer.machine, evidence.machines())
+            link = f"{root}/course_utils/records/{machine}/{slug}.json"
+            caption = evidence.newest_environment(evidence.recorded(experiments, machine).values()).caption
+            whose = f"measured by us: {caption}"
+        else:
+            row = next(row for each in lessons for row in each.published if f'"{row.id}"' in answer.number)
+            link, whose = row.source.link, f"published by others: {row.hardware}, {row.date}"
+        return AnswerText(answer.says.format(number=f"[**{words}**]({link})"), whose)
+    except (EvidenceError, KeyError, StopIteration, store.RecordError) as error:
+        problem = f"{lesson.slug}/lesson.yml, answer: {error or 'its number names no experiment and no published row'}"
+        raise EvidenceError(problem) from error
+
+
+def minute_text(lesson: LessonFile, lessons: Sequence[LessonFile]) -> str:
+    """*If you only have a minute*: what stands folded at the top of a lesson."""
+    answer = answer_text(lesson, lessons, "..")
+    return rendered("pages/minute.md", answer=answer, skip=lesson.answer.skip, not_when=lesson.answer.not_when).strip()
+
+
+def rows_text(rows: Sequence[Row]) -> str:
+    """What others published: one entry for each row, with its numbers, their source and what was not controlled."""
+    return rendered("pages/published_rows.md", rows=rows).strip()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # The slider goes on to so many times as many calls as it takes; where nothing ever pays off, to so many.
 _BEYOND = 10
 _MOST = 100_000
-_HOW = "stroke: where the true time lies, 99% sure · each first call was timed once"
+_HOW = "strokes: the ends of the ratio's 99% interval · each first call was timed once"
 
 
 def break_even_explorer(comparison: Comparison) -> StoredView:
@@ -73,4 +73,4 @@ def _when(case: Case) -> str:
         never = case.verdict in (Verdict.SAME, Verdict.SLOWER) and case.pays_at(0.0) is not None
         return ", and later calls are not faster" if never else ""
     early, late = (plain_number(case.pays_at(ratio)) for ratio in case.interval.ends)
-    return f"; it is ahead from call {plain_number(calls)} on (99% sure: {early} to {late})"
+    return f"; it is ahead from call {plain_number(calls)} on ({early} to {late} by the 99% interval)"

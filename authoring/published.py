@@ -31,6 +31,8 @@ _ENDINGS = {
     **{"gbs": ("B/s", 1e9), "tflops": ("FLOP/s", 1e12), "x": ("ratio", 1.0), "percent": ("percent", 1e-2)},
 }
 _DATE = re.compile(r"(?:19|20)\d\d(?:-\d\d(?:-\d\d)?)?")
+# In an address: whatever is newest, not what was read.
+_NEWEST = re.compile(r"/(?:main|master|HEAD|latest|stable|nightly)(?:/|$)")
 # Names of an expression that are no values: `values` may not take them.
 _NAMES = ("median", "paired", "ratio", "samples")
 # What only this project has: a row that quotes it would lend our numbers somebody else's name.
@@ -137,7 +139,9 @@ class Source:
     def drifts(self) -> str:
         """Why the link may show other numbers than those that were read; empty for a file at its commit."""
         if self.address and self.commit and self.commit[:7] not in self.address:
-            return f"the link leads to the newest version, not to commit {self.commit[:7]} that was read"
+            return f"the link does not lead to commit {self.commit[:7]}, which was read"
+        if _NEWEST.search(self.address):
+            return "the link leads to the newest version, which may say something else by now"
         return ""
 
 

@@ -7,6 +7,7 @@ from authoring.claims import Claim, MachineJudgement
 from authoring.evidence import EvidenceError
 from authoring.lesson_files import LessonFileError
 from authoring.rendering import rendered
+from authoring.verdicts import RULED
 from course_utils.commands.report import Section
 from course_utils.records import store
 from course_utils.records.store import RecordError
@@ -30,5 +31,7 @@ def claims_section() -> list[Section]:
         judged = judged_here()
     except (EvidenceError, LessonFileError, RecordError) as error:
         problem = str(error)
-    html = rendered("claims_in_report.html", problem=problem, judged=judged)
+    # What others published, or nobody knew, one's own record may well decide otherwise.
+    parting = [claim.id for claim, machine in judged if claim.verdict in RULED and claim.verdict != machine.verdict]
+    html = rendered("claims_in_report.html", problem=problem, judged=judged, parting=parting)
     return [Section("The claims, judged by your records", html)] if judged or problem else []

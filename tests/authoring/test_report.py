@@ -38,7 +38,7 @@ def test_your_own_records_judge_the_claims_that_they_can(recorded_here: Path, tm
     assert capsys.readouterr().out == f"{path}\n"
     page = path.read_text(encoding="utf-8")
     assert "The claims, judged by your records" in page
-    assert "all as the ledger does" in page
+    assert "none otherwise than the ledger" in page
     assert all(words in page for _, words in machine.numbers)
 
 

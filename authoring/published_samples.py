@@ -1,7 +1,7 @@
 """Turns raw files that others published into the samples of published rows: ``published_samples SOURCE FOLDER``.
 
-The raw files stay where they are. What the course keeps is one number for each model or problem, with four digits, and
-the SHA-256 of the files that they come from. Intervals are worked out from them by :mod:`authoring.published`.
+The raw files stay where they are. What the course keeps is the numbers, or one ratio for each model or problem, and the
+SHA-256 of the files that they come from. Intervals are worked out from them by :mod:`authoring.published`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,18 @@ _TIMM_RUNS = {
 }
 
 
+def mlperf(folder: Path) -> None:
+    """What each run of MLPerf's reference took to its target, by batch size: samples, or epochs for ResNet.
+
+    The files are ``rcps_*.json`` of mlcommons/logging, at the commits that the rows name.
+    """
+    for model in ("llama31_8b", "bert", "resnet"):
+        file = folder / f"rcps_{model}.json"
+        points = json.loads(file.read_text(encoding="utf-8")).values()
+        samples = {str(point["BS"]): point["Epochs to converge"] for point in points}
+        _write(f"batch_size/published/mlperf_{model}.json", [file], samples)
+
+
 def kernelbench(folder: Path) -> None:
     """How many times as fast each problem is, compiled; times are the means of its 100 trials."""
     runs = {"eager": "torch"}
@@ -39,7 +51,8 @@ def kernelbench(folder: Path) -> None:
 
 def _faster(base: Mapping[str, dict], case: Mapping[str, dict]) -> list[float]:
     """Ratios of problems that ran in both ways; one that failed has no entry or an empty one."""
-    return [base[name]["mean"] / case[name]["mean"] for name in sorted(base) if base[name] and case.get(name)]
+    ran = [name for name in sorted(base) if base[name] and case.get(name)]
+    return [_short(base[name]["mean"] / case[name]["mean"]) for name in ran]
 
 
 def timm(folder: Path) -> None:
@@ -59,7 +72,7 @@ def timm(folder: Path) -> None:
 def _rates(base: Path, case: Path, kind: str) -> list[float]:
     rows = [_by_model(file, kind) for file in (base, case)]
     both = [key for key in rows[0] if key in rows[1]]  # a model, its size and its batch: alike on both sides
-    return [rows[1][key] / rows[0][key] for key in both]
+    return [_short(rows[1][key] / rows[0][key]) for key in both]
 
 
 def _by_model(file: Path, kind: str) -> dict[tuple[str, str, str], float]:
@@ -73,18 +86,22 @@ def _by_model(file: Path, kind: str) -> dict[tuple[str, str, str], float]:
     }
 
 
+def _short(ratio: float) -> float:
+    """With four digits, which is more than a repeated run would agree on."""
+    return float(f"{ratio:.4g}")
+
+
 def _write(target: str, files: Sequence[Path], samples: Mapping[str, Sequence[float]]) -> None:
     sums = [{"path": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()} for file in files]
-    short = {name: [float(f"{value:.4g}") for value in values] for name, values in samples.items()}
     path = package_root() / "lessons" / target
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"files": sums, "samples": short}, separators=(",", ":")) + "\n", encoding="utf-8")
-    print(f"{path.name}: {', '.join(f'{name} {len(values)}' for name, values in short.items())}")
+    path.write_text(json.dumps({"files": sums, "samples": samples}, separators=(",", ":")) + "\n", encoding="utf-8")
+    print(f"{path.name}: {', '.join(f'{name} {len(values)}' for name, values in samples.items())}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the samples of one source."""
-    sources = {function.__name__: function for function in (kernelbench, timm)}
+    sources = {function.__name__: function for function in (mlperf, kernelbench, timm)}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("source", choices=sources)
     parser.add_argument("folder", type=Path, help="where the raw files are")

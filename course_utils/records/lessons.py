@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from course_utils.records.fingerprint import fingerprint, named_experiments
 from course_utils.records.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_cells, parsed_notebook
@@ -87,7 +88,7 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
     if not lessons:
         raise LessonError(f"There is no lesson {name!r}: the folder holds no lessons at all.")
     choices = [lesson.name for lesson in lessons]
-    for path in sorted((Path(__file__).resolve().parents[1] / "lessons").glob("*/lesson.yml")):
+    for path in sorted(_lesson_files().glob("*/lesson.yml")):
         if path.parent.name not in {each.slug for each in lessons} and (lesson := _planned(path)).is_called(wanted):
             raise PlannedLessonError(
                 f"Lesson {lesson.number:02d} ({lesson.title}) is planned and not written yet; "
@@ -97,13 +98,28 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
     raise LessonError(f"There is no lesson {name!r}{nearest}. The lessons are: {', '.join(choices)}.")
 
 
-@lru_cache(maxsize=64)
+def question(lesson: Lesson) -> str:
+    """Returns what a lesson asks, as its lesson.yml has it; empty where there is none."""
+    path = _lesson_files() / lesson.slug / "lesson.yml"
+    return _entry(path)["question"] if path.is_file() else ""
+
+
 def _planned(path: Path) -> Lesson:
     """The lesson that a lesson.yml promises, with the name that its notebook will have."""
+    entry, slug = _entry(path), path.parent.name
+    return Lesson(entry["number"], slug, entry["title"], Path(f"{entry['number']:02d}_{slug}.ipynb"))
+
+
+def _lesson_files() -> Path:
+    return Path(__file__).resolve().parents[1] / "lessons"
+
+
+@lru_cache(maxsize=64)
+def _entry(path: Path) -> dict[str, Any]:
+    """What a lesson.yml holds."""
     import yaml
 
-    entry, slug = yaml.safe_load(path.read_text(encoding="utf-8")), path.parent.name
-    return Lesson(entry["number"], slug, entry["title"], Path(f"{entry['number']:02d}_{slug}.ipynb"))
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def experiments(lesson: Lesson) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from authoring import __main__ as command
+from authoring.lesson_answers import answer_of
 from authoring.room_text import excerpt
 from authoring.slides import slides_notebook, write_slides
 from authoring.teaching import expectations
@@ -59,7 +60,11 @@ def test_slides_show_what_is_for_the_room_and_all_of_it(lesson: Lesson):
     assert recorded
     assert [output for cell in deck for output in cell.get("outputs", [])] == recorded
     answer = next(index for index, text in enumerate(texts) if text.startswith("## Your prediction: recorded"))
-    assert texts[answer + 1].startswith("## Verdict")
+    assert texts[answer + 1].startswith("## The answer")
+    assert answer_of(lesson.slug, "").skip in texts[answer + 2]
+    assert deck[answer + 2]["metadata"]["slideshow"]["slide_type"] == "notes"
+    assert texts[answer + 3].startswith("## Verdict")
+    assert not any(answer_of(lesson.slug, "").not_when in text for text in texts[:answer]), "it spoils the prediction"
     assert all(each.words in texts[answer] for each in expectations(lesson))
 
 
@@ -80,6 +85,7 @@ def test_long_text_goes_on_below_with_its_heading_and_without_its_citations(tmp_
         ("## Verdict\n\nYes.\n\n## Exercises\n\nThree.\n\n## Solutions", "## Verdict\n\nYes."),
         ("```\n## Solutions\n```\n\nStays.", "```\n## Solutions\n```\n\nStays."),
         ("", ""),
+        ("# 05\n\n<!--= answer 05 -->\n\nNo.\n\n<!--/-->\n\nAsk.", "# 05\n\nAsk."),
         ("A [lesson](04_a.ipynb#b), a [term](../book/glossary.md#c).", "A lesson, a term."),
         (
             "The [docs](https://a.org), `x[i](y)` and ![](a.png).",

@@ -46,9 +46,7 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
     """
     answer = lesson.answer
     if answer is None:
-        raise EvidenceError(
-            f"{lesson.slug}/lesson.yml has no answer, which README begins with: write one."
-        )
+        raise EvidenceError(f"{lesson.slug}/lesson.yml has no answer, which README begins with: write one.")
     try:
         rows = published_values(lessons)
         value = evidence.evaluate(answer.number, answer.machine, names={"published": rows})

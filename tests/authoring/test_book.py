@@ -18,10 +18,12 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 from filelock import FileLock
+from mdit_py_plugins.anchors.index import slugify
 
 from authoring.claims import load_claims
 from authoring.pages import build
 from authoring.pages.generated import BookError
+from course_utils.records import store
 from tests import browser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +41,7 @@ def pages() -> list[str]:
 
 
 PAGES = pages()
+FINDINGS = yaml.safe_load((ROOT / "book/front.yml").read_text(encoding="utf-8"))["findings"]
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +165,18 @@ def test_every_internal_link_and_anchor_resolves(html: Path):
     assert checked > 100
 
 
+def test_the_first_page_opens_on_the_findings_and_carries_the_records_that_it_links(html: Path):
+    page = parse(html / f"{PAGES[0]}.html")
+    picture = page.select_one("h1 ~ .findings img")
+    assert all(claim["said"] in picture["alt"] for claim in FINDINGS)
+    linked = [html / "book" / unquote(link["href"]) for link in page.select('a[href$=".json"]')]
+    records = {path.read_bytes() for path in store.reference_root().glob("*/*.json")}
+    assert len(linked) > len(FINDINGS)
+    assert all(path.read_bytes() in records for path in linked)
+    order = [heading.get_text().strip("#") for heading in page.select("article h2")]
+    assert order.index("Find your question") < order.index("How to read a result") < order.index("Run it yourself")
+
+
 @pytest.mark.parametrize("name", [page for page in PAGES if page.startswith("notebooks/")])
 def test_every_figure_is_described_by_its_own_words(html: Path, name: str):
     cells = json.loads((ROOT / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
@@ -271,7 +286,7 @@ def test_claims_can_be_filtered_without_a_mouse_and_the_choice_can_be_linked(vis
     tab = visit()
     page = tab.open("book/claims")
     everything = shown_claims(page)
-    verdicts = {claim.id.lower(): claim.verdict for claim in load_claims()}
+    verdicts = {claim.id.lower(): claim.word for claim in load_claims()}
     assert set(everything) == set(verdicts)
     assert page.locator("output").inner_text() == f"{len(everything)} of {len(everything)} claims"
 
@@ -285,6 +300,12 @@ def test_claims_can_be_filtered_without_a_mouse_and_the_choice_can_be_linked(vis
     assert set(shown_claims(page)) < set(refuted)
 
     address = page.url
+    page.locator(".claims-filter-all").click()
+    for verdict in {*verdicts.values()}:
+        button = page.locator(f"button.claim-{slugify(verdict)}")
+        button.click()
+        assert {*shown_claims(page)} == {claim for claim, word in verdicts.items() if word == verdict}
+        button.click()
     assert "verdict=refuted" in address
     page.goto("about:blank")
     page.goto(address)

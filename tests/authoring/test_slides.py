@@ -130,11 +130,20 @@ def test_slides_can_be_read_and_no_request_leaves_the_machine(name: str, tmp_pat
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(deck.as_uri())
     page.wait_for_function("window.Reveal && Reveal.isReady()")
+    notes = page.locator(".speaker-notes")
+    assert not notes.is_visible()
     seen = []
     for _ in range(page.evaluate("Reveal.getTotalSlides()")):
         seen.append(page.evaluate(LOOK_AT_SLIDE))
+        if seen[-1]["text"].startswith("The answer"):
+            page.keyboard.press("s")
+            assert "Who can skip this" in notes.inner_text()
+            assert page.evaluate("Reveal.getCurrentSlide().getBoundingClientRect().left") >= 0
+            page.keyboard.press("s")
         page.evaluate("Reveal.next()")
     assert len(seen) > 10
+    assert not notes.is_visible()
+    assert sum(slide["text"].startswith("The answer") for slide in seen) == 1
     assert [slide for slide in seen if slide["cut"] or slide["empty"] or not slide["headed"]] == []
     assert sum(slide["fits"] for slide in seen) >= 0.8 * len(seen), "a slide that is too tall scrolls"
     assert [slide for slide in seen if slide["smallest"] is not None and slide["smallest"] < SMALLEST_PX] == []

@@ -1,17 +1,25 @@
-"""Lessons under ``--nbval``: a dead kernel is noticed, and a lesson that cannot have changed need not run again.
+"""Lessons under ``--nbval``: each runs from the wheel in a folder of its own, and a dead kernel is noticed.
 
+The folder holds nothing but the programs of the lessons, as on a hosted notebook.
 ``--changed-notebooks`` leaves out each lesson that passed before with the same notebook, scripts, records and helpers.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
+from typing import Any
 
 import pytest
+
+from tests import wheels
 
 ROOT = Path(__file__).resolve().parents[1]
 PASSED = "course/passed_notebooks"
@@ -25,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("nbval", default=False):
         return
+    from nbval import kernel
     from nbval.kernel import RunningKernel
 
     # nbval waits for an answer until the cell's time is up, even when nobody is left to answer.
@@ -45,6 +54,25 @@ def pytest_configure(config: pytest.Config) -> None:
     RunningKernel.get_message = get_message_of_living_kernel
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Passed(config))
+    start_new_kernel = kernel.start_new_kernel
+
+    def start_kernel_of_wheel(*arguments: Any, cwd: str, **options: Any) -> Any:
+        if Path(cwd) == ROOT / "notebooks":
+            target = _course_from_wheel()
+            cwd = tempfile.mkdtemp(dir=target.parent)
+            shutil.copytree(target / "course_utils" / "notebooks" / "scripts", Path(cwd, "scripts"))
+            options["env"] = wheels.variables(target)
+        return start_new_kernel(*arguments, cwd=cwd, **options)
+
+    kernel.start_new_kernel = start_kernel_of_wheel
+
+
+@functools.cache
+def _course_from_wheel() -> Path:
+    """Builds the wheel and installs it, once for each worker that runs lessons."""
+    folder = tempfile.mkdtemp(prefix="course-tested-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return wheels.installed(Path(folder))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -71,7 +99,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def key(notebook: Path) -> str:
     """A hash of all that a lesson's outcome depends on: nothing of other lessons, of authoring, or of the tests."""
     slug = notebook.stem.partition("_")[2]
-    files = [notebook, ROOT / "requirements.txt", *(ROOT / "notebooks" / "scripts").glob("*.py")]
+    files = [notebook, ROOT / "requirements.txt", ROOT / "pyproject.toml", ROOT / "tools" / "packaging.py"]
+    files += (ROOT / "notebooks" / "scripts").glob("*.py")
     package = ROOT / "course_utils"
     for path in package.rglob("*"):
         parts = path.relative_to(package).parts

@@ -145,6 +145,22 @@ def test_a_figure_and_a_table_are_visible(lesson: Notebook, what: str, selector:
     assert box["height"] > 20
 
 
+def test_a_slider_is_moved_without_a_mouse(lesson: Notebook):
+    """JupyterLab leaves it the arrow keys: no other cell is chosen, and the sentence follows."""
+    explorers = lesson.page.locator(".course-viewer:has([aria-live])")
+    assert explorers.count() or LESSON != "00", "the lesson has no slider"
+    for explorer in explorers.all():
+        slider, sentence = explorer.locator("input[type=range]"), explorer.locator("[aria-live] .sentence")
+        slider.scroll_into_view_if_needed()
+        slider.focus()
+        seen = [sentence.inner_text()]
+        for _ in range(int(slider.get_attribute("max"))):
+            lesson.page.keyboard.press("ArrowRight")
+            seen.append(sentence.inner_text())
+        assert len(set(seen)) == len(seen)
+        assert slider.get_attribute("aria-valuetext") in seen[-1]
+
+
 def test_every_output_fits_the_page(lesson: Notebook):
     """Nothing is cut off at the right."""
     wide = lesson.page.evaluate(

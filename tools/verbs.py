@@ -12,6 +12,7 @@ from pathlib import Path
 from course_utils.records.files import write_whole
 from tools.counts import main as print_counts
 from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, variables
+from tools.wheel import build
 from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,6 +106,17 @@ def record(arguments: list[str]) -> int:
     return max(code, _module("authoring.pages.refresh")([]))
 
 
+def wheel(_arguments: list[str]) -> int:
+    """Build the package with the lessons inside, for a machine where there is no clone."""
+    try:
+        built = build(prepare(ROOT), ROOT / "dist")
+    except subprocess.CalledProcessError as error:
+        return error.returncode
+    print(f"{built.relative_to(ROOT)} holds the course, {built.stat().st_size / 2**20:.1f} MiB.")
+    print("To run it on a hosted GPU, go on with the second line of book/hosted.md.")
+    return 0
+
+
 def _module(*words: str) -> Callable[[list[str]], int]:
     """A verb that is a program of the environment, with what follows the verb as its arguments."""
     return lambda arguments: _run([prepare(ROOT), "-m", *words, *arguments])
@@ -183,6 +195,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "demo": (_module("authoring", "demo"), "open a lesson's five-minute path in large type: make demo ARGS=04"),
     "slides": (_module("authoring", "slides"), 'the slides of all lessons, in slides/; ARGS="04 09" for some of them'),
     "compare": (_course("compare"), 'which verdicts changed; ARGS="A B": machines, folders, or COMMIT:MACHINE'),
+    "wheel": (wheel, "the whole course in one file, dist/*.whl, for a hosted GPU: book/hosted.md says how"),
     "lint": (lint, "style of code and notebooks; ARGS=--fix mends what can be mended"),
     "workspace": (workspace, "bring workspace/ up to date without opening JupyterLab"),
     "setup": (setup, "only make or update the environment in .venv"),

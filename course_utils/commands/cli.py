@@ -1,4 +1,4 @@
-"""The command line: ``course check``, ``record``, ``report`` and ``compare``."""
+"""The command line: ``course check``, ``copy``, ``record``, ``report`` and ``compare``."""
 
 from __future__ import annotations
 
@@ -52,6 +52,13 @@ def _parser() -> tuple[_Parser, list[str]]:
         return added.add_argument
 
     verb(_check, "say what this machine is, which lessons run live here, what is missing and how to get it")
+
+    add = verb(
+        _copy,
+        "put lessons into this folder, with the programs that they run",
+        "For a course that came as a wheel. A file that is here already stays as it is.",
+    )
+    add("lessons", nargs="+", metavar="LESSON", help="number, name or file of a lesson")
 
     add = verb(
         _record,
@@ -167,6 +174,31 @@ def _show_check(check: MachineCheck) -> None:
         about = ". ".join(filter(None, (facility.details, facility.advice)))
         print(_wrapped(f"  {facility.state:<7}  {facility.name:<{width}}  ", about, width + 13))
     print(f"\n{check.conclusion}")
+
+
+# course copy
+
+
+def _copy(options: argparse.Namespace) -> int:
+    from course_utils.records.files import write_whole
+    from course_utils.records.lessons import LessonError, find_lesson
+
+    try:
+        chosen = [find_lesson(name).path for name in options.lessons]
+    except LessonError as error:
+        return _complain(str(error), WRONG_USE)
+    for notebook in dict.fromkeys(chosen):
+        runs_programs = b"scripts/" in notebook.read_bytes()
+        programs = sorted(notebook.parent.glob("scripts/*.*")) if runs_programs else []
+        for original in (notebook, *programs):
+            here = original.relative_to(notebook.parent)
+            content = original.read_bytes()
+            if not here.exists():
+                write_whole(here, content)
+                print(here)
+            elif here.read_bytes() != content:
+                print(f"{here} is here already, and stays as it is")
+    return 0
 
 
 # course record

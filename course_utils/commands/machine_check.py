@@ -23,6 +23,7 @@ from typing import Any
 from course_utils.commands import recording
 from course_utils.measure.compiler import compiler
 from course_utils.records import lessons, store
+from course_utils.records.files import clone_root
 from course_utils.records.kinds.environment import Environment, titles
 from course_utils.records.lessons import Lesson
 from course_utils.show.formats import format_bytes
@@ -39,7 +40,6 @@ print(json.dumps({
 }))
 """
 _PACKAGES = {
-    "jupyterlab": "Lessons are read and run in it.",
     "ipykernel": "Notebooks run in it.",
     "nbclient": "`course record` runs notebooks with it.",
 }
@@ -108,7 +108,9 @@ def look() -> MachineCheck:
     """Look at this machine."""
     probe, torch = _ask_torch()
     here = Environment.from_record(probe["environment"]) if probe else None
-    packages = [_package(name, purpose) for name, purpose in _PACKAGES.items()]
+    # Where the package came without a clone, notebooks are read in something else: a hosted one, for example.
+    in_clone = {"jupyterlab": "Lessons are read and run in it."} if clone_root() else {}
+    packages = [_package(name, purpose) for name, purpose in (in_clone | _PACKAGES).items()]
     facilities = (_python(), torch, *packages, _notebooks(), *_gpus(probe), _compiler(), _headers(), _disk())
     return MachineCheck(here, facilities, dict(_lessons(here)))
 
@@ -120,7 +122,8 @@ def _ask_torch() -> tuple[dict[str, Any] | None, Facility]:
         probe = json.loads(child.stdout.splitlines()[-1])
         return probe, Facility("torch", "ok", f"{probe['environment']['torch']}, built for {probe['built_for']}")
     failure = (child.stderr.strip() or f"it ends with status {child.returncode}").splitlines()[-1]
-    advice = "Delete the folder .venv and run `make lab` to install it again."
+    again = "Delete the folder .venv and run `make lab` to install it again."
+    advice = again if clone_root() else "Install it again: `pip install --upgrade torch`."
     return None, Facility("torch", "broken", failure, advice)
 
 
@@ -134,7 +137,8 @@ def _package(name: str, purpose: str) -> Facility:
     try:
         return Facility(name, "ok", importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Facility(name, "broken", "not installed", f"{purpose} Run `make lab`: it installs what is missing.")
+        install = "Run `make lab`: it installs what is missing." if clone_root() else f"Run `pip install {name}`."
+        return Facility(name, "broken", "not installed", f"{purpose} {install}")
 
 
 def _notebooks() -> Facility:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import datetime
 import json
+import math
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_utils.measure.compiler import compiler
 from course_utils.records import lessons, store
+from course_utils.records.files import variables_for_children
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.store import Experiment, LessonRecord, RecordError
@@ -80,14 +82,7 @@ def environment_here(size: str | None = None) -> Environment:
 
 def child_variables(size: str | None = None) -> dict[str, str]:
     """Environment variables for a process that works for this one."""
-    variables = dict(os.environ)
-    if size:
-        variables["COURSE_SIZE"] = size
-    checkout = store.package_root().parent
-    if (checkout / "pyproject.toml").exists():
-        # From a checkout, the child must import this very package, installed or not.
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(checkout), variables.get("PYTHONPATH")]))
-    return variables
+    return variables_for_children(os.environ) | ({"COURSE_SIZE": size} if size else {})
 
 
 # One lesson
@@ -223,8 +218,10 @@ def _run_notebook(path: Path, staging: Path, size: str, timeout_s: float, on_cel
     cells = sum(cell.cell_type == "code" and bool(cell.source.strip()) for cell in notebook.cells)
     running: list[int] = []
     manager = _kernel_manager(staging)
+    # nbclient counts whole seconds, and not every traitlets takes 600.0 for a whole number.
+    whole_s = math.ceil(timeout_s)
     client = NotebookClient(
-        notebook, km=manager, timeout=timeout_s, on_cell_execute=lambda cell, cell_index: running.append(cell_index)
+        notebook, km=manager, timeout=whole_s, on_cell_execute=lambda cell, cell_index: running.append(cell_index)
     )
     # nbclient handles signals by itself only in the main thread. Here they belong to the caller.
     with ThreadPoolExecutor(1) as pool, (staging / "kernel.log").open("wb") as log:

@@ -17,7 +17,15 @@ from typing import Any
 
 import torch
 
+from course_utils.records.files import clone_root
 from course_utils.records.kinds.environment import Environment
+
+OLDEST_TORCH = (2, 11)
+if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST_TORCH:
+    raise ImportError(
+        f"this is torch {torch.__version__}, and the course needs {'.'.join(map(str, OLDEST_TORCH))} or newer: "
+        "choose a newer runtime, or run `pip install --upgrade torch` and start the kernel again"
+    )
 
 # Instruction sets that decide how fast a CPU is at the lessons' dtypes. Machines are named by them: to change the list
 # is to rename machines.
@@ -228,8 +236,9 @@ def _nvml(readers: Mapping[str, Callable[[Any, Any], Any]]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _commit() -> str | None:
-    root = Path(__file__).resolve().parents[2]
-    return _output("git", "-C", str(root), "rev-parse", "--short", "HEAD") if (root / ".git").exists() else None
+    root = clone_root()
+    is_known = root is not None and (root / ".git").exists()
+    return _output("git", "-C", str(root), "rev-parse", "--short", "HEAD") if is_known else None
 
 
 def _output(*command: str) -> str | None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, TypeVar
 
 from course_utils.measure.machine import environment
+from course_utils.records.files import variables_for_children
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, CheckedPoint, ClusterCheck
 from course_utils.records.kinds.cluster_plan import ClusterPlan, ClusterPoint, GPTShape, trust_words
 from course_utils.records.store import RecordError, keep, package_root
@@ -332,8 +333,7 @@ def _end_unless_wanted(process: subprocess.Popen[str], wanted: Callable[[], bool
 def _child(points: Sequence[dict[str, Any]], errors: IO[str]) -> Iterator[subprocess.Popen[str]]:
     """The process that simulates; it ends with the block."""
     variables = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(package_root().parent), os.environ.get("PYTHONPATH")))),
+        **variables_for_children(os.environ),
         "CUDA_VISIBLE_DEVICES": "",  # fake tensors need no GPU, and a context there would take memory
     }
     with subprocess.Popen(

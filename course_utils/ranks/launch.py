@@ -28,6 +28,7 @@ from course_utils.measure.busy import Watch
 from course_utils.measure.machine import environment
 from course_utils.ranks.agent import RUN_VARIABLE, end_run, outcome_file
 from course_utils.ranks.entry import DEADLINE_VARIABLE, FOLDER_VARIABLE, report_file, stack_file
+from course_utils.records.files import variables_for_children
 from course_utils.records.kinds.rank_results import RankReport, RankResults
 from course_utils.records.store import keep
 from course_utils.show.progress import progress
@@ -195,11 +196,7 @@ def _variables(backend: str, threads: int, more: Mapping[str, str]) -> dict[str,
     variables["OMP_NUM_THREADS"] = variables["MKL_NUM_THREADS"] = str(threads)
     if backend == "gloo":
         variables["CUDA_VISIBLE_DEVICES"] = ""
-    variables |= more
-    # The ranks must import this very package, installed or not.
-    package = str(Path(__file__).resolve().parents[2])
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [package, variables.get("PYTHONPATH")]))
-    return variables
+    return variables_for_children({**variables, **more})
 
 
 # One run

@@ -1,10 +1,28 @@
-"""Writing files whole: what is there is either the old file or the new one."""
+"""Files: where the course is, and writing files whole: what is there is either the old file or the new one."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+
+
+def package_root() -> Path:
+    """The folder of ``course_utils``."""
+    return Path(__file__).resolve().parents[1]
+
+
+def clone_root() -> Path | None:
+    """The clone of the repository that the package is in; None for one from a wheel, which holds the lessons itself."""
+    return None if (package_root() / "notebooks").is_dir() else package_root().parent
+
+
+def variables_for_children(variables: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables with which another Python imports this very package, from a clone that is not installed."""
+    # An installed package is found without it, and its folder would stand before Python's own library.
+    path = [str(folder)] if (folder := clone_root()) else []
+    return {**variables, "PYTHONPATH": os.pathsep.join(filter(None, [*path, variables.get("PYTHONPATH")]))}
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

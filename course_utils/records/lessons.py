@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from course_utils.records.files import clone_root, package_root
 from course_utils.records.fingerprint import fingerprint, named_experiments
 from course_utils.records.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_cells, parsed_notebook
 from course_utils.show.suggestions import did_you_mean
@@ -43,9 +44,12 @@ class Lesson:
 
 
 def notebooks_root() -> Path:
-    """Returns ``notebooks/`` beside the package, or the folder that ``COURSE_NOTEBOOKS`` names; it must be there."""
+    """Returns ``notebooks/`` of the clone or, in an installed package, the package's own.
+
+    ``COURSE_NOTEBOOKS`` names another folder. It must be there.
+    """
     chosen = os.environ.get("COURSE_NOTEBOOKS")
-    root = Path(chosen) if chosen else Path(__file__).resolve().parents[2] / "notebooks"
+    root = Path(chosen) if chosen else (clone_root() or package_root()) / "notebooks"
     if not root.is_dir():
         advice = "Correct or unset COURSE_NOTEBOOKS." if chosen else "Work in a clone of the repository."
         raise LessonError(f"There is no notebooks folder at {root}. {advice}")
@@ -88,7 +92,7 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
     if not lessons:
         raise LessonError(f"There is no lesson {name!r}: the folder holds no lessons at all.")
     choices = [lesson.name for lesson in lessons]
-    for path in sorted(_lesson_files().glob("*/lesson.yml")):
+    for path in sorted((package_root() / "lessons").glob("*/lesson.yml")):
         if path.parent.name not in {each.slug for each in lessons} and (lesson := _planned(path)).is_called(wanted):
             raise PlannedLessonError(
                 f"Lesson {lesson.number:02d} ({lesson.title}) is planned and not written yet; "
@@ -100,7 +104,7 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
 
 def question(lesson: Lesson) -> str:
     """Returns what a lesson asks, as its lesson.yml has it; empty where there is none."""
-    path = _lesson_files() / lesson.slug / "lesson.yml"
+    path = package_root() / "lessons" / lesson.slug / "lesson.yml"
     return _entry(path)["question"] if path.is_file() else ""
 
 
@@ -108,10 +112,6 @@ def _planned(path: Path) -> Lesson:
     """The lesson that a lesson.yml promises, with the name that its notebook will have."""
     entry, slug = _entry(path), path.parent.name
     return Lesson(entry["number"], slug, entry["title"], Path(f"{entry['number']:02d}_{slug}.ipynb"))
-
-
-def _lesson_files() -> Path:
-    return Path(__file__).resolve().parents[1] / "lessons"
 
 
 @lru_cache(maxsize=64)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_utils.records.files import write_whole
+from course_utils.records.files import clone_root, package_root, write_whole
 from course_utils.records.fingerprint import Fingerprint, fingerprint
 from course_utils.records.kinds import RESULT_TYPES
 from course_utils.records.kinds.environment import Environment
@@ -81,24 +81,17 @@ class LessonRecord:
             ) from error
 
 
-def package_root() -> Path:
-    """The folder of ``course_utils``."""
-    return Path(__file__).resolve().parents[1]
-
-
 def reference_root() -> Path:
     """Where the reference records are: ``course_utils/records``."""
     return Path(os.environ.get("COURSE_REFERENCE_ROOT") or package_root() / "records")
 
 
 def results_root() -> Path:
-    """Where a learner's own records go: ``COURSE_RESULTS``, or ``results`` beside the package.
+    """Where a learner's own records go: ``COURSE_RESULTS``, or ``results`` in the clone.
 
     A package that pip installed lies where nobody looks for results: then it is ``results`` in the current folder.
     """
-    beside = package_root().parent
-    folder = Path.cwd() if beside.name in ("site-packages", "dist-packages") else beside
-    return Path(os.environ.get("COURSE_RESULTS") or folder / "results")
+    return Path(os.environ.get("COURSE_RESULTS") or (clone_root() or Path.cwd()) / "results")
 
 
 def record_path(root: Path, machine: str, lesson: str) -> Path:

@@ -117,11 +117,15 @@ class Card:
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
     def _repr_html_(self) -> str:
+        return self.html()
+
+    def html(self, styled: bool = True) -> str:
+        """The card for a page; without its style for one that has a card with it."""
         parts = [part if isinstance(part, Toned) else Toned(part, "plain") for part in self.parts]
         # Both escape what they hold.
         numbers = tables.html(self.numbers) if self.numbers else ""
         table = tables.html(Sheet((self.table,))) if self.table else ""
-        shown = {"parts": parts, "table": table, "numbers": numbers, "percent": self.percent}
+        shown = {"parts": parts, "table": table, "numbers": numbers, "percent": self.percent, "styled": styled}
         return _template().render(card=self, axis=self.axis, **shown)
 
     def percent(self, value: float) -> float:

@@ -84,6 +84,12 @@ function between(low, value, high) {
 
 function addInput(label, field, choose) {
   const { key, options, value } = field;
+  if (field.slider) {
+    const input = add(label, "input", { type: "range", min: 0, max: options.length - 1 });
+    add(label, "b");
+    input.addEventListener("input", () => choose(key, options[input.value][1]));
+    return input;
+  }
   if (options) {
     const input = add(label, "select");
     options.forEach(([words, each]) => add(input, "option", each === null ? { disabled: "" } : {}, words));
@@ -122,7 +128,12 @@ function addForm(parent, fields, chosen, choose) {
     for (const [field, input] of inputs) {
       const value = chosen()[field.key];
       const is = ([, option]) => JSON.stringify(option) === JSON.stringify(value);
-      if (field.options) input.selectedIndex = Math.max(0, field.options.findIndex(is));
+      const index = field.options && Math.max(0, field.options.findIndex(is));
+      if (field.slider) {
+        input.value = index;
+        input.nextSibling.textContent = field.options[index][0];
+        input.setAttribute("aria-valuetext", field.options[index][0]);
+      } else if (field.options) input.selectedIndex = index;
       else if (input.type === "checkbox") input.checked = value;
       else if (input !== document.activeElement) input.value = value;
     }
@@ -297,6 +308,13 @@ function cluster(body) {
     const notes = add(below, "p", { class: "course-notes" });
     state.notes.forEach((note) => add(notes, "small", {}, note));
   };
+}
+
+// Cards that Python has made, one for each value of a slider
+
+function cards(body) {
+  body.setAttribute("aria-live", "polite");
+  return (state) => (body.innerHTML = state.card);
 }
 
 // Number formats
@@ -584,7 +602,7 @@ function trace(body) {
 
 // Putting it together
 
-const VIEWS = { allocator, cluster, formats, trace };
+const VIEWS = { allocator, cards, cluster, formats, trace };
 const ABSENT = "This one was not computed ahead: choose another, or simulate it in JupyterLab.";
 
 /** What is to be drawn: Python's answer, or in a page the stored state that belongs to what is chosen. */
@@ -623,12 +641,15 @@ function render({ model, el }) {
   new ResizeObserver(measure).observe(el);
 }
 
-/** Draws what stands in a page: its data behave as a widget's that Python does not answer. */
+/** Draws what stands in a page: its data behave as a widget's that Python does not answer. What can be folded stays. */
 function drawStored(el) {
   const content = JSON.parse(el.querySelector("script").textContent);
+  const kept = [...el.querySelectorAll(":scope > details")];
   const get = (key) => content[key];
   const set = (key, value) => (content[key] = value);
   render({ el, model: { get, set, save_changes() {}, on() {} } });
+  kept.forEach((fold) => fold.removeAttribute("open"));
+  el.append(...kept);
 }
 
 export default { render, drawStored };

@@ -13,6 +13,7 @@ import anywidget
 import jinja2
 import traitlets
 
+from course_utils.show.cards import Card
 from course_utils.show.tables import Column, Grid, Sheet, html
 
 _SCRIPT = Path(__file__).with_name("viewer.js")
@@ -43,7 +44,7 @@ class Viewer(anywidget.AnyWidget):
 def field(key: str, label: str, options: Iterable[Any] | None = None, **more: Any) -> dict[str, Any]:
     """A field of a viewer's form: a list if it has options (values, or pairs of words and value), else by its value.
 
-    ``more`` is ``min``, ``max`` and ``step`` of a number, or a ``hint``.
+    ``more`` is ``min``, ``max`` and ``step`` of a number, ``slider`` to move through the options, or a ``hint``.
     """
     pairs = [each if isinstance(each, tuple) else (str(each), each) for each in options or ()]
     return {"key": key, "label": label, **({"options": pairs} if pairs else {}), **more}
@@ -84,6 +85,20 @@ def stored_view(
         content=packed,
         script=_SCRIPT.read_text(encoding="utf-8").replace("export default", "const viewer =").strip(),
     )
+
+
+def slider(label: str, cards: Sequence[tuple[str, Card]], everything: Card) -> StoredView:
+    """A slider over values, each with its card; all of them are in one card, folded where the script runs.
+
+    Args:
+        label: what is varied.
+        cards: the values' names and their cards, in order.
+        everything: what a terminal and a page without scripts show.
+    """
+    states = [{"when": {"at": at}, "card": card.html(styled=False)} for at, (_, card) in enumerate(cards)]
+    form = [field("at", label, [(name, at) for at, (name, _) in enumerate(cards)], slider=True)]
+    fallback = f"<details open><summary>All values</summary>{everything.html()}</details>"
+    return StoredView(repr(everything), stored_view("cards", states, fallback, form, at=0))
 
 
 def table_html(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

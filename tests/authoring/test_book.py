@@ -23,7 +23,9 @@ from mdit_py_plugins.anchors.index import slugify
 from authoring.claims import load_claims
 from authoring.pages import build
 from authoring.pages.generated import BookError
-from course_utils.records import store
+from course_utils.records.kinds.sweep import Sweep
+from course_utils.records.store import recorded, records_of, reference_root
+from course_utils.show.formats import plain_number
 from tests import browser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +44,10 @@ def pages() -> list[str]:
 
 PAGES = pages()
 FINDINGS = yaml.safe_load((ROOT / "book/front.yml").read_text(encoding="utf-8"))["findings"]
+LESSONS = [page for page in PAGES if page.startswith("notebooks/")]
+WITH_SLIDERS = [
+    page for page in LESSONS if r"\"view\":\"cards\"" in (ROOT / f"{page}.ipynb").read_text(encoding="utf-8")
+]
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +141,14 @@ def test_every_page_is_there_and_the_book_is_at_most_40_mb(html: Path):
     assert sum(file.stat().st_size for file in html.rglob("*") if file.is_file()) <= 40 * 2**20
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_and_its_pictures_weigh_at_most_1_5_mb(html: Path, name: str):
+    page = html / f"{name}.html"
+    sources = {unquote(urlsplit(picture["src"]).path) for picture in parse(page).select('img:not([src^="data:"])')}
+    pictures = [(page.parent / source).resolve() for source in sources]
+    assert sum(file.stat().st_size for file in (page, *pictures)) <= 1_500_000
+
+
 def test_everything_that_pages_and_styles_load_is_there_and_nothing_is_loaded_from_outside(html: Path):
     loaded = [(page, reference) for page in html_files(html) for reference in loaded_by(parse(page))]
     styles = ((style, css_references(style.read_text(encoding="utf-8"))) for style in html.rglob("*.css"))
@@ -169,15 +183,15 @@ def test_the_first_page_opens_on_the_findings_and_carries_the_records_that_it_li
     page = parse(html / f"{PAGES[0]}.html")
     picture = page.select_one("h1 ~ .findings img")
     assert all(claim["said"] in picture["alt"] for claim in FINDINGS)
-    linked = [html / "book" / unquote(link["href"]) for link in page.select('a[href$=".json"]')]
-    records = {path.read_bytes() for path in store.reference_root().glob("*/*.json")}
+    linked = [html / "book" / unquote(link["href"]) for link in page.select("a.download")]
+    records = {path.read_bytes() for path in reference_root().glob("*/*.json")}
     assert len(linked) > len(FINDINGS)
     assert all(path.read_bytes() in records for path in linked)
     order = [heading.get_text().strip("#") for heading in page.select("article h2")]
     assert order.index("Find your question") < order.index("How to read a result") < order.index("Run it yourself")
 
 
-@pytest.mark.parametrize("name", [page for page in PAGES if page.startswith("notebooks/")])
+@pytest.mark.parametrize("name", LESSONS)
 def test_every_figure_is_described_by_its_own_words(html: Path, name: str):
     cells = json.loads((ROOT / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
     figures = [output for cell in cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
@@ -257,6 +271,58 @@ def test_a_page_can_be_read(visit: Callable[..., Visit], name: str, tmp_path: Pa
         folded.locator("summary").first.click()
         assert code.is_visible()
     assert len(page.screenshot(path=tmp_path / "page.png")) > 10_000
+    tab.check()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_reader_guesses_and_sees_what_was_recorded(visit: Callable[..., Visit], name: str):
+    """By keyboard, on a small screen, without a kernel: one guess, then the recorded answer with its machine."""
+    tab = visit(width=390)
+    form = tab.open(name).locator(".course-predict")
+    card = form.locator(".course-card")
+    answer = card.locator(".sentence").text_content().strip().rstrip(".")
+    assert not card.is_visible()
+    form.locator("form input").first.focus()
+    tab.page.keyboard.type("2")
+    tab.page.keyboard.press("Enter")
+    assert card.is_visible()
+    sentence = card.locator(".sentence").text_content()
+    assert sentence.startswith("You said 2")
+    assert answer in sentence
+    records = records_of(name.partition("_")[2], reference_root())
+    assert any(record.environment.caption in card.locator(".from").text_content() for record in records)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") == 390
+    tab.check()
+
+
+def test_at_least_four_lessons_have_a_slider():
+    assert len(WITH_SLIDERS) >= 4
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", WITH_SLIDERS)
+def test_a_slider_shows_recorded_values(visit: Callable[..., Visit], name: str):
+    tab = visit(width=390)
+    explorers = tab.open(name).locator(".course-viewer", has=tab.page.locator("input[aria-valuetext]"))
+    assert explorers.count() > 0
+    for explorer in explorers.all():
+        card = explorer.locator("[aria-live] .course-card")
+        result = recorded(card.locator(".title").text_content())
+        explorer.locator("input").focus()
+        tab.page.keyboard.press("End")
+        sentence, values = card.locator(".sentence").text_content(), card.locator("tbody .value").all_text_contents()
+        if isinstance(result, Sweep):
+            last = result.points[-1].comparison.card()
+            assert sentence.strip().endswith(f": {last.words}")
+            assert [value.replace("\xa0", " ") for value in values] == [row.value for row in last.rows]
+        else:
+            pays = [case.break_even_calls for case in result.others if case.break_even_calls]
+            assert pays
+            assert [calls for calls in pays if f"call {plain_number(calls)} on" not in sentence] == []
+        tab.page.keyboard.press("Home")
+        assert card.locator(".sentence").text_content() != sentence
+        assert tab.page.evaluate("document.documentElement.scrollWidth") == 390
     tab.check()
 
 

@@ -61,7 +61,7 @@ def test_every_command_says_the_same_of_a_lesson_that_is_planned(box, capsys, na
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["recrod"], "there is no 'recrod' (did you mean 'record'?). There are: check, record, report"),
+        (["recrod"], "there is no 'recrod' (did you mean 'record'?). There are: check, copy, record, report"),
         ([], "the following arguments are required: VERB. `course --help` shows what there is."),
         (
             ["record", "alhpa"],
@@ -246,50 +246,3 @@ def test_a_full_disk_and_a_missing_package_are_findings(box, monkeypatch):
     facility = machine_check._package("a-package-that-is-not-there", "It does something.")
     assert (facility.state, facility.details) == ("broken", "not installed")
     assert facility.advice.startswith("It does something. Run `make lab`")
-
-
-# Without the repository
-
-
-def test_an_installed_package_checks_compares_and_reports(tmp_path):
-    source, target, work = tmp_path / "source", tmp_path / "site-packages", tmp_path / "work"
-    work.mkdir()
-    leave_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "course_utils", source / "course_utils", ignore=leave_out)
-    for name in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-text"):
-        shutil.copy(ROOT / name, source)
-
-    def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("COURSE_", "PYTHONPATH"))}
-        return subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, cwd=work, env=kept | variables, check=False
-        )
-
-    offline = ("--quiet", "--no-deps", "--no-index", "--disable-pip-version-check")
-    built = run("-m", "pip", "wheel", *offline, "--no-build-isolation", "--wheel-dir", str(tmp_path), str(source))
-    assert built.returncode == 0, built.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    assert run("-m", "pip", "install", *offline, "--target", str(target), str(wheel)).returncode == 0
-
-    def course(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return run("-m", "course_utils.commands.cli", *arguments, **{"PYTHONPATH": str(target), **more})
-
-    place = run("-c", "import course_utils; print(course_utils.__file__)", PYTHONPATH=str(target))
-    assert place.stdout.startswith(str(target)), place
-    check = course("check")
-    assert check.returncode == 1  # there are no notebooks, and it says where they are
-    assert "Work in a clone of the repository" in " ".join(check.stdout.split())
-    # One lesson of one machine is enough: figures take their time. One's own are in the current folder.
-    (record,) = (target / "course_utils" / "records").glob("*/pinned_memory.json")
-    machine = record.parent.name
-    for folder, name in ((work / "few", machine), (work / "results", machine), (work / "results", "another")):
-        (folder / name).mkdir(parents=True)
-        shutil.copy(record, folder / name / record.name)
-    compare = course("compare", f"reference:{machine}", "results/another")
-    assert compare.returncode == 0, compare.stderr
-    assert compare.stdout.startswith("A: ")
-    assert machine in compare.stdout
-    assert course("report", COURSE_REFERENCE_ROOT=str(work / "few")).returncode == 0
-    page = (work / "report.html").read_text(encoding="utf-8")
-    assert "pinned_memory/staging" in page
-    assert "this machine, smoke sizes" in page

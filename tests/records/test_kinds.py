@@ -116,6 +116,8 @@ def test_what_was_interrupted_says_so_and_an_environment_what_runs_live():
     assert "No point was measured." in repr(empty)
     with pytest.raises(NothingToDrawError, match="no point"):
         empty.plot()
+    with pytest.raises(NothingToDrawError, match="no point"):
+        empty.explore()
 
 
 _PRINT_ALL = """

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from course_utils.show.viewer import StoredView
+
 # Medians of times that are further from the median of their ratios, as a logarithm, have to be explained.
 _JUMP = 0.1
 CONTROL_LABEL = "baseline again (A/A control)"
@@ -130,11 +132,15 @@ class Case:
 
         None if the first call is not dearer, or if the case is not FASTER: then it never pays.
         """
+        return self.pays_at(self.ratio) if self.verdict is Verdict.FASTER else None
+
+    def pays_at(self, ratio: float) -> int | None:
+        """The same for some ratio of later calls below 1, such as an end of the interval."""
         mine, base = self.measurement, self.comparison.cases[0]
-        if self.verdict is not Verdict.FASTER or mine.first_call_s is None or base.first_call_s is None:
+        if mine.first_call_s is None or base.first_call_s is None:
             return None
         extra = mine.first_call_s - base.first_call_s
-        return math.ceil(extra / (base.median_s * (1 - self.ratio))) + 1 if extra > 0 else None
+        return math.ceil(extra / (base.median_s * (1 - ratio))) + 1 if extra > 0 else None
 
     @property
     def words(self) -> str:
@@ -346,6 +352,16 @@ class Comparison(Result):
             ax.set_xlabel(f"speed relative to {self.baseline} (log scale): right is faster")
             fig.alt = self._alt
             return fig
+
+    def explore(self) -> StoredView:
+        """A slider over the number of calls: when has a dearer first call paid off? It needs no kernel.
+
+        Raises:
+            NothingToDrawError: if a first call was not timed.
+        """
+        from course_utils.records.break_even import break_even_explorer
+
+        return break_even_explorer(self)
 
     @property
     def _alt(self) -> str:

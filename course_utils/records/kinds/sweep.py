@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from course_utils.records import paired
 from course_utils.records.kinds.comparison import MARKERS, Case, Comparison
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.measurement import Measurement, bytes_text
 from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.records.verdicts import SURE, interval_words, verdict_words
@@ -32,6 +32,8 @@ from course_utils.show.tables import Column, Sheet, split
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from course_utils.show.viewer import StoredView
 
 _WORDS = {
     Verdict.FASTER: "faster",
@@ -239,6 +241,24 @@ class Sweep(Result):
             fig.alt = self._alt
             return fig
 
+    def explore(self) -> StoredView:
+        """A slider over the points, their bars on one axis, and all of them folded; it needs no kernel."""
+        from course_utils.show.viewer import slider
+
+        if not self.points:
+            raise NothingToDrawError("this sweep holds no point: nothing was measured that could be shown")
+        bars = [case.bar for point in self.points for case in point.comparison]
+        axis = speed_axis((end for bar in bars for end in bar.values), self.points[0].comparison.practical)
+        cards = []
+        for at, point in enumerate(self.points):
+            comparison = dataclasses.replace(point.comparison, whose=self.whose)
+            card, where = comparison.card(), _where(self.values, [at], self.over)
+            changed = {"sentence": [f"{where[0].upper()}{where[1:]}: ", *card.parts], "title": self.name or ""}
+            notes = (*card.notes, *_memory_line(comparison))
+            shown = dataclasses.replace(card, axis=axis, notes=notes, numbers=None, **changed)
+            cards.append((_named(point.value, ""), shown))
+        return slider(self.over, cards, self.card())
+
     @property
     def _ordered(self) -> bool:
         """Whether the values are numbers: a line from point to point means something, between two names it does not."""
@@ -288,6 +308,13 @@ class Sweep(Result):
         here = {"environment": record["environment"]}
         points = [{**point, "comparison": {**point["comparison"], **here}} for point in record["points"]]
         return {**record, "points": points}
+
+
+def _memory_line(comparison: Comparison) -> list[str]:
+    """What memory each case takes, where that was measured and differs."""
+    sizes = {case.label: bytes_text(case.peak_allocated_bytes) for case in comparison.cases}
+    differ = all(sizes.values()) and len(set(sizes.values())) > 1
+    return [f"Extra peak memory: {listed(map(' '.join, sizes.items()))}."] if differ else []
 
 
 def _rate(measurement: Measurement) -> str:

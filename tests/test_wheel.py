@@ -1,0 +1,123 @@
+"""The course from its wheel, in an empty folder: as on a hosted notebook. There the lessons run under ``--nbval``."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from course_utils.measure import machine
+from course_utils.records import lessons, store
+from tests import wheels
+
+ROOT = Path(__file__).resolve().parents[1]
+Course = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def files(folder: Path) -> set[str]:
+    """What a folder holds, without what running Python leaves behind."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {str(path) for path in paths if not {"__pycache__", ".ipynb_checkpoints"} & set(path.parts)}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    before = set(ROOT.iterdir())
+    target = wheels.installed(tmp_path_factory.mktemp("wheel"))
+    assert set(ROOT.iterdir()) == before, "building a wheel leaves nothing behind"
+    return target
+
+
+@pytest.fixture
+def course(target: Path, tmp_path: Path) -> Course:
+    """Runs ``course`` in an empty folder, with no clone in reach."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "course_utils.commands.cli", *arguments]
+        variables = wheels.variables(target, COLUMNS="200", **more)
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=variables, check=False)
+
+    return run
+
+
+def test_the_wheel_holds_the_package_and_the_lessons(target: Path) -> None:
+    package = {str(Path("course_utils", name)) for name in files(ROOT / "course_utils")}
+    notebooks = {str(Path("course_utils", "notebooks", name)) for name in files(ROOT / "notebooks")}
+    installed = {name for name in files(target) if ".dist-info/" not in name and not name.startswith("bin/")}
+    assert installed == package | notebooks
+
+
+def test_check_finds_every_lesson_and_asks_for_nothing_that_a_clone_has(course: Course) -> None:
+    check = course("check")
+    assert check.returncode == 0, check.stdout + check.stderr
+    for lesson in lessons.find_lessons():
+        assert f"{lesson.name} " in check.stdout
+    assert "jupyterlab" not in check.stdout
+    assert "make lab" not in check.stdout
+
+
+def test_a_lesson_is_copied_with_the_programs_that_it_runs_and_replaces_nothing(course: Course, tmp_path: Path) -> None:
+    assert course("copy", "04").stdout == "04_pinned_memory.ipynb\n"
+    assert files(tmp_path) == {"04_pinned_memory.ipynb"}
+    (tmp_path / "04_pinned_memory.ipynb").write_text("mine")
+    again = course("copy", "pinned_memory", "17")
+    assert "04_pinned_memory.ipynb is here already, and stays as it is" in again.stdout
+    assert (tmp_path / "04_pinned_memory.ipynb").read_text() == "mine"
+    programs = {f"scripts/{name}" for name in files(ROOT / "notebooks" / "scripts")}
+    assert files(tmp_path) == {"04_pinned_memory.ipynb", "17_ddp.ipynb", *programs}
+
+
+@pytest.mark.parametrize("verb", ["copy", "record"])
+def test_a_missing_lesson_is_one_line_that_names_those_there_are(course: Course, tmp_path: Path, verb: str) -> None:
+    run = course(verb, "04", "99")
+    assert (run.returncode, run.stdout, len(run.stderr.splitlines())) == (2, "", 1)
+    assert "There is no lesson '99'" in run.stderr
+    assert "04_pinned_memory" in run.stderr
+    assert not files(tmp_path)
+
+
+def test_a_lesson_is_recorded_compared_and_reported(course: Course, target: Path, tmp_path: Path) -> None:
+    package = files(target)
+    record = course("record", "04")
+    assert record.returncode == 0, record.stdout + record.stderr
+    (path,) = tmp_path.glob("results/*/pinned_memory.json")
+    assert f"Records are in results/{path.parent.name}." in record.stdout
+    assert files(target) == package
+    # What is sent back belongs to the lesson as the clone has it.
+    made, lesson = store.load_lesson(path), lessons.find_lesson("04")
+    assert made.experiments
+    for name, experiment in made.experiments.items():
+        now = lessons.fingerprint(lesson.path, name)
+        assert (experiment.code_hash, experiment.parameters_hash) == (now.code_hash, now.parameters_hash)
+
+    # One lesson of one machine is enough: figures take their time.
+    reference = next((target / "course_utils" / "records").glob("*/pinned_memory.json"))
+    (tmp_path / "few" / "recorded").mkdir(parents=True)
+    shutil.copy(reference, tmp_path / "few" / "recorded")
+    compare = course("compare", f"reference:{reference.parent.name}", f"own:{path.parent.name}")
+    assert compare.returncode == 0, compare.stderr
+    assert compare.stdout.startswith("A: ")
+    assert course("report", COURSE_REFERENCE_ROOT=str(tmp_path / "few")).returncode == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "pinned_memory/staging" in page
+    assert f"this machine, {made.environment.size} sizes" in page
+
+
+def test_a_torch_that_is_too_old_is_said_in_words(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = '2.9.0+cu128'")
+    code = "from course_utils import compare"
+    variables = wheels.variables(target)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=variables, check=False
+    )
+    assert "ImportError: this is torch 2.9.0+cu128, and the course needs 2.11 or newer" in run.stderr
+
+
+def test_the_oldest_torch_is_what_the_package_declares() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f"torch>={'.'.join(map(str, machine.OLDEST_TORCH))}" in project["dependencies"]

@@ -357,7 +357,7 @@ def test_unknown_names_are_answered_with_what_there_is(
     save_lesson(lesson_record(environment=GPU), reference)
     save_lesson(lesson_record(comparison(name="other/pair"), lesson="other"), reference)
     with pytest.raises(RecordError, match=message):
-        recorded(name, machine)
+        recorded(name, machine=machine)
 
 
 def test_no_records_at_all(reference: Path) -> None:

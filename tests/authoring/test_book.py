@@ -172,7 +172,9 @@ def test_every_internal_link_and_anchor_resolves(html: Path):
                 continue
             checked += 1
             file = (page.parent / unquote(target.path)).resolve() if target.path else page
-            fragment_is_there = not target.fragment or unquote(target.fragment) in anchors.get(file, [target.fragment])
+            # What has a "=" is a choice of the claims' filter.
+            is_choice = "=" in target.fragment
+            fragment_is_there = not target.fragment or is_choice or unquote(target.fragment) in anchors.get(file, [target.fragment])
             if not (file.is_file() and fragment_is_there):
                 broken.append((page.name, link["href"]))
     assert not broken
@@ -187,6 +189,10 @@ def test_the_first_page_opens_on_the_findings_and_carries_the_records_that_it_li
     records = {path.read_bytes() for path in reference_root().glob("*/*.json")}
     assert len(linked) > len(FINDINGS)
     assert all(path.read_bytes() in records for path in linked)
+    counted = page.select('a[href^="claims.html#verdict="]')
+    words = [claim.word for claim in load_claims()]
+    assert {link["href"].partition("=")[2] for link in counted} == {slugify(word) for word in words}
+    assert sum(int(link.get_text().split()[-1]) for link in counted) == len(words)
     order = [heading.get_text().strip("#") for heading in page.select("article h2")]
     assert order.index("Find your question") < order.index("How to read a result") < order.index("Run it yourself")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from authoring import evidence
 from authoring.evidence import EvidenceError
-from authoring.lesson_files import LessonFile
+from authoring.lesson_files import LessonFile, load_lessons
 from authoring.published import Row
 from authoring.rendering import rendered
 from course_utils.records import store
@@ -20,7 +20,9 @@ class AnswerText(NamedTuple):
     """A lesson's answer in words."""
 
     sentence: str  # with its number, a link to where the number comes from
-    whose: str  # who measured it, on what and when
+    whose: str  # who measured it, on what and when: a sentence
+    skip: str
+    not_when: str
 
 
 def published_values(lessons: Sequence[LessonFile]) -> dict[str, Mapping[str, Any]]:
@@ -40,9 +42,11 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
     """A lesson's answer; ``root`` is the way from the text to the root of the repository, such as ``..``.
 
     Raises:
-        EvidenceError: if its number cannot be worked out. It names the lesson.
+        EvidenceError: if there is none, or its number cannot be worked out. It names the lesson.
     """
     answer = lesson.answer
+    if answer is None:
+        raise EvidenceError(f"{lesson.slug}/lesson.yml has no answer, which README begins with: write one.")
     try:
         rows = published_values(lessons)
         value = evidence.evaluate(answer.number, answer.machine, names={"published": rows})
@@ -52,11 +56,12 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
             machine = store.machine_named(answer.machine, evidence.machines())
             link = f"{root}/course_utils/records/{machine}/{slug}.json"
             caption = evidence.newest_environment(evidence.recorded(experiments, machine).values()).caption
-            whose = f"measured by us: {caption}"
+            whose = f"Measured by us: {caption}."
         else:
             row = next(row for each in lessons for row in each.published if f'"{row.id}"' in answer.number)
-            link, whose = row.source.link, f"published by others: {row.hardware}, {row.date}"
-        return AnswerText(answer.says.format(number=f"[**{words}**]({link})"), whose)
+            link, whose = row.source.link, f"Published by others: {row.hardware}, {row.date}."
+        sentence = answer.says.format(number=f"[**{words}**]({link})")
+        return AnswerText(sentence, whose, answer.skip, answer.not_when)
     except (EvidenceError, KeyError, StopIteration, store.RecordError) as error:
         problem = f"{lesson.slug}/lesson.yml, answer: {error or 'its number names no experiment and no published row'}"
         raise EvidenceError(problem) from error
@@ -64,8 +69,14 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
 
 def minute_text(lesson: LessonFile, lessons: Sequence[LessonFile]) -> str:
     """*If you only have a minute*: what stands folded at the top of a lesson."""
-    answer = answer_text(lesson, lessons, "..")
-    return rendered("pages/minute.md", answer=answer, skip=lesson.answer.skip, not_when=lesson.answer.not_when).strip()
+    return rendered("pages/minute.md", answer=answer_text(lesson, lessons, "..")).strip()
+
+
+def answer_of(slug: str, root: str) -> AnswerText:
+    """The answer of the lesson that is called so; see `answer_text`."""
+    lessons = load_lessons()
+    lesson = next(lesson for lesson in lessons if lesson.slug == slug)
+    return answer_text(lesson, lessons, root)
 
 
 def rows_text(rows: Sequence[Row]) -> str:

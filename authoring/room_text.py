@@ -14,6 +14,7 @@ NOT_FOR_A_ROOM = ("Exercises", "Solutions", "Sources", "Next", "Next lesson")
 
 # Code is matched, too, so that an index and a call in it are not taken for a link.
 _CODE_OR_RELATIVE_LINK = re.compile(r"(`+[^`]+`+)|(?<!!)\[([^\[\]]*)\]\((?!https?:|mailto:)[^()\s]*\)")
+_ANSWER = re.compile(r"<!--= answer \d\d -->.*?<!--/-->\s*", re.DOTALL)
 _MARKDOWN = MarkdownIt().enable("table")
 
 
@@ -50,8 +51,10 @@ def excerpt(markdown: str, dropped: Collection[str] = NOT_FOR_A_ROOM) -> str:
     """A cell's text without what is not for a room.
 
     A heading that is dropped takes with it all that stands under it, up to the next heading of its level. Links that
-    lead to another file of the course become plain text: on a slide and in a demo they would lead nowhere.
+    lead to another file of the course become plain text: on a slide and in a demo they would lead nowhere. The answer
+    that stands folded at the top of a lesson would spoil the prediction.
     """
+    markdown = _ANSWER.sub("", markdown)
     return "\n\n".join(
         block.text if block.is_code else _CODE_OR_RELATIVE_LINK.sub(lambda match: match[1] or match[2], block.text)
         for block, is_left_out in _sorted(markdown, dropped)

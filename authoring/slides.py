@@ -19,6 +19,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from traitlets.config import Config
 
 from authoring.execution import KERNELSPEC
+from authoring.lesson_answers import answer_of
 from authoring.normal_form import STARTS
 from authoring.predictions import asked
 from authoring.room_text import blocks, ends_left_out, excerpt, opening
@@ -45,6 +46,7 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
         section, heading = heading, _last_heading(cell) or heading
         if question and cell["source"].startswith("## Verdict"):
             parts.append(_page(_recorded_answer(lesson, question), "slide"))
+            parts += _answer(lesson)
         prediction = asked(cell["source"]) if cell["cell_type"] == "code" else None
         question = question or (prediction.question if prediction else "")
         if begins := _start(cell):
@@ -76,6 +78,14 @@ def _recorded_answer(lesson: Lesson, question: str) -> str:
     """What the room predicted, and what was recorded, before the verdict."""
     answers = [f"- {each.say}: **{each.words}**. *{each.environment.caption}*" for each in expectations(lesson)]
     return "\n\n".join([f"## Your prediction: recorded\n\n> {question}", "\n".join(answers)])
+
+
+def _answer(lesson: Lesson) -> list[dict[str, Any]]:
+    """What the lesson answers: not before the room has predicted and seen. What is said with it is for the speaker."""
+    answer = answer_of(lesson.slug, "")
+    shown = excerpt(f"## The answer\n\n{answer.sentence}\n\n*{answer.whose}*")
+    notes = f"**Who can skip this:** {answer.skip}\n\n**When it does not help:** {answer.not_when}"
+    return [_page(shown, "subslide"), _page(notes, "notes")]
 
 
 def _start(cell: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from authoring import evidence
 from authoring.demo import SET_UP_ID, demo_notebook, demo_times
 from authoring.evidence import EvidenceError, evaluate, in_words, newest_environment
 from authoring.figures_in_text import figure, reading_minutes
+from authoring.lesson_answers import answer_of
 from authoring.lesson_files import read_lesson
 from authoring.predictions import prediction_of
 from authoring.rendering import rendered
@@ -164,5 +165,7 @@ def presenter_notes(lesson: Lesson) -> str:
         times=demo_times(lesson),
         first_lines={cell["id"]: cell["source"].split("\n", 1)[0] for cell in demo_notebook(lesson)["cells"]},
         expectations=expectations(lesson),
+        # The path lies in workspace/demo/.
+        answer=answer_of(lesson.slug, "../.."),
         wrong_turns=wrong_turns(lesson),
     )

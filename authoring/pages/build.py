@@ -23,6 +23,7 @@ from authoring.evidence import EvidenceError
 from authoring.lesson_files import LessonFile, LessonFileError, load_lessons
 from authoring.pages import instructors
 from authoring.pages.claims_page import PAGE, claims_page, summary
+from authoring.pages.front import front_text
 from authoring.pages.generated import BOOK, ROOT, BookError, write
 from authoring.pages.limits_page import limits_page
 from authoring.pages.readme import TOC, lessons_table, table_of_contents
@@ -62,6 +63,7 @@ def generate(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> 
     write(BOOK / "limits.md", limits)
     for name, figure in figures.items():
         write(GENERATED / name, figure._repr_png_())
+    write(GENERATED / "findings.md", front_text(judgements, ".."))
     write(GENERATED / "lessons.md", lessons_table(lessons, ".."))
     write(GENERATED / "claims.md", summary(judgements))
     for name, text in instructors.generated().items():

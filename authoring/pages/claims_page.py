@@ -50,8 +50,12 @@ def counts_bar(judgements: Iterable[Judgement]) -> str:
 
 
 def summary(judgements: Sequence[Judgement]) -> str:
-    """What the landing page says of the ledger, as Markdown."""
-    words = " ".join(f"{badge(verdict)}&nbsp;{count}" for verdict, count in _counts(judgements).items() if count)
+    """What the landing page says of the ledger, as Markdown: each count leads to the claims that it counts."""
+    words = " ".join(
+        f'<a href="claims.html#verdict={slugify(verdict)}">{badge(verdict)}&nbsp;{count}</a>'
+        for verdict, count in _counts(judgements).items()
+        if count
+    )
     return f"{counts_bar(judgements)}\n{words}\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from authoring.demo import demo_times
+from authoring.lesson_answers import answer_of
 from authoring.rendering import rendered
 from authoring.slides import write_slides
 from authoring.teaching import demo_minutes, expectations, routes, wrong_turns
@@ -25,11 +26,12 @@ def generated() -> dict[str, str]:
         demos.append({"lesson": lesson, "minutes": demo_minutes(lesson), "times": times})
     timed_on = {"titles": titles(environments.values()), "captions": [each.caption for each in environments.values()]}
     expected = {lesson: expectations(lesson) for lesson in lessons}
+    answers = {lesson: answer_of(lesson.slug, "..") for lesson in lessons}
     recorded_on = titles(each.environment for own in expected.values() for each in own)
     values = {
         "routes": {"routes": routes()},
         "demos": {"demos": demos, "slides": SLIDES, **timed_on},
-        "expectations": {"expectations": expected, "titles": recorded_on},
+        "expectations": {"expectations": expected, "titles": recorded_on, "answers": answers},
         "wrong_turns": {"wrong_turns": {lesson: wrong_turns(lesson) for lesson in lessons}},
     }
     return {f"instructors_{part}.md": rendered(f"instructors_{part}.md", **given) for part, given in values.items()}

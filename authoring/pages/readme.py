@@ -1,4 +1,4 @@
-"""What tells of all lessons: their table with what each answers, in README and the book, and the table of contents."""
+"""README, and what tells of all lessons: their table with what each answers, and the book's table of contents."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from authoring.claims import Judgement
 from authoring.figures_in_text import lesson_minutes, shown_minutes
 from authoring.lesson_answers import AnswerText, answer_text
 from authoring.lesson_files import LessonFile
-from authoring.pages.generated import BOOK, ROOT, BookError, fill, page
+from authoring.pages.front import front_text
+from authoring.pages.generated import BOOK, ROOT, fill, page
 from course_utils.records.lessons import find_lesson, needs
 
 README = ROOT / "README.md"
-PICTURE = BOOK / "images" / "headline.png"
 TOC = BOOK / "_toc.yml"
 
 
@@ -24,13 +25,6 @@ class LessonRow(NamedTuple):
     answer: AnswerText
     minutes: int
     gpu: str  # whether it takes a GPU, in words
-
-
-def picture() -> bytes:
-    """README's picture: the trial of the timers, from its newest record."""
-    from course_utils.lessons.measuring.timer_trial import timer_quality
-
-    return timer_quality().plot()._repr_png_()
 
 
 def lessons_table(lessons: Sequence[LessonFile], root: str) -> str:
@@ -44,11 +38,9 @@ def lessons_table(lessons: Sequence[LessonFile], root: str) -> str:
 
 
 def _row(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) -> LessonRow:
-    if lesson.answer is None:
-        raise BookError(f"{lesson.slug}/lesson.yml has no answer: README and the book begin with it. Write one")
     found = find_lesson(lesson.number)
     needed = {need for tags in needs(found).values() for need in tags}
-    gpu = "two, for a part" if "two-gpus" in needed else "for a part" if "cuda" in needed else "no"
+    gpu = "two GPUs for a part" if "two-gpus" in needed else "a GPU for a part" if "cuda" in needed else "no GPU needed"
     return LessonRow(lesson, answer_text(lesson, lessons, root), shown_minutes(lesson_minutes(found)), gpu)
 
 
@@ -56,9 +48,10 @@ def _by_part(lessons: Iterable[LessonFile]) -> list[tuple[str, list[LessonFile]]
     return [(part, list(members)) for part, members in itertools.groupby(lessons, key=lambda lesson: lesson.part)]
 
 
-def readme(lessons: Sequence[LessonFile]) -> str:
+def readme(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> str:
     """README.md with its generated parts as they have to be."""
-    return fill(README.read_text(encoding="utf-8"), "lessons", lessons_table(lessons, "."))
+    text = fill(README.read_text(encoding="utf-8"), "findings", front_text(judgements, "."))
+    return fill(text, "lessons", lessons_table(lessons, "."))
 
 
 def table_of_contents(lessons: Sequence[LessonFile]) -> str:

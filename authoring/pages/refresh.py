@@ -1,8 +1,8 @@
 """Bring everything up to date that is committed and follows from records: ``make refresh``.
 
 That is, in this order: the stored outputs of notebooks whose records have changed since (only these are run, see
-`stored_outputs`), the answers to predictions, figures in text, the ledger's page, README's table and picture, and the
-table of contents.
+`stored_outputs`), the answers to predictions, figures in text, the ledger's page, README's generated parts, the
+table of contents, and pictures.
 ``--check`` changes nothing and names what is out of date.
 """
 
@@ -15,35 +15,44 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from authoring import figures_in_text, normal_form
-from authoring.claims import judge_all
+from authoring.claims import Judgement, judge_all
 from authoring.course_texts import text_files
 from authoring.lesson_files import LessonFile, load_lessons
+from authoring.pages import front
 from authoring.pages.build import PROBLEMS
 from authoring.pages.claims_page import PAGE, claims_page
-from authoring.pages.generated import ROOT, write
-from authoring.pages.readme import PICTURE, README, TOC, picture, readme, table_of_contents
+from authoring.pages.generated import BOOK, ROOT, write
+from authoring.pages.readme import README, TOC, readme, table_of_contents
 from authoring.pages.stored_outputs import STAMPS, stale_notebooks, stamp
+from course_utils.lessons.measuring.timer_trial import timer_quality
 
 CELL_TIMEOUT_S = 300
+TRIAL = BOOK / "images" / "timer_trial.png"
 
 
-def expected_pages(lessons: Sequence[LessonFile]) -> dict[Path, str]:
+def expected_pages(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> dict[Path, str]:
     """What the committed pages that follow from records have to contain."""
-    judgements = judge_all(lessons)
     return {
         PAGE: claims_page(judgements, lessons),
-        README: readme(lessons),
+        README: readme(lessons, judgements),
         TOC: table_of_contents(lessons),
     }
+
+
+def expected_pictures(judgements: Sequence[Judgement]) -> dict[Path, bytes]:
+    """The committed pictures that follow from records."""
+    figures = {front.PICTURE: front.picture(judgements), TRIAL: timer_quality().plot()}
+    return {path: figure._repr_png_() for path, figure in figures.items()}
 
 
 def stale(lessons: Sequence[LessonFile]) -> list[str]:
     """What is committed and out of date, in words; quick, since no notebook is run."""
     out_of_date = [f"the stored outputs of notebooks/{lesson.stem}.ipynb" for lesson in stale_notebooks(lessons)]
-    pages = expected_pages(lessons).items()
+    judgements = judge_all(lessons)
+    pages = expected_pages(lessons, judgements).items()
     out_of_date += [_shown(path) for path, text in pages if path.read_text(encoding="utf-8") != text]
-    if not _is_committed(picture()):
-        out_of_date.append(_shown(PICTURE))
+    pictures = expected_pictures(judgements).items()
+    out_of_date += [_shown(path) for path, drawn in pictures if not _is_committed(path, drawn)]
     return out_of_date + figures_in_text.check(text_files(ROOT))
 
 
@@ -59,19 +68,20 @@ def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
     changed += [each.notebook for each in lessons if each.built and normal_form.write(each.notebook, execute=False)]
     filled, faults = figures_in_text.write(text_files(ROOT))
     changed += filled
-    changed += [path for path, text in expected_pages(lessons).items() if write(path, text)]
-    drawn = picture()
-    if not _is_committed(drawn):
-        write(PICTURE, drawn)
-        changed.append(PICTURE)
+    judgements = judge_all(lessons)
+    changed += [path for path, text in expected_pages(lessons, judgements).items() if write(path, text)]
+    pictures = expected_pictures(judgements).items()
+    changed += [path for path, drawn in pictures if not _is_committed(path, drawn) and write(path, drawn)]
     return list(dict.fromkeys(map(_shown, changed))), faults
 
 
-def _is_committed(drawn: bytes) -> bool:
-    """Whether README's picture shows this: its bytes may differ from one version of zlib to the next."""
+def _is_committed(path: Path, drawn: bytes) -> bool:
+    """Whether a picture shows this: its bytes may differ from one version of zlib to the next."""
     from PIL import Image, ImageChops
 
-    now, committed = (Image.open(source).convert("RGB") for source in (io.BytesIO(drawn), PICTURE))
+    if not path.is_file():
+        return False
+    now, committed = (Image.open(source).convert("RGB") for source in (io.BytesIO(drawn), path))
     return now.size == committed.size and ImageChops.difference(now, committed).getbbox() is None
 
 

@@ -137,7 +137,7 @@ def _check_size() -> None:
 
 
 def _width() -> int:
-    return min(shutil.get_terminal_size((100, 24)).columns, 110)
+    return min(shutil.get_terminal_size((100, 24)).columns, 100)
 
 
 def _wrapped(start: str, text: str, indent: int) -> str:
@@ -163,8 +163,10 @@ def _show_check(check: MachineCheck) -> None:
     if check.lessons:
         print("Lessons")
         width = max(map(len, check.lessons))
-        for lesson, words in check.lessons.items():
-            print(_wrapped(f"  {lesson:<{width}}  ", words, width + 4))
+        for name, lesson in check.lessons.items():
+            for words in filter(None, (lesson.question, lesson.how)):
+                print(_wrapped(f"  {name:<{width}}  ", words, width + 4))
+                name = ""
         print()
     print("What the lessons use")
     width = max(len(facility.name) for facility in check.facilities)

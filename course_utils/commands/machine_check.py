@@ -9,10 +9,12 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,12 +56,20 @@ class Facility:
 
 
 @dataclass(frozen=True)
+class LessonCheck:
+    """What a lesson asks, and how it runs on this machine, with its minutes; a lesson may state no question."""
+
+    question: str
+    how: str
+
+
+@dataclass(frozen=True)
 class MachineCheck:
     """Everything that ``course check`` shows; without an environment torch does not start."""
 
     environment: Environment | None
     facilities: tuple[Facility, ...]
-    lessons: Mapping[str, str]
+    lessons: Mapping[str, LessonCheck]
 
     @property
     def broken(self) -> list[str]:
@@ -206,8 +216,8 @@ def _disk() -> Facility:
     return Facility("disk", "ok" if is_enough else "missing", f"{free / 2**30:.1f} GiB free", advice)
 
 
-def _lessons(here: Environment | None) -> Iterator[tuple[str, str]]:
-    """Each lesson, and how it runs here, as a sentence."""
+def _lessons(here: Environment | None) -> Iterator[tuple[str, LessonCheck]]:
+    """Each lesson by its name."""
     try:
         all_lessons = lessons.find_lessons()
     except lessons.LessonError:
@@ -217,15 +227,23 @@ def _lessons(here: Environment | None) -> Iterator[tuple[str, str]]:
             words = _how_it_runs(lesson, recording.satisfied(here)) if here else "does not run: torch is broken"
         except (lessons.LessonError, store.RecordError) as error:
             words = f"damaged: {error}"
-        yield lesson.name, words
+        yield lesson.name, LessonCheck(lessons.question(lesson), f"{_minutes(lesson)}{words}")
+
+
+def _minutes(lesson: Lesson) -> str:
+    """The minutes that a lesson states in its title, where it does."""
+    stated = re.search(
+        rf"<!--= time {lesson.number:02d} -->(\d+ minutes)<!--/-->", lesson.path.read_text(encoding="utf-8")
+    )
+    return f"{stated[1]}, " if stated else ""
 
 
 def _how_it_runs(lesson: Lesson, met: set[str]) -> str:
-    """What runs live, and of each experiment that cannot, which machine's record the lesson shows instead, if any."""
+    """What runs live, and of how many experiments that cannot the lesson shows which machine's record, if any."""
     needed, records = lessons.needs(lesson), store.records_of(lesson.slug, store.reference_root())
     called = titles(record.environment for record in records)
     names = lessons.experiments(lesson)
-    elsewhere: dict[str, dict[str, list[str]]] = {}
+    elsewhere: dict[str, Counter[str]] = {}
     for name in names:
         if unmet := set(needed.get(name, ())) - met:
             # As `recorded` chooses: two GPUs are one GPU as well, and a record of other problem sizes is not shown.
@@ -233,16 +251,20 @@ def _how_it_runs(lesson: Lesson, met: set[str]) -> str:
                 lessons.NEEDS[need] for need in sorted(unmet - ({"cuda"} if "two-gpus" in unmet else set()))
             )
             record = next((record for record in records if name in record.experiments), None)
-            place = f"shown from {called[record.environment.machine]}" if record else "not recorded anywhere yet"
+            place = f"shown from {called[record.environment.machine]}" if record else "no record yet"
             if record and store.has_other_parameters(record, name):
                 place = "recorded with other problem sizes only"
-            elsewhere.setdefault(what, {}).setdefault(place, []).append(name.partition("/")[2])
+            elsewhere.setdefault(what, Counter())[place] += 1
     if not elsewhere:
         return "runs live"
-    lacking = sum(len(own) for places in elsewhere.values() for own in places.values())
-    start = "runs live, except" if len(names) > lacking else "the text runs live;"
-    exceptions = (
-        f"what needs {what}: " + ", ".join(f"{', '.join(own)} ({place})" for place, own in places.items())
-        for what, places in elsewhere.items()
-    )
-    return f"{start} {'; '.join(exceptions)}"
+    lacking = sum(places.total() for places in elsewhere.values())
+    start = "runs live" if len(names) > lacking else "the text runs live"
+    return "; ".join([start, *(_lacking(what, places) for what, places in elsewhere.items())])
+
+
+def _lacking(what: str, places: Counter[str]) -> str:
+    """How many experiments need what is not here, and what is shown instead."""
+    count = places.total()
+    verb = "experiment needs" if count == 1 else "experiments need"
+    shown = [place if len(places) == 1 else f"{place}: {own}" for place, own in places.items()]
+    return f"{count} {verb} {what} ({', '.join(shown)})"

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from course_utils.records.files import clone_root, package_root
 from course_utils.records.fingerprint import fingerprint, named_experiments
@@ -101,13 +102,24 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
     raise LessonError(f"There is no lesson {name!r}{nearest}. The lessons are: {', '.join(choices)}.")
 
 
-@lru_cache(maxsize=64)
+def question(lesson: Lesson) -> str:
+    """Returns what a lesson asks, as its lesson.yml has it; empty where there is none."""
+    path = package_root() / "lessons" / lesson.slug / "lesson.yml"
+    return _entry(path)["question"] if path.is_file() else ""
+
+
 def _planned(path: Path) -> Lesson:
     """The lesson that a lesson.yml promises, with the name that its notebook will have."""
+    entry, slug = _entry(path), path.parent.name
+    return Lesson(entry["number"], slug, entry["title"], Path(f"{entry['number']:02d}_{slug}.ipynb"))
+
+
+@lru_cache(maxsize=64)
+def _entry(path: Path) -> dict[str, Any]:
+    """What a lesson.yml holds."""
     import yaml
 
-    entry, slug = yaml.safe_load(path.read_text(encoding="utf-8")), path.parent.name
-    return Lesson(entry["number"], slug, entry["title"], Path(f"{entry['number']:02d}_{slug}.ipynb"))
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def experiments(lesson: Lesson) -> list[str]:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 from filelock import FileLock
+from mdit_py_plugins.anchors.index import slugify
 
 from authoring.claims import load_claims
 from authoring.pages import build
@@ -42,6 +43,7 @@ def pages() -> list[str]:
 
 
 PAGES = pages()
+FINDINGS = yaml.safe_load((ROOT / "book/front.yml").read_text(encoding="utf-8"))["findings"]
 LESSONS = [page for page in PAGES if page.startswith("notebooks/")]
 WITH_SLIDERS = [
     page for page in LESSONS if r"\"view\":\"cards\"" in (ROOT / f"{page}.ipynb").read_text(encoding="utf-8")
@@ -170,11 +172,29 @@ def test_every_internal_link_and_anchor_resolves(html: Path):
                 continue
             checked += 1
             file = (page.parent / unquote(target.path)).resolve() if target.path else page
-            fragment_is_there = not target.fragment or unquote(target.fragment) in anchors.get(file, [target.fragment])
+            # What has a "=" is a choice of the claims' filter.
+            is_choice = "=" in target.fragment
+            fragment_is_there = not target.fragment or is_choice or unquote(target.fragment) in anchors.get(file, [target.fragment])
             if not (file.is_file() and fragment_is_there):
                 broken.append((page.name, link["href"]))
     assert not broken
     assert checked > 100
+
+
+def test_the_first_page_opens_on_the_findings_and_carries_the_records_that_it_links(html: Path):
+    page = parse(html / f"{PAGES[0]}.html")
+    picture = page.select_one("h1 ~ .findings img")
+    assert all(claim["said"] in picture["alt"] for claim in FINDINGS)
+    linked = [html / "book" / unquote(link["href"]) for link in page.select("a.download")]
+    records = {path.read_bytes() for path in reference_root().glob("*/*.json")}
+    assert len(linked) > len(FINDINGS)
+    assert all(path.read_bytes() in records for path in linked)
+    counted = page.select('a[href^="claims.html#verdict="]')
+    words = [claim.word for claim in load_claims()]
+    assert {link["href"].partition("=")[2] for link in counted} == {slugify(word) for word in words}
+    assert sum(int(link.get_text().split()[-1]) for link in counted) == len(words)
+    order = [heading.get_text().strip("#") for heading in page.select("article h2")]
+    assert order.index("Find your question") < order.index("How to read a result") < order.index("Run it yourself")
 
 
 @pytest.mark.parametrize("name", LESSONS)
@@ -338,7 +358,7 @@ def test_claims_can_be_filtered_without_a_mouse_and_the_choice_can_be_linked(vis
     tab = visit()
     page = tab.open("book/claims")
     everything = shown_claims(page)
-    verdicts = {claim.id.lower(): claim.verdict for claim in load_claims()}
+    verdicts = {claim.id.lower(): claim.word for claim in load_claims()}
     assert set(everything) == set(verdicts)
     assert page.locator("output").inner_text() == f"{len(everything)} of {len(everything)} claims"
 
@@ -352,6 +372,12 @@ def test_claims_can_be_filtered_without_a_mouse_and_the_choice_can_be_linked(vis
     assert set(shown_claims(page)) < set(refuted)
 
     address = page.url
+    page.locator(".claims-filter-all").click()
+    for verdict in {*verdicts.values()}:
+        button = page.locator(f"button.claim-{slugify(verdict)}")
+        button.click()
+        assert {*shown_claims(page)} == {claim for claim, word in verdicts.items() if word == verdict}
+        button.click()
     assert "verdict=refuted" in address
     page.goto("about:blank")
     page.goto(address)

@@ -163,7 +163,7 @@ def test_an_answer_carries_its_number_with_a_link_to_where_it_comes_from(lesson)
     trial = lesson([ROW], answer={**answer, "number": number})
     text = answer_text(trial, [trial], "..")
     assert text.sentence == f"It takes [**3.00**]({trial.published[0].source.link}) as long."
-    assert text.whose == "published by others: Some GPU, 2026-01"
+    assert text.whose == "Published by others: Some GPU, 2026-01."
 
 
 def test_an_answer_from_a_record_links_the_record_and_names_its_machine(lesson):
@@ -174,7 +174,7 @@ def test_an_answer_from_a_record_links_the_record_and_names_its_machine(lesson):
     text = answer_text(trial, [trial], "..")
     path = text.sentence.partition("](")[2].rstrip(").")
     assert (find_lesson(0).path.parent / path).is_file()
-    assert "measured by us" in text.whose
+    assert "Measured by us" in text.whose
 
 
 # Intervals from raw samples

@@ -52,7 +52,7 @@ def test_a_record_that_is_gone_stops_the_build(records: Path, monkeypatch: pytes
 
 def test_a_stated_verdict_that_no_longer_follows_stops_the_build_and_is_named():
     claim = next(claim for lesson in LESSONS for claim in lesson.claims if claim.id == "T8")
-    parts = tuple(dataclasses.replace(part, verdict="confirmed") for part in claim.parts)
+    parts = tuple(dataclasses.replace(part, verdict="confirmed", contradicted=False) for part in claim.parts)
     stated = dataclasses.replace(claim, parts=parts)
     with pytest.raises(generated.BookError) as stopped:
         build.check(LESSONS, [judge(stated)])
@@ -71,7 +71,7 @@ def test_the_check_names_what_is_out_of_date_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     readme, stamps = tmp_path / "README.md", tmp_path / "stored_outputs.json"
-    readme.write_text(refresh.README.read_text(encoding="utf-8").replace("](notebooks/", "](elsewhere/"))
+    readme.write_text(refresh.README.read_text(encoding="utf-8").replace("](./notebooks/", "](./elsewhere/"))
     stamps.write_text(stored_outputs.STAMPS.read_text().replace('"00_measuring": "', '"00_measuring": "0'))
     before = [path.read_bytes() for path in (readme, stamps)]
     monkeypatch.setattr(refresh, "ROOT", tmp_path)
@@ -120,7 +120,7 @@ def test_refresh_mends_what_is_stale_and_runs_no_other_notebook(course_copy: Pat
     source = "from course_utils import recorded\n\nprint(recorded('measuring/training_step').kind)"
     notebook = stale_notebook(course_copy, source, "an outdated text")
     page = course_copy / "README.md"
-    page.write_text(page.read_text(encoding="utf-8").replace("](notebooks/", "](elsewhere/"), encoding="utf-8")
+    page.write_text(page.read_text(encoding="utf-8").replace("](./notebooks/", "](./elsewhere/"), encoding="utf-8")
 
     done = run(course_copy)
     assert done.stdout.count("running ") == 1, done.stderr
@@ -128,7 +128,7 @@ def test_refresh_mends_what_is_stale_and_runs_no_other_notebook(course_copy: Pat
     assert changed.startswith("Changed: ")
     assert all(name in changed for name in ("00_measuring.ipynb", "book/stored_outputs.json", "README.md"))
     assert read_notebook(notebook)["cells"][1]["outputs"][0]["text"] == "sweep\n"
-    assert "](elsewhere/" not in page.read_text(encoding="utf-8")
+    assert "](./elsewhere/" not in page.read_text(encoding="utf-8")
 
 
 def test_a_notebook_that_fails_is_named_and_left_as_it_was(course_copy: Path):

@@ -11,6 +11,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from authoring import __main__ as command
+from authoring.lesson_answers import answer_of
 from authoring.room_text import excerpt
 from authoring.slides import slides_notebook, write_slides
 from authoring.teaching import expectations
@@ -59,7 +60,11 @@ def test_slides_show_what_is_for_the_room_and_all_of_it(lesson: Lesson):
     assert recorded
     assert [output for cell in deck for output in cell.get("outputs", [])] == recorded
     answer = next(index for index, text in enumerate(texts) if text.startswith("## Your prediction: recorded"))
-    assert texts[answer + 1].startswith("## Verdict")
+    assert texts[answer + 1].startswith("## The answer")
+    assert answer_of(lesson.slug, "").skip in texts[answer + 2]
+    assert deck[answer + 2]["metadata"]["slideshow"]["slide_type"] == "notes"
+    assert texts[answer + 3].startswith("## Verdict")
+    assert not any(answer_of(lesson.slug, "").not_when in text for text in texts[:answer]), "it spoils the prediction"
     assert all(each.words in texts[answer] for each in expectations(lesson))
 
 
@@ -80,6 +85,7 @@ def test_long_text_goes_on_below_with_its_heading_and_without_its_citations(tmp_
         ("## Verdict\n\nYes.\n\n## Exercises\n\nThree.\n\n## Solutions", "## Verdict\n\nYes."),
         ("```\n## Solutions\n```\n\nStays.", "```\n## Solutions\n```\n\nStays."),
         ("", ""),
+        ("# 05\n\n<!--= answer 05 -->\n\nNo.\n\n<!--/-->\n\nAsk.", "# 05\n\nAsk."),
         ("A [lesson](04_a.ipynb#b), a [term](../book/glossary.md#c).", "A lesson, a term."),
         (
             "The [docs](https://a.org), `x[i](y)` and ![](a.png).",
@@ -124,11 +130,20 @@ def test_slides_can_be_read_and_no_request_leaves_the_machine(name: str, tmp_pat
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(deck.as_uri())
     page.wait_for_function("window.Reveal && Reveal.isReady()")
+    notes = page.locator(".speaker-notes")
+    assert not notes.is_visible()
     seen = []
     for _ in range(page.evaluate("Reveal.getTotalSlides()")):
         seen.append(page.evaluate(LOOK_AT_SLIDE))
+        if seen[-1]["text"].startswith("The answer"):
+            page.keyboard.press("s")
+            assert "Who can skip this" in notes.inner_text()
+            assert page.evaluate("Reveal.getCurrentSlide().getBoundingClientRect().left") >= 0
+            page.keyboard.press("s")
         page.evaluate("Reveal.next()")
     assert len(seen) > 10
+    assert not notes.is_visible()
+    assert sum(slide["text"].startswith("The answer") for slide in seen) == 1
     assert [slide for slide in seen if slide["cut"] or slide["empty"] or not slide["headed"]] == []
     assert sum(slide["fits"] for slide in seen) >= 0.8 * len(seen), "a slide that is too tall scrolls"
     assert [slide for slide in seen if slide["smallest"] is not None and slide["smallest"] < SMALLEST_PX] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from authoring import __main__ as authoring
 from course_utils.commands import cli, machine_check, recording
 from course_utils.records import store
-from course_utils.records.lessons import find_lesson
+from course_utils.records.lessons import find_lesson, find_lessons, question
 from course_utils.records.store import recorded
 from tests import example_results, made_up_records
 from tests.sandbox import ROOT, SET_UP, Sandbox, comparing, sandbox
@@ -124,26 +125,39 @@ def test_check_describes_this_machine_and_each_lesson(box, capsys):
     assert "00_alpha  runs live\n" in printed
     for name in ("C++ compiler", "CUDA GPU", "second GPU", "disk", "jupyterlab"):
         assert name in printed
-    assert max(map(len, printed.splitlines())) <= 110
+    assert max(map(len, printed.splitlines())) <= 100
+
+
+def test_check_says_what_a_lesson_asks_and_how_long_it_takes(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli.main(["check"]) == 0
+    printed = capsys.readouterr().out
+    for lesson in find_lessons():
+        asked = re.escape(" ".join(question(lesson).split()))
+        shown = " ".join(printed.split())
+        assert re.search(rf"{lesson.name} {asked} \d+ minutes, (?:the text )?runs live", shown), lesson.name
+    assert max(map(len, printed.splitlines())) <= 100
 
 
 def test_check_says_what_is_shown_from_a_record_and_what_nobody_has_recorded(box, monkeypatch):
     copy_and_overlap = f"{comparing('beta/copy')}\n{comparing('beta/overlap')}"
     box.notebook("04_beta", SET_UP, comparing("beta/loops"), copy_and_overlap, needs="cuda")
     monkeypatch.setattr(recording, "satisfied", lambda here: {"compiler"})
-    words = machine_check.look().lessons
-    assert words["00_alpha"] == "runs live"
-    start = "runs live, except what needs a CUDA GPU: "
-    assert words["04_beta"] == f"{start}copy, overlap (not recorded anywhere yet)"
+
+    def words(lesson: str) -> str:
+        return machine_check.look().lessons[lesson].how
+
+    assert words("00_alpha") == "runs live"
+    start = "runs live; 2 experiments need a CUDA GPU"
+    assert words("04_beta") == f"{start} (no record yet)"
     # A record of the lesson shows only the experiments that it holds, and as long as it is there.
     made_up_records.write(box.reference, example_results.CPU, [made_up_records.comparison("beta/loops", TIMES)])
-    assert machine_check.look().lessons["04_beta"] == words["04_beta"]
+    assert words("04_beta") == f"{start} (no record yet)"
     made_up_records.write(box.reference, example_results.GPU, [made_up_records.comparison("beta/copy", TIMES)])
-    shown = f"{start}copy (shown from NVIDIA H200, 139 GiB), overlap (not recorded anywhere yet)"
-    assert machine_check.look().lessons["04_beta"] == shown
+    assert words("04_beta") == f"{start} (shown from NVIDIA H200, 139 GiB: 1, no record yet: 1)"
     assert recorded("beta/copy").environment == example_results.GPU
     shutil.rmtree(box.reference / example_results.GPU.machine)
-    assert machine_check.look().lessons["04_beta"] == words["04_beta"]
+    assert words("04_beta") == f"{start} (no record yet)"
 
 
 def test_check_does_not_promise_a_record_that_the_lesson_would_refuse(box, monkeypatch):
@@ -152,8 +166,8 @@ def test_check_does_not_promise_a_record_that_the_lesson_would_refuse(box, monke
     box.notebook("04_beta", "measure(name='beta/copy', parameters={'n': 7})", needs="two-gpus")
     with pytest.raises(store.RecordError, match="other parameters"):
         recorded("beta/copy")
-    words = machine_check.look().lessons["04_beta"]
-    assert words == "the text runs live; what needs two CUDA GPUs: copy (recorded with other problem sizes only)"
+    words = machine_check.look().lessons["04_beta"].how
+    assert words == "the text runs live; 1 experiment needs two CUDA GPUs (recorded with other problem sizes only)"
 
 
 def test_check_tells_machines_of_one_title_apart(box, monkeypatch):
@@ -161,7 +175,7 @@ def test_check_tells_machines_of_one_title_apart(box, monkeypatch):
     for machine, experiment in (("old-name", "beta/loops"), ("nvidia-h200", "beta/copy")):
         there = dataclasses.replace(example_results.GPU, machine=machine)
         made_up_records.write(box.reference, there, [made_up_records.comparison(experiment, TIMES)])
-    assert "copy (shown from NVIDIA H200, 139 GiB (nvidia-h200))" in machine_check.look().lessons["04_beta"]
+    assert "(shown from NVIDIA H200, 139 GiB (nvidia-h200))" in machine_check.look().lessons["04_beta"].how
 
 
 def test_a_damaged_notebook_is_named_and_the_rest_is_checked(box, capsys):

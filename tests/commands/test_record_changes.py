@@ -304,7 +304,7 @@ def test_an_older_commit_is_compared_with_what_lies_there_now(tmp_path, monkeypa
 def test_the_command_says_what_changed_and_how_much_may_be_chance(box, capsys):
     assert cli.main(["compare", "first-cpu", "reference:second-cpu"]) == 0
     printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= 110
+    assert max(map(len, printed.splitlines())) <= 100
     assert "changed, beyond noise: another verdict" in printed
     assert "A  2.00 times as fast (" in printed
     assert "B  2.00 times as long (" in printed

@@ -43,6 +43,10 @@
     transition: "none",
     keyboardCondition: (event) => !["INPUT", "SELECT", "BUTTON", "TEXTAREA"].includes(event.target.tagName),
   });
+  Reveal.addKeyBinding({ keyCode: 83, key: "S", description: "Show or hide the speaker's notes" }, () => {
+    Reveal.configure({ showNotes: !Reveal.getConfig().showNotes });
+    Reveal.layout(); // they take their room from the slide
+  });
   const now = () => fit(Reveal.getCurrentSlide());
   Reveal.on("ready", now);
   Reveal.on("slidechanged", now);

@@ -59,11 +59,12 @@ class Estimate:
     def __float__(self) -> float:
         return float(self.value)
 
+    # With its whole interval, where there is one: what a row is said to say has to be beyond the noise.
     def __lt__(self, other: float) -> bool:
-        return self.value < other
+        return (self.interval.high if self.interval.bounded else self.value) < other
 
     def __gt__(self, other: float) -> bool:
-        return self.value > other
+        return (self.interval.low if self.interval.bounded else self.value) > other
 
 
 def median(values: Sequence[float]) -> Estimate:

@@ -186,6 +186,7 @@ def test_paired_ratios_give_their_median_with_the_interval_of_the_course():
     # In 99% of all cases the median lies between the outermost of eight values.
     assert estimate.interval.ends == (2.0, 2.7)
     assert estimate.in_words() == "2.35 (2.00 to 2.70)"
+    assert (estimate > 1.9, estimate > 2.1, estimate < 2.8, estimate < 2.6) == (True, False, True, False)
     assert not paired([1.0, 2.0]).interval.bounded
     assert paired([1.0, 2.0]).in_words() == "1.50"
 

@@ -44,8 +44,8 @@ _EXERCISE = re.compile(r"^#+ Exercise \d+ · .+ · (?P<minutes>\d+) min\s*$", re
 
 
 def reading_minutes(texts: Iterable[str]) -> float:
-    """How long it takes to read Markdown and code, without comments and the addresses of links."""
-    shown = (re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", text, flags=re.S) for text in texts)
+    """How long it takes to read Markdown and code, without what is folded, comments and the addresses of links."""
+    shown = (re.sub(r"<details>.*?</details>|<!--.*?-->|\]\([^)]*\)", " ", text, flags=re.S) for text in texts)
     return sum(len(re.findall(r"\S*\w\S*", text)) for text in shown) / WORDS_A_MINUTE
 
 

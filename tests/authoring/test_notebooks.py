@@ -28,7 +28,7 @@ LESSONS = find_lessons()
 
 HEADINGS = ("The claim", "Predict", "How it works", "Smallest example", "Same answer first", "Experiment")
 HEADINGS += ("Recorded result", "Reading the result", "When it does not help", "Exercises", "Verdict", "Solutions")
-CELLS = range(20, 51)
+CELLS = range(20, 54)
 LONGEST_CODE_CELL = 25
 EXERCISE = re.compile(r"^### Exercise (\d+) · (.+) · (\d+) min$", re.MULTILINE)
 # The reading and the record are for the slides, which have the time: a path of five minutes tells the verdict.

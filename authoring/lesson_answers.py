@@ -59,7 +59,7 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
             whose = f"Measured by us: {caption}."
         else:
             row = next(row for each in lessons for row in each.published if f'"{row.id}"' in answer.number)
-            link, whose = row.source.link, f"Published by others: {row.hardware}, {row.date}."
+            link, whose = row.source.link, f"Published by others: {row.device}, {row.date}."
         sentence = answer.says.format(number=f"[**{words}**]({link})")
         return AnswerText(sentence, whose, answer.skip, answer.not_when)
     except (EvidenceError, KeyError, StopIteration, store.RecordError) as error:

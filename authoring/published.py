@@ -186,6 +186,11 @@ class Row:
         if taken := sorted({*self.values} & {*_NAMES}):
             raise ValueError(f"{taken[0]!r} is a function of expressions: give the value another name")
 
+    @property
+    def device(self) -> str:
+        """The hardware, in words where the source does not name it."""
+        return "hardware not stated" if self.hardware == NOT_STATED else self.hardware
+
     @cached_property
     def names(self) -> dict[str, Any]:
         """What an expression over the row may use: its values with their units, its samples, three functions."""

@@ -143,6 +143,14 @@ def test_a_row_shows_its_numbers_with_all_that_is_not_stated(lesson):
     assert "pinned_ms **2.00 ms**; pageable_ms **6.00 ms**; peak_gib **1.50 GiB**" in bare
 
 
+def test_what_is_not_stated_and_what_was_read_in_part_is_said(lesson):
+    page = {"address": "https://example.org/pull/1", "title": "A thread"}
+    text = rows_text(lesson([ROW | {"hardware": "not stated", "source": page}]).published)
+    assert "<br>*Hardware not stated ·" in text
+    assert "[A thread](https://example.org/pull/1), read in a stored excerpt on 2026-11-23." in text
+    assert "excerpt" not in rows_text(lesson([ROW]).published)
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from authoring.claims import Judgement
+from authoring.evidence import NotRecordedError
 from authoring.figures_in_text import lesson_minutes, shown_minutes
 from authoring.lesson_answers import AnswerText, answer_text
 from authoring.lesson_files import LessonFile
@@ -23,7 +25,7 @@ class LessonRow(NamedTuple):
 
     lesson: LessonFile
     answer: AnswerText
-    minutes: int
+    minutes: int | None  # None as long as no machine has recorded it
     gpu: str  # whether it takes a GPU, in words
 
 
@@ -41,7 +43,10 @@ def _row(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) -> Lesson
     found = find_lesson(lesson.number)
     needed = {need for tags in needs(found).values() for need in tags}
     gpu = "two GPUs for a part" if "two-gpus" in needed else "a GPU for a part" if "cuda" in needed else "no GPU needed"
-    return LessonRow(lesson, answer_text(lesson, lessons, root), shown_minutes(lesson_minutes(found)), gpu)
+    minutes = None
+    with contextlib.suppress(NotRecordedError):
+        minutes = shown_minutes(lesson_minutes(found))
+    return LessonRow(lesson, answer_text(lesson, lessons, root), minutes, gpu)
 
 
 def _by_part(lessons: Iterable[LessonFile]) -> list[tuple[str, list[LessonFile]]]:

@@ -20,6 +20,12 @@ number: 25
 title: A trial
 part: In practice
 question: "Does a new lesson appear everywhere?"
+answer:
+  says: It does, {number}.
+  number: 'measuring/known_answers["two products"].rounds > 0'
+  machine: amd-epyc-2-cores
+  skip: Whoever adds no lesson.
+  not_when: It always helps.
 claims:
   - id: X1
     claim: A trial is a lesson.
@@ -72,11 +78,10 @@ def test_adding_a_lesson_edits_no_file_that_is_there_by_hand(course_copy: Path):
     refreshed = run(course_copy, "from authoring.pages.refresh import main; main([])")
     after = files_of(course_copy)
     assert {name for name in after if before.get(name) != after[name]} <= BY_HAND | MADE, refreshed.stderr
-    row = (
-        "| 25 | Does a new lesson appear everywhere? | [A trial](notebooks/25_trial.ipynb) "
-        "| *A trial is a lesson.* [Confirmed](book/claims.md#x1): It is one. |"
-    )
-    assert row in after["README.md"].decode()
+    (row,) = [line for line in after["README.md"].decode().splitlines() if line.startswith("| 25 |")]
+    assert "**Does a new lesson appear everywhere?**<br>[A trial" in row
+    assert "](./notebooks/25_trial.ipynb)" in row
+    assert "| It does, [**yes**](./course_utils/records/" in row
     assert 'file: notebooks/25_trial\n        title: "25 · A trial"' in after["book/_toc.yml"].decode()
     page = after["book/claims.md"].decode()
     assert "### X1\n" in page.split("## In practice")[1]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from authoring.course_texts import prose_only
 from authoring.normal_form import check
 from course_utils.records import store
 from course_utils.records.fingerprint import MEASURING
@@ -228,3 +229,18 @@ def test_records(lesson: Lesson):
                 warnings.warn(f"{place}: the code has changed since it was recorded", stacklevel=1)
         missing -= set(record.experiments)
     assert not missing, f"run: course record {lesson.name} --reference"
+
+
+@each_lesson
+def test_what_nobody_has_recorded_is_said_once(lesson: Lesson):
+    missing = re.compile(
+        r"\bno (?:GPU )?(?:run|record)\b[^.]*|(?:not|never|nothing|nobody has) (?:been )?recorded", re.I
+    )
+    said = []
+    for cell in read_notebook(lesson.path)["cells"]:
+        outputs = cell.get("outputs", [])
+        shown = [output.get("data", {}).get("text/plain", output.get("text", "")) for output in outputs]
+        if cell["cell_type"] == "markdown":
+            shown = [prose_only(cell["source"])]
+        said += [match[0] for text in shown for match in missing.finditer(text)]
+    assert len(said) <= 1, said

@@ -37,6 +37,7 @@ _COMMENT_OF_A_MARKER = re.compile(r"<!--=|<!--/-->")
 _MACHINE = re.compile(r"(?P<expression>.+?)\s+@\s+(?P<machine>[\w.+-]+)", re.S)
 _Fault = tuple[int, str]  # where a marker begins, and what is wrong with it
 _BLOCK = re.compile(r"(?P<kind>answer|published) (?P<number>\d\d)(?P<rows>(?: \w+)*)")
+_UNFOLDED_ROWS = 3
 _EXERCISE = re.compile(r"^#+ Exercise \d+ · .+ · (?P<minutes>\d+) min\s*$", re.M)
 
 
@@ -124,7 +125,10 @@ def _block(kind: str, number: int, rows: Sequence[str]) -> str:
         raise EvidenceError(
             f"{lesson.slug}/lesson.yml has no published row {unknown[0]!r}; it has: {', '.join(known)}."
         )
-    return rows_text([known[row] for row in rows or known])
+    entries = rows_text([known[row] for row in rows or known])
+    if len(rows or known) <= _UNFOLDED_ROWS:
+        return entries
+    return f"<details><summary>What others measured, entry by entry</summary>\n\n{entries}\n\n</details>"
 
 
 # Filling texts

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from authoring import evidence
 from authoring.evidence import EvidenceError
 from authoring.lesson_files import LessonFile, load_lessons
-from authoring.published import Row
+from authoring.published import Row, RowSays
 from authoring.rendering import rendered
 from course_utils.records import store
 
@@ -59,7 +59,7 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
             whose = f"Measured by us: {caption}."
         else:
             row = next(row for each in lessons for row in each.published if f'"{row.id}"' in answer.number)
-            link, whose = row.source.link, f"Published by others: {row.device}, {row.date}."
+            link, whose = row.source.link, f"Published by {row.source.who}: {row.device}, {row.date}."
         sentence = answer.says.format(number=f"[**{words}**]({link})")
         return AnswerText(sentence, whose, answer.skip, answer.not_when)
     except (EvidenceError, KeyError, StopIteration, store.RecordError) as error:
@@ -79,6 +79,9 @@ def answer_of(slug: str, root: str) -> AnswerText:
     return answer_text(lesson, lessons, root)
 
 
-def rows_text(rows: Sequence[Row]) -> str:
-    """What others published: one entry for each row, with its numbers, their source and what was not controlled."""
-    return rendered("pages/published_rows.md", rows=rows).strip()
+def rows_text(rows: Sequence[Row], says: Sequence[RowSays] = ()) -> str:
+    """What others published: one entry for each row, with its numbers, their source and what was not controlled.
+
+    ``says`` adds what rows mean for a claim, and why.
+    """
+    return rendered("pages/published_rows.md", rows=rows, says={each.row.id: each for each in says}).strip()

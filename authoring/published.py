@@ -132,6 +132,12 @@ class Source:
         return self.address or f"https://github.com/{self.repository}/blob/{self.commit}/{self.path}"
 
     @property
+    def who(self) -> str:
+        """Whose it is: the repository, or the name of the site."""
+        on_github = re.match(r"https://github\.com/([\w.-]+/[\w.-]+)", self.address)
+        return self.repository or (on_github[1] if on_github else self.address.split("/")[2])
+
+    @property
     def words(self) -> str:
         """What the link is called."""
         return self.title or f"{self.repository}, {Path(self.path).name}"

@@ -16,6 +16,7 @@ from pathlib import Path
 from mdit_py_plugins.anchors.index import slugify
 
 from authoring.claims import SPEAKS_OF, Claim, Judgement
+from authoring.evidence import experiments_in
 from authoring.lesson_answers import rows_text
 from authoring.lesson_files import LessonFile
 from authoring.pages.generated import BOOK, markdown_table, page
@@ -74,6 +75,7 @@ def claims_page(judgements: Sequence[Judgement], lessons: Sequence[LessonFile]) 
         speaks_of=SPEAKS_OF,
         where=lambda claim: _where(claim, by_slug),
         rows_text=rows_text,
+        record_of=lambda machine, lesson: f"../course_utils/records/{machine}/{lesson}.json",
     )
 
 
@@ -83,7 +85,8 @@ def _where(claim: Claim, lessons: dict[str, LessonFile]) -> str:
     if not lessons[claim.lesson].built:
         return about
     names: dict[str, list[str]] = {}
-    for name in claim.experiments:
+    shown = (name for number in claim.evidence for name in experiments_in(number.show))
+    for name in dict.fromkeys((*claim.experiments, *shown)):
         names.setdefault(_section(lessons[name.partition("/")[0]], name), []).append(f"`{name}`")
     if not names:
         return f"{about} See [{claim.lesson_title}](../notebooks/{lessons[claim.lesson].stem}.ipynb)."

@@ -66,8 +66,9 @@ def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
         stamp(lesson)
         changed.append(STAMPS)
     changed += [each.notebook for each in lessons if each.built and normal_form.write(each.notebook, execute=False)]
-    filled, faults = figures_in_text.write(text_files(ROOT))
-    changed += filled
+    for _ in range(2):  # a lesson's minutes follow from what the first pass has put into it
+        filled, faults = figures_in_text.write(text_files(ROOT))
+        changed += filled
     judgements = judge_all(lessons)
     changed += [path for path, text in expected_pages(lessons, judgements).items() if write(path, text)]
     pictures = expected_pictures(judgements).items()

@@ -81,7 +81,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (select.selectedIndex < 0) select.value = "";
     input.value = state.get("text") || "";
     show();
-    if (hash && !hash.includes("=")) document.getElementById(hash)?.scrollIntoView();
+    if (hash) (hash.includes("=") ? form : document.getElementById(hash))?.scrollIntoView();
   }
 
   for (const button of buttons.values()) {

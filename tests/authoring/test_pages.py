@@ -62,8 +62,8 @@ def test_machines_that_disagree_are_listed_with_their_own_verdicts(judgements: l
     parts = (dataclasses.replace(judged, machines=(first, second), verdict="depends"),)
     page = claims_page.claims_page([dataclasses.replace(judgement, parts=parts)], LESSONS)
     assert "The recorded machines do not agree" in page
-    assert f"{claims_page.badge('refuted')} on Another machine" in page
-    assert f"{claims_page.badge('confirmed')} on {first.caption}" in page
+    assert f"{claims_page.badge('refuted')} on [Another machine](../course_utils/records/another/" in page
+    assert f"{claims_page.badge('confirmed')} on [{first.caption}](" in page
 
 
 # The front

@@ -139,6 +139,10 @@ def test_a_row_shows_its_numbers_with_all_that_is_not_stated(lesson):
     assert "Some GPU · versions not stated · 2026-01 · number of runs not stated" in text
     assert "Not controlled: batch differs." in text
     assert "[somebody/measured, copy.md](https://github.com/somebody/measured/blob/0123abc/results/copy.md)" in text
+    (claim,) = lesson([ROW], CLAIM).claims
+    assert "It says *confirmed*, because `pinned_ms < pageable_ms`." in rows_text(
+        [claim.parts[0].published[0].row], claim.parts[0].published
+    )
     bare = rows_text(lesson([{key: value for key, value in ROW.items() if key != "shows"}]).published)
     assert "pinned_ms **2.00 ms**; pageable_ms **6.00 ms**; peak_gib **1.50 GiB**" in bare
 
@@ -171,7 +175,7 @@ def test_an_answer_carries_its_number_with_a_link_to_where_it_comes_from(lesson)
     trial = lesson([ROW], answer={**answer, "number": number})
     text = answer_text(trial, [trial], "..")
     assert text.sentence == f"It takes [**3.00**]({trial.published[0].source.link}) as long."
-    assert text.whose == "Published by others: Some GPU, 2026-01."
+    assert text.whose == "Published by somebody/measured: Some GPU, 2026-01."
 
 
 def test_an_answer_from_a_record_links_the_record_and_names_its_machine(lesson):

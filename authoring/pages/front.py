@@ -200,7 +200,7 @@ def picture(judgements: Sequence[Judgement]) -> ResultFigure:
     for finding in found:
         _draw(pen, finding, y)
         y -= _TITLE + _ROW * len(finding.bars) + _GAP
-    pen.write(_LEFT, 0.13, f"{'; '.join(_captions(found))} · small sizes · thin line: 99% interval", NOTE, _SMALL)
+    pen.write(_LEFT, 0.13, f"{'; '.join(_captions(found))} · small sizes · line: 99% interval", NOTE, _SMALL)
     figure = pen.described(_alt(found))
     figure.set_dpi(_DPI)
     return figure

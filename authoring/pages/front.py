@@ -15,7 +15,7 @@ import cattrs
 import yaml
 
 from authoring import evidence
-from authoring.claims import Judgement, MachineJudgement, PartJudgement
+from authoring.claims import Judgement, PartJudgement
 from authoring.lesson_files import ShownNumber
 from authoring.pages.generated import BOOK, BookError, page
 from authoring.verdicts import WORDINGS
@@ -97,7 +97,7 @@ class Finding:
     judgement: Judgement
     bars: tuple[Bar, ...]
     line: float | None
-    caption: str  # machine, versions and date
+    caption: str  # machine, versions, date and problem sizes
 
     @property
     def verdict(self) -> str:
@@ -129,13 +129,13 @@ def _finding(chosen: _Chosen, judgements: dict[str, Judgement], machine: str) ->
     if chosen.claim not in judgements:
         raise BookError(f"book/front.yml names {chosen.claim}, and the ledger has no such claim: choose another one")
     judgement = judgements[chosen.claim]
-    numbers = {number.label: (judged, here, number) for judged, here, number in _numbers(judgement, machine)}
+    numbers = {number.label: (judged, number) for judged, number in _numbers(judgement, machine)}
     bars, caption = [], ""
     for shown in chosen.shows:
         if shown.evidence not in numbers:
             labels = ", ".join(numbers) or "none"
             raise BookError(f"book/front.yml, {chosen.claim}: {machine} has no {shown.evidence!r}; it has: {labels}")
-        judged, here, number = numbers[shown.evidence]
+        judged, number = numbers[shown.evidence]
         for word in (judgement.verdict, judged.verdict):
             if word not in _SURPRISES:
                 raise BookError(
@@ -145,19 +145,20 @@ def _finding(chosen: _Chosen, judgements: dict[str, Judgement], machine: str) ->
         value = evidence.evaluate(number.show, machine)
         # A sweep over one thing gives a list of one.
         value = value[0] if isinstance(value, list) and len(value) == 1 else value
-        lesson = evidence.experiments_in(number.show)[0].partition("/")[0]
+        experiments = evidence.experiments_in(number.show)
+        lesson = experiments[0].partition("/")[0]
         bars.append(Bar(shown.label, value, number.unit, f"course_utils/records/{machine}/{lesson}.json"))
-        caption = here.caption
+        caption = evidence.newest_environment(evidence.recorded(experiments, machine).values()).where
     return Finding(chosen.said, chosen.about, judgement, tuple(bars), chosen.line, caption)
 
 
-def _numbers(judgement: Judgement, machine: str) -> Iterator[tuple[PartJudgement, MachineJudgement, ShownNumber]]:
+def _numbers(judgement: Judgement, machine: str) -> Iterator[tuple[PartJudgement, ShownNumber]]:
     """The numbers that a machine has recorded for a claim, each with the part that it belongs to."""
     for judged in judgement.parts:
         for here in judged.machines:
             if here.machine == machine:
                 have = {label for label, _ in here.numbers}
-                yield from ((judged, here, number) for number in judged.part.evidence if number.label in have)
+                yield from ((judged, number) for number in judged.part.evidence if number.label in have)
 
 
 def front_text(judgements: Sequence[Judgement], root: str) -> str:
@@ -200,7 +201,7 @@ def picture(judgements: Sequence[Judgement]) -> ResultFigure:
     for finding in found:
         _draw(pen, finding, y)
         y -= _TITLE + _ROW * len(finding.bars) + _GAP
-    pen.write(_LEFT, 0.13, f"{'; '.join(_captions(found))} · small sizes · line: 99% interval", NOTE, _SMALL)
+    pen.write(_LEFT, 0.13, f"{'; '.join(_captions(found))} · line: 99% interval", NOTE, _SMALL)
     figure = pen.described(_alt(found))
     figure.set_dpi(_DPI)
     return figure

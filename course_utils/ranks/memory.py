@@ -91,7 +91,8 @@ class RankMemory(StorageMode):
             *optimizers: optimizers whose state counts.
         """
         self._name_parts(model, optimizers)
-        start = {storage: storage.size_bytes for storage in self._live.values()}
+        # A copy: what the garbage collector ends meanwhile leaves the dictionary.
+        start = {storage: storage.size_bytes for storage in list(self._live.values())}
         self._events, self._recording = [], True
         try:
             yield

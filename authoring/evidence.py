@@ -21,6 +21,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple, Self
@@ -43,6 +44,15 @@ class EvidenceError(ValueError):
 
 class NotRecordedError(EvidenceError):
     """An expression reads experiments that the machine has not recorded, or not with today's parameters."""
+
+
+@dataclass(frozen=True)
+class ShownNumber:
+    """A number that a reader wants to see: an expression, and the unit if it brings none of its own."""
+
+    label: str
+    show: str
+    unit: str | None = None
 
 
 class Quantity(float):

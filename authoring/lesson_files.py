@@ -7,6 +7,7 @@ says what each entry means. All that the book, README and the ledger say of less
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ import cattrs
 import yaml
 
 from authoring import evidence
+from authoring.evidence import ShownNumber
 from authoring.published import Row, RowSays
 from authoring.verdicts import OTHERWISE, RULED, RuledWord, VerdictWord
 from course_utils.records.lessons import notebooks_root
@@ -28,15 +30,6 @@ CeilingNames = NewType("CeilingNames", Mapping[str, tuple[str, ...]])
 
 class LessonFileError(ValueError):
     """A lesson.yml cannot be used. The message names the place and says what to do."""
-
-
-@dataclass(frozen=True)
-class ShownNumber:
-    """A number that a reader of the ledger wants to see: an expression, and the unit if it brings none of its own."""
-
-    label: str
-    show: str
-    unit: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,15 +264,18 @@ def _row(entry: Any, slug: str) -> Row:
     return _structured(Row, {**entry, "lesson": slug} if isinstance(entry, dict) else entry, where)
 
 
-def _row_says(entry: dict[str, str], lesson: LessonFile) -> dict[str, Any]:
+def _row_says(entry: dict[str, str], lesson: LessonFile) -> RowSays:
     """What a part's entry under ``published`` says: the row, one verdict, and its condition."""
     rows = {row.id: row for row in lesson.published}
-    wanted, *more = [(key, value) for key, value in entry.items() if key != "row"]
     if entry.get("row") not in rows:
         raise ValueError(f"there is no published row {entry.get('row')!r}; there are: {', '.join(rows) or 'none'}")
-    if more or wanted[0] not in _ROW_WORDS:
+    row, words = rows[entry["row"]], {key: value for key, value in entry.items() if key != "row"}
+    if len(words) != 1 or not {*words} <= {*_ROW_WORDS}:
         raise ValueError(f"a row says one of {', '.join(_ROW_WORDS)}, with the condition that its numbers bear out")
-    return RowSays(row=rows[entry["row"]], verdict=wanted[0], condition=wanted[1])
+    ((verdict, condition),) = words.items()
+    if not {*row.values, "samples"} & {*re.findall(r"\w+", condition)}:
+        raise ValueError(f"the condition {condition!r} reads no number of {row.id}: it has {', '.join(row.values)}")
+    return RowSays(row=row, verdict=verdict, condition=condition)
 
 
 # Claims

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from authoring import evidence
-from authoring.evidence import EvidenceError, Quantity
+from authoring.evidence import EvidenceError, Quantity, ShownNumber
 from authoring.verdicts import OTHERWISE
 from course_utils.records.paired import DECISION_CONFIDENCE, Interval, median_interval
 from course_utils.records.store import package_root
@@ -55,9 +55,6 @@ class Estimate:
         if "ratio" in (unit, getattr(self.value, "unit", None)):
             return f"{words} ({evidence.in_words(self.interval, 'ratio')})"
         return f"{words} ({' to '.join(evidence.in_words(end, unit) for end in self.interval.ends)})"
-
-    def __float__(self) -> float:
-        return float(self.value)
 
     # With its whole interval, where there is one: what a row is said to say has to be beyond the noise.
     def __lt__(self, other: float) -> bool:
@@ -153,15 +150,6 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownValue:
-    """What readers see of a row: an expression over its values and samples."""
-
-    label: str
-    show: str
-    unit: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Row:
     """One published measurement. CONTRIBUTING.md, "What lesson.yml holds", says what each entry means."""
 
@@ -175,7 +163,7 @@ class Row:
     source: Source
     seen: str
     values: Mapping[str, float] = field(default_factory=dict)
-    shows: tuple[ShownValue, ...] = ()
+    shows: tuple[ShownNumber, ...] = ()
     samples: str = ""
     lesson: str = ""
 

@@ -16,7 +16,7 @@ import yaml
 
 from authoring import evidence
 from authoring.claims import Judgement, PartJudgement
-from authoring.lesson_files import ShownNumber
+from authoring.evidence import ShownNumber
 from authoring.pages.generated import BOOK, BookError, page
 from authoring.verdicts import WORDINGS
 from course_utils.records import store

@@ -52,7 +52,8 @@ def reading_minutes(texts: Iterable[str]) -> float:
 
 def lesson_minutes(lesson: Lesson, records: Path | None = None) -> float:
     """How long a lesson takes: reading it, the minutes that its exercises name, and the slowest machine's run."""
-    texts = [cell["source"] for cell in read_notebook(lesson.path)["cells"]]
+    cells = read_notebook(lesson.path)["cells"]
+    texts = [cell["source"] for cell in cells if "hide-cell" not in cell["metadata"].get("tags", [])]
     exercises = sum(int(match["minutes"]) for text in texts for match in _EXERCISE.finditer(text))
     runs = store.records_of(lesson.slug, records or store.reference_root())
     if not runs:

@@ -1,8 +1,9 @@
 """Slides of a lesson: one HTML page that needs no network, made from the same notebook.
 
-A cell tagged ``slide`` or ``subslide`` begins a slide; the code cell right after it is on that slide, too. A cell that
-measures shows its code there. A stable cell shows its stored output, figures and tables apart; nothing is run. Long
-text goes on below, on the next slide. What still is too tall gets smaller type, and then scrolls: ``slides.js``.
+A cell tagged ``slide`` or ``subslide`` makes a slide of each of its headings: the heading, a sentence or two, and
+the picture. The rest of the text is the speaker's notes. The picture is what the next stable cell shows: the
+one right after the text, or the record right under a live experiment; nothing is run. Without one, the code is shown.
+What is too tall gets smaller type, and then scrolls: ``slides.js``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +24,16 @@ from authoring.execution import KERNELSPEC
 from authoring.lesson_answers import answer_of
 from authoring.normal_form import STARTS
 from authoring.predictions import asked
-from authoring.room_text import blocks, ends_left_out, excerpt, opening
+from authoring.room_text import TextBlock, blocks, ends_left_out, excerpt, opening
 from authoring.teaching import expectations
 from course_utils.records.lessons import Lesson, LessonError, notebooks_root
 from course_utils.records.notebook_files import read_notebook
 
 ASSETS = "assets"
 _TEMPLATES = Path(__file__).parent / "templates"
-_WORDS = 140  # on one slide
-_CAPTION = 60  # words that leave room for a figure or a short piece of code
+_WORDS = 60  # beside a picture; the first block of a text is shown however long it is
 _LINES = 12  # of short code; of a table or of printed text, so many fill a slide
-_TITLE_ENDS = "**You need"
+_TITLE_ENDS = "**You will be able to"
 _CODE = r"```.*?```|`[^`]*`"
 _CODE_OR_CITATION = re.compile(rf"({_CODE})|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])", re.DOTALL)
 
@@ -41,9 +42,9 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     """The slides of a lesson as a notebook, one cell for each part, with nbconvert's slide types."""
     parts: list[dict[str, Any]] = []
     heading = question = ""
-    before: dict[str, Any] | None = None
-    for cell in read_notebook(lesson.path)["cells"]:
-        section, heading = heading, _last_heading(cell) or heading
+    cells = read_notebook(lesson.path)["cells"]
+    for index, cell in enumerate(cells):
+        above, heading = heading, _last_heading(cell) or heading
         if question and cell["source"].startswith("## Verdict"):
             parts.append(_page(_recorded_answer(lesson, question), "slide"))
             parts += _answer(lesson)
@@ -53,14 +54,15 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
             text = excerpt(cell["source"] if parts else opening(cell["source"], _TITLE_ENDS))
             # Slides have no list of sources to cite.
             text = _CODE_OR_CITATION.sub(lambda match: match[1] or "", text)
-            pages = _pages(text, section if parts else "")
-            parts += [_page(page, "subslide" if index else begins) for index, page in enumerate(pages)]
-        elif before is not None and _follows(cell, before):
-            if prediction:
-                parts.append(_page(f"> **Your prediction?** {prediction.question}", "-"))
-            else:
-                parts += _code(cell, heading, has_room=len(parts[-1]["source"].split()) <= _CAPTION)
-        before = cell
+            if parts and not text.startswith("#"):
+                text = f"## {above} <small>continued</small>\n\n{text}"
+            on_slide = parts and not ends_left_out(cell["source"])
+            code = [*_code_after(cells[index + 1 :], heading)] if on_slide else []
+            for place, (shown, notes) in enumerate(_pages(text)):
+                parts.append(_page(shown, "subslide" if place else begins))
+                if notes:
+                    parts.append(_page(notes, "notes"))
+            parts += code
     if not parts:
         raise LessonError(f"{lesson.name} has no slides: tag its cells slide or subslide (CONTRIBUTING.md says which).")
     texts = "\n".join(part["source"] for part in parts if part["cell_type"] == "markdown")
@@ -92,12 +94,6 @@ def _start(cell: dict[str, Any]) -> str:
     return next((tag for tag in cell["metadata"].get("tags", []) if tag in STARTS), "")
 
 
-def _follows(cell: dict[str, Any], before: dict[str, Any]) -> bool:
-    """Whether a code cell is on the slide of the cell before it. Imports, exercises and solutions are on none."""
-    is_title = before["source"].startswith("# ")
-    return cell["cell_type"] == "code" and bool(_start(before)) and not is_title and not ends_left_out(before["source"])
-
-
 def _last_heading(cell: dict[str, Any]) -> str:
     if cell["cell_type"] != "markdown":
         return ""
@@ -108,16 +104,21 @@ def _page(source: str, slide_type: str) -> dict[str, Any]:
     return new_markdown_cell(source, metadata={"slideshow": {"slide_type": slide_type}})
 
 
-def _code(cell: dict[str, Any], heading: str, has_room: bool) -> Iterator[dict[str, Any]]:
-    """What a code cell puts on slides. ``has_room`` says whether the slide before has some left."""
-    outputs = cell["outputs"] if "stable" in cell["metadata"].get("tags", []) else []
-    has_room = has_room and (bool(outputs) or cell["source"].count("\n") < _LINES)
-    for group in _groups(outputs):
-        if not has_room:
-            yield _page(f"### {heading} <small>continued</small>", "subslide")
-        metadata = {"slideshow": {"slide_type": "-"}, "tags": ["only-output"] if group else []}
-        yield new_code_cell(cell["source"], metadata=metadata, outputs=group)
-        has_room = False
+def _code_after(cells: Sequence[dict[str, Any]], heading: str) -> Iterator[dict[str, Any]]:
+    """What the code cells right after a text put on its slide."""
+    code = [*takewhile(lambda cell: cell["cell_type"] == "code", cells)]
+    code = [cell for cell in code if "hide-cell" not in cell["metadata"].get("tags", [])]
+    stable = [cell for cell in code if "stable" in cell["metadata"].get("tags", [])]
+    if stable:
+        for index, group in enumerate(_groups(stable[0]["outputs"])):
+            if index:
+                yield _page(f"### {heading} <small>continued</small>", "subslide")
+            metadata = {"slideshow": {"slide_type": "-"}, "tags": ["only-output"]}
+            yield new_code_cell(stable[0]["source"], metadata=metadata, outputs=group)
+    elif code and (prediction := asked(code[0]["source"])):
+        yield _page(f"> **Your prediction?** {prediction.question}", "-")
+    elif code:
+        yield new_code_cell(code[0]["source"], metadata={"slideshow": {"slide_type": "-"}})
 
 
 def _groups(outputs: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -141,23 +142,22 @@ def _lines_of(output: dict[str, Any]) -> int:
     return _LINES if is_picture else output.get("text", "").count("\n") + html.count("<tr")
 
 
-def _pages(markdown: str, heading: str) -> Iterator[str]:
-    """Cuts text at paragraphs and headings. What goes on, or begins without a heading, repeats the last one."""
-    page: list[str] = []
-    has_text = False  # a heading stays with its text, however long that is, and with a heading right below it
+def _pages(markdown: str) -> Iterator[tuple[str, str]]:
+    """What is shown of each heading with its text, and the notes on it. A heading right below another stays with it."""
+    sections: list[list[TextBlock]] = [[]]
     for block in blocks(markdown):
-        words = sum(len(text.split()) for text in [*page, block.text])
-        if has_text and (block.level or words > _WORDS):
-            yield "\n\n".join(page)
-            page, has_text = [], False
-        if block.level:
-            heading = block.heading
-        elif not page and heading:
-            page.append(f"## {heading} <small>continued</small>")
-        has_text = has_text or not block.level
-        page.append(block.text)
-    if page:
-        yield "\n\n".join(page)
+        if block.level and any(not each.level for each in sections[-1]):
+            sections.append([])
+        sections[-1].append(block)
+    for section in sections:
+        shown: list[str] = []
+        words = 0
+        for block in section:
+            if words and words + len(block.text.split()) > _WORDS:
+                break
+            shown.append(block.text)
+            words += 0 if block.level else len(block.text.split())
+        yield "\n\n".join(shown), "\n\n".join(block.text for block in section[len(shown) :])
 
 
 # The page

@@ -88,15 +88,6 @@ class LSTMLanguageModel(nn.Module):
         return self.head(hidden)
 
 
-def rnn_operations(hidden: int, length: int = 32, batch: int = 32, gates: int = 4) -> int:
-    """Floating-point operations of the products in one RNN layer's forward pass, its input as wide as its state.
-
-    Two for each weight (a multiplication and an addition), in each time step of each sequence. An LSTM has 4 gates, a
-    GRU 3.
-    """
-    return 2 * gates * 2 * hidden**2 * length * batch
-
-
 class MLP(nn.Sequential):
     """Linear layers with ReLU between them; ``widths`` begins with the input's size and ends with the output's.
 

@@ -73,7 +73,7 @@ def compare(
     check: Check | bool = True,
     budget_s: float = DEFAULT_BUDGET_S,
     practical: float = paired.PRACTICAL,
-    cache: str = "warm",
+    cache: str | Mapping[str, str] = "warm",
     memory: bool = True,
     parameters: Mapping[str, Any] | None = None,
     items: float | Mapping[str, float] | None = None,
@@ -98,7 +98,8 @@ def compare(
             check and memory pass are not counted. It may become up to three times as much where that completes the
             eight rounds that a verdict needs.
         practical: relative difference below which nobody cares: 0.01 is 1%.
-        cache: ``warm``, or ``cold`` to empty the caches before each call.
+        cache: ``warm``, or ``cold`` to empty the caches before each call; one for all cases, or one for each. Where
+            they differ, all are timed on one clock: each call apart.
         memory: whether to make a separate pass for peak memory.
         parameters: problem sizes and settings, for the record.
         items: items that one call processes; a number for all cases, or one for each.
@@ -156,8 +157,8 @@ def compare(
             environment=here,
             name=name,
             parameters=dict(parameters or {}),
-            cache=cache,
-            clock=rounds.device.cold_clock if cache == "cold" else rounds.device.clock,
+            cache=cache if isinstance(cache, str) else " and ".join(dict.fromkeys(cache.values())),
+            clock=rounds.device.cold_clock if "cold" in rounds.caches.values() else rounds.device.clock,
             agreement=agreement,
             practical=practical,
             confidence=rounds.confidence,

@@ -28,7 +28,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 class Sample:
     """One timing, in seconds for one call; the last two are None on a CPU."""
 
-    elapsed_s: float  # until the device is idle; with a cold cache on a GPU, between events
+    elapsed_s: float  # until the device is idle; where each call is timed apart on a GPU, between events
     enqueue_s: float | None = None  # until Python has the call back
     device_s: float | None = None  # between device events
 
@@ -79,7 +79,7 @@ class Device:
     # A shorter timing gets more calls. It is a thousand times what reading the clock costs, and short enough that most
     # timings escape the scheduler's tick: noise does not average out within a timing, so more of them tell more.
     min_sample_s = 1e-4
-    # With a cold cache each call is timed by itself, and emptying the cache takes far longer than the call, so as few
+    # Beside a cold cache each call is timed by itself, and emptying the cache takes far longer than the call, so as few
     # calls as the clock allows.
     min_cold_sample_s = 5e-6
     _cache_folder = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -88,12 +88,16 @@ class Device:
         """Wait until the device is idle. A CPU always is, once the call is back."""
 
     def sample(self, fn: Callable[[], Any], calls: int, cache: str) -> Sample:
-        """Time ``calls`` calls: all together, or one by one with a ``cold`` cache, emptied outside of the time."""
+        """Time ``calls`` calls.
+
+        With a ``warm`` cache all together; with a ``cold`` one each apart, the cache emptied outside of the time. With
+        a ``kept`` one each apart as well, on the clock of cold ones, but the cache stays as the call before left it.
+        """
         # A garbage collection in one case would be blamed on it though another case made the garbage.
         enabled = gc.isenabled()
         gc.disable()
         try:
-            return self._cold(fn, calls) if cache == "cold" else self._warm(fn, calls)
+            return self._warm(fn, calls) if cache == "warm" else self._apart(fn, calls, empties=cache == "cold")
         finally:
             if enabled:
                 gc.enable()
@@ -106,10 +110,11 @@ class Device:
         self.synchronize()
         return Sample((time.perf_counter() - start) / calls)
 
-    def _cold(self, fn: Callable[[], Any], calls: int) -> Sample:
+    def _apart(self, fn: Callable[[], Any], calls: int, empties: bool) -> Sample:
         elapsed = 0.0
         for _ in range(calls):
-            self.flush_cache()
+            if empties:
+                self.flush_cache()
             self.synchronize()
             start = time.perf_counter()
             fn()
@@ -159,6 +164,8 @@ class CudaDevice(Device):
     min_sample_s = 2e-3
     # Events resolve 0.5 µs.
     min_cold_sample_s = 1e-4
+    # Python queues a call of a few operations meanwhile, as it does while the cache is emptied.
+    spin_s = 1e-4
 
     def __init__(self, api: Any = torch.cuda, torch_device: str = "cuda") -> None:
         self._api = api
@@ -186,15 +193,19 @@ class CudaDevice(Device):
         end = time.perf_counter()
         return Sample((end - start) / calls, (enqueued - start) / calls, first.elapsed_time(last) / 1e3 / calls)
 
-    def _cold(self, fn: Callable[[], Any], calls: int) -> Sample:
-        # No waiting between the calls: while the GPU writes the buffer, Python queues the call, so that the time
-        # between the events is the work and not the launch. (Code that takes Python longer than the buffer takes the
-        # GPU still shows gaps, and work of the CPU is not in the time.)
+    def _apart(self, fn: Callable[[], Any], calls: int, empties: bool) -> Sample:
+        # No waiting between the calls: while the GPU writes the buffer, or spins, Python queues the call, so that the
+        # time between the events is the work and not the launch. (Code that takes Python longer than that still shows
+        # gaps, and work of the CPU is not in the time.)
         pairs = [self._events(2) for _ in range(calls)]
         enqueue = 0.0
+        spin_cycles = 0 if empties else self._spin_cycles(self.spin_s)
         self.synchronize()
         for first, last in pairs:
-            self.flush_cache()
+            if empties:
+                self.flush_cache()
+            else:
+                self._api._sleep(spin_cycles)
             first.record()
             start = time.perf_counter()
             fn()

@@ -72,7 +72,7 @@ class Rounds:
         cases: Mapping[str, Case],
         title: str,
         budget_s: float,
-        cache: str,
+        cache: str | Mapping[str, str],
         device: Device | None,
         seed: int | None = None,
     ) -> None:
@@ -81,13 +81,11 @@ class Rounds:
                 f"budget_s is the time for the measurement in seconds, more than 0 and at most {MAX_BUDGET_S:.0f}; "
                 f"got {budget_s!r}"
             )
-        if cache not in ("warm", "cold"):
-            raise ValueError(f"cache is 'warm' or 'cold', got {cache!r}")
         check_cases(cases)
         self._sources = cases
         self.title = title
         self.budget_s = min(budget_s, _TEST_BUDGET_S) if course_size() == "test" else budget_s
-        self.cache = cache
+        self.caches = _cache_of_each(cache, cases)
         self.device = device or device_under_test()
         self._dice = random.Random(seed)
         self._orders: list[tuple[int, ...]] = []
@@ -116,7 +114,7 @@ class Rounds:
         self._random.restore()
         try:
             fn = source.build() if isinstance(source, Fresh) else source
-            case = RunningCase(label, fn, Switches.now())
+            case = RunningCase(label, fn, Switches.now(), cache=self.caches[label])
             self.device.synchronize()
             start = time.perf_counter()
             output = fn()
@@ -169,6 +167,7 @@ class Rounds:
         """
         baseline = self.cases[0]
         label = f"{baseline.label} again"
+        self.caches[label] = baseline.cache
         if isinstance(source := self._sources[baseline.label], Fresh):
             try:
                 return self._built(label, source, keep_output=False)
@@ -179,7 +178,7 @@ class Rounds:
                     "The A/A control shares the baseline's state: there was no memory for a second one, so differences "
                     "that come from where tensors lie in memory are not in the noise floor."
                 )
-        return RunningCase(label, baseline.fn, baseline.switches)
+        return RunningCase(label, baseline.fn, baseline.switches, cache=baseline.cache)
 
     def run(self, order: list[RunningCase], enough: Enough) -> None:
         """Warm up, find the calls for one timing, then run rounds until it is enough or the time is up."""
@@ -209,13 +208,13 @@ class Rounds:
 
         Returns what a round may take at most, in seconds, if nothing interrupts it.
         """
-        enough_s = self.device.min_cold_sample_s if self.cache == "cold" else self.device.min_sample_s
         # Cases of about the same cost are timed in the same way: a timing has a fixed part, and spread over other
         # numbers of calls it would look like a difference.
         calls_s = [estimates[0] if 0.5 < call_s / estimates[0] < 2 else call_s for call_s in estimates]
         for case, call_s in zip(order, calls_s, strict=True):
+            enough_s = self.device.min_sample_s if case.cache == "warm" else self.device.min_cold_sample_s
             case.calls = max(1, math.ceil(enough_s / call_s))
-            case.preceded = self.cache == "warm" and call_s < _LONG_CALL_S
+            case.preceded = case.cache != "cold" and call_s < _LONG_CALL_S
         return sum(2 * call_s * (case.calls + case.preceded) for case, call_s in zip(order, calls_s, strict=True))
 
     def _run_rounds(self, order: list[RunningCase], enough: Enough, bar: Any, left_s: float, expected_s: float) -> None:
@@ -282,7 +281,7 @@ class Rounds:
         An estimate that is off would give identical code other numbers of calls.
         """
         calls = 1
-        while self.cache == "warm" and 0 < 2 * calls * estimate < self.device.min_sample_s:
+        while case.cache == "warm" and 0 < 2 * calls * estimate < self.device.min_sample_s:
             calls = math.ceil(min(20 * calls, self.device.min_sample_s / estimate))
             estimate = min(self._timed(case, calls).elapsed_s for _ in range(_WARMUP_WINDOW))
         return estimate if 0 < estimate < math.inf else self.device.min_sample_s
@@ -330,7 +329,7 @@ class Rounds:
 
     def _timed(self, case: RunningCase, calls: int) -> Sample:
         try:
-            return self.device.sample(case.fn, calls, self.cache)
+            return self.device.sample(case.fn, calls, case.cache)
         except Exception as error:
             raise case_error(case.label, "the timing", error) from error
 
@@ -363,8 +362,18 @@ class Rounds:
 
     def _suspicious_enqueue_s(self, case: RunningCase) -> float | None:
         """Seconds to enqueue a call, if that is nearly all of its time on the device: it may be launch-bound."""
-        if self.cache == "cold" or case.samples[0].device_s is None:
+        if case.cache != "warm" or case.samples[0].device_s is None:
             return None
         enqueue_s = statistics.median(sample.enqueue_s for sample in case.samples)
         device_s = statistics.median(sample.device_s for sample in case.samples)
         return enqueue_s if enqueue_s >= 0.8 * device_s else None
+
+
+def _cache_of_each(cache: str | Mapping[str, str], cases: Mapping[str, Case]) -> dict[str, str]:
+    """How each case is timed. As soon as one is cold, the warm ones are timed on its clock: each call apart."""
+    caches = dict(cache) if isinstance(cache, Mapping) else dict.fromkeys(cases, cache)
+    if set(caches) != set(cases) or not set(caches.values()) <= {"warm", "cold"}:
+        wanted = f"cache is 'warm' or 'cold', or one of them for each of {', '.join(map(str, cases))}"
+        raise ValueError(f"{wanted}; got {cache!r}")
+    kept = "kept" if "cold" in caches.values() else "warm"
+    return {label: kept if own == "warm" else own for label, own in caches.items()}

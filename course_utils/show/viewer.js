@@ -115,10 +115,6 @@ function addForm(parent, fields, chosen, choose) {
   const form = add(parent, "div", { class: "course-form" });
   const inputs = [];
   for (const field of fields) {
-    if (field.factor) {
-      button(form, field.label, () => choose(field.key, String(field.factor * Number(chosen()[field.key]))));
-      continue;
-    }
     const label = add(form, "label", { title: field.hint ?? "" }, `${field.label} `);
     const input = addInput(label, { ...field, value: chosen()[field.key] }, choose);
     input.setAttribute("aria-label", field.label);

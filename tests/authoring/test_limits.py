@@ -111,7 +111,7 @@ def test_a_gpus_ceilings_say_nothing_about_its_host():
 
 def low_on_a_gpu(**more: Any) -> list[Share]:
     slow = compared(GPU, *(measured(recipe, 1.0, flops=1.0, **more) for recipe in ("fp32", "bf16")))
-    return shares([GENERAL, record("mixed_precision", GPU, step_time=slow)], load_limits(LESSONS))
+    return shares([GENERAL, record("mixed_precision", GPU, baseline=slow)], load_limits(LESSONS))
 
 
 def lessons_with(slug: str, limits: LessonLimits | None) -> list[LessonFile]:
@@ -120,12 +120,12 @@ def lessons_with(slug: str, limits: LessonLimits | None) -> list[LessonFile]:
 
 def test_a_low_share_of_a_gpu_asks_for_its_reason_and_says_where():
     _, fault = [each for each in faults(LESSONS, low_on_a_gpu()) if "some-gpu" in each]
-    assert fault.startswith("mixed_precision/step_time, bf16: 2.5% of matmul bfloat16 on some-gpu. Write why")
-    assert fault.endswith("in mixed_precision/lesson.yml under limits: step_time: why: cuda:")
+    assert fault.startswith("mixed_precision/baseline, bf16: 2.5% of matmul bfloat16 on some-gpu. Write why")
+    assert fault.endswith("in mixed_precision/lesson.yml under limits: baseline: why: cuda:")
     limits = LESSONS[7].limits
-    held = limits.experiments["mixed_precision/step_time"]
+    held = limits.experiments["mixed_precision/baseline"]
     explained = dataclasses.replace(held, why={**held.why, "cuda": "It is made up."})
-    limits = dataclasses.replace(limits, experiments={**limits.experiments, "mixed_precision/step_time": explained})
+    limits = dataclasses.replace(limits, experiments={**limits.experiments, "mixed_precision/baseline": explained})
     assert faults(lessons_with("mixed_precision", limits), low_on_a_gpu()) == []
 
 
@@ -139,7 +139,7 @@ def test_every_fault_is_named():
     lost = dataclasses.replace(low_on_a_gpu()[0], ceiling=None, ceiling_value=None)
     assert faults(LESSONS, [lost]) == [], "a machine may lack a ceiling"
     (fault,) = faults(LESSONS, [dataclasses.replace(lost, case="fp-32")])
-    assert fault.startswith("mixed_precision/step_time has rates in FLOP/s of 'fp-32'")
+    assert fault.startswith("mixed_precision/baseline has rates in FLOP/s of 'fp-32'")
     wrong = of_lesson(magic=HeldAgainst({"": ("matmul flaot32",)}))["mixed_precision"]
     named, misspelt = faults(lessons_with("mixed_precision", wrong), [])
     assert named == "lesson mixed_precision has no experiment mixed_precision/magic: remove it"

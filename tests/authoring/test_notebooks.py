@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from authoring.course_texts import prose_only
+from authoring.figures_in_text import WORDS_A_MINUTE, figure, reading_minutes
 from authoring.normal_form import check
+from authoring.slides import slides_notebook
 from course_utils.records import store
 from course_utils.records.fingerprint import MEASURING
 from course_utils.records.lessons import (
@@ -27,14 +29,55 @@ from course_utils.records.notebook_files import parsed_cells, read_notebook
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons()
 
-HEADINGS = ("The claim", "Predict", "How it works", "Smallest example", "Same answer first", "Experiment")
-HEADINGS += ("Recorded result", "Reading the result", "When it does not help", "Exercises", "Verdict", "Solutions")
-CELLS = range(20, 54)
-LONGEST_CODE_CELL = 25
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What a lesson consists of, and how long it may be."""
+
+    headings: tuple[str, ...]
+    on_slides: tuple[str, ...]
+    records: tuple[str, ...]  # sections of which one shows a record
+    solutions: str  # the section that holds the solutions
+    cells: int = 40
+    code_lines: int = 15
+    words: int = 2400
+    minutes: int = 45
+    slides: int = 12
+
+
+ANATOMY = Anatomy(
+    headings=(
+        *("The claim", "Predict", "How it works", "The technique", "Experiment", "When it does not help"),
+        *("On a GPU", "In your own program", "Exercises", "Verdict"),
+    ),
+    on_slides=("The claim", "How it works", "Experiment", "On a GPU", "Verdict"),
+    records=("Experiment",),
+    solutions="Exercises",
+)
+# The lessons that have not been rewritten yet: longer, and with solutions at the end.
+LONGER = Anatomy(
+    headings=(
+        *("The claim", "Predict", "How it works", "Smallest example", "Same answer first", "Experiment"),
+        *("Recorded result", "Reading the result", "When it does not help", "Exercises", "Verdict", "Solutions"),
+    ),
+    on_slides=("The claim", "How it works", "Recorded result", "Reading the result", "Verdict"),
+    records=("Recorded result",),
+    solutions="Solutions",
+    cells=53,
+    code_lines=25,
+    words=4100,
+    minutes=75,
+    slides=60,
+)
+LONGER_LESSONS = (9, 10, 11, 12, 17, 18)
+LONGEST_SOLUTION = 25
 EXERCISE = re.compile(r"^### Exercise (\d+) · (.+) · (\d+) min$", re.MULTILINE)
-# The reading and the record are for the slides, which have the time: a path of five minutes tells the verdict.
+# The records are for the slides, which have the time: a path of five minutes tells the verdict.
 DEMO_SECTIONS = ("The claim", "Predict", "How it works", "Verdict")
-SLIDE_SECTIONS = ("The claim", "How it works", "Recorded result", "Reading the result", "Verdict")
+
+
+def anatomy_of(number: int) -> Anatomy:
+    return LONGER if number in LONGER_LESSONS else ANATOMY
 
 
 @dataclass(frozen=True)
@@ -78,16 +121,36 @@ def cut(path: Path) -> list[Cell]:
 # The rules
 
 
-def problems_of_text(cells: Sequence[Cell], number: int) -> Iterator[str]:
-    """Length; title, question, what the learner gets and needs, headings in order, dated sources."""
-    if len(cells) not in CELLS:
-        yield f"it has {len(cells)} cells; a lesson has {CELLS.start} to {CELLS.stop - 1}"
-    for before, cell in zip([None, *cells], cells, strict=False):
+def problems_of_length(lesson: Lesson, cells: Sequence[Cell]) -> Iterator[str]:
+    """Cells, lines of code, words, minutes and slides. What is folded costs nobody time."""
+    most = anatomy_of(lesson.number)
+    words = WORDS_A_MINUTE * reading_minutes(cell.source for cell in cells if not cell.is_code)
+    slides = [cell["metadata"]["slideshow"]["slide_type"] for cell in slides_notebook(lesson)["cells"]]
+    lengths = {
+        "cells": (len(cells), most.cells),
+        "words of Markdown": (round(words), most.words),
+        "minutes": (int(figure(f"time {lesson.number:02d}").split()[0]), most.minutes),
+        "slides": (sum(each in ("slide", "subslide") for each in slides), most.slides),
+    }
+    for what, (length, longest) in lengths.items():
+        if length > longest:
+            yield f"it has {length} {what}; a lesson has {longest} at most"
+    for cell in cells:
         # Blank lines do not count: ruff puts two after each function.
         length = len(re.findall(r"^.*\S", cell.source, re.MULTILINE))
-        if cell.is_code and length > LONGEST_CODE_CELL:
-            yield f"cell {cell.number} has {length} lines; split it ({LONGEST_CODE_CELL} at most)"
-        if cell.is_code and (before is None or before.is_code):
+        longest = max(LONGEST_SOLUTION, most.code_lines) if "hide-cell" in cell.tags else most.code_lines
+        if cell.is_code and length > longest:
+            yield f"cell {cell.number} has {length} lines; split it ({longest} at most)"
+
+
+def problems_of_text(cells: Sequence[Cell], number: int) -> Iterator[str]:
+    """Title, question, what the learner gets and needs, headings in order, dated sources."""
+    for before, cell in zip([None, *cells], cells, strict=False):
+        # A folded cell says itself what it is for; a record right under its experiment needs no words.
+        introduced = "hide-cell" in cell.tags or (
+            before is not None and "experiment" in before.tags and "recorded" in cell.called()
+        )
+        if cell.is_code and (before is None or before.is_code) and not introduced:
             yield f"cell {cell.number} has no Markdown cell before it that says what it is for"
     if not re.match(rf"# {number:02d} · \S.*\n\n\*[^*]+\?\*", cells[0].source):
         yield f"it does not begin with '# {number:02d} · Title' and the question in italics"
@@ -96,9 +159,9 @@ def problems_of_text(cells: Sequence[Cell], number: int) -> Iterator[str]:
         if f"**{words}" not in before_sections:
             yield f"'**{words}**' is missing before the first section"
     whole = "\n".join(cell.source for cell in cells if not cell.is_code)
-    headings = [heading for heading in re.findall(r"^## (.+?)\s*$", whole, re.MULTILINE) if heading in HEADINGS]
-    if headings != list(HEADINGS):
-        yield f"its sections are not these, in this order: {', '.join(HEADINGS)}"
+    wanted = anatomy_of(number).headings
+    if [heading for heading in re.findall(r"^## (.+?)\s*$", whole, re.MULTILINE) if heading in wanted] != list(wanted):
+        yield f"its sections are not these, in this order: {', '.join(wanted)}"
     sources = re.search(r"^#+ Sources\b.*?$(.*?)(?=^#|\Z)", whole, re.MULTILINE | re.DOTALL)
     links = [line for line in (sources[1] if sources else "").splitlines() if "](" in line or "http" in line]
     if not links:
@@ -108,8 +171,14 @@ def problems_of_text(cells: Sequence[Cell], number: int) -> Iterator[str]:
             yield f"a source gives neither version nor date: {line.strip()}"
 
 
-def problems_of_code(cells: Sequence[Cell]) -> Iterator[str]:
+def problems_of_code(cells: Sequence[Cell], number: int) -> Iterator[str]:
     """What code cells must and must not do."""
+    to_paste = [cell for cell in cells if "standalone" in cell.tags]
+    if number not in LONGER_LESSONS and not any(cell.section == "In your own program" for cell in to_paste):
+        yield "the section '## In your own program' has no cell tagged standalone: code to paste, free of course_utils"
+    for cell in to_paste:
+        if "course_utils" in cell.source:
+            yield f"cell {cell.number} is tagged standalone and names course_utils"
     cells = [cell for cell in cells if cell.is_code]
     if "environment" not in cells[0].called():
         yield "its first code cell does not call environment()"
@@ -126,8 +195,9 @@ def problems_of_code(cells: Sequence[Cell]) -> Iterator[str]:
             yield f"cell {cell.number} measures or asks, and is not tagged experiment"
 
 
-def problems_of_experiments(cells: Sequence[Cell], slug: str, known: Iterable[str]) -> Iterator[str]:
+def problems_of_experiments(cells: Sequence[Cell], lesson: Lesson, known: Iterable[str]) -> Iterator[str]:
     """Names of experiments and of records."""
+    slug, records = lesson.slug, anatomy_of(lesson.number).records
     shown = False
     named = set()
     for cell in cells:
@@ -139,41 +209,42 @@ def problems_of_experiments(cells: Sequence[Cell], slug: str, known: Iterable[st
                 named.add(cell.section)
             if called == "recorded":
                 name = getattr(call.args[0], "value", None)
-                shown |= cell.section == "Recorded result" and "stable" in cell.tags
+                shown |= cell.section in records and "stable" in cell.tags
                 if name not in known:
                     yield f"cell {cell.number}: recorded({ast.unparse(call.args[0])}) names no experiment"
     for section in sorted({"Experiment", "When it does not help"} - named):
         yield f"the section '## {section}' measures nothing that has a name"
     if not shown:
-        yield "the section '## Recorded result' has no cell tagged stable that shows recorded(...)"
+        yield f"the section '## {records[0]}' has no cell tagged stable that shows recorded(...)"
 
 
-def problems_of_exercises(cells: Sequence[Cell]) -> Iterator[str]:
+def problems_of_exercises(cells: Sequence[Cell], number: int) -> Iterator[str]:
     """Numbered, named and timed exercises with checks, and solutions that run and are collapsed."""
+    section = anatomy_of(number).solutions
     imports = [node for cell in cells for node in ast.walk(cell.tree) if isinstance(node, ast.ImportFrom)]
     of_checks = [node for node in imports if re.fullmatch(r"course_utils\.lessons\.\w+(\.checks)?", node.module or "")]
     checks = {alias.asname or alias.name for node in of_checks for alias in node.names}
     asked = [cell for cell in cells if cell.section == "Exercises"]
-    solutions = [cell for cell in cells if cell.section == "Solutions"]
+    solutions = [cell for cell in cells if cell.section == section and "hide-cell" in cell.tags]
     numbers = [int(match[0]) for cell in asked for match in EXERCISE.findall(cell.source)]
     headings = re.findall(r"^### ", "\n".join(cell.source for cell in asked), re.MULTILINE)
     if len(numbers) < 2 or numbers != list(range(1, len(headings) + 1)):
         yield f"its exercises are numbered {numbers}: at least two are needed, '### Exercise 1 · name · 5 min'"
-    for cell in solutions:
-        if cell.is_code and "hide-cell" not in cell.tags:
-            yield f"cell {cell.number} is a solution without the tag hide-cell"
     for number in numbers:
-        for what, those in (("code cell", asked), ("solution", solutions)):
+        for what, those in (("code cell", [cell for cell in asked if cell not in solutions]), ("solution", solutions)):
             current = [cell for cell in those if cell.is_code and re.match(rf"Exercise {number}\b", cell.part)]
             if not any(ast.unparse(call.func).split(".")[0] in checks for cell in current for _, call in cell.calls()):
                 yield f"exercise {number} has no {what} that calls its check"
 
 
-def problems_of_the_kit(cells: Sequence[Cell]) -> Iterator[str]:
+def problems_of_the_kit(cells: Sequence[Cell], number: int) -> Iterator[str]:
     """The five-minute path and the slides: what has to be on them, and what must not be."""
     demo = [cell for cell in cells if "demo" in cell.tags]
     starts = [cell for cell in cells if {"slide", "subslide"} & set(cell.tags)]
-    for tag, chosen, wanted in (("demo", demo, DEMO_SECTIONS), ("slide or subslide", starts, SLIDE_SECTIONS)):
+    for tag, chosen, wanted in (
+        ("demo", demo, DEMO_SECTIONS),
+        ("slide or subslide", starts, anatomy_of(number).on_slides),
+    ):
         if cells[0] not in chosen:
             yield f"the title has no tag {tag}"
         there = re.findall(r"^## (.+?)\s*$", "\n".join(cell.source for cell in chosen), re.MULTILINE)
@@ -194,11 +265,12 @@ def problems_of_anatomy(lesson: Lesson, known: Iterable[str]) -> list[str]:
     """All that is wrong with a lesson's notebook."""
     cells = cut(lesson.path)
     return [
+        *problems_of_length(lesson, cells),
         *problems_of_text(cells, lesson.number),
-        *problems_of_code(cells),
-        *problems_of_experiments(cells, lesson.slug, known),
-        *problems_of_exercises(cells),
-        *problems_of_the_kit(cells),
+        *problems_of_code(cells, lesson.number),
+        *problems_of_experiments(cells, lesson, known),
+        *problems_of_exercises(cells, lesson.number),
+        *problems_of_the_kit(cells, lesson.number),
     ]
 
 

@@ -70,7 +70,7 @@ def test_machines_that_disagree_are_listed_with_their_own_verdicts(judgements: l
 
 
 # Sizes in answers that say what was tried, and are no measurement.
-INPUTS = ("twice the work", "a copy of 1 MiB", "one of 8 KiB")
+INPUTS = ("100 times the work", "a copy of 1 MiB", "one of 8 KiB")
 CHOSEN = [entry["claim"] for entry in yaml.safe_load(front.CHOSEN.read_text(encoding="utf-8"))["findings"]]
 
 
@@ -139,7 +139,9 @@ def test_the_picture_shows_each_finding_with_its_numbers_and_says_so(judgements:
         for bar in finding.bars:
             assert bar.short_words in drawn
             assert bar.words in figure.alt
-        assert finding.caption in figure.alt
+        machine, date, _ = re.split(r"(\d{4}-\d\d-\d\d)", finding.caption)
+        assert machine in figure.alt
+        assert date in figure.alt
     width, height = figure.get_size_inches()
     assert width / height >= 1.7
     # At 350 pixels, the width of a phone, rows keep letters of 9 pixels.

@@ -63,7 +63,7 @@ def test_an_edited_record_makes_its_lesson_stale(records: Path, monkeypatch: pyt
     monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(records))
     assert stored_outputs.stale_notebooks(LESSONS) == []
     path = next(records.glob("*/pinned_memory.json"))
-    edit_record(path, lambda experiments: experiments.pop("pinned_memory/first_touch"))
+    edit_record(path, lambda experiments: experiments.pop("pinned_memory/arrived_batch"))
     assert [lesson.slug for lesson in stored_outputs.stale_notebooks(LESSONS)] == ["pinned_memory"]
 
 

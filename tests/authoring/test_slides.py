@@ -17,7 +17,7 @@ from authoring.slides import slides_notebook, write_slides
 from authoring.teaching import expectations
 from course_utils.records.lessons import Lesson, find_lesson, find_lessons
 from course_utils.records.notebook_files import read_notebook
-from tests.made_up_notebooks import lesson_of, text
+from tests.made_up_notebooks import code, lesson_of, text
 
 LESSONS = find_lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
@@ -50,13 +50,13 @@ def test_slides_show_what_is_for_the_room_and_all_of_it(lesson: Lesson):
     assert not re.search(r"\]\((?!https?:)", words), "a link into the course would lead nowhere"
     hidden = {cell["source"] for cell in cells if "hide-cell" in cell["metadata"].get("tags", [])}
     assert not hidden & set(texts)
-    recorded = [
-        output
-        for before, cell in itertools.pairwise(cells)
-        if {"slide", "subslide"} & set(before["metadata"].get("tags", []))
-        and {"stable"} == {"stable", "hide-cell"} & set(cell["metadata"].get("tags", []))
-        for output in cell["outputs"]
-    ]
+    recorded: list[dict[str, Any]] = []
+    for index, cell in enumerate(cells):
+        if {"slide", "subslide"} & set(cell["metadata"].get("tags", [])):
+            after = itertools.takewhile(lambda each: each["cell_type"] == "code", cells[index + 1 :])
+            tags = [(each, set(each["metadata"].get("tags", []))) for each in after]
+            stable = [each for each, has in tags if "stable" in has and "hide-cell" not in has]
+            recorded += stable[0]["outputs"] if stable else []
     assert recorded
     assert [output for cell in deck for output in cell.get("outputs", [])] == recorded
     answer = next(index for index, text in enumerate(texts) if text.startswith("## Your prediction: recorded"))
@@ -68,14 +68,28 @@ def test_slides_show_what_is_for_the_room_and_all_of_it(lesson: Lesson):
     assert all(each.words in texts[answer] for each in expectations(lesson))
 
 
-def test_long_text_goes_on_below_with_its_heading_and_without_its_citations(tmp_path: Path):
-    paragraphs = "\n\n".join(" ".join([f"word{n}"] * 60) + " [1, 2]." for n in range(6))
-    source = f"# 05 · Things\n\n## A\n\n### B\n\n{paragraphs}\n\n```\na [1]\n\nb\n```\n\n- one\n- two\n\n## C\n\nEnd."
-    pages = [cell["source"] for cell in slides_notebook(lesson_of(tmp_path, text(source, "slide")))["cells"]]
-    assert pages[0].startswith("# 05 · Things\n\n## A\n\n### B\n\nword0")
-    assert pages[1].startswith("## B <small>continued</small>\n\nword")
-    assert pages[-2].endswith("word5.\n\n```\na [1]\n\nb\n```\n\n- one\n- two")
-    assert pages[-1] == "## C\n\nEnd."
+def test_a_slide_is_a_heading_and_a_sentence_and_the_rest_is_said(tmp_path: Path):
+    paragraphs = "\n\n".join(" ".join([f"word{n}"] * 40) + " [1, 2]." for n in range(3))
+    source = f"# 05 · Things\n\n## A\n\n### B\n\n{paragraphs}\n\n## C\n\nShort.\n\n- one\n- two\n\n## D\n\nEnd."
+    deck = slides_notebook(lesson_of(tmp_path, text(source, "slide")))["cells"]
+    kinds = [cell["metadata"]["slideshow"]["slide_type"] for cell in deck]
+    assert kinds == ["slide", "notes", "subslide", "subslide"]
+    first, notes, third, last = [cell["source"] for cell in deck]
+    assert re.fullmatch(r"# 05 · Things\n\n## A\n\n### B\n\n(word0 ?)+\.", first)
+    assert re.fullmatch(r"(word1 ?)+\.\n\n(word2 ?)+\.", notes)
+    assert third == "## C\n\nShort.\n\n- one\n- two"
+    assert last == "## D\n\nEnd."
+
+
+def test_a_live_experiment_is_shown_by_the_record_under_it(tmp_path: Path):
+    printed = {"output_type": "stream", "name": "stdout", "text": "2 times"}
+    cells = [text("# 05 · Things\n\nWhy?", "slide"), text("## A\n\nSee.", "slide"), code("compare({})", "experiment")]
+    recorded = code("recorded()", "stable") | {"outputs": [printed]}
+    deck = slides_notebook(lesson_of(tmp_path, *cells, recorded))["cells"]
+    assert [cell["source"] for cell in deck] == ["# 05 · Things\n\nWhy?", "## A\n\nSee.", "recorded()"]
+    assert deck[-1]["outputs"] == [printed]
+    deck = slides_notebook(lesson_of(tmp_path, *cells))["cells"]
+    assert deck[-1]["source"] == "compare({})"
 
 
 @pytest.mark.parametrize(

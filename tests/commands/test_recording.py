@@ -159,8 +159,8 @@ results = load_lesson(Path({str(next(store.reference_root().glob("*/pinned_memor
 def measured(experiment, name, **more):
     return keep(replace(results(experiment), name=name, **more))
 
-measured("pinned_memory/first_touch", name="alpha/quiet")
-measured("pinned_memory/first_touch", name="alpha/busy", busy={SEEN!r})
+measured("pinned_memory/arrived_batch", name="alpha/quiet")
+measured("pinned_memory/arrived_batch", name="alpha/busy", busy={SEEN!r})
 first, *others = results("pinned_memory/staging").points
 first = replace(first, comparison=replace(first.comparison, busy={SEEN!r}))
 measured("pinned_memory/staging", name="alpha/sizes", points=(first, *others))

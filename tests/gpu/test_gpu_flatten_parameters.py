@@ -1,15 +1,9 @@
-"""Lesson 08 on a real GPU: cuDNN's own check against the lesson's, and what a scattered call needs.
-
-The lesson's functions are taken from its notebook, so that what is tested is what a learner sees.
-"""
+"""Lesson 08 on a real GPU: cuDNN's own check against the lesson's, and what a scattered call needs."""
 
 from __future__ import annotations
 
-import ast
 import copy
 import gc
-import sys
-import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,35 +12,12 @@ import pytest
 import torch
 from torch import nn
 
+from course_utils.lessons.flatten_parameters.stand_in import MORE_OPERATIONS, WARNING, examine, is_flat
 from course_utils.measure.devices import CudaDevice
-from course_utils.records.lessons import find_lesson
-from course_utils.records.notebook_files import parsed_cells, read_notebook
 
-WARNING = "single contiguous chunk of memory"
 MIB = 2**20
 if torch.version.hip is not None:
     pytest.skip("cuDNN's layout; AMD's library has another", allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def lesson() -> Iterator[dict[str, Any]]:
-    """Imports, functions, classes and dictionaries of operations of the lesson; nothing that measures."""
-    path = find_lesson("flatten_parameters").path
-    # A module of its own: torch.save needs to find the class again by its name.
-    module = types.ModuleType("lesson_flatten_parameters")
-    sys.modules[module.__name__] = module
-    kept: list[ast.stmt] = []
-    for _, tree in parsed_cells(read_notebook(path), path.name):
-        for node in tree.body:
-            target = getattr(node, "target", None) or next(iter(getattr(node, "targets", [])), None)
-            is_data = isinstance(target, ast.Name) and target.id in ("operations", "WAYS", "device")
-            defines = isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
-            if defines or is_data:
-                kept.append(node)
-    exec(compile(ast.Module(kept, []), path.name, "exec"), vars(module))
-    module.new = nn.LSTM(32, 64, num_layers=2)
-    yield vars(module)
-    del sys.modules[module.__name__]
 
 
 def warns(call: Callable[[], Any]) -> bool:
@@ -58,34 +29,33 @@ def warns(call: Callable[[], Any]) -> bool:
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_warning_comes_exactly_when_scattered(kind: type[nn.RNNBase], lesson: dict) -> None:
+def test_warning_comes_exactly_when_scattered(kind: type[nn.RNNBase]) -> None:
     rnn, x = kind(32, 64, num_layers=2, bidirectional=True).cuda(), torch.randn(4, 4, 32, device="cuda")
-    assert lesson["is_flat"](rnn._flat_weights)
+    assert is_flat(rnn._flat_weights)
     assert not warns(lambda: rnn(x))
     expected = rnn(x)[0]
 
     scattered = copy.deepcopy(rnn)
-    assert not lesson["is_flat"](scattered._flat_weights)
+    assert not is_flat(scattered._flat_weights)
     assert [warns(lambda: scattered(x)) for _ in range(3)] == [True] * 3  # at every call, nothing repairs it
     torch.testing.assert_close(scattered(x)[0], expected)
 
     scattered.flatten_parameters()
-    assert lesson["is_flat"](scattered._flat_weights)
+    assert is_flat(scattered._flat_weights)
     assert not warns(lambda: scattered(x))
     torch.testing.assert_close(scattered(x)[0], expected)
 
 
-def test_each_row_of_the_table(lesson: dict) -> None:
-    operations = dict(lesson["operations"])
+def test_each_row_of_the_table() -> None:
+    operations = {"copy.deepcopy": copy.deepcopy, **MORE_OPERATIONS}
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         del operations[".bfloat16()"]
-    assert len(operations) > 15
-    columns = ("flat after it", "called in forward 1", "called in forward 2", "flat in forward 2")
     for name, change in operations.items():
-        on_gpu, on_cpu = (lesson["examine"](change, where) for where in ("cuda", "cpu"))
-        assert {key: on_gpu[key] for key in columns} == on_cpu, name  # the stand-in keeps the rules
+        on_gpu, on_cpu = examine(change, "cuda"), examine(change, "cpu")
+        warned = on_gpu.pop("cuDNN warns")
+        assert on_gpu == on_cpu, name  # the stand-in keeps the rules
         if name != ".bfloat16()":  # goes to cuDNN from version 9.13 only
-            assert on_gpu["cuDNN warns"] == (not on_gpu["flat in forward 2"]), name
+            assert warned == on_gpu["scattered in forward 2"], name
 
 
 def _weights_bytes(rnn: nn.Module) -> int:
@@ -122,12 +92,14 @@ def test_autograd_keeps_the_buffer_of_each_call(device: CudaDevice) -> None:
     assert device.peak_memory(lambda: backward_through(flat, flattens=True))[0] - peaks[0] > least
 
 
-def test_autocast_flattens_whatever_it_gets() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_flattens_whatever_it_gets_and_computes_in_float16(dtype: torch.dtype) -> None:
     scattered = copy.deepcopy(nn.LSTM(64, 64, device="cuda"))
     x = torch.randn(4, 4, 64, device="cuda")
     assert warns(lambda: scattered(x))
-    with torch.autocast("cuda", torch.float16):
+    with torch.autocast("cuda", dtype):
         assert not warns(lambda: scattered(x))
+        assert scattered(x)[0].dtype == torch.float16
 
 
 @pytest.fixture(autouse=True)

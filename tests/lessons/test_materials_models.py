@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils.materials.digits import load_digits_split
-from course_utils.materials.models import GPT, MLP, LSTMLanguageModel, rnn_operations
+from course_utils.materials.models import GPT, MLP, LSTMLanguageModel
 from course_utils.materials.text import library_text, text_batches
 
 
@@ -48,15 +47,6 @@ def test_a_language_model_learns_from_the_library(name: str):
     # All bytes alike would be log(256) = 5.5; a model that learnt nothing but how often each occurs stays above 3.
     assert 4.5 < losses[0] < 6.5
     assert sum(losses[-5:]) / 5 < 3.6
-
-
-@pytest.mark.parametrize(("cell", "gates"), [(nn.LSTMCell, 4), (nn.GRUCell, 3)])
-def test_operations_of_an_rnn_are_those_that_torch_counts(cell: type[nn.RNNCellBase], gates: int):
-    rnn, x, state = cell(16, 16), torch.randn(3, 5, 16), None
-    with FlopCounterMode(display=False) as counter:
-        for step in x:
-            state = rnn(step, state)
-    assert rnn_operations(16, length=3, batch=5, gates=gates) == counter.get_total_flops()
 
 
 def test_the_digits_are_split_and_learnable():

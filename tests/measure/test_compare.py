@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 import os
 import random
@@ -593,6 +594,28 @@ def test_the_cache_is_emptied_before_each_call_and_outside_of_the_time():
     assert "apart" in result.clock
 
 
+def test_where_one_case_is_cold_the_warm_ones_are_timed_apart_as_well_and_keep_their_cache():
+    log = []
+
+    class Watched(Device):
+        def sample(self, fn, calls, cache):
+            log.append((fn(), cache))
+            return super().sample(fn, calls, cache)
+
+        def flush_cache(self):
+            log.append(("flush", ""))
+
+    cases = {"warm": lambda: "a", "cold": lambda: "b"}
+    result = compare(
+        cases, cache={"warm": "warm", "cold": "cold"}, check=False, device=Watched(), budget_s=0.1, memory=False
+    )
+    assert set(log) == {("a", "kept"), ("b", "cold"), ("flush", "")}
+    assert all(after == ("flush", "") for before, after in itertools.pairwise(log) if before == ("b", "cold"))
+    assert not any(after[0] == "flush" for before, after in itertools.pairwise(log) if before[1] == "kept")
+    assert result.cache == "warm and cold"
+    assert "apart" in result.clock
+
+
 # --- bad input
 
 x = torch.arange(8.0)
@@ -616,7 +639,9 @@ def test_cases_that_are_none(cases, words):
     [
         *(({"budget_s": budget}, "more than 0 and at most 3600") for budget in (0, math.nan, "2")),
         ({"practical": 1}, "between 0 and 1"),
-        ({"cache": "hot"}, "'warm' or 'cold', got 'hot'"),
+        ({"cache": "hot"}, "'warm' or 'cold'.*got 'hot'"),
+        ({"cache": {"a": "cold"}}, "for each of a, b; got"),
+        ({"cache": {"a": "warm", "b": "hot"}}, "'warm' or 'cold'"),
         ({"items": {"a": 1}}, "name exactly the cases a, b; got a"),
     ],
 )

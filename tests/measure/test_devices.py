@@ -15,7 +15,7 @@ import torch
 from course_utils.measure import devices
 from course_utils.measure.compare import CaseError, compare, measure
 from course_utils.measure.devices import CudaDevice, Device, MpsDevice
-from tests.scripted_cuda import MIB, ScriptedCuda
+from tests.played_cuda.scripted import MIB, ScriptedCuda
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def test_stand_in_offers_nothing_that_torch_does_not() -> None:
     device = CudaDevice(api=watched, torch_device="cpu")
     device.sample(lambda: watched.kernel(1e-5), 3, "warm")
     device.sample(lambda: watched.kernel(1e-5), 3, "cold")
+    device.sample(lambda: watched.kernel(1e-5), 3, "kept")
     device.prequeued_s(lambda: watched.kernel(1e-5), 3, 1e-5)
     device.peak_memory(lambda: watched.allocate(1024))
     assert {"Event", "synchronize", "_sleep", "empty_cache", "max_memory_reserved", "get_device_properties"} <= used
@@ -106,6 +107,37 @@ def test_cuda_cold_time_excludes_flush_and_launch(
     assert sample.device_s == pytest.approx(40e-6 + gpu.event_s, abs=gpu.resolution_s)
     assert sample.enqueue_s == pytest.approx(35e-6, rel=0.05)
     assert cuda.sample(case, 20, "warm").elapsed_s > 1.0 * sample.elapsed_s
+
+
+def test_cuda_kept_time_has_the_clock_of_the_cold_one_and_leaves_the_cache_alone(
+    gpu: ScriptedCuda, cuda: CudaDevice
+) -> None:
+    def case() -> None:
+        gpu.host(30e-6)  # hidden behind the spinning
+        gpu.kernel(40e-6)
+
+    kept = cuda.sample(case, 20, "kept")
+    assert kept.elapsed_s == kept.device_s == pytest.approx(40e-6 + gpu.event_s, abs=gpu.resolution_s)
+    assert not hasattr(cuda, "_buffer"), "nothing was written to empty the cache"
+
+
+def test_cuda_warm_and_cold_calls_of_one_comparison_share_a_clock(
+    gpu: ScriptedCuda, cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emptied = [False]
+
+    def case() -> None:
+        gpu.host(8e-6)  # more than the kernel takes from a warm cache: in a loop, only Python would be timed
+        gpu.kernel(9e-6 if emptied[0] else 3e-6)
+        emptied[0] = False
+
+    monkeypatch.setattr(cuda, "flush_cache", lambda: (emptied.__setitem__(0, True), gpu.kernel(100e-6)))
+    caches = {"warm": "warm", "cold": "cold"}
+    options = {"budget_s": 0.4, "device": cuda, "check": False, "memory": False}
+    together = compare({"warm": case, "cold": case}, cache=caches, **options)
+    assert together["cold"].ratio == pytest.approx((9e-6 + gpu.event_s) / (3e-6 + gpu.event_s), rel=0.1)
+    assert (together.cache, together.clock) == ("warm and cold", cuda.cold_clock)
+    assert together["warm"].measurement.elapsed_s == together["warm"].measurement.device_s
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -262,6 +294,8 @@ def test_cpu_cold_time_excludes_the_flush(gpu: ScriptedCuda, monkeypatch: pytest
     flushes: list[float] = []
     monkeypatch.setattr(device, "flush_cache", lambda: (flushes.append(gpu.host_s), gpu.host(1.0)))
     assert device.sample(lambda: gpu.host(1e-3), 4, "cold").elapsed_s == pytest.approx(1e-3, rel=1e-3)
+    assert len(flushes) == 4
+    assert device.sample(lambda: gpu.host(1e-3), 4, "kept").elapsed_s == pytest.approx(1e-3, rel=1e-3)
     assert len(flushes) == 4
 
 

@@ -78,6 +78,18 @@ def test_records_keep_five_digits_and_zeros_but_no_fields_that_say_nothing(secon
 # Comparison
 
 
+@pytest.mark.parametrize(("slow_from", "noted"), [((20, 20), False), ((10, 10), False), ((9, 11), True)])
+def test_a_card_explains_times_that_do_not_have_the_ratio_of_the_rounds(slow_from: tuple[int, int], noted: bool):
+    # The machine becomes 5% slower, in two rounds for the first case only: nearly all rounds have the ratio 2, and the
+    # medians, which lie on both sides of the change, another quotient.
+    one, two = (
+        Measurement(f"{times}", tuple(times * (1.05 if i >= start else 1.0) for i in range(ROUNDS)))
+        for times, start in zip((1, 2), slow_from, strict=True)
+    )
+    notes = comparison(one, two).card().notes
+    assert any("do not have the ratio of the rounds" in str(note) for note in notes) == noted
+
+
 def test_ratio_is_the_median_of_the_ratios_of_each_round() -> None:
     # Separate medians would say 1; round by round the case takes twice as long in most rounds.
     base = Measurement("base", (1.0, 1.0, 1.0, 8.0, 8.0))

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
     from course_utils.show.viewer import StoredView
 
-# Medians of times that are further from the median of their ratios, as a logarithm, have to be explained.
-_JUMP = 0.1
+# Medians of times whose quotient is further from the median of the ratios, as a logarithm, have to be explained; where
+# the quotient even leaves the interval of the ratio, sooner. Below that, nobody sees it in the figures shown.
+_JUMP, _SEEN = 0.1, 0.02
 CONTROL_LABEL = "baseline again (A/A control)"
 # Okabe and Ito's hues, dark enough for text on white. Words carry the verdict as well.
 VERDICT_COLOURS = {
@@ -164,7 +165,7 @@ class Comparison(Result):
     cases: tuple[Measurement, ...]  # raw samples of each case; the first is the baseline
     control: Measurement  # the baseline's second timing in each round: the A/A control
     environment: Environment
-    cache: str = "warm"  # ``warm`` or ``cold``: what the caches held before a call
+    cache: str = "warm"  # ``warm``, ``cold`` or ``warm and cold``: what the caches held before a call
     clock: str = "host clock"  # how ``elapsed_s`` was read, in words
     agreement: str = "not checked"  # how it was checked that the cases compute the same thing, in words
     practical: float = paired.PRACTICAL  # relative difference below which nobody cares
@@ -257,11 +258,11 @@ class Comparison(Result):
     def _jumps(self) -> list[str]:
         """Where the times shown would give another ratio than the rounds."""
         base = self.cases[0].median_s
-        far = [case.label for case in self.others if abs(math.log(case.median_s / base / case.ratio)) > _JUMP]
+        far = [case.label for case in self.others if _is_far(case.median_s / base, case)]
         if not far:
             return []
         return [
-            f"Times jumped from round to round ({listed(far)}), so those shown do not have the ratio of the rounds: "
+            f"Times changed from round to round ({listed(far)}), so those shown do not have the ratio of the rounds: "
             "that one compares neighbours."
         ]
 
@@ -368,6 +369,12 @@ class Comparison(Result):
         parts = "; ".join(f"{case.label} {format_seconds(case.median_s)}, {case.in_words()}" for case in self)
         noise = format_noise(self.noise_floor).capitalize()
         return f"Speed relative to {self.baseline}, every round as a dot. {parts}. {noise}. {self.environment.caption}."
+
+
+def _is_far(quotient: float, case: Case) -> bool:
+    """Whether the quotient of the times shown needs an explanation beside the ratio of the rounds."""
+    apart = abs(math.log(quotient / case.ratio))
+    return apart > _JUMP or (apart > _SEEN and not case.interval.low <= quotient <= case.interval.high)
 
 
 def _draw_case(ax: Axes, y: int, case: Case) -> list[float]:

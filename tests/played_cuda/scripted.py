@@ -1,8 +1,8 @@
-"""A GPU made of arithmetic: stands in for ``torch.cuda``, so that every CUDA branch runs on a machine without one.
+"""A GPU made of arithmetic: the clocks, the queue and the allocator of a stand-in for a real one.
 
 It has a host clock that moves only when something costs time, a stream that works through a queue of kernels, events, a
 launch queue of limited depth, and a caching allocator with torch's rounding. Nothing in it is random: a test states
-what a kernel costs and reads back exactly what the device code made of it.
+what a kernel costs and reads back exactly what the device code made of it. ``torch_on_it`` puts it under torch.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import types
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,8 @@ class ScriptedEvent:
         self._timing = enable_timing
         self.time_s: float | None = None
 
-    def record(self) -> None:
+    def record(self, stream: Any = None) -> None:
+        del stream  # there is one
         self.time_s = self._gpu.enqueue(self._gpu.event_s, launch_s=self._gpu.record_s)
 
     def elapsed_time(self, end: ScriptedEvent) -> float:
@@ -42,12 +44,13 @@ class ScriptedEvent:
 class Block:
     """Memory on the GPU; given back when nothing refers to it any more, like a tensor's."""
 
-    def __init__(self, gpu: ScriptedCuda, size_bytes: int, segment: _Segment) -> None:
-        self._gpu, self._bytes, self._segment = gpu, size_bytes, segment
+    def __init__(self, gpu: ScriptedCuda, size_bytes: int, segment: _Segment, address: int) -> None:
+        self._gpu, self.size_bytes, self._segment, self.address = gpu, size_bytes, segment, address
 
     def __del__(self) -> None:
-        self._segment.used -= self._bytes
-        self._gpu.allocated -= self._bytes
+        self._segment.used -= self.size_bytes
+        self._gpu.allocated -= self.size_bytes
+        self._gpu.noticed(self, "free_requested", "free_completed", "segment_free")
 
 
 @dataclass
@@ -76,9 +79,10 @@ class ScriptedCuda:
         self.sleep_hz = 1e9
         self.calls: list[str] = []
         self.allocated = self.peak_allocated = self.peak_reserved = 0
-        self._busy_until_s = 0.0
+        self.busy_until_s = 0.0
         self._queue: list[float] = []
         self._segments: list[_Segment] = []
+        self._next_address = 2**40
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the measuring code read this GPU's host clock instead of the real one."""
@@ -122,7 +126,13 @@ class ScriptedCuda:
         self.allocated += needed
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         self.peak_reserved = max(self.peak_reserved, self.memory_reserved())
-        return Block(self, needed, segment)
+        self._next_address += needed
+        block = Block(self, needed, segment, self._next_address - needed)
+        self.noticed(block, "segment_alloc", "alloc")
+        return block
+
+    def noticed(self, block: Block, *actions: str) -> None:
+        """Something happened to a block."""
 
     # What stands in for torch.cuda.
 
@@ -134,7 +144,7 @@ class ScriptedCuda:
 
     def synchronize(self) -> None:
         self.calls.append("synchronize")
-        self.host_s = max(self.host_s, self._busy_until_s) + self.synchronize_s
+        self.host_s = max(self.host_s, self.busy_until_s) + self.synchronize_s
         self._queue.clear()
 
     def _sleep(self, cycles: int) -> None:
@@ -180,6 +190,6 @@ class ScriptedCuda:
             heapq.heappop(self._queue)
         while len(self._queue) >= self.queue_limit:
             self.host_s = max(self.host_s, heapq.heappop(self._queue))
-        self._busy_until_s = max(self._busy_until_s, self.host_s + self.latency_s) + seconds
-        heapq.heappush(self._queue, self._busy_until_s)
-        return self._busy_until_s
+        self.busy_until_s = max(self.busy_until_s, self.host_s + self.latency_s) + seconds
+        heapq.heappush(self._queue, self.busy_until_s)
+        return self.busy_until_s

@@ -55,6 +55,8 @@ def _judged_on_meta(answer: Any, images: torch.Tensor) -> str | None:
         return "stays_here"
     if watch.made_on_cpu:
         return "moved"
+    if watch.copied_number:
+        return "copies_number"
     return None if result.dtype == images.dtype else "other_dtype"
 
 
@@ -111,14 +113,15 @@ def _unvalidated_distributions() -> Iterator[None]:
 _READ_NAMES = ("cpu", "numpy", "tolist", "item", "__bool__", "__float__", "__int__")
 _READS = {getattr(torch.Tensor, name) for name in _READ_NAMES}
 _FROM_VALUES = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
+_MOVES = {torch.Tensor.to, torch.Tensor.type_as}
 
 
 class _Watch(TorchFunctionMode):
-    """Notes whether code names an accelerator, makes tensors with dimensions on the CPU, or fetches numbers."""
+    """Notes whether code names an accelerator, makes tensors on the CPU, copies a number from there, or fetches one."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.named_accelerator = self.made_on_cpu = self.fetched = False
+        self.named_accelerator = self.made_on_cpu = self.copied_number = self.fetched = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -131,6 +134,9 @@ class _Watch(TorchFunctionMode):
         self.made_on_cpu |= func in _FROM_VALUES and any(isinstance(v, list | tuple) and len(v) > 1 for v in args)
         result = func(*args, **kwargs)
         self.made_on_cpu |= _is_on_cpu(result)
+        if func in _FROM_VALUES | _MOVES and getattr(result, "is_meta", False):
+            source = args[1] if func is torch.Tensor.new_tensor else args[0]
+            self.copied_number |= not getattr(source, "is_meta", False)
         return result
 
 
@@ -148,43 +154,8 @@ def _device(value: Any) -> str | None:
     return str(value).partition(":")[0] if isinstance(value, str | torch.device) else None
 
 
-@exercise
-@_own_default_device()
-def check_as_tensors(answer: Any) -> str | None:
-    """Compares addresses, dtypes and values."""
-    features = np.arange(60, dtype=np.float32).reshape(12, 5) / 7
-    labels = np.array([3.0, 0.0, 9.0, 1.0] * 3)
-    features_before, labels_before = features.copy(), labels.copy()
-    given = _ask(answer, features, labels)
-    if not isinstance(given, tuple | list) or len(given) != 2 or not all(isinstance(t, torch.Tensor) for t in given):
-        raise NotRight(f"Return two tensors, the features and the labels; you return {_kind(given)}.")
-    inputs, targets = given
-    if inputs.device.type != "cpu" or targets.device.type != "cpu":
-        return "elsewhere"
-    if not np.array_equal(features, features_before) or not np.array_equal(labels, labels_before):
-        return "in_place"
-    if inputs.shape != (12, 5) or targets.shape != (12,):
-        raise NotRight(
-            f"The features have shape (12, 5) and the labels (12,); yours have {tuple(inputs.shape)} and "
-            f"{tuple(targets.shape)}."
-        )
-    if inputs.dtype == torch.float64:
-        return "float64"
-    if inputs.dtype != torch.float32:
-        raise NotRight(f"The features are float32; yours are {inputs.dtype}.")
-    if not torch.equal(inputs, torch.from_numpy(features)):
-        raise NotRight("The features have other values than the array.")
-    if inputs.data_ptr() != features.ctypes.data:
-        return "copies"
-    if targets.is_floating_point() or targets.is_complex():
-        return "float_labels"
-    if targets.tolist() != labels.astype(int).tolist():
-        raise NotRight("The labels have other values than the array.")
-    return "other_integers" if targets.dtype != torch.int64 else None
-
-
 class Decoder(nn.Module):
-    """What exercise 3 loads: an output layer tied to the embedding, and a table of rotations outside of the state."""
+    """What exercise 2 loads: an output layer tied to the embedding, and a table of rotations outside of the state."""
 
     def __init__(self, vocabulary: int = 64, width: int = 16) -> None:
         super().__init__()
@@ -222,11 +193,14 @@ def check_load_decoder(answer: Any) -> str | None:
         expected = Decoder()
         before = torch.get_rng_state()
         try:
-            model, built_on = _loaded(answer, expected, "cpu")
+            checkpoint = {name: value.clone() for name, value in expected.state_dict().items()}
+            model, built_on = _loaded(answer, checkpoint, "cpu")
             drawn = not torch.equal(torch.get_rng_state(), before)
             if hint := _hint_about_model(model, built_on, expected):
                 return hint
-            elsewhere, _ = _loaded(answer, expected, "meta")
+            if _memory(_tensors(model)) & _memory(checkpoint):
+                return "shares"
+            elsewhere, _ = _loaded(answer, checkpoint, "meta")
         except NotRight as raised:
             if "meta tensor" in str(raised):
                 return "moves_meta"
@@ -236,7 +210,7 @@ def check_load_decoder(answer: Any) -> str | None:
     return "draws" if drawn else None
 
 
-def _loaded(answer: Any, expected: Decoder, device: str) -> tuple[Any, set[str]]:
+def _loaded(answer: Any, checkpoint: dict[str, torch.Tensor], device: str) -> tuple[Any, set[str]]:
     """What the answer returns, and on which devices it built a model."""
     built_on: set[str] = set()
 
@@ -245,14 +219,18 @@ def _loaded(answer: Any, expected: Decoder, device: str) -> tuple[Any, set[str]]
         built_on.add(model.embedding.weight.device.type)
         return model
 
-    checkpoint = {name: value.clone() for name, value in expected.state_dict().items()}
     with _visible_uninitialised_memory(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # loading into a model on meta does nothing, and says so for each tensor
-        return _ask(answer, make_model, checkpoint, device), built_on
+        return _ask(answer, make_model, dict(checkpoint), device), built_on
 
 
 def _tensors(model: Decoder) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+
+
+def _memory(tensors: dict[str, torch.Tensor]) -> set[int]:
+    """Where the tensors' numbers lie."""
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
 
 
 def _hint_about_model(model: Any, built_on: set[str], expected: Decoder) -> str | None:
@@ -263,6 +241,8 @@ def _hint_about_model(model: Any, built_on: set[str], expected: Decoder) -> str 
     if built_on != {"meta"}:
         return "built_for_real"
     tensors = _tensors(model)
+    if all(tensors[name].is_meta for name in expected.state_dict()):
+        return "nothing_loaded"
     if any(tensor.is_meta for tensor in tensors.values()):
         return "on_meta"
     for name, value in {**expected.state_dict(), "rotary": expected.rotary}.items():

@@ -1,6 +1,5 @@
 """Wrong answers to the exercises of lesson 02: one for each hint."""
 
-import numpy as np
 import torch
 
 
@@ -44,34 +43,19 @@ def loading(*, place=lambda model, device: model.to_empty(device=device), assign
     return load_decoder
 
 
-def labels_of(labels):
-    return torch.from_numpy(labels).long()
-
-
-def scales_the_features(features, labels):
-    features /= features.max()
-    return torch.from_numpy(features), labels_of(labels)
-
-
 WRONG = {
     "check_add_noise": {
         "names_device": lambda images, scale: images + scale * torch.randn(images.shape).cuda(),
         "stays_here": lambda images, scale: images + scale * torch.randn(images.shape),
         "moved": lambda images, scale: images + scale * torch.randn(images.shape).to(images),
+        "copies_number": lambda images, scale: images + images.new_tensor(scale) * torch.randn_like(images),
         "fetches": fetches_the_images,
         "other_dtype": lambda images, scale: images + scale * torch.randn(images.shape, device=images.device),
         "in_place": lambda images, scale: images.add_(scale * torch.randn_like(images)),
     },
-    "check_as_tensors": {
-        "elsewhere": lambda features, labels: (torch.from_numpy(features).to("meta"), labels_of(labels)),
-        "in_place": scales_the_features,
-        "float64": lambda features, labels: (torch.from_numpy(np.array(features.tolist())), labels_of(labels)),
-        "copies": lambda features, labels: (torch.tensor(features), labels_of(labels)),
-        "float_labels": lambda features, labels: (torch.from_numpy(features), torch.from_numpy(labels)),
-        "other_integers": lambda features, labels: (torch.from_numpy(features), torch.from_numpy(labels).int()),
-    },
     "check_load_decoder": {
         "built_for_real": builds_it_for_real,
+        "nothing_loaded": loading(place=lambda model, device: model),
         "on_meta": loading(place=lambda model, device: model, assign=True, leave_out="buffer"),
         "moves_meta": loading(place=lambda model, device: model.to(device)),
         "other_device": loading(place=lambda model, device: model.to_empty(device="cpu")),
@@ -79,5 +63,6 @@ WRONG = {
         "never_loaded": loading(leave_out="load"),
         "empty_buffer": loading(leave_out="buffer"),
         "untied": loading(leave_out="tie"),
+        "shares": loading(place=lambda model, device: model, assign=True),
     },
 }

@@ -1,67 +1,63 @@
-"""Checks of lesson 04. The second and third run the answer on tensors that only pretend to be on a GPU."""
+"""Checks of lesson 04. The second runs the answer on tensors that only pretend to be on a GPU."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
 
 from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, listed, number, recognise
 
-# (compute, staging, transfer) in seconds: a step bound by its computation, one bound by its copies, one in between.
-_STEPS = ((0.1, 0.002, 0.001), (0.001, 0.006, 0.003), (0.01, 0.02, 0.01))
+# (compute, staging, transfer) in seconds: bound by the work, by the staging copy, by neither alone, by the transfer.
+_STEPS = ((0.1, 0.002, 0.001), (0.001, 0.006, 0.003), (0.01, 0.015, 0.008), (0.002, 0.003, 0.007))
+# What people write for each of the three times; None is what is right.
+_WAYS: tuple[Mapping[str | None, Callable[[float, float, float], float]], ...] = (
+    {
+        None: lambda c, s, t: c + max(s, t),
+        "pieces_in_turn": lambda c, s, t: c + s + t,
+        "overlaps_while_waiting": lambda c, s, t: max(c, s, t),
+        "transfer_goes": lambda c, s, t: c + s,
+    },
+    {
+        None: lambda c, s, t: max(c + t, s),
+        "thread_forgotten": lambda c, s, t: c + t,
+        "staging_stays": lambda c, s, t: c + s + t,
+        "transfer_goes": lambda c, s, t: max(c, s),
+    },
+    {
+        None: lambda c, s, t: max(c, s, t),
+        "thread_forgotten": lambda c, s, t: max(c, t),
+        "still_in_turn": lambda c, s, t: max(c + t, s),
+        "transfer_goes": lambda c, s, t: max(c, s),
+    },
+)
 
 
 @exercise
-def check_step_speedup(answer: Any) -> str | None:
-    """Compares with each formula that people write, on steps where they differ."""
-    given = [number(ask(answer, *step)) for step in _STEPS]
-    formulas = {
-        None: lambda c, s, t: (c + s + t) / (c + t),
-        "whole_copy": lambda c, s, t: (c + s + t) / c,
-        "copy_only": lambda c, s, t: (s + t) / t,
-        "seconds_saved": lambda c, s, t: s,
-        "inverted": lambda c, s, t: (c + t) / (c + s + t),
-    }
-    key = recognise(given, formulas, _STEPS)
-    if key == UNKNOWN:
-        key = recognise(given, {"seconds_saved": lambda c, s, t: s / (c + s + t)}, _STEPS)
-    if key != UNKNOWN:
-        return key
-    (compute_s, staging_s, transfer_s), value = _STEPS[2], given[2]
-    right = formulas[None](*_STEPS[2])
-    raise NotRight(
-        f"For {compute_s} s of computation, {staging_s} s of staging and {transfer_s} s of transfer you return "
-        f"{value:.4g}, and {right:.4g} is right. Write down the step's time before and after."
-    )
-
-
-@exercise
-def check_upload(answer: Any) -> str | None:
-    """Runs the answer on a tensor that notes each pin and each transfer."""
-    gpu = _PretendedGpu()
-    data = gpu.tensor(torch.arange(60.0).reshape(20, 3), "pageable")
-    batches = ask(answer, data, 6, "cuda")
-    if not isinstance(batches, list | tuple | Iterator):
-        raise NotRight(f"Yield batches, or return a list of them; you return {type(batches).__name__}.")
-    batches = listed(batches)
-    if not batches or not all(isinstance(batch, torch.Tensor) for batch in batches):
-        raise NotRight("There must be at least one batch, and each must be a tensor.")
-    if not all(getattr(batch, "place", None) == "cuda" for batch in batches):
-        return "not_moved"
-    if [len(batch) for batch in batches] != [6, 6, 6, 2]:
-        sizes = ", ".join(str(len(batch)) for batch in batches)
-        raise NotRight(f"20 rows in batches of 6 make 6, 6, 6 and 2 rows; yours have {sizes}.")
-    if not torch.equal(torch.cat([_plain(batch) for batch in batches]), _plain(data)):
-        raise NotRight("The batches, one after the other, are not the data.")
-    if any(source != "pinned" for source, _ in gpu.uploads):
-        return "pageable"
-    if gpu.pins > 1:
-        return "pins_each_batch"
-    if not all(non_blocking for _, non_blocking in gpu.uploads):
-        return "blocking"
+def check_step_times(answer: Any) -> str | None:
+    """Compares each of the three times with what people write, on steps where the formulas differ."""
+    given = []
+    for step in _STEPS:
+        times = listed(ask(answer, *step))
+        if len(times) != len(_WAYS):
+            raise NotRight(f"Return three times, one for each way; you return {len(times)}.")
+        given.append([number(each, "A number of seconds") for each in times])
+    for place, ways in enumerate(_WAYS):
+        key = recognise([times[place] for times in given], ways, _STEPS)
+        if key == UNKNOWN:
+            right = [ways[None](*step) for step in _STEPS]
+            values = [times[place] for times in given]
+            wrong = next(at for at, value in enumerate(values) if not math.isclose(value, right[at], rel_tol=1e-6))
+            compute_s, staging_s, transfer_s = _STEPS[wrong]
+            raise NotRight(
+                f"The {('first', 'second', 'third')[place]} time: for {compute_s} s of work, {staging_s} s of staging "
+                f"and {transfer_s} s of transfer you return {values[wrong]:.4g} s; {right[wrong]:.4g} s is right. "
+                "Which parts come one after the other, and which run beside each other?"
+            )
+        if key is not None:
+            return key
     return None
 
 
@@ -69,23 +65,31 @@ def check_upload(answer: Any) -> str | None:
 def check_collect(answer: Any) -> str | None:
     """Runs the answer on results whose copies arrive only when somebody waits."""
     gpu = _PretendedGpu()
-    expected = [6.0, 15.0, 24.0, 33.0]
-    outputs = [gpu.tensor(torch.tensor([n, n + 1.0, n + 2.0]), "cuda") for n in (1.0, 4.0, 7.0, 10.0)]
-    given = ask(answer, outputs, gpu)
-    if not isinstance(given, Iterable):
-        raise NotRight(f"Return a list with the sum of each result, as numbers; you return {type(given).__name__}.")
-    numbers = [number(value, "A list with the sum of each result, as numbers,") for value in listed(given)]
-    if len(numbers) != len(expected):
-        raise NotRight(f"There are {len(expected)} results, and you return {len(numbers)} numbers.")
-    if any(map(math.isnan, numbers)):
-        return "waits_first" if gpu.waits else "reads_early"
-    if numbers != expected:
-        raise NotRight("Return the sum of each result; these are other numbers.")
+    expected = [[1.0, 2.0, 3.0], [4.0, 5.0], [6.0], [7.0, 8.0, 9.0, 10.0]]
+    given = listed(ask(answer, [gpu.tensor(torch.tensor(values), "cuda") for values in expected], gpu))
+    if len(given) != len(expected):
+        raise NotRight(f"There are {len(expected)} outputs, and you return {len(given)} values.")
+    values = []
+    for each in given:
+        if isinstance(each, torch.Tensor):
+            raise NotRight("Return lists of Python numbers; there is a tensor in yours.")
+        values.append(_python_numbers(each))
+    if any(math.isnan(value) for each in values for value in each):
+        return "waits_first" if gpu.waits and gpu.waited_for < gpu.downloads else "reads_early"
+    if values != expected:
+        raise NotRight("Return the values of each output, in their order; these are other numbers.")
     return "waits_each_time" if gpu.waits > 1 else None
 
 
+def _python_numbers(values: Any) -> list[float]:
+    found = listed(values)
+    if any(isinstance(value, torch.Tensor) for value in found):
+        raise NotRight("Return lists of Python numbers; a tensor of one number is still a tensor.")
+    return [number(value, "A list of numbers for each output") for value in found]
+
+
 class _Pretended(torch.Tensor):
-    """A CPU tensor that says where it would be, and tells its GPU about pins, copies and reads."""
+    """A CPU tensor that says where it would be, and tells its GPU about copies and reads."""
 
     gpu: _PretendedGpu
     place: str = "pageable"
@@ -101,7 +105,7 @@ class _Pretended(torch.Tensor):
         if func is torch.Tensor.is_pinned:
             return origin.place == "pinned"
         if func is torch.Tensor.pin_memory:
-            return origin if origin.place == "pinned" else gpu.pin(origin)
+            return gpu.tensor(_plain(origin).clone(), "pinned")
         if func in (torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.cpu):
             target = _target(func, args, kwargs)
             if target is not None:
@@ -119,9 +123,9 @@ class _PretendedGpu:
     """Stands in for ``torch.cuda``: copies that nobody waited for have not arrived, and hold NaN."""
 
     def __init__(self) -> None:
-        self.pins = 0
         self.waits = 0
-        self.uploads: list[tuple[str, bool]] = []
+        self.downloads = 0
+        self.waited_for = 0  # downloads that were under way when somebody last waited
         self._on_the_way: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def tensor(self, values: torch.Tensor, place: str) -> _Pretended:
@@ -129,17 +133,13 @@ class _PretendedGpu:
         pretended.gpu, pretended.place = self, place
         return pretended
 
-    def pin(self, source: _Pretended) -> _Pretended:
-        self.pins += 1
-        return self.tensor(_plain(source).clone(), "pinned")
-
     def move(self, source: _Pretended, target: str, non_blocking: bool) -> _Pretended:
         if (source.place == "cuda") == (target == "cuda"):
             return source
-        if target == "cuda":
-            self.uploads.append((source.place, non_blocking))
-            return self.tensor(_plain(source).clone(), "cuda")
         values = _plain(source)
+        if target == "cuda":
+            return self.tensor(values.clone(), "cuda")
+        self.downloads += 1
         # PyTorch makes the target of a non-blocking copy to the CPU pinned, and that of a blocking one pageable.
         arrived = self.tensor(torch.full_like(values, math.nan), "pinned" if non_blocking else "pageable")
         self._on_the_way.append((_plain(arrived), values.clone()))
@@ -150,6 +150,7 @@ class _PretendedGpu:
     def synchronize(self, device: Any = None) -> None:
         del device
         self.waits += 1
+        self.waited_for = self.downloads
         for target, values in self._on_the_way:
             target.copy_(values)
         self._on_the_way.clear()
@@ -158,6 +159,10 @@ class _PretendedGpu:
         return self
 
     def Event(self, **options: Any) -> _PretendedGpu:  # noqa: N802 - the name in torch.cuda
+        return self
+
+    def record_event(self, event: Any = None) -> _PretendedGpu:
+        """A stream's event: its ``synchronize`` is the wait."""
         return self
 
     def record(self, stream: Any = None) -> None:

@@ -1,9 +1,11 @@
-"""Drawings of lesson 04: the ways from main memory to a GPU, and copies beside work."""
+"""Drawings of lesson 04: the ways from main memory to a GPU, and what a trace of three of its loops looks like."""
 
 from __future__ import annotations
 
 from course_utils.show.canvas import ResultFigure
 from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, NOTE, ORANGE, ORANGE_INK, PALE_BLUE, PALE_GREEN, Pen
+
+GREEN_INK = "#00664B"
 
 
 def host_to_device_paths() -> ResultFigure:
@@ -45,36 +47,87 @@ def host_to_device_paths() -> ResultFigure:
     )
 
 
-def copy_and_compute_lanes() -> ResultFigure:
-    """Draw three batches that are copied and computed, on one stream and on two. Lengths are not measured."""
-    width, height = 8.0, 2.9
+# The lesson's example, in milliseconds.
+_WORK, _STAGING, _TRANSFER = 30, 20, 10
+_SHOWN = 150
+
+
+def three_traces() -> ResultFigure:
+    """Draw what a profiler would show of three loops: worked out from the example's times, not recorded."""
+    width, height = 8.0, 4.5
     pen = Pen(width, height)
-    copy_w, work_w, left, lane_h = 0.82, 0.95, 1.55, 0.36
-
-    def bar(x: float, y: float, w: float, text: str, colour: str) -> None:
-        pen.area(x + 0.02, y, w - 0.04, lane_h, 0.04, fc=colour)
-        pen.write(x + w / 2, y + lane_h / 2, text, "white", ha="center", weight="bold")
-
-    single, copies, works = 1.98, 0.98, 0.52
-    one_stream = "One stream: in the order in which you queued it"
-    pen.write(0.12, single + lane_h + 0.24, one_stream, "black", 10, va="baseline", style="italic")
-    pen.write(0.12, single + lane_h / 2, "stream")
-    x = left
-    for n in (1, 2, 3):
-        bar(x, single, copy_w, f"copy {n}", BLUE)
-        bar(x + copy_w, single, work_w, f"work {n}", ORANGE_INK)
-        x += copy_w + work_w
-    two_streams = "Two streams: batch 2 is copied while batch 1 is worked on"
-    pen.write(0.12, copies + lane_h + 0.24, two_streams, "black", 10, va="baseline", style="italic")
-    pen.write(0.12, copies + lane_h / 2, "copy stream")
-    pen.write(0.12, works + lane_h / 2, "main stream")
-    for n in (1, 2, 3):
-        start = left + copy_w + (n - 1) * work_w
-        bar(left + (n - 1) * copy_w, copies, copy_w, f"copy {n}", BLUE)
-        bar(start, works, work_w, f"work {n}", ORANGE_INK)
-    pen.axis((left, 0.28), (width - 0.15, 0.28), lw=1)
-    pen.write(width - 0.15, 0.12, "time (a sketch, not measured)", NOTE, 9, ha="right")
-    return pen.described(
-        "A sketch of three batches. On one stream copies and work alternate, each waiting for the one before. On two "
-        "streams the copy of batch 2 runs while batch 1 is worked on, so that all are done earlier."
+    left, lane_h, pitch = 1.33, 0.25, 0.31
+    unit = (width - left - 0.15) / _SHOWN
+    colours = {"kernels": GREEN_INK, "copy": BLUE, "sync": NOTE, "call": ORANGE, "next": BLUE_INK}
+    ways = (
+        ("Row 1 · Pageable, .to() waits, each piece sent while the next is staged: 50 ms a step", _pageable()),
+        ("Row 3 · Pinned by the loader's thread, .to() waits: 40 ms a step", _pinned()),
+        ("Row 4 · Pinned by the loader's thread, prefetched: 30 ms a step", _prefetched()),
     )
+    for (title, lanes), top in zip(ways, (4.3, 3.05, 1.8), strict=True):
+        pen.write(0.12, top, title, "black", 10, style="italic")
+        for lane, name in enumerate(lanes):
+            y = top - 0.46 - lane * pitch
+            pen.write(0.12, y + lane_h / 2, name, size=9)
+            pen.area(left, y, _SHOWN * unit, lane_h, 0.02)
+            for what, start, end in lanes[name]:
+                pen.area(left + start * unit + 0.015, y, (end - start) * unit - 0.03, lane_h, 0.04, fc=colours[what])
+                pen.write(left + (start + end) / 2 * unit, y + lane_h / 2, what, "white", 9, ha="center")
+    pen.write(0.12, 0.47, "call: cudaMemcpyAsync", ORANGE_INK, 9)
+    pen.write(2.45, 0.47, "sync: cudaStreamSynchronize", NOTE, 9)
+    pen.write(5.4, 0.47, "next: waits for the loader", BLUE_INK, 9)
+    pen.write(0.12, 0.12, "copy: Memcpy HtoD", BLUE_INK, 9)
+    pen.axis((left, 0.27), (width - 0.15, 0.27), lw=1)
+    pen.write(width - 0.15, 0.12, "time, 150 ms (worked out from the example, not recorded)", NOTE, 9, ha="right")
+    return pen.described(
+        "What a trace of three loops would show, worked out from 30 ms of work, 20 of staging and 10 of transfer. "
+        "Pageable: the Python thread is in cudaMemcpyAsync while the driver waits for the kernels and then stages; on "
+        "the main stream a copy of 20 ms, as long as the staging, and the kernels take turns. Pinned: so do copies of "
+        "10 ms and the kernels, and the Python thread waits in cudaStreamSynchronize. Prefetched: the copies run on "
+        "the side stream under the kernels, which follow each other without a gap. The Python thread waits for no "
+        "copy; it runs ahead, and waits for the loader."
+    )
+
+
+_Lanes = dict[str, list[tuple[str, int, int]]]
+
+
+def _pageable() -> _Lanes:
+    python, main, now, asked = [], [], 0, 0
+    while asked < _SHOWN:
+        copied = now + max(_STAGING, _TRANSFER)  # each piece is sent while the next is staged
+        python.append(("call", asked, copied))
+        main += [("copy", now, copied), ("kernels", copied, copied + _WORK)]
+        now, asked = copied + _WORK, copied  # the next call waits for this work
+    return _cut(python, main)
+
+
+def _pinned() -> _Lanes:
+    python, main, now, asked = [], [], 0, 0
+    while asked < _SHOWN:
+        copied = now + _TRANSFER
+        python.append(("sync", asked, copied))
+        main += [("copy", now, copied), ("kernels", copied, copied + _WORK)]
+        now, asked = copied + _WORK, copied
+    return _cut(python, main)
+
+
+def _prefetched() -> _Lanes:
+    # Drawn from where the first batch is on the GPU and the second is pinned. The CPU queues each batch as it comes,
+    # and waits for the loader's thread again, which stages one after the other.
+    python = [("next", come, come + _STAGING) for come in range(0, _SHOWN, _STAGING)]
+    side, main, copied, free = [], [], 0, 0
+    for come in range(0, _SHOWN, _STAGING):
+        # The next batch's copy waits for that batch, and for the work before this one's.
+        sent = max(come, copied, free)
+        side.append(("copy", sent, sent + _TRANSFER))
+        main.append(("kernels", free, free + _WORK))
+        copied, free = sent + _TRANSFER, free + _WORK
+    return _cut(python, main, side)
+
+
+def _cut(*lanes: list[tuple[str, int, int]]) -> _Lanes:
+    """The lanes by name, cut off where the drawing ends."""
+    names = ("Python thread", "main stream", "side stream")
+    shown = ([(what, a, min(b, _SHOWN)) for what, a, b in lane if a < _SHOWN] for lane in lanes)
+    return dict(zip(names, shown, strict=False))

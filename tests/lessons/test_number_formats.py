@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import struct
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ import torch
 from course_utils.lessons.mixed_precision.number_formats import (
     FORMATS,
     PRESETS,
-    number_format_explorer,
     number_formats,
     represent,
 )
@@ -102,7 +102,7 @@ def test_errors_name_the_argument(call, message: str) -> None:
         call()
 
 
-# The explorers; what a browser makes of them is in tests/show/test_viewer.py
+# What is shown; what a browser makes of it is in tests/show/test_viewer.py
 
 
 def test_another_value_joins_the_list() -> None:
@@ -118,32 +118,20 @@ def test_every_value_can_be_shown(value: float) -> None:
     assert len(repr(number_formats(value)).splitlines()) == 1 + len(FORMATS)
 
 
+def rows_of(value: float) -> dict[str, dict[str, Any]]:
+    """What the page draws for a value, format by format."""
+    content = content_of(number_formats(value)._repr_html_())
+    (state,) = (state for state in content["states"] if state["when"] == content["chosen"])
+    return {row["name"]: row for row in state["rows"]}
+
+
 def test_ticks_are_the_numbers_of_the_format() -> None:
     """Near 1, where the distance doubles, every tick is a number of bf16 and none is missing."""
-    near_one = {row["name"]: row for row in number_format_explorer(1.0).state["rows"]}
+    near_one = rows_of(1.0)
     values = [FORMATS["bf16"].decode(code) for code in range(2**15)]
     expected = [0.5 + (value - 1) / 0.25 for value in values if 0.875 <= value <= 1.125]
     assert near_one["bf16"]["ticks"] == pytest.approx(expected, abs=0.001)
     assert (near_one["fp32"]["ticks"], near_one["fp32"]["dense"]) == ([0, 1], True)
     assert near_one["bf16"]["mark"] == 0.5
-    (last,) = (row for row in number_format_explorer(448.0).state["rows"] if row["name"] == "fp8 e4m3fn")
+    last = rows_of(448.0)["fp8 e4m3fn"]
     assert max(last["ticks"]) == last["mark"] == 0.5  # nothing beyond the largest number
-
-
-def test_the_explorer_shows_what_is_typed() -> None:
-    viewer = number_format_explorer(0.1)
-
-    def typed(value: str) -> list[str]:
-        viewer.chosen = {"value": value}
-        return [row["error"] for row in viewer.state["rows"]]
-
-    assert viewer.state["rows"][2]["stored"] == "0.1000977"
-    assert typed("1e-8").count("lost: became 0") == 3
-    before = viewer.state
-    assert typed("<b>") == [row["error"] for row in before["rows"]]
-    assert viewer.message == "'<b>' is not a number. Type digits, for example 0.1 or 1e-8."
-    assert typed("0,5") == ["exact"] * len(FORMATS)
-    assert (viewer.message, viewer.chosen) == ("", {"value": "0.5"})
-    assert typed("70000").count("too large") == 3
-    typed("-inf")
-    assert viewer.chosen == {"value": "-Infinity"}  # a number in JavaScript, too

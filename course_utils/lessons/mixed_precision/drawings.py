@@ -27,7 +27,8 @@ def mixed_precision_step() -> ResultFigure:
     pen.write(1.17, middle, "autocast: once\nfor each forward", BLUE_INK)
     pen.arrow((1.84, lower + tall / 2), (2.42, lower + tall / 2), BLUE)
     pen.arrow((3.2, top), (3.2, bottom), BLUE)
-    pen.write(3.1, 1.6, "softmax,\nnorms", BLUE_INK, ha="right")
+    pen.write(3.1, 1.62, "the loss; on CUDA", BLUE_INK, ha="right")
+    pen.write(3.1, 1.42, "softmax, norms", BLUE_INK, ha="right")
     # The way back, dashed: the backward pass.
     pen.arrow((3.85, bottom), (4.85, top), ORANGE, "--")
     pen.write(3.86, 1.62, "loss x scale,\nbackward", ORANGE_INK, ha="center")
@@ -44,8 +45,8 @@ def mixed_precision_step() -> ResultFigure:
     pen.write(7.12, over + 0.06, words, NOTE, va="bottom", ha="right")
     return pen.described(
         "One training step. Weights, loss, gradients and the optimizer's moments have 32 bits. Autocast casts the "
-        "weights to 16 bits once for each forward pass; products and activations have 16 bits, softmax, norms and the "
-        "loss 32. The loss is multiplied by a scale before the backward pass, whose gradients have 16 bits. They are "
-        "cast back and divided by the scale; a step with inf or NaN is left out. The optimizer adds small steps to the "
-        "32-bit weights."
+        "weights to 16 bits once for each forward pass; products and activations have 16 bits, the loss 32, on CUDA "
+        "softmax and norms, too. The loss is multiplied by a scale before the backward pass, whose gradients have 16 "
+        "bits. They are cast back and divided by the scale; a step with inf or NaN is left out. The optimizer adds "
+        "small steps to the 32-bit weights."
     )

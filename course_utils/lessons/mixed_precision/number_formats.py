@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from course_utils.show.viewer import StoredView, Viewer, field, stored_view, table_html
+from course_utils.show.viewer import StoredView, field, stored_view, table_html
 
 Kind = Literal["normal", "subnormal", "zero", "underflow", "overflow", "infinite", "nan"]
 
@@ -316,31 +316,3 @@ def number_formats(value: float = 0.1) -> StoredView:
     form = [field("value", "Another value", names.values())]
     page = stored_view("formats", states, fallback, form, value=names[value])
     return StoredView("\n".join(line.rstrip() for line in lines), f"{_range_table()}\n{page}")
-
-
-def number_format_explorer(value: float = 0.1) -> Viewer:
-    """A form for JupyterLab: type a value, and see what each format makes of it."""
-    value = represent(value, "fp32").given
-    presets = [(f"{_number(each)} · {words}", repr(each)) for each, words in PRESETS.items()]
-    form = [
-        field("value", "value", hint="a number, such as 1e-8"),
-        field("value", "÷ 2", factor=0.5),
-        field("value", "× 2", factor=2),
-        field("value", "or", [("choose one", None), *presets]),
-    ]
-    viewer = Viewer(view="formats", form=form, chosen={"value": repr(value)})
-
-    def show(_: Any = None) -> None:
-        typed = str(viewer.chosen["value"])
-        try:
-            number = float(typed.replace(",", "."))
-        except ValueError:
-            viewer.message = f"{typed.strip()!r} is not a number. Type digits, for example 0.1 or 1e-8."
-            return
-        viewer.message = ""
-        viewer.state = _state(number)
-        viewer.chosen = {"value": repr(number).replace("inf", "Infinity")}  # as the script reads it
-
-    viewer.observe(show, "chosen")
-    show()
-    return viewer

@@ -1,7 +1,5 @@
 """Wrong answers to the exercises of lesson 07: one for each hint."""
 
-import math
-
 from torch import nn
 
 
@@ -32,24 +30,31 @@ def step(*, scales=True, unscales=False, scalers_step=True, updates=True, clips=
     return scaled_step
 
 
-def power_below(limit, largest):
-    """The largest power of two that keeps ``largest`` of the gradients below a limit."""
-    return lambda gradients: 2.0 ** math.floor(math.log2(limit / largest(gradients)))
+def updates_early(loss, model, optimizer, scaler):
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.update()
+    scaler.step(optimizer)
+    return norm
 
 
-def largest_size(gradients):
-    return max(gradient.abs().max().item() for gradient in gradients)
-
-
-def lifts_the_smallest(gradients):
-    smallest = min(gradient.abs().min().item() for gradient in gradients)
-    return 2.0 ** min(5, math.ceil(math.log2(6e-8 / smallest)))
+def unscales_late(loss, model, optimizer, scaler):
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.update()
+    return norm
 
 
 WRONG = {
     "check_state_bytes": {
         "halves_all": bytes_each(16, 8, 8, 16),
         "no_copies": bytes_each(16, 16, 8, 12),
+        "no_cast": bytes_each(16, 16, 8, 16),
+        "no_master": bytes_each(16, 18, 8, 12),
+        "bits": bytes_each(128, 144, 64, 128),
         "one_moment": bytes_each(12, 14, 6, 12),
         "no_gradients": bytes_each(12, 14, 6, 14),
     },
@@ -58,13 +63,8 @@ WRONG = {
         "own_step": step(scalers_step=False, updates=False),
         "clips_scaled": step(),
         "no_update": step(unscales=True, updates=False),
+        "early_update": updates_early,
+        "late_unscale": unscales_late,
         "no_clipping": step(unscales=True, clips=False),
-    },
-    "check_largest_scale": {
-        "overflows": power_below(2 * 65536, largest_size),
-        "too_small": lifts_the_smallest,
-        "not_a_power": lambda gradients: 65504 / largest_size(gradients),
-        "signs": power_below(65504, lambda gradients: max(gradient.max().item() for gradient in gradients)),
-        "one_tensor": power_below(65504, lambda gradients: gradients[0].abs().max().item()),
     },
 }

@@ -56,9 +56,9 @@ class Lesson:
             else:
                 tree = trees[position]
                 self.imports += [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-                kept = {"Exercises": self.starts, "Solutions": self.solutions}.get(section)
-                if kept is not None and number:
-                    kept.setdefault(number, []).append(tree)
+                if section in ("Exercises", "Solutions") and number:
+                    folded = "hide-cell" in cell["metadata"].get("tags", [])
+                    (self.solutions if folded else self.starts).setdefault(number, []).append(tree)
 
     def feedback(self, cells: list[ast.Module]) -> dict[str, Feedback]:
         """Run cells with nothing but the notebook's imports; what their last expressions say, by the check's name."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+from statistics import fmean, median
 from typing import Any
 
 import pytest
@@ -9,9 +12,49 @@ import torch
 from torch import nn
 from torch.distributions import Normal
 
-from course_utils.lessons.mixed_precision.checks import check_largest_scale, check_scaled_step, check_state_bytes
-from course_utils.lessons.on_device_tensors.checks import check_add_noise, check_as_tensors, check_load_decoder
-from course_utils.lessons.pinned_memory.checks import check_collect, check_upload
+from course_utils.lessons.measuring.checks import check_dead_result, check_first_call, check_missing_wait
+from course_utils.lessons.measuring.wrong_answers import durations
+from course_utils.lessons.mixed_precision.checks import check_scaled_step, check_state_bytes
+from course_utils.lessons.on_device_tensors.checks import check_add_noise, check_load_decoder
+from course_utils.lessons.pinned_memory.checks import check_collect
+
+# Lesson 00
+
+
+def usual(middle: Any, warm_up: int = 20, calls: int = 50) -> Any:
+    def usual_seconds(fn, clock):
+        durations(fn, clock, warm_up)
+        return middle(durations(fn, clock, calls))
+
+    return usual_seconds
+
+
+def trimmed(seconds: list[float]) -> float:
+    return fmean(sorted(seconds)[len(seconds) // 4 : -len(seconds) // 4])
+
+
+def drops_the_first_ten(seconds: list[float]) -> float:
+    return median(seconds[10:])
+
+
+def median_of_a_hundred_seconds(fn: Any, clock: Any) -> float:
+    end, seconds = clock() + 100, []
+    while clock() < end:
+        seconds += durations(fn, clock, 1)
+    return median(seconds)
+
+
+def until_two_agree(fn: Any, clock: Any) -> float:
+    before, last = 0.0, durations(fn, clock, 1)[0]
+    while abs(last / (before or 1e-9) - 1) > 0.2:
+        before, last = last, durations(fn, clock, 1)[0]
+    return median(durations(fn, clock, 25))
+
+
+def prints_a_number(x: torch.Tensor, w: torch.Tensor) -> Any:
+    repr(((x @ w) @ w)[0, 0])
+    return x.shape
+
 
 # Lesson 02
 
@@ -23,7 +66,7 @@ def built_on_meta(make_model: Any) -> Any:
 
 def assigns(make_model: Any, checkpoint: Any, device: Any) -> Any:
     model = built_on_meta(make_model)
-    model.load_state_dict(checkpoint, assign=True)
+    model.load_state_dict(copy.deepcopy(checkpoint), assign=True)
     model.tie_weights()
     model.reset_buffers()
     return model.to(device)
@@ -50,25 +93,42 @@ def changes_a_weight(*args: Any) -> Any:
 # Lesson 04
 
 
-def upload(data: Any, batch_size: int, device: Any) -> Any:
-    pinned = data.pin_memory().pin_memory()
-    starts = range(0, len(data), batch_size)
-    return [pinned[start : start + batch_size].cuda(non_blocking=True) for start in starts]
-
-
 def collect_with_an_event(outputs: Any, gpu: Any) -> Any:
-    stacked = torch.stack(outputs).sum(dim=1).to(device="cpu", non_blocking=True)
+    joined = torch.cat(outputs).to(device="cpu", non_blocking=True)
     done = gpu.Event()
     done.record()
     done.synchronize()
-    return stacked.tolist()
+    return [each.tolist() for each in joined.split([len(output) for output in outputs])]
+
+
+def collect_with_a_mark(outputs: Any, gpu: Any) -> Any:
+    arriving = [output.to("cpu", non_blocking=True) for output in outputs]
+    gpu.current_stream().record_event().synchronize()
+    return [each.tolist() for each in arriving]
+
+
+def joined_on_the_gpu(outputs: Any, gpu: Any) -> Any:
+    values = iter(torch.cat(outputs).tolist())
+    return [list(itertools.islice(values, len(output))) for output in outputs]
+
+
+def joined_too_early(outputs: Any, gpu: Any) -> Any:
+    joined = torch.cat([output.to("cpu", non_blocking=True) for output in outputs])
+    gpu.synchronize()
+    return [each.tolist() for each in joined.split([len(output) for output in outputs])]
+
+
+def left_as_tensors(outputs: Any, gpu: Any) -> Any:
+    arriving = [output.to("cpu", non_blocking=True) for output in outputs]
+    gpu.synchronize()
+    return [list(each) for each in arriving]
 
 
 # Lesson 07
 
 
-def state_bytes(kind: Any = int, **changed: int) -> Any:
-    each = {"fp32": 16, "autocast": 18, "bf16 weights": 8, "master weights": 16} | changed
+def state_bytes(kind: Any) -> Any:
+    each = {"fp32": 16, "autocast": 18, "bf16 weights": 8, "master weights": 16}
     return lambda count, recipe: kind(count * each[recipe])
 
 
@@ -100,35 +160,26 @@ def clip_values(parameters: Any, limit: float) -> torch.Tensor:
     return norm
 
 
-def everything(gradients: Any) -> torch.Tensor:
-    return torch.cat([gradient.flatten() for gradient in gradients])
-
-
-def largest_scale(gradients: Any) -> float:
-    largest = everything(gradients).abs().max()
-    return 2.0 ** (torch.frexp(torch.finfo(torch.float16).max / largest).exponent.item() - 1)
-
-
-def divides_by_fp16(gradients: Any) -> float:
-    return 65504 / everything(gradients).half().abs().max().item()
-
-
-def rounds_to_fp16(gradients: Any) -> float:
-    return largest_scale(gradients) if everything(gradients).half().any() else float("inf")
-
-
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
-        (check_add_noise, lambda images, scale: Normal(images, scale).sample()),
+        (check_first_call, usual(median)),
+        (check_first_call, usual(median, warm_up=2)),
+        (check_first_call, usual(trimmed)),
+        (check_first_call, usual(drops_the_first_ten, warm_up=0)),
+        (check_first_call, until_two_agree),
+        (check_dead_result, lambda x, w: (x @ w @ w).sum()),
+        (check_dead_result, lambda x, w: {"a": x @ w @ w}),
+        (check_dead_result, lambda x, w: [(x @ w, [x @ (w @ w)])]),
+        (check_add_noise, lambda images, scale: images + torch.tensor(scale) * torch.randn_like(images)),
+        (check_add_noise, lambda images, scale: torch.normal(images, torch.full_like(images, scale))),
         (check_add_noise, lambda images, scale: images + torch.empty_like(images).normal_() * scale),
         (check_add_noise, lambda images, scale: images + torch.tensor(scale).item() * torch.randn_like(images)),
-        (check_as_tensors, lambda features, labels: [torch.from_numpy(features), torch.from_numpy(labels.astype(int))]),
         (check_load_decoder, assigns),
-        (check_upload, upload),
         (check_collect, collect_with_an_event),
+        (check_collect, collect_with_a_mark),
+        (check_collect, joined_on_the_gpu),
         *((check_state_bytes, state_bytes(kind)) for kind in (int, float, torch.tensor)),
-        (check_largest_scale, largest_scale),
     ],
 )
 def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
@@ -139,13 +190,23 @@ def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
 @pytest.mark.parametrize(
     ("check", "answer", "hint", "words"),
     [
+        (check_missing_wait, lambda fn, synchronize, clock: 1.0, None, "One call takes 3.01 s"),
+        (check_first_call, usual(median, warm_up=0), "outvoted", ""),
+        (check_first_call, usual(median, warm_up=1), "outvoted", ""),
+        (check_first_call, usual(trimmed, warm_up=0), "outvoted", ""),
+        (check_first_call, median_of_a_hundred_seconds, "outvoted", ""),
+        (check_first_call, usual(min), "fastest", ""),
+        (check_first_call, usual(min, warm_up=0), "fastest", ""),
+        (check_first_call, usual(fmean), "mean", ""),
+        (check_dead_result, lambda x, w: (x @ w @ w)[0], "part_dead", ""),
+        (check_dead_result, lambda x, w: (x @ w @ w) * 0, "part_dead", ""),
+        (check_dead_result, lambda x, w: {"a": (x @ w @ w).shape}, "all_dead", ""),
+        (check_dead_result, prints_a_number, "reads_value", ""),
         (check_add_noise, lambda images, scale: images + scale * torch.randn_like(images[:1]), None, "same noise in"),
         (check_add_noise, lambda images, scale: images * float("nan"), None, "not scale times normal noise"),
-        (check_as_tensors, lambda features, labels: (features, labels), None, "2 values (ndarray, ndarray)"),
+        (check_add_noise, lambda images, scale: Normal(images, scale).sample(), "copies_number", ""),
         (check_load_decoder, builds_under_a_default, None, "another default device"),
         (check_load_decoder, changes_a_weight, None, "mixing.bias has other values"),
-        (check_state_bytes, state_bytes(autocast=16), "no_copies", ""),
-        (check_state_bytes, state_bytes(**{"master weights": 12}), "no_copies", ""),
         (check_scaled_step, step(returns=False), None, "return the norm before clipping"),
         (check_scaled_step, step(returns=False, update=False), "no_update", ""),
         (check_scaled_step, step(backward=False), None, "nobody calls backward()"),
@@ -154,8 +215,9 @@ def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
         (check_scaled_step, step(unscale=0, by_hand=True), None, "exactly once"),
         (check_scaled_step, step(clip=clip_values), None, "exactly once"),
         (check_scaled_step, lambda *args: None, None, "did you forget `return`?"),
-        (check_largest_scale, divides_by_fp16, None, "look for the largest one in fp32"),
-        (check_largest_scale, rounds_to_fp16, None, "look for the largest one in fp32"),
+        (check_collect, joined_too_early, "reads_early", ""),
+        (check_collect, lambda outputs, gpu: [each.tolist() for each in outputs], "waits_each_time", ""),
+        (check_collect, left_as_tensors, None, "still a tensor"),
     ],
 )
 def test_what_else_is_wrong_gets_its_words(check: Any, answer: Any, hint: str | None, words: str) -> None:

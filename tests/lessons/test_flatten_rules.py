@@ -61,6 +61,51 @@ def test_flattening_takes_the_weights_out_of_a_buffer_that_something_else_update
     assert rnn.weight_hh_l0.eq(1).all()
 
 
+def test_only_a_forward_writes_the_list_of_known_objects() -> None:
+    rnn, x = CountingLSTM(8, 8), torch.zeros(1, 1, 8)
+    before = rnn.calls
+    rnn.weight_hh_l0 = nn.Parameter(rnn.weight_hh_l0.detach().clone())
+    rnn.flatten_parameters()
+    rnn(x)
+    rnn(x)
+    assert rnn.calls - before == 2
+    rnn.to("cpu").float()
+    assert rnn.calls - before == 4  # also where nothing changes
+
+
+def test_functional_call_flattens_whenever_its_tensors_are_others() -> None:
+    def flattenings(run: Callable[[CountingLSTM, dict[str, torch.Tensor]], Any]) -> int:
+        rnn = CountingLSTM(8, 8)
+        before, weights = rnn.calls, cloned(rnn)
+        for _ in range(10):
+            run(rnn, weights)
+        return rnn.calls - before
+
+    x = torch.zeros(1, 1, 8)
+    assert flattenings(lambda rnn, weights: functional_call(rnn, weights, x)) == 1
+    assert flattenings(lambda rnn, weights: functional_call(rnn, cloned(rnn), x)) == 10
+    assert flattenings(lambda rnn, weights: (functional_call(rnn, weights, x), rnn(x))) == 20
+
+
+def test_two_rnns_that_share_some_weights_are_not_both_flat() -> None:
+    for shared, both in ((["weight_hh_l0"], False), (CountingLSTM(8, 8)._flat_weights_names, True)):
+        one, other, x = CountingLSTM(8, 8), CountingLSTM(8, 8), torch.zeros(1, 1, 8)
+        for name in shared:
+            setattr(other, name, getattr(one, name))
+        for rnn in (one, other, one, other):
+            rnn(x)
+        assert is_flat(other._flat_weights)
+        assert is_flat(one._flat_weights) == both
+
+
+def test_copying_a_module_flattens_the_original_if_its_weights_are_new_objects() -> None:
+    rnn = CountingLSTM(8, 8)
+    rnn.weight_hh_l0 = nn.Parameter(rnn.weight_hh_l0.detach().clone())
+    copied = copy.deepcopy(rnn)
+    assert is_flat(rnn._flat_weights)
+    assert not is_flat(copied._flat_weights)
+
+
 @pytest.mark.parametrize("never", [False, True])
 def test_a_forward_takes_the_tensors_of_functional_call_out_of_their_vector(never: bool) -> None:
     rnn, x = CountingLSTM(8, 8), torch.ones(3, 2, 8)

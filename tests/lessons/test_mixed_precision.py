@@ -408,6 +408,7 @@ def printed(code: str) -> str:
 
 
 NEW, OLD = "torch.backends.cuda.matmul.fp32_precision", "torch.set_float32_matmul_precision"
+BOTH = "torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32"
 
 
 @pytest.mark.parametrize(
@@ -419,6 +420,9 @@ NEW, OLD = "torch.backends.cuda.matmul.fp32_precision", "torch.set_float32_matmu
         (f"{OLD}('high'); {NEW} = 'ieee'; print({NEW}, torch.get_float32_matmul_precision())", "ieee high"),
         (f"{NEW} = 'tf32'; {OLD}('highest'); print({NEW}, torch.get_float32_matmul_precision())", "ieee highest"),
         (f"print({NEW}, torch.backends.cudnn.conv.fp32_precision)", "none tf32"),
+        (f"{OLD}('highest'); print(torch.backends.cudnn.conv.fp32_precision)", "tf32"),
+        (f"{BOTH} = False; print({NEW}, torch.backends.cudnn.conv.fp32_precision)", "ieee none"),
+        (f"{BOTH} = False; {BOTH} = True; print({NEW}, torch.backends.cudnn.conv.fp32_precision)", "tf32 tf32"),
     ],
 )
 def test_the_two_names_of_tf32(code: str, expected: str) -> None:

@@ -130,9 +130,9 @@ class Source:
 
     @property
     def who(self) -> str:
-        """Whose it is: the repository, or the name of the site."""
+        """Whose it is: the repository, or what its title begins with, the author."""
         on_github = re.match(r"https://github\.com/([\w.-]+/[\w.-]+)", self.address)
-        return self.repository or (on_github[1] if on_github else self.address.split("/")[2])
+        return self.repository or (on_github[1] if on_github else self.title.partition(",")[0])
 
     @property
     def words(self) -> str:

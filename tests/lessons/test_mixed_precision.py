@@ -313,6 +313,23 @@ def test_a_weights_cast_is_kept_in_the_block_unless_it_is_frozen_or_under_infere
     assert seen.count == casts
 
 
+@pytest.mark.parametrize("outer", [False, True])
+def test_around_a_loop_the_loss_of_a_model_with_an_embedding_falls_all_the_same(outer: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(64, 32), nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 64))
+    optimizer, x, losses = torch.optim.AdamW(model.parameters(), lr=0.01), torch.randperm(64), []
+    with torch.autocast("cpu", enabled=False) if outer else contextlib.nullcontext():
+        for _ in range(60):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(x), x.flip(0))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    assert (losses[-1] < 0.1 * losses[0]) is not outer
+
+
 def test_what_a_checkpoint_computes_again_runs_under_the_same_autocast() -> None:
     model, seen = nn.Linear(8, 8), []
 

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from course_utils.lessons.answers import NotRight, ask, effect, exercise
+from course_utils.lessons.answers import NotRight, ask, exercise
 from course_utils.materials.attention import kernel_of, reference, relative_error
 
 
 @exercise
-def check_join(answer: Any) -> str | None:
-    """Splits real attention into two parts of its keys, for small scores and for huge ones."""
+def check_cross_attention(answer: Any) -> str | None:
+    """Runs the answer on three padded texts, with fewer queries than keys."""
     generator = torch.Generator().manual_seed(3)
-    for scale in (1.0, 200.0):
-        q, k, v = torch.randn(3, 2, 6, 10, 8, generator=generator)
-        halves = [_half(q * scale, k[..., part, :], v[..., part, :]) for part in (slice(0, 7), slice(7, 10))]
-        expected = reference(q * scale, k, v)
-        given = ask(answer, *(part.clone() for part in itertools.chain(*halves)))
-        if isinstance(given, tuple | list) and given:
-            given = given[0]
-        _check_shape(given, expected, "joined output", "a half")
-        if scale > 1 and not given.isfinite().all():
-            return "overflow"
-        if relative_error(given, expected) < 1e-4:
-            continue
-        for key, wrong in _wrong_joins(*itertools.chain(*halves)).items():
-            if wrong.isfinite().all() and relative_error(given, wrong) < 1e-4:
-                return key
-        raise NotRight(
-            "This is not the attention over all keys. Write a half as (sum of weights times values) / (sum of "
-            "weights), and put the two fractions over one denominator."
-        )
-    return None
+    q = torch.randn(3, 2, 4, 8, generator=generator)
+    k, v = torch.randn(2, 3, 2, 7, 8, generator=generator)
+    is_padding = torch.arange(7) >= torch.tensor([6, 5, 2])[:, None]
+    real = ~is_padding[:, None, None, :]
+    expected = functional.scaled_dot_product_attention(q, k, v, attn_mask=real)
+    given = ask(answer, q.clone(), k.clone(), v.clone(), is_padding.clone())
+    _check_shape(given, expected, "output of the attention", "q")
+    if relative_error(given, expected) < 1e-4:
+        return None
+    wrong_masks = {
+        "polarity": [~real],
+        "no_mask": [torch.ones_like(real)],
+        "causal": [real & torch.ones(4, 7).tril().bool(), torch.ones(4, 7).tril().bool()],
+        "added": [real.float(), (~real).float()],
+    }
+    for key, masks in wrong_masks.items():
+        wrong = [functional.scaled_dot_product_attention(q, k, v, attn_mask=mask) for mask in masks]
+        if any(relative_error(given, each) < 1e-4 for each in wrong):
+            return key
+    raise NotRight("This is not the attention over the real keys. Which keys may each query of a text look at?")
 
 
 def _check_shape(given: Any, expected: torch.Tensor, what: str, like: str) -> None:
@@ -43,22 +42,6 @@ def _check_shape(given: Any, expected: torch.Tensor, what: str, like: str) -> No
         raise NotRight(f"Return the {what}, a tensor; you return {type(given).__name__}.")
     if given.shape != expected.shape:
         raise NotRight(f"The output has the shape of {like}, {list(expected.shape)}; yours has {list(given.shape)}.")
-
-
-def _half(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over some of the keys, and the log-sum-exp of its scores, ``[..., length, 1]``."""
-    scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-    return scores.softmax(dim=-1) @ v, scores.logsumexp(dim=-1, keepdim=True)
-
-
-def _wrong_joins(left: torch.Tensor, a: torch.Tensor, right: torch.Tensor, b: torch.Tensor) -> dict[str, torch.Tensor]:
-    share = torch.sigmoid(a - b)
-    return {
-        "average": (left + right) / 2,
-        "added": left + right,
-        "no_exponential": (left * a + right * b) / (a + b),
-        "swapped": left * (1 - share) + right * share,
-    }
 
 
 @exercise
@@ -103,35 +86,3 @@ class _Watched(torch.overrides.TorchFunctionMode):
         if func is functional.scaled_dot_product_attention:
             self.shapes.append(tuple((args[0] if args else kwargs["query"]).shape))
         return func(*args, **kwargs)
-
-
-@exercise
-def check_packed(answer: Any) -> str | None:
-    """Turns the mask function into a mask with ``create_mask``: no compiler is needed for that."""
-    from torch.nn.attention.flex_attention import create_mask
-
-    for sizes in ((3, 1, 5), (2, 6, 1, 3)):
-        document = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-        length = len(document)
-        mask_mod = ask(answer, document.clone())
-        if not callable(mask_mod):
-            raise NotRight(f"Return a function of (b, h, query, key); you return {type(mask_mod).__name__}.")
-        try:
-            mask = effect(create_mask, mask_mod, None, None, length, length, "cpu")[0, 0]
-        except NotRight as problem:
-            if "data-dependent control flow" in str(problem.__cause__):
-                return "python_and"
-            raise
-        apart = document[:, None] == document[None, :]
-        causal = torch.ones(length, length, dtype=torch.bool).tril()
-        wrong = {"not_causal": apart, "not_apart": causal, "reversed": (apart & causal).T}
-        if torch.equal(mask, apart & causal):
-            continue
-        for key, pattern in wrong.items():
-            if torch.equal(mask, pattern):
-                return key
-        raise NotRight(
-            f"For documents {document.tolist()} the mask is wrong at {int((mask != (apart & causal)).sum())} of "
-            f"{mask.numel()} pairs of positions."
-        )
-    return None

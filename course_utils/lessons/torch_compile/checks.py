@@ -11,32 +11,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from course_utils.lessons.answers import UNKNOWN, NotRight, ask, effect, exercise, listed, number, recognise
+from course_utils.lessons.answers import NotRight, ask, exercise
 
-# (eager, compiled, first call) in seconds: soon paid back, late, with a cheap first call, and three that never are.
-_TIMES = ((0.010, 0.004, 3.0), (0.020, 0.019, 8.0), (0.5, 0.1, 1.0))
-_LOSSES = ((0.004, 0.005, 2.0), (0.004, 0.004, 2.0))
-_LENGTHS = (7, 1, 3, 11, 2, 5, 4, 6, 8, 9, 10)
 _CALLS = 20
 
 
 class _Counting:
-    """A backend that compiles nothing: it counts graphs and the rows that go into them, and runs each as traced."""
+    """A backend that compiles nothing: it counts graphs, and runs each as traced."""
 
     def __init__(self) -> None:
         self.graphs = 0
-        self.rows = 0
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         self.graphs += 1
-
-        def run(*given: Any) -> Any:
-            self.rows += max(
-                (len(value) for value in given if isinstance(value, torch.Tensor) and value.dim()), default=0
-            )
-            return graph.forward(*given)
-
-        return run
+        return graph.forward
 
 
 @contextlib.contextmanager
@@ -124,82 +112,6 @@ def _pair(given: Any) -> tuple[torch.Tensor, float]:
     if not isinstance(probabilities, torch.Tensor):
         raise NotRight(f"The probabilities must be a tensor, and are {type(probabilities).__name__}.")
     return probabilities, largest
-
-
-@exercise
-def check_lengths(answer: Any) -> str | None:
-    """Counts the graphs that eleven batches take."""
-    rng = torch.Generator().manual_seed(0)
-    batches = [torch.randn(length, 4, generator=rng) for length in _LENGTHS]
-
-    def double_positive(rows: torch.Tensor) -> torch.Tensor:
-        return torch.relu(rows) * 2
-
-    counting = _Counting()
-    with _quiet():
-        given = listed(ask(answer, double_positive, [batch.clone() for batch in batches], counting))
-    if other := [type(result).__name__ for result in given if not isinstance(result, torch.Tensor)]:
-        raise NotRight(f"Return a list with one tensor for each batch; yours holds a value of type {other[0]}.")
-    if len(given) != len(batches):
-        raise NotRight(f"There are {len(batches)} batches, and you return {len(given)} results.")
-    expected = [double_positive(batch) for batch in batches]
-    if any(result.dim() != 2 or result.shape[1] != 4 for result in given):
-        raise NotRight("Each result must have the columns of its batch: return `fn(batch)` for each.")
-    if [len(result) for result in given] != [*_LENGTHS] and sorted(map(len, given)) == sorted(_LENGTHS):
-        raise NotRight("The results are in another order than the batches.")
-    if any(len(result) > len(right) for result, right in zip(given, expected, strict=True)):
-        return "padding_left"
-    for result, right in zip(given, expected, strict=True):
-        if result.shape != right.shape or not torch.allclose(result.to(right), right):
-            raise NotRight(f"For a batch of {len(right)} rows, the result is not `fn(batch)`.")
-    if counting.graphs == 0:
-        return "never_compiled"
-    # A graph for each length; PyTorch gives up earlier unless somebody has raised its limit.
-    if counting.graphs >= min(torch._dynamo.config.recompile_limit, len(_LENGTHS)):
-        return "static"
-    if counting.rows < sum(_LENGTHS):
-        return "partly_compiled"
-    return "length_one" if counting.graphs > 2 else None
-
-
-@exercise
-def check_break_even(answer: Any) -> str | None:
-    """Compares with the formulas that people write, where they differ; then with cases that never pay."""
-    given = [number(ask(answer, *times), "A number of calls") for times in _TIMES]
-    not_rounded: dict[str | None, Callable[[float, float, float], float]] = {
-        "not_whole": lambda e, c, first: (first - c) / (e - c),
-        "one_off": lambda e, c, first: first / (e - c),
-        "not_divided_by_saving": lambda e, c, first: first / e,
-    }
-    key = recognise(given, not_rounded, _TIMES, rel_tol=1e-9)
-    if key != UNKNOWN:
-        return key
-    rounded = {way: lambda *times, way=way: _whole(not_rounded[way](*times)) for way in not_rounded}
-    rounded[None] = rounded.pop("not_whole")
-    key = recognise(given, rounded, _TIMES, rel_tol=1e-9)
-    if key == UNKNOWN:
-        e, c, first = _TIMES[0]
-        raise NotRight(
-            f"With {e} s for an eager call, {c} s for a compiled one and {first} s for the first one, you return "
-            f"{given[0]:.6g}. After how many calls are the two totals equal?"
-        )
-    if key is not None:
-        return key
-    for times in _LOSSES:
-        try:
-            value = effect(answer, *times)
-        except NotRight as problem:
-            if isinstance(problem.__cause__, ZeroDivisionError):
-                return "never"
-            raise
-        if value != math.inf:
-            return "never"
-    return None
-
-
-def _whole(calls: float) -> int:
-    """Rounded up, where a hair's breadth of floating point does not count."""
-    return math.ceil(calls - 1e-9 * max(1.0, abs(calls)))
 
 
 @exercise

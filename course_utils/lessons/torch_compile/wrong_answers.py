@@ -1,7 +1,5 @@
 """Wrong answers to the exercises of lesson 10: one for each hint."""
 
-import math
-
 import torch
 from torch import nn
 
@@ -30,28 +28,6 @@ def breaks_in_a_loop(x, weight):
         if scores.abs().max() > 10:
             scores = scores / 10
     return scores.softmax(dim=-1), scores.max()
-
-
-def compiles(**options):
-    def run(fn, batches, backend):
-        compiled = torch.compile(fn, backend=backend, **options)
-        return [compiled(batch) for batch in batches]
-
-    return run
-
-
-def compiles_some(count):
-    def run(fn, batches, backend):
-        compiled = torch.compile(fn, backend=backend)
-        return [(compiled if index < count else fn)(batch) for index, batch in enumerate(batches)]
-
-    return run
-
-
-def keeps_the_padding(fn, batches, backend):
-    longest = max(len(batch) for batch in batches)
-    compiled = torch.compile(fn, backend=backend)
-    return [compiled(nn.functional.pad(batch, (0, 0, 0, longest - len(batch)))) for batch in batches]
 
 
 class CountsInPython(nn.Module):
@@ -91,19 +67,6 @@ WRONG = {
         "branch": keeps_the_branch,
         "always": drops_the_condition,
         "not_traced": breaks_in_a_loop,
-    },
-    "check_lengths": {
-        "never_compiled": compiles_some(0),
-        "static": compiles(dynamic=False),
-        "length_one": compiles(),
-        "padding_left": keeps_the_padding,
-        "partly_compiled": compiles_some(1),
-    },
-    "check_break_even": {
-        "not_divided_by_saving": lambda eager_s, compiled_s, first_s: math.ceil(first_s / eager_s),
-        "one_off": lambda eager_s, compiled_s, first_s: math.ceil(first_s / (eager_s - compiled_s)),
-        "never": lambda eager_s, compiled_s, first_s: math.ceil((first_s - compiled_s) / (eager_s - compiled_s) - 1e-9),
-        "not_whole": lambda eager_s, compiled_s, first_s: (first_s - compiled_s) / (eager_s - compiled_s),
     },
     "check_counter": {
         "recompiles": CountsInPython,

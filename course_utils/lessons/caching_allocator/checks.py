@@ -6,16 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, number, recognise, truth
-from course_utils.memory.allocator import (
-    MIB,
-    Allocate,
-    AllocatorOptions,
-    Event,
-    Free,
-    round_size,
-    segment_size,
-    simulate_allocator,
-)
+from course_utils.memory.allocator import MIB, round_size, segment_size
 
 # Both sides of every boundary.
 _REQUESTS = (1, 512, 100_000, MIB, MIB + 1, 5 * MIB, 10 * MIB - 1, 10 * MIB, 10 * MIB + 1, 13 * MIB, 20 * MIB, 33 * MIB)
@@ -59,54 +50,6 @@ def check_by_hand(answer: Any) -> str | None:
         f"For a request of {size} byte{'s' * (size > 1)} ({size / MIB:.6g} MiB) you return {value:.12g} bytes, and "
         f"{_taken(size)} ({_taken(size) // MIB} MiB) are taken from the device."
     )
-
-
-def _growing_batches() -> tuple[Event, ...]:
-    """Six steps of a training whose batches grow and shrink; the optimizer's state is made in the first one."""
-    events: list[Event] = [Allocate("weights", 150 * MIB)]
-    for step, unit in enumerate((31, 54, 42, 67, 81, 90), start=1):
-        parts = {"hidden": 1.0, "wide": 2.5, "logits": 1.6, "gradient": 1.3}
-        names = {f"{what}, step {step}": int(share * unit * MIB) for what, share in parts.items()}
-        events += [Allocate(name, size) for name, size in names.items()]
-        if step == 1:
-            events.append(Allocate("first moments", 37 * MIB))
-        events += [Free(name) for name in names]
-        if step == 1:
-            events.append(Allocate("second moments", 37 * MIB))
-    return tuple(events)
-
-
-GROWING_BATCHES = _growing_batches()
-"""The events of exercise 2: 802 MiB in use at most."""
-CAP_BYTES = 818 * MIB
-"""The most that the process of exercise 2 may take from the device."""
-
-
-@exercise
-def check_make_it_fit(answer: Any) -> str | None:
-    """Simulates the growing batches under the cap, with the learner's options."""
-    if not isinstance(answer, str):
-        raise NotRight(f"The text that PYTORCH_ALLOC_CONF takes is asked for, and this is {type(answer).__name__}.")
-    if "per_process_memory_fraction" in answer:
-        return "raised_the_cap"
-    try:
-        options = AllocatorOptions.parse(answer)
-    except ValueError as error:
-        if any(f"expandable_segments:{word}" in answer.replace(" ", "") for word in ("true", "TRUE", "1", "yes", "on")):
-            return "misspelt_truth"
-        raise NotRight(f"The allocator does not understand this: {error}.") from None
-    run = simulate_allocator(GROWING_BATCHES, options=options, cap_bytes=CAP_BYTES)
-    if run.out_of_memory is None:
-        return None
-    if any(divisions > 1 for divisions in options.roundup_power2_divisions):
-        return "rounding"
-    if options.max_split_size_bytes is not None:
-        return "splitting"
-    if options.garbage_collection_threshold:
-        return "collection"
-    if not options.text or options == AllocatorOptions():
-        return "nothing_changed"
-    raise NotRight(f"With these options it does not fit. {run.out_of_memory.message}")
 
 
 def _statistics(allocated: int, peak: int, reserved: int, inactive: int, retries: int) -> dict[str, int]:

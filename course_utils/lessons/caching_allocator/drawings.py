@@ -24,7 +24,7 @@ def way_of_a_request() -> ResultFigure:
     _along(pen, 4.62, 5.76, top + tall / 2, BLUE, "found", BLUE_INK)
 
     pen.box(0.3, low, 1.75, tall, "2. cudaMalloc:\na new segment", _PALE_ORANGE, bold=False)
-    last_way = "3. cudaFree all segments\nthat are wholly unused,\nthen cudaMalloc again"
+    last_way = "3. give back all wholly\nunused segments or pages,\nthen try 2 again"
     pen.box(2.85, low, 2.6, tall, last_way, _PALE_ORANGE, bold=False)
     pen.box(6.25, low, 1.55, tall, "out of memory")
     # From "none fits" down to the second row.
@@ -45,8 +45,8 @@ def way_of_a_request() -> ResultFigure:
     return pen.described(
         "Above, a tensor is made: the size is rounded up to 512 bytes; first, the smallest cached block that is large "
         "enough is looked for, and used if found, its rest cached. If none fits, second, cudaMalloc takes a new "
-        "segment. Only if that fails, third, all segments that are wholly unused are given back with cudaFree, and "
-        "cudaMalloc is tried again. If that fails too: out of memory. Below, a tensor is freed: its block is joined "
+        "segment. Only if that fails, third, all segments and pages that are wholly unused are given back, and the "
+        "second step is tried again. If that fails too: out of memory. Below, a tensor is freed: its block is joined "
         "with free neighbours and kept in the cache; there is no cudaFree, so reserved memory stays as it is."
     )
 

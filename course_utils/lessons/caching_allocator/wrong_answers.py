@@ -41,14 +41,6 @@ WRONG = {
         "rounds_too_late": rule(rounds=False),
         "boundary": rule(is_small=lambda size: size < MIB),
     },
-    "check_make_it_fit": {
-        "nothing_changed": "expandable_segments:False",
-        "rounding": "roundup_power2_divisions:4",
-        "splitting": "max_split_size_mb:64",
-        "collection": "garbage_collection_threshold:0.8",
-        "raised_the_cap": "per_process_memory_fraction:0.95",
-        "misspelt_truth": "expandable_segments:true",
-    },
     "check_can_a_setting_help": {
         "reserved": reserved_counts,
         "peak": peak_counts,

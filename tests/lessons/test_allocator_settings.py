@@ -1,0 +1,82 @@
+"""What lesson 11 says of the allocator's settings: texts that PyTorch reads or refuses, and what the rules do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from course_utils.lessons.caching_allocator import cases
+from course_utils.memory.allocator import ENVIRONMENT_VARIABLES, MIB, Allocate, Event, Free, simulate_allocator
+
+_TOLD = "print(torch._C._accelerator_getAllocatorSettings())"
+
+
+def told(code: str, **variables: str) -> str:
+    """What a fresh process prints, or the last line of its error."""
+    clean = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT_VARIABLES}
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, env=clean | variables, capture_output=True, text=True, check=False, timeout=120)
+    return (ran.stdout or ran.stderr).strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("expandable_segments:true", "Expected 'True' or 'False' at index 2 in ConfigTokenizer but got 'true'"),
+        ("expandable_segments:True;max_split_size_mb:64", "but got 'True;max_split_size_mb'"),
+        ("expandable_segments=True", "Index out of bounds in ConfigTokenizer"),
+        ("max_split_size_mb:64;expandable_segments:True", "Index out of bounds in ConfigTokenizer"),
+        ("max_split_size_mb:10", "max_split_size_mb too small, must be >= 20"),
+        ("max_split_size_mb:64;", "max_split_size_mb:64;"),  # it passes: no option follows
+        ("max_non_split_rounding_mb:10", "max_non_split_rounding_mb too small, must be >= 20"),
+        ("expandable_segment:True", "expandable_segment:True"),  # it passes: no CUDA that could refuse it
+    ],
+)
+def test_what_a_cpu_says_of_a_text(text: str, message: str):
+    assert message in told(f"import torch; {_TOLD}", PYTORCH_ALLOC_CONF=text)
+
+
+def test_the_older_name_wins_and_the_script_may_set_it():
+    both = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
+    assert told(f"import torch; {_TOLD}", **both) == "max_split_size_mb:64"
+    emptied = told(f"import torch; print('read:', end=''); {_TOLD}", **both | {"PYTORCH_CUDA_ALLOC_CONF": ""})
+    assert emptied == "read:"  # set and empty, it still hides the other name
+    sets = "os.environ['PYTORCH_ALLOC_CONF'] = 'expandable_segments:True'"
+    assert told(f"import os; {sets}; import torch; {_TOLD}") == "expandable_segments:True"
+    assert told(f"import os, torch; torch.zeros(1); {sets}; {_TOLD}") == "expandable_segments:True"
+    assert told(f"import os, torch; {_TOLD}; {sets}; print('again:'); {_TOLD}") == "again:"  # it was read before
+
+
+def test_only_whole_pages_of_a_hole_go_back():
+    expandable = "expandable_segments:True"
+    rows = [cases.hole_row("", size, expandable, cap_mib=320) for size in (100, 15)]
+    assert [row["given back"] // MIB for row in rows] == [100, 0]
+    assert [row["fits"] for row in rows] == [True, True]  # the second has room beside the hole
+    assert not cases.hole_row("", 100)["fits"]
+
+
+def test_max_split_size_beside_expandable_segments_keeps_large_free_blocks_from_being_used():
+    """The pattern of https://github.com/pytorch/pytorch/issues/123548: a small live tensor after large ones."""
+    events: list[Event] = []
+    for cycle in range(6):
+        names = [f"{cycle}.{number}" for number in range(3)]
+        events += [Allocate(name, 138 * MIB) for name in names]
+        events += [Allocate(f"stays {cycle}", 2 * MIB), *map(Free, names)]
+    peak = {
+        options: simulate_allocator(events, options=options).peak_reserved_bytes
+        for options in ("expandable_segments:True", "max_split_size_mb:128")
+    }
+    both = simulate_allocator(events, options=",".join(peak)).peak_reserved_bytes
+    assert both > 5 * max(peak.values())
+
+
+def test_garbage_collection_needs_a_cap_and_skips_expandable_segments():
+    events = [event for size in (30, 40, 50) for event in (Allocate(size, size * MIB), Free(size))]
+    options = "garbage_collection_threshold:0.5"
+    assert simulate_allocator(events, options=options).device_frees[-1] == 0
+    assert simulate_allocator(events, options=options, cap_bytes=130 * MIB).device_frees[-1] > 0
+    options += ",expandable_segments:True"
+    assert simulate_allocator(events, options=options, cap_bytes=130 * MIB).device_frees[-1] == 0

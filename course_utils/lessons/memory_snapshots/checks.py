@@ -1,217 +1,102 @@
-"""Checks of lesson 12. All run on the CPU; the traces that they hand out are made by hand, so they hold no surprise."""
+"""Checks of lesson 12. All run on the CPU; the histories that they hand out are made by hand."""
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from course_utils.lessons.answers import NotRight, ask, effect, exercise, listed, number
+from course_utils.lessons.answers import NotRight, ask, exercise, number
 from course_utils.materials.models import GPT
-from course_utils.measure.machine import environment
-from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
 
 MIB = 2**20
-# (name, bytes, born, died). In the first case a block dies at the very moment of the peak, in the second the peak comes
-# early and small blocks make it, in the third it is reached twice.
-_BLOCKS = (
-    (("a", 40, 0, 9), ("b", 50, 1, 3), ("c", 30, 2, 4), ("d", 45, 3, 7), ("e", 10, 4, 9), ("f", 20, 5, 6)),
-    (("w", 10, 0, 12), ("x", 15, 1, 4), ("y", 15, 2, 5), ("z", 15, 3, 6), ("big", 40, 7, 9), ("left", 12, 8, 12)),
-    (("p", 8, 0, 6), ("q", 8, 1, 3), ("r", 8, 4, 5), ("s", 1, 2, 3), ("t", 1, 4, 5)),
-)
-_Blocks = Sequence[tuple[str, int, int, int]]
+# Line and function, and bytes a step.
+_LEAKS = ((29, "evaluate", 2 * MIB), (44, "update", MIB // 4))
+_Trace = list[dict[str, Any]]
 
 
-def _alive(blocks: _Blocks, moment: int, longer: int = 0) -> set[str]:
-    """The blocks at a moment; with ``longer=1`` as if a block lived one moment longer."""
-    return {name for name, _, born, died in blocks if born <= moment < died + longer}
+def _entry(action: str, address: int, size: int, line: int, name: str) -> dict[str, Any]:
+    """An entry of the history, with the stack of a line in ``planted.py`` under one of torch's."""
+    frames = [{"filename": "/torch/nn/functional.py", "line": 7, "name": "linear"}]
+    frames.append({"filename": "my_project/planted.py", "line": line, "name": name})
+    return {"action": action, "addr": address, "size": size, "stream": 0, "frames": frames}
 
 
-def _peaks(blocks: _Blocks, longer: int = 0) -> list[int]:
-    """The moments with most memory."""
-    sizes = {name: size for name, size, *_ in blocks}
-    moments = range(max(died for *_, died in blocks))
-    totals = [sum(sizes[name] for name in _alive(blocks, moment, longer)) for moment in moments]
-    return [moment for moment in moments if totals[moment] == max(totals)]
+def _history(line: int, name: str, leaked: int, steps: int) -> _Trace:
+    """Steps of training: weights, Adam's state and a cache from the first step on, activations, spikes, and a leak."""
+    trace = [_entry("alloc", 1, 30 * MIB, 5, "build")]
+    for step in range(1, steps + 1):
+        at = 1000 * step
+        spike = _entry("alloc", at, 90 * MIB, 18, "train_step")
+        activations = [_entry("alloc", at + n, 8 * MIB, 17, "train_step") for n in range(1, 4)]
+        trace += [*activations, spike, _entry("alloc", at + 9, leaked, line, name)]
+        if step == 1:
+            trace += [_entry("alloc", 10 + n, 30 * MIB, 21, "train_step") for n in range(2)]
+            trace += [_entry("alloc", 20 + n, MIB, 30, "fill") for n in range(12)]
+        # An address is used again: the activations of the next step get others, this buffer does not.
+        trace += [
+            _entry("alloc", 99, step * MIB // 8, 40, "log"),
+            _entry("free_requested", 99, step * MIB // 8, 40, "log"),
+        ]
+        for entry in (spike, *activations):
+            trace += [entry | {"action": "free_requested"}, entry | {"action": "free_completed"}]
+    return trace
 
 
-@exercise
-def check_alive(answer: Any) -> str | None:
-    """Asks for several sets of blocks and compares with what a wrong turn gives on all of them."""
-    given = []
-    for blocks in _BLOCKS:
-        names = ask(answer, list(blocks))
-        if isinstance(names, str) or not isinstance(names, Iterable):
-            raise NotRight(f"Return the names of the blocks, as a list or a set; you return {type(names).__name__}.")
-        names = listed(names)
-        if not all(isinstance(name, str) for name in names):
-            raise NotRight("Return names only, such as 'a': the first entry of each block.")
-        given.append(set(names))
-    ways: Mapping[str | None, Callable[[_Blocks], set[str]]] = {
-        None: lambda blocks: _alive(blocks, _peaks(blocks)[0]),
-        "later": lambda blocks: _alive(blocks, _peaks(blocks)[-1]),
-        "died": lambda blocks: _alive(blocks, _peaks(blocks, longer=1)[0], longer=1),
-        "ever": lambda blocks: {name for name, *_ in blocks},
-        "end": lambda blocks: _alive(blocks, max(died for *_, died in blocks) - 1),
-        "largest": lambda blocks: {max(blocks, key=lambda block: block[1])[0]},
-    }
-    for key, way in ways.items():
-        if given == [way(blocks) for blocks in _BLOCKS]:
-            return key
-    by_size = [[name for name, *_ in sorted(blocks, key=lambda block: -block[1])] for blocks in _BLOCKS]
-    if all(names and names == set(order[: len(names)]) for names, order in zip(given, by_size, strict=True)):
-        return "largest"
-    raise NotRight(
-        "These are not the blocks that are there when the sum is highest. For each moment from 0 on, add up the sizes "
-        "with born <= moment < died."
-    )
-
-
-# Of each trace: the line that leaks, the bytes that it adds in each step, and whether a spike comes in each step.
-_LEAKS = (("train.py:31 evaluate", 2 * MIB), ("metrics.py:12 update", MIB // 4))
-_STEPS, _MOMENTS = 5, 10
-_CACHE = "model.py:30 fill"
-
-
-@functools.cache
-def _leaking_trace(line: str, leaked: int) -> tuple[MemoryTrace, tuple[int, ...]]:
-    """Five steps: weights, Adam's state and a filled cache from the first step on, activations, spikes, and a leak."""
-    total = _STEPS * _MOMENTS + 1
-    blocks = [MemoryBlock(30 * MIB, 0, total, "weights", "GPT", "", "")]
-    starts = tuple(1 + step * _MOMENTS for step in range(_STEPS))
-    for module in ("GPT.blocks.0", "GPT.blocks.1"):
-        born = starts[0] + 7
-        blocks.append(MemoryBlock(28 * MIB, born, total, "optimizer state", module, "train.py:20 step", "zeros_like"))
-    # Looks like the leak, with more blocks and more bytes: of the same kind, and there at the end. It does not grow.
-    for _ in range(12):
-        blocks.append(MemoryBlock(leaked // 2, starts[0] + 2, total, "activations", "GPT.cache", _CACHE, "clone"))
-    for start in starts:
-        at = start
-        blocks.append(MemoryBlock(24 * MIB, at, at + 6, "activations", "GPT.blocks", "model.py:9 forward", "addmm"))
-        blocks.append(MemoryBlock(leaked, at + 1, total, "activations", "", line, "clone"))
-        blocks.append(MemoryBlock(90 * MIB, at + 3, at + 5, "temporaries", "", "train.py:16 step", "_log_softmax"))
-        blocks.append(MemoryBlock(30 * MIB, at + 5, at + 9, "gradients", "GPT", "model.py:9 forward, backward", "mm"))
-    # The last evaluation allocates more and gives it back.
-    blocks.append(MemoryBlock(8 * MIB, starts[-1] + 6, starts[-1] + 8, "temporaries", "", "train.py:40 log", "cat"))
-    trace = MemoryTrace.from_blocks(
-        times_us=[1000 * moment for moment in range(total)],
-        blocks=blocks,
-        label="five steps",
-        device="cpu",
-        environment=environment(),
-    )
-    return trace, starts
-
-
-def _held(trace: MemoryTrace, moment: int) -> Counter[str]:
-    """Bytes of each line at a moment."""
+def _held(trace: _Trace) -> Counter[str]:
+    """Bytes in use at the end, by line."""
+    live: dict[int, dict[str, Any]] = {}
+    for entry in trace:
+        if entry["action"] == "alloc":
+            live[entry["addr"]] = entry
+        elif entry["action"] == "free_requested":
+            live.pop(entry["addr"])
     sizes: Counter[str] = Counter()
-    for row in trace.at(moment):
-        sizes[row.line] += row.size_bytes
+    for entry in live.values():
+        sizes[_line(entry)] += entry["size"]
     return sizes
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    frame = entry["frames"][-1]
+    return f"planted.py:{frame['line']} {frame['name']}"
 
 
 @exercise
 def check_leak(answer: Any) -> str | None:
-    """Hands out traces that are made by hand, with a leak that is smaller than everything around it."""
+    """Hands out histories that are made by hand, with a leak that is smaller than everything around it."""
     given = []
-    for line, leaked in _LEAKS:
-        trace, starts = _leaking_trace(line, leaked)
-        value = ask(answer, trace, list(starts))
-        value = getattr(value, "line", value)
+    for leak in _LEAKS:
+        value = ask(answer, _history(*leak, steps=2), _history(*leak, steps=5))
         if not isinstance(value, str):
-            raise NotRight(f"Return the line, a text such as 'train.py:16 step'; you return {type(value).__name__}.")
+            raise NotRight(f"Return the line as where(...) gives it; you return {type(value).__name__}.")
         given.append(value)
-    traces = [_leaking_trace(*leak) for leak in _LEAKS]
-    if given == [line for line, _ in _LEAKS]:
+    if given == [f"planted.py:{line} {name}" for line, name, _ in _LEAKS]:
         return None
+    ends = [_held(_history(*leak, steps=5)) for leak in _LEAKS]
     ways = {
-        "spike": [trace.at_peak[0].line for trace, _ in traces],
-        "largest_left": [trace.at(trace.moments - 1)[0].line for trace, _ in traces],
-        "grew_once": [(_held(t, t.moments - 1) - _held(t, 0)).most_common(1)[0][0] for t, _ in traces],
+        "spike": ["planted.py:18 train_step" for _ in _LEAKS],
+        "largest_left": [end.most_common(1)[0][0] for end in ends],
+        "most_blocks": ["planted.py:30 fill" for _ in _LEAKS],
     }
     for key, lines in ways.items():
         if given == lines:
             return key
-    ends = [max(trace.at(trace.moments - 1), key=lambda row: row.size_bytes if row.line else 0) for trace, _ in traces]
-    if given in ([row.line for row in ends], [_CACHE for _ in traces]):
-        return "grew_once"
+    counts = [Counter(_line(e) for e in _history(*leak, steps=5) if e["action"] == "alloc") for leak in _LEAKS]
+    if given == [count.most_common(1)[0][0] for count in counts]:
+        return "asked_most"
     raise NotRight(
-        f"For one of the traces you say {given[0]!r}. Look at what each line holds at the start of a step, and at the "
-        "start of the next: which line holds more each time?"
+        f"For one of the programs you say {given[0]!r}. What does each line hold at the end of the first history, and "
+        "of the second: which holds more?"
     )
 
 
 def _model() -> GPT:
     torch.manual_seed(5)
     return GPT(vocabulary=16, context=8, width=16, layers=1, heads=2)
-
-
-def _batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(6)
-    return [
-        (torch.randint(16, (2, 8), generator=generator), torch.randint(16, (16,), generator=generator))
-        for _ in range(3)
-    ]
-
-
-def _reference_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, targets: torch.Tensor, zero: bool
-) -> None:
-    functional.cross_entropy(model(tokens).flatten(0, 1), targets).backward()
-    optimizer.step()
-    if zero:
-        optimizer.zero_grad()
-
-
-def _weights_after(step: Callable[..., Any]) -> tuple[torch.Tensor, list[str]]:
-    """All weights after three steps, and what gradients there were when each forward pass began."""
-    model = _model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    seen: list[str] = []
-
-    def look(module: nn.Module, inputs: Any) -> None:
-        del inputs
-        gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
-        seen.append("none" if not gradients else "numbers" if any(g.any() for g in gradients) else "zeros")
-
-    model.register_forward_pre_hook(look)
-    for tokens, targets in _batches():
-        step(model, optimizer, tokens, targets)
-    weights = torch.cat([weight.detach().flatten() for weight in model.parameters()])
-    return weights, seen
-
-
-@exercise
-def check_step(answer: Any) -> str | None:
-    """Runs three steps of a small model and looks at its gradients whenever a forward pass begins."""
-    given, seen = _weights_after(functools.partial(effect, answer))
-    right, _ = _weights_after(functools.partial(_reference_step, zero=True))
-    added, _ = _weights_after(functools.partial(_reference_step, zero=False))
-    start = torch.cat([weight.detach().flatten() for weight in _model().parameters()])
-    if len(seen) < len(_batches()):
-        raise NotRight(
-            "Your step does not call the model as `model(tokens)`. Keep its lines, and change where `zero_grad` stands."
-        )
-    if torch.allclose(given, start):
-        return "no_update"
-    if not torch.allclose(given, right, atol=1e-6):
-        if torch.allclose(given, added, atol=1e-6):
-            return "accumulates"
-        raise NotRight(
-            "After three steps the weights are not those of plain training. Keep the lines of the step, and change "
-            "only where and how `zero_grad` is called."
-        )
-    if "numbers" in seen:
-        return "through_forward"
-    if "zeros" in seen:
-        return "zeros"
-    return None
 
 
 def _part_frozen() -> nn.Module:

@@ -1,0 +1,206 @@
+"""What lesson 12 says of snapshots, names and messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import weakref
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from course_utils.lessons.memory_snapshots import cases
+from course_utils.memory.snapshots import read_snapshot
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks/12_memory_snapshots.ipynb"
+RECORDED = Path(__file__).parents[1] / "allocator_traces" / "memory_snapshots-2.13.0.json"
+
+
+def _pasted() -> dict[str, Any]:
+    """The lesson's code to paste."""
+    pasted: dict[str, Any] = {}
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code" and re.search("def (held|live_after)", source):
+            exec(source, pasted)
+        elif "def by_line" in source:
+            exec(re.search(r"```python\n(import pickle\n\ndef by_line.*?\n)\n", source, re.DOTALL)[1], pasted)
+        elif "def show_largest" in source:
+            exec(re.search(r"```python\n(import gc, torch.*?)show_largest\(\)\n```", source, re.DOTALL)[1], pasted)
+    return pasted
+
+
+DUMP = """
+import sys
+from functools import partial
+from course_utils.lessons.memory_snapshots import cases
+cases.dump_at_out_of_memory(partial(cases.train_and_evaluate, "cpu"), sys.argv[1], "cpu", int(sys.argv[2]))
+"""
+
+
+def test_a_snapshot_made_without_a_gpu_has_the_entries_of_pytorchs_own_allocator(tmp_path: Path) -> None:
+    """The failing request included; where the device puts the first segment is its own affair.
+
+    In a process of its own: tensors that other tests left alive would take room in the first segments.
+    """
+    theirs = json.loads(RECORDED.read_text(encoding="utf-8"))
+    path = tmp_path / "snapshot.pickle"
+    command = [sys.executable, "-c", DUMP, str(path), str(theirs["made_with"]["cap_bytes"])]
+    subprocess.run(command, check=True, env=os.environ | {"COURSE_SIZE": "smoke"}, cwd=NOTEBOOK.parents[1])
+    ours = pickle.loads(path.read_bytes())
+
+    def entries(snapshot: dict) -> list[tuple[str, int, int]]:
+        trace = snapshot["device_traces"][0]
+        first = min(entry["addr"] for entry in trace if entry.get("addr"))
+        return [(entry["action"], entry.get("addr", first) - first, entry["size"]) for entry in trace]
+
+    assert entries(ours) == entries(theirs)
+    assert ours["device_traces"][0][-1]["action"] == "oom"
+    blocks = [[(b["size"], b["state"]) for s in each["segments"] for b in s["blocks"]] for each in (ours, theirs)]
+    assert blocks[0] == blocks[1]
+    assert cases.request_row(ours, lambda frames: frames[-1]["name"])["bytes"] == 2**24
+
+
+def test_a_snapshot_made_without_a_gpu_is_read_like_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.pickle"
+    with cases.memory_history("cpu") as dump:
+        kept = [torch.ones(2**18) * 2 for _ in range(3)]
+        dump(str(path))
+    assert len(kept) == 3
+    snapshot = read_snapshot(path)
+    assert snapshot.end.allocated_bytes >= 3 * 2**20
+    frames = [e["frames"] for e in pickle.loads(path.read_bytes())["device_traces"][0] if e["action"] == "alloc"]
+    assert all(any(Path(__file__).name in frame["filename"] for frame in stack) for stack in frames)
+
+
+def test_a_slow_leak_is_found_where_the_history_has_lost_its_beginning(tmp_path: Path) -> None:
+    """By the lesson's code to paste: what is in use, subtracted by line. The history's own search finds nothing."""
+    pasted = _pasted()
+    pasted["OWN"] = Path(__file__).name
+    ring, kept, lost = 30, [], []
+    with cases.memory_history("cpu") as dump:
+        for step in range(1, 41):
+            kept.append(torch.ones(2**20))
+            for _ in range(20):
+                torch.ones(2**18)
+            if step % 20 == 0:
+                path = tmp_path / f"{step}.pickle"
+                dump(str(path))
+                snapshot = pickle.loads(path.read_bytes())
+                snapshot["device_traces"][0] = snapshot["device_traces"][0][-ring:]
+                path.write_bytes(pickle.dumps(snapshot))
+                lost.append(pasted["held"](pasted["live_after"](snapshot["device_traces"][0])))
+    first, second = (pasted["by_line"](str(tmp_path / name), 0) for name in ("20.pickle", "40.pickle"))
+    assert list((second - first).values()) == [20 * 2**22]
+    assert lost[0] == lost[1] == []
+
+
+def test_the_peak_leaves_out_what_the_history_did_not_see_allocated() -> None:
+    history = (("alloc", 1, 50), ("free_requested", 9, 100), ("alloc", 9, 40), ("free_requested", 1, 50))
+    trace = [{"action": action, "addr": address, "size": size} for action, address, size in history]
+    pasted = _pasted()
+    assert pasted["peak_of"](trace) == 3
+    assert [entry["size"] for entry in pasted["live_after"](trace, 3)] == [50, 40]
+
+
+def test_frames_of_a_virtual_environment_inside_the_project_are_not_yours() -> None:
+    paths = ("/my_project/.venv/lib/python3.11/site-packages/torch/nn/functional.py", "/my_project/train.py")
+    pasted = _pasted()
+    pasted.update(OWN="/my_project/", NOT_OWN="site-packages/")
+    assert pasted["where"]([{"filename": path, "line": 7, "name": "step"} for path in paths]) == "train.py:7 step"
+
+
+def test_the_largest_tensors_are_listed_with_their_holders(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that only autograd keeps has none, and what ``exp`` keeps of its result is not listed."""
+    weight, sparse = torch.ones(2**21, 2, requires_grad=True), torch.eye(3).to_sparse()
+    kept = {"held": torch.ones(2**21, 4), "loss": (weight * 2).view(1, 2**21, 2).square().sum()}
+    kept["other"] = weight.view(2, 1, 2**21).exp().sum()
+    _pasted()["show_largest"]()
+    lines = capsys.readouterr().out.splitlines()
+    assert sparse.is_sparse
+    assert any(line.startswith("(2097152, 4)") and line.endswith("['dict']") for line in lines)
+    assert any(line.startswith("(1, 2097152, 2)") and line.endswith("[]") for line in lines)
+    assert not any(line.startswith("(2, 1, 2097152)") for line in lines)
+
+
+def test_the_lines_shown_of_the_helpers_are_theirs() -> None:
+    fold = re.search(
+        r"The lines behind.*?```python\n(.*?)```",
+        "".join("".join(c["source"]) for c in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]),
+        re.DOTALL,
+    )[1]
+    source = Path(cases.__file__).read_text(encoding="utf-8")
+    assert [line for line in fold.splitlines() if not line.startswith("def") and line.strip() not in source] == []
+
+
+@pytest.mark.skipif(not hasattr(torch.nn, "LinearCrossEntropyOptions"), reason="new in 2.13")
+def test_autocast_does_not_reach_the_built_in_loss() -> None:
+    hidden, weight, targets = torch.randn(64, 128).bfloat16(), torch.randn(2048, 128), torch.randint(2048, (64,))
+    loss = partial(torch.nn.functional.linear_cross_entropy, hidden, weight, targets)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert loss().dtype == torch.float32
+        assert loss(options=torch.nn.LinearCrossEntropyOptions()).dtype == torch.bfloat16
+
+
+def test_a_kept_loss_keeps_the_nodes_of_its_graph_after_backward() -> None:
+    x = torch.ones(3, requires_grad=True)
+    loss = (x.exp() ** 2).sum()
+    loss.backward()
+    nodes = [loss.grad_fn]
+    while nodes[-1].next_functions and nodes[-1].next_functions[0][0] is not None:
+        nodes.append(nodes[-1].next_functions[0][0])
+    assert len(nodes) == 4
+
+
+def test_the_message_of_a_deprecation_recommends_what_2_13_does_not_have() -> None:
+    message = torch.profiler.profile.export_memory_timeline.__deprecated__
+    assert "_export_memory_snapshot" in message
+    with pytest.raises(AttributeError, match="has no attribute '_export_memory_snapshot'"):
+        _ = torch.cuda.memory._export_memory_snapshot
+    assert callable(torch.cuda.memory._dump_snapshot)
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a build without CUDA raises")
+def test_a_build_without_cuda_has_no_history() -> None:
+    with pytest.raises(
+        AttributeError, match=re.escape("module 'torch._C' has no attribute '_cuda_record_memory_history'")
+    ):
+        torch.cuda.memory._record_memory_history()
+    assert not hasattr(torch._C, "_cuda_attach_out_of_memory_observer")
+
+
+def test_a_kept_exception_keeps_the_tensors_of_its_frames() -> None:
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    def fails() -> None:
+        activation = torch.empty(1000)
+        seen.append(weakref.ref(activation))
+        raise ValueError
+
+    try:
+        fails()
+    except ValueError as error:
+        saved: ValueError | None = error
+    assert seen[0]() is not None
+    assert saved is not None
+    del saved
+    assert seen[0]() is None
+
+
+def test_a_running_sum_keeps_the_graph_of_each_loss() -> None:
+    weight, total, seen = torch.randn(10, requires_grad=True), torch.zeros(()), []
+    for _ in range(3):
+        hidden = (2 * weight).exp()
+        seen.append(weakref.ref(hidden))
+        total = total + (hidden**2).sum()
+    del hidden
+    assert all(each() is not None for each in seen)
+    del total
+    assert all(each() is None for each in seen)

@@ -1,4 +1,4 @@
-"""What DDP sends and when: buckets, overlap with the backward pass, gradient views, and accumulation without sending.
+"""What DDP sends: its buckets, gradients as views of them, and accumulation without sending.
 
 torchrun --standalone --nproc-per-node=2 scripts/ddp_communication.py
 """
@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile
 
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text, text_batches
@@ -52,38 +51,6 @@ def buckets_of(model: DistributedDataParallel, backward: Callable[[nn.Module], N
     return {"first": first, "later": [buffer.nbytes for buffer in sent], "memory_bytes": kinds}
 
 
-def lanes_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, list[list[float]]]:
-    """When the backward pass ran and when each all-reduce did: [start, end] in seconds from its beginning.
-
-    On a GPU the backward pass is everything but NCCL. So the model's gradients have to be views of its buckets: else
-    DDP copies them out of the buckets after each all-reduce, and that would count as backward pass.
-    """
-    model.zero_grad()
-    loss = loss_of(model, *batch)
-    cuda = loss.is_cuda
-    dist.barrier()
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as profiler:
-        loss.backward()
-        if cuda:
-            torch.cuda.synchronize()
-    backward, sent = [], []
-    for event in profiler.events():
-        span = (event.time_range.start / 1e6, event.time_range.end / 1e6)
-        if cuda and event.device_type == torch.autograd.DeviceType.CUDA:
-            if event.name.startswith("nccl"):
-                sent += [span] if "Kernel" in event.name else []  # and not NCCL's annotation of the same
-            else:
-                backward.append(span)
-        elif not cuda and event.name.endswith(":all_reduce"):  # gloo:all_reduce, in a thread of gloo
-            sent.append(span)
-        elif not cuda and event.name.startswith("autograd::engine::evaluate_function"):
-            backward.append(span)
-    began = min(start for start, _ in backward)
-    whole = [(began, max(end for _, end in backward))]
-    lanes = {"backward": whole, "all-reduce": sorted(sent)}
-    return {lane: [[start - began, end - began] for start, end in spans] for lane, spans in lanes.items()}
-
-
 def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tensor]], sync_each: bool) -> None:
     """Gradients of several micro-batches, averaged over the ranks after each, or only after the last."""
     for tokens, targets in batches[:-1]:
@@ -97,7 +64,7 @@ def accumulate(model: DistributedDataParallel, batches: list[tuple[Tensor, Tenso
 
 def main() -> None:
     args = integer_options(__doc__, width=112, budget=5).parse_args()
-    rank, ranks, device = join_ranks()
+    rank, _, device = join_ranks()
     text = library_text(2**20)
     batches = list(text_batches(text, BATCH, LENGTH, steps=4, seed=rank, device=str(device)))
     torch.manual_seed(0)
@@ -110,35 +77,7 @@ def main() -> None:
         model.zero_grad()
         loss_of(model, *batches[0]).backward()
 
-    def backward_then_send(model: DistributedDataParallel) -> None:
-        with model.no_sync():
-            backward(model)
-        flat = gradient_of(model)
-        dist.all_reduce(flat)
-        parts = flat.div_(ranks).split([parameter.numel() for parameter in model.parameters()])
-        for parameter, part in zip(model.parameters(), parts, strict=True):
-            parameter.grad.copy_(part.view_as(parameter))
-
     report(settings={name: buckets_of(distributed(**options), backward) for name, options in OPTIONS.items()})
-
-    models = {name: distributed(**options) for name, options in OPTIONS.items() if name != "bucket_cap_mb=0.5"}
-    cases = {name: lambda model=model: backward(model) for name, model in models.items()}
-    models["sent after backward"] = distributed()
-    cases["sent after backward"] = lambda: backward_then_send(models["sent after backward"])
-    for _ in range(2):  # the first backward pass still uses one bucket for all
-        for case in cases.values():
-            case()
-    for name, model in models.items():
-        torch.testing.assert_close(gradient_of(model), gradient_of(models["default"]), rtol=1e-5, atol=1e-7, msg=name)
-    timed_rounds(cases, name="buckets", budget_s=args.budget, practical=0.05, agreement="gradients equal to 1e-5")
-
-    lanes = {}
-    for name in ("default", "bucket_cap_mb=25"):
-        model = distributed(**OPTIONS[name], gradient_as_bucket_view=True)
-        for _ in range(3):
-            backward(model)
-        lanes[name] = lanes_of(model, batches[0])
-    report(lanes=lanes)
 
     ways = {"send after each": distributed(), "no_sync": distributed()}
 

@@ -46,7 +46,7 @@ def main() -> None:
     args = parser.parse_args()
 
     rank, ranks, device = join_ranks()
-    counts = sorted({2**n for n in range(ranks.bit_length())} | {ranks})
+    counts = sorted({2**n for n in range(1, ranks.bit_length())} | {ranks})
     if args.global_batch and any(args.global_batch % count for count in counts):
         parser.error(f"--global-batch {args.global_batch} cannot be divided by each of {counts} ranks")
 
@@ -62,9 +62,9 @@ def main() -> None:
 
         def step() -> Tensor:
             loss = loss_of(model, tokens, targets)
-            optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad()
             return loss.detach()
 
         return step
@@ -88,16 +88,16 @@ def main() -> None:
     # With a batch of its own on each rank, more ranks than one cannot be held against one: ddp_train.py does that.
     comparable = [label for label in list(cases)[1:] if args.global_batch or items[label] == whole]
     agreement = check_losses(cases, comparable, groups)
-    timed_rounds(cases, name="steps", budget_s=args.budget, practical=0.05, items=items, agreement=agreement)
+    timed_rounds(cases, name="steps", budget_s=args.budget, practical=0.1, items=items, agreement=agreement)
     if args.losing and ranks > 1:
-        wide = GPT(context=16, width=192, layers=3, heads=4).to(device)
-        cases = {"one process": step_of(copy.deepcopy(wide), 2, 16) if rank == 0 else None, "DDP, 2 ranks": None}
+        wide = GPT(context=8, width=256, layers=3, heads=4).to(device)
+        cases = {"one process": step_of(copy.deepcopy(wide), 2, 8) if rank == 0 else None, "DDP, 2 ranks": None}
         group = dist.new_group([0, 1])
         if rank < 2:
             model = DistributedDataParallel(wide, process_group=group)
-            cases["DDP, 2 ranks"] = step_of(model, 2, 16, shared_by=2)
+            cases["DDP, 2 ranks"] = step_of(model, 2, 8, shared_by=2)
         agreement = check_losses(cases, ["DDP, 2 ranks"], {"DDP, 2 ranks": group})
-        timed_rounds(cases, name="losing", budget_s=args.budget, practical=0.05, items=2, agreement=agreement)
+        timed_rounds(cases, name="losing", budget_s=args.budget, practical=0.1, items=2, agreement=agreement)
     gradient_bytes = sum(parameter.nbytes for parameter in base.parameters())
     report(gradient_bytes=gradient_bytes, device=device.type, threads=torch.get_num_threads())
     dist.destroy_process_group()

@@ -1,99 +1,159 @@
-r"""Train a small GPT with DDP, and hold it against one process that sees the whole batch.
+r"""Train a small GPT with DDP, save and resume, and hold the gradients of one batch against one process.
 
 One machine:
-    torchrun --standalone --nproc-per-node=2 scripts/ddp_train.py --steps 20
+    torchrun --standalone --nproc-per-node=2 scripts/ddp_train.py --epochs 2
 Two machines, the same line on both; HOST is one of them:
     torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 --rdzv-id=run1 \
-        scripts/ddp_train.py --batch 64
+        scripts/ddp_train.py --batch 32 --checkpoint /shared/run1.pt
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from typing import TypeAlias
+import os
+import tempfile
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from course_utils.materials.models import GPT
-from course_utils.materials.text import library_text, text_batches
+from course_utils.materials.text import library_text
 from course_utils.ranks.programs import gradient_of, integer_options, join_ranks, loss_of, memory_by_kind, report
 
 # Relative, in float32: the order of additions differs between one process and several, nothing else does.
 GRADIENT_TOLERANCE, LOSS_TOLERANCE = 1e-5, 1e-3
 
-Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
+
+def loader_of(data: TensorDataset, batch: int, rank: int, ranks: int) -> DataLoader:
+    """This rank's share of the data. All ranks together read the same global batches as one process."""
+    sampler = DistributedSampler(data, num_replicas=ranks, rank=rank, shuffle=True, drop_last=True)
+    return DataLoader(data, batch_size=batch // ranks, sampler=sampler)
 
 
-def train(model: nn.Module, batches: Batches, rank: int, ranks: int) -> tuple[list[Tensor], torch.optim.Optimizer]:
-    """An ordinary training loop. Only the slice knows that there are other ranks."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader,
+    epochs: range,
+    checkpoint: Path | None = None,
+    sets_epoch: bool = True,
+) -> Tensor:
+    """An ordinary training loop: the loss of each step on this rank."""
+    device = next(model.parameters()).device
     losses = []
-    for tokens, targets in batches:
-        loss = loss_of(model, tokens[rank::ranks], targets[rank::ranks])
-        optimizer.zero_grad()
-        loss.backward()  # with DDP: here gradients are averaged over the ranks
-        optimizer.step()
-        losses.append(loss.detach())
-    return losses, optimizer
+    for epoch in epochs:
+        if sets_epoch:
+            loader.sampler.set_epoch(epoch)  # a new order, the same one on all ranks
+        for tokens, targets in loader:
+            loss = loss_of(model, tokens.to(device), targets.to(device))
+            loss.backward()  # with DDP: here gradients are averaged over the ranks
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        if checkpoint and epoch + 1 < epochs.stop:
+            save(checkpoint, model, optimizer, epoch + 1)
+    return torch.stack(losses)
 
 
-def gradient(model: nn.Module, batch: tuple[Tensor, Tensor], rank: int, ranks: int) -> Tensor:
-    """All gradients of one batch as one vector."""
-    model.zero_grad()
-    loss_of(model, *(part[rank::ranks] for part in batch)).backward()
-    return gradient_of(model)
+def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> None:
+    """Rank 0 writes, since all ranks hold the same. A job that is killed meanwhile leaves the old file."""
+    if dist.get_rank() == 0:
+        new = path.with_suffix(".new")
+        torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, new)
+        os.replace(new, path)
+    dist.barrier()  # nobody reads before it is written
+
+
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """All ranks read. Returns the epoch to go on with."""
+    state = torch.load(path, map_location=next(model.parameters()).device, weights_only=True)
+    model.module.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["epoch"]
+
+
+def mean_over_ranks(losses: Tensor) -> Tensor:
+    """Each rank knows the loss of its share; all shares are equally large."""
+    losses = losses.clone()
+    dist.all_reduce(losses)
+    return losses / dist.get_world_size()
+
+
+def gradient_errors(model: nn.Module, tokens: Tensor, targets: Tensor) -> dict[str, float]:
+    """DDP's gradients of one batch, held against one process. In float64, rounding is too small to hide a mistake."""
+    rank, ranks, errors = dist.get_rank(), dist.get_world_size(), {}
+    for kind, alone in {"float32": copy.deepcopy(model), "float64": copy.deepcopy(model).double()}.items():
+        together = DistributedDataParallel(copy.deepcopy(alone))
+        loss_of(together, tokens[rank::ranks], targets[rank::ranks]).backward()
+        alone.load_state_dict(together.module.state_dict())  # DDP has copied the weights of rank 0
+        loss_of(alone, tokens, targets).backward()
+        expected = gradient_of(alone)
+        errors[kind] = ((gradient_of(together) - expected).norm() / expected.norm()).item()
+    return errors
+
+
+def shared_folder() -> Path:
+    """A folder that rank 0 makes and all ranks of this machine know."""
+    name = [tempfile.mkdtemp(prefix="ddp-train-") if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(name)
+    return Path(name[0])
 
 
 def main() -> None:
-    parser = integer_options(__doc__, steps=20, batch=24, length=64, width=64)
+    parser = integer_options(__doc__, epochs=2, samples=240, batch=24, length=32, width=64)
+    parser.add_argument("--checkpoint", type=Path, help="save here after each epoch; go on from it if it is there")
+    parser.add_argument("--compare", action="store_true", help="hold it against one process, and resume three times")
     args = parser.parse_args()
 
     rank, ranks, device = join_ranks()
-    if args.batch % ranks:
-        parser.error(f"--batch {args.batch} is no multiple of {ranks} ranks: their means would not have equal weight")
-
-    def batches(steps: int, seed: int = 0) -> Batches:
-        # The same seed on every rank: all draw the same global batch, and each takes its slice.
-        text = library_text(2**20)
-        return text_batches(text, args.batch, args.length, steps, seed=seed, device=str(device))
+    if args.batch % ranks or args.samples % args.batch:
+        parser.error(f"--samples {args.samples} must be a multiple of --batch {args.batch}, and that one of {ranks}")
+    windows = library_text(2**20).unfold(0, args.length + 1, args.length + 1)[: args.samples].long()
+    data = TensorDataset(windows[:, :-1], windows[:, 1:])
+    if len(data) < args.samples:
+        parser.error(f"the text has {len(data)} pieces of {args.length} bytes: ask for fewer --samples")
 
     torch.manual_seed(rank)  # not the same on purpose: DDP copies rank 0's weights to all ranks
-    model = GPT(context=args.length, width=args.width, layers=2, heads=2).to(device)
-    references = {"one process": copy.deepcopy(model)}
-    if device.type == "cuda" or not torch.cuda.is_available():
-        references["DataParallel"] = nn.DataParallel(copy.deepcopy(model))
-
-    # Gradients of one batch. In float64, rounding is too small to hide a mistake.
-    batch = next(iter(batches(1, seed=1)))
-    errors = {}
-    for kind, alone in {"float32": copy.deepcopy(model), "float64": copy.deepcopy(model).double()}.items():
-        together = gradient(DistributedDataParallel(copy.deepcopy(alone)), batch, rank, ranks)
-        expected = gradient(alone, batch, 0, 1)  # on rank 0, whose weights DDP has copied
-        errors[kind] = ((together - expected).norm() / expected.norm()).item()
-
-    # Loss curves. A rank knows the loss of its own slice; the mean of equal slices is the global batch's.
-    ddp = DistributedDataParallel(model)
-    losses, optimizer = train(ddp, batches(args.steps), rank, ranks)
-    curve = torch.stack(losses)
-    dist.all_reduce(curve)
-    curves = {"DDP": (curve / ranks).tolist()}
-    report(device=device.type, memory_bytes=memory_by_kind(ddp, optimizer))
-    if rank == 0:
-        for label, reference in references.items():
-            curves[label] = torch.stack(train(reference, batches(args.steps), 0, 1)[0]).tolist()
-        apart = {}
-        for label in references:  # one process, and DataParallel where there is a GPU for it
-            pairs = zip(curves[label], curves["DDP"], strict=True)
-            apart[label] = max(abs(alone / together - 1) for alone, together in pairs)
-        report(gradient_error=errors, loss_error=max(apart.values()), loss_curves=curves)
+    base = GPT(context=args.length, width=args.width, layers=2, heads=2).to(device)
+    if args.compare:  # each rank then computes a whole batch alone, too
+        errors = gradient_errors(base, *(part.to(device) for part in data[: args.batch]))
         assert errors["float32"] < GRADIENT_TOLERANCE, f"gradients differ by {errors['float32']:.1e}"
-        for label, error in apart.items():
-            assert error < LOSS_TOLERANCE, f"loss curves of {label} and DDP differ by {error:.1e}"
-    dist.barrier()  # nobody leaves while rank 0 still checks
+        report(gradient_error=errors, device=device.type)
+
+    def start(model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    ddp, optimizer = start(DistributedDataParallel(copy.deepcopy(base)))
+    loader = loader_of(data, args.batch, rank, ranks)
+    checkpoint = args.checkpoint or (shared_folder() / "run.pt" if args.compare else None)
+    first = load(checkpoint, ddp, optimizer) if args.checkpoint and args.checkpoint.exists() else 0
+    whole = mean_over_ranks(train(ddp, optimizer, loader, range(first, args.epochs), checkpoint))
+    report(loss=whole[[0, -1]], memory_bytes=memory_by_kind(ddp, optimizer))
+
+    if args.compare:  # for the lesson: two short epochs
+        resumed = {}
+        for way in ("all of it", "without the optimizer's state", "without set_epoch"):
+            again, optimizer = start(DistributedDataParallel(copy.deepcopy(base)))
+            epoch = load(checkpoint, again, optimizer)
+            if way == "without the optimizer's state":
+                _, optimizer = start(again)
+            loader = loader_of(data, args.batch, rank, ranks)
+            rest = train(again, optimizer, loader, range(epoch, args.epochs), sets_epoch=way != "without set_epoch")
+            resumed[way] = (mean_over_ranks(rest) / whole[-len(rest) :] - 1).abs().max().item()
+        alone, optimizer = start(copy.deepcopy(base))
+        curve = train(alone, optimizer, loader_of(data, args.batch, 0, 1), range(args.epochs)) if rank == 0 else whole
+        error = (curve / whole - 1).abs().max().item()
+        assert error < LOSS_TOLERANCE, f"loss curves of one process and DDP differ by {error:.1e}"
+        assert resumed["all of it"] == 0, "the resumed run is another one"
+        if rank == 0:
+            report(loss_error=error, loss_curves={"DDP": whole, "one process": curve}, resume_error=resumed)
+            checkpoint.unlink()
+            checkpoint.parent.rmdir()
+        dist.barrier()  # nobody leaves while rank 0 still checks
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""The SLURM file of lesson 17. What its programs find, the lesson itself asserts, on two ranks."""
+"""The programs of lesson 17: the SLURM file, mistakes on two ranks, and ranks that raise, hang and are killed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from course_utils.lessons.ddp.cases import failed_runs
+from course_utils.ranks.launch import run_ranks
 from tests.launches import NOTEBOOKS, outputs_of
 
 SBATCH = NOTEBOOKS / "scripts" / "ddp_train.sbatch"
-SHORT = ("--steps", "2", "--batch", "12", "--length", "16", "--width", "32")
+LONG = '--epochs 20 --samples 25600 --batch 256 --checkpoint "run-$SLURM_JOB_ID.pt"'
+SHORT = ("--epochs", "2", "--compare", "--samples", "12", "--batch", "12", "--length", "16", "--width", "32")
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="torchrun's rendezvous and bash are not there")
 
@@ -43,7 +46,7 @@ def test_the_slurm_file_runs_as_two_nodes(tmp_path: Path):
     }.items():
         (tmp_path / name).write_text("\n".join(["#!/bin/bash", *lines, ""]))
         (tmp_path / name).chmod(0o755)
-    short = SBATCH.read_text(encoding="utf-8").replace("--steps 1000 --batch 256", " ".join(SHORT))
+    short = SBATCH.read_text(encoding="utf-8").replace(LONG, " ".join(SHORT))
     assert short != SBATCH.read_text(encoding="utf-8")
     (tmp_path / "short.sbatch").write_text(short)
     (output,) = outputs_of(
@@ -59,3 +62,62 @@ def test_the_slurm_file_runs_as_two_nodes(tmp_path: Path):
     errors = re.search(r"gradient_error: float32 (\S+), float64 (\S+)", output)
     assert 0 < float(errors[1]) < 1e-5
     assert float(errors[2]) < 1e-12
+
+
+@pytest.fixture
+def where_the_notebook_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(NOTEBOOKS)
+
+
+def test_which_mistakes_raise_which_wait_and_which_say_nothing(where_the_notebook_is):
+    run = run_ranks("scripts/ddp_mistakes.py", ranks=2, threads_per_rank=1, backend="gloo", show_output=False)
+    does = {what: of["does"] for what, of in (run[0]["happened"] | run[0]["mended"]).items()}
+    assert does == {
+        "one rank skips an all-reduce": ["waits", "goes on with 102"],
+        "collectives in another order": ["waits", "waits"],
+        "one rank has a batch more": ["goes on", "waits"],
+        "ranks build different models": ["waits", "raises"],
+        "a branch that only rank 0 takes": ["waits", "raises"],
+        "parameters that no rank uses": ["raises", "raises"],
+        "a static_graph that changes": ["raises", "raises"],
+        "a batch more, inside Join": ["goes on", "goes on"],
+        "a branch, find_unused_parameters": ["goes on", "goes on"],
+        "unused on all, static_graph": ["goes on", "goes on"],
+        "a skipped all-reduce, DETAIL": ["waits, then names rank 1", "goes on with 102"],
+        "another order, DETAIL": ["raises", "raises"],
+        "different shapes, DETAIL": ["raises", "raises"],
+    }
+    errors = run[0]["silent_error"]
+    right = {"equal shares", "48 and 16, weighted"}
+    assert {way for way, error in errors.items() if error["gradient error"] < 1e-12} == right
+    assert all(error["gradient error"] > 0.01 for way, error in errors.items() if way not in right)
+    assert {way for way, error in errors.items() if error["between ranks"] > 0} == {
+        "model.module(x) in place of model(x)",
+        "no_sync() around the last batch, too",
+    }
+    assert run[1]["last_gradient"] == {
+        "divide_by_initial_world_size=True": 0.5,
+        "divide_by_initial_world_size=False": 1.0,
+    }
+
+
+def test_whom_torchrun_names_when_something_happens_to_rank_1(where_the_notebook_is):
+    fates = ["raises", "is killed", "hangs", "leaves", "sends another shape"]
+    runs = {run["rank 1"]: run for run in failed_runs("scripts/ddp_broken.py", fates)}
+    assert [fate for fate in fates if runs[fate]["torchrun names"] == "rank 0"][-3:] == fates[2:]
+    assert runs["raises"]["torchrun names"] == "rank 1"
+    # Of two failures in one second, one that leaves no file can come second.
+    assert runs["is killed"]["exit code"] in (-9, 1)
+    assert runs["sends another shape"]["exit code"] == -6
+    assert "Timed out waiting" in runs["hangs"]["rank 0 said"]
+
+
+def test_the_checks_to_paste_see_what_the_lesson_says(where_the_notebook_is):
+    program = NOTEBOOKS.parent / "tests/rank_programs/pasted_checks.py"
+    found = run_ranks(program, ranks=3, args=["17_ddp.ipynb"], threads_per_rank=1, backend="gloo")[0]
+    assert [found[way][0] for way in ("right", "weighted", "uneven", "same")] == [0] * 4
+    assert max(found["right"][1], found["weighted"][1]) < 1e-6
+    assert found["uneven"][1] > 0.05
+    assert found["same"][1] == found["last_alike"][1] == "same batch twice"
+    assert min(*found["around"], *found["local"]) > 0.1
+    assert min(found["seconds"]) > 0

@@ -1,17 +1,11 @@
-"""Checks of lesson 17. The third runs the answer on a model that only pretends to be wrapped in DDP."""
+"""Checks of lesson 17."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterator
 from typing import Any
-
-import torch
-from torch import Tensor, nn
 
 from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, listed, number, recognise
 
@@ -89,84 +83,3 @@ def check_local_loss(answer: Any) -> str | None:
         f"Losses that add up to {share[0]:g}, on {share[1]} of {share[2]} tokens and {share[3]} ranks: you return "
         f"{value:.4g}, and {formulas[None](*share):.4g} is right. Add up what DDP makes of all ranks' losses."
     )
-
-
-@exercise
-def check_accumulate(answer: Any) -> str | None:
-    """Runs the answer on a pretended DDP model that notes each time its gradients would travel."""
-    for count in (4, 1, 2):
-        model = _PretendedDDP()
-        torch.manual_seed(0)
-        batches = [torch.randn(8, 3) for _ in range(count)]
-        losses = [model.plain(batch) for batch in batches]
-        each = [torch.autograd.grad(loss, model.weight)[0] for loss in losses]
-        expected = torch.stack(each).mean(0)
-        mean_loss = ask(answer, model, batches, lambda model, batch: model(batch).square().mean())
-        gradient = model.weight.grad
-        if gradient is None:
-            raise NotRight("After your function `.grad` is None: call backward() on each micro-batch's loss.")
-        if model.backwards < count:
-            raise NotRight(f"There are {count} micro-batches, and you ran {model.backwards} backward passes.")
-        sends = len(model.sent_after)
-        if sends > 1:
-            return "forward_outside" if model.backward_inside else "sends_each"
-        if sends == 0:
-            return "never_sends"
-        if model.sent_after != [count]:
-            return "sends_early"
-        if not torch.allclose(gradient, expected, rtol=1e-5):
-            if torch.allclose(gradient, expected * count, rtol=1e-5):
-                return "not_divided"
-            if any(torch.allclose(gradient, part / divisor, rtol=1e-5) for part in each for divisor in (1, count)):
-                return "loses_gradients"
-            raise NotRight("The gradients are not the mean over the micro-batches. Divide each loss by their number.")
-        if not math.isclose(number(mean_loss), sum(losses).item() / count, rel_tol=1e-4):
-            raise NotRight("The gradients are right. Return the mean loss of the micro-batches, too.")
-    return None
-
-
-class _PretendedDDP(nn.Module):
-    """A model with DDP's rule: the forward pass decides whether the backward pass that follows will send."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor([0.5, -1.0, 2.0]))
-        self.require_backward_grad_sync = True
-        self.backwards = 0
-        self.backward_inside = False
-        self.sent_after: list[int] = []
-
-    @property
-    def module(self) -> nn.Module:
-        """The wrapped model. Going around the wrapper runs none of DDP's rule, so nothing is sent."""
-        bare = nn.Module()
-        bare.weight = self.weight
-        bare.forward = functools.partial(self.run, sends=False)
-        return bare
-
-    def plain(self, batch: Tensor) -> Tensor:
-        return (batch @ self.weight).square().mean()
-
-    def forward(self, batch: Tensor) -> Tensor:
-        return self.run(batch, self.require_backward_grad_sync)
-
-    def run(self, batch: Tensor, sends: bool) -> Tensor:
-        output = batch @ self.weight
-
-        def on_backward(gradient: Tensor) -> None:
-            self.backwards += 1
-            self.backward_inside = self.backward_inside or (sends and not self.require_backward_grad_sync)
-            if sends:
-                self.sent_after.append(self.backwards)
-
-        if output.requires_grad:
-            output.register_hook(on_backward)
-        return output
-
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
-        try:
-            yield
-        finally:
-            self.require_backward_grad_sync = before

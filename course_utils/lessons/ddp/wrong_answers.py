@@ -36,43 +36,6 @@ def same_samples(size, ranks, rank, epoch):
     return [own[index] for index in _order(len(own), epoch)]
 
 
-def accumulates(model, batches, loss_of):
-    for batch in batches:
-        (loss_of(model, batch) / len(batches)).backward()
-    return 1.0
-
-
-def never_sends(model, batches, loss_of):
-    with model.no_sync():
-        return accumulates(model, batches, loss_of)
-
-
-def forward_outside(model, batches, loss_of):
-    for batch in batches[:-1]:
-        loss = loss_of(model, batch) / len(batches)
-        with model.no_sync():
-            loss.backward()
-    return accumulates(model, batches[-1:], loss_of)
-
-
-def sends_early(model, batches, loss_of):
-    accumulates(model, batches[:1], loss_of)
-    return never_sends(model, batches[1:], loss_of)
-
-
-def not_divided(model, batches, loss_of):
-    with model.no_sync():
-        for batch in batches[:-1]:
-            loss_of(model, batch).backward()
-    return accumulates(model, batches[-1:], loss_of)
-
-
-def loses_gradients(model, batches, loss_of):
-    never_sends(model, batches[:-1], loss_of)
-    model.zero_grad()
-    return accumulates(model, batches[-1:], loss_of)
-
-
 WRONG = {
     "check_share": {
         "everything": reads_everything,
@@ -87,13 +50,5 @@ WRONG = {
         "forgets_average": lambda loss_sum, own, total, ranks: loss_sum / total,
         "sum": lambda loss_sum, own, total, ranks: loss_sum,
         "local_count": lambda loss_sum, own, total, ranks: loss_sum * ranks / own,
-    },
-    "check_accumulate": {
-        "sends_each": accumulates,
-        "never_sends": never_sends,
-        "forward_outside": forward_outside,
-        "sends_early": sends_early,
-        "not_divided": not_divided,
-        "loses_gradients": loses_gradients,
     },
 }

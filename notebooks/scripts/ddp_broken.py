@@ -1,0 +1,43 @@
+"""Train on two ranks, until something happens to rank 1 in the third step.
+
+torchrun --standalone --nproc-per-node=2 --log-dir logs --redirects 3 scripts/ddp_broken.py raises
+"""
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
+
+HAPPENS = {  # to rank 1, which talks to the others in this group
+    "raises": lambda group: nn.functional.cross_entropy(
+        torch.zeros(1, 2), torch.tensor([2])
+    ),  # a label that does not exist
+    "is killed": lambda group: os.kill(os.getpid(), signal.SIGKILL),
+    "hangs": lambda group: time.sleep(600),
+    "leaves": lambda group: sys.exit(0),
+    "sends another shape": lambda group: dist.all_reduce(torch.ones(1000), group=group),
+}
+
+
+@record  # the exception of a rank goes into a file, with its time, so that torchrun can show it
+def main() -> None:
+    dist.init_process_group("gloo")
+    # All are here now, so a short time-out counts for nothing but the steps.
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    model = DistributedDataParallel(nn.Linear(8, 8), process_group=group)
+    for step in range(4):
+        if step == 2 and dist.get_rank() == 1:
+            HAPPENS[sys.argv[1]](group)
+        model(torch.randn(4, 8)).sum().backward()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -29,7 +29,6 @@ BATCH, LENGTH = 12, 32  # pieces of text in all, and bytes in a piece
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-# begin: checkpoint
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> None:
     """Each rank writes its own shards."""
     weights, states = get_state_dict(model, optimizer)
@@ -41,9 +40,6 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: str, alone:
     weights, states = get_state_dict(model, optimizer)
     dcp.load({"model": weights, "optimizer": states}, checkpoint_id=folder, no_dist=alone)  # fills these tensors
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
-
-
-# end: checkpoint
 
 
 def checksum(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:

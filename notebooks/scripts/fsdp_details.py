@@ -1,9 +1,10 @@
-"""Four details of FSDP on real ranks: order of optimizer and wrapping, mixed precision, clipping, accumulation.
+"""Details of FSDP on real ranks: order of optimizer and wrapping, precision, clipping, accumulation, an old name.
 
 By hand, on one machine: torchrun --standalone --nproc-per-node=2 scripts/fsdp_details.py
 """
 
 import functools
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -11,26 +12,28 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel as OldFSDP
+from torch.distributed.fsdp import MixedPrecisionPolicy, ShardingStrategy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from course_utils.materials.models import GPT
+from course_utils.materials.models import GPT, Block
 from course_utils.materials.text import library_text, text_batches
 from course_utils.ranks.collectives import Collectives
-from course_utils.ranks.programs import gradient_of, join_ranks, report
+from course_utils.ranks.programs import gradient_of, join_ranks, memory_by_kind, report
 
 WIDTH, LAYERS = 128, 2
 BATCH, LENGTH = 4, 32  # pieces of text on each rank, and bytes in a piece
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-def shard(model: GPT, mesh: DeviceMesh, policy: MixedPrecisionPolicy | None = None) -> nn.Module:
+def shard(model: GPT, mesh: DeviceMesh, policy: MixedPrecisionPolicy | None = None, **options: object) -> nn.Module:
     """Shard each block, and then what is left."""
-    policy = policy or MixedPrecisionPolicy()
+    options |= {"mesh": mesh, "mp_policy": policy or MixedPrecisionPolicy()}
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    return fully_shard(model, mesh=mesh, mp_policy=policy)
+        fully_shard(block, **options)
+    return fully_shard(model, **options)
 
 
 def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -38,7 +41,6 @@ def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
     return functional.cross_entropy(model(tokens).float().flatten(0, 1), targets.flatten())
 
 
-# begin: order
 def losses_in_order(gpt: Callable[[], GPT], wrap: Callable[[GPT], nn.Module], batch: Batch, optimizer_first: bool):
     """Train on one batch, so that the loss must fall. Returns what can be seen from outside."""
     model = gpt()
@@ -53,7 +55,7 @@ def losses_in_order(gpt: Callable[[], GPT], wrap: Callable[[GPT], nn.Module], ba
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    # end: order
+
     given = [weight for group in optimizer.param_groups for weight in group["params"]]
     own = {id(weight) for weight in model.parameters()}
     return {
@@ -65,7 +67,6 @@ def losses_in_order(gpt: Callable[[], GPT], wrap: Callable[[GPT], nn.Module], ba
     }
 
 
-# begin: precision
 def precision(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, policy: MixedPrecisionPolicy):
     """Which dtype the weights have where, and how many bytes travel."""
     model = shard(gpt(), mesh, policy)
@@ -80,7 +81,7 @@ def precision(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, policy: Mi
         loss_of(model, batch).backward()
         optimizer.step()
     weight = model.blocks[0].qkv.weight
-    # end: precision
+
     dtypes |= {
         "weights at rest": str(weight.dtype),
         "gradients at rest": str(weight.grad.dtype),
@@ -101,7 +102,6 @@ def error(model: nn.Module, right: nn.Module) -> float | None:
     return ((whole - expected).double().norm() / expected.double().norm()).item()
 
 
-# begin: clipping
 def clipping(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everything: Batch, limit: float):
     """Clip as in one process, and look at what comes back."""
     alone = gpt()
@@ -112,7 +112,7 @@ def clipping(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everything:
     loss_of(model, batch).backward()
     by_hand = torch.stack([weight.grad.to_local().norm() for weight in model.parameters()]).norm()
     norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
-    # end: clipping
+
     return {
         "one process": norm_alone.item(),
         "FSDP": norm.full_tensor().item(),
@@ -122,16 +122,12 @@ def clipping(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everything:
     }
 
 
-# begin: accumulation
 def accumulate(model: nn.Module, micro_batches: list[Batch], sync: str) -> None:
     """Add up gradients over several small batches; reduce them each time, in the last one, or (a mistake) never."""
     for number, micro_batch in enumerate(micro_batches, start=1):
         last = number == len(micro_batches)
         model.set_requires_gradient_sync(sync == "each time" or (sync == "last time" and last))
         (loss_of(model, micro_batch) / len(micro_batches)).backward()
-
-
-# end: accumulation
 
 
 def accumulation(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everything: Batch, sync: str):
@@ -165,6 +161,27 @@ def accumulation(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, everyth
     }
 
 
+def old_name(gpt: Callable[[], GPT], mesh: DeviceMesh, batch: Batch, device: torch.device) -> dict[str, dict]:
+    """FSDP1's SHARD_GRAD_OP and today's form of it: the weights that a rank keeps, and those that it gathers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the class is deprecated
+        by_blocks = {"auto_wrap_policy": ModuleWrapPolicy({Block}), "device_id": device}
+        old = OldFSDP(gpt(), sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, **by_blocks)
+    found = {}
+    for name, model in {"old": old, "new": shard(gpt(), mesh, reshard_after_forward=False)}.items():
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(2):
+            with Collectives() as collectives:
+                loss = loss_of(model, batch)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        gathered = sum(kind["bytes"] for collective, kind in collectives.traffic().items() if "allgather" in collective)
+        kept = memory_by_kind(model, optimizer)["weights"]
+        found[name] = {"weights_bytes": kept, "gathered_bytes": gathered, "loss": loss.item()}
+    return found
+
+
 def main() -> None:
     rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
@@ -189,6 +206,8 @@ def main() -> None:
     }
     syncs = ("each time", "last time", "never")
     report(
+        parameters_bytes=sum(weight.nbytes for weight in gpt().parameters()),
+        SHARD_GRAD_OP=old_name(gpt, mesh, batch, device),
         order=order,
         precision={name: precision(gpt, mesh, batch, policy) for name, policy in policies.items()},
         clipping=clipping(gpt, mesh, batch, everything, limit=0.5),

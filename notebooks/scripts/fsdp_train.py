@@ -26,7 +26,6 @@ from course_utils.ranks.programs import integer_options, join_ranks, memory_by_k
 STRATEGIES = ("DDP", "ZeRO-1", "FSDP no reshard", "FSDP", "FSDP root only")
 
 
-# begin: strategies
 def spread(strategy: str, model: nn.Module, mesh: DeviceMesh) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Wrap the model first, then build the optimizer from the wrapped model's parameters."""
     adamw = {"lr": 1e-3, "fused": True}
@@ -46,10 +45,6 @@ def spread(strategy: str, model: nn.Module, mesh: DeviceMesh) -> tuple[nn.Module
     return model, torch.optim.AdamW(model.parameters(), **adamw)
 
 
-# end: strategies
-
-
-# begin: step
 def training_step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -66,9 +61,6 @@ def training_step(
     phase("optimizer step")
     optimizer.step()
     return loss.detach()
-
-
-# end: step
 
 
 def main() -> None:

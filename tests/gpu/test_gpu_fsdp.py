@@ -21,7 +21,7 @@ def in_the_notebooks_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_strategies_keep_their_shares_and_agree(ranks: int) -> None:
-    args = ["--width", 256, "--rounds", 8]
+    args = ["--width", 256, "--budget", 1]
     run = run_ranks("scripts/fsdp_train.py", ranks=ranks, args=args, timeout_s=240, show_output=False)
     assert run.backend == "nccl"
     whole = 4 * run[0]["parameters"]

@@ -47,7 +47,9 @@ def test_the_figure_draws_the_peak() -> None:
 def test_frames_hold_every_plan() -> None:
     plans = [planned(layers=48), planned()]
     frames = cluster_frames(plans)
-    assert repr(frames) == "\n\n".join(map(repr, plans))
+    first, second = repr(frames).split("\n\nmodel: ")
+    assert (first.partition("\n")[2], second.partition("\n")[2]) == (repr(plans[0]), repr(plans[1]))
+    assert first.startswith("model: ")
     content = content_of(frames._repr_html_())
     model, bars, memory = content["form"]
     # Models are offered by size, and the first plan is shown first.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from course_utils.lessons.answers import UNKNOWN, NothingReturned, NotRight, ask, exercise, number, recognise, truth
+from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, number, recognise, truth
 
 # (strategy, parameters, ranks).
 _CASES = tuple(
@@ -54,77 +54,6 @@ def check_rank_bytes(answer: Any) -> str | None:
         f"For {strategy!r}, {parameters:,} parameters and {ranks} ranks you return {given[wrong]:.6g} bytes, and "
         f"{right[wrong]:.6g} is right. Write down the bytes part by part: weights, gradients, optimizer."
     )
-
-
-class _Network(nn.Module):
-    """A model with the shape of a GPT: what is in blocks, and what is not."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(10, 4)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)) for _ in range(layers))
-        self.norm = nn.LayerNorm(4)
-
-
-class _Sharder:
-    """Stands in for ``fully_shard``: each call takes the parameters that no earlier call took."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[nn.Module, set[int]]] = []
-        self.taken: set[int] = set()
-
-    def __call__(self, module: nn.Module, **options: Any) -> nn.Module:
-        if isinstance(module, nn.ModuleList):
-            # torch 2.13: "fully_shard does not support containers that do not implement forward".
-            raise ValueError("fully_shard does not support containers that do not implement forward: a ModuleList")
-        own = {id(weight) for weight in module.parameters()} - self.taken
-        self.taken |= own
-        self.calls.append((module, own))
-        return module
-
-
-@exercise
-def check_wrap(answer: Any) -> str | None:
-    """Runs the answer with a stand-in for ``fully_shard`` on models of two sizes."""
-    for layers in (3, 5):
-        model, sharder = _Network(layers), _Sharder()
-        try:
-            result = ask(answer, model, sharder)
-        except NothingReturned:
-            if not sharder.calls:
-                raise
-            raise NotRight("`shard` changes the model in place. Return that model as well.") from None
-        if not sharder.calls:
-            raise NotRight("`shard` is never called. Call it as you would call `fully_shard`.")
-        if result is not model:
-            raise NotRight(f"Return the model that came in; you return {type(result).__name__}.")
-        called = [module for module, _ in sharder.calls]
-        taken = dict(sharder.calls)
-        blocks = list(model.blocks)
-        if model not in called:
-            complete = len(sharder.taken) == len(list(model.parameters()))
-            if not complete and all(block in called for block in blocks):
-                return "blocks_only"
-            if complete:
-                raise NotRight(
-                    "Every weight is in a group, but the model itself is in none. Each group is then a root of its "
-                    "own, and a root stays gathered after its forward pass. What has to be wrapped last?"
-                )
-            names = ", ".join(type(module).__name__ for module in called)
-            raise NotRight(f"You wrap {names}. What about the weights that are in none of these?")
-        if len(called) == 1:
-            return "root_only"
-        if any(block in taken and not taken[block] for block in blocks):
-            inner = [module for module in called if module not in (model, *blocks)]
-            return "too_fine" if inner and called[0] is not model else "root_first"
-        if any(isinstance(module, nn.Linear) for module in called):
-            return "too_fine"
-        wrapped = sum(block in taken for block in blocks)
-        if wrapped < layers:
-            raise NotRight(f"Of {layers} blocks, {wrapped} are groups of their own.")
-        if len(taken) < len(called):
-            raise NotRight("You call `shard` twice on the same module. Once is enough.")
-    return None
 
 
 def _layers() -> nn.ModuleDict:

@@ -13,7 +13,7 @@ _PARTS = (("weights", 4, PALE_BLUE), ("gradients", 4, PALE_GREEN), ("optimizer s
 
 
 def what_a_rank_keeps() -> ResultFigure:
-    """Draw what one of four ranks keeps between two steps: all of it, or a quarter of some of it."""
+    """Draw what one of four ranks keeps after a backward pass: all of it, or a quarter of some of it."""
     width, height, ranks = 8.0, 3.7, 4
     pen = Pen(width, height)
     left, unit, bar_h = 1.68, 0.28, 0.42
@@ -38,12 +38,14 @@ def what_a_rank_keeps() -> ResultFigure:
             pen.ax.add_patch(Rectangle((x, y), whole / ranks if cut else whole, bar_h, fc=colour, ec=EDGE, lw=1))
             x += whole + 0.12
         pen.write(x + 0.03, y + bar_h / 2, formula, size=10)
-    note = "Filled: what this rank keeps between two steps, for each parameter.\nDotted: on other ranks. N = 4 ranks."
+    note = (
+        "Filled: what this rank keeps after a backward pass, for each parameter.\nDotted: on other ranks. N = 4 ranks."
+    )
     pen.write(0.1, 0.24, note, NOTE, linespacing=1.4)
     return pen.described(
-        "What one of four ranks keeps between two steps, for each parameter in fp32 with AdamW. DDP keeps all: 4 bytes "
-        "of weights, 4 of gradients and 8 of optimizer state. ZeRO-1 keeps a quarter of the optimizer state. ZeRO-2 "
-        "keeps a quarter of the gradients as well. FSDP, which is ZeRO-3, keeps a quarter of everything."
+        "What one of four ranks keeps after a backward pass, for each parameter in fp32 with AdamW. DDP keeps all: 4 "
+        "bytes of weights, 4 of gradients and 8 of optimizer state. ZeRO-1 keeps a quarter of the optimizer state. "
+        "ZeRO-2 keeps a quarter of the gradients as well. FSDP, which is ZeRO-3, keeps a quarter of everything."
     )
 
 

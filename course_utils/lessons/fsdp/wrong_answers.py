@@ -16,20 +16,6 @@ def divides_everything(strategy, parameters, ranks):
     return 16 * parameters / ranks
 
 
-def wraps(*, root_first=False, blocks=True, layers=False, root=True):
-    def wrap(model, shard):
-        if root_first:
-            shard(model)
-        for block in model.blocks if blocks else ():
-            shard(block)
-        for layer in (layer for block in model.blocks for layer in block if layers):
-            if list(layer.parameters()):
-                shard(layer)
-        return shard(model) if root and not root_first else model
-
-    return wrap
-
-
 def given(optimizer):
     return [weight for group in optimizer.param_groups for weight in group["params"]]
 
@@ -61,12 +47,6 @@ WRONG = {
         "zero1_shards_gradients": formula(4, 4, 8, "go"),
         "zero1_shards_all": formula(4, 4, 8, "wgo"),
         "per_cluster": divides_everything,
-    },
-    "check_wrap": {
-        "root_only": wraps(blocks=False),
-        "root_first": wraps(root_first=True),
-        "blocks_only": wraps(root=False),
-        "too_fine": wraps(blocks=False, layers=True),
     },
     "check_steps_the_model": {
         "compares_values": compares_values,

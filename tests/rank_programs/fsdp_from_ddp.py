@@ -1,0 +1,122 @@
+"""Lesson 18's cells for checkpoints on real ranks: from a DDP checkpoint into FSDP, then shards, saved and loaded.
+
+By hand: torchrun --standalone --nproc-per-node=2 tests/rank_programs/fsdp_from_ddp.py
+"""
+
+import os
+from pathlib import Path
+
+import nbformat
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from course_utils.ranks.collectives import Collectives
+from course_utils.ranks.programs import join_ranks, report
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "18_fsdp.ipynb"
+LESSON: dict = {}
+for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
+    if "def load_ddp_checkpoint" in cell.source or ("dcp.save" in cell.source and cell.cell_type == "code"):
+        exec(cell.source, LESSON)
+
+
+def built(seed: int, sharded: bool = True) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A small model with a buffer, and an optimizer whose groups are not in the order of the parameters."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    for layer in (model[0], model[2], model) if sharded else ():
+        fully_shard(layer)
+    decayed = [weight for weight in model.parameters() if weight.dim() > 1]
+    others = [weight for weight in model.parameters() if weight.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return model, torch.optim.AdamW(groups, lr=1e-2)
+
+
+def losses(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) -> list[float]:
+    """Train on one batch, the same on all ranks."""
+    batch = torch.arange(32.0).sin().view(4, 8)
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(batch).square().sum()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def empty_batch(rank: int, ranks: int) -> bool:
+    """Whether the gradients are one process's if rank 0 has all tokens."""
+    tokens = torch.arange(12)
+
+    def embedding_and_head() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Embedding(16, 8), nn.Linear(8, 16))
+
+    alone, model = embedding_and_head(), fully_shard(embedding_and_head())
+    functional.cross_entropy(alone(tokens), tokens).backward()
+    mine = tokens if rank == 0 else tokens[:0]
+    (functional.cross_entropy(model(mine), mine, reduction="sum") / len(tokens) * ranks).backward()
+    return torch.allclose(model[1].weight.grad.full_tensor(), alone[1].weight.grad, atol=1e-6)
+
+
+def gathered(how: str) -> tuple[int, float]:
+    """Calls of all-gather in two small batches, and a sum over the gradients."""
+    torch.manual_seed(0)
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)) for _ in range(3))
+    for block in blocks:
+        fully_shard(block)
+        if how == "kept":
+            block.set_reshard_after_forward(False)
+    with Collectives() as sent:
+        for number in range(2):
+            for block in blocks:
+                block.set_reshard_after_backward(how != "kept" or number == 1)
+            x = torch.arange(16.0).cos().view(2, 8).requires_grad_()
+            for block in blocks:
+                x = checkpoint(block, x, use_reentrant=False) if how == "checkpointed" else block(x)
+            x.square().sum().backward()
+    assert isinstance(blocks[0], FSDPModule)
+    calls = sent.of("allgather")["calls"]
+    return calls, blocks[0][0].weight.grad.full_tensor().sum().item()
+
+
+def main() -> None:
+    rank, ranks, _ = join_ranks()
+    folder = Path(os.environ["CHECKPOINT_FOLDER"])
+    model, optimizer = built(0, sharded=False)
+    ddp = DistributedDataParallel(model)
+    losses(ddp, optimizer)
+    saved = {"model": ddp.state_dict(), "optimizer": optimizer.state_dict()}
+    if rank == 0:
+        torch.save(saved, folder / "ddp.pt")
+    expected = losses(ddp, optimizer, 6)
+
+    model, optimizer = built(1)
+    saved = torch.load(folder / "ddp.pt", map_location="cpu") if rank == 0 else None
+    LESSON["load_ddp_checkpoint"](saved, model, optimizer)
+    continued = losses(model, optimizer)
+    LESSON["save"](model, optimizer, 6, str(folder / "shards"))
+    model, optimizer = built(2)
+    step = LESSON["load"](model, optimizer, str(folder / "shards"))
+    continued += losses(model, optimizer)
+    layer = fully_shard(nn.Linear(4096, 1, bias=False))
+    report(
+        expected=expected,
+        continued=continued,
+        step=step,
+        decays=[group["weight_decay"] for group in optimizer.param_groups],
+        empty_batch=empty_batch(rank, ranks),
+        stored=layer.weight.to_local().untyped_storage().nbytes() // 4,
+        gathered={how: gathered(how) for how in ("as it is", "kept", "checkpointed")},
+    )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Run each name of FSDP1 that circulating posts use, and today's form of it, and say what happens.
+
+By hand: torchrun --standalone --nproc-per-node=2 tests/rank_programs/fsdp_old_names.py
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffload,
+    CPUOffloadPolicy,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    ShardingStrategy,
+    StateDictType,
+    fully_shard,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel as OldFSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy, transformer_auto_wrap_policy
+from torch.nn.parallel import DistributedDataParallel
+
+from course_utils.materials.models import GPT, Block
+from course_utils.materials.text import library_text, text_batches
+from course_utils.ranks.collectives import Collectives
+from course_utils.ranks.programs import join_ranks, loss_of, memory_by_kind, report
+
+BLOCKS = ModuleWrapPolicy({Block})
+Wrap = Callable[[nn.Module], nn.Module]
+
+
+def today(model: nn.Module, mesh: DeviceMesh, blocks: bool = True, **options) -> nn.Module:
+    """Choose the modules yourself, from the inside out; no policy needed."""
+    if blocks:
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+def old_and_new(mesh: DeviceMesh, both: DeviceMesh, device: torch.device) -> dict[str, tuple]:
+    """Old name -> (the old call, today's form in words, today's call)."""
+
+    def old(**options: Any) -> Wrap:
+        return functools.partial(OldFSDP, device_id=device, **options)
+
+    def old_blocks(strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD, **options: Any) -> Wrap:
+        return old(sharding_strategy=strategy, auto_wrap_policy=BLOCKS, **options)
+
+    def new(mesh: DeviceMesh = mesh, **options: Any) -> Wrap:
+        return functools.partial(today, mesh=mesh, **options)
+
+    strategies = ShardingStrategy
+    half, half_today = MixedPrecision(param_dtype=torch.bfloat16), MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    transformer = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
+    by_size = functools.partial(size_based_auto_wrap_policy, min_num_params=40_000)
+    offload, offload_today = CPUOffload(offload_params=True), CPUOffloadPolicy()
+    loop = "fully_shard(block) in a loop, then fully_shard(model)"
+    chosen = "the same loop, over the modules that you choose"
+    reshard, names = "reshard_after_forward=False", "always so: parameters keep names and shapes"
+    in_bf16, on_cpu = "mp_policy=MixedPrecisionPolicy(param_dtype=bf16)", "offload_policy=CPUOffloadPolicy()"
+    return {
+        "FullyShardedDataParallel(model)": (OldFSDP, "fully_shard(model)", new(blocks=False)),
+        "device_id=device": (old(), "the mesh's device", new(blocks=False)),
+        "FULL_SHARD, ModuleWrapPolicy": (old_blocks(strategies.FULL_SHARD), loop, new()),
+        "transformer_auto_wrap_policy": (old(auto_wrap_policy=transformer), "the same loop", new()),
+        "size_based_auto_wrap_policy": (old(auto_wrap_policy=by_size), chosen, new()),
+        "SHARD_GRAD_OP": (old_blocks(strategies.SHARD_GRAD_OP), reshard, new(reshard_after_forward=False)),
+        "NO_SHARD": (old_blocks(strategies.NO_SHARD), "DistributedDataParallel", DistributedDataParallel),
+        "HYBRID_SHARD": (old_blocks(strategies.HYBRID_SHARD, device_mesh=both), "a mesh of two dimensions", new(both)),
+        "MixedPrecision(param_dtype=bf16)": (old_blocks(mixed_precision=half), in_bf16, new(mp_policy=half_today)),
+        "CPUOffload(offload_params=True)": (old_blocks(cpu_offload=offload), on_cpu, new(offload_policy=offload_today)),
+        "use_orig_params=True": (old_blocks(use_orig_params=True), names, new()),
+    }
+
+
+def methods(loss: Callable[[nn.Module], torch.Tensor]) -> dict[str, tuple]:
+    """Old name of a method -> (the old call, today's form in words, today's call); the model has gradients."""
+
+    def no_sync(model: nn.Module) -> None:
+        with model.no_sync():
+            loss(model).backward()
+
+    def requires_no_sync(model: nn.Module) -> None:
+        model.set_requires_gradient_sync(False)
+        loss(model).backward()
+
+    def summon(model: nn.Module) -> float:
+        with OldFSDP.summon_full_params(model):
+            return sum(weight.sum().item() for weight in model.parameters())
+
+    def put_together(model: nn.Module) -> float:
+        return sum(weight.full_tensor().sum().item() for weight in model.parameters())
+
+    def sharded_state(model: nn.Module) -> object:
+        with OldFSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+            return model.state_dict()
+
+    return {
+        "model.clip_grad_norm_(0.5)": (
+            lambda m: m.clip_grad_norm_(0.5).item(),
+            "nn.utils.clip_grad_norm_(model.parameters(), 0.5)",
+            lambda m: nn.utils.clip_grad_norm_(m.parameters(), 0.5).full_tensor().item(),
+        ),
+        "model.no_sync()": (no_sync, "model.set_requires_gradient_sync(False)", requires_no_sync),
+        "FSDP.summon_full_params(model)": (summon, "weight.full_tensor()", put_together),
+        "FSDP.state_dict_type(model, ...)": (sharded_state, "model.state_dict(), of DTensors", nn.Module.state_dict),
+    }
+
+
+def attempt(call: Callable[..., dict], *args: Any) -> dict:
+    """Call, and note what it gives, or the first line of what it raises, and what it warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            outcome = {"says": "runs"} | call(*args)
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [""]
+            outcome = {"says": f"{type(error).__name__}: {lines[0]}"[:180]}
+    first = [" ".join(str(warning.message).split()) for warning in caught if warning.category is FutureWarning]
+    outcome["warns"] = first[0][:180] if first else ""
+    return outcome
+
+
+def main() -> None:
+    rank, ranks, device = join_ranks()
+    mesh = init_device_mesh(device.type, (ranks,))
+    both = init_device_mesh(device.type, (1, ranks), mesh_dim_names=("replicate", "shard"))
+    everything = next(text_batches(library_text(2**16), 2 * ranks, 32, 1, device=device))
+    tokens, targets = (tensor.chunk(ranks)[rank] for tensor in everything)
+
+    def gpt() -> GPT:
+        torch.manual_seed(0)
+        return GPT(context=32, width=64, layers=2, heads=2).to(device)
+
+    def loss(model: nn.Module) -> torch.Tensor:
+        return loss_of(model, tokens, targets)
+
+    def two_steps(wrap: Wrap) -> dict:
+        model = wrap(gpt())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(2):
+            optimizer.zero_grad()
+            with Collectives() as collectives:
+                last = loss(model)
+                last.backward()
+            optimizer.step()
+        weights = memory_by_kind(model, optimizer)["weights"]
+        gathered = sum(size for name, _, size, _ in collectives.calls if name.startswith("allgather"))
+        return {"loss": last.item(), "weights_bytes": weights, "gathered_bytes": gathered}
+
+    def trained(wrap: Wrap, then: Callable[[nn.Module], object]) -> dict:
+        model = wrap(gpt())
+        loss(model).backward()
+        result = then(model)
+        return {"result": result if isinstance(result, float) else None}
+
+    calls = {
+        name: {"old": attempt(two_steps, old), "today": words, "new": attempt(two_steps, new)}
+        for name, (old, words, new) in old_and_new(mesh, both, device).items()
+    }
+    old_blocks = functools.partial(OldFSDP, auto_wrap_policy=BLOCKS, device_id=device)
+    new_blocks = functools.partial(today, mesh=mesh)
+    for name, (old_then, words, new_then) in methods(loss).items():
+        old, new = attempt(trained, old_blocks, old_then), attempt(trained, new_blocks, new_then)
+        calls[name] = {"old": old, "today": words, "new": new}
+    report(parameters_bytes=sum(weight.nbytes for weight in gpt().parameters()), calls=calls)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,8 +12,6 @@ from course_utils.memory.allocator import Allocate, AllocatorRun, Event, Free
 from course_utils.memory.trace import trace_memory
 from course_utils.records.kinds.memory_trace import MemoryBlock
 
-ORDERS = ("as they come", "buckets", "warm-up", "late warm-up")
-
 
 @dataclass(frozen=True)
 class Requests:
@@ -86,8 +84,8 @@ def training_events(
         kinds: the requests of a ``warm-up``, of the ``first step``, and of every other ``step``.
         lengths: tokens in a row, of each batch.
         model: whose weights are asked for first.
-        order: ``as they come``; ``buckets``, each length padded to a multiple of ``bucket``; ``warm-up``, the longest
-            batch forward and backward before all others; or ``late warm-up``, the same after the first step.
+        order: ``as they come``; ``buckets``, each length padded to a multiple of ``bucket``; or ``warm-up``, the
+            longest batch forward and backward before all others.
         bucket: tokens.
         factor: by what all sizes are multiplied.
 
@@ -95,13 +93,12 @@ def training_events(
         The events, and after how many of them each step ends.
     """
     events: list[Event] = [Allocate(name, factor * weight.nbytes) for name, weight in model.named_parameters()]
-    warm_up = kinds["warm-up"].events(max(lengths), "warm-up", factor) if order.endswith("warm-up") else []
+    if order == "warm-up":
+        events += kinds["warm-up"].events(max(lengths), "warm-up", factor)
     if order == "buckets":
         lengths = [-(-length // bucket) * bucket for length in lengths]
     ends = []
     for number, length in enumerate(lengths):
-        if number == (order == "late warm-up"):
-            events += warm_up
         events += kinds["step" if number else "first step"].events(length, number, factor)
         ends.append(len(events))
     return events, ends

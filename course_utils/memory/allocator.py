@@ -341,7 +341,7 @@ class OutOfMemory:
         return (
             f"CUDA out of memory (simulated). Tried to allocate {_size(self.segment_bytes)}. {total}{allowed}"
             f"Of the allocated memory {_size(self.allocated_bytes)} is allocated by PyTorch, and {_size(cached)} is "
-            f"reserved by PyTorch but unallocated. Event {self.event} asked for {_size(self.requested_bytes)}; the "
+            f"reserved by PyTorch but unallocated. The request was for {_size(self.requested_bytes)}; the "
             f"largest cached block that it could have had is {_size(self.largest_free_bytes)}."
         )
 

@@ -51,7 +51,7 @@ def _state(run: AllocatorRun, moments: Iterable[int]) -> dict[str, Any]:
         "most": max(most, limit) if limit is not None and limit <= 2 * most else most,
         "pools": _pools(run),
         "frames": {str(after): _frame(run, after) for after in moments},
-        "end": _end(run),
+        "end": "" if run.out_of_memory is None else run.out_of_memory.message,
     }
 
 
@@ -100,14 +100,6 @@ def _words(run: AllocatorRun, after: int) -> str:
         return "Before the first event."
     ends = run.out_of_memory is not None and after == len(run)
     return f"Event {after}{', where the run ends' if ends else f' of {len(run)}'}: {run.words(after - 1)}"
-
-
-def _end(run: AllocatorRun) -> str:
-    """What PyTorch would say; events count from 1 here."""
-    failed = run.out_of_memory
-    if failed is None:
-        return ""
-    return failed.message.replace(f"Event {failed.event} asked", f"Event {failed.event + 1} asked")
 
 
 def _numbers(run: AllocatorRun, after: int) -> str:

@@ -96,7 +96,8 @@ def cluster_frames(plans: Sequence[ClusterPlan], *, memory_bytes: int = 80 * GIB
     form += [field("bars", "bars", views), _memory_field(memory_bytes // GIB)]
     chosen = {**settings[0], "bars": views[0], "memory": memory_bytes // GIB * GIB}
     page = stored_view("cluster", states, _without_scripts(states[0], chosen["memory"]), form, **chosen)
-    return StoredView("\n\n".join(map(repr, plans)), page)
+    words = ("; ".join(f"{key}: {value}" for key, value in setting.items()) for setting in settings)
+    return StoredView("\n\n".join(f"{word}\n{plan!r}".lstrip() for word, plan in zip(words, plans, strict=True)), page)
 
 
 def _state_of(plan: ClusterPlan) -> dict[str, Any]:

@@ -109,13 +109,13 @@ def run_ranks(
         RankError: if a rank raises, dies, or takes too long. No process of the run is left then, nor after Ctrl-C.
 
     Example:
-        >>> run = run_ranks("scripts/ddp_train.py", ranks=2, args=["--steps", 20])  # doctest: +SKIP
+        >>> run = run_ranks("scripts/ddp_train.py", ranks=2, args=["--epochs", 2])  # doctest: +SKIP
         >>> run[0]["loss"][-1]  # doctest: +SKIP
         0.68
     """
     path = _checked_program(program)
     if isinstance(args, str):
-        raise ValueError(f'args is a list, one item for each word: args=["--steps", 20]; got {args!r}')
+        raise ValueError(f'args is a list, one item for each word: args=["--epochs", 2]; got {args!r}')
     words = tuple(map(str, args))
     here = environment()
     _check_numbers(ranks, timeout_s, threads_per_rank, here.cpu_cores)

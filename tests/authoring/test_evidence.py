@@ -73,10 +73,10 @@ def test_other_parameters_count_as_not_recorded_and_changed_code_gives_the_value
     edit_record(path, lambda experiments: experiments["torch_compile/mlp"].update(parameters_hash="other"))
     with pytest.raises(NotRecordedError, match="other parameters than today's"):
         evaluate("torch_compile/mlp.rounds", EPYC, records)
-    text = "torch_compile/modes.rounds"
-    edit_record(path, lambda experiments: experiments["torch_compile/modes"].update(code_hash="other"))
+    text = "torch_compile/graph_breaks.rounds"
+    edit_record(path, lambda experiments: experiments["torch_compile/graph_breaks"].update(code_hash="other"))
     assert evaluate(text, EPYC, records) == evaluate(text, EPYC)
-    assert evidence.recorded(experiments_in(text), EPYC, records)["torch_compile/modes"].is_of_other_code
+    assert evidence.recorded(experiments_in(text), EPYC, records)["torch_compile/graph_breaks"].is_of_other_code
 
 
 # Values

@@ -18,13 +18,6 @@ from course_utils.records.notebook_files import read_notebook
 from tests import made_up_notebooks as made_up
 
 ROOT = Path(__file__).resolve().parents[2]
-# Cells that the stand-in cannot play: by lesson and cell, a part of what stops them, and why it must.
-UNPLAYED = {
-    ("caching_allocator", "cell-27"): ("did nothing on the GPU", "it defines what the next one starts"),
-    ("caching_allocator", "cell-29"): ("variable_lengths.py", "it starts processes, which see no GPU"),
-    ("ddp", "c27"): ("ranks see no GPU", "it compares GPUs over NCCL"),
-    ("fsdp", "fsdp-35"): ("ranks see no GPU", "it compares strategies in ranks"),
-}
 
 pytestmark = pytest.mark.skipif(torch.backends.cuda.is_built(), reason="the stand-in plays on torch's CPU build")
 
@@ -41,14 +34,9 @@ def outcomes_of(path: Path) -> list[dict]:
 @pytest.mark.parametrize("lesson", find_lessons(), ids=lambda lesson: lesson.slug)
 def test_every_cell_runs_on_a_gpu(lesson):
     outcomes = outcomes_of(lesson.path)
-    unplayed = {cell: part for (slug, cell), (part, _) in UNPLAYED.items() if slug == lesson.slug}
-    assert unplayed.keys() <= {outcome["id"] for outcome in outcomes}
     for outcome in outcomes:
         told = f"{lesson.path.name}, cell {outcome['cell']}, line {outcome['line']}: {outcome['error']}"
-        if outcome["id"] in unplayed:
-            assert unplayed[outcome["id"]] in outcome["error"], f"{told} (if it runs now: take it from the list)"
-        else:
-            assert not outcome["error"], told
+        assert not outcome["error"], told
     code = [cell for cell in read_notebook(lesson.path)["cells"] if cell["cell_type"] == "code"]
     pasted = sum("standalone" in cell["metadata"].get("tags", []) for cell in code)
     assert len(outcomes) == len(code) + 2 * pasted

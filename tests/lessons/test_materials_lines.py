@@ -1,19 +1,13 @@
-"""Lines of the standard library in batches, and the program of lesson 11 that trains on them."""
+"""Lines of the standard library in batches."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import runpy
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from course_utils.materials.lines import IGNORED, line_batches, pad_lines, padded_length
-
-PROGRAM = Path(__file__).resolve().parents[2] / "notebooks" / "scripts" / "variable_lengths.py"
 
 
 def test_lines_of_similar_length_are_together_and_batches_are_shuffled():
@@ -39,17 +33,3 @@ def test_targets_are_one_byte_further_on_and_padding_does_not_count():
     assert pad_lines(lines)[0].shape[1] == padded_length(lines) == 7
     with pytest.raises(ValueError, match="length is 3, and the longest line needs 7"):
         pad_lines(lines, length=3)
-
-
-@pytest.mark.parametrize("order", ["buckets", "late warm-up"])
-def test_the_program_trains_in_every_order(
-    order: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    arguments = ["--device", "cpu", "--order", order, "--steps", "2", "--lines", "2", "--width", "32"]
-    monkeypatch.setattr(sys, "argv", [str(PROGRAM), *arguments])
-    with torch.random.fork_rng(devices=[]):
-        runpy.run_path(str(PROGRAM), run_name="__main__")
-    report = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert report["order"] == order
-    assert len(report["step_s"]) == 2
-    assert not report["out_of_memory"]

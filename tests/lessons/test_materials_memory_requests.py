@@ -76,10 +76,6 @@ def test_a_training_is_weights_then_steps(model: GPT, kinds: dict[str, Requests]
     assert run.allocated_bytes[ends[1] - 1] == run.allocated_bytes[ends[2] - 1]
     with_warm_up, _ = training_events(kinds, [10, 30, 20], model, order="warm-up")
     assert len(with_warm_up) == len(events) + len(kinds["warm-up"].events(30, "w"))
-    late, late_ends = training_events(kinds, [10, 30, 20], model, order="late warm-up")
-    assert late[: ends[0]] == events[: ends[0]]
-    assert late[ends[0] : -len(events) + ends[0]] == kinds["warm-up"].events(30, "warm-up")
-    assert late[late_ends[1] :] == events[ends[1] :]
     padded, _ = training_events(kinds, [10, 30, 20], model, order="buckets", bucket=16)
     equal, _ = training_events(kinds, [16, 32, 32], model)
     assert padded == equal

@@ -118,7 +118,7 @@ def test_the_explorer_has_a_field_for_every_option() -> None:
     viewer.chosen = {**viewer.chosen, "cap": 40}
     assert "out of memory" in viewer.state["end"]
     ends = viewer.state["events"]
-    assert f"Event {ends} asked for" in viewer.state["end"]
+    assert "The request was for" in viewer.state["end"]
     assert viewer.state["frames"][str(ends)]["words"].startswith(f"Event {ends}, where the run ends: ")
     before = viewer.state
     viewer.chosen = {**viewer.chosen, "large_segment_size_mb": 64}  # larger than max_split_size_mb

@@ -189,7 +189,9 @@ class PlayedCuda(ScriptedCuda):
         self.target = False
         self.sync_debug_mode = self.stream_id = 0
         self.blocks: dict[int, int] = {}  # size by address, of those that live
+        self.stacks: dict[int, list[dict[str, Any]]] = {}  # who made them, if it was recorded
         self.history: list[dict[str, Any]] = []
+        self.observers: list[Callable[[int, int, int, int], None]] = []  # called before memory runs out
         self.recorded: tuple[Any, Any] = (None, None)  # what _record_memory_history was asked for: enabled, context
         self.metadata = ""
         self.profiled: list[tuple[str, float, float, bool]] = []
@@ -353,11 +355,23 @@ class PlayedCuda(ScriptedCuda):
         with self.making(place, place):
             return self._placed(convert(), place, [tensor])
 
+    def allocate(self, size_bytes: int) -> Block:
+        """Take memory; where there is none left, the observers hear of it before the error is raised."""
+        try:
+            return super().allocate(size_bytes)
+        except torch.OutOfMemoryError:
+            if self.recorded[0] == "all":
+                self.history.append({"action": "oom", "size": size_bytes, "stream": 0, "frames": _frames()})
+            for observer in self.observers:
+                observer(0, size_bytes, self.memory_bytes, self.memory_info()[0])
+            raise
+
     def noticed(self, block: Block, *actions: str) -> None:
         if actions[0] == "segment_alloc":  # in the history each block has a segment of its own
             self.blocks[block.address] = block.size_bytes
+            self.stacks[block.address] = _frames() if all(self.recorded[:2]) else []
         else:
-            del self.blocks[block.address]
+            del self.blocks[block.address], self.stacks[block.address]
         if self.recorded[0] == "all":
             of = {"addr": block.address, "size": block.size_bytes, "stream": 0, "time_us": int(self.host_s * 1e6)}
             of |= {"user_metadata": self.metadata, "frames": _frames() if self.recorded[1] in ("alloc", "all") else []}
@@ -368,6 +382,7 @@ class PlayedCuda(ScriptedCuda):
         segments = []
         for address, size in self.blocks.items():
             block = {"address": address, "size": size, "requested_size": size, "state": "active_allocated"}
+            block["frames"] = self.stacks[address]
             segment = {"device": 0, "address": address, "total_size": size, "allocated_size": size, "active_size": size}
             segment |= {"stream": 0, "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False}
             segments.append(segment | {"requested_size": size, "blocks": [block]})
@@ -377,7 +392,7 @@ class PlayedCuda(ScriptedCuda):
         self, enabled: str | None, context: str | None, stacks: str, most: int, clear: bool, *_: Any
     ) -> None:
         self.recorded = enabled, context
-        if clear:
+        if clear or enabled is None:
             self.history.clear()
 
     def memory_info(self) -> tuple[int, int]:
@@ -433,6 +448,7 @@ class PlayedCuda(ScriptedCuda):
             "ipc_collect": lambda: None,
             "memorySnapshot": self.snapshot,
             "record_memory_history": self.record_history,
+            "attach_out_of_memory_observer": self.observers.append,
             "isHistoryEnabled": lambda: self.recorded[0] is not None,
             "setMemoryMetadata": lambda text: setattr(self, "metadata", text),
             "getMemoryMetadata": lambda: self.metadata,

@@ -119,12 +119,15 @@ def test_frames_of_a_virtual_environment_inside_the_project_are_not_yours() -> N
 
 def test_the_largest_tensors_are_listed_with_their_holders(capsys: pytest.CaptureFixture[str]) -> None:
     """One that only autograd keeps has none, and what ``exp`` keeps of its result is not listed."""
+    batched = []
+    torch.func.vmap(lambda row: (batched.append(row), row)[1])(torch.ones(2, 3))  # as a compiled program leaves one
     weight, sparse = torch.ones(2**21, 2, requires_grad=True), torch.eye(3).to_sparse()
     kept = {"held": torch.ones(2**21, 4), "loss": (weight * 2).view(1, 2**21, 2).square().sum()}
     kept["other"] = weight.view(2, 1, 2**21).exp().sum()
     _pasted()["show_largest"]()
     lines = capsys.readouterr().out.splitlines()
     assert sparse.is_sparse
+    assert batched
     assert any(line.startswith("(2097152, 4)") and line.endswith("['dict']") for line in lines)
     assert any(line.startswith("(1, 2097152, 2)") and line.endswith("[]") for line in lines)
     assert not any(line.startswith("(2, 1, 2097152)") for line in lines)

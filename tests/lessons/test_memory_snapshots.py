@@ -119,7 +119,7 @@ def test_frames_of_a_virtual_environment_inside_the_project_are_not_yours() -> N
 
 
 def test_the_largest_tensors_are_listed_with_their_holders(capsys: pytest.CaptureFixture[str]) -> None:
-    """By name, and a storage once. What only autograd keeps has none, and what ``exp`` keeps of its result is not there."""
+    """By name, a storage once. One that only autograd keeps has none, and what ``exp`` keeps is not listed."""
     batched = []
     torch.func.vmap(lambda row: (batched.append(row), row)[1])(torch.ones(2, 3))  # as a compiled program leaves one
     weight, sparse = torch.ones(2**21, 2, requires_grad=True), torch.eye(3).to_sparse()

@@ -33,12 +33,23 @@ def wrong_answers(slug: str) -> dict[str, dict[str, Any]]:
     return importlib.import_module(f"course_utils.lessons.{slug}.wrong_answers").WRONG
 
 
+def _imports(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def _defines(node: ast.stmt) -> bool:
+    """Whether it defines a function, or names literals."""
+    values = (ast.Tuple, ast.Constant, ast.expr_context)
+    literal = isinstance(node, ast.Assign) and all(isinstance(part, values) for part in ast.walk(node.value))
+    return literal or isinstance(node, ast.FunctionDef)
+
+
 class Lesson:
     """A notebook's exercises: names by number, and the code under each heading."""
 
     def __init__(self, path: Path):
         notebook = read_notebook(path)
-        self.imports: list[ast.stmt] = []
+        self.given: list[ast.stmt] = []  # imports, and what the cells to paste define
         self.names: dict[int, str] = {}
         self.starts: dict[int, list[ast.Module]] = {}
         self.solutions: dict[int, list[ast.Module]] = {}
@@ -55,15 +66,17 @@ class Lesson:
                             self.names[number] = heading[2]
             else:
                 tree = trees[position]
-                self.imports += [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+                tags = cell["metadata"].get("tags", [])
+                pasted = "standalone" in tags and not number
+                self.given += [node for node in tree.body if _imports(node) or (pasted and _defines(node))]
                 if section in ("Exercises", "Solutions") and number:
-                    folded = "hide-cell" in cell["metadata"].get("tags", [])
+                    folded = "hide-cell" in tags
                     (self.solutions if folded else self.starts).setdefault(number, []).append(tree)
 
     def feedback(self, cells: list[ast.Module]) -> dict[str, Feedback]:
-        """Run cells with nothing but the notebook's imports; what their last expressions say, by the check's name."""
+        """Run cells after the notebook's imports and functions to paste; what their last expressions say, by name."""
         scope: dict[str, Any] = {}
-        exec(compile(ast.Module(self.imports, []), "<imports>", "exec"), scope)
+        exec(compile(ast.Module(self.given, []), "<imports>", "exec"), scope)
         answers = {}
         for tree in cells:
             *body, last = tree.body

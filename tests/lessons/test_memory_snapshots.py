@@ -31,7 +31,8 @@ def _pasted() -> dict[str, Any]:
         if cell["cell_type"] == "code" and re.search("def (held|live_after)", source):
             exec(source, pasted)
         elif "def by_line" in source:
-            exec(re.search(r"```python\n(import pickle\n\ndef by_line.*?\n)\n", source, re.DOTALL)[1], pasted)
+            exec(re.search(r"```python\n(import pickle\n)", source)[1], pasted)
+            exec(re.search(r"```python\n(def by_line.*?\n)\n", source, re.DOTALL)[1], pasted)
         elif "def show_largest" in source:
             exec(re.search(r"```python\n(import gc, torch.*?)show_largest\(\)\n```", source, re.DOTALL)[1], pasted)
     return pasted
@@ -118,7 +119,7 @@ def test_frames_of_a_virtual_environment_inside_the_project_are_not_yours() -> N
 
 
 def test_the_largest_tensors_are_listed_with_their_holders(capsys: pytest.CaptureFixture[str]) -> None:
-    """One that only autograd keeps has none, and what ``exp`` keeps of its result is not listed."""
+    """By name, a storage once. One that only autograd keeps has none, and what ``exp`` keeps is not listed."""
     batched = []
     torch.func.vmap(lambda row: (batched.append(row), row)[1])(torch.ones(2, 3))  # as a compiled program leaves one
     weight, sparse = torch.ones(2**21, 2, requires_grad=True), torch.eye(3).to_sparse()
@@ -128,9 +129,49 @@ def test_the_largest_tensors_are_listed_with_their_holders(capsys: pytest.Captur
     lines = capsys.readouterr().out.splitlines()
     assert sparse.is_sparse
     assert batched
-    assert any(line.startswith("(2097152, 4)") and line.endswith("['dict']") for line in lines)
+    assert any(line.startswith("(2097152, 4)") and line.endswith("['held']") for line in lines)
     assert any(line.startswith("(1, 2097152, 2)") and line.endswith("[]") for line in lines)
     assert not any(line.startswith("(2, 1, 2097152)") for line in lines)
+    assert sum(line.startswith("(2097152, 2)") for line in lines) == 1  # the weight, and not the view's base
+
+
+def test_an_autograd_node_stands_for_what_has_no_python_frame() -> None:
+    """A line of yours comes first, and another's Python is no node."""
+    node = {"filename": "??", "line": 0, "name": "torch::autograd::generated::MmBackward0::apply"}
+    engine = {"filename": "??", "line": 0, "name": "torch::autograd::Engine::thread_main"}
+    mine, other = ({"filename": f"/{name}.py", "line": 7, "name": "step"} for name in ("planted", "other"))
+    where = _pasted()["where"]
+    assert where([engine, node, engine]) == node["name"]
+    assert where([node, mine]) == "planted.py:7 step"
+    assert where([engine, other]) == "not in your files"
+    assert where([]) == "no Python frame"
+
+
+def test_an_observer_keeps_three_files_and_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    source = next("".join(c["source"]) for c in cells if "def dump_at_out_of_memory" in "".join(c["source"]))
+    pasted: dict[str, Any] = {}
+    exec(source[: source.index("\nif torch.cuda.is_available")], pasted)
+    recorded, observers, dumped = [], [], []
+    memory = torch.cuda.memory
+    monkeypatch.setattr(memory, "_record_memory_history", lambda enabled, **_: recorded.append(enabled))
+    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
+    monkeypatch.setattr(memory, "_dump_snapshot", lambda path: dumped.append(Path(path).write_bytes(b"")))
+    pasted["dump_at_out_of_memory"](f"{tmp_path}/snapshot", enabled="state")
+    for _ in range(5):
+        observers[0](0, 1, 2, 3)
+    assert recorded == ["state"]
+    assert len(dumped) == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"snapshot_{n}.pickle" for n in range(3)]
+
+    def full(path: str) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(memory, "_dump_snapshot", full)
+    observers[0](0, 1, 2, 3)
+    assert "No space left" in capsys.readouterr().out
 
 
 def test_the_lines_shown_of_the_helpers_are_theirs() -> None:

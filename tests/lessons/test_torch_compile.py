@@ -15,7 +15,6 @@ from torch.utils.checkpoint import checkpoint
 
 from course_utils.lessons.torch_compile.cases import Llama, counted, pays_at, with_own_code
 
-
 SETTINGS = {"factor": 1}
 
 

@@ -147,7 +147,6 @@ class Workloads:
         x, y = torch.randn(2, scaled(cpu=1024, cuda=16384), 1024, device=device)
         self.functions: dict[str, tuple[Any, ...]] = {
             "pointwise chain": (chain, x, y),
-            "nn.LayerNorm": (nn.LayerNorm(1024, device=device).requires_grad_(False), x),
             "training step": (),  # each case makes a model and an optimizer of its own
             "tiny function": (lambda x: x * 2, x[0, :8]),
         }
@@ -155,9 +154,8 @@ class Workloads:
         self.first_calls: dict[str, tuple[float, bool]] = {}
 
     def least_bytes(self, name: str) -> int | None:
-        """Each input read once and the result written once, where memory is the limit."""
-        passes = {"pointwise chain": 3, "nn.LayerNorm": 2}
-        return passes[name] * self.functions[name][1].nbytes if name in passes else None
+        """Of the chain, whose limit is memory: each input read once, and the result written once."""
+        return 3 * self.functions[name][1].nbytes if name == "pointwise chain" else None
 
     def __call__(self, name: str) -> dict[str, Callable[[], Any]]:
         """Eager and compiled; compiled is called once, timed, and forgotten but for the cache on disk."""
@@ -197,7 +195,7 @@ def pays_at(first_s: float, case: Any) -> dict[str, Any]:
     def at(ratio: float) -> int:
         return math.ceil((first_s / case.comparison["eager"].median_s - ratio) / (1 - ratio))
 
-    if case.verdict != "FASTER":  # then the interval of the saving holds zero, or noise could have made it
+    if case.verdict != "FASTER":
         return {"pays at call": None, "by the interval": None}
     early, late = (plain_number(at(ratio)) for ratio in case.interval.ends)
     return {"pays at call": at(case.ratio), "by the interval": f"{early} to {late}"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from course_utils.lessons.torch_compile.cases import Llama, counted, with_own_code
+from course_utils.lessons.torch_compile.cases import Llama, counted, pays_at, with_own_code
+
+SETTINGS = {"factor": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +90,32 @@ def test_a_break_in_a_loop_spoils_the_code_object_and_no_other() -> None:
     torch.compile(Watched(layers), backend="eager")(x, True)
     torch.compile(Watched(layers), backend=counting, fullgraph=True)(x, False)  # silent: the loop is skipped
     torch.compile(with_own_code(Watched)(layers), backend=counting, fullgraph=True)(x, False)
-    assert [sum(node.target == "max" for node in graph.graph.nodes) for graph in counting.graphs] == [1, 5]
+    torch.compiler.reset()  # the loop is no longer skipped
+    torch.compile(Watched(layers), backend=counting, fullgraph=True)(x, False)
+    assert [sum(node.target == "max" for node in graph.graph.nodes) for graph in counting.graphs] == [1, 5, 5]
+
+
+def test_what_a_skipped_function_calls_is_compiled_and_past_the_limit_it_is_not() -> None:
+    def calls(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) + 1
+
+    def in_a_loop(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = calls(x)
+            torch._dynamo.graph_break()
+        return x
+
+    def recompiles(x: torch.Tensor) -> torch.Tensor:
+        return calls(x) * SETTINGS["factor"]
+
+    x = torch.ones(3)
+    assert counted(in_a_loop, [(x,)]) == {"graphs": 1, "graphs run by the last call": 3}
+    values = [*range(2, 14), 3]  # the last one has a graph, those past the limit have none
+    each = [((x,) for SETTINGS["factor"] in values[:count]) for count in (12, 13)]
+    assert [counted(recompiles, calls) for calls in each] == [
+        {"graphs": 8, "graphs run by the last call": 0},
+        {"graphs": 8, "graphs run by the last call": 1},
+    ]
 
 
 def test_grad_mode_and_autocast_each_have_a_graph_of_their_own() -> None:
@@ -147,6 +175,11 @@ def test_in_place_nothing_is_compiled_where_forward_is_of_torch() -> None:
         model.compile(backend=in_place)
         model(x)
         assert (len(in_place.graphs), len(wrapped.graphs)) == (graphs, 1)
+    torch.compiler.reset()
+    parts, counting = nn.Sequential(Own(), nn.Linear(4, 4), Own()), Counting()
+    parts.compile(backend=counting, fullgraph=True)
+    parts(x)  # the Linear between them is in no graph, and fullgraph=True is content
+    assert [sum(node.target is nn.functional.linear for node in g.graph.nodes) for g in counting.graphs] == [1, 1]
     torch.compiler.reset()
     sequential = nn.Sequential(nn.Linear(4, 4))
     sequential.compile(backend="eager", fullgraph=True)
@@ -212,6 +245,49 @@ def test_dynamo_splits_the_graph_at_the_buckets_of_ddp(tmp_path, first: str) -> 
         assert len(counting.graphs) == 2
     finally:
         distributed.destroy_process_group()
+
+
+def test_a_workload_pays_at_a_call_only_if_it_is_shown_to_save() -> None:
+    def case(verdict: str, ratio: float, low: float, high: float) -> Any:
+        eager = {"eager": SimpleNamespace(median_s=0.01)}
+        interval = SimpleNamespace(ends=(low, high))
+        return SimpleNamespace(comparison=eager, verdict=verdict, ratio=ratio, interval=interval)
+
+    assert pays_at(1.0, case("FASTER", 0.5, 0.4, 0.6)) == {"pays at call": 199, "by the interval": "166 to 249"}
+    for calls in (199, 198):
+        assert (1.0 + (calls - 1) * 0.005 <= calls * 0.01) == (calls == 199)
+    assert pays_at(1.0, case("UNCLEAR", 0.9, 0.7, 1.1)) == {"pays at call": None, "by the interval": None}
+
+
+def test_a_counter_of_integers_outlives_bfloat16_and_counts_twice_under_a_checkpoint() -> None:
+    class Counter(nn.Module):
+        def __init__(self, dtype: torch.dtype) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.full((), 256, dtype=dtype))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return x.sin()
+
+    x = torch.ones(2, requires_grad=True)
+    for dtype, calls in ((torch.float32, 256), (torch.int64, 258)):
+        counter = Counter(dtype).bfloat16()
+        checkpoint(counter, x, use_reentrant=False).sum().backward()
+        assert counter.calls == calls
+
+
+def test_dropout_draws_the_same_in_each_backend_with_fallback_random() -> None:
+    dropout, x = nn.Dropout(0.5), torch.ones(64, 64)
+
+    def run(backend: str) -> torch.Tensor:
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        return torch.compile(dropout, backend=backend)(x)
+
+    for fallback in (True, False):
+        with torch._inductor.config.patch(fallback_random=fallback):
+            same = torch.equal(run("aot_eager_decomp_partition"), run("eager"))
+        assert same == fallback
 
 
 def test_no_compiler_is_named() -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from torch._dynamo.utils import counters
 from torch.nn import functional
 
 from course_utils import fresh, scaled
+from course_utils.show.formats import plain_number
 
 START = """
 import json, time
@@ -28,7 +30,7 @@ x, y = torch.randn(2, 2**20, device="cuda" if torch.cuda.is_available() else "cp
 moments = [time.perf_counter()]
 function = torch.compile(lambda x, y: torch.relu(x * 2 + y) * x)
 moments.append(time.perf_counter())
-for call in range(2):
+for call in range(21):
     function(x, y)[0].item()
     moments.append(time.perf_counter())
 print(json.dumps(moments))
@@ -37,13 +39,17 @@ STEPS = ("torch.compile()", "first call", "later call")
 
 
 def starts() -> list[dict[str, Any]]:
-    """Run a program that compiles a small function twice: with an empty cache folder, then with the filled one."""
+    """Run a program that compiles a small function twice: with an empty cache folder, then with the filled one.
+
+    A single later call may be several times as long as the next one, so the program makes twenty: their median counts.
+    """
     rows = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         variables = os.environ | {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": os.path.join(folder, "triton")}
         for cache in ("empty", "filled"):
             done = subprocess.run([sys.executable, "-c", START], stdout=subprocess.PIPE, check=True, env=variables)
-            times = [after - before for before, after in itertools.pairwise(json.loads(done.stdout))]
+            at_once, first, *later = [b - a for a, b in itertools.pairwise(json.loads(done.stdout))]
+            times = at_once, first, statistics.median(later)
             rows.append({"cache folder": cache, **dict(zip(STEPS, times, strict=True))})
     return rows
 
@@ -141,7 +147,6 @@ class Workloads:
         x, y = torch.randn(2, scaled(cpu=1024, cuda=16384), 1024, device=device)
         self.functions: dict[str, tuple[Any, ...]] = {
             "pointwise chain": (chain, x, y),
-            "nn.LayerNorm": (nn.LayerNorm(1024, device=device).requires_grad_(False), x),
             "training step": (),  # each case makes a model and an optimizer of its own
             "tiny function": (lambda x: x * 2, x[0, :8]),
         }
@@ -149,9 +154,8 @@ class Workloads:
         self.first_calls: dict[str, tuple[float, bool]] = {}
 
     def least_bytes(self, name: str) -> int | None:
-        """Each input read once and the result written once, where memory is the limit."""
-        passes = {"pointwise chain": 3, "nn.LayerNorm": 2}
-        return passes[name] * self.functions[name][1].nbytes if name in passes else None
+        """Of the chain, whose limit is memory: each input read once, and the result written once."""
+        return 3 * self.functions[name][1].nbytes if name == "pointwise chain" else None
 
     def __call__(self, name: str) -> dict[str, Callable[[], Any]]:
         """Eager and compiled; compiled is called once, timed, and forgotten but for the cache on disk."""
@@ -179,16 +183,22 @@ class Workloads:
         for name, (first_s, on_disk) in self.first_calls.items():
             case = sweep[name]["compiled"]
             filled_s = case.measurement.first_call_s
-            row = {"workload": name, "first of all calls": first_s, "cache was filled": on_disk}
-            row |= {"pays at call": pays_at(first_s, case), "first call, filled cache": filled_s}
-            rows.append(row | {"then pays at call": pays_at(filled_s, case)})
+            row = {"workload": name, "first of all calls": first_s, **pays_at(first_s, case)}
+            row |= {"cache was filled": on_disk, "first call, filled cache": filled_s}
+            rows.append(row | {f"then {key}": value for key, value in pays_at(filled_s, case).items()})
         return rows
 
 
-def pays_at(first_s: float, case: Any) -> int | None:
+def pays_at(first_s: float, case: Any) -> dict[str, Any]:
     """The extra time of the first call over what each later call saves; None if a call is not shown to save."""
-    saved_s = case.comparison["eager"].median_s * (1 - case.ratio)  # the ratio comes from pairs: compiled to eager
-    return math.ceil((first_s - case.median_s) / saved_s) if case.verdict == "FASTER" else None
+
+    def at(ratio: float) -> int:
+        return math.ceil((first_s / case.comparison["eager"].median_s - ratio) / (1 - ratio))
+
+    if case.verdict != "FASTER":
+        return {"pays at call": None, "by the interval": None}
+    early, late = (plain_number(at(ratio)) for ratio in case.interval.ends)
+    return {"pays at call": at(case.ratio), "by the interval": f"{early} to {late}"}
 
 
 def close(expected: Any, actual: Any) -> None:

@@ -60,8 +60,9 @@ def test_padding_on_the_right_needs_no_mask_in_a_causal_model():
     sizes = [20, 8, 4]
     packed = torch.randn(3, 1, 2, sum(sizes), 16, generator=torch.Generator().manual_seed(1)).unbind()
     padded = [cases.padded(each, sizes) for each in packed]
-    with_mask = sdpa(*padded, attn_mask=cases.padding_mask(sizes, torch.device("cpu")))
-    cases.same_documents(sizes)(with_mask, sdpa(*padded, is_causal=True))
+    causal = torch.ones(20, 20).tril().bool()
+    with_mask = [sdpa(*padded, attn_mask=causal & cases.padding_mask(sizes, torch.device("cpu")))]
+    cases.same_documents(sizes)(with_mask, [sdpa(*padded, is_causal=True)])
     alone = [reference(*each, True) for each in zip(*(x.split(sizes, dim=2) for x in packed), strict=True)]
     cases.same_documents(sizes)(torch.cat(alone, dim=2).float(), with_mask)
 

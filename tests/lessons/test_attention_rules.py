@@ -15,6 +15,7 @@ from torch.nn.attention.flex_attention import create_block_mask, create_mask, fl
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
 from authoring.evidence import evaluate
 from course_utils.lessons.flash_attention import cases
@@ -56,12 +57,42 @@ def test_padding_on_the_left_needs_both_rules():
     assert not torch.allclose(alone, sdpa(q, k, v, is_causal=True)[:, :, 8:], atol=1e-3)
 
 
+def test_decoding_a_padded_batch_needs_a_mask():
+    q, k, v = inputs()
+    real = torch.arange(32) >= torch.tensor([[0], [20]])
+    last = q[:, :, -1:]
+    alone = sdpa(last[1:], k[1:, :, 20:], v[1:, :, 20:])
+    assert_close(alone, sdpa(last, k, v, attn_mask=real[:, None, None, :])[1:])
+    assert not torch.allclose(alone, sdpa(last, k, v)[1:], atol=1e-1)
+
+
+def test_padded_batches_of_an_encoder_agree_with_packed_documents():
+    sizes = [20, 8, 4]
+    packed = torch.randn(3, 1, 2, sum(sizes), 16, generator=torch.Generator().manual_seed(1)).unbind()
+    each = zip(*(x.split(sizes, dim=2) for x in packed), strict=True)
+    alone = torch.cat([sdpa(*document) for document in each], dim=2)
+    for batches in ([sizes], [sizes[:1], sizes[1:]]):
+        outputs = [sdpa(*qkv, attn_mask=real) for qkv, real in cases.padded_batches(packed, batches)]
+        cases.same_documents(sizes)(alone, outputs)
+        assert all(torch.isfinite(output).all() for output in outputs)  # padded queries return rows as well
+    with pytest.raises(AssertionError):
+        cases.same_documents(sizes)(alone, [sdpa(*qkv) for qkv, _ in cases.padded_batches(packed, [sizes])])
+
+
+def test_a_float_mask_does_as_well():
+    real = (torch.arange(32) < 20)[None, None, None, :]
+    assert_close(
+        sdpa(*inputs(), attn_mask=real), sdpa(*inputs(), attn_mask=torch.zeros(real.shape).where(real, -torch.inf))
+    )
+
+
 def test_padding_on_the_right_needs_no_mask_in_a_causal_model():
     sizes = [20, 8, 4]
     packed = torch.randn(3, 1, 2, sum(sizes), 16, generator=torch.Generator().manual_seed(1)).unbind()
     padded = [cases.padded(each, sizes) for each in packed]
-    with_mask = sdpa(*padded, attn_mask=cases.padding_mask(sizes, torch.device("cpu")))
-    cases.same_documents(sizes)(with_mask, sdpa(*padded, is_causal=True))
+    causal = torch.ones(20, 20).tril().bool()
+    with_mask = [sdpa(*padded, attn_mask=causal & cases.padding_mask(sizes, torch.device("cpu")))]
+    cases.same_documents(sizes)(with_mask, [sdpa(*padded, is_causal=True)])
     alone = [reference(*each, True) for each in zip(*(x.split(sizes, dim=2) for x in packed), strict=True)]
     cases.same_documents(sizes)(torch.cat(alone, dim=2).float(), with_mask)
 
@@ -172,6 +203,30 @@ def test_the_compiler_rewrites_some_attention_by_hand():
         compiled = torch.compile(call)
         compiled(*inputs())
         assert any("flash" in name for name in operations(partial(compiled, *inputs()))) is rewritten
+
+
+def test_the_guard_does_not_see_what_was_compiled_before_it():
+    compiled = torch.compile(lambda q, k, v: sdpa(q[0], k[0], v[0]))  # three dimensions: math
+    expected = compiled(*inputs())
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        assert_close(expected, compiled(*inputs()))
+        torch._dynamo.reset()
+        with pytest.raises(RuntimeError):
+            compiled(*inputs())
+
+
+def test_checkpointing_counts_each_call_twice():
+    x = inputs()[0].requires_grad_()
+    with profile(activities=[ProfilerActivity.CPU]) as trace:
+        checkpoint(lambda x: sdpa(x, x, x), x, use_reentrant=False).sum().backward()
+    counts = {event.key: event.count for event in trace.key_averages()}
+    assert counts["aten::_scaled_dot_product_flash_attention_for_cpu"] == 2
+
+
+def test_a_cpus_flash_applies_both_the_mask_and_the_flag():
+    real = torch.arange(32) < 20
+    both = sdpa(*inputs(), attn_mask=real & torch.ones(32, 32).tril().bool())
+    assert_close(both, sdpa(*inputs(), attn_mask=real.expand(32, 32), is_causal=True))
 
 
 def test_the_guard_does_not_see_a_layer_that_computes_by_hand():

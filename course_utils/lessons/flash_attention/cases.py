@@ -146,19 +146,31 @@ def padded(packed: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def padding_mask(sizes: Sequence[int], device: torch.device) -> torch.Tensor:
-    """``[documents, 1, longest, longest]``: true where a query may see a key, which is earlier and no padding."""
-    positions = torch.arange(max(sizes), device=device)
-    real = positions < torch.tensor(sizes, device=device)[:, None]
-    return (positions <= positions[:, None]) & real[:, None, None, :]
+    """``[documents, 1, 1, longest]``: true where a key is no padding."""
+    real = torch.arange(max(sizes), device=device) < torch.tensor(sizes, device=device)[:, None]
+    return real[:, None, None, :]
 
 
-def same_documents(sizes: Sequence[int]) -> Callable[[torch.Tensor, torch.Tensor], None]:
-    """A check for a comparison: the documents agree, be they padded or packed. What stands at padding is ignored."""
+def padded_batches(
+    packed: Sequence[torch.Tensor], batches: Sequence[Sequence[int]]
+) -> list[tuple[list[torch.Tensor], torch.Tensor]]:
+    """q, k and v of each batch of documents, padded to its longest, and the mask of its real keys."""
+    tokens = [sum(sizes) for sizes in batches]
+    parts = zip(*(tensor.split(tokens, dim=2) for tensor in packed), strict=True)
+    return [
+        ([padded(tensor, sizes) for tensor in part], padding_mask(sizes, packed[0].device))
+        for part, sizes in zip(parts, batches, strict=True)
+    ]
 
-    def packed(output: torch.Tensor) -> torch.Tensor:
-        if len(output) == 1:
+
+def same_documents(sizes: Sequence[int]) -> Callable[[Any, Any], None]:
+    """A check for a comparison: the documents agree, packed or in padded batches. Padding is ignored."""
+
+    def packed(output: torch.Tensor | list[torch.Tensor]) -> torch.Tensor:
+        if isinstance(output, torch.Tensor):
             return output
-        documents = [document[None, :, :size] for document, size in zip(output, sizes, strict=True)]
+        padded_documents = [document for batch in output for document in batch]
+        documents = [each[None, :, :size] for each, size in zip(padded_documents, sizes, strict=True)]
         return torch.cat(documents, dim=2)
 
     return lambda expected, actual: attention.assert_close(packed(expected), packed(actual))

@@ -90,7 +90,7 @@ def small_operations() -> None:
 def time_sending(text: Tensor, rank: int, device: torch.device, budget_s: int) -> None:
     """A wide model, a short text on each rank: its buckets, and its time with more and less to send."""
     torch.manual_seed(0)
-    base = GPT(context=8, width=192, layers=3, heads=4).to(device)
+    base = GPT(context=8, width=192, layers=2, heads=4).to(device)
     batches = list(text_batches(text, 1, 8, steps=4, seed=rank, device=str(device)))
 
     def backward(model: nn.Module) -> None:
@@ -184,7 +184,7 @@ def main() -> None:
     agreement = check_losses(cases, comparable, groups)
     timed_rounds(cases, name="steps", budget_s=args.budget, practical=0.1, items=items, agreement=agreement)
     if args.sending and ranks > 1:
-        time_sending(text, rank, device, args.budget)
+        time_sending(text, rank, device, 2 * args.budget)
     gradient_bytes = sum(parameter.nbytes for parameter in base.parameters())
     report(gradient_bytes=gradient_bytes, device=device.type, threads=torch.get_num_threads())
     dist.destroy_process_group()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from authoring import trace_lanes
+from authoring.lesson_files import load_lessons
 from authoring.trace_lanes import TraceError, as_text, main, read_trace, step_lanes
 from course_utils.materials.h100_step import PATH, Step, h100_steps
 from course_utils.show.canvas import WIDTH_IN
@@ -166,6 +167,19 @@ def test_the_stored_steps_are_of_both_kinds_and_show_what_was_changed():
     # In odd steps communication begins before the backward pass ends, and it never did before.
     assert all(step.hidden[0][0] < step.backward_ends_s for step in STEPS.after if step.number % 2)
     assert all(min(s.hidden[0][0], s.exposed[0][0]) > s.backward_ends_s for s in STEPS.before)
+
+
+def test_the_published_row_has_the_numbers_of_the_lanes():
+    (row,) = (row for lesson in load_lessons() for row in lesson.published if row.id == "nanogpt_hooks_h100")
+    after = EVERY["11 after"]
+    expected = {"early_ms": after.backward_ends_s - after.hidden[0][0]}
+    for number, place in ((11, ""), (13, "_13")):
+        for when in ("before", "after"):
+            step = EVERY[f"{number} {when}"]
+            expected[f"hidden_{when}{place}_ms"] = step.overlapped_s
+            expected[f"exposed_{when}{place}_ms"] = step.exposed_s
+    assert {name: value / 1e3 for name, value in row.values.items()} == pytest.approx(expected, abs=1e-7)
+    assert (row.source.commit, row.date) == (STEPS.source["commit"], STEPS.source["measured"])
 
 
 def test_what_runs_saved_has_an_interval_around_it():

@@ -104,11 +104,13 @@ def test_which_mistakes_raise_which_wait_and_which_say_nothing(where_the_noteboo
 def test_whom_torchrun_names_when_something_happens_to_rank_1(where_the_notebook_is):
     fates = ["raises", "is killed", "hangs", "leaves", "sends another shape"]
     runs = {run["rank 1"]: run for run in failed_runs("scripts/ddp_broken.py", fates)}
-    assert [fate for fate in fates if runs[fate]["torchrun names"] == "rank 0"][-3:] == fates[2:]
+    assert runs["hangs"]["torchrun names"] == runs["leaves"]["torchrun names"] == "rank 0"
     assert runs["raises"]["torchrun names"] == "rank 1"
     # Of two failures in one second, one that leaves no file can come second.
     assert runs["is killed"]["exit code"] in (-9, 1)
-    assert runs["sends another shape"]["exit code"] == -6
+    # Rank 0 aborts, and rank 1 loses its connection. Where a second begins in between, rank 1 is the earlier one.
+    named = runs["sends another shape"]["torchrun names"], runs["sends another shape"]["exit code"]
+    assert named in (("rank 0", -6), ("rank 1", -15))
     assert "Timed out waiting" in runs["hangs"]["rank 0 said"]
 
 

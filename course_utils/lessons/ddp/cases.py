@@ -1,4 +1,4 @@
-"""Runs of plain torchrun that fail, and what is left of them; work for two threads."""
+"""Runs of plain torchrun that fail, and what is left of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor, ones
 
 from course_utils.records.files import variables_for_children
 
@@ -53,21 +50,3 @@ def _last_words(log: Path) -> str:
     if re.search("Connection (closed|reset) by peer", said):  # which of the two changes from run to run
         return "a lost connection"
     return said.partition(". ")[0].removeprefix("RuntimeError: ")[:60]
-
-
-def small_operations() -> Tensor:
-    """Many calls with next to nothing to compute: Python and the dispatcher are the work."""
-    x = ones(16)
-    for _ in range(1000):
-        x = x * 0.5 + 1
-    return x
-
-
-def in_two_ways(work: Callable[[], Any]) -> dict[str, Callable[[], list[Any]]]:
-    """The same work twice: one after the other, and in two threads."""
-    pool = ThreadPoolExecutor(2)
-
-    def in_threads() -> list[Any]:
-        return [future.result() for future in [pool.submit(work), pool.submit(work)]]
-
-    return {"one after the other": lambda: [work(), work()], "two threads": in_threads}

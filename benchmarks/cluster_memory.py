@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.ranks.cluster import STRATEGIES, check_cluster, simulate_cluster
-from course_utils.ranks.cluster_explorer import SHAPES
 from course_utils.ranks.launch import run_ranks
+from course_utils.records.kinds.cluster_plan import GPTShape
 from course_utils.records.store import package_root, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,8 +31,12 @@ SETTINGS = (
     {**LARGER, "precision": "fp32", "checkpointing": False, "optimizer": "loop", "gradient_as_bucket_view": True},
     {**LARGER, "precision": "bf16", "checkpointing": True, "optimizer": "foreach", "gradient_as_bucket_view": False},
 )
-# Keys of `cluster_explorer.SHAPES`; what is shown first is the first.
-PLANNED, PLANNED_RANKS = ("6.6 billion", "1.3 billion"), (8, 64, 1024)
+# GPTs of 6.6 and 1.3 billion parameters; what is shown first is the first.
+PLANNED = (
+    GPTShape(width=4096, layers=32, heads=32, vocabulary=32000, context=2048),
+    GPTShape(width=2048, layers=24, heads=16, vocabulary=50257, context=2048),
+)
+PLANNED_RANKS = (8, 64, 1024)
 
 
 def measured(points: list[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
@@ -53,7 +57,7 @@ def plans() -> dict[str, Any]:
     """The plans of `stored_plans`, as a record. What all have in common is in it once."""
     records = []
     for model, checkpointing in itertools.product(PLANNED, (False, True)):
-        plan = simulate_cluster(SHAPES[model], ranks=PLANNED_RANKS, checkpointing=checkpointing)
+        plan = simulate_cluster(model, ranks=PLANNED_RANKS, checkpointing=checkpointing)
         print(plan, flush=True)
         records.append(plan.to_record())
     return {

@@ -13,15 +13,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, TypeVar
 
 from course_utils.measure.machine import environment
 from course_utils.records.files import variables_for_children
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, CheckedPoint, ClusterCheck
-from course_utils.records.kinds.cluster_plan import ClusterPlan, ClusterPoint, GPTShape, trust_words
+from course_utils.records.kinds.cluster_plan import ClusterPlan, ClusterPoint, GPTShape
 from course_utils.records.store import RecordError, keep, package_root
 from course_utils.show.progress import progress
 from course_utils.show.suggestions import did_you_mean
@@ -63,7 +61,6 @@ _DEFAULTS = {
 }
 _SIZES = tuple(f"{part}_bytes" for part in (*CLUSTER_PARTS, "peak"))
 _START_S, _POINT_S = 4.0, 2.0  # until the simulating process answers, and for each point, about
-_POLL_S = 0.2
 
 
 class ClusterError(RuntimeError):
@@ -219,23 +216,6 @@ def settings_of(
     ]
 
 
-def points_of(
-    asked: Sequence[dict[str, Any]], wanted: Callable[[], bool] = lambda: True
-) -> Iterator[tuple[ClusterPoint, str]]:
-    """Simulate points of :func:`settings_of` one after the other, for a form that shows each as it comes.
-
-    Once ``wanted`` says no, the simulation ends, also in the middle of a point; so it does when the iterator is closed.
-
-    Yields:
-        Each point, and in words how good the method is there.
-    """
-    errors = stored_check().errors
-    with contextlib.closing(_simulated(asked, wanted)) as simulated:
-        for settings, sizes in zip(asked, simulated, strict=False):  # fewer when they are no longer wanted
-            point = _point(settings, sizes)
-            yield point, trust_words(point, errors, _shape(settings).parameters)
-
-
 def _shape(settings: Mapping[str, Any]) -> GPTShape:
     return GPTShape(**{key: settings[key] for key in _SHAPE})
 
@@ -305,14 +285,11 @@ def _with_progress(points: Sequence[dict[str, Any]], label: str) -> Iterator[dic
             yield sizes
 
 
-def _simulated(points: Sequence[dict[str, Any]], wanted: Callable[[], bool] = lambda: True) -> Iterator[dict[str, Any]]:
+def _simulated(points: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """What the child process says of each point."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors, _child(points, errors) as child:
-        threading.Thread(target=_end_unless_wanted, args=(child, wanted), daemon=True).start()
         for point in points:
             line = child.stdout.readline()
-            if not line and not wanted():
-                return
             if not line:
                 errors.seek(0)
                 last = (errors.read().strip().splitlines() or ["nothing"])[-1].strip()
@@ -321,12 +298,6 @@ def _simulated(points: Sequence[dict[str, Any]], wanted: Callable[[], bool] = la
                     f"{child.wait()}. It said last: {last}"
                 )
             yield json.loads(line)
-
-
-def _end_unless_wanted(process: subprocess.Popen[str], wanted: Callable[[], bool]) -> None:
-    while process.poll() is None and wanted():
-        time.sleep(_POLL_S)
-    process.kill()
 
 
 @contextlib.contextmanager

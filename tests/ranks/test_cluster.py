@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.cluster_memory import PLANNED
 from course_utils.materials.models import GPT
 from course_utils.ranks import cluster
 from course_utils.ranks.cluster import (
@@ -28,16 +29,14 @@ from course_utils.ranks.cluster import (
     stored_check,
     stored_plans,
 )
-from course_utils.ranks.cluster_explorer import SHAPES, cluster_explorer
 from course_utils.ranks.launch import run_ranks
 from course_utils.ranks.memory import RankMemory
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, GPTShape
 from course_utils.records.unrecorded import Unrecorded
-from tests.ranks.test_cluster_display import labels, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = GPTShape(width=64, layers=2, heads=2, vocabulary=128, context=32)
-STORED = SHAPES["1.3 billion"]
+STORED = PLANNED[1]
 # What real ranks are asked. The simulation of it has gloo's copies.
 STEP = {**dataclasses.asdict(SMALL), "batch": 2, "length": 32, "precision": "fp32", "checkpointing": False}
 STEP |= {"optimizer": "foreach", "gradient_as_bucket_view": True}
@@ -176,9 +175,8 @@ def test_a_plan_says_how_far_it_can_be_trusted(plan: ClusterPlan) -> None:
 
 def test_the_stored_plans_are_those_that_were_asked_for() -> None:
     plans = stored_plans()
-    shapes = [SHAPES[name] for name in ("6.6 billion", "1.3 billion")]
     assert [(plan.shape, plan.parameters["checkpointing"]) for plan in plans] == [
-        (shape, checkpointing) for shape in shapes for checkpointing in (False, True)
+        (shape, checkpointing) for shape in PLANNED for checkpointing in (False, True)
     ]
     for plan in plans:
         (asked,) = settings_of(plan.shape, strategies="ddp", ranks=8, checkpointing=plan.parameters["checkpointing"])
@@ -284,13 +282,6 @@ def test_measured_points_that_make_no_sense(change: dict[str, Any], message: str
         check_cluster([])
 
 
-@pytest.mark.usefixtures("answered")
-def test_the_explorer_shows_what_is_really_simulated() -> None:
-    viewer = cluster_explorer(SMALL, strategies=["fsdp"], ranks=2, length=32)
-    wait_for(lambda: "to go" not in viewer.message)
-    assert labels(viewer) == ["fsdp, 2 ranks"], viewer.message
-
-
 # What can go wrong
 
 
@@ -306,17 +297,6 @@ def test_a_simulation_that_ends_early_says_why(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sys, "executable", in_place_of_python(tmp_path, "echo 'the last word' >&2\nexit 3"))
     with pytest.raises(ClusterError, match=r"fsdp on 2 ranks, with exit code 3\. It said last: the last word"):
         simulate_cluster(SMALL, ranks=[2], strategies=["fsdp"])
-    assert children() == []
-
-
-def test_a_simulation_that_nobody_wants_any_more_is_ended_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", in_place_of_python(tmp_path, "exec sleep 600"))
-    wanted_until = time.monotonic() + 1
-    points = cluster.points_of(settings_of(SMALL, strategies="ddp", ranks=2), lambda: time.monotonic() < wanted_until)
-    assert list(points) == []
-    assert time.monotonic() < wanted_until + 60  # the child sleeps for ten minutes
     assert children() == []
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from course_utils.lessons.mixed_precision.number_formats import FORMATS, PRESETS, number_formats
 from course_utils.memory.allocator_explorer import allocator_explorer, allocator_frames
-from course_utils.ranks.cluster_explorer import cluster_frames
+from course_utils.ranks.cluster_frames import cluster_frames
 from course_utils.show.cards import MARKS
 from course_utils.show.formats import format_bytes, format_seconds
 from tests.example_results import RESULTS

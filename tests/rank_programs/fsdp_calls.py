@@ -1,6 +1,6 @@
-"""Run each name of FSDP1 that circulating posts use, and today's form of it, and say what happens.
+"""What calls do and say: each name of FSDP1 that posts use and today's form of it, mistakes, whole state dicts.
 
-By hand: torchrun --standalone --nproc-per-node=2 tests/rank_programs/fsdp_old_names.py
+By hand: torchrun --standalone --nproc-per-node=2 tests/rank_programs/fsdp_calls.py
 """
 
 import functools
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffload,
@@ -20,6 +21,7 @@ from torch.distributed.fsdp import (
     ShardingStrategy,
     StateDictType,
     fully_shard,
+    register_fsdp_forward_method,
 )
 from torch.distributed.fsdp import FullyShardedDataParallel as OldFSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy, transformer_auto_wrap_policy
@@ -30,6 +32,7 @@ from course_utils.materials.text import library_text, text_batches
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.programs import join_ranks, loss_of, memory_by_kind, report
 
+SHAPE = {"context": 32, "width": 64, "layers": 2, "heads": 2}
 BLOCKS = ModuleWrapPolicy({Block})
 Wrap = Callable[[nn.Module], nn.Module]
 
@@ -126,6 +129,74 @@ def attempt(call: Callable[..., dict], *args: Any) -> dict:
     return outcome
 
 
+def said(call: Callable[[], object]) -> str:
+    """The first line of what a call raises, or that it runs."""
+    try:
+        call()
+    except Exception as error:  # whatever it is: its words are what is asked for
+        return f"{type(error).__name__}: {str(error).splitlines()[0][:220]}"
+    return "runs"
+
+
+def mistakes(
+    gpt: Callable[[], GPT], mesh: DeviceMesh, tokens: torch.Tensor, loss: Callable[[nn.Module], torch.Tensor]
+) -> dict[str, str]:
+    """Each on a model of its own, on all ranks alike: a mistake of one rank alone would leave the others waiting."""
+    device = mesh.device_type
+
+    def features(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        return model.norm(model.token_embedding(tokens))
+
+    def registered() -> None:
+        model = today(gpt(), mesh)
+        type(model).features = features
+        register_fsdp_forward_method(model, "features")
+        model.features(tokens)
+
+    def partly() -> nn.Module:
+        model = gpt()
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        loss(model).backward()
+        return model
+
+    def tied_apart() -> None:
+        pair = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to(device)
+        pair[1].weight = pair[0].weight
+        for layer in (*pair, pair):
+            fully_shard(layer, mesh=mesh)
+        pair(torch.zeros(2, 8, device=device))
+
+    def still_on_meta() -> None:
+        with torch.device("meta"):
+            model = GPT(**SHAPE)
+        today(model, mesh)(tokens)
+
+    return {
+        "model.forward(x) instead of model(x)": said(lambda: today(gpt(), mesh).forward(tokens)),
+        "another method of the model": said(lambda: features(today(gpt(), mesh), tokens)),
+        "the same, registered": said(registered),
+        "a submodule called by itself": said(lambda: today(gpt(), mesh).token_embedding(tokens)),
+        "clipping, root not wrapped": said(lambda: nn.utils.clip_grad_norm_(partly().parameters(), 1.0)),
+        "load_state_dict of whole tensors": said(lambda: today(gpt(), mesh).load_state_dict(gpt().state_dict())),
+        "two groups share a weight": said(tied_apart),
+        "no to_empty after meta": said(still_on_meta),
+        "the list of blocks": said(lambda: fully_shard(gpt().blocks, mesh=mesh)),
+    }
+
+
+def whole_state_dicts(gpt: Callable[[], GPT], mesh: DeviceMesh, rank: int) -> dict[str, Any]:
+    """From one whole state dict on rank 0 into shards, and back."""
+    given = gpt().state_dict() if rank == 0 else {}
+    torch.manual_seed(1)
+    model = today(GPT(**SHAPE).to(mesh.device_type), mesh)
+    set_model_state_dict(model, given, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+    back = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    expected = gpt().state_dict()
+    same = all(torch.equal(back[name], expected[name].cpu()) for name in back)
+    return {"entries": len(back), "same": same if back else None, "entries of the dict that was given": len(given)}
+
+
 def main() -> None:
     rank, ranks, device = join_ranks()
     mesh = init_device_mesh(device.type, (ranks,))
@@ -135,7 +206,7 @@ def main() -> None:
 
     def gpt() -> GPT:
         torch.manual_seed(0)
-        return GPT(context=32, width=64, layers=2, heads=2).to(device)
+        return GPT(**SHAPE).to(device)
 
     def loss(model: nn.Module) -> torch.Tensor:
         return loss_of(model, tokens, targets)
@@ -169,6 +240,7 @@ def main() -> None:
         old, new = attempt(trained, old_blocks, old_then), attempt(trained, new_blocks, new_then)
         calls[name] = {"old": old, "today": words, "new": new}
     report(parameters_bytes=sum(weight.nbytes for weight in gpt().parameters()), calls=calls)
+    report(mistakes=mistakes(gpt, mesh, tokens, loss), state_dicts=whole_state_dicts(gpt, mesh, rank))
     dist.destroy_process_group()
 
 

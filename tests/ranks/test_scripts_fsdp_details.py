@@ -9,11 +9,14 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+import yaml
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from course_utils.materials.h100_step import h100_steps
 from course_utils.ranks.cluster import stored_plans
 from course_utils.ranks.launch import RankError, run_ranks
+from course_utils.records.kinds.rank_results import RankResults
 from tests.launches import outputs_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,9 +29,15 @@ def _in_the_notebooks_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT / "notebooks")
 
 
+@pytest.fixture(scope="module")
+def calls() -> RankResults:
+    program = ROOT / "tests" / "rank_programs" / "fsdp_calls.py"
+    return run_ranks(program, ranks=2, timeout_s=240, show_output=False, backend="gloo")
+
+
 @pytest.mark.timeout(300)
-def test_the_order_of_gathers_the_init_on_meta_and_the_messages_are_as_the_lesson_says() -> None:
-    run = run_ranks("scripts/fsdp_start.py", ranks=2, timeout_s=240, show_output=False, backend="gloo")
+def test_the_order_of_gathers_and_the_init_on_meta_are_as_the_lesson_says() -> None:
+    run = run_ranks("scripts/fsdp_details.py", ranks=2, timeout_s=240, show_output=False, backend="gloo")
     found = run[0]
 
     ways = found["schedules"]
@@ -49,6 +58,13 @@ def test_the_order_of_gathers_the_init_on_meta_and_the_messages_are_as_the_lesso
     assert init["meta, one seed for all ranks"]["all shards equal"]
     assert not init["meta, a seed for each rank"]["all shards equal"]
 
+    assert found["hybrid"]["loss"] == pytest.approx(found["loss"], rel=1e-3)
+    assert found["hybrid"]["placements"] == "(Replicate(), Shard(dim=0))"
+
+
+@pytest.mark.timeout(300)
+def test_messages_and_whole_state_dicts_are_as_the_lesson_says(calls: RankResults) -> None:
+    found = calls[0]
     says = found["mistakes"]
     for mistake in ("model.forward(x) instead of model(x)", "another method of the model"):
         assert says[mistake].startswith(f"RuntimeError: aten.embedding.default {MIXED}")
@@ -60,9 +76,7 @@ def test_the_order_of_gathers_the_init_on_meta_and_the_messages_are_as_the_lesso
 
     entries = found["state_dicts"]["entries"]
     assert found["state_dicts"] == {"entries": entries, "same": True, "entries of the dict that was given": entries}
-    assert run[1]["state_dicts"]["entries"] == 0  # whole weights are rank 0's alone
-    assert found["hybrid"]["loss"] == pytest.approx(found["loss"], rel=1e-3)
-    assert found["hybrid"]["placements"] == "(Replicate(), Shard(dim=0))"
+    assert calls[1]["state_dicts"]["entries"] == 0  # whole weights are rank 0's alone
 
 
 @pytest.mark.timeout(300)
@@ -139,12 +153,10 @@ def test_the_lessons_function_is_nowhere_below_a_stored_plan() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_old_names_still_run_and_agree_with_todays() -> None:
-    program = ROOT / "tests" / "rank_programs" / "fsdp_old_names.py"
-    run = run_ranks(program, ranks=2, timeout_s=240, show_output=False, backend="gloo")
-    calls = run[0]["calls"]
+def test_old_names_still_run_and_agree_with_todays(calls: RankResults) -> None:
+    found = calls[0]["calls"]
     for name in ("FULL_SHARD, ModuleWrapPolicy", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "use_orig_params=True"):
-        old, new = calls[name]["old"], calls[name]["new"]
+        old, new = found[name]["old"], found[name]["new"]
         assert old["loss"] == pytest.approx(new["loss"], rel=1e-3), name
         if name != "NO_SHARD":
             assert old["weights_bytes"] == pytest.approx(new["weights_bytes"], rel=0.02), name
@@ -174,3 +186,11 @@ def test_zero_grad_frees_gradients_but_not_ddps_buckets() -> None:
     assert freed["alone"] == pytest.approx(64, abs=12)
     assert freed["plain"] == pytest.approx(64, abs=12)  # the copy; its bucket stays
     assert freed["views"] == pytest.approx(0, abs=12)
+
+
+def test_the_step_that_the_lesson_quotes_is_the_stored_one() -> None:
+    lesson = yaml.safe_load((ROOT / "course_utils/lessons/fsdp/lesson.yml").read_text(encoding="utf-8"))
+    (row,) = (row["values"] for row in lesson["published"] if row["id"] == "nanogpt_exposed_h100")
+    step, other = (step for step in h100_steps().after if step.number % 2)
+    quoted = (step.span_s, step.nccl_s, step.overlapped_s, step.exposed_s, other.overlapped_s, other.exposed_s)
+    assert list(row.values()) == pytest.approx([1e3 * seconds for seconds in quoted], abs=1e-3)

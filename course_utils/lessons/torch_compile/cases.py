@@ -26,6 +26,7 @@ from course_utils.show.formats import plain_number
 START = """
 import json, time
 import torch
+torch.set_num_threads(1)
 x, y = torch.randn(2, 2**20, device="cuda" if torch.cuda.is_available() else "cpu")
 moments = [time.perf_counter()]
 function = torch.compile(lambda x, y: torch.relu(x * 2 + y) * x)
@@ -41,7 +42,8 @@ STEPS = ("torch.compile()", "first call", "later call")
 def starts() -> list[dict[str, Any]]:
     """Run a program that compiles a small function twice: with an empty cache folder, then with the filled one.
 
-    A single later call may be several times as long as the next one, so the program makes twenty: their median counts.
+    One thread, and the median of twenty later calls: on a busy machine, two threads that wait for each other, or a
+    single call, may take many times as long.
     """
     rows = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

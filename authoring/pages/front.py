@@ -44,6 +44,7 @@ class _Shown:
 @dataclass(frozen=True)
 class _Chosen:
     claim: str
+    machine: str
     said: str
     about: str
     shows: tuple[_Shown, ...]
@@ -52,7 +53,6 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class _Front:
-    machine: str
     findings: tuple[_Chosen, ...]
 
 
@@ -122,11 +122,11 @@ def findings(judgements: Sequence[Judgement]) -> list[Finding]:
         BookError: if one of them is no longer refuted and does not depend on anything, or lacks a number.
     """
     by_id = {judgement.claim.id: judgement for judgement in judgements}
-    machine = store.machine_named(_front().machine, evidence.machines())
-    return [_finding(chosen, by_id, machine) for chosen in _front().findings]
+    return [_finding(chosen, by_id) for chosen in _front().findings]
 
 
-def _finding(chosen: _Chosen, judgements: dict[str, Judgement], machine: str) -> Finding:
+def _finding(chosen: _Chosen, judgements: dict[str, Judgement]) -> Finding:
+    machine = store.machine_named(chosen.machine, evidence.machines())
     if chosen.claim not in judgements:
         raise BookError(f"book/front.yml names {chosen.claim}, and the ledger has no such claim: choose another one")
     judgement = judgements[chosen.claim]

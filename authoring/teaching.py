@@ -141,7 +141,7 @@ def expectations(lesson: Lesson) -> list[Expectation]:
             except EvidenceError as error:  # this machine has no record of it, or one of another size
                 problems.append(error)
         if len(problems) == len(evidence.machines()):
-            raise problems[-1]
+            raise EvidenceError("\n".join(dict.fromkeys(map(str, problems))))
     return expected
 
 

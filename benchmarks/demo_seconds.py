@@ -1,7 +1,7 @@
 """Time the five-minute path of each lesson, for the instructor's guide.
 
-    python benchmarks/demo_seconds.py            # all lessons, some minutes on 2 cores
-    python benchmarks/demo_seconds.py 04 09      # these alone; the others stay as they are
+    python -m benchmarks.demo_seconds            # all lessons, some minutes on 2 cores
+    python -m benchmarks.demo_seconds 04 09      # these alone; the others stay as they are
 
 The result goes to ``benchmarks/records/demo_seconds/<machine>.json``.
 """

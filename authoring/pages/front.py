@@ -171,13 +171,13 @@ def front_text(judgements: Sequence[Judgement], root: str) -> str:
     return page("findings.md", findings=found, alt=_alt(found), root=root)
 
 
-def _caption(found: Sequence[Finding]) -> str:
-    """Where all of them were measured: a machine once, with each of its dates."""
+def _captions(found: Sequence[Finding]) -> list[str]:
+    """Where all of them were measured: each machine once, with each of its dates."""
     dates: dict[str, set[str]] = {}
     for finding in found:
         before, date, after = re.split(r"(\d{4}-\d\d-\d\d)", finding.caption)
         dates.setdefault(f"{before}{{}}{after}", set()).add(date)
-    return "; ".join(where.format(" and ".join(sorted(of))) for where, of in dates.items())
+    return [where.format(" and ".join(sorted(of))) for where, of in dates.items()]
 
 
 def _alt(found: Sequence[Finding]) -> str:
@@ -187,7 +187,7 @@ def _alt(found: Sequence[Finding]) -> str:
         + ", ".join(f"{bar.label} {bar.words}" for bar in each.bars)
         for each in found
     ]
-    return f"What people say, and what was measured. {'. '.join(said)}. Measured on {_caption(found)}."
+    return f"What people say, and what was measured. {'. '.join(said)}. Measured on {'; '.join(_captions(found))}."
 
 
 # The picture
@@ -207,8 +207,9 @@ def picture(judgements: Sequence[Judgement]) -> ResultFigure:
     for finding in found:
         _draw(pen, finding, y)
         y -= _TITLE + _ROW * len(finding.bars) + _GAP
-    pen.write(_LEFT, 0.28, _caption(found), NOTE, _SMALL)
-    pen.write(_LEFT, 0.12, "line across a bar's end: 99% interval", NOTE, _SMALL)
+    notes = [*_captions(found), "line across a bar's end: 99% interval"]
+    for line, note in enumerate(reversed(notes)):
+        pen.write(_LEFT, 0.12 + 0.16 * line, note, NOTE, _SMALL)
     figure = pen.described(_alt(found))
     figure.set_dpi(_DPI)
     return figure

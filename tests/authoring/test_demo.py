@@ -61,7 +61,7 @@ def test_the_path_is_the_lessons_own_cells_and_finds_its_names(lesson: Lesson):
 @each_lesson
 def test_a_five_minute_path_takes_at_most_eight_and_has_been_timed_as_it_is(lesson: Lesson):
     assert 3 < demo_minutes(lesson) <= 8
-    advice = f"run `python benchmarks/demo_seconds.py {lesson.number:02d}` on a machine that does nothing else"
+    advice = f"run `python -m benchmarks.demo_seconds {lesson.number:02d}` on a machine that does nothing else"
     assert any(timed.as_it_is for timed in demo_times(lesson)), advice
 
 

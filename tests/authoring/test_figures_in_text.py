@@ -15,7 +15,7 @@ from authoring.figures_in_text import check, write
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import dumped, read_notebook
 from tests.made_up_notebooks import code
-from tests.made_up_records import EPYC, edit_record
+from tests.made_up_records import EPYC, edit_record, recorder_of
 
 TAKEN = f'It gives back <!--= caching_allocator/no_cap["default"]["given back"] @ {EPYC} -->0<!--/--> segments.'
 
@@ -78,9 +78,10 @@ def test_a_record_that_changes_or_is_deleted_fails_and_names_the_sentence(tmp_pa
 def test_the_machine_may_be_left_out_where_there_is_one(tmp_path: Path, records: Path):
     path = page(tmp_path, "There are <!--= len(torch_compile/mlp.labels) -->2<!--/--> cases.")
     assert check([path], records) == []
-    shutil.copytree(records / EPYC, records / "another")
+    machine = recorder_of("torch_compile")
+    shutil.copytree(records / machine, records / "the other")
     (fault,) = check([path], records)
-    assert f"name one: len(torch_compile/mlp.labels) @ {EPYC}" in fault
+    assert f"name one: len(torch_compile/mlp.labels) @ {machine}" in fault
 
 
 def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
@@ -90,9 +91,10 @@ def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
     path = tmp_path / "10_torch_compile.ipynb"
     path.write_text(dumped({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
     lesson = dataclasses.replace(find_lesson("torch_compile"), path=path)
-    record = json.loads((records / EPYC / "torch_compile.json").read_text(encoding="utf-8"))
+    recorder = recorder_of("torch_compile")
+    record = json.loads((records / recorder / "torch_compile.json").read_text(encoding="utf-8"))
     (records / "another").mkdir()
-    for machine, seconds in ((EPYC, 60), ("another", 120)):
+    for machine, seconds in ((recorder, 60), ("another", 120)):
         (records / machine / "torch_compile.json").write_text(json.dumps(record | {"seconds": seconds}))
     words = 400 + 10 + 2
     minutes = figures_in_text.lesson_minutes(lesson, records)

@@ -40,7 +40,11 @@ def _imports(node: ast.stmt) -> bool:
 def _defines(node: ast.stmt) -> bool:
     """Whether it defines a function, or names literals."""
     values = (ast.Tuple, ast.Constant, ast.expr_context)
-    literal = isinstance(node, ast.Assign) and all(isinstance(part, values) for part in ast.walk(node.value))
+    literal = (
+        isinstance(node, ast.Assign)
+        and all(isinstance(part, values) for part in ast.walk(node.value))
+        and all(isinstance(part, (*values, ast.Name)) for target in node.targets for part in ast.walk(target))
+    )
     return literal or isinstance(node, ast.FunctionDef)
 
 

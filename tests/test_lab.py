@@ -179,13 +179,22 @@ def test_nothing_leaves_the_machine_and_the_console_has_no_unexpected_errors(les
     lesson.check_that_nothing_left_the_machine()
 
 
+def has_outputs(notebook: Path) -> bool:
+    """While the server writes a file, it is empty or half there."""
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    except ValueError:
+        return False
+    return any(cell.get("outputs") for cell in cells)
+
+
 def test_only_the_learners_copy_changes(lesson: Notebook, workspace: Path, originals: dict[str, str]):
     original = find_lesson(LESSON).path
     copy = workspace / original.name
     lesson.run("docmanager:save")
-    lesson.wait(lambda: copy.read_bytes() != original.read_bytes(), 20, "the notebook is saved")
+    lesson.wait(lambda: has_outputs(copy), 20, "the notebook is saved, with its outputs")
+    assert copy.read_bytes() != original.read_bytes()
     assert digest(notebooks_root()) == originals
-    assert [cell for cell in json.loads(copy.read_text(encoding="utf-8"))["cells"] if cell.get("outputs")]
     # For people to look at: JupyterLab scrolls inside the page, so a picture of all of it needs a page as tall.
     height = lesson.page.locator(".jp-Notebook-cell").evaluate_all(
         "cells => cells.reduce((h, c) => h + c.offsetHeight, 0)"

@@ -30,6 +30,8 @@ def told(code: str, **variables: str) -> str:
         ("expandable_segments=True", "Index out of bounds in ConfigTokenizer"),
         ("max_split_size_mb:64;expandable_segments:True", "Index out of bounds in ConfigTokenizer"),
         ("max_split_size_mb:10", "max_split_size_mb too small, must be >= 20"),
+        ("large_segment_size_mb:40,max_split_size_mb:20", "max_split_size_mb too small, must be >= 40"),
+        ("large_segment_size_mb:10", "large_segment_size_mb must be > 10 MB"),
         ("max_split_size_mb:64;", "max_split_size_mb:64;"),  # it passes: no option follows
         ("max_non_split_rounding_mb:10", "max_non_split_rounding_mb too small, must be >= 20"),
         ("expandable_segment:True", "expandable_segment:True"),  # it passes: no CUDA that could refuse it
@@ -80,3 +82,9 @@ def test_garbage_collection_needs_a_cap_and_skips_expandable_segments():
     assert simulate_allocator(events, options=options, cap_bytes=130 * MIB).device_frees[-1] > 0
     options += ",expandable_segments:True"
     assert simulate_allocator(events, options=options, cap_bytes=130 * MIB).device_frees[-1] == 0
+
+
+def test_of_reserved_memory_a_part_is_wholly_free_and_a_part_is_stuck():
+    events: list[Event] = [Allocate("large", 40 * MIB), Free("large"), Allocate("stays", 8 * MIB)]
+    events += [Allocate("larger", 50 * MIB), Free("larger"), Allocate("largest", 60 * MIB)]
+    assert cases.at_the_peak(simulate_allocator(events)) == ("150 reserved = 68 in tensors + 50 wholly free + 32 stuck")

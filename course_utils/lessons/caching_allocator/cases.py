@@ -134,6 +134,36 @@ def least_caps(model: GPT, kinds: Mapping[str, Requests], lengths: Sequence[int]
     return rows
 
 
+def least_cap(
+    model: GPT, kinds: Mapping[str, Requests], lengths: Sequence[int], demand: int, *, options: str
+) -> str | None:
+    """With some options, the least cap that the whole training gets through, in twentieths of the demand."""
+    for twentieths in range(20, 41):
+        run = simulated(model, kinds, lengths, options=options, cap_bytes=demand * twentieths // 20)
+        if run[0].out_of_memory is None:
+            return f"{twentieths / 20:.0%}"
+    return None
+
+
+def at_the_peak(run: AllocatorRun) -> str:
+    """What reserved memory consists of where it is first at its peak: tensors, what a retry would give back, the rest.
+
+    The rest is stuck: free, in segments or pages that live tensors share.
+    """
+    after = run.reserved_bytes.index(max(run.reserved_bytes)) + 1
+    emptied = simulate_allocator(
+        [*run.events[:after], EmptyCache()], options=run.begin.options, cap_bytes=run.begin.cap
+    )
+    reserved, kept, tensors = (
+        size / MIB
+        for size in (run.reserved_bytes[after - 1], emptied.reserved_bytes[-1], run.allocated_bytes[after - 1])
+    )
+    return (
+        f"{reserved:.0f} reserved = {tensors:.0f} in tensors + {reserved - kept:.0f} wholly free "
+        f"+ {kept - tensors:.0f} stuck"
+    )
+
+
 def other_orders(model: GPT, kinds: Mapping[str, Requests], lengths: Sequence[int]) -> list[dict[str, Any]]:
     """The least and the most that is left unused, over five random orders of these lengths."""
     orders = [random.Random(seed).sample(lengths, len(lengths)) for seed in range(5)]

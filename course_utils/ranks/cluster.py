@@ -29,7 +29,7 @@ T = TypeVar("T")
 STRATEGIES: Mapping[str, str] = {
     "ddp": "DistributedDataParallel: every rank has all weights, gradients and optimizer state",
     "zero1": "DDP with ZeroRedundancyOptimizer: the optimizer's state is split, tensor by tensor",
-    "zero2": "fully_shard per block, reshard_after_forward=False: weights stay gathered until their backward",
+    "fsdp_no_reshard": "fully_shard per block, reshard_after_forward=False: weights stay gathered until their backward",
     "fsdp": "fully_shard per block, reshard_after_forward=True: weights are gathered for each block anew",
     "fsdp_root": "fully_shard on the whole model only: everything is gathered at once",
 }
@@ -71,7 +71,7 @@ def simulate_cluster(
     model: GPTShape,
     *,
     ranks: Sequence[int] | int = (8, 64, 1024),
-    strategies: Sequence[str] | str = ("ddp", "zero1", "zero2", "fsdp"),
+    strategies: Sequence[str] | str = ("ddp", "zero1", "fsdp_no_reshard", "fsdp"),
     name: str | None = None,
     **settings: Any,
 ) -> ClusterPlan:

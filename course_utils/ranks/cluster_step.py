@@ -113,7 +113,7 @@ def _sharded_step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
     model = _model(point)
     half = point["precision"] == "bf16"
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
-    options = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": point["strategy"] != "zero2"}
+    options = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": point["strategy"] != "fsdp_no_reshard"}
     if point["strategy"] != "fsdp_root":
         for block in model.blocks:
             fully_shard(block, **options)

@@ -69,8 +69,11 @@ def test_machines_that_disagree_are_listed_with_their_own_verdicts(judgements: l
 # The front
 
 
-# Sizes in answers that say what was tried, and are no measurement.
-INPUTS = ("100 times the work", "a copy of 1 MiB", "one of 8 KiB")
+# In answers: sizes that say what was tried, and what follows from the size of a number. They are no measurement.
+INPUTS = (
+    *("100 times the work", "a copy of 1 MiB", "one of 8 KiB"),
+    *("16 bytes on every rank", "1.5 times DDP's bytes", "16 bytes a parameter and the activations"),
+)
 CHOSEN = [entry["claim"] for entry in yaml.safe_load(front.CHOSEN.read_text(encoding="utf-8"))["findings"]]
 
 

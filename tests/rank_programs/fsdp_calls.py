@@ -4,6 +4,7 @@ By hand: torchrun --standalone --nproc-per-node=2 tests/rank_programs/fsdp_calls
 """
 
 import functools
+import io
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp import FullyShardedDataParallel as OldFSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy, transformer_auto_wrap_policy
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT, Block
@@ -185,6 +187,79 @@ def mistakes(
     }
 
 
+class TwoWays(nn.Module):
+    """One of two layers of the same size, as an expert is chosen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ways = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, way: int) -> torch.Tensor:
+        return self.ways[way](x)
+
+
+class InPlace(nn.Sequential):
+    """Adds to what a block returns, in place or not."""
+
+    in_place = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self:
+            y = block(x)
+            if self.in_place:
+                y += x
+            x = y if self.in_place else y + x
+        return x
+
+
+def silent(gpt: Callable[[], GPT], mesh: DeviceMesh, rank: int, loss: Callable[[nn.Module], torch.Tensor]) -> dict:
+    """Mistakes that raise nothing, or much later."""
+    device = mesh.device_type
+    model = today(gpt(), mesh)
+    with torch.no_grad():
+        loss(model)
+    evaluated = {"whole after it": sum(not isinstance(weight, DTensor) for weight in model.parameters())}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    before = model.state_dict()["token_embedding.weight"].full_tensor().clone()
+    for _ in range(3):
+        loss(model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    moved = model.token_embedding.weight.full_tensor() - before
+    given = {id(weight) for weight in optimizer.param_groups[0]["params"]}
+    evaluated |= {"embedding moved": moved.abs().max().item(), "in the state": len(optimizer.state)}
+    evaluated |= {"missed": sum(id(weight) not in given for weight in model.parameters())}
+
+    stored = io.BytesIO()
+    torch.save(today(gpt(), mesh).state_dict(), stored)  # no rank waits for another
+    stored.seek(0)
+    weight = torch.load(stored, weights_only=False)["token_embedding.weight"]
+    saved = {"rows": len(weight), "rows in the file": len(weight.to_local())}
+
+    gradients = {}
+    for unused in (False, True):
+        torch.manual_seed(0)
+        two = fully_shard(TwoWays().to(device), mesh=mesh)
+        two.set_reduce_scatter_unused_params(unused)
+        two(torch.full((1, 8), 1.0 + rank, device=device), way=rank).sum().backward()
+        grad = two.ways[rank].weight.grad
+        gradients[f"unused={unused}"] = grad.to_local().mean().item()
+
+    def in_place(**there: bool) -> nn.Module:
+        model = InPlace(*(nn.Linear(8, 8) for _ in range(3))).to(device)
+        for block in model:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh).in_place = there.get("in_place", True)
+        return model(torch.ones(2, 4, 8, device=device)).sum().backward()
+
+    return {
+        "an evaluation, then the optimizer": evaluated,
+        "torch.save of state_dict": saved,
+        "another layer on each rank": gradients,
+        "in place": {"y += x": said(in_place), "y + x": said(lambda: in_place(in_place=False))},
+    }
+
+
 def whole_state_dicts(gpt: Callable[[], GPT], mesh: DeviceMesh, rank: int) -> dict[str, Any]:
     """From one whole state dict on rank 0 into shards, and back."""
     given = gpt().state_dict() if rank == 0 else {}
@@ -241,6 +316,7 @@ def main() -> None:
         calls[name] = {"old": old, "today": words, "new": new}
     report(parameters_bytes=sum(weight.nbytes for weight in gpt().parameters()), calls=calls)
     report(mistakes=mistakes(gpt, mesh, tokens, loss), state_dicts=whole_state_dicts(gpt, mesh, rank))
+    report(silent=silent(gpt, mesh, rank, loss))
     dist.destroy_process_group()
 
 

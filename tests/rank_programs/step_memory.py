@@ -56,7 +56,7 @@ def build(point: dict[str, Any]) -> tuple[torch.nn.Module, Any]:
     policy = MixedPrecisionPolicy()
     if point["precision"] == "bf16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    options = {"mp_policy": policy, "reshard_after_forward": point["strategy"] != "zero2"}
+    options = {"mp_policy": policy, "reshard_after_forward": point["strategy"] != "fsdp_no_reshard"}
     if point["strategy"] != "fsdp_root":
         for block in model.blocks:
             fully_shard(block, **options)

@@ -40,7 +40,7 @@ STORED = PLANNED[1]
 # What real ranks are asked. The simulation of it has gloo's copies.
 STEP = {**dataclasses.asdict(SMALL), "batch": 2, "length": 32, "precision": "fp32", "checkpointing": False}
 STEP |= {"optimizer": "foreach", "gradient_as_bucket_view": True}
-REAL = [{**STEP, "strategy": strategy} for strategy in ("ddp", "zero1", "zero2", "fsdp")]
+REAL = [{**STEP, "strategy": strategy} for strategy in ("ddp", "zero1", "fsdp_no_reshard", "fsdp")]
 REAL += [{**REAL[-1], "precision": "bf16", "checkpointing": True, "optimizer": "loop"}]
 
 
@@ -139,7 +139,7 @@ def test_parts_are_what_the_strategies_promise(plan: ClusterPlan) -> None:
     assert len(plan.points) == 10
     alone = simulate_cluster(SMALL, ranks=1, strategies=["ddp", "fsdp"], precision="fp32")
     for point in (*alone, *plan):
-        split = point.ranks if point.strategy in ("zero2", "fsdp", "fsdp_root") else 1
+        split = point.ranks if point.strategy in ("fsdp_no_reshard", "fsdp", "fsdp_root") else 1
         # All sizes of this model can be divided by 8, apart from nothing: no padding.
         assert point.weights_bytes == point.gradients_bytes == size / split
         counters = 4 * sum(1 for _ in GPT(**dataclasses.asdict(SMALL)).parameters())
@@ -156,7 +156,7 @@ def test_parts_are_what_the_strategies_promise(plan: ClusterPlan) -> None:
     largest = 8 * 4 * SMALL.width**2
     assert plan["zero1", 8].optimizer_bytes >= largest
     # What must be there at once: one block at a time, all but the outer layers, everything.
-    gathered = [plan[strategy, 8].gathered_bytes for strategy in ("fsdp", "zero2", "fsdp_root")]
+    gathered = [plan[strategy, 8].gathered_bytes for strategy in ("fsdp", "fsdp_no_reshard", "fsdp_root")]
     assert gathered == sorted(gathered)
     assert plan["fsdp_root", 8].gathered_bytes >= size
 
@@ -181,7 +181,7 @@ def test_the_stored_plans_are_those_that_were_asked_for() -> None:
     for plan in plans:
         (asked,) = settings_of(plan.shape, strategies="ddp", ranks=8, checkpointing=plan.parameters["checkpointing"])
         assert plan.parameters == {key: value for key, value in asked.items() if key not in ("strategy", "ranks")}
-        assert (plan.strategies, plan.ranks) == (("ddp", "zero1", "zero2", "fsdp"), (8, 64, 1024))
+        assert (plan.strategies, plan.ranks) == (("ddp", "zero1", "fsdp_no_reshard", "fsdp"), (8, 64, 1024))
         assert plan.errors == stored_check().errors
 
 
@@ -232,7 +232,7 @@ def test_real_ranks_hold_what_was_predicted() -> None:
         measured.append({**point, "ranks": 2, **sizes, "peak_bytes": by_torch["peak"]})
     check = check_cluster(measured, name="fsdp/simulated")
     assert check.error <= 0.05, repr(check)
-    assert {error.strategy for error in check.errors} == {"ddp", "zero1", "zero2", "fsdp"}
+    assert {error.strategy for error in check.errors} == {"ddp", "zero1", "fsdp_no_reshard", "fsdp"}
 
 
 def test_the_stored_check_covers_every_strategy() -> None:
@@ -253,7 +253,7 @@ def test_the_stored_check_covers_every_strategy() -> None:
     [
         ({"ranks": [8, -1]}, "ranks is a whole number of at least 1, got -1"),
         ({"ranks": 10**6}, "1,000,000 ranks are too many"),
-        ({"strategies": "zero3"}, "no strategy 'zero3'; there are: ddp, zero1, zero2, fsdp, fsdp_root"),
+        ({"strategies": "zero3"}, "no strategy 'zero3'; there are: ddp, zero1, fsdp_no_reshard, fsdp, fsdp_root"),
         ({"batch": 2**50}, "for this batch"),
         ({"length": 33}, "context of 32, got 33"),
         ({"model": GPTShape(65, 2, 2)}, "multiple of heads"),

@@ -80,6 +80,21 @@ def test_messages_and_whole_state_dicts_are_as_the_lesson_says(calls: RankResult
 
 
 @pytest.mark.timeout(300)
+def test_what_raises_nothing_goes_wrong_as_the_lesson_says(calls: RankResults) -> None:
+    for rank, found in enumerate(of_rank["silent"] for of_rank in calls):
+        evaluated = found["an evaluation, then the optimizer"]
+        assert (evaluated["whole after it"], evaluated["missed"]) == (4, 4)  # two embeddings, and the norm's two
+        assert evaluated["embedding moved"] == 0
+        saved = found["torch.save of state_dict"]
+        assert 2 * saved["rows in the file"] == saved["rows"]
+        # Each layer's own gradient is 1 or 2, and 0 on the other rank; without the option both layers get the mean.
+        ways = found["another layer on each rank"]
+        assert ways == {"unused=False": 1.5, "unused=True": (1 + rank) / 2}
+        assert "out of bounds for storage of size 0" in found["in place"]["y += x"]
+        assert found["in place"]["y + x"] == "runs"
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("how", "reason", "rank", "words"),
     [
@@ -109,6 +124,9 @@ def test_the_template_replicates_compiles_and_resumes_on_another_number_of_ranks
     assert first[-1] < first[0]
     assert resumed[0] < first[2]
     assert resumed[0] not in first  # other batches than in the first five steps
+
+    with pytest.raises(pytest.fail.Exception, match="there is no complete checkpoint in"):
+        losses(1, "--resume", "--folder", str(tmp_path / "empty"))
 
 
 def test_the_templates_init_is_the_models_own() -> None:
@@ -146,7 +164,7 @@ def test_the_lessons_function_is_nowhere_below_a_stored_plan() -> None:
         sizes = {"block": block, "root": plan.shape.parameters - layers * block}
         of_one = max(point["activations"] for point in plan.points if (point.strategy, point.ranks) == ("fsdp", 1024))
         for point in plan.points:
-            if point.strategy != "zero2":
+            if point.strategy != "fsdp_no_reshard":
                 given = {"strategy": point.strategy, "activations": of_one, "buckets": 0, **sizes}
                 bound = lesson["bytes_needed"](plan.shape.parameters, point.ranks, **given)
                 assert point.peak_bytes < 1.001 * bound, (plan.parameters, point.label)

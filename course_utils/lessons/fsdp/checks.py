@@ -1,13 +1,17 @@
-"""Checks of lesson 18. None of them needs ranks: formulas, and stand-ins that note what is done with a model."""
+"""Checks of lesson 18. None of them needs ranks: formulas, stand-ins, and a model that is sharded over one rank."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, number, recognise, truth
 
@@ -92,6 +96,41 @@ def _situations() -> Iterator[tuple[str, nn.Module, torch.optim.Optimizer, bool]
     yield "given", model, torch.optim.SGD(model.parameters(), lr=0.1), True
 
 
+@contextmanager
+def _one_rank() -> Iterator[DeviceMesh]:
+    if dist.is_initialized():
+        words = "A process group of this notebook is still there: call torch.distributed.destroy_process_group() first."
+        raise NotRight(words)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield init_device_mesh("cpu", (1,))
+    finally:
+        dist.destroy_process_group()
+
+
+def _evaluated(answer: Any) -> bool:
+    """Whether an answer holds for a model of which a forward pass without a backward pass has left the root whole."""
+
+    def sharded() -> nn.Module:
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        fully_shard(model[0], mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    def evaluate(model: nn.Module) -> None:
+        with torch.no_grad():
+            model(torch.ones(1, 3))
+
+    with _one_rank() as mesh:
+        model = sharded()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        evaluate(model)
+        built_before = truth(ask(answer, model, optimizer))
+        model = sharded()
+        evaluate(model)
+        built_after = truth(ask(answer, model, torch.optim.SGD(model.parameters(), lr=0.1)))
+    return built_before and not built_after
+
+
 _DESCRIBED = {
     "last": "built after wrapping",
     "first": "built before wrapping",
@@ -105,14 +144,14 @@ _DESCRIBED = {
 
 @exercise
 def check_steps_the_model(answer: Any) -> str | None:
-    """Asks about optimizers that were built before and after, in whole and in part."""
+    """Asks about optimizers that were built before and after, in whole and in part, and then about real shards."""
     right = {}
     for name, model, optimizer, steps in _situations():
         if truth(ask(answer, model, optimizer)) != steps:
             right[name] = steps
     wrong = list(right)
     if not wrong:
-        return None
+        return None if _evaluated(answer) else "gathered"
     if len(wrong) == len(_DESCRIBED):
         return "turned_round"
     misconceptions = {

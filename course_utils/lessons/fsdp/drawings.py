@@ -50,46 +50,58 @@ def what_a_rank_keeps() -> ResultFigure:
 
 
 def when_weights_are_gathered() -> ResultFigure:
-    """Draw which of three blocks' weights a rank holds whole, while a step runs. Lengths are not measured."""
-    width, height = 8.0, 4.15
+    """Draw which weights a rank holds whole, of three blocks and the root, while a step runs. Not measured."""
+    width, height = 8.0, 4.95
     pen = Pen(width, height)
-    left, slot, lane_h = 2.05, 0.97, 0.2
+    left, slot, lane_h, ahead = 2.05, 0.97, 0.2, 0.6
     phases = ("forward 1", "forward 2", "forward 3", "backward 3", "backward 2", "backward 1")
     for number, phase in enumerate(phases):
         colour = BLUE_INK if number < 3 else ORANGE_INK
         pen.write(left + (number + 0.5) * slot, height - 0.22, phase, colour, 9, ha="center")
+    always = [(0, 6)]
     rows = (
         (
             "per block",
             "",
-            {1: [(0, 1), (5, 6)], 2: [(1, 2), (4, 5)], 3: [(2, 3), (3, 4)]},
-            "one block, and the next one that is fetched ahead",
+            {"block 1": [(0, 1), (5, 6)], "block 2": [(1, 2), (4, 5)], "block 3": [(2, 3), (3, 4)], "root": always},
+            "one block, the next one that is fetched ahead, and the root",
         ),
         (
             "per block,",
             "no reshard",
-            {1: [(0, 6)], 2: [(1, 5)], 3: [(2, 4)]},
-            "all blocks, when the forward pass ends",
+            {"block 1": always, "block 2": [(1, 5)], "block 3": [(2, 4)], "root": always},
+            "all blocks, when the forward pass ends, and the root",
         ),
-        ("root only", "", {1: [(0, 6)], 2: [(0, 6)], 3: [(0, 6)]}, "all blocks, all the time"),
+        (
+            "root only",
+            "",
+            dict.fromkeys(("block 1", "block 2", "block 3", "root"), always),
+            "everything, all the time",
+        ),
     )
     for number, (title, second, held, words) in enumerate(rows):
-        top = height - 0.48 - number * 1.16
-        pen.area(0.08, top - 1.04, 7.84, 1.04, 0.06)
+        top = height - 0.48 - number * 1.4
+        pen.area(0.08, top - 1.28, 7.84, 1.28, 0.06)
         pen.write(0.18, top - 0.22, title, size=10, weight="bold")
         if second:
             pen.write(0.18, top - 0.44, second, size=10, weight="bold")
-        pen.write(left + 3 * slot, top - 0.92, words, NOTE, ha="center")
-        for block, spans in held.items():
-            y = top - 0.08 - block * (lane_h + 0.03)
-            pen.write(left - 0.1, y + lane_h / 2, f"block {block}", size=9, ha="right")
+        pen.write(left + 3 * slot, top - 1.16, words, NOTE, ha="center")
+        for lane, (weights, spans) in enumerate(held.items(), start=1):
+            y = top - 0.08 - lane * (lane_h + 0.03)
+            pen.write(left - 0.1, y + lane_h / 2, weights, size=9, ha="right")
             for start, end in spans:
                 x, length = left + start * slot + 0.02, (end - start) * slot - 0.04
+                if start not in (0, 3):  # while the block before it computes; the last one has just been freed
+                    early = ahead * slot
+                    pen.area(x - early, y, early, lane_h, 0.03, fc=BLUE_INK, alpha=0.3)
                 pen.area(x, y, length, lane_h, 0.03, fc=BLUE_INK, alpha=0.85)
-    pen.write(7.9, 0.09, "time, left to right (a sketch, not measured)", NOTE, 9, ha="right")
+    pen.write(
+        7.9, 0.09, "pale: on its way, fetched ahead. Time, left to right (a sketch, not measured)", NOTE, 9, ha="right"
+    )
     return pen.described(
-        "Which of three blocks' weights a rank holds whole during a step. Wrapped per block, each is gathered for "
-        "its forward pass, freed, and gathered again for its backward pass. Without resharding after the forward pass, "
-        "the blocks add up until all are there when the forward pass ends, and go one by one in the backward pass. "
-        "With only the root wrapped, all blocks are there all the time."
+        "Which weights a rank holds whole during a step, of three blocks and the root. Wrapped per block, each is "
+        "gathered for its forward pass while the block before it computes, freed, and gathered again for its backward "
+        "pass; the root stays. Without resharding after the forward pass, the blocks add up until all are there when "
+        "the forward pass ends, and go one by one in the backward pass. With only the root wrapped, everything is "
+        "there all the time."
     )

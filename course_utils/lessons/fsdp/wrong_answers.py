@@ -56,5 +56,6 @@ WRONG = {
         "other_way": lambda model, optimizer: ids(given(optimizer)) <= ids(model.parameters()),
         "frozen_given": lambda model, optimizer: ids(trained(model)) == ids(given(optimizer)),
         "turned_round": lambda model, optimizer: not ids(trained(model)) <= ids(given(optimizer)),
+        "gathered": lambda model, optimizer: ids(trained(model)) <= ids(given(optimizer)),
     },
 }

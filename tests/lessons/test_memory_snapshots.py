@@ -127,8 +127,8 @@ def test_a_lines_age_is_that_of_its_oldest_block() -> None:
     history = [("alloc", 1, 0, "a"), ("alloc", 2, 1, "a"), ("alloc", 3, 2, "b"), ("free_completed", 1, 5, "a")]
     trace = [{"action": w, "addr": n, "size": 8, "time_us": 10**6 * t, "frames": frames[f]} for w, n, t, f in history]
     pasted = _pasted()
-    assert pasted["ages"](trace) == {"project/planted.py:1 a": 4.0, "project/planted.py:1 b": 3.0}
-    assert pasted["ages"](trace, 3) == {"project/planted.py:1 a": 2.0, "project/planted.py:1 b": 0.0}
+    assert pasted["ages"](trace, pasted["where"]) == {"project/planted.py:1 a": 4.0, "project/planted.py:1 b": 3.0}
+    assert pasted["ages"](trace, pasted["where"], 3) == {"project/planted.py:1 a": 2.0, "project/planted.py:1 b": 0.0}
 
 
 def test_the_request_that_failed_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,7 @@ def _groups(trace: MemoryTrace, by: str) -> dict[str, tuple[int, ...]]:
     ranked = sorted(sums, key=lambda name: (-sums[name][trace.peak_moment], -max(sums[name]), name))
     shown = {name or "outside of modules": sums[name] for name in ranked[:_MOST_MODULES]}
     if rest := ranked[_MOST_MODULES:]:
-        shown["other modules"] = tuple(map(sum, zip(*(sums[name] for name in rest), strict=True)))
+        shown["all others"] = tuple(map(sum, zip(*(sums[name] for name in rest), strict=True)))
     return shown
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course_utils.lessons.memory_snapshots import cases
 from course_utils.memory.snapshots import read_snapshot
@@ -32,7 +33,7 @@ def _pasted() -> dict[str, Any]:
             exec(source, pasted)
         elif "def by_line" in source:
             exec(re.search(r"```python\n(import pickle\n)", source)[1], pasted)
-            exec(re.search(r"```python\n(def by_line.*?\n)\n", source, re.DOTALL)[1], pasted)
+            exec(re.search(r"```python\n(from collections.*?def by_line.*?\n)\nprint", source, re.DOTALL)[1], pasted)
         elif "def show_largest" in source:
             exec(re.search(r"```python\n(import gc, torch.*?)show_largest\(\)\n```", source, re.DOTALL)[1], pasted)
     return pasted
@@ -66,7 +67,7 @@ def test_a_snapshot_made_without_a_gpu_has_the_entries_of_pytorchs_own_allocator
     assert ours["device_traces"][0][-1]["action"] == "oom"
     blocks = [[(b["size"], b["state"]) for s in each["segments"] for b in s["blocks"]] for each in (ours, theirs)]
     assert blocks[0] == blocks[1]
-    assert cases.request_row(ours, lambda frames: frames[-1]["name"])["bytes"] == 2**24
+    assert ours["device_traces"][0][-1]["size"] == 2**24
 
 
 def test_a_snapshot_made_without_a_gpu_is_read_like_any_other(tmp_path: Path) -> None:
@@ -104,18 +105,60 @@ def test_a_slow_leak_is_found_where_the_history_has_lost_its_beginning(tmp_path:
 
 
 def test_the_peak_leaves_out_what_the_history_did_not_see_allocated() -> None:
-    history = (("alloc", 1, 50), ("free_requested", 9, 100), ("alloc", 9, 40), ("free_requested", 1, 50))
+    history = (("alloc", 1, 50), ("free_completed", 9, 100), ("alloc", 9, 40), ("free_completed", 1, 50))
     trace = [{"action": action, "addr": address, "size": size} for action, address, size in history]
     pasted = _pasted()
     assert pasted["peak_of"](trace) == 3
     assert [entry["size"] for entry in pasted["live_after"](trace, 3)] == [50, 40]
 
 
+def test_a_block_that_another_stream_may_still_use_counts_until_its_free_is_completed() -> None:
+    history = [("alloc", 1, 100), ("alloc", 2, 1000), ("free_requested", 2, 1000), ("alloc", 3, 500)]
+    history += [("free_completed", 2, 1000)]
+    trace = [{"action": action, "addr": address, "size": size} for action, address, size in history]
+    pasted = _pasted()
+    assert pasted["peak_of"](trace) == 4
+    assert sum(entry["size"] for entry in pasted["live_after"](trace, 4)) == 1600
+    assert pasted["held"](pasted["live_after"](trace)) == [{"line": "no Python frame", "blocks": 2, "bytes": 600}]
+
+
+def test_a_lines_age_is_that_of_its_oldest_block() -> None:
+    frames = {name: [{"filename": "/project/planted.py", "line": 1, "name": name}] for name in "ab"}
+    history = [("alloc", 1, 0, "a"), ("alloc", 2, 1, "a"), ("alloc", 3, 2, "b"), ("free_completed", 1, 5, "a")]
+    trace = [{"action": w, "addr": n, "size": 8, "time_us": 10**6 * t, "frames": frames[f]} for w, n, t, f in history]
+    pasted = _pasted()
+    assert pasted["ages"](trace, pasted["where"]) == {"project/planted.py:1 a": 4.0, "project/planted.py:1 b": 3.0}
+    assert pasted["ages"](trace, pasted["where"], 3) == {"project/planted.py:1 a": 2.0, "project/planted.py:1 b": 0.0}
+
+
+def test_the_request_that_failed_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frames = [{"filename": "planted.py", "line": 3, "name": "f"}]
+    request = {"action": "oom", "size": 64, "device_free": 8, "frames": frames}
+    (tmp_path / "file").write_bytes(pickle.dumps({"device_traces": [[{"action": "alloc"}, request]]}))
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    blocks = (
+        re.search(r"```python\n(import pickle\n\nsnapshot.*?)```", "".join(c["source"]), re.DOTALL) for c in cells
+    )
+    exec(next(filter(None, blocks))[1], _pasted() | {"path": tmp_path / "file"})
+    assert capsys.readouterr().out == "planted.py:3 f 64 bytes; free: 8\n"
+
+
+def test_a_picture_of_a_history_has_its_peak_and_its_end() -> None:
+    history = [("alloc", 1, 10), ("alloc", 2, 30), ("free_completed", 2, 30), ("free_completed", 9, 99), ("oom", 0, 50)]
+    trace = [{"action": what, "addr": n, "size": size, "time_us": 7, "frames": []} for what, n, size in history]
+    drawn = cases.picture(trace, "cpu", _pasted()["where"], label="a program")
+    assert (drawn.peak_bytes, drawn.end_bytes) == (40, 10)
+    assert drawn.by_module()["no Python frame"] == (0, 10, 40, 10)
+
+
 def test_frames_of_a_virtual_environment_inside_the_project_are_not_yours() -> None:
     paths = ("/my_project/.venv/lib/python3.11/site-packages/torch/nn/functional.py", "/my_project/train.py")
     pasted = _pasted()
     pasted.update(OWN="/my_project/", NOT_OWN="site-packages/")
-    assert pasted["where"]([{"filename": path, "line": 7, "name": "step"} for path in paths]) == "train.py:7 step"
+    assert (
+        pasted["where"]([{"filename": path, "line": 7, "name": "step"} for path in paths])
+        == "my_project/train.py:7 step"
+    )
 
 
 def test_the_largest_tensors_are_listed_with_their_holders(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,6 +168,11 @@ def test_the_largest_tensors_are_listed_with_their_holders(capsys: pytest.Captur
     weight, sparse = torch.ones(2**21, 2, requires_grad=True), torch.eye(3).to_sparse()
     kept = {"held": torch.ones(2**21, 4), "loss": (weight * 2).view(1, 2**21, 2).square().sum()}
     kept["other"] = weight.view(2, 1, 2**21).exp().sum()
+    unread = torch.ones(3, 2**20, requires_grad=True)
+    unread.sum().backward()
+    with FakeTensorMode():
+        nowhere = [torch.empty(5, 2**21)]
+    nowhere += [torch.empty(5, 2**21, device="meta")]
     _pasted()["show_largest"]()
     lines = capsys.readouterr().out.splitlines()
     assert sparse.is_sparse
@@ -132,6 +180,9 @@ def test_the_largest_tensors_are_listed_with_their_holders(capsys: pytest.Captur
     assert any(line.startswith("(2097152, 4)") and line.endswith("['held']") for line in lines)
     assert any(line.startswith("(1, 2097152, 2)") and line.endswith("[]") for line in lines)
     assert not any(line.startswith("(2, 1, 2097152)") for line in lines)
+    assert sum(line.startswith("(3, 1048576)") for line in lines) == 1  # the weight, not its gradient
+    assert not any(line.startswith("(5, 2097152)") for line in lines)
+    assert nowhere
     assert sum(line.startswith("(2097152, 2)") for line in lines) == 1  # the weight, and not the view's base
 
 
@@ -139,10 +190,12 @@ def test_an_autograd_node_stands_for_what_has_no_python_frame() -> None:
     """A line of yours comes first, and another's Python is no node."""
     node = {"filename": "??", "line": 0, "name": "torch::autograd::generated::MmBackward0::apply"}
     engine = {"filename": "??", "line": 0, "name": "torch::autograd::Engine::thread_main"}
-    mine, other = ({"filename": f"/{name}.py", "line": 7, "name": "step"} for name in ("planted", "other"))
+    gradient = {"filename": "??", "line": 0, "name": "torch::autograd::AccumulateGrad::apply"}
+    mine, other = ({"filename": f"/src/{name}.py", "line": 7, "name": "step"} for name in ("planted", "other"))
     where = _pasted()["where"]
     assert where([engine, node, engine]) == node["name"]
-    assert where([node, mine]) == "planted.py:7 step"
+    assert where([node, mine]) == "src/planted.py:7 step"
+    assert where([engine, gradient]) == gradient["name"]
     assert where([engine, other]) == "not in your files"
     assert where([]) == "no Python frame"
 

@@ -361,7 +361,8 @@ class PlayedCuda(ScriptedCuda):
             return super().allocate(size_bytes)
         except torch.OutOfMemoryError:
             if self.recorded[0] == "all":
-                self.history.append({"action": "oom", "size": size_bytes, "stream": 0, "frames": _frames()})
+                of = {"size": size_bytes, "stream": 0, "time_us": int(self.host_s * 1e6), "frames": _frames()}
+                self.history.append({"action": "oom"} | of)
             for observer in self.observers:
                 observer(0, size_bytes, self.memory_bytes, self.memory_info()[0])
             raise

@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -21,11 +22,12 @@ from course_utils.lessons.memory_snapshots import planted
 from course_utils.materials.models import GPT
 from course_utils.materials.text import library_text
 from course_utils.measure.fresh import fresh
-from course_utils.measure.machine import scaled
+from course_utils.measure.machine import environment, scaled
 from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, Free, simulate_allocator
 from course_utils.memory.live_storages import LiveStorages
 from course_utils.memory.trace import trace_memory
-from course_utils.records.kinds.memory_trace import MemoryTrace
+from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
+from course_utils.records.store import keep
 
 PAIRS = 128 * 128  # tokens, where each pair of characters is one
 _DEVICE_BYTES = 80 * 2**30  # of the GPU that is not there
@@ -359,17 +361,35 @@ def cap_bytes(trace: Sequence[dict[str, Any]]) -> int:
     return max(reserved) + 4 * 2**20
 
 
-def request_row(snapshot: dict[str, Any], where: Callable[[Frames], str]) -> dict[str, Any]:
-    """The request that failed, as a row beside the lines."""
-    request = next(entry for entry in reversed(snapshot["device_traces"][0]) if entry["action"] == "oom")
-    return {"line": f"the request, {where(request['frames'])}", "blocks": 1, "bytes": request["size"]}
+def picture(
+    history: Sequence[dict[str, Any]], device: str, where: Callable[[Frames], str], **fields: Any
+) -> MemoryTrace:
+    """A history in PyTorch's form as a trace that draws it: a band for each line, in place of the module."""
+    fields |= {"environment": environment(), "device": device}
+    blocks: list[MemoryBlock] = []
+    times, there = [history[0]["time_us"]], {}
+    for entry in history:
+        address, moment = entry.get("addr"), len(times)
+        if entry["action"] == "alloc":
+            there[address] = len(blocks)
+            blocks.append(MemoryBlock(entry["size"], moment, moment, "other", where(entry.get("frames", []))))
+        elif entry["action"] == "free_completed" and address in there:  # not something that is older
+            number = there.pop(address)
+            blocks[number] = replace(blocks[number], died=moment)
+        else:
+            continue
+        times.append(entry["time_us"])
+    for number in there.values():
+        blocks[number] = replace(blocks[number], died=len(times))
+    times = [time - times[0] for time in accumulate(times, max)]
+    return keep(MemoryTrace.from_blocks(times_us=times, blocks=blocks, most_moments=400, **fields))
 
 
 def free_row(snapshot: dict[str, Any]) -> dict[str, Any]:
     """What is cached and free, and in how many pieces, as a row beside the lines."""
     blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
     free = [block["size"] for block in blocks if block["state"] == "inactive"]
-    return {"line": "free, in pieces", "blocks": len(free), "bytes": sum(free)}
+    return {"line": "free, in pieces", "blocks": len(free), "bytes": sum(free), "age": None}
 
 
 def meters(timeline: MemoryTrace, blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -383,11 +403,11 @@ def meters(timeline: MemoryTrace, blocks: Sequence[dict[str, Any]]) -> list[dict
 
 
 def planted_line(code: str) -> str:
-    """Where a piece of code stands in ``planted.py``, as ``file:line function``."""
+    """Where a piece of code stands in ``planted.py``, as the lesson's ``where`` names it."""
     lines = Path(planted.__file__).read_text(encoding="utf-8").splitlines()
     number = next(number for number, line in enumerate(lines, 1) if code in line)
     function = next(line for line in reversed(lines[:number]) if line.startswith("def ")).split("(")[0][4:]
-    return f"planted.py:{number} {function}"
+    return f"memory_snapshots/planted.py:{number} {function}"
 
 
 def found(

@@ -40,6 +40,7 @@ def _history(line: int, name: str, leaked: int, steps: int) -> _Trace:
         trace += [
             _entry("alloc", 99, step * MIB // 8, 40, "log"),
             _entry("free_requested", 99, step * MIB // 8, 40, "log"),
+            _entry("free_completed", 99, step * MIB // 8, 40, "log"),
         ]
         for entry in (spike, *activations):
             trace += [entry | {"action": "free_requested"}, entry | {"action": "free_completed"}]
@@ -52,7 +53,7 @@ def _held(trace: _Trace) -> Counter[str]:
     for entry in trace:
         if entry["action"] == "alloc":
             live[entry["addr"]] = entry
-        elif entry["action"] == "free_requested":
+        elif entry["action"] == "free_completed":
             live.pop(entry["addr"])
     sizes: Counter[str] = Counter()
     for entry in live.values():
@@ -62,7 +63,7 @@ def _held(trace: _Trace) -> Counter[str]:
 
 def _line(entry: Mapping[str, Any]) -> str:
     frame = entry["frames"][-1]
-    return f"planted.py:{frame['line']} {frame['name']}"
+    return f"my_project/planted.py:{frame['line']} {frame['name']}"
 
 
 @exercise
@@ -74,13 +75,13 @@ def check_leak(answer: Any) -> str | None:
         if not isinstance(value, str):
             raise NotRight(f"Return the line as where(...) gives it; you return {type(value).__name__}.")
         given.append(value)
-    if given == [f"planted.py:{line} {name}" for line, name, _ in _LEAKS]:
+    if given == [f"my_project/planted.py:{line} {name}" for line, name, _ in _LEAKS]:
         return None
     ends = [_held(_history(*leak, steps=5)) for leak in _LEAKS]
     ways = {
-        "spike": ["planted.py:18 train_step" for _ in _LEAKS],
+        "spike": ["my_project/planted.py:18 train_step" for _ in _LEAKS],
         "largest_left": [end.most_common(1)[0][0] for end in ends],
-        "most_blocks": ["planted.py:30 fill" for _ in _LEAKS],
+        "most_blocks": ["my_project/planted.py:30 fill" for _ in _LEAKS],
     }
     for key, lines in ways.items():
         if given == lines:

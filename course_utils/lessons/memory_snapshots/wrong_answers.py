@@ -4,7 +4,9 @@ from collections import Counter
 
 
 def line_of(entry):
-    return next(f"planted.py:{f['line']} {f['name']}" for f in entry["frames"] if "planted.py" in f["filename"])
+    return next(
+        f"my_project/planted.py:{f['line']} {f['name']}" for f in entry["frames"] if "planted.py" in f["filename"]
+    )
 
 
 def in_use(trace):
@@ -12,7 +14,7 @@ def in_use(trace):
     for entry in trace:
         if entry["action"] == "alloc":
             live[entry["addr"]] = entry
-        elif entry["action"] == "free_requested":
+        elif entry["action"] == "free_completed":
             live.pop(entry["addr"])
     return live.values()
 

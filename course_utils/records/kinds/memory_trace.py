@@ -270,8 +270,7 @@ class MemoryTrace(Result):
 
     def card(self) -> Card:
         """How high the peak is, when it comes and what it is made of; the peak of each phase as a bar."""
-        spans = [("before the call", 0, 0), *((p.name, p.first, p.last) for p in self.phases)]
-        spans.append(("after the call", self.moments - 1, self.moments - 1))
+        spans = [("before the call", 0, 0), *self._parts(), ("after the call", self.moments - 1, self.moments - 1)]
         rows = []
         for name, first, last in spans:
             top = max(range(first, last + 1), key=self.totals_bytes.__getitem__)
@@ -296,6 +295,16 @@ class MemoryTrace(Result):
             numbers=self._numbers(),
             title=self.name or "",
         )
+
+    def _parts(self) -> Iterator[tuple[str, int, int]]:
+        """The phases; what comes after the model and before its backward pass is the loss."""
+        before: MemoryPhase | None = None
+        for phase in self.phases:
+            between = before.last + 1 if before is not None and before.name == "forward" else phase.first
+            if phase.name == "backward" and between < phase.first:
+                yield "loss", between, phase.first - 1
+            yield "model call" if phase.name == "forward" else phase.name, phase.first, phase.last
+            before = phase
 
     @property
     def _peak_phase(self) -> str:

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import distributed, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -308,3 +312,94 @@ def test_the_small_llama_is_one_graph_and_learns() -> None:
     torch.testing.assert_close(model(tokens)[:, :-1], model(changed)[:, :-1])  # a token sees earlier ones alone
     model(tokens).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+class Indexed(nn.Module):
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.layer_idx, self.layer = index, nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, cache: list[Any]) -> torch.Tensor:
+        cache[self.layer_idx] = x
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_blocks_that_read_their_index_need_limits_of_their_own(isolated: bool) -> None:
+    counting, blocks = Counting(), [Indexed(index) for index in range(12)]
+    for block in blocks:
+        block.compile(backend=counting, isolate_recompiles=isolated)
+    for grad in (True, False):  # a validation makes a second graph of each
+        with torch.set_grad_enabled(grad):
+            x, cache = torch.ones(2, 4), [None] * 12
+            for block in blocks:
+                x = block(x, cache)
+    assert len(counting.graphs) == (24 if isolated else 8)
+
+
+def test_lengths_of_0_and_1_are_graphs_of_their_own_unless_unbacked() -> None:
+    def graphs_of(mark: bool, **options: Any) -> int:
+        torch.compiler.reset()
+        counting = Counting()
+        compiled = torch.compile(lambda x: x * 2, backend=counting, **options)
+        for length in (5, 6, 1, 0, 9):
+            x = torch.ones(length)
+            if mark:
+                torch._dynamo.decorators.mark_unbacked(x, 0)
+            compiled(x)
+        return len(counting.graphs)
+
+    assert (graphs_of(False), graphs_of(False, dynamic=True), graphs_of(True)) == (4, 3, 1)
+
+
+@pytest.mark.parametrize(("dynamic", "by_the_call"), [(False, 1), (True, 2)])
+def test_the_backward_is_compiled_when_it_first_runs_or_with_variable_sizes_in_the_call(
+    dynamic: bool, by_the_call: int
+) -> None:
+    compiled = []
+
+    def compiler(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        compiled.append(graph)
+        return make_boxed_func(graph.forward)
+
+    function = torch.compile(Own(), backend=aot_autograd(fw_compiler=compiler), dynamic=dynamic)
+    out = function(torch.ones(2, 4))
+    assert len(compiled) == by_the_call
+    out.sum().backward()
+    assert len(compiled) == 2
+
+
+def test_a_stance_stops_what_is_new_and_still_lets_an_evaluation_run() -> None:
+    compiled, new = (torch.compile(factor, backend="eager") for factor in (lambda x: x * 2, lambda x: x * 3))
+    compiled(torch.ones(3))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        with pytest.raises(RuntimeError, match="Detected recompile"):
+            new(torch.ones(3))
+        with torch.compiler.set_stance("force_eager"):
+            assert new(torch.ones(3)).sum() == 9
+        with pytest.raises(RuntimeError, match="Detected recompile"):
+            new(torch.ones(3))
+
+
+def test_a_wrapped_checkpoint_compiles_in_place_under_fsdp2_and_keeps_its_names(tmp_path) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).relu()
+
+    counting, blocks = Counting(), nn.Sequential(*(checkpoint_wrapper(Block()) for _ in range(2)))
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        for block in blocks:
+            block.compile(backend=counting)
+            fully_shard(block)
+        fully_shard(blocks)(torch.ones(2, 4)).sum().backward()
+    finally:
+        distributed.destroy_process_group()
+    assert counting.graphs
+    for graph in counting.graphs:
+        assert "tag_activation_checkpoint" in {str(node.target) for node in graph.graph.nodes}
+    assert next(iter(blocks.state_dict())) == "0.layer.weight"

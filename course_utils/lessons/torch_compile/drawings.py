@@ -24,9 +24,10 @@ def compile_and_fuse() -> ResultFigure:
     return pen.described(
         "Above: the stages of torch.compile. At the first call Dynamo turns the bytecode of your function into a graph "
         "with guards, AOTAutograd adds the backward graph if needed, Inductor fuses operations and compiles kernels, "
-        "which are kept in memory and on disk. At each later call only the guards are checked; if they hold, the "
-        "kernels run, and if not, the way begins anew. Below: a chain of three operations reads and writes memory "
-        "three times; fused into one kernel it reads once and writes once."
+        "which are kept in memory and on disk; those of the backward are compiled at the first .backward(). At each "
+        "later call only the guards are checked; if they hold, the kernels run, and if not, the way begins anew. "
+        "Below: a chain of three operations reads and writes memory three times; fused into one kernel it reads once "
+        "and writes once."
     )
 
 
@@ -34,7 +35,13 @@ def _stages(pen: Pen, width: float, height: float) -> None:
     """The row of stages, and the short way that later calls take."""
     w, h, gap, left = 1.4, 1.1, 0.16, 0.2
     y = height - 1.66
-    pen.write(left, height - 0.28, "First call: trace and compile", size=10, style="italic")
+    pen.write(
+        left,
+        height - 0.28,
+        "First call: trace, compile the forward. First .backward(): compile the backward",
+        size=10,
+        style="italic",
+    )
     for index, (title, what, colour) in enumerate(_STAGES):
         x = left + index * (w + gap)
         pen.area(x, y, w, h, 0.06, fc=colour, ec=EDGE, lw=1)
@@ -54,7 +61,7 @@ def _memory(pen: Pen, y: float, title: str, colour: str, ink: str, kernels: int)
     pen.area(0.2, y, 7.6, 0.26, 0.05)
     pen.write(0.3, y + 0.13, "memory", NOTE, 9)
     pen.write(0.2, y + 1.2, title, size=10, style="italic")
-    names = ("x * 1.5", "+ y", "clamp") if kernels == 3 else ("x * 1.5 + y, clamp",)
+    names = ("x * 1.5", "+ 1", "clamp") if kernels == 3 else ("x * 1.5 + 1, clamp",)
     w = 1.15 if kernels == 3 else 1.9
     for index, name in enumerate(names):
         x = 1.5 + index * 2.1 if kernels == 3 else 3.05

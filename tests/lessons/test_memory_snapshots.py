@@ -104,11 +104,12 @@ def test_a_slow_leak_is_found_where_the_history_has_lost_its_beginning(tmp_path:
     assert lost[0] == lost[1] == []
 
 
-def test_the_peak_leaves_out_what_the_history_did_not_see_allocated() -> None:
+def test_the_peak_counts_what_was_there_before_the_history_began() -> None:
+    """100 bytes at 9, until they are freed; the list of blocks has only those of the history."""
     history = (("alloc", 1, 50), ("free_completed", 9, 100), ("alloc", 9, 40), ("free_completed", 1, 50))
     trace = [{"action": action, "addr": address, "size": size} for action, address, size in history]
     pasted = _pasted()
-    assert pasted["peak_of"](trace) == 3
+    assert pasted["peak_of"](trace) == 1
     assert [entry["size"] for entry in pasted["live_after"](trace, 3)] == [50, 40]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -21,6 +22,8 @@ from authoring.evidence import evaluate
 from course_utils.lessons.flash_attention import cases
 from course_utils.materials.attention import assert_close, kernel_of, reference
 from course_utils.measure.devices import Device
+from course_utils.records.lessons import find_lesson
+from course_utils.records.notebook_files import read_notebook
 
 
 def inputs(heads: int = 4, length: int = 32) -> list[torch.Tensor]:
@@ -79,7 +82,7 @@ def test_padded_batches_of_an_encoder_agree_with_packed_documents():
         cases.same_documents(sizes)(alone, [sdpa(*qkv) for qkv, _ in cases.padded_batches(packed, [sizes])])
 
 
-def test_a_float_mask_does_as_well():
+def test_a_float_mask_in_the_dtype_of_q_does_as_well():
     real = (torch.arange(32) < 20)[None, None, None, :]
     assert_close(
         sdpa(*inputs(), attn_mask=real), sdpa(*inputs(), attn_mask=torch.zeros(real.shape).where(real, -torch.inf))
@@ -108,17 +111,19 @@ def test_create_block_mask_as_it_is_makes_the_whole_mask_first():
     assert peaks[0] >= peaks[1] > 1024**2
 
 
-def test_new_boundaries_compile_nothing_anew():
-    counted = CompileCounter()
-    flex, build = (torch.compile(each, backend=counted) for each in (flex_attention, create_block_mask))
+def test_the_function_to_paste_masks_each_batch_and_compiles_nothing_anew(monkeypatch: pytest.MonkeyPatch):
+    texts = [cell["source"] for cell in read_notebook(find_lesson("09").path)["cells"]]
+    [code] = [code for text in texts for code in re.findall(r"```python\n(.*?)```", text, re.S)]
+    counted, pasted = CompileCounter(), {}
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "compile", partial(torch.compile, backend=counted))
+        exec(code, pasted)
     q, k, v = inputs(length=256)
     for sizes in ([128, 128], [100, 156], [30, 200, 26]):
-        document = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-
-        def same(batch, head, query, key, document=document):
-            return (document[query] == document[key]) & (key <= query)
-
-        flex(q, k, v, block_mask=build(same, None, None, 256, 256, device="cpu"))
+        document = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).expand(2, -1)
+        mask = (document[:, :, None] == document[:, None, :]) & torch.ones(256, 256).tril().bool()
+        found = pasted["flex"](q, k, v, block_mask=pasted["make_mask"](document))
+        assert_close(sdpa(q, k, v, attn_mask=mask[:, None]), found)
     assert counted.frame_count == 2
 
 
@@ -213,6 +218,21 @@ def test_the_guard_does_not_see_what_was_compiled_before_it():
         torch._dynamo.reset()
         with pytest.raises(RuntimeError):
             compiled(*inputs())
+
+
+def test_an_inner_context_manager_overrides_the_guard():
+    def math_inside():
+        with sdpa_kernel(SDPBackend.MATH):
+            sdpa(*inputs())
+
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        assert "aten::_scaled_dot_product_attention_math" in operations(math_inside)
+
+
+def test_another_layout_passes_without_an_error():
+    q, k, v = (x.transpose(1, 2) for x in inputs())
+    assert sdpa(q, k, v).shape == q.shape
+    assert not torch.allclose(sdpa(q, k, v).transpose(1, 2), sdpa(*inputs()), atol=1e-3)
 
 
 def test_checkpointing_counts_each_call_twice():

@@ -88,3 +88,24 @@ def test_of_reserved_memory_a_part_is_wholly_free_and_a_part_is_stuck():
     events: list[Event] = [Allocate("large", 40 * MIB), Free("large"), Allocate("stays", 8 * MIB)]
     events += [Allocate("larger", 50 * MIB), Free("larger"), Allocate("largest", 60 * MIB)]
     assert cases.at_the_peak(simulate_allocator(events)) == ("150 reserved = 68 in tensors + 50 wholly free + 32 stuck")
+
+
+def test_rests_that_are_not_split_off_count_as_allocated_and_expandable_segments_free_them():
+    """The last case of Exercise 2: by its *allocated* bytes the request cannot fit, and with a setting it does."""
+    events = [Allocate(number, 11 * MIB) for number in range(20)]
+    default = simulate_allocator(events, cap_bytes=230 * MIB)
+    failure = default.out_of_memory
+    assert failure is not None
+    assert (failure.event, failure.allocated_bytes, failure.segment_bytes) == (19, 228 * MIB, 12 * MIB)
+    assert failure.reserved_bytes == failure.allocated_bytes
+    expandable = simulate_allocator(events, options="expandable_segments:True", cap_bytes=230 * MIB)
+    assert expandable.out_of_memory is None
+    assert expandable.peak_reserved_bytes == 220 * MIB
+
+
+def test_expandable_segments_beside_max_split_size_still_cut_a_large_block_at_the_segments_end():
+    events = [Allocate("large", 100 * MIB), Allocate("stays", 100 * MIB), Free("large"), Allocate("small", 10 * MIB)]
+    options = "expandable_segments:True,max_split_size_mb:64"
+    assert simulate_allocator(events, options=options).peak_reserved_bytes > 200 * MIB  # the hole is not cut
+    at_the_end = [Allocate("large", 100 * MIB), Free("large"), Allocate("small", 10 * MIB)]
+    assert simulate_allocator(at_the_end, options=options).peak_reserved_bytes == 100 * MIB

@@ -52,8 +52,9 @@ def check_by_hand(answer: Any) -> str | None:
     )
 
 
-def _statistics(allocated: int, peak: int, reserved: int, inactive: int, retries: int) -> dict[str, int]:
+def _statistics(asked: int, allocated: int, peak: int, reserved: int, inactive: int, retries: int) -> dict[str, int]:
     return {
+        "requested_bytes.all.current": asked * MIB,
         "allocated_bytes.all.current": allocated * MIB,
         "allocated_bytes.all.peak": peak * MIB,
         "reserved_bytes.all.current": reserved * MIB,
@@ -64,15 +65,16 @@ def _statistics(allocated: int, peak: int, reserved: int, inactive: int, retries
     }
 
 
-# allocated, its peak, reserved, inactive_split, retries; what is asked for, and the cap, in MiB.
+# What tensors asked for, allocated, its peak, reserved, inactive_split, retries; the request, and the cap, in MiB.
 _FAILURES = (
-    ((600, 700, 980, 380, 3), 300, 1000),  # fragmented: enough is cached
-    ((900, 950, 990, 90, 1), 200, 1000),  # the tensors alone do not leave enough
-    ((500, 990, 700, 200, 2), 450, 1000),  # enough, if what is cached and what was never taken count together
-    ((500, 600, 900, 100, 1), 300, 1000),  # most of the cache lies in segments that are wholly unused
-    ((850, 850, 850, 0, 1), 151, 1000),  # not enough, by one MiB
-    ((850, 990, 1000, 150, 0), 150, 1000),  # just enough
-    ((700, 800, 985, 285, 1), 5, 1000),  # enough, in pieces that are too small, and a segment of 20 MiB does not fit
+    ((600, 600, 700, 980, 380, 3), 300, 1000),  # fragmented: enough is cached
+    ((900, 900, 950, 990, 90, 1), 200, 1000),  # the tensors alone do not leave enough
+    ((500, 500, 990, 700, 200, 2), 450, 1000),  # enough, if what is cached and what was never taken count together
+    ((500, 500, 600, 900, 100, 1), 300, 1000),  # most of the cache lies in segments that are wholly unused
+    ((850, 850, 850, 850, 0, 1), 151, 1000),  # not enough, by one MiB
+    ((850, 850, 990, 1000, 150, 0), 150, 1000),  # just enough
+    ((700, 700, 800, 985, 285, 1), 5, 1000),  # enough, in pieces too small, and a segment of 20 MiB does not fit
+    ((209, 228, 228, 228, 0, 1), 11, 230),  # nineteen tensors of 11 MiB in segments of 12: enough without the rests
 )
 
 
@@ -81,13 +83,14 @@ def _fits(tensors: int, requested: int, cap: int) -> bool:
 
 
 _READINGS: Mapping[str | None, Callable[[Mapping[str, int], int, int], bool]] = {
-    None: lambda s, r, c: _fits(s["allocated_bytes.all.current"], r, c),
+    None: lambda s, r, c: _fits(s["requested_bytes.all.current"], r, c),
+    "allocated": lambda s, r, c: _fits(s["allocated_bytes.all.current"], r, c),
     "reserved": lambda s, r, c: _fits(s["reserved_bytes.all.current"], r, c),
     "peak": lambda s, r, c: _fits(s["allocated_bytes.all.peak"], r, c),
     "cached_alone": lambda s, r, c: s["reserved_bytes.all.current"] - s["allocated_bytes.all.current"] >= r,
     "inactive_alone": lambda s, r, c: s["inactive_split_bytes.all.current"] >= r,
     "retries": lambda s, r, c: s["num_alloc_retries"] > 0,
-    "turned_round": lambda s, r, c: not _fits(s["allocated_bytes.all.current"], r, c),
+    "turned_round": lambda s, r, c: not _fits(s["requested_bytes.all.current"], r, c),
 }
 
 
@@ -100,8 +103,8 @@ def check_can_a_setting_help(answer: Any) -> str | None:
     if key != UNKNOWN:
         return key
     wrong = next(n for n, case in enumerate(cases) if given[n] != _READINGS[None](*case))
-    (allocated, _, reserved, *_), requested, cap = _FAILURES[wrong]
+    (asked, allocated, _, reserved, *_), requested, cap = _FAILURES[wrong]
     raise NotRight(
-        f"Tensors hold {allocated} MiB, {reserved} MiB are reserved, {requested} MiB are asked for under a "
-        f"cap of {cap} MiB: you return {given[wrong]}."
+        f"Tensors asked for {asked} MiB and hold {allocated} MiB, {reserved} MiB are reserved, {requested} MiB more "
+        f"are asked for under a cap of {cap} MiB: you return {given[wrong]}."
     )

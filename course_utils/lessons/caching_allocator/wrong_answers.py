@@ -23,6 +23,10 @@ def reserved_counts(stats, requested, cap):
     return stats["reserved_bytes.all.current"] + requested <= cap
 
 
+def blocks_count(stats, requested, cap):
+    return stats["allocated_bytes.all.current"] + requested <= cap
+
+
 def peak_counts(stats, requested, cap):
     return stats["allocated_bytes.all.peak"] + requested <= cap
 
@@ -42,11 +46,12 @@ WRONG = {
         "boundary": rule(is_small=lambda size: size < MIB),
     },
     "check_can_a_setting_help": {
+        "allocated": blocks_count,
         "reserved": reserved_counts,
         "peak": peak_counts,
         "cached_alone": only_the_cache,
         "inactive_alone": lambda stats, requested, cap: stats["inactive_split_bytes.all.current"] >= requested,
         "retries": lambda stats, requested, cap: stats["num_alloc_retries"] > 0,
-        "turned_round": lambda stats, requested, cap: stats["allocated_bytes.all.current"] + requested > cap,
+        "turned_round": lambda stats, requested, cap: stats["requested_bytes.all.current"] + requested > cap,
     },
 }

@@ -53,10 +53,9 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
         words = evidence.in_words(value, answer.unit)
         if experiments := evidence.experiments_in(answer.number):
             slug = experiments[0].partition("/")[0]
-            machine = store.machine_named(answer.machine, evidence.machines())
-            link = f"{root}/course_utils/records/{machine}/{slug}.json"
-            caption = evidence.newest_environment(evidence.recorded(experiments, machine).values()).caption
-            whose = f"Measured by us: {caption}."
+            environment = evidence.newest_environment(evidence.recorded(experiments, answer.machine).values())
+            link = f"{root}/course_utils/records/{environment.machine}/{slug}.json"
+            whose = f"Measured by us: {environment.caption}."
         else:
             row = next(row for each in lessons for row in each.published if f'"{row.id}"' in answer.number)
             link, whose = row.source.link, f"Published by {row.source.who}: {row.device}, {row.date}."

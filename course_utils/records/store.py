@@ -169,13 +169,17 @@ def machines(root: Path) -> list[str]:
     return sorted({path.parent.name for path in root.glob("*/*.json") if not path.name.startswith(".")})
 
 
-def machine_named(name: str, known: Collection[str]) -> str:
+def machine_named(name: str, known: Collection[str], holding: Collection[str] = ()) -> str:
     """The machine that a name means: a folder's name, or as much of its beginning as no other folder has.
+
+    Of several that begin so, it is the one that holds what is asked for, if only one does.
 
     Raises:
         RecordError: if there is none, or more than one.
     """
     meant = [name] if name in known else [machine for machine in known if machine.startswith(f"{name}-")]
+    if len(meant) > 1:
+        meant = [machine for machine in meant if machine in holding] or meant
     if len(meant) == 1:
         return meant[0]
     if meant:
@@ -222,8 +226,10 @@ def _recorded(name: str, machine: str | None) -> Any:
     root = reference_root()
     if not slash or not lesson:
         raise RecordError(f"a record's name is 'lesson/experiment', for example 'pinned_memory/copy'; got {name!r}")
-    machine = machine_named(machine, machines(root)) if machine else None
-    records = [record for record in records_of(lesson, root) if machine in (None, record.environment.machine)]
+    records = records_of(lesson, root)
+    if machine:
+        machine = machine_named(machine, machines(root), {record.environment.machine for record in records})
+        records = [record for record in records if record.environment.machine == machine]
     record = next((record for record in records if name in record.experiments), None)
     if record is None:
         if machine is None and (lacking := _needs(name)) is not None:

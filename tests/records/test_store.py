@@ -336,6 +336,9 @@ def test_a_machine_is_found_by_the_beginning_of_its_name_as_long_as_no_other_has
     with pytest.raises(RecordError, match=rf"'{GPU.machine}' may be {longer.machine} or {other.machine}"):
         recorded("tiny/pair", machine=GPU.machine)
     assert recorded("tiny/pair", machine=other.machine).environment == other
+    # Unless one alone has recorded the lesson.
+    (reference / other.machine / "tiny.json").rename(reference / other.machine / "another.json")
+    assert recorded("tiny/pair", machine=GPU.machine).environment == longer
     # A whole name is never the beginning of another.
     save_lesson(lesson_record(environment=GPU), reference)
     assert recorded("tiny/pair", machine=GPU.machine).environment == GPU

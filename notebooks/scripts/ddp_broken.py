@@ -3,6 +3,7 @@
 torchrun --standalone --nproc-per-node=2 --log-dir logs --redirects 3 scripts/ddp_broken.py raises
 """
 
+import faulthandler
 import os
 import signal
 import sys
@@ -14,12 +15,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
+
+def read_slow_files(group: dist.ProcessGroup) -> None:
+    """Whatever keeps a rank away from the others of its group."""
+    time.sleep(600)
+
+
 HAPPENS = {  # to rank 1, which talks to the others in this group
     "raises": lambda group: nn.functional.cross_entropy(
         torch.zeros(1, 2), torch.tensor([2])
     ),  # a label that does not exist
     "is killed": lambda group: os.kill(os.getpid(), signal.SIGKILL),
-    "hangs": lambda group: time.sleep(600),
+    "hangs": read_slow_files,
     "leaves": lambda group: (dist.destroy_process_group(), sys.exit(0)),
     "sends another shape": lambda group: dist.all_reduce(torch.ones(1000), group=group),
 }
@@ -33,6 +40,7 @@ def main() -> None:
         if step == 2:
             # What is slow the first time is over, so a short time-out counts for nothing but the steps.
             group = dist.new_group(timeout=timedelta(seconds=2))
+            faulthandler.dump_traceback_later(1)  # before the time-out ends: where does each rank stand?
             if dist.get_rank() == 1:
                 HAPPENS[sys.argv[1]](group)
         model(torch.randn(4, 8)).sum().backward()

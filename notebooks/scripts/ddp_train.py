@@ -54,7 +54,7 @@ def train(
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.detach())
-        if checkpoint and epoch + 1 < epochs.stop:
+        if checkpoint:
             save(checkpoint, model, optimizer, epoch + 1)
     return torch.stack(losses)
 
@@ -108,6 +108,8 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, help="save here after each epoch; go on from it if it is there")
     parser.add_argument("--compare", action="store_true", help="hold it against one process, and resume three times")
     args = parser.parse_args()
+    if args.compare and (args.checkpoint or args.epochs < 2):
+        parser.error("--compare resumes from a file of its own: no --checkpoint, and --epochs 2 at least")
 
     rank, ranks, device = join_ranks()
     if args.batch % ranks or args.samples % args.batch:
@@ -129,9 +131,18 @@ def main() -> None:
 
     ddp, optimizer = start(DistributedDataParallel(copy.deepcopy(base)))
     loader = loader_of(data, args.batch, rank, ranks)
-    checkpoint = args.checkpoint or (shared_folder() / "run.pt" if args.compare else None)
-    first = load(checkpoint, ddp, optimizer) if args.checkpoint and args.checkpoint.exists() else 0
-    whole = mean_over_ranks(train(ddp, optimizer, loader, range(first, args.epochs), checkpoint))
+    checkpoint = shared_folder() / "run.pt" if args.compare else args.checkpoint
+    first = load(checkpoint, ddp, optimizer) if checkpoint and checkpoint.exists() else 0
+    if first >= args.epochs:
+        if rank == 0:
+            print(f"{checkpoint} has {first} epochs already: nothing is left of --epochs {args.epochs}")
+        dist.destroy_process_group()
+        return
+    before_last = range(first, args.epochs - 1 if args.compare else args.epochs)
+    losses = [train(ddp, optimizer, loader, before_last, checkpoint)]
+    if args.compare:  # the file stays where it is, so that there is something to resume
+        losses.append(train(ddp, optimizer, loader, range(args.epochs - 1, args.epochs)))
+    whole = mean_over_ranks(torch.cat(losses))
     report(loss=whole[[0, -1]], memory_bytes=memory_by_kind(ddp, optimizer))
 
     if args.compare:  # for the lesson: two short epochs

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -97,6 +99,27 @@ def test_info_names_the_parameter_that_took_no_part() -> None:
     env = {**os.environ, "TORCH_DISTRIBUTED_DEBUG": "INFO"}
     ran = subprocess.run([sys.executable, "-c", lines], env=env, capture_output=True, text=True)
     assert "idle.weight" in ran.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="faulthandler.register is not there")
+def test_a_signal_shows_where_a_rank_waits_within_a_call_of_c10d() -> None:
+    lines = "import faulthandler, signal, torch.distributed as dist; faulthandler.register(signal.SIGUSR1)\n"
+    lines += "print('here', flush=True); dist.HashStore().wait(['what nobody sets'])"
+    waiting = subprocess.Popen([sys.executable, "-c", lines], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert waiting.stdout.readline() == "here\n"
+    time.sleep(0.5)
+    waiting.send_signal(signal.SIGUSR1)
+    said = [waiting.stderr.readline() for _ in range(2)]
+    waiting.kill()
+    waiting.communicate()
+    assert "most recent call first" in said[0]
+    assert 'File "<string>", line 2 in <module>' in said[1]
+
+
+def test_a_port_that_another_run_has_cannot_be_had() -> None:
+    first = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    with pytest.raises(dist.DistNetworkError, match=r"The server socket has failed to listen.*EADDRINUSE"):
+        dist.TCPStore("127.0.0.1", first.port, None, True, wait_for_workers=False)
 
 
 def test_a_sampler_without_set_epoch_repeats_its_order_and_pads_by_repeating() -> None:

@@ -23,6 +23,10 @@ for cell in cells:
     for code in [cell.source] if cell.cell_type == "code" else folded:
         if any(f"def {name}(" in code for name in ("between_ranks", "against_one_process", "seconds")):
             exec(code, pasted)
+    # Of this one the call stands beside it, in the reader's own words.
+    for code in re.findall(r"^(def loss_of_all\(.*?)\n\n", cell.source, re.DOTALL | re.MULTILINE):
+        pasted["loss_function"] = mse_loss
+        exec(code, pasted)
 
 dist.init_process_group("gloo")
 rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -35,21 +39,46 @@ cuts = [0, *range(48, 96, 48 // (ranks - 1)), 96][: ranks + 1]  # rank 0 has hal
 uneven = slice(cuts[rank], cuts[rank + 1])
 
 
-def loss_of_all(model, batches):
-    x, y = map(torch.cat, zip(*batches, strict=True))
-    return mse_loss(model(x), y)
-
-
-def step(rows, weight=1.0, around=False, local=False):
+def step(rows, weight=1.0, around=False, local=False, between=nn.Tanh):
     torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)))
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 32), between(), nn.Linear(32, 1)))
     with model.no_sync() if local else contextlib.nullcontext():
         (weight * mse_loss((model.module if around else model)(x[rows]), y[rows])).backward()
     apart = pasted["between_ranks"](model)["gradients"]
     try:
-        return [apart, pasted["against_one_process"](model, [x[rows], y[rows]], loss_of_all)]
+        return [apart, pasted["against_one_process"](model, [x[rows], y[rows]], pasted["loss_of_all"])]
     except AssertionError as error:
         return [apart, str(error)]
+
+
+def other_lengths() -> float:
+    """Texts of another length on each rank, padded to the longest there, and weighed."""
+    model = DistributedDataParallel(nn.Linear(1, 1))
+    texts = torch.randn(4, 3 + rank, 1)
+    own = texts.numel()
+    total = torch.tensor(float(own))
+    dist.all_reduce(total)
+    (mse_loss(model(texts), texts + 1) * ranks * own / total).backward()
+    return pasted["against_one_process"](model, [texts, texts + 1], pasted["loss_of_all"])
+
+
+def with_gradients(number: float) -> dict[str, str]:
+    model = nn.Linear(2, 2, bias=False)
+    nn.init.ones_(model.weight)
+    model.weight.grad = torch.full((2, 2), number)
+    return {what: str(apart) for what, apart in pasted["between_ranks"](model).items()}  # a report has no infinity
+
+
+def other_rates() -> list[float]:
+    """How far the weights are apart in each of three steps, with a learning rate that grows with the rank."""
+    model, apart = DistributedDataParallel(nn.Linear(8, 1)), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (1 + rank))
+    for _ in range(3):
+        optimizer.zero_grad()
+        mse_loss(model(x[own]), y[own]).backward()
+        apart.append(pasted["between_ranks"](model)["weights"])
+        optimizer.step()
+    return apart
 
 
 def seconds() -> list[float]:
@@ -65,6 +94,12 @@ report(
     last_alike=step(last_alike),
     around=step(own, around=True),
     local=step(own, local=True),
+    batch_norm=step(own, between=lambda: nn.BatchNorm1d(32)),
+    undivided=step(own, weight=2.0),  # as two micro-batches whose losses are added up
+    other_lengths=other_lengths(),
+    not_a_number=with_gradients(float("nan") if rank == 1 else 1.0),
+    zero=with_gradients(0.0),
+    other_rates=other_rates(),
     seconds=seconds(),
 )
 dist.destroy_process_group()

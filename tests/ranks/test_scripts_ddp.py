@@ -8,14 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+import torch
 
 from course_utils.lessons.ddp.cases import failed_runs
 from course_utils.ranks.launch import run_ranks
 from tests.launches import NOTEBOOKS, outputs_of
 
 SBATCH = NOTEBOOKS / "scripts" / "ddp_train.sbatch"
-LONG = '--epochs 20 --samples 25600 --batch 256 --checkpoint "run-$SLURM_JOB_ID.pt"'
+LONG = '--epochs 20 --samples 25600 --batch 256 --checkpoint "$SLURM_JOB_NAME.pt"'
 SHORT = ("--epochs", "2", "--compare", "--samples", "12", "--batch", "12", "--length", "16", "--width", "32")
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="torchrun's rendezvous and bash are not there")
@@ -33,6 +35,9 @@ def test_the_slurm_file_asks_for_what_it_uses():
     assert int(asked["cpus-per-task"]) >= int(asked["gpus-per-node"])
     ranks = int(asked["nodes"]) * int(asked["gpus-per-node"])
     assert int(re.search(r"--batch (\d+)", text)[1]) % ranks == 0
+    # A job submitted again has another number and the same name: it goes on, and waits for the one before.
+    assert "$SLURM_JOB_ID" not in LONG
+    assert asked["dependency"] == "singleton"
     subprocess.run(["bash", "-n", str(SBATCH)], check=True)
 
 
@@ -62,6 +67,33 @@ def test_the_slurm_file_runs_as_two_nodes(tmp_path: Path):
     errors = re.search(r"gradient_error: float32 (\S+), float64 (\S+)", output)
     assert 0 < float(errors[1]) < 1e-5
     assert float(errors[2]) < 1e-12
+
+
+def torchrun(*words: object) -> str:
+    """What a program prints on two ranks under plain torchrun."""
+    ranks = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
+    (output,) = outputs_of([sys.executable, "-m", "torch.distributed.run", *ranks, *map(str, words)])
+    return output
+
+
+def test_the_last_epoch_is_saved_and_a_finished_run_says_so(tmp_path: Path):
+    """Beside it: a folder for logs alone keeps none."""
+    program = ("scripts/ddp_train.py", "--epochs", 1, *SHORT[3:], "--checkpoint", tmp_path / "run.pt")
+    torchrun("--log-dir", tmp_path / "alone", *program)
+    assert torch.load(tmp_path / "run.pt")["epoch"] == 1
+    again = torchrun("--log-dir", tmp_path / "kept", "--tee", 3, *program)
+    assert "has 1 epochs already: nothing is left of --epochs 1" in again
+    assert "loss" not in again
+    assert not [*tmp_path.glob("alone/**/stdout.log")]
+    assert len([*tmp_path.glob("kept/**/stdout.log")]) == 2
+
+
+def test_the_technique_is_a_file_for_torchrun(tmp_path: Path):
+    cells = nbformat.read(NOTEBOOKS / "17_ddp.ipynb", as_version=4).cells
+    (cell,) = (cell for cell in cells if "is_torchelastic_launched" in cell.source)
+    report = "\nprint(f'{len(loader)} steps', end=' ')\n"
+    (tmp_path / "FILE.py").write_text(cell.source + report)
+    assert torchrun(tmp_path / "FILE.py").count("4 steps") == 2
 
 
 @pytest.fixture
@@ -103,8 +135,10 @@ def test_which_mistakes_raise_which_wait_and_which_say_nothing(where_the_noteboo
 
 def test_whom_torchrun_names_when_something_happens_to_rank_1(where_the_notebook_is):
     fates = ["raises", "is killed", "hangs", "leaves", "sends another shape"]
-    runs = {run["rank 1"]: run for run in failed_runs("scripts/ddp_broken.py", fates)}
+    listed, stacks = failed_runs("scripts/ddp_broken.py", fates)
+    runs = {run["rank 1"]: run for run in listed}
     assert runs["hangs"]["torchrun names"] == runs["leaves"]["torchrun names"] == "rank 0"
+    assert runs["hangs"]["exit code"] == runs["leaves"]["exit code"] == 1
     assert runs["raises"]["torchrun names"] == "rank 1"
     # Of two failures in one second, one that leaves no file can come second.
     assert runs["is killed"]["exit code"] in (-9, 1)
@@ -112,6 +146,9 @@ def test_whom_torchrun_names_when_something_happens_to_rank_1(where_the_notebook
     named = runs["sends another shape"]["torchrun names"], runs["sends another shape"]["exit code"]
     assert named in (("rank 0", -6), ("rank 1", -15))
     assert "Timed out waiting" in runs["hangs"]["rank 0 said"]
+    innermost = stacks["hangs"][0]
+    assert innermost["rank 0"].startswith("all_reduce, distributed_c10d.py:")
+    assert innermost["rank 1"].startswith("read_slow_files, ddp_broken.py:")
 
 
 def test_the_checks_to_paste_see_what_the_lesson_says(where_the_notebook_is):
@@ -122,4 +159,14 @@ def test_the_checks_to_paste_see_what_the_lesson_says(where_the_notebook_is):
     assert found["uneven"][1] > 0.05
     assert found["same"][1] == found["last_alike"][1] == "same batch twice"
     assert min(*found["around"], *found["local"]) > 0.1
+    assert found["batch_norm"][1] < 1e-6
+    assert found["undivided"] == [0, pytest.approx(1, abs=1e-5)]
+    assert found["other_lengths"] < 1e-6
+    # One rank with NaN, of which the largest of all ranks knows nothing; and gradients that are zero everywhere.
+    assert found["not_a_number"] == {"weights": "0.0", "gradients": "inf"}
+    assert found["zero"] == {"weights": "0.0", "gradients": "0.0"}
+    # Ranks with other learning rates: weights are alike in the first step, and no longer in the third.
+    first, _, third = found["other_rates"]
+    assert first == 0
+    assert third > 0.01
     assert min(found["seconds"]) > 0

@@ -127,6 +127,19 @@ def test_the_function_to_paste_masks_each_batch_and_compiles_nothing_anew(monkey
     assert counted.frame_count == 2
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_module_to_paste_hides_padding_and_looks_ahead_only_as_an_encoder(causal: bool):
+    texts = [cell["source"] for cell in read_notebook(find_lesson("09").path)["cells"] if cell["cell_type"] == "code"]
+    exec(next(text for text in texts if "class Attention" in text), pasted := {})
+    layer, x = pasted["Attention"](64, 4, causal=causal).eval(), torch.randn(1, 12, 64)
+    changed = torch.cat([x[:, :-1], torch.randn(1, 1, 64)], dim=1)
+    assert torch.allclose(layer(x)[:, 0], layer(changed)[:, 0], atol=1e-5) == causal
+    for real in (torch.arange(12) < 9, torch.arange(12) >= 3):  # padding on the right, on the left
+        assert_close(layer(x, real[None])[:, real], layer(x[:, real]))
+    assert (layer.train()(x) != layer(x)).any()
+    assert torch.equal(layer.eval()(x), layer(x))
+
+
 def test_cross_attention_between_packed_documents():
     queries, keys = [10, 6], [20, 12]
     one, other = (torch.repeat_interleave(torch.arange(2), torch.tensor(each)) for each in (queries, keys))

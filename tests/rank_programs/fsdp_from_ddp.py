@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import nbformat
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -97,10 +98,15 @@ def main() -> None:
         torch.save(saved, folder / "ddp.pt")
     expected = losses(ddp, optimizer, 6)
 
-    model, optimizer = built(1)
-    saved = torch.load(folder / "ddp.pt", map_location="cpu") if rank == 0 else None
-    LESSON["load_ddp_checkpoint"](saved, model, optimizer)
-    continued = losses(model, optimizer)
+    # With the names of torch.compile around DDP, of DDP around torch.compile, and of DDP alone.
+    for before in ("_orig_mod.module.", "module._orig_mod.", "module."):
+        saved = torch.load(folder / "ddp.pt", map_location="cpu") if rank == 0 else None
+        if saved is not None:
+            saved["model"] = {before + name.removeprefix("module."): weight for name, weight in saved["model"].items()}
+        model, optimizer = built(1)
+        LESSON["load_ddp_checkpoint"](saved, model, optimizer)
+        continued = losses(model, optimizer)
+        assert continued == pytest.approx(expected[:3], rel=1e-4), before
     LESSON["save"](model, optimizer, 6, str(folder / "shards"))
     model, optimizer = built(2)
     step = LESSON["load"](model, optimizer, str(folder / "shards"))

@@ -53,7 +53,8 @@ def test_ceilings_of_this_machine(real: Ceilings) -> None:
     for entry in real:
         assert entry.value > 0
         assert entry.unit == {"c": "B/s", "m": "FLOP/s", "l": "s"}.get(entry.name[0], "B/s")
-        assert 5 <= len(entry.samples_s) <= limits._SAMPLES
+        least = 2 if min(entry.samples_s) * (200 if entry.unit == "s" else 1) > limits._SECONDS_EACH else 5
+        assert least <= len(entry.samples_s) <= limits._SAMPLES
         assert min(entry.samples_s) > 0
     assert real.environment.machine == environment().machine
     if device_kind() == "cpu":

@@ -511,8 +511,13 @@ def test_code_to_paste_works_on_a_frozen_embedding_dropout_and_an_lstm(words, li
     source = next(source for source in sources if words in source).replace(*change)
     given = next(each for each in source.splitlines() if each.startswith(line))
     torch.manual_seed(0)
-    with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled):
-        exec(source.replace(given, TAGGER), {})
+    try:
+        with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled):
+            exec(source.replace(given, TAGGER), {})
+    except RuntimeError as error:
+        if "could not create a primitive descriptor for the LSTM" not in str(error):
+            raise
+        pytest.skip("this CPU has no LSTM in bfloat16")
     assert re.search(expected, capsys.readouterr().out)
 
 

@@ -309,7 +309,8 @@ class MemoryTrace(Result):
     @property
     def _peak_phase(self) -> str:
         """The phase in which the peak comes, if it comes in one."""
-        return next((p.name for p in reversed(self.phases) if p.first <= self.peak_moment <= p.last), "")
+        parts = reversed([*self._parts()])
+        return next((name for name, first, last in parts if first <= self.peak_moment <= last), "")
 
     @property
     def _met(self) -> str:

@@ -268,12 +268,14 @@ def recorded(names: Iterable[str], machine: str | None, root: Path | None = None
         NotRecordedError: if the machine lacks one of them.
     """
     names = list(names)
+    if not names:
+        return {}
     files = {f"{name.partition('/')[0]}.json" for name in names}
     known = machines(root)
     folder = root or store.reference_root()
     holding = {each for each in known if all((folder / each / file).is_file() for file in files)}
     try:
-        machine = store.machine_named(machine, known, holding) if names else machine
+        machine = store.machine_named(machine, known, holding)
     except store.RecordError as error:
         raise EvidenceError(str(error)) from error
     experiments_by_name = {}

@@ -5,7 +5,7 @@ README, the book, the lessons, the slides and the guide for instructors all take
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from authoring import evidence
@@ -30,12 +30,28 @@ def published_values(lessons: Sequence[LessonFile]) -> dict[str, Mapping[str, An
     return {row.id: _Values(row) for lesson in lessons for row in lesson.published}
 
 
-class _Values(dict[str, Any]):
-    """A row's values; a label of what it shows will do, too, for what was worked out from samples."""
+class _Values(Mapping[str, Any]):
+    """A row's values; a label of what it shows will do, too, for what was worked out from samples.
+
+    Each is worked out when it is asked for: a text asks for one number of one row.
+    """
 
     def __init__(self, row: Row) -> None:
-        super().__init__({name: row.names[name] for name in row.values})
-        self.update({each.label: row.evaluate(each.show) for each in row.shows})
+        self._row = row
+        self._shows = {each.label: each.show for each in row.shows}
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._shows:
+            return self._row.evaluate(self._shows[name])
+        if name in self._row.values:
+            return self._row.names[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._row.values, **self._shows})
+
+    def __len__(self) -> int:
+        return len({**self._row.values, **self._shows})
 
 
 def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) -> AnswerText:

@@ -7,6 +7,7 @@ says what each entry means. All that the book, README and the ledger say of less
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -207,12 +208,9 @@ def _structured(kind: Any, entry: Any, where: str) -> Any:
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _read_yaml(path: Path) -> Any:
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        shown = f"{path.parent.name}/{path.name}"
-        raise LessonFileError(f"{shown} cannot be read: {error}. Mend it, or restore it from git.") from error
+def _unreadable(path: Path, error: Exception) -> LessonFileError:
+    shown = f"{path.parent.name}/{path.name}"
+    return LessonFileError(f"{shown} cannot be read: {error}. Mend it, or restore it from git.")
 
 
 def load_lessons(folder: Path | None = None) -> list[LessonFile]:
@@ -223,7 +221,7 @@ def load_lessons(folder: Path | None = None) -> list[LessonFile]:
     """
     folder = package_root() / "lessons" if folder is None else folder
     lessons = sorted(map(read_lesson, folder.glob("*/lesson.yml")), key=lambda lesson: lesson.number)
-    parts = _read_yaml(package_root().parent / "book" / "parts.yml")["parts"]
+    parts = _parts(package_root().parent / "book" / "parts.yml")
     for lesson in lessons:
         if lesson.part not in parts:
             raise LessonFileError(f"{lesson.slug}: book/parts.yml has no part {lesson.part!r}; it has: {parts}")
@@ -240,9 +238,24 @@ def load_lessons(folder: Path | None = None) -> list[LessonFile]:
     return lessons
 
 
+def _parts(path: Path) -> list[str]:
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)["parts"]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _unreadable(path, error) from error
+
+
 def read_lesson(path: Path) -> LessonFile:
     """One lesson."""
-    slug, entry = path.parent.name, _read_yaml(path)
+    try:
+        return _lesson(path.parent.name, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _unreadable(path, error) from error
+
+
+@functools.lru_cache(maxsize=256)  # each figure in a text asks for all lessons
+def _lesson(slug: str, text: str) -> LessonFile:
+    entry = yaml.load(text, _Loader)
     where = f"{slug}/lesson.yml"
     if not isinstance(entry, dict):
         raise LessonFileError(f"{where} begins with number:, title:, part: and question:.")

@@ -16,7 +16,7 @@ from course_utils.show.shapes import INK
 
 _ROW_IN = 0.24  # has room for a line of 9 points
 _NAME_LETTERS = 18  # of a line of a lane's name
-_LEAST = 0.003  # of the axis: a shorter span is drawn as long as that, so that it is seen at all
+_LEAST = 0.0015  # of the axis: a shorter span is drawn as long as that, so that it is seen at all
 _UNITS = ((1, 10.0, "s"), (1e3, 5e-3, "ms"), (1e6, 0.0, "µs"))  # times a second; from how many seconds on; its name
 
 
@@ -154,7 +154,8 @@ def _panel(
 def _bar(ax: Axes, span: Span, row: float, colour: str, scale: float, per_in: float) -> None:
     start = span.start_s * scale
     width = max((span.end_s - span.start_s) * scale, _LEAST * per_in * WIDTH_IN)
-    ax.add_patch(Rectangle((start, row + 0.04), width, 0.92, fc=colour, ec="white", lw=0.5))
+    edge = 0.5 if width > 0.04 * per_in else 0  # a thin bar would be all edge
+    ax.add_patch(Rectangle((start, row + 0.04), width, 0.92, fc=colour, ec="white", lw=edge))
     if span.text and text_width_in(span.text, 9) + 0.08 < width / per_in:
         red, green, blue = to_rgb(colour)
         ink = INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"

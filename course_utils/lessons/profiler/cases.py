@@ -1,0 +1,133 @@
+"""What lesson 01 profiles, and how a step inside a running profiler is timed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd import profiler as autograd_profiler
+from torch.profiler import ProfilerActivity, profile
+
+from course_utils.measure.devices import Device, Sample
+
+# The options that cost something; "none" is no profiler at all.
+OPTIONS: Mapping[str, Mapping[str, bool] | None] = {
+    "no profiler": None,
+    "profiler": {},
+    "with shapes": {"record_shapes": True},
+    "with memory": {"profile_memory": True},
+    "with FLOPs": {"with_flops": True},
+    "with stacks": {"with_stack": True},
+    "all four": {"record_shapes": True, "profile_memory": True, "with_flops": True, "with_stack": True},
+}
+
+
+def training_step(layers: int, width: int, rows: int = 32) -> Callable[[], torch.Tensor]:
+    """A function that makes one step of a plain network on fixed data and returns the loss, a float32 scalar.
+
+    Args:
+        layers: how many linear layers, each with a ReLU.
+        width: features of each layer.
+        rows: samples in the batch.
+    """
+    torch.manual_seed(0)
+    parts = (part for _ in range(layers) for part in (torch.nn.Linear(width, width), torch.nn.ReLU()))
+    model, batch = torch.nn.Sequential(*parts), torch.randn(rows, width)
+
+    def step() -> torch.Tensor:
+        model.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+class Profiled:
+    """A step, and the options of the profiler that is to run while it is timed; None for no profiler."""
+
+    def __init__(self, step: Callable[[], Any], options: Mapping[str, bool] | None) -> None:
+        self.step = step
+        self.options = options
+
+    def __call__(self) -> Any:
+        """One step."""
+        return self.step()
+
+
+class InsideProfile(Device):
+    """A CPU whose clock runs inside of a profile: starting and stopping it is not timed."""
+
+    clock = "host clock, inside of a running profile"
+    min_sample_s = 5e-3
+
+    def _warm(self, fn: Callable[[], Any], calls: int) -> Sample:
+        options = getattr(fn, "options", None)
+        with contextlib.nullcontext() if options is None else _profile(options):
+            start = time.perf_counter()
+            for _ in range(calls):
+                fn()
+            elapsed_s = time.perf_counter() - start
+        return Sample(elapsed_s / calls)
+
+
+def _profile(options: Mapping[str, bool]) -> profile:
+    return profile(activities=[ProfilerActivity.CPU], **options)
+
+
+def options_cases(layers: int, width: int, options: Mapping[str, Any] = OPTIONS) -> dict[str, Profiled]:
+    """The same step for each way to profile it."""
+    step = training_step(layers, width)
+    return {label: Profiled(step, chosen) for label, chosen in options.items()}
+
+
+def trace_sizes(step: Callable[[], Any], steps: int = 4) -> list[dict[str, Any]]:
+    """Events and bytes of an exported trace by option, for one step: a list of rows for a table."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for label, options in OPTIONS.items():
+            if options is None:
+                continue
+            with _profile(options) as profiled:
+                for _ in range(steps):
+                    step()
+            path = Path(folder) / "trace.json"
+            profiled.export_chrome_trace(str(path))
+            events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+            spans = sum(event["ph"] == "X" for event in events)
+            rows.append({"options": label, "events": spans // steps, "bytes": path.stat().st_size // steps})
+    return rows
+
+
+def unnamed_shares(seconds: float = 0.02) -> list[dict[str, Any]]:
+    """Three ways to spend time in a step, and the share of the step that the table gives to no operator."""
+    matrix = torch.randn(512, 512)
+    numbers = np.random.default_rng(0).random(100_000)
+
+    def operators() -> None:
+        _until(seconds, lambda: matrix @ matrix)
+
+    def numpy_code() -> None:
+        _until(seconds, lambda: np.sort(numbers))
+
+    rows = []
+    for name, work in (("PyTorch", operators), ("NumPy", numpy_code), ("time.sleep", lambda: time.sleep(seconds))):
+        work()
+        with _profile({}) as profiled, autograd_profiler.record_function("step"):
+            work()
+        (row,) = (each for each in profiled.key_averages() if each.key == "step")
+        rows.append({"the step is": name, "in no operator": row.self_cpu_time_total / row.cpu_time_total})
+    return rows
+
+
+def _until(seconds: float, work: Callable[[], Any]) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        work()

@@ -28,7 +28,7 @@ def lanes_of(profile: Any, first: str) -> dict[str, list[Span]]:
         ValueError: if no event has this label.
     """
     events = profile.events()
-    within = next((e.time_range for e in events if e.name == first and e.device_type == DeviceType.CPU), None)
+    within = next((e.time_range for e in events if e.trace_name == first and e.device_type == DeviceType.CPU), None)
     if within is None:
         raise ValueError(f"No event of the profile is called {first!r}.")
     lanes: dict[str, list[Span]] = defaultdict(list)
@@ -41,7 +41,7 @@ def lanes_of(profile: Any, first: str) -> dict[str, list[Span]]:
             continue
         lane = f"stream {event.device_resource_id}" if on_gpu else f"thread {event.thread}"
         start_s, end_s = ((at - within.start) / 1e6 for at in (span.start, span.end))
-        lanes[lane].append(Span(start_s, end_s, _kind(event, on_gpu), re.sub(r"^aten::", "", event.name)))
+        lanes[lane].append(Span(start_s, end_s, _kind(event, on_gpu), re.sub(r"^aten::", "", event.trace_name)))
     return dict(lanes)
 
 

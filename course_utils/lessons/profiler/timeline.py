@@ -130,3 +130,9 @@ def planted(steps: int = 2) -> Timeline:
                 timeline.launch("aten::_fused_adamw_", 0.3e-3, kernel_s=2.5e-3)
     timeline.wait("cudaDeviceSynchronize")
     return timeline
+
+
+def long_calls() -> str:
+    """The calls of a step of :func:`planted` that last longer than a millisecond, one in a line."""
+    spans = (span for span in planted(steps=1).lanes[CPU] if span.end_s - span.start_s > 1e-3)
+    return "\n".join(f"{1e3 * span.start_s:5.1f} to {1e3 * span.end_s:5.1f} ms  {span.text}" for span in spans)

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def one_step(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Numbers, and spans by lane: each ``[start, end, kind, text]``, in microseconds from the step's begin on the CPU."""
+    """Numbers, and spans by lane: ``[start, end, kind, text]``, in microseconds since the step began on the CPU."""
     marks = {event["cat"]: event for event in events if event["name"] == _STEP}
     label, on_gpu = marks["user_annotation"], marks["gpu_user_annotation"]
     zero, end, python = label["ts"], label["ts"] + label["dur"], label["tid"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import Any
 
@@ -28,7 +27,7 @@ def lanes_of(profile: Any, first: str) -> dict[str, list[Span]]:
         ValueError: if no event has this label.
     """
     events = profile.events()
-    within = next((e.time_range for e in events if e.trace_name == first and e.device_type == DeviceType.CPU), None)
+    within = next((e.time_range for e in events if _name(e) == first and e.device_type == DeviceType.CPU), None)
     if within is None:
         raise ValueError(f"No event of the profile is called {first!r}.")
     lanes: dict[str, list[Span]] = defaultdict(list)
@@ -41,7 +40,7 @@ def lanes_of(profile: Any, first: str) -> dict[str, list[Span]]:
             continue
         lane = f"stream {event.device_resource_id}" if on_gpu else f"thread {event.thread}"
         start_s, end_s = ((at - within.start) / 1e6 for at in (span.start, span.end))
-        lanes[lane].append(Span(start_s, end_s, _kind(event, on_gpu), re.sub(r"^aten::", "", event.trace_name)))
+        lanes[lane].append(Span(start_s, end_s, _kind(event, on_gpu), _name(event).removeprefix("aten::")))
     return dict(lanes)
 
 
@@ -50,6 +49,11 @@ def lanes_figure_of(profile: Any, first: str, title: str = "") -> ResultFigure:
     lanes = lanes_of(profile, first)
     words = ", ".join(f"{lane}: {len(spans)} spans" for lane, spans in lanes.items())
     return lanes_figure(title, {"": lanes}, _COLOURS, f"Lanes of the events inside of {first}. {words}.")
+
+
+def _name(event: Any) -> str:
+    """With the number of a step: in ``name`` all steps are called ``ProfilerStep*``."""
+    return event.trace_name or event.name
 
 
 def _depth(event: Any) -> int:

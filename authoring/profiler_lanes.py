@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def one_step(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     launches = {_correlation(event): event for event in events if event.get("cat") in _LAUNCHES}
     device = [event for event in events if event.get("cat") in _DEVICE]
     # What was launched before the trace began has no launch in it.
-    launched_at = {id(event): launches.get(_correlation(event), {"ts": 0.0})["ts"] for event in device}
+    launched_at = {id(event): launches.get(_correlation(event), {"ts": -inf})["ts"] for event in device}
     own = [event for event in device if zero <= launched_at[id(event)] < end]
     first, last = min(event["ts"] for event in own), max(event["ts"] + event["dur"] for event in own)
     backward = next(event for event in events if event["name"] == "CompiledFunctionBackward" and zero < event["ts"])

@@ -124,6 +124,19 @@ def test_lines_on_the_terminal(repeat: int, level: str | None, tmp_path: Path):
         assert "USDT" not in written
 
 
+def test_a_label_inside_compiled_code_is_ignored():
+    @torch.compile(backend="eager")
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        with record_function("inside"):
+            return x.sin()
+
+    with profile() as recorded:
+        compiled(torch.ones(3))
+    names = {event.name for event in recorded.events()}
+    assert "inside" not in names
+    assert any(name.startswith("Torch-Compiled Region") for name in names)
+
+
 # The measurements
 
 

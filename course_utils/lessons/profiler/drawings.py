@@ -25,7 +25,7 @@ def four_limits() -> ResultFigure:
         "host-bound": host_bound(),
         "device-bound": device_bound(),
         "data-bound": data_bound(),
-        "bound by waits": sync_bound(),
+        "sync-bound": sync_bound(),
     }
     panels = {f"{name}: the GPU idles {each.idle_share:.0%}": _short(each) for name, each in limits.items()}
     return lanes_figure(
@@ -34,19 +34,24 @@ def four_limits() -> ResultFigure:
         COLOURS,
         "Lanes of four made-up programs. Host-bound: Python launches without a break, and short kernels have gaps "
         "between them. Device-bound: kernels follow each other without a gap, and Python waits at the end. Data-bound: "
-        "Python waits for the next batch, and the GPU idles meanwhile. Bound by waits: Python waits for each number, "
-        "and the GPU then idles until new kernels come.",
+        "Python waits for the next batch, and the GPU idles meanwhile. Sync-bound: Python waits for a number, prints "
+        "it, and the GPU idles until new kernels come.",
         "Worked out, not measured: Python queues kernels, and one stream works through the queue.",
     )
 
 
 def planted_trace() -> ResultFigure:
-    """The lanes of exercise 3."""
+    """The lanes of exercise 3, with names for its longer calls."""
+    names = {"enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__": "next batch", "clip_gradients": "clip"}
+    lanes = {
+        lane: [replace(span, text=names.get(span.text, span.text)) for span in spans]
+        for lane, spans in planted().lanes.items()
+    }
     return lanes_figure(
         "Where does this GPU idle?",
-        {"": planted().lanes},
+        {"": lanes},
         COLOURS,
-        "Lanes of two steps of a made-up training. In each step the stream idles while the next batch is loaded, after "
+        "Lanes of a step of a made-up training. The stream idles while the next batch is loaded, after "
         "a wait in the middle of the step, and while many short kernels are launched near the end.",
         "Worked out, not measured.",
     )
@@ -58,8 +63,8 @@ def h100_step_lanes() -> ResultFigure:
 
 
 def _short(timeline: Timeline) -> dict[str, list]:
-    """Its lanes, with names for waits only."""
+    """Its lanes, without the names of the many calls that launch."""
     return {
-        "Python" if lane == CPU else "GPU": [span if span.what == "wait" else replace(span, text="") for span in spans]
+        "Python" if lane == CPU else "GPU": [replace(span, text="") if span.text == "op" else span for span in spans]
         for lane, spans in timeline.lanes.items()
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
@@ -20,6 +21,8 @@ from course_utils.lessons.profiler import cases, timeline
 from course_utils.lessons.profiler.checks import check_bottlenecks, check_gpu_idle, check_self_time
 from course_utils.lessons.profiler.h100_lanes import h100_lanes
 from course_utils.lessons.profiler.profiled import lanes_figure_of, lanes_of
+from course_utils.records.lessons import find_lessons
+from course_utils.records.notebook_files import read_notebook
 from tests.figure_checks import problems_of_texts
 
 STEP = cases.training_step(8, layers=1, rows=2)
@@ -87,10 +90,17 @@ def test_only_the_active_steps_are_kept_and_bear_their_numbers(trace: profile):
     assert names == ["ProfilerStep#2", "ProfilerStep#3"]
 
 
-def test_flops_switch_shapes_on():
+def test_flops_switch_shapes_on_and_know_few_operators():
+    image, sequence, row = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 4), torch.ones(1, 2, 4, 8)
     with profile(with_flops=True) as recorded:
-        STEP()
+        (row[0] @ row[0].mT + 1) * 2
+        torch.nn.functional.linear(row[0, 0], row[0, 0], torch.ones(4))
+        torch.nn.functional.conv2d(image, image)
+        torch.nn.functional.conv1d(sequence, sequence)
+        torch.nn.functional.scaled_dot_product_attention(row, row, row)
     assert any(event.input_shapes for event in recorded.events())
+    counted = {event.name for event in recorded.events() if event.flops}
+    assert counted == {"aten::bmm", "aten::add", "aten::mul", "aten::addmm", "aten::conv2d"}
 
 
 @pytest.mark.parametrize("verbose", [False, True])
@@ -99,6 +109,14 @@ def test_stacks_need_a_verbose_configuration(verbose: bool):
     with profile(with_stack=True, **options) as recorded:
         STEP()
     assert any(event.stack for event in recorded.events() if event.name.startswith("aten::")) is verbose
+
+
+def test_stacks_name_the_modules_in_the_trace(tmp_path: Path):
+    with profile(with_stack=True) as recorded:
+        STEP()
+    recorded.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert "nn.Module: Linear_0" in {event.get("name") for event in events}
 
 
 PROGRAM = """
@@ -124,6 +142,15 @@ def test_lines_on_the_terminal(repeat: int, level: str | None, tmp_path: Path):
         assert "USDT" not in written
 
 
+@pytest.mark.parametrize(("level", "is_told"), [(None, True), ("6", False)])
+def test_the_variable_that_silences_lines_silences_errors_too(level: str | None, is_told: bool, tmp_path: Path):
+    program = PROGRAM.format(repeat=1) + f"recorded.export_chrome_trace({str(tmp_path / 'none' / 'trace.json')!r})\n"
+    here = {key: value for key, value in os.environ.items() if key != "KINETO_LOG_LEVEL"}
+    here |= {"KINETO_LOG_LEVEL": level} if level else {}
+    written = subprocess.run([sys.executable, "-c", program], env=here, capture_output=True, text=True, check=False)
+    assert ("Failed to write to log file!" in written.stderr) is is_told
+
+
 def test_a_label_inside_compiled_code_is_ignored():
     @torch.compile(backend="eager")
     def compiled(x: torch.Tensor) -> torch.Tensor:
@@ -146,6 +173,31 @@ def test_each_option_is_on_where_the_clock_runs():
         case = cases.Profiled(lambda: seen.append(torch.autograd.profiler._is_profiler_enabled), options)
         cases.InsideProfile().sample(case, 1, "warm")
         assert seen[-1] is (options is not None), label
+
+
+def test_a_table_of_a_profile_has_the_most_self_time_first(trace: profile):
+    rows = cases.table_rows(trace, most=5)
+    assert [row["self CPU"] for row in rows] == sorted((row["self CPU"] for row in rows), reverse=True)
+    assert all(0 < row["self CPU"] <= row["CPU total"] for row in rows)
+
+
+def pasted(name: str) -> dict:
+    """The functions of the lesson's cell to paste that defines ``name``."""
+    (lesson,) = (each for each in find_lessons() if each.slug == "profiler")
+    sources = [cell["source"] for cell in read_notebook(lesson.path)["cells"] if f"def {name}(" in cell["source"]]
+    scope: dict = {}
+    exec("".join(sources), scope)
+    return scope
+
+
+def test_the_busy_share_to_paste_counts_overlaps_once_and_sets_communication_apart(tmp_path: Path):
+    kernels = [event("kernel", name, at, dur) for name, at, dur in
+               [("gemm", 0, 40), ("ncclDevKernel_AllReduce", 30, 30), ("gemm", 80, 20), ("relu", 85, 5)]]  # fmt: skip
+    for name, events in (("some", [*kernels, event("cpu_op", "aten::mm", 0, 500)]), ("none", [])):
+        with gzip.open(tmp_path / name, "wt") as file:
+            json.dump({"traceEvents": events}, file)
+    busy = pasted("gpu_busy")["gpu_busy"]
+    assert (busy(tmp_path / "some"), busy(tmp_path / "some", "nccl"), busy(tmp_path / "none")) == (0.8, 0.6, 0.0)
 
 
 def test_a_trace_grows_with_what_is_recorded_and_numpy_is_in_no_operator():
@@ -224,15 +276,13 @@ def test_a_step_is_cut_out_of_a_trace_by_what_launched_its_kernels():
 # Right answers of another form
 
 
-def self_time_by_a_stack(events):
-    times, still_open = {}, []
-    for name, start, end in sorted(events, key=lambda each: (each[1], -each[2])):
-        while still_open and still_open[-1][1] <= start:
-            still_open.pop()
-        times[name] = times.get(name, 0.0) + end - start
-        if still_open:
-            times[still_open[-1][0]] -= end - start
-        still_open.append((name, end))
+def self_time_by_microseconds(events):
+    """Each microsecond belongs to the call that began last of those that are open."""
+    times = {name: 0 for name, _, _ in events}
+    for at in range(max(end for _, _, end in events)):
+        names = [name for name, start, end in events if start <= at < end]
+        if names:
+            times[names[-1]] += 1
     return times
 
 
@@ -241,11 +291,41 @@ def idle_by_microseconds(kernels, start, end):
 
 
 def test_right_answers_of_another_form():
-    assert check_self_time(self_time_by_a_stack).outcome == "right"
+    assert check_self_time(self_time_by_microseconds).outcome == "right"
     assert check_gpu_idle(idle_by_microseconds).outcome == "right"
-    for names in (("cudaStreamSynchronize", "aten::linalg_vector_norm"), ("print", "clip_gradients")):
-        loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-        assert check_bottlenecks((*names, loader)).outcome == "right"
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    assert check_bottlenecks(("clip_gradients", loader, "print")).outcome == "right"
+
+
+def both_of_a_span_lose_it(events):
+    """What the lesson's first solution did: of two calls with the same span, each lies inside the other."""
+    inside = {i: [j for j, (_, a, b) in enumerate(events) if j != i and events[i][1] <= a and b <= events[i][2]]
+              for i in range(len(events))}  # fmt: skip
+    times = {}
+    for i, (name, start, end) in enumerate(events):
+        own = [j for j in inside[i] if not any(j in inside[k] for k in inside[i])]
+        times[name] = times.get(name, 0) + end - start - sum(events[j][2] - events[j][1] for j in own)
+    return times
+
+
+def starts_are_not_clipped(kernels, start, end):
+    idle, until = 0, start
+    for first, last in sorted(kernels):
+        idle += max(0, first - until)
+        until = max(until, last)
+    return idle + max(0, end - until)
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "hint"),
+    [
+        (check_self_time, both_of_a_span_lose_it, "same_span"),
+        (check_gpu_idle, starts_are_not_clipped, "not_clipped"),
+        (check_bottlenecks, ["cudaStreamSynchronize", "print", "clip_gradients"], "before_the_gap"),
+    ],
+)
+def test_wrong_answers_that_once_passed(check, answer, hint: str):
+    assert check(answer).hint == hint
 
 
 @pytest.mark.parametrize(
@@ -254,8 +334,9 @@ def test_right_answers_of_another_form():
         (check_self_time, lambda events: [], "A dictionary is asked for"),
         (check_self_time, lambda events: {}, "has no 'step'"),
         (check_gpu_idle, lambda kernels, start, end: 0, "the GPU idles"),
-        (check_bottlenecks, ["the loader"], "No event of the CPU is called 'the loader'"),
-        (check_bottlenecks, ["aten::item"], "there are three places"),
+        (check_bottlenecks, ["the loader"], "'the loader' is not in the list"),
+        (check_bottlenecks, ["print"], "2 of the three are missing"),
+        (check_bottlenecks, "print", "One text is no list"),
     ],
 )
 def test_wrong_answers_that_have_no_hint(check, answer, words: str):

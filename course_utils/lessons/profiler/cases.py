@@ -17,19 +17,18 @@ from torch.profiler import ProfilerActivity, profile
 
 from course_utils.measure.devices import Device, Sample
 
-# The options that cost something; "none" is no profiler at all.
+# The options that cost something; None is no profiler at all. FLOPs switch shapes on, and cost what these cost.
 OPTIONS: Mapping[str, Mapping[str, bool] | None] = {
     "no profiler": None,
     "profiler": {},
     "with shapes": {"record_shapes": True},
     "with memory": {"profile_memory": True},
-    "with FLOPs": {"with_flops": True},
     "with stacks": {"with_stack": True},
     "all four": {"record_shapes": True, "profile_memory": True, "with_flops": True, "with_stack": True},
 }
 
 
-def training_step(width: int, layers: int = 2, rows: int = 32) -> Callable[[], torch.Tensor]:
+def training_step(width: int, layers: int = 2, rows: int = 256) -> Callable[[], torch.Tensor]:
     """A function that makes one step of a plain network on fixed data and returns the loss, a float32 scalar.
 
     Args:
@@ -83,10 +82,32 @@ def _profile(options: Mapping[str, bool]) -> profile:
     return profile(activities=[ProfilerActivity.CPU], **options)
 
 
-def options_cases(width: int) -> dict[str, Profiled]:
-    """The same step for each way to profile it. FLOPs are left out: they switch shapes on, and cost what these cost."""
+def profiled_cases(width: int) -> dict[str, Profiled]:
+    """The same step without a profiler, with its default options, and with all that cost something."""
     step = training_step(width)
-    return {label: Profiled(step, options) for label, options in OPTIONS.items() if label != "with FLOPs"}
+    return {label: Profiled(step, OPTIONS[label]) for label in ("no profiler", "profiler", "all four")}
+
+
+def single_options_cases(width: int) -> dict[str, Profiled]:
+    """The same step in a profile with the default options, and with one option more."""
+    step = training_step(width)
+    return {
+        label: Profiled(step, OPTIONS[label]) for label in ("profiler", "with shapes", "with memory", "with stacks")
+    }
+
+
+def table_rows(profiled: profile, most: int = 7) -> list[dict[str, Any]]:
+    """The rows with most self time of a finished profile, as its own table has them: a list of rows for a table."""
+    averages = sorted(profiled.key_averages(), key=lambda each: -each.self_cpu_time_total)
+    return [
+        {
+            "name": each.key,
+            "self CPU": each.self_cpu_time_total / 1e6,
+            "CPU total": each.cpu_time_total / 1e6,
+            "calls": each.count,
+        }
+        for each in averages[:most]
+    ]
 
 
 def trace_sizes(step: Callable[[], Any], steps: int = 4) -> list[dict[str, Any]]:

@@ -1,0 +1,343 @@
+"""What lesson 01 says of torch's profiler, of a published trace, and of made-up ones."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from authoring.lesson_files import load_lessons
+from authoring.profiler_lanes import one_step
+from course_utils.lessons.profiler import cases, timeline
+from course_utils.lessons.profiler.checks import check_bottlenecks, check_gpu_idle, check_self_time
+from course_utils.lessons.profiler.h100_lanes import h100_lanes
+from course_utils.lessons.profiler.profiled import lanes_figure_of, lanes_of
+from course_utils.records.lessons import find_lessons
+from course_utils.records.notebook_files import read_notebook
+from tests.figure_checks import problems_of_texts
+
+STEP = cases.training_step(8, layers=1, rows=2)
+
+
+@pytest.fixture(scope="module")
+def trace() -> profile:
+    with profile(schedule=schedule(wait=1, warmup=1, active=2, repeat=1)) as recorded:
+        for _ in range(5):
+            with record_function("part"):
+                STEP()
+            recorded.step()
+    return recorded
+
+
+# What the lesson says of torch
+
+
+def unstarted() -> profile:
+    with profile(schedule=schedule(wait=1, warmup=1, active=2)) as recorded:
+        STEP()
+    return recorded
+
+
+def twice(folder: Path) -> None:
+    with profile() as recorded:
+        STEP()
+    for _ in range(2):
+        recorded.export_chrome_trace(str(folder / "trace.json"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda folder: torch.autograd.profiler.profile(activities=[]),
+            "got an unexpected keyword argument 'activities'",
+        ),
+        (lambda folder: unstarted().key_averages(), "Profiler must be initialized before getting key averages"),
+        (twice, "Trace is already saved."),
+    ],
+)
+def test_messages_that_people_meet(call, message: str, tmp_path: Path):
+    with pytest.raises((TypeError, AssertionError, RuntimeError), match=message):
+        call(tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_cuda_alone_is_no_activity_without_a_gpu():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(AssertionError, match="No activities specified for the profiler"):
+            profile(activities=[ProfilerActivity.CUDA]).start()
+
+
+def test_the_old_name_of_a_column_sorts_and_is_no_attribute(trace: profile):
+    averages = trace.key_averages()
+    assert averages.table(sort_by="cuda_time_total")
+    with pytest.raises(AttributeError, match="'FunctionEventAvg' object has no attribute 'cuda_time_total'"):
+        _ = averages[0].cuda_time_total
+
+
+def test_only_the_active_steps_are_kept_and_bear_their_numbers(trace: profile):
+    names = [event.trace_name for event in trace.events() if event.trace_name.startswith("ProfilerStep")]
+    assert names == ["ProfilerStep#2", "ProfilerStep#3"]
+
+
+def test_flops_switch_shapes_on_and_know_few_operators():
+    image, sequence, row = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 4), torch.ones(1, 2, 4, 8)
+    with profile(with_flops=True) as recorded:
+        (row[0] @ row[0].mT + 1) * 2
+        torch.nn.functional.linear(row[0, 0], row[0, 0], torch.ones(4))
+        torch.nn.functional.conv2d(image, image)
+        torch.nn.functional.conv1d(sequence, sequence)
+        torch.nn.functional.scaled_dot_product_attention(row, row, row)
+    assert any(event.input_shapes for event in recorded.events())
+    counted = {event.name for event in recorded.events() if event.flops}
+    assert counted == {"aten::bmm", "aten::add", "aten::mul", "aten::addmm", "aten::conv2d"}
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_stacks_need_a_verbose_configuration(verbose: bool):
+    options = {"experimental_config": torch._C._profiler._ExperimentalConfig(verbose=True)} if verbose else {}
+    with profile(with_stack=True, **options) as recorded:
+        STEP()
+    assert any(event.stack for event in recorded.events() if event.name.startswith("aten::")) is verbose
+
+
+def test_stacks_name_the_modules_in_the_trace(tmp_path: Path):
+    with profile(with_stack=True) as recorded:
+        STEP()
+    recorded.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert "nn.Module: Linear_0" in {event.get("name") for event in events}
+
+
+PROGRAM = """
+import torch
+from torch.profiler import profile, schedule
+x = torch.ones(8)
+with profile(schedule=schedule(wait=0, warmup=1, active=1, repeat={repeat})) as recorded:
+    for _ in range(6):
+        x + 1
+        recorded.step()
+"""
+
+
+@pytest.mark.parametrize(("repeat", "level"), [(1, None), (2, "6")])
+def test_lines_on_the_terminal(repeat: int, level: str | None, tmp_path: Path):
+    """The warning of a cleared cycle comes only where one is cleared, and a variable silences the USDT lines."""
+    here = {key: value for key, value in os.environ.items() if key != "KINETO_LOG_LEVEL"}
+    here |= {"KINETO_LOG_LEVEL": level} if level else {}
+    command = [sys.executable, "-c", PROGRAM.format(repeat=repeat)]
+    written = subprocess.run(command, env=here, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    assert ("Profiler clears events" in written) is (repeat > 1)
+    if level:
+        assert "USDT" not in written
+
+
+@pytest.mark.parametrize(("level", "is_told"), [(None, True), ("6", False)])
+def test_the_variable_that_silences_lines_silences_errors_too(level: str | None, is_told: bool, tmp_path: Path):
+    program = PROGRAM.format(repeat=1) + f"recorded.export_chrome_trace({str(tmp_path / 'none' / 'trace.json')!r})\n"
+    here = {key: value for key, value in os.environ.items() if key != "KINETO_LOG_LEVEL"}
+    here |= {"KINETO_LOG_LEVEL": level} if level else {}
+    written = subprocess.run([sys.executable, "-c", program], env=here, capture_output=True, text=True, check=False)
+    assert ("Failed to write to log file!" in written.stderr) is is_told
+
+
+def test_a_label_inside_compiled_code_is_ignored():
+    @torch.compile(backend="eager")
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        with record_function("inside"):
+            return x.sin()
+
+    with profile() as recorded:
+        compiled(torch.ones(3))
+    names = {event.name for event in recorded.events()}
+    assert "inside" not in names
+    assert any(name.startswith("Torch-Compiled Region") for name in names)
+
+
+# The measurements
+
+
+def test_each_option_is_on_where_the_clock_runs():
+    seen = []
+    for label, options in cases.OPTIONS.items():
+        case = cases.Profiled(lambda: seen.append(torch.autograd.profiler._is_profiler_enabled), options)
+        cases.InsideProfile().sample(case, 1, "warm")
+        assert seen[-1] is (options is not None), label
+
+
+def test_a_table_of_a_profile_has_the_most_self_time_first(trace: profile):
+    rows = cases.table_rows(trace, most=5)
+    assert [row["self CPU"] for row in rows] == sorted((row["self CPU"] for row in rows), reverse=True)
+    assert all(0 < row["self CPU"] <= row["CPU total"] for row in rows)
+
+
+def pasted(name: str) -> dict:
+    """The functions of the lesson's cell to paste that defines ``name``."""
+    (lesson,) = (each for each in find_lessons() if each.slug == "profiler")
+    sources = [cell["source"] for cell in read_notebook(lesson.path)["cells"] if f"def {name}(" in cell["source"]]
+    scope: dict = {}
+    exec("".join(sources), scope)
+    return scope
+
+
+def test_the_busy_share_to_paste_counts_overlaps_once_and_sets_communication_apart(tmp_path: Path):
+    kernels = [event("kernel", name, at, dur) for name, at, dur in
+               [("gemm", 0, 40), ("ncclDevKernel_AllReduce", 30, 30), ("gemm", 80, 20), ("relu", 85, 5)]]  # fmt: skip
+    for name, events in (("some", [*kernels, event("cpu_op", "aten::mm", 0, 500)]), ("none", [])):
+        with gzip.open(tmp_path / name, "wt") as file:
+            json.dump({"traceEvents": events}, file)
+    busy = pasted("gpu_busy")["gpu_busy"]
+    assert (busy(tmp_path / "some"), busy(tmp_path / "some", "nccl"), busy(tmp_path / "none")) == (0.8, 0.6, 0.0)
+
+
+def test_a_trace_grows_with_what_is_recorded_and_numpy_is_in_no_operator():
+    rows = {row["options"]: row for row in cases.trace_sizes(STEP)}
+    assert rows["with stacks"]["events"] > rows["profiler"]["events"] == rows["with shapes"]["events"] > 0
+    assert rows["profiler"]["bytes"] < rows["with shapes"]["bytes"] < rows["all four"]["bytes"]
+    shares = {row["the step is"]: row["in no operator"] for row in cases.unnamed_shares(seconds=0.005)}
+    assert shares["PyTorch"] < 0.5 < 0.95 < min(shares["NumPy"], shares["time.sleep"])
+
+
+# Lanes
+
+
+def test_the_lanes_of_a_profile_lie_inside_its_step(trace: profile):
+    lanes = lanes_of(trace, "ProfilerStep#3")
+    (spans,) = lanes.values()
+    step = next(span for span in spans if span.text == "ProfilerStep#3")
+    assert step.start_s == 0
+    assert {"part", "linear"} <= {span.text for span in spans}
+    assert {"label", "operator", "backward"} == {span.what for span in spans}
+    assert all(0 <= span.start_s <= span.end_s <= step.end_s for span in spans)
+    assert problems_of_texts(lanes_figure_of(trace, "ProfilerStep#3", "A step")) == []
+    with pytest.raises(ValueError, match="No event of the profile is called 'ProfilerStep#9'"):
+        lanes_of(trace, "ProfilerStep#9")
+
+
+def test_made_up_programs_keep_the_rules_of_a_stream():
+    for program in (timeline.host_bound, timeline.device_bound, timeline.data_bound, timeline.sync_bound):
+        lanes = program().lanes
+        kernels = lanes[timeline.GPU]
+        assert all(before.end_s <= after.start_s for before, after in itertools.pairwise(kernels))
+        launches = [span for span in lanes[timeline.CPU] if span.text == "op"]
+        assert all(launch.end_s < kernel.start_s for launch, kernel in zip(launches, kernels, strict=True))
+    assert timeline.device_bound().idle_share < 0.05
+    assert min(each().idle_share for each in (timeline.host_bound, timeline.data_bound, timeline.sync_bound)) > 0.3
+
+
+def test_the_published_row_is_what_is_stored_of_the_trace():
+    (lesson,) = (each for each in load_lessons() if each.slug == "profiler")
+    (row,) = (row for row in lesson.published if row.id == "modded_nanogpt_step")
+    numbers = h100_lanes()["numbers"]
+    assert {name: numbers[name] for name in row.values} == row.values
+    (label,) = h100_lanes()["lanes_us"]["label on the GPU"]
+    assert label[1] - label[0] == pytest.approx(1e3 * numbers["gpu_label_ms"], abs=1)
+
+
+def event(cat: str, name: str, ts: float, dur: float, tid: int = 1, correlation: int = 0, stream: int = 7) -> dict:
+    args = {"correlation": correlation, "stream": stream} if correlation else {}
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": tid, "args": args}
+
+
+def test_a_step_is_cut_out_of_a_trace_by_what_launched_its_kernels():
+    launch = [event("cuda_runtime", "cudaLaunchKernel", at, 1, tid, number) for at, tid, number in
+              [(-10, 1, 1), (12, 1, 2), (30, 2, 3), (31, 2, 4)]]  # fmt: skip
+    kernels = [event("kernel", "k", at, dur, 7, number) for at, dur, number in
+               [(5, 75, 1), (90, 20, 2), (110, 30, 3), (600, 10, 4), (-50, 5, 9)]]  # fmt: skip
+    calls = [
+        event("user_annotation", "ProfilerStep#11", 0, 80),
+        event("gpu_user_annotation", "ProfilerStep#11", 90, 20, 7),
+        event("cpu_op", "Torch-Compiled Region: 0/0", 10, 10),
+        event("cpu_op", "CompiledFunctionBackward", 25, 20, 2),
+        event("user_annotation", "Optimizer.step#Adam.step", 60, 10),
+    ]
+    step = one_step([*calls, *launch, *kernels])
+    assert step["lanes_us"]["stream 7"] == [
+        [5, 80, "kernel of the step before", ""],
+        [90, 110, "kernel from Python's thread", ""],
+        [110, 140, "kernel from the autograd thread", ""],
+        [600, 610, "kernel from the autograd thread", ""],
+    ]
+    numbers = step["numbers"]
+    assert (numbers["behind_ms"], numbers["gpu_step_ms"], numbers["busy_ms"]) == (0.09, 0.52, 0.06)
+    assert json.loads(json.dumps(step)) == step
+
+
+# Right answers of another form
+
+
+def self_time_by_microseconds(events):
+    """Each microsecond belongs to the call that began last of those that are open."""
+    times = {name: 0 for name, _, _ in events}
+    for at in range(max(end for _, _, end in events)):
+        names = [name for name, start, end in events if start <= at < end]
+        if names:
+            times[names[-1]] += 1
+    return times
+
+
+def idle_by_microseconds(kernels, start, end):
+    return sum(not any(a <= at < b for a, b in kernels) for at in range(start, end))
+
+
+def test_right_answers_of_another_form():
+    assert check_self_time(self_time_by_microseconds).outcome == "right"
+    assert check_gpu_idle(idle_by_microseconds).outcome == "right"
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    assert check_bottlenecks(("clip_gradients", loader, "print")).outcome == "right"
+
+
+def both_of_a_span_lose_it(events):
+    """What the lesson's first solution did: of two calls with the same span, each lies inside the other."""
+    inside = {i: [j for j, (_, a, b) in enumerate(events) if j != i and events[i][1] <= a and b <= events[i][2]]
+              for i in range(len(events))}  # fmt: skip
+    times = {}
+    for i, (name, start, end) in enumerate(events):
+        own = [j for j in inside[i] if not any(j in inside[k] for k in inside[i])]
+        times[name] = times.get(name, 0) + end - start - sum(events[j][2] - events[j][1] for j in own)
+    return times
+
+
+def starts_are_not_clipped(kernels, start, end):
+    idle, until = 0, start
+    for first, last in sorted(kernels):
+        idle += max(0, first - until)
+        until = max(until, last)
+    return idle + max(0, end - until)
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "hint"),
+    [
+        (check_self_time, both_of_a_span_lose_it, "same_span"),
+        (check_gpu_idle, starts_are_not_clipped, "not_clipped"),
+        (check_bottlenecks, ["cudaStreamSynchronize", "print", "clip_gradients"], "before_the_gap"),
+    ],
+)
+def test_wrong_answers_that_once_passed(check, answer, hint: str):
+    assert check(answer).hint == hint
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "words"),
+    [
+        (check_self_time, lambda events: [], "A dictionary is asked for"),
+        (check_self_time, lambda events: {}, "has no 'step'"),
+        (check_gpu_idle, lambda kernels, start, end: 0, "the GPU idles"),
+        (check_bottlenecks, ["the loader"], "'the loader' is not in the list"),
+        (check_bottlenecks, ["print"], "2 of the three are missing"),
+        (check_bottlenecks, "print", "One text is no list"),
+    ],
+)
+def test_wrong_answers_that_have_no_hint(check, answer, words: str):
+    assert words in check(answer).words

@@ -734,7 +734,9 @@ def install() -> None:
         _put(pynvml, **{f"nvml{name}": lambda *given, value=value: value})
     # Few calls are enough: nothing here is noise.
     PLAYED.install(types.SimpleNamespace(setattr=_put_path))
-    _put(time, perf_counter=PLAYED.perf_counter)
+    sleep = time.sleep
+    # A short real sleep lets other threads run.
+    _put(time, perf_counter=PLAYED.perf_counter, sleep=lambda seconds: (PLAYED.host(seconds), sleep(min(seconds, 1e-4))))
     _put(rounds, _TEST_BUDGET_S=3.0)
     copy, matmul = limits._copy, limits._matmul
     _put(limits, _copy=lambda size_bytes, *ends: copy(min(size_bytes, MIB), *ends))

@@ -27,10 +27,10 @@ def four_loops() -> ResultFigure:
         "A read costs the GPU's gap, not Python's wait",
         panels,
         _COLOURS,
-        "Four timelines of six steps, worked out. Loop A, where Python prepares each batch for as long as the GPU works "
-        "on it: with a read in each step both take turns, and the GPU idles half of the time; with one read at the end "
-        "they work side by side, in about half of the time. Loop B, where Python prepares for an eighth of that: with a "
-        "read in each step Python waits nearly all of the time, and yet the gaps of the GPU are short; with one read at "
-        "the end it is hardly sooner done.",
+        "Four timelines of six steps, worked out. Loop A, where Python prepares each batch for as long as the GPU "
+        "works: with a read in each step they take turns, and the GPU idles half of the time; with one read at the end "
+        "they work side by side, in about half of the time. Loop B, where Python prepares for an eighth of that: with "
+        "a read in each step Python waits nearly all of the time, and yet the gaps of the GPU are short; with one read "
+        "at the end it is hardly sooner done.",
         "Worked out, not recorded: queueing itself takes no time here. The numbers are the steps.",
     )

@@ -1,5 +1,6 @@
 """Wrong answers to the exercises of lesson 03: one for each hint."""
 
+
 def asks(gradient, max_norm):
     norm = gradient.norm()
     return gradient * (max_norm / norm) if norm > max_norm else gradient

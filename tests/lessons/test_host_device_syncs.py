@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from course_utils.lessons.host_device_syncs.checks import check_clip, check_step_s
 from course_utils.lessons.host_device_syncs.timeline import KERNELS, PREPARES, WAITS, simulate_loop
 from course_utils.records.notebook_files import read_notebook
 from tests.played_cuda.scripted import ScriptedCuda
@@ -140,6 +141,43 @@ def test_the_mode_sees_the_scaler_wait(mode: dict[str, Any]):
 def test_a_real_error_stays_one(mode: dict[str, Any]):
     with mode["Waits"](), pytest.raises(RuntimeError, match="shapes"):
         torch.ones(2, 3, device="meta") @ torch.ones(2, 3, device="meta")
+
+
+# Answers of another form
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda g, most: g * torch.clamp(most / (g.norm() + 1e-6), max=1.0),
+        lambda g, most: torch.where(g.norm() > most, g * most / g.norm(), g),
+        lambda g, most: g.mul_((most / g.norm()).clamp(max=1)),
+        lambda g, most: g / (g.norm() / most).clamp(min=1),
+        lambda g, most: g * torch.minimum(most / g.norm(), torch.ones_like(g.norm())),
+    ],
+)
+def test_a_gradient_is_clipped_in_many_ways(answer: Any):
+    assert check_clip(answer).outcome == "right"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda g, most: g * (most / g.norm()).clamp(max=0.5), "was to have 1|comes out changed"),
+        (lambda g, most: g.norm(), "same shape"),
+        (lambda g, most: None, "return"),
+        (lambda g, most: g * most.item(), "has no attribute 'item'"),
+    ],
+)
+def test_what_clips_in_no_way_is_told_so(answer: Any, words: str):
+    feedback = check_clip(answer)
+    assert feedback.outcome == "not yet"
+    assert re.search(words, feedback.words)
+
+
+def test_the_time_of_a_step_in_other_words():
+    assert check_step_s(lambda p, g, n: ((n - 1) * max(p, g) + p + g) / n).outcome == "right"
+    assert "side by side" in check_step_s(lambda p, g, n: 2 * max(p, g)).words
 
 
 # What else is there to paste

@@ -154,6 +154,8 @@ def test_a_real_error_stays_one(mode: dict[str, Any]):
         lambda g, most: g.mul_((most / g.norm()).clamp(max=1)),
         lambda g, most: g / (g.norm() / most).clamp(min=1),
         lambda g, most: g * torch.minimum(most / g.norm(), torch.ones_like(g.norm())),
+        lambda g, most: g * torch.minimum(most / g.norm(), torch.ones((), device=g.device)),
+        lambda g, most: g * torch.minimum(most / g.norm(), torch.tensor(1.0)),  # a GPU takes a scalar of the CPU
     ],
 )
 def test_a_gradient_is_clipped_in_many_ways(answer: Any):
@@ -167,6 +169,12 @@ def test_a_gradient_is_clipped_in_many_ways(answer: Any):
         (lambda g, most: g.norm(), "same shape"),
         (lambda g, most: None, "return"),
         (lambda g, most: g * most.item(), "has no attribute 'item'"),
+        (lambda g, most: g * min(1.0, most / g.norm().item()), r"in line \d+, `.*meta.*wait there"),
+        (lambda g, most: g * most / g.norm() if g.norm() > most else g, r"in line \d+, `.*meta.*wait there"),
+        (lambda g, most: g / g.norm() if most < g.norm().cpu() else g, r"in line \d+, `.*meta.*wait there"),
+        (lambda g, most: g * torch.minimum(most / g.norm(), torch.tensor(1.0).to(g.device)), "waits for such a copy"),
+        (lambda g, most: g * torch.minimum(most / g.norm(), g.new_tensor(1.0)), "waits for such a copy"),
+        (lambda g, most: g * (most / g.norm(dim=1, keepdim=True)).clamp(max=1), "each row or column"),
     ],
 )
 def test_what_clips_in_no_way_is_told_so(answer: Any, words: str):

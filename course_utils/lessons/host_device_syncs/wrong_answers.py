@@ -1,9 +1,14 @@
 """Wrong answers to the exercises of lesson 03: one for each hint."""
 
+import torch
 
-def asks(gradient, max_norm):
-    norm = gradient.norm()
-    return gradient * (max_norm / norm) if norm > max_norm else gradient
+
+def copies(gradient, max_norm):
+    return gradient * torch.minimum(max_norm / gradient.norm(), torch.tensor([1.0], device=gradient.device))
+
+
+def mixes(gradient, max_norm):
+    return gradient * torch.minimum(max_norm / gradient.norm(), torch.ones(1))
 
 
 def divides_zero_by_zero(gradient, max_norm):
@@ -20,7 +25,9 @@ WRONG = {
         "all_shared": lambda prepare_s, gpu_s, read_every: (prepare_s + gpu_s) / read_every,
     },
     "check_clip": {
-        "asks": asks,
+        "copies": copies,
+        "mixes": mixes,
+        "each_part": lambda gradient, max_norm: gradient * (max_norm / gradient.norm(dim=0)).clamp(max=1.0),
         "enlarges": lambda gradient, max_norm: gradient * (max_norm / gradient.norm().clamp(min=1e-6)),
         "each_number": lambda gradient, max_norm: gradient.clamp(-max_norm, max_norm),
         "never": lambda gradient, max_norm: gradient,

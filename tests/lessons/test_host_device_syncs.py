@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import re
 import warnings
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +56,26 @@ def test_the_timeline_is_that_of_the_played_gpu(prepare_s: float, gpu_s: float, 
     costs = {"launch_s": gpu.launch_s, "latency_s": gpu.latency_s, "read_s": gpu.synchronize_s}
     timeline = simulate_loop(steps, prepare_s, gpu_s, read_every, kernels=kernels, **costs)
     assert math.isclose(timeline.step_s * steps, gpu.host_s - begun_s, rel_tol=1e-9)
+
+
+def test_the_price_is_the_extra_idle_time_also_where_python_is_slower():
+    def idle_s(read_every: int) -> float:
+        timeline = simulate_loop(1000, 16e-3, 8e-3, read_every)
+        return timeline.step_s - sum(span.end_s - span.start_s for span in timeline.gpu) / 1000
+
+    assert math.isclose(idle_s(1), 16e-3)
+    assert math.isclose(idle_s(1000), 8e-3, rel_tol=0.01)
+    price_s = simulate_loop(1000, 16e-3, 8e-3, 1).step_s - simulate_loop(1000, 16e-3, 8e-3, 1000).step_s
+    assert math.isclose(price_s, idle_s(1) - idle_s(1000))
+
+
+def test_the_fold_beside_the_record_is_worked_out():
+    def step_s(prepare_s: float, read_every: int) -> float:
+        return simulate_loop(10, prepare_s, 8e-3, read_every).step_s
+
+    shorter = [1 - step_s(prepare_s, 10) / step_s(prepare_s, 1) for prepare_s in (0, 2e-3, 8e-3, 16e-3)]
+    words = "{:.0%}, {:.0%}, {:.0%} and {:.0%} shorter, for 0, 2, 8 and 16 ms".format(*shorter)
+    assert words in "\n".join(SOURCES)
 
 
 def test_what_a_read_costs_is_at_most_the_gap_after_it():
@@ -126,6 +148,16 @@ def test_the_mode_names_the_line_of_each_wait_and_no_other(mode: dict[str, Any])
     assert set(lines_of(mode, run)) == set(waiting)
 
 
+@pytest.mark.parametrize("options", [{"foreach": False}, {"foreach": True}])
+def test_a_step_counter_that_was_moved_to_the_gpu_is_read(mode: dict[str, Any], options: dict[str, bool]):
+    weight = nn.Parameter(torch.ones(4, device="meta"))
+    weight.grad = torch.ones_like(weight)
+    optimizer = torch.optim.AdamW([weight], **options)
+    assert lines_of(mode, optimizer.step) == []
+    optimizer.state[weight]["step"] = optimizer.state[weight]["step"].to("meta")
+    assert lines_of(mode, optimizer.step) != []
+
+
 def test_the_mode_sees_the_scaler_wait(mode: dict[str, Any]):
     weight = nn.Parameter(torch.ones(4, device="meta"))
     scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD([weight])
@@ -136,6 +168,26 @@ def test_the_mode_sees_the_scaler_wait(mode: dict[str, Any]):
         scaler.update()
 
     assert lines_of(mode, run) == ["scaler.step(optimizer)"]
+
+
+@pytest.mark.parametrize(
+    ("after", "count"),
+    [
+        (lambda x: x[x > 0].topk(3), 1),
+        (lambda x: x[x > 0].argmax(0), 1),
+        (lambda x: x[x > 0][0], 1),
+        (lambda x: x[x > 0].view(5, 3), 1),
+        (lambda x: x.masked_select(x > 0).topk(3), 1),
+        (lambda x: x[x > 0].topk(20), 1),  # too many: a real error, and no second wait
+        (lambda x: torch.distributions.Normal(x, x, validate_args=True), 2),
+        (lambda x: torch.distributions.Normal(x, x, validate_args=False), 0),
+    ],
+)
+def test_a_selection_takes_all_and_arguments_are_valid(mode: dict[str, Any], after: Any, count: int):
+    x = torch.ones(15, device="meta")
+    with contextlib.suppress(RuntimeError):
+        lines_of(mode, lambda: after(x))
+    assert len(mode["waiting"]) == count
 
 
 def test_a_real_error_stays_one(mode: dict[str, Any]):
@@ -194,17 +246,21 @@ def test_the_time_of_a_step_in_other_words():
 def test_warnings_are_named_by_the_line_of_the_program(monkeypatch: pytest.MonkeyPatch, capsys: Any):
     modes = []
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 2)
     print_waits = defined(next(source for source in SOURCES if "def print_waits(" in source))["print_waits"]
 
     def step():
         warnings.warn("called a synchronizing CUDA operation", stacklevel=1)  # here
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)  # here
         warnings.warn("something else", stacklevel=1)
         raise KeyError
 
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError), pytest.warns(UserWarning, match="something else") as others:
         print_waits(step)
-    assert re.fullmatch(r".*test_host_device_syncs\.py:\d+ warnings\.warn\(.*# here\n", capsys.readouterr().out)
-    assert modes == ["warn", "default"]
+    line = r".*test_host_device_syncs\.py:\d+ warnings\.warn\(.*# here\n"
+    assert re.fullmatch(line * 2, capsys.readouterr().out)
+    assert len(others) == 1
+    assert modes == ["warn", 2]  # it was the user's
 
 
 def test_a_late_value_comes_one_call_later():
@@ -218,3 +274,30 @@ def test_a_late_value_comes_one_call_later():
     late(buffer)
     buffer.zero_()  # the loop goes on, and writes into what was sent
     assert late(buffer) == 5.0
+    assert late() == 0.0  # the last one, after the loop
+    assert late() is None
+
+
+# The profile
+
+
+def test_an_annotation_is_no_kernel_and_copies_count(monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    def event(start: float, end: float, *, gpu: bool = True, annotation: bool = False) -> SimpleNamespace:
+        kind = torch.autograd.DeviceType.CUDA if gpu else torch.autograd.DeviceType.CPU
+        span = SimpleNamespace(start=start, end=end)
+        return SimpleNamespace(device_type=kind, is_user_annotation=annotation, time_range=span)
+
+    events = [
+        event(0, 5000, annotation=True),
+        event(0, 9000, gpu=False),
+        event(3000, 4000),
+        event(0, 1000),
+        event(500, 1500),
+    ]
+    cell = next(source for source in SOURCES if "torch.profiler import" in source)
+    monkeypatch.setattr(torch.profiler.profile, "events", lambda self: events)
+    defined(cell)
+    assert "1.5 ms" in capsys.readouterr().out
+    events.clear()
+    defined(cell)
+    assert "no GPU" in capsys.readouterr().out

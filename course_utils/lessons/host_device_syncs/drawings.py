@@ -24,7 +24,7 @@ def four_loops() -> ResultFigure:
             python: list[Span] = [span for span in timeline.python if span.end_s > span.start_s]
             panels[f"{name} · {how}"] = {"Python": python, "GPU": timeline.gpu}
     return lanes_figure(
-        "A read costs the GPU's gap, not Python's wait",
+        "A read costs the GPU's extra idle time, not Python's wait",
         panels,
         _COLOURS,
         "Four timelines of six steps, worked out. Loop A, where Python prepares each batch for as long as the GPU "

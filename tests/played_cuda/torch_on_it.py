@@ -734,7 +734,7 @@ def install() -> None:
         _put(pynvml, **{f"nvml{name}": lambda *given, value=value: value})
     # Few calls are enough: nothing here is noise.
     PLAYED.install(types.SimpleNamespace(setattr=_put_path))
-    _put(time, perf_counter=PLAYED.perf_counter)
+    _put(time, perf_counter=PLAYED.perf_counter, sleep=_slept)
     _put(rounds, _TEST_BUDGET_S=3.0)
     copy, matmul = limits._copy, limits._matmul
     _put(limits, _copy=lambda size_bytes, *ends: copy(min(size_bytes, MIB), *ends))
@@ -769,6 +769,15 @@ def _loaded(storage: Any, location: str) -> Any:
         return None  # the next one's turn
     PLAYED.adopt(storage)
     return storage
+
+
+_SLEEP = time.sleep
+
+
+def _slept(seconds: float) -> None:
+    """Let the played clock go on, and other threads run for a moment."""
+    PLAYED.host(seconds)
+    _SLEEP(min(seconds, 1e-4))
 
 
 _PARSE = torch.autograd.profiler.profile._parse_kineto_results

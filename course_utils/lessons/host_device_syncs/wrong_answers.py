@@ -1,0 +1,36 @@
+"""Wrong answers to the exercises of lesson 03: one for each hint."""
+
+import torch
+
+
+def copies(gradient, max_norm):
+    return gradient * torch.minimum(max_norm / gradient.norm(), torch.tensor([1.0], device=gradient.device))
+
+
+def mixes(gradient, max_norm):
+    return gradient * torch.minimum(max_norm / gradient.norm(), torch.ones(1))
+
+
+def divides_zero_by_zero(gradient, max_norm):
+    norm = gradient.norm()
+    return gradient / norm * norm.clamp(max=max_norm)
+
+
+WRONG = {
+    "check_step_s": {
+        "every_step": lambda prepare_s, gpu_s, read_every: prepare_s + gpu_s,
+        "never": lambda prepare_s, gpu_s, read_every: max(prepare_s, gpu_s),
+        "gpu_free": lambda prepare_s, gpu_s, read_every: prepare_s + gpu_s / read_every,
+        "whole_wait": lambda prepare_s, gpu_s, read_every: max(prepare_s, gpu_s) + gpu_s / read_every,
+        "all_shared": lambda prepare_s, gpu_s, read_every: (prepare_s + gpu_s) / read_every,
+    },
+    "check_clip": {
+        "copies": copies,
+        "mixes": mixes,
+        "each_part": lambda gradient, max_norm: gradient * (max_norm / gradient.norm(dim=0)).clamp(max=1.0),
+        "enlarges": lambda gradient, max_norm: gradient * (max_norm / gradient.norm().clamp(min=1e-6)),
+        "each_number": lambda gradient, max_norm: gradient.clamp(-max_norm, max_norm),
+        "never": lambda gradient, max_norm: gradient,
+        "zero": divides_zero_by_zero,
+    },
+}

@@ -1,0 +1,129 @@
+"""A search for the largest batch in a process of its own, whose memory has a limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from course_utils.materials.models import GPT
+
+LENGTH = 64  # tokens of a sequence
+# glibc then gives each freed tensor back to the system at once. By default it keeps some, in a heap that fragments.
+_EAGER = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+_MOST_S = 120.0
+
+
+class Trainer:
+    """A small transformer and AdamW, which train on random tokens; a call is two steps on so many sequences."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = device
+        self.model = GPT(width=64, layers=2, context=LENGTH).to(device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    def step(self, batch: int) -> None:
+        """One step on int64 ``[batch, 64]`` random tokens."""
+        tokens = torch.randint(256, (batch, LENGTH), device=self.device)
+        self.optimizer.zero_grad()
+        functional.cross_entropy(self.model(tokens).flatten(0, 1), tokens.flatten()).backward()
+        self.optimizer.step()
+
+    def __call__(self, batch: int) -> None:
+        """Two steps: AdamW makes its state in the first, so only the second holds all at once."""
+        self.step(batch)
+        self.step(batch)
+
+
+def largest_from(peaks: dict[int, float], limit_bytes: float) -> int:
+    """The largest batch below a limit, by the line through the peaks of two batches.
+
+    Raises:
+        ValueError: if there are not two batches, or the larger one takes no more memory.
+
+    Example:
+        >>> largest_from({8: 100, 16: 180}, limit_bytes=500)
+        48
+    """
+    if len(peaks) != 2:
+        raise ValueError(f"a line goes through two points; got the peaks of {len(peaks)} batches")
+    (small, low), (large, high) = sorted(peaks.items())
+    per_sample = (high - low) / (large - small)
+    if per_sample <= 0:
+        raise ValueError(f"a batch of {large} takes no more memory than one of {small}: take sizes further apart")
+    return int((limit_bytes - (low - small * per_sample)) / per_sample)
+
+
+def search_under_limit(source: str, limit_bytes: int, most: int) -> dict[str, Any]:
+    """Run ``largest_batch(trial, most)`` of some source code in a fresh process that may take so many more bytes.
+
+    Only Linux holds a process to the limit (``RLIMIT_DATA``): elsewhere the search meets none, and ends at ``most``.
+
+    Args:
+        source: code that defines ``largest_batch`` and what it needs, without ``course_utils``.
+        limit_bytes: for all that is allocated once torch is imported and warm: weights, optimizer and steps.
+        most: the largest batch to try.
+
+    Returns:
+        ``largest``, what the search returned; ``tried``, pairs of a batch and whether it fitted; ``error``, the first
+        message of a batch that did not fit.
+
+    Raises:
+        RuntimeError: if the search raises; the message is the last line of the process.
+    """
+    asked = json.dumps({"source": source, "limit_bytes": limit_bytes, "most": most})
+    child = subprocess.run(
+        [sys.executable, "-m", __name__],
+        input=asked,
+        capture_output=True,
+        text=True,
+        timeout=_MOST_S,
+        env=os.environ | _EAGER | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    if child.returncode:
+        raise RuntimeError((child.stderr.strip() or f"the search ended with status {child.returncode}").splitlines()[-1])
+    return json.loads(child.stdout.splitlines()[-1])
+
+
+def _limit_memory(more_bytes: int) -> None:
+    if sys.platform != "linux":
+        return
+    import resource
+
+    with open("/proc/self/status", encoding="ascii") as status:
+        used_kib = int(re.search(r"VmData:\s+(\d+)", status.read())[1])
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (used_kib * 1024 + more_bytes, hard))
+
+
+def _main() -> None:
+    asked = json.load(sys.stdin)
+    torch.set_num_threads(1)
+    Trainer()(1)  # what libraries allocate once, at their first call, is none of the limit's business
+    tried, errors = [], []
+    _limit_memory(asked["limit_bytes"])
+
+    def trial(batch: int) -> None:
+        tried.append([batch, False])
+        try:
+            trainer(batch)
+        except RuntimeError as error:
+            errors.append(str(error))
+            raise
+        tried[-1][1] = True
+
+    scope: dict[str, Any] = {}
+    exec(asked["source"], scope)
+    trainer = Trainer()
+    largest = scope["largest_batch"](trial, asked["most"])
+    print(json.dumps({"largest": largest, "tried": tried, "error": errors[0] if errors else None}))
+
+
+if __name__ == "__main__":
+    _main()

@@ -7,7 +7,7 @@ from typing import Any
 
 from course_utils.lessons.answers import NotRight, ask, exercise, number
 
-# Peaks of two batches, and a limit: all in bytes. The line through each pair has a fixed part; none ends on a whole batch.
+# Peaks of two batches, and a limit, in bytes. Each line has a fixed part, and meets its limit between two batches.
 _MEMORIES = (
     ({8: 700, 16: 1_100}, 4_030),
     ({4: 5_100, 32: 7_900}, 20_450),
@@ -51,7 +51,8 @@ def check_largest_batch(answer: Any) -> str | None:
     )
     raise NotRight(
         f"For the peaks {peaks} and {limit:,} bytes you return {given[_MEMORIES.index((peaks, limit))]:g}; "
-        f"{math.floor(_largest(peaks, limit))} fit. How many bytes does one more sample take, and what is there without any?"
+        f"{math.floor(_largest(peaks, limit))} fit. How many bytes does one more sample take, and what is there "
+        "without any?"
     )
 
 

@@ -36,10 +36,10 @@ def what_a_batch_costs() -> ResultFigure:
         panel.set(xticks=[], yticks=[])
         panel.minorticks_off()
     fig.alt = (
-        "Two sketches by batch size. Left, the peak memory of a step: a fixed part for weights, gradients and optimizer "
-        "state, and on top of it a part that grows in proportion to the samples. The largest batch is where the sum "
-        "meets the memory that there is. Right, samples a second: they grow with the batch as long as a small one "
-        "leaves the device idle, and stay the same from the knee on."
+        "Two sketches by batch size. Left, the peak memory of a step: a fixed part for weights, gradients and "
+        "optimizer state, and on top of it a part that grows in proportion to the samples. The largest batch is where "
+        "the sum meets the memory that there is. Right, samples a second: they grow with the batch as long as a small "
+        "one leaves the device idle, and stay the same from the knee on."
     )
     return fig
 
@@ -63,7 +63,9 @@ def two_curves(target: Table) -> ResultFigure:
         for end in ("low", "high")
     )
     slowest = max(rows, key=lambda row: row["time to the target"])
-    title = f"A batch that needs more samples than it gains in speed trains longer: here {slowest['in steps of']} longest"
+    title = (
+        f"A batch that needs more samples than it gains in speed trains longer: here {slowest['in steps of']} longest"
+    )
     fig = titled_figure(title, 3.6, target.environment.caption)
     panel = fig.subplots()
     panel.plot(sizes, speeds, "s--", color=BLUE, lw=2, ms=6, label="samples a second")

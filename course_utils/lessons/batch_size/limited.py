@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ class Trainer:
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = device
-        self.model = GPT(width=64, layers=2, context=LENGTH).to(device)
+        self.model = GPT(width=32, layers=1, context=LENGTH).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
 
     def step(self, batch: int) -> None:
@@ -60,24 +62,24 @@ def largest_from(peaks: dict[int, float], limit_bytes: float) -> int:
     return int((limit_bytes - (low - small * per_sample)) / per_sample)
 
 
-def search_under_limit(source: str, limit_bytes: int, most: int) -> dict[str, Any]:
-    """Run ``largest_batch(trial, most)`` of some source code in a fresh process that may take so many more bytes.
+def search_under_limit(sources: Sequence[str], limit_bytes: int, most: int) -> dict[str, Any]:
+    """Run ``largest_batch(trial, most)`` in a fresh process that may take only so many bytes.
 
     Only Linux holds a process to the limit (``RLIMIT_DATA``): elsewhere the search meets none, and ends at ``most``.
 
     Args:
-        source: code that defines ``largest_batch`` and what it needs, without ``course_utils``.
+        sources: of the functions to run, of which one is ``largest_batch``; they may use ``gc`` and ``torch``.
         limit_bytes: for all that is allocated once torch is imported and warm: weights, optimizer and steps.
         most: the largest batch to try.
 
     Returns:
-        ``largest``, what the search returned; ``tried``, pairs of a batch and whether it fitted; ``error``, the first
-        message of a batch that did not fit.
+        ``largest``, what the search returned; ``fitted``, the largest batch that it tried and that fitted; ``error``,
+        the first message of a batch that did not fit, or None.
 
     Raises:
         RuntimeError: if the search raises; the message is the last line of the process.
     """
-    asked = json.dumps({"source": source, "limit_bytes": limit_bytes, "most": most})
+    asked = json.dumps({"sources": sources, "limit_bytes": limit_bytes, "most": most})
     child = subprocess.run(
         [sys.executable, "-m", __name__],
         input=asked,
@@ -87,7 +89,8 @@ def search_under_limit(source: str, limit_bytes: int, most: int) -> dict[str, An
         env=os.environ | _EAGER | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     if child.returncode:
-        raise RuntimeError((child.stderr.strip() or f"the search ended with status {child.returncode}").splitlines()[-1])
+        lines = child.stderr.strip().splitlines()
+        raise RuntimeError(lines[-1] if lines else f"the search ended with status {child.returncode}")
     return json.loads(child.stdout.splitlines()[-1])
 
 
@@ -106,23 +109,23 @@ def _main() -> None:
     asked = json.load(sys.stdin)
     torch.set_num_threads(1)
     Trainer()(1)  # what libraries allocate once, at their first call, is none of the limit's business
-    tried, errors = [], []
+    fitted, errors = [], []
     _limit_memory(asked["limit_bytes"])
+    trainer = Trainer()
 
     def trial(batch: int) -> None:
-        tried.append([batch, False])
         try:
             trainer(batch)
         except RuntimeError as error:
             errors.append(str(error))
             raise
-        tried[-1][1] = True
+        fitted.append(batch)
 
-    scope: dict[str, Any] = {}
-    exec(asked["source"], scope)
-    trainer = Trainer()
+    scope: dict[str, Any] = {"gc": gc, "torch": torch}
+    for source in asked["sources"]:
+        exec(source, scope)
     largest = scope["largest_batch"](trial, asked["most"])
-    print(json.dumps({"largest": largest, "tried": tried, "error": errors[0] if errors else None}))
+    sys.stdout.write(json.dumps({"largest": largest, "fitted": max(fitted), "error": errors[0] if errors else None}))
 
 
 if __name__ == "__main__":

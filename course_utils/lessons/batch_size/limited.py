@@ -9,12 +9,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from course_utils.materials.models import GPT
+from course_utils.memory.trace import trace_memory
 
 LENGTH = 64  # tokens of a sequence
 # glibc then gives each freed tensor back to the system at once. By default it keeps some, in a heap that fragments.
@@ -36,6 +38,12 @@ class Trainer:
         self.optimizer.zero_grad()
         functional.cross_entropy(self.model(tokens).flatten(0, 1), tokens.flatten()).backward()
         self.optimizer.step()
+
+    def peaks(self, *batches: int) -> dict[int, int]:
+        """The peak memory of a step on a CPU for each batch, in bytes, with the optimizer's state there."""
+        self.step(1)
+        traces = {n: trace_memory(partial(self.step, n), device="cpu", overhead=False) for n in batches}
+        return {batch: trace.peak_bytes for batch, trace in traces.items()}
 
     def __call__(self, batch: int) -> None:
         """Two steps: AdamW makes its state in the first, so only the second holds all at once."""

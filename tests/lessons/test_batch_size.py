@@ -1,0 +1,166 @@
+"""Lesson 06's search: what it finds, that it leaves no trace, and what it says when it cannot go on."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from course_utils.lessons.batch_size import cases
+from course_utils.lessons.batch_size.limited import Trainer, largest_from, search_under_limit
+from course_utils.records.lessons import find_lesson
+from course_utils.records.notebook_files import read_notebook
+
+CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("06").path)["cells"]}
+SCOPE: dict[str, Any] = {}
+for name in ("fits", "search", "put-back"):
+    exec(CELLS[name], SCOPE)
+SCOPE["gc"] = SimpleNamespace(collect=lambda: None)  # the heap of a whole test run takes long to search
+SOURCES = [CELLS["fits"], CELLS["search"]]
+MIB = 2**20
+
+
+def memory_of(capacity: int, tried: list[int] | None = None):
+    """A trial that runs out of memory above a capacity."""
+
+    def trial(batch: int) -> None:
+        if tried is not None:
+            tried.append(batch)
+        if batch > capacity:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    return trial
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 31, 32, 33, 100, 1000, 4096])
+def test_the_search_returns_a_batch_that_it_tried_and_that_fits(capacity):
+    tried: list[int] = []
+    found = SCOPE["largest_batch"](memory_of(capacity, tried), most=5000, spare=0)
+    assert found in tried
+    assert capacity - max(1, capacity // 32) < found <= capacity
+    assert len(tried) < 25
+
+
+@pytest.mark.parametrize("most", [1, 7, 64, 100])
+def test_a_data_set_that_fits_whole_ends_the_search(most):
+    found = SCOPE["largest_batch"](memory_of(10**9), most, spare=0)
+    assert most - max(1, most // 32) < found <= most
+
+
+def test_the_margin_is_spared():
+    assert SCOPE["largest_batch"](memory_of(64), most=64) == 57
+
+
+def test_not_even_one_fits():
+    with pytest.raises(MemoryError, match="not even a batch of 1 fits"):
+        SCOPE["largest_batch"](memory_of(0), most=64)
+
+
+def test_another_error_is_raised_at_once():
+    def wrong_shape(batch: int) -> None:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        SCOPE["largest_batch"](wrong_shape, most=64)
+
+
+def test_the_failed_steps_tensors_are_freed():
+    held = []
+
+    def trial(batch: int) -> None:
+        activations = torch.ones(batch)
+        held.append(weakref.ref(activations))
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.")
+
+    gc.disable()
+    try:
+        assert SCOPE["fits"](trial, 4) is False
+    finally:
+        gc.enable()
+    assert held[0]() is None
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_a_search_leaves_no_trace(optimizer, steps_before):
+    def trained(search: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2))
+        rule = getattr(torch.optim, optimizer)(model.parameters(), lr=0.1)
+
+        def step(batch: int) -> None:
+            rule.zero_grad()
+            model(torch.randn(batch + 1, 6)).square().mean().backward()
+            rule.step()
+
+        for _ in range(steps_before):
+            step(8)
+        model(torch.randn(4, 6)).sum().backward()  # half of an accumulation
+        if search:
+            with SCOPE["put_back"](model, rule):
+                SCOPE["largest_batch"](lambda batch: (step(batch), step(batch)), most=40)
+        gradients = [weight.grad.clone() for weight in model.parameters()]
+        rule.step()
+        step(8)
+        return [*gradients, *model.parameters(), *model.buffers(), torch.rand(3)]
+
+    assert all(map(torch.equal, trained(search=False), trained(search=True)))
+
+
+def test_it_is_put_back_after_an_error_too():
+    model = nn.Linear(2, 2)
+    before = model.weight.detach().clone()
+
+    def fails() -> None:
+        with SCOPE["put_back"](model, torch.optim.SGD(model.parameters())):
+            model.weight.data.zero_()
+            raise KeyError("a wrong name")
+
+    with pytest.raises(KeyError, match="a wrong name"):
+        fails()
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to RLIMIT_DATA")
+def test_two_peaks_predict_what_fits_under_a_real_limit():
+    predicted = largest_from(Trainer().peaks(4, 8), 32 * MIB)
+    found = search_under_limit(SOURCES, 32 * MIB, most=1024)
+    assert "DefaultCPUAllocator: can't allocate memory" in found["error"]
+    assert 0.7 * predicted < found["fitted"] <= 1.1 * predicted
+    assert found["largest"] == int(0.9 * found["fitted"])
+
+
+def test_a_search_that_fails_in_its_process_says_why():
+    fails = "def largest_batch(trial, most):\n    raise MemoryError('not even a batch of 1 fits')"
+    with pytest.raises(RuntimeError, match="MemoryError: not even a batch of 1 fits"):
+        search_under_limit([fails], MIB, most=64)
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    digits = cases.digits_on("cpu")
+    with pytest.raises(ValueError, match="1 to 1,438 samples"):
+        next(cases.batches_of(digits, 2000, most=10))
+
+
+def test_the_best_rate_needs_all_its_runs():
+    needs = {0.1: {100: 50, 101: 60, 102: None}, 0.2: {100: 90, 101: 70, 102: 80}, 0.4: {100: 90, 101: 60, 102: 80}}
+    ask = lambda batch, rate, seed, most: needs[rate][seed]  # noqa: E731
+    assert cases.best_rate(ask, 16, grid=[0.1, 0.2]) == 0.2
+    with pytest.raises(ValueError, match="no rate of"):
+        cases.best_rate(ask, 16, grid=[0.1])
+
+
+def test_rates_that_the_lesson_uses_win_over_their_neighbours():
+    scope = {
+        **{name: getattr(cases, name) for name in ("batches_of", "convnet", "train_step", "loss_on_test")},
+        **{"torch": torch, "device": "cpu", "digits": cases.digits_on("cpu")},
+    }
+    exec(CELLS["to-target"], scope)
+    rate = cases.RATES[64]
+    assert cases.best_rate(scope["samples_to_target"], 64, grid=[rate / 4, rate, 4 * rate]) == rate

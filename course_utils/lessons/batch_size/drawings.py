@@ -74,14 +74,16 @@ def two_curves(target: Table) -> ResultFigure:
     )
     panel.axhline(1, color=NOTE, lw=1, ls=":")
     scale_axis(panel, "x", sizes, log=True)
-    scale_axis(panel, "y", [*speeds, *needs], log=True)
+    ends = [need - gap for need, gap in zip(needs, below, strict=True)]
+    ends += [need + gap for need, gap in zip(needs, above, strict=True)]
+    scale_axis(panel, "y", [*speeds, *ends], log=True, count=6)
     panel.set_xticks(sizes, [str(size) for size in sizes])
     panel.set(xlabel="batch size", ylabel=f"times that of {first['in steps of']}")
     grid(panel, "both")
     legend(fig, *panel.get_legend_handles_labels(), 2)
-    ends = "; ".join(
+    values = "; ".join(
         f"batch {size}: {speed:.3g} times the samples a second, {need:.3g} times the samples to the target"
         for size, speed, need in zip(sizes, speeds, needs, strict=True)
     )
-    fig.alt = f"Both relative to {first['in steps of']}. {ends}. {target.environment.caption}."
+    fig.alt = f"Both relative to {first['in steps of']}. {values}. {target.environment.caption}."
     return fig

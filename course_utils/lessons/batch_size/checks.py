@@ -7,11 +7,12 @@ from typing import Any
 
 from course_utils.lessons.answers import NotRight, ask, exercise, number
 
-# Peaks of two batches, and a limit, in bytes. Each line has a fixed part, and meets its limit between two batches.
+# Peaks of two batches, and a limit, in bytes. Each line has a fixed part.
 _MEMORIES = (
     ({8: 700, 16: 1_100}, 4_030),
     ({4: 5_100, 32: 7_900}, 20_450),
     ({1: 1_030, 2: 1_060}, 1_999),
+    ({2: 900, 4: 1_000}, 2_000),  # the last sample fits to the byte
 )
 
 
@@ -27,6 +28,12 @@ def _largest(peaks: dict[int, int], limit: int) -> float:
     return (limit - fixed) / per_sample
 
 
+def _without_the_gap(peaks: dict[int, int], limit: int) -> int:
+    """What comes out if the difference of the peaks is taken for one sample."""
+    (small, low), (_, high) = sorted(peaks.items())
+    return int((limit - (low - small * (high - low))) / (high - low))
+
+
 @exercise
 def check_largest_batch(answer: Any) -> str | None:
     """Compares batches with the line's, and with what comes out without its fixed part."""
@@ -38,9 +45,12 @@ def check_largest_batch(answer: Any) -> str | None:
     ways = {
         None: lambda peaks, limit: math.floor(_largest(peaks, limit)),
         "not_whole": _largest,
+        "below": lambda peaks, limit: math.ceil(_largest(peaks, limit)) - 1,
+        "rounds": lambda peaks, limit: round(_largest(peaks, limit)),
         "rounds_up": lambda peaks, limit: math.ceil(_largest(peaks, limit)),
         "in_proportion": lambda peaks, limit: limit * max(peaks) // peaks[max(peaks)],
         "in_proportion_small": lambda peaks, limit: limit * min(peaks) // peaks[min(peaks)],
+        "no_gap": _without_the_gap,
         "no_fixed_part": lambda peaks, limit: int(limit / _line(peaks)[0]),
     }
     for key, way in ways.items():
@@ -62,6 +72,7 @@ _RUNS = (
     ({8: 500, 32: 1_900, 128: 2_000, 512: 2_100}, {8: 9_000, 32: 20_000, 128: 30_000, 512: 90_000}),
     ({2: 90, 4: 100, 8: 110}, {2: 1_000, 4: 1_300, 8: 2_600}),
     ({32: 100, 128: 390, 512: 900}, {32: 1_000, 128: 1_100, 512: 1_300}),
+    ({256: 100, 512: 190}, {256: 1_000, 512: 950}),
 )
 
 
@@ -74,6 +85,7 @@ def check_fastest(answer: Any) -> str | None:
         "by_speed": lambda speeds, samples: max(speeds, key=speeds.__getitem__),
         "by_samples": lambda speeds, samples: min(samples, key=samples.__getitem__),
         "by_steps": lambda speeds, samples: min(samples, key=lambda batch: samples[batch] / batch),
+        "product": lambda speeds, samples: min(samples, key=lambda batch: samples[batch] * speeds[batch]),
         "upside_down": lambda speeds, samples: max(speeds, key=lambda batch: samples[batch] / speeds[batch]),
     }
     for key, way in ways.items():

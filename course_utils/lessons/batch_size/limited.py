@@ -76,13 +76,13 @@ def search_under_limit(sources: Sequence[str], limit_bytes: int, most: int) -> d
     Only Linux holds a process to the limit (``RLIMIT_DATA``): elsewhere the search meets none, and ends at ``most``.
 
     Args:
-        sources: of the functions to run, of which one is ``largest_batch``; they may use ``gc`` and ``torch``.
+        sources: of the functions to run, of which one is ``largest_batch``; they may use ``gc``, ``re`` and ``torch``.
         limit_bytes: for all that is allocated once torch is imported and warm: weights, optimizer and steps.
         most: the largest batch to try.
 
     Returns:
         ``largest``, what the search returned; ``fitted``, the largest batch that it tried and that fitted; ``error``,
-        the first message of a batch that did not fit, or None.
+        what the first batch that did not fit raised, without the bytes that it asked for, or None.
 
     Raises:
         RuntimeError: if the search raises; the message is the last line of the process.
@@ -125,11 +125,11 @@ def _main() -> None:
         try:
             trainer(batch)
         except RuntimeError as error:
-            errors.append(str(error))
+            errors.append(str(error).partition(": you tried")[0].rpartition("err == 0. ")[2])
             raise
         fitted.append(batch)
 
-    scope: dict[str, Any] = {"gc": gc, "torch": torch}
+    scope: dict[str, Any] = {"gc": gc, "re": re, "torch": torch}
     for source in asked["sources"]:
         exec(source, scope)
     largest = scope["largest_batch"](trial, asked["most"])

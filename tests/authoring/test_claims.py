@@ -143,6 +143,7 @@ OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         made_up_records.set_cells("flatten_parameters/what_scatters_it", "scattered in forward 2", False),
         "refuted",
     ),
+    "T6-1": (made_up_records.scale("data_loading/step", "2 workers", 3), "refuted"),
     "T8-0": (lambda data: level(data["caching_allocator/reserved"]), "confirmed"),
 }
 

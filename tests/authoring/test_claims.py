@@ -143,7 +143,7 @@ OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         made_up_records.set_cells("flatten_parameters/what_scatters_it", "scattered in forward 2", False),
         "refuted",
     ),
-    "T6-1": (made_up_records.scale("data_loading/step", "2 workers", 3), "refuted"),
+    "T6-1": (lambda data: late(data["data_loading/step"]), "refuted"),
     "T8-0": (lambda data: level(data["caching_allocator/reserved"]), "confirmed"),
 }
 
@@ -151,6 +151,13 @@ OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 def level(data: dict[str, Any]) -> None:
     for line in data["curves"]:
         line["y"] = [line["y"][0]] * len(line["y"])
+
+
+def late(data: dict[str, Any]) -> None:
+    """Two workers that help no more than none."""
+    times = {case["label"]: case for case in data["cases"]}
+    times["2 workers"]["elapsed_s"] = times["no worker"]["elapsed_s"]
+    times["2 workers"]["calls"] = times["no worker"]["calls"]
 
 
 @pytest.mark.parametrize("name", OTHERWISE)

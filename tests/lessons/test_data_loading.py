@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import random
 import signal
 import sys
 import time
@@ -224,6 +225,30 @@ def test_other_right_answers_are_right() -> None:
 def _by_trying(load: float, step: float, cores: int) -> tuple[int, float]:
     workers = next((n for n in range(1, cores) if load / n <= step), cores)
     return workers, max(load / workers, step)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda load, step, cores: (load // step, _by_trying(load, step, cores)[1]), "round down"),
+        (
+            lambda load, step, cores: (_by_trying(load, step, cores)[0], max(step, load / -(-load // step))),
+            "you do start",
+        ),
+        (lambda load, step, cores: _by_trying(load, step, cores)[0], "two numbers"),
+    ],
+    ids=["rounds down, no cap", "caps the workers, not the time", "one number"],
+)
+def test_a_near_miss_hears_what_it_did(answer: Any, words: str) -> None:
+    assert words in check_workers(answer).words
+
+
+def test_a_worker_may_shuffle_its_own_share() -> None:
+    def split_then_shuffled(shards: list[str], worker: Any) -> list[str]:
+        own = shards[worker.id :: worker.num_workers] if worker else shards
+        return random.sample(own, len(own))
+
+    assert check_share(split_then_shuffled).outcome == "right"
 
 
 def test_an_answer_that_forgets_the_loop_without_workers_hears_of_it() -> None:

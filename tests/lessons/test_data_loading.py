@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -19,13 +20,15 @@ import psutil
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 
 from course_utils import compare
 from course_utils.lessons.data_loading.checks import check_share, check_workers
 from course_utils.lessons.data_loading.drawings import timeline
 from course_utils.lessons.data_loading.memory import ROW_BYTES, growth_in_a_worker, read_short_of_memory, write_rows
 from course_utils.lessons.data_loading.samples import SIDE, Numbers, Photographs, write_photographs
+from course_utils.records.lessons import find_lesson
+from course_utils.records.notebook_files import read_notebook
 
 forked = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone limits what a process allocates")
@@ -199,6 +202,69 @@ def test_a_generator_made_beforehand_repeats_itself_and_numpys_own_does_not() ->
     made_before, numpys = zip(*(sample.tolist() for _ in range(2) for sample in loader), strict=True)
     assert len(set(made_before)) == 1  # in both workers, and in both epochs
     assert len(set(numpys)) == 4
+
+
+# Code to paste
+
+
+def test_a_watched_loader_tells_of_a_break_and_of_no_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = [cell for cell in pasted() if "def watched" in cell]
+    names: dict[str, Any] = {}
+    exec(source, names)
+    assert capsys.readouterr().out.startswith("16 batches")
+    for _ in names["watched"]([1, 2, 3]):
+        break
+    assert capsys.readouterr().out.startswith("1 batches")
+    assert list(names["watched"]([])) == []
+    assert capsys.readouterr().out.startswith("0 batches")
+
+
+def test_the_numbers_to_time_are_those_of_the_loader_and_of_the_step(capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = [cell for cell in pasted() if "Timer" in cell]
+    slow = source.replace("torch.randn(2048, 256), batch_size=64", "Late(), batch_size=1").replace("@ batch.T", "* 2")
+    exec(slow, {"Late": lambda: Calls(lambda index: time.sleep(0.005) or torch.zeros(2), 23)})
+    load_ms, step_ms = map(float, re.findall(r"([\d.e+-]+) ms", capsys.readouterr().out))
+    assert load_ms > 4 > step_ms
+
+
+def pasted() -> list[str]:
+    """The lesson's cells to paste."""
+    cells = read_notebook(find_lesson("05").path)["cells"]
+    return [cell["source"] for cell in cells if "standalone" in cell["metadata"].get("tags", [])]
+
+
+def test_a_loader_that_indexes_once_for_each_batch_has_all_samples_once() -> None:
+    data = TensorDataset(torch.arange(10), torch.arange(10))
+    loader = DataLoader(data, batch_size=None, sampler=BatchSampler(RandomSampler(data), 4, drop_last=False))
+    batches = list(loader)
+    assert [len(inputs) for inputs, _ in batches] == [4, 4, 2]
+    assert sorted(torch.cat([targets for _, targets in batches]).tolist()) == list(range(10))
+
+
+class Told(Dataset):
+    """One sample: what the data set has been told in its own process."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        return self.epoch
+
+
+@forked
+def test_kept_workers_do_not_see_what_changes_in_the_data_set() -> None:
+    seen = {}
+    for kept in (False, True):
+        data = Told()
+        loader = DataLoader(data, batch_size=None, persistent_workers=kept, **FORK)
+        seen[kept] = []
+        for data.epoch in range(3):
+            seen[kept] += list(loader)
+    assert seen == {False: [0, 1, 2], True: [0, 0, 0]}
+    del loader
+    assert not workers_left()
 
 
 # The table and the exercises

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 SIZE = (800, 600)  # of a file, in pixels
 SIDE = 128  # of a sample
@@ -94,45 +93,3 @@ class Numbers(IterableDataset):
     def __iter__(self) -> Iterator[int]:
         worker = get_worker_info() if self.split else None
         return iter(range(worker.id, 4, worker.num_workers) if worker else range(4))
-
-
-def count_samples(batches: Iterable[Any]) -> int:
-    """Go through batches, tensors or pairs of inputs and targets, and count the samples.
-
-    Example:
-        >>> count_samples([torch.zeros(8, 3), (torch.zeros(4, 3), torch.zeros(4))])
-        12
-    """
-    return sum(len(batch if isinstance(batch, torch.Tensor) else batch[0]) for batch in batches)
-
-
-def through(dataset: Dataset, batch_size: int, workers: int, kept: bool = True) -> Callable[[], int]:
-    """A function that goes once through a loader that shuffles, and returns how many samples came.
-
-    Args:
-        dataset: with a length.
-        batch_size: in samples.
-        workers: 0 for none.
-        kept: whether workers stay from one call to the next.
-
-    Example:
-        >>> through(torch.zeros(10, 3), 4, workers=0)()
-        10
-    """
-    loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=workers, persistent_workers=kept and workers > 0)
-    return lambda: count_samples(loader)
-
-
-def until_first_batch_s(method: str) -> float:
-    """Seconds from asking a loader with one worker for its first batch until it is there; the worker ends.
-
-    Args:
-        method: how the worker is started, one of ``multiprocessing.get_all_start_methods()``.
-
-    Example:
-        >>> until_first_batch_s("spawn") > 0
-        True
-    """
-    begun = time.perf_counter()
-    next(iter(DataLoader(ProcessNumbers(), num_workers=1, multiprocessing_context=method)))
-    return time.perf_counter() - begun

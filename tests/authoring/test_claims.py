@@ -143,6 +143,8 @@ OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         made_up_records.set_cells("flatten_parameters/what_scatters_it", "scattered in forward 2", False),
         "refuted",
     ),
+    "M5-0": (lambda data: no_gain(data["data_loading/step"], data["data_loading/photographs"]), "refuted"),
+    "T6-1": (lambda data: late(data["data_loading/step"]), "refuted"),
     "T8-0": (lambda data: level(data["caching_allocator/reserved"]), "confirmed"),
 }
 
@@ -150,6 +152,23 @@ OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 def level(data: dict[str, Any]) -> None:
     for line in data["curves"]:
         line["y"] = [line["y"][0]] * len(line["y"])
+
+
+def late(data: dict[str, Any]) -> None:
+    """Two workers that help no more than none."""
+    times = {case["label"]: case for case in data["cases"]}
+    times["2 workers"]["elapsed_s"] = times["no worker"]["elapsed_s"]
+    times["2 workers"]["calls"] = times["no worker"]["calls"]
+
+
+def no_gain(step: dict[str, Any], photographs: dict[str, Any]) -> None:
+    """Two workers that gain nothing: neither on photographs that arrive late nor on those that are decoded alone."""
+    late(step)
+    for point in photographs["points"]:
+        times = {case["label"]: case for case in point["comparison"]["cases"]}
+        stored = times["no worker"]["elapsed_s"]
+        times["with workers"]["elapsed_s"] = {**stored, "per_second": stored["per_second"] / 3}
+        times["with workers"]["calls"] = times["no worker"]["calls"]
 
 
 @pytest.mark.parametrize("name", OTHERWISE)

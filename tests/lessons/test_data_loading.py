@@ -1,0 +1,322 @@
+"""Lesson 05: what it says of loaders, tried with real workers; workers end, and bad input is an error and no hang."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import random
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
+
+from course_utils import compare
+from course_utils.lessons.data_loading.checks import check_share, check_workers
+from course_utils.lessons.data_loading.drawings import timeline
+from course_utils.lessons.data_loading.memory import ROW_BYTES, growth_in_a_worker, read_short_of_memory, write_rows
+from course_utils.lessons.data_loading.samples import SIDE, Numbers, Photographs, write_photographs
+from course_utils.records.lessons import find_lesson
+from course_utils.records.notebook_files import read_notebook
+
+forked = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone limits what a process allocates")
+FORK: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
+
+
+class Calls(Dataset):
+    """Sample i is what a function makes of i."""
+
+    def __init__(self, of: Callable[[int], Any], length: int = 4) -> None:
+        self.of, self.length = of, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.of(index)
+
+
+def workers_left() -> list[psutil.Process]:
+    """The loaders' processes below this one, once they have had time to end."""
+    gc.collect()  # a traceback keeps its frames, and with them the loader
+    children = [each for each in psutil.Process().children(recursive=True) if each.name() == "pt_data_worker"]
+    return psutil.wait_procs(children, timeout=5)[1]
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_photographs(tmp_path_factory.mktemp("photographs"), 4)
+
+
+# Photographs
+
+
+def test_photographs_differ_and_are_the_same_each_time(paths: list[Path], tmp_path: Path) -> None:
+    again = write_photographs(tmp_path, 4)
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
+    assert len({path.read_bytes() for path in paths}) == 4
+    sample = Photographs(paths)[0]
+    assert (sample.dtype, tuple(sample.shape)) == (torch.uint8, (3, SIDE, SIDE))
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_every_start_method_loads_the_same_photographs(paths: list[Path], method: str) -> None:
+    photographs = Photographs(paths)
+    loader = DataLoader(photographs, batch_size=None, num_workers=1, multiprocessing_context=method, timeout=120)
+    assert all(torch.equal(sample, photographs[index]) for index, sample in enumerate(loader))
+
+
+def test_draft_decodes_fewer_pixels_and_no_fewer_than_asked_for(paths: list[Path]) -> None:
+    with Image.open(paths[0]) as image:
+        image.draft("RGB", (SIDE, SIDE))
+        assert image.size == (200, 150)  # a quarter of 800 x 600; an eighth would be too small
+
+
+def test_a_stream_comes_once_from_each_worker_until_it_is_split() -> None:
+    assert [sorted(map(int, DataLoader(Numbers(split), num_workers=2))) for split in (False, True)] == [
+        [0, 0, 1, 1, 2, 2, 3, 3],
+        [0, 1, 2, 3],
+    ]
+
+
+# Memory
+
+
+@forked
+def test_a_forked_worker_copies_python_objects_and_no_array() -> None:
+    texts = [f"{number:0100d}" for number in range(50_000)]
+    array = np.array(texts, dtype="S")
+    grown = growth_in_a_worker({"array": array, "tensor": torch.from_numpy(array.view(np.uint8)), "list": texts})
+    assert grown["list"] > 5 * 2**20
+    assert max(grown["array"], grown["tensor"]) < 2**20
+
+
+def test_a_pickled_memmap_holds_its_contents_and_a_shared_tensor_does_not(tmp_path: Path) -> None:
+    from multiprocessing.reduction import ForkingPickler
+
+    mapped = np.memmap(tmp_path / "rows", dtype=np.uint8, mode="w+", shape=(2**20,))
+    assert len(bytes(ForkingPickler.dumps(mapped))) > 2**20
+    assert len(bytes(ForkingPickler.dumps(torch.zeros(2**20)))) < 2**12
+
+
+@on_linux
+def test_a_file_larger_than_the_memory_limit_arrives_whole_where_it_is_mapped(tmp_path: Path) -> None:
+    written = write_rows(tmp_path / "rows", 128)
+    room = 64 * ROW_BYTES
+    assert read_short_of_memory(tmp_path / "rows", room, "mapped", workers=2) == written
+    assert "Unable to allocate" in str(read_short_of_memory(tmp_path / "rows", room, "whole"))
+
+
+# Workers end
+
+
+def test_kept_workers_end_with_their_loader() -> None:
+    def cases() -> dict[str, Any]:
+        loaders = [
+            DataLoader(TensorDataset(torch.zeros(8)), 4, num_workers=workers, persistent_workers=workers > 0)
+            for workers in (0, 1)
+        ]
+        return {f"{loader.num_workers} workers": partial(list, loader) for loader in loaders}
+
+    compare(cases(), budget_s=0.1, memory=False)
+    assert not workers_left()
+
+
+def _dies(index: int) -> int:
+    if index == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index
+
+
+def _hangs(index: int) -> int:
+    time.sleep(60 if index == 2 else 0)
+    return index
+
+
+def _cut_off(path: Path, index: int) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.array(image.convert("RGB"))[:index]
+
+
+@forked
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("of", "options", "words"),
+    [
+        (_dies, {}, r"DataLoader worker \(pid.* (exited unexpectedly|is killed by signal)"),
+        (_hangs, {"timeout": 1}, "DataLoader timed out after 1 seconds"),
+        (lambda index: torch.zeros(index), {"batch_size": 2}, "stack expects each tensor to be equal size"),
+    ],
+    ids=["killed", "hangs", "shapes"],
+)
+def test_what_goes_wrong_in_a_worker_is_an_error_and_leaves_no_process(of: Any, options: Any, words: str) -> None:
+    with pytest.raises(RuntimeError, match=words):
+        list(DataLoader(Calls(of), **FORK, **options))
+    assert not workers_left()
+
+
+@forked
+def test_the_error_of_a_broken_file_does_not_name_it(paths: list[Path], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jpg"
+    whole = paths[0].read_bytes()
+    broken.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(OSError, match="Caught OSError in DataLoader worker process 0") as raised:
+        list(DataLoader(Calls(partial(_cut_off, broken), 1), **FORK))
+    assert "image file is truncated" in str(raised.value)
+    assert broken.name not in str(raised.value)
+
+
+def test_drop_last_leaves_nothing_of_a_data_set_shorter_than_a_batch() -> None:
+    loader = DataLoader(TensorDataset(torch.zeros(4)), batch_size=8, drop_last=True)
+    assert (len(loader), list(loader)) == (0, [])
+
+
+class Random(Dataset):
+    """Numbers of a generator that is made in ``__init__``, and of NumPy's own."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.array([self.generator.integers(2**40), np.random.randint(2**30)])
+
+
+@forked
+def test_a_generator_made_beforehand_repeats_itself_and_numpys_own_does_not() -> None:
+    loader = DataLoader(Random(), batch_size=None, **FORK)
+    made_before, numpys = zip(*(sample.tolist() for _ in range(2) for sample in loader), strict=True)
+    assert len(set(made_before)) == 1  # in both workers, and in both epochs
+    assert len(set(numpys)) == 4
+
+
+# Code to paste
+
+
+def test_a_watched_loader_tells_of_a_break_and_of_no_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = [cell for cell in pasted() if "def watched" in cell]
+    names: dict[str, Any] = {}
+    exec(source, names)
+    assert capsys.readouterr().out.startswith("16 batches")
+    for _ in names["watched"]([1, 2, 3]):
+        break
+    assert capsys.readouterr().out.startswith("1 batches")
+    assert list(names["watched"]([])) == []
+    assert capsys.readouterr().out.startswith("0 batches")
+
+
+def test_the_numbers_to_time_are_those_of_the_loader_and_of_the_step(capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = [cell for cell in pasted() if "Timer" in cell]
+    slow = source.replace("torch.randn(2048, 256), batch_size=64", "Late(), batch_size=1").replace("@ batch.T", "* 2")
+    exec(slow, {"Late": lambda: Calls(lambda index: time.sleep(0.005) or torch.zeros(2), 23)})
+    load_ms, step_ms = map(float, re.findall(r"([\d.e+-]+) ms", capsys.readouterr().out))
+    assert load_ms > 4 > step_ms
+
+
+def pasted() -> list[str]:
+    """The lesson's cells to paste."""
+    cells = read_notebook(find_lesson("05").path)["cells"]
+    return [cell["source"] for cell in cells if "standalone" in cell["metadata"].get("tags", [])]
+
+
+def test_a_loader_that_indexes_once_for_each_batch_has_all_samples_once() -> None:
+    data = TensorDataset(torch.arange(10), torch.arange(10))
+    loader = DataLoader(data, batch_size=None, sampler=BatchSampler(RandomSampler(data), 4, drop_last=False))
+    batches = list(loader)
+    assert [len(inputs) for inputs, _ in batches] == [4, 4, 2]
+    assert sorted(torch.cat([targets for _, targets in batches]).tolist()) == list(range(10))
+
+
+class Told(Dataset):
+    """One sample: what the data set has been told in its own process."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        return self.epoch
+
+
+@forked
+def test_kept_workers_do_not_see_what_changes_in_the_data_set() -> None:
+    seen = {}
+    for kept in (False, True):
+        data = Told()
+        loader = DataLoader(data, batch_size=None, persistent_workers=kept, **FORK)
+        seen[kept] = []
+        for data.epoch in range(3):
+            seen[kept] += list(loader)
+    assert seen == {False: [0, 1, 2], True: [0, 0, 0]}
+    del loader
+    assert not workers_left()
+
+
+# The table and the exercises
+
+
+@pytest.mark.parametrize(("load", "step", "workers"), [(15, 10, 0), (15, 10, 1), (15, 10, 2), (30, 10, 2), (5, 10, 1)])
+def test_a_step_takes_what_the_table_says(load: float, step: float, workers: int) -> None:
+    ends = [end for what, _, end in timeline(workers, load, step, 4000)["training"] if what == "step"]
+    expected = max(step, load / workers) if workers else load + step
+    assert (ends[-1] - ends[-101]) / 100 == pytest.approx(expected, rel=0.01)
+
+
+def in_blocks(shards: list[str], worker: Any) -> Any:
+    if worker is None:
+        return iter(shards)
+    return (shards[int(at)] for at in np.array_split(range(len(shards)), worker.num_workers)[worker.id])
+
+
+def test_other_right_answers_are_right() -> None:
+    assert check_share(in_blocks).outcome == "right"
+    assert check_workers(lambda load, step, cores: np.array(_by_trying(load, step, cores))).outcome == "right"
+
+
+def _by_trying(load: float, step: float, cores: int) -> tuple[int, float]:
+    workers = next((n for n in range(1, cores) if load / n <= step), cores)
+    return workers, max(load / workers, step)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda load, step, cores: (load // step, _by_trying(load, step, cores)[1]), "round down"),
+        (
+            lambda load, step, cores: (_by_trying(load, step, cores)[0], max(step, load / -(-load // step))),
+            "you do start",
+        ),
+        (lambda load, step, cores: _by_trying(load, step, cores)[0], "two numbers"),
+    ],
+    ids=["rounds down, no cap", "caps the workers, not the time", "one number"],
+)
+def test_a_near_miss_hears_what_it_did(answer: Any, words: str) -> None:
+    assert words in check_workers(answer).words
+
+
+def test_a_worker_may_shuffle_its_own_share() -> None:
+    def split_then_shuffled(shards: list[str], worker: Any) -> list[str]:
+        own = shards[worker.id :: worker.num_workers] if worker else shards
+        return random.sample(own, len(own))
+
+    assert check_share(split_then_shuffled).outcome == "right"
+
+
+def test_an_answer_that_forgets_the_loop_without_workers_hears_of_it() -> None:
+    words = check_share(lambda shards, worker: shards[worker.id :: worker.num_workers]).words
+    assert "get_worker_info() returns None" in words

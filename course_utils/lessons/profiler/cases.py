@@ -28,7 +28,7 @@ OPTIONS: Mapping[str, Mapping[str, bool] | None] = {
 }
 
 
-def training_step(width: int, layers: int = 2, rows: int = 64) -> Callable[[], torch.Tensor]:
+def training_step(width: int, layers: int = 2, rows: int = 256) -> Callable[[], torch.Tensor]:
     """A function that makes one step of a plain network on fixed data and returns the loss, a float32 scalar.
 
     Args:

@@ -181,6 +181,7 @@ def test_the_mode_sees_the_scaler_wait(mode: dict[str, Any]):
         (lambda x: x[x > 0].topk(20), 1),  # too many: a real error, and no second wait
         (lambda x: torch.distributions.Normal(x, x, validate_args=True), 2),
         (lambda x: torch.distributions.Normal(x, x, validate_args=False), 0),
+        (lambda x: torch.distributions.Normal(x, x, validate_args=False).sample(), 0),  # waits on a GPU: it is missed
     ],
 )
 def test_a_selection_takes_all_and_arguments_are_valid(mode: dict[str, Any], after: Any, count: int):
@@ -188,6 +189,38 @@ def test_a_selection_takes_all_and_arguments_are_valid(mode: dict[str, Any], aft
     with contextlib.suppress(RuntimeError):
         lines_of(mode, lambda: after(x))
     assert len(mode["waiting"]) == count
+
+
+@pytest.mark.parametrize(
+    ("guard", "passes"),
+    [
+        (lambda x: torch.isfinite(x.sum()), False),
+        (lambda x: x.sum() > 0, False),
+        (lambda x: torch.allclose(x, x), False),
+        (lambda x: torch.equal(x, x), False),
+        (lambda x: torch.isfinite(x.sum()).all(), True),
+    ],
+)
+def test_a_guard_passes_only_after_all(mode: dict[str, Any], guard: Any, passes: bool):
+    x = torch.ones(4, device="meta")
+    with mode["Waits"]():
+        assert bool(guard(x)) == passes
+    assert len(mode["waiting"]) == 1
+
+
+def test_what_reads_inside_of_a_call_on_the_cpu():
+    """The mode sees only Adafactor's norms: the check of ``std`` skips tensors on meta."""
+    weight = nn.Parameter(torch.ones(4, 4))
+    weight.grad, normal = torch.ones_like(weight), torch.distributions.Normal(weight, weight, validate_args=False)
+
+    def reads(run: Any) -> int:
+        with torch.profiler.profile() as trace:
+            run()
+        return sum(event.name == "aten::item" for event in trace.events())
+
+    assert reads(normal.sample) > 0
+    assert reads(normal.rsample) == 0
+    assert reads(torch.optim.Adafactor([weight]).step) == 3  # two norms, and the step counter, which is on the CPU
 
 
 def test_a_real_error_stays_one(mode: dict[str, Any]):
@@ -297,7 +330,7 @@ def test_an_annotation_is_no_kernel_and_copies_count(monkeypatch: pytest.MonkeyP
     cell = next(source for source in SOURCES if "torch.profiler import" in source)
     monkeypatch.setattr(torch.profiler.profile, "events", lambda self: events)
     defined(cell)
-    assert "1.5 ms" in capsys.readouterr().out
+    assert "1.5 ms, 38%," in capsys.readouterr().out
     events.clear()
     defined(cell)
     assert "no GPU" in capsys.readouterr().out

@@ -21,6 +21,7 @@ from course_utils.lessons.profiler import cases, timeline
 from course_utils.lessons.profiler.checks import check_bottlenecks, check_gpu_idle, check_self_time
 from course_utils.lessons.profiler.h100_lanes import h100_lanes
 from course_utils.lessons.profiler.profiled import lanes_figure_of, lanes_of
+from course_utils.materials.h100_step import h100_steps
 from course_utils.records.lessons import find_lessons
 from course_utils.records.notebook_files import read_notebook
 from tests.figure_checks import problems_of_texts
@@ -193,11 +194,14 @@ def pasted(name: str) -> dict:
 def test_the_busy_share_to_paste_counts_overlaps_once_and_sets_communication_apart(tmp_path: Path):
     kernels = [event("kernel", name, at, dur) for name, at, dur in
                [("gemm", 0, 40), ("ncclDevKernel_AllReduce", 30, 30), ("gemm", 80, 20), ("relu", 85, 5)]]  # fmt: skip
-    for name, events in (("some", [*kernels, event("cpu_op", "aten::mm", 0, 500)]), ("none", [])):
-        with gzip.open(tmp_path / name, "wt") as file:
+    some = [*kernels, event("cpu_op", "aten::mm", 0, 500)]
+    for name, opened, events in (("some.json.gz", gzip.open, some), ("some.json", open, some), ("none.json", open, [])):
+        with opened(tmp_path / name, "wt") as file:
             json.dump({"traceEvents": events}, file)
     busy = pasted("gpu_busy")["gpu_busy"]
-    assert (busy(tmp_path / "some"), busy(tmp_path / "some", "nccl"), busy(tmp_path / "none")) == (0.8, 0.6, 0.0)
+    for some in (tmp_path / "some.json.gz", tmp_path / "some.json"):
+        assert (busy(some), busy(some, "nccl")) == (0.8, 0.6)
+    assert busy(tmp_path / "none.json") == 0.0
 
 
 def test_a_trace_grows_with_what_is_recorded_and_numpy_is_in_no_operator():
@@ -238,7 +242,9 @@ def test_made_up_programs_keep_the_rules_of_a_stream():
 def test_the_published_row_is_what_is_stored_of_the_trace():
     (lesson,) = (each for each in load_lessons() if each.slug == "profiler")
     (row,) = (row for row in lesson.published if row.id == "modded_nanogpt_step")
+    (same,) = (step for step in h100_steps().after if step.number == 11)  # of the same trace
     numbers = h100_lanes()["numbers"]
+    numbers = numbers | {"period_ms": round(1e3 * same.span_s, 3), "compute_ms": round(1e3 * same.compute_s, 3)}
     assert {name: numbers[name] for name in row.values} == row.values
     (label,) = h100_lanes()["lanes_us"]["label on the GPU"]
     assert label[1] - label[0] == pytest.approx(1e3 * numbers["gpu_label_ms"], abs=1)

@@ -34,8 +34,8 @@ def four_limits() -> ResultFigure:
         COLOURS,
         "Lanes of four made-up programs. Host-bound: Python launches without a break, and short kernels have gaps "
         "between them. Device-bound: kernels follow each other without a gap, and Python waits at the end. Data-bound: "
-        "Python waits for the next batch, and the GPU idles meanwhile. Sync-bound: Python waits for a number, prints "
-        "it, and the GPU idles until new kernels come.",
+        "Python is in the call for the next batch, and the GPU idles meanwhile. Sync-bound: Python waits for a number, "
+        "prints it, and the GPU idles until new kernels come.",
         "Worked out, not measured: Python queues kernels, and one stream works through the queue.",
     )
 

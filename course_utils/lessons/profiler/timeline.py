@@ -88,7 +88,7 @@ def data_bound() -> Timeline:
     """Each batch comes late, and the GPU has nothing to do until it is there."""
     timeline = Timeline()
     for _ in range(2):
-        timeline.call("next batch", 2e-3, "wait")
+        timeline.call("next batch", 2e-3)
         for _ in range(4):
             timeline.launch("op", 60e-6, kernel_s=230e-6)
         timeline.wait("wait")

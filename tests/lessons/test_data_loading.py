@@ -20,7 +20,7 @@ import psutil
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset, get_worker_info
 
 from course_utils import compare
 from course_utils.lessons.data_loading.checks import check_share, check_workers
@@ -204,6 +204,16 @@ def test_a_generator_made_beforehand_repeats_itself_and_numpys_own_does_not() ->
     assert len(set(numpys)) == 4
 
 
+def _own(worker: int) -> None:
+    get_worker_info().dataset.generator = np.random.default_rng(torch.initial_seed())
+
+
+@forked
+def test_a_generator_made_once_in_each_worker_repeats_nothing() -> None:
+    loader = DataLoader(Random(), batch_size=None, worker_init_fn=_own, **FORK)
+    assert len({int(sample[0]) for _ in range(2) for sample in loader}) == 4
+
+
 # Code to paste
 
 
@@ -223,8 +233,20 @@ def test_the_numbers_to_time_are_those_of_the_loader_and_of_the_step(capsys: pyt
     (source,) = [cell for cell in pasted() if "Timer" in cell]
     slow = source.replace("torch.randn(2048, 256), batch_size=64", "Late(), batch_size=1").replace("@ batch.T", "* 2")
     exec(slow, {"Late": lambda: Calls(lambda index: time.sleep(0.005) or torch.zeros(2), 23)})
-    load_ms, step_ms = map(float, re.findall(r"([\d.e+-]+) ms", capsys.readouterr().out))
+    load_ms, _, step_ms = map(float, re.findall(r"([\d.e+-]+) ms", capsys.readouterr().out))
     assert load_ms > 4 > step_ms
+
+
+def test_no_worker_is_advised_where_a_batch_costs_less_than_to_send_it(capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = [cell for cell in pasted() if "Timer" in cell]
+    exec(source, {})
+    assert capsys.readouterr().out.endswith(": no workers\n")
+    exec(source.replace("torch.randn(2048, 256), batch_size=64", "Late(), batch_size=1"), {"Late": _late})
+    assert re.search(r": \d+ workers$", capsys.readouterr().out.strip())
+
+
+def _late() -> Calls:
+    return Calls(lambda index: time.sleep(0.05) or torch.zeros(2), 23)
 
 
 def pasted() -> list[str]:

@@ -27,7 +27,7 @@ def steps_that_wait() -> ResultFigure:
     )
     for workers, (title, top) in enumerate(zip(titles, (3.6, 2.72, 1.53), strict=True)):
         pen.write(0.12, top, title, "black", 10, style="italic")
-        for lane, (name, bars) in enumerate(timeline(workers).items()):
+        for lane, (name, bars) in enumerate(_timeline(workers).items()):
             y = top - 0.46 - lane * pitch
             pen.write(0.12, y + lane_h / 2, name, size=9)
             pen.area(left, y, _SHOWN * unit, lane_h, 0.02)
@@ -47,11 +47,11 @@ def steps_that_wait() -> ResultFigure:
     )
 
 
-def timeline(workers: int, load: float = LOAD, step: float = STEP, shown: float = _SHOWN) -> dict[str, _Bars]:
+def _timeline(workers: int, load: float = LOAD, step: float = STEP, shown: float = _SHOWN) -> dict[str, _Bars]:
     """What each process does until ``shown``; batches go to the workers in turn, each two ahead, as in PyTorch.
 
     Example:
-        >>> timeline(1, shown=40)["training"]
+        >>> _timeline(1, shown=40)["training"]
         [('wait', 0, 15), ('step', 15, 25), ('wait', 25, 30), ('step', 30, 40)]
     """
     training: _Bars = []

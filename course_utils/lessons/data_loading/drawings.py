@@ -3,47 +3,40 @@
 from __future__ import annotations
 
 from course_utils.show.canvas import ResultFigure
-from course_utils.show.shapes import NOTE, ORANGE, Pen
+from course_utils.show.lanes import Span, lanes_figure
+from course_utils.show.shapes import NOTE, ORANGE
 
-GREEN = "#00664B"
 # The lesson's example, in milliseconds.
 LOAD, STEP = 15, 10
 _SHOWN = 120
+_COLOURS = {"load": ORANGE, "step": "#00664B", "wait": NOTE}
 
 _Bars = list[tuple[str, float, float]]  # what, its start, its end
 
 
 def steps_that_wait() -> ResultFigure:
     """Draw a loop without a worker, with one and with two: worked out from the example's times, not recorded."""
-    width, height = 8.0, 3.75
-    pen = Pen(width, height)
-    left, lane_h, pitch = 1.33, 0.25, 0.31
-    unit = (width - left - 0.15) / _SHOWN
-    colours = {"step": GREEN, "load": ORANGE, "wait": NOTE}
     titles = (
         "No worker: load, then step. 25 ms a step",
         "1 worker loads beside the steps, and is late. 15 ms a step",
         "2 workers keep up: only the first batch is waited for. 10 ms a step",
     )
-    for workers, (title, top) in enumerate(zip(titles, (3.6, 2.72, 1.53), strict=True)):
-        pen.write(0.12, top, title, "black", 10, style="italic")
-        for lane, (name, bars) in enumerate(_timeline(workers).items()):
-            y = top - 0.46 - lane * pitch
-            pen.write(0.12, y + lane_h / 2, name, size=9)
-            pen.area(left, y, _SHOWN * unit, lane_h, 0.02)
-            for what, start, end in bars:
-                end = min(end, _SHOWN)
-                pen.area(left + start * unit + 0.015, y, (end - start) * unit - 0.03, lane_h, 0.04, fc=colours[what])
-                if (end - start) * unit > 0.3:
-                    middle = left + (start + end) / 2 * unit
-                    pen.write(middle, y + lane_h / 2, what, "white", 9, ha="center")
-    pen.axis((left, 0.27), (width - 0.15, 0.27), lw=1)
-    pen.write(width - 0.15, 0.12, f"time, {_SHOWN} ms (worked out from the example, not recorded)", NOTE, 9, ha="right")
-    return pen.described(
+    panels = {
+        title: {
+            lane: [Span(start / 1e3, min(end, _SHOWN) / 1e3, what, what) for what, start, end in bars]
+            for lane, bars in _timeline(workers).items()
+        }
+        for workers, title in enumerate(titles)
+    }
+    return lanes_figure(
+        "",
+        panels,
+        _COLOURS,
         "Three loops whose batch takes 15 ms to load and 10 ms to work on, worked out. Without a worker the training "
         "process loads and works in turn, 25 ms a step. With one worker it works while the worker loads the next "
         "batch, and waits 5 ms in each step: 15 ms. With two workers it waits for the first batch alone, and a step "
-        "takes 10 ms; the workers pause now and then, since they are two batches ahead each."
+        "takes 10 ms; the workers pause now and then, since they are two batches ahead each.",
+        "Worked out from the example, not recorded.",
     )
 
 

@@ -1,0 +1,174 @@
+"""What lesson 14 compares: operations in place and out of place, in small nets, and in ResNet-50 at its real size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from course_utils.materials.step_memory import worked_out
+from course_utils.measure.devices import CudaDevice, Device
+
+Operation = Callable[[torch.Tensor], torch.Tensor]
+# Of a net for the tables: a tensor between its layers has 1 MiB in float32, far more than a weight.
+ROWS, WIDTH, PAIRS = 2048, 128, 8
+# Each out of place and, where PyTorch has it, in place.
+OPERATIONS: dict[str, tuple[Operation, Operation | None]] = {
+    "ReLU": (functional.relu, functional.relu_),
+    "sigmoid": (torch.sigmoid, torch.sigmoid_),
+    "tanh": (torch.tanh, torch.tanh_),
+    "times 2": (lambda x: x * 2, lambda x: x.mul_(2)),
+    "masked_fill": (lambda x: x.masked_fill(_mask(x), 0), lambda x: x.masked_fill_(_mask(x), 0)),
+    "dropout": (lambda x: functional.dropout(x, 0.1), lambda x: functional.dropout(x, 0.1, inplace=True)),
+    "LeakyReLU": (functional.leaky_relu, functional.leaky_relu_),
+    "ELU": (functional.elu, functional.elu_),
+    "CELU": (functional.celu, functional.celu_),
+    "SELU": (functional.selu, functional.selu_),
+    "RReLU": (lambda x: functional.rrelu(x, training=True), lambda x: functional.rrelu_(x, training=True)),
+    "ReLU6": (functional.relu6, lambda x: functional.relu6(x, inplace=True)),
+    "clamp": (lambda x: x.clamp(-1, 1), lambda x: x.clamp_(-1, 1)),
+    "SiLU": (functional.silu, lambda x: functional.silu(x, inplace=True)),
+    "Mish": (functional.mish, lambda x: functional.mish(x, inplace=True)),
+    "Hardswish": (functional.hardswish, lambda x: functional.hardswish(x, inplace=True)),
+    "GELU": (functional.gelu, None),
+}
+
+
+def _mask(x: torch.Tensor) -> torch.Tensor:
+    """Every second column, as one row that is broadcast: it takes next to nothing."""
+    return torch.arange(x.shape[-1], device=x.device) % 2 == 0
+
+
+def peak_bytes(fn: Callable[[], Any], device: str) -> int:
+    """The most bytes that a call holds at once, on top of what was there, on this device.
+
+    On a Mac the lesson runs on the CPU, and not on the device that the others measure there.
+    """
+    return (CudaDevice() if device == "cuda" else Device()).peak_memory(fn)[0]
+
+
+class Apply(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__()
+        self.operation = operation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply it."""
+        return self.operation(x)
+
+
+def step_with(
+    operation: Operation, device: str, pairs: int = PAIRS, compiled: bool = False
+) -> Callable[[], list[torch.Tensor]]:
+    """A training step of so many pairs of a linear layer and the operation, and a linear layer; it gives gradients.
+
+    Example:
+        >>> len(step_with(torch.relu, "cpu", pairs=2)())
+        6
+    """
+    torch.manual_seed(0)
+    layers = [layer for _ in range(pairs) for layer in (nn.Linear(WIDTH, WIDTH), Apply(operation))]
+    model = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH)).to(device)
+    batch = torch.randn(ROWS, WIDTH, device=device)
+    forward = torch.compile(model) if compiled else model
+
+    def step() -> list[torch.Tensor]:
+        torch.manual_seed(1)  # for the operations that draw random numbers
+        model.zero_grad()
+        forward(batch).square().mean().backward()
+        return [weight.grad for weight in model.parameters()]
+
+    return step
+
+
+def small_net(operation: Operation) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
+    """Two linear layers with an operation between them: the forward pass, and the tensors that live anyway.
+
+    Example:
+        >>> forward, alive = small_net(torch.relu)
+        >>> forward().shape, len(alive)
+        (torch.Size([128, 32]), 5)
+    """
+    first, last, x = nn.Linear(32, 32), nn.Linear(32, 32), torch.randn(128, 32)
+    return lambda: last(operation(first(x))), [x, *first.parameters(), *last.parameters()]
+
+
+def difference(ours: Iterable[torch.Tensor], reference: Iterable[torch.Tensor]) -> float:
+    """The largest difference of two lists of gradients, each relative to the largest number of its reference."""
+    return max(
+        ((one - other).abs().max() / other.abs().max()).item() for one, other in zip(ours, reference, strict=True)
+    )
+
+
+class Bottleneck(nn.Module):
+    """ResNet-50's block: three convolutions with batch norms, and what came in added before the last activation."""
+
+    def __init__(self, inputs: int, width: int, stride: int, activation: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        outputs = 4 * width
+
+        def convolution(into: int, out: int, size: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+            return nn.Conv2d(into, out, size, stride, size // 2, bias=False), nn.BatchNorm2d(out)
+
+        self.path = nn.Sequential(
+            *convolution(inputs, width, 1),
+            activation(),
+            *convolution(width, width, 3, stride),
+            activation(),
+            *convolution(width, outputs, 1),
+        )
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else nn.Sequential(*convolution(inputs, outputs, 1, stride))
+        self.activation = activation()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[batch, inputs, height, width]`` to four times the width in channels. The sum is written into the path's."""
+        out = self.path(x)
+        out += self.shortcut(x)
+        return self.activation(out)
+
+
+def resnet50(activation: Callable[[], nn.Module]) -> nn.Sequential:
+    """ResNet-50 as torchvision builds it, with an activation of your choice.
+
+    Example:
+        >>> with torch.device("meta"):
+        ...     sum(weight.numel() for weight in resnet50(nn.ReLU).parameters())
+        25557032
+    """
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), activation(), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            stride = 2 if block == 0 and width > 64 else 1
+            layers.append(Bottleneck(channels, width, stride, activation))
+            channels = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
+
+
+def resnet_peak(activation: Callable[[], nn.Module], training: bool = True, batch: int = 32) -> int:
+    """The peak of a ResNet-50 at 224 pixels, worked out: a training step without optimizer, or evaluation.
+
+    In evaluation the weights are in it, and no gradients.
+    """
+
+    def build() -> tuple[nn.Module, None, Callable[[], Any]]:
+        model = resnet50(activation).train(training)
+        images = torch.empty(batch, 3, 224, 224)
+
+        def step() -> None:
+            if not training:
+                with torch.no_grad():
+                    model(images)
+                return
+            model.zero_grad()
+            model(images).sum().backward()
+
+        return model, None, step
+
+    return worked_out(build, steps=1).peak_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -103,6 +103,88 @@ def difference(ours: Iterable[torch.Tensor], reference: Iterable[torch.Tensor]) 
     return max(
         ((one - other).abs().max() / other.abs().max()).item() for one, other in zip(ours, reference, strict=True)
     )
+
+
+def tried(out_of_place: Callable[..., torch.Tensor], in_place: Callable[..., torch.Tensor], device: str) -> dict[str, Any]:
+    """What ``backward()`` says in place, and how far the weight's gradient is from the one out of place.
+
+    Both are called with ``x @ w``, ``x`` and ``w``, which are square.
+
+    Example:
+        >>> tried(lambda h, x, w: h.sigmoid() * 2, lambda h, x, w: h.sigmoid().mul_(2), "cpu")["backward()"]
+        'raises: output 0 of Sigmoid was written'
+    """
+
+    def gradient(function: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        x, w = (torch.randn(64, 64, device=device) for _ in range(2))
+        w.requires_grad_()
+        function(x @ w, x, w).square().sum().backward()
+        return [w.grad]
+
+    right = gradient(out_of_place)
+    try:
+        return {"backward()": "no error", "gradient differs by": difference(gradient(in_place), right)}
+    except RuntimeError as error:
+        which = str(error).partition("which is ")[2].partition(", is at")[0]
+        return {"backward()": f"raises: {which} was written", "gradient differs by": None}
+
+
+def doubled_by_numpy(x: torch.Tensor) -> None:
+    """Multiply by 2 without PyTorch's knowledge; a tensor that is not in main memory goes there and back."""
+    numbers = x.detach().cpu().numpy()
+    numbers *= 2
+    if x.device.type != "cpu":
+        x.data.copy_(torch.from_numpy(numbers))
+
+
+# What may or may not be a tensor of its own.
+_MADE = ("x[0]", "x[[0]]", "x[x > 0]", "x.float()", "x.double()", "x.to(x.device)", "x.contiguous()", "x.reshape(-1)")
+_MADE += ("x.T.reshape(-1)", "x.detach()", "F.dropout(x, 0.5, training=False)", "torch.tensor(x.numpy())", "x.clone()")
+
+
+def aliases() -> list[dict[str, Any]]:
+    """For tensors that are made of a contiguous float32 one in main memory: does writing into them change it?"""
+    rows = []
+    for made in _MADE:
+        x = torch.ones(3, 4)
+        y = eval(made, {"x": x, "F": functional, "torch": torch})
+        y += 1
+        rows.append({"y is": made, "y += 1 changes x": not torch.equal(x, torch.ones(3, 4))})
+    return rows
+
+
+def without_gradients(cases: Mapping[str, Sequence[Callable[[], Any]]], device: str) -> list[dict[str, Any]]:
+    """The peak of each case, out of place and in place, with no gradients to compute."""
+    with torch.no_grad():
+        peaks = {name: [peak_bytes(way, device) for way in ways] for name, ways in cases.items()}
+    return [{"without gradients": name, "out of place": out, "in place": into} for name, (out, into) in peaks.items()]
+
+
+def caches(length: int, device: str, tokens: int = 64) -> dict[str, Callable[[], torch.Tensor]]:
+    """Append so many tokens to a cache of 8 heads, one by one, until it has this length: two ways.
+
+    Example:
+        >>> cat, in_place = caches(128, "cpu").values()
+        >>> torch.equal(cat(), in_place())
+        True
+    """
+    new = torch.ones(1, 8, 1, 64, device=device)
+    places = torch.arange(length, device=device)
+
+    def grown() -> torch.Tensor:
+        cache = torch.zeros(1, 8, length - tokens, 64, device=device)
+        for _ in range(tokens):
+            cache = torch.cat([cache, new], dim=2)
+        return cache
+
+    def written() -> torch.Tensor:
+        cache = torch.zeros(1, 8, length, 64, device=device)
+        for place in range(length - tokens, length):
+            cache.index_copy_(2, places[place : place + 1], new)
+        return cache
+
+    return {"cat": grown, "index_copy_": written}
 
 
 class Bottleneck(nn.Module):

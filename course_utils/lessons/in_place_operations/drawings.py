@@ -14,7 +14,7 @@ _ROWS = (
     ("SiLU", False, "kept", 2),
     ("SiLU, in place", True, "copy", 2),
 )
-_HEIGHT_IN, _ROW_IN = 4.3, 0.56
+_HEIGHT_IN, _ROW_IN = 4.45, 0.56
 
 
 def who_keeps_what() -> ResultFigure:

@@ -11,23 +11,29 @@ from torch.nn import functional
 
 from course_utils.materials.step_memory import worked_out
 from course_utils.measure.devices import CudaDevice, Device
+from course_utils.show.progress import progress
 
+Function = Callable[..., torch.Tensor]
 Operation = Callable[[torch.Tensor], torch.Tensor]
+Pair = tuple[Operation, Operation | None]  # out of place and, where PyTorch has it, in place
 # Of a net for the tables: a tensor between its layers has 1 MiB in float32, far more than a weight.
 ROWS, WIDTH, PAIRS = 2048, 128, 8
-# Each out of place and, where PyTorch has it, in place.
-OPERATIONS: dict[str, tuple[Operation, Operation | None]] = {
+_KEEP_OUTPUT: dict[str, Pair] = {
     "ReLU": (functional.relu, functional.relu_),
     "sigmoid": (torch.sigmoid, torch.sigmoid_),
     "tanh": (torch.tanh, torch.tanh_),
     "times 2": (lambda x: x * 2, lambda x: x.mul_(2)),
     "masked_fill": (lambda x: x.masked_fill(_mask(x), 0), lambda x: x.masked_fill_(_mask(x), 0)),
     "dropout": (lambda x: functional.dropout(x, 0.1), lambda x: functional.dropout(x, 0.1, inplace=True)),
+}
+_TWO_FORMULAS: dict[str, Pair] = {
     "LeakyReLU": (functional.leaky_relu, functional.leaky_relu_),
     "ELU": (functional.elu, functional.elu_),
     "CELU": (functional.celu, functional.celu_),
     "SELU": (functional.selu, functional.selu_),
     "RReLU": (lambda x: functional.rrelu(x, training=True), lambda x: functional.rrelu_(x, training=True)),
+}
+_KEEP_INPUT: dict[str, Pair] = {
     "ReLU6": (functional.relu6, lambda x: functional.relu6(x, inplace=True)),
     "clamp": (lambda x: x.clamp(-1, 1), lambda x: x.clamp_(-1, 1)),
     "SiLU": (functional.silu, lambda x: functional.silu(x, inplace=True)),
@@ -35,6 +41,9 @@ OPERATIONS: dict[str, tuple[Operation, Operation | None]] = {
     "Hardswish": (functional.hardswish, lambda x: functional.hardswish(x, inplace=True)),
     "GELU": (functional.gelu, None),
 }
+# By what the gradient is computed from: the output or less; the input, and in place the output; the input both ways.
+FAMILIES = (_KEEP_OUTPUT, _TWO_FORMULAS, _KEEP_INPUT)
+OPERATIONS = _KEEP_OUTPUT | _TWO_FORMULAS | _KEEP_INPUT
 
 
 def _mask(x: torch.Tensor) -> torch.Tensor:
@@ -98,6 +107,28 @@ def small_net(operation: Operation) -> tuple[Callable[[], torch.Tensor], list[to
     return lambda: last(operation(first(x))), [x, *first.parameters(), *last.parameters()]
 
 
+def step_peaks(
+    operations: Mapping[str, Pair], kept_by: Callable[[Operation, torch.Tensor], str], device: str
+) -> list[dict[str, Any]]:
+    """For each operation the peak of a step in three ways, what is kept, and how far the gradients in place are off."""
+    rows, x = [], torch.randn(8, 8, device=device)
+    with progress("training steps", expected_s=0.6 * len(operations)) as bar:
+        for name, (operation, in_place) in operations.items():
+            ways = {
+                "out of place": operation,
+                "in place": in_place,
+                "cloned": lambda x, operation=operation: operation(x).clone(),
+            }
+            steps = {way: each and step_with(each, device) for way, each in ways.items()}
+            row = {way: step and peak_bytes(step, device) for way, step in steps.items()}
+            right = [gradient.clone() for gradient in steps["out of place"]()]
+            row["gradients differ by"] = in_place and difference(steps["in place"](), right)
+            row |= {"keeps": kept_by(operation, x), "keeps in place": in_place and kept_by(in_place, x)}
+            rows.append({"operation": name} | row)
+            bar.advance(0.6)
+    return rows
+
+
 def difference(ours: Iterable[torch.Tensor], reference: Iterable[torch.Tensor]) -> float:
     """The largest difference of two lists of gradients, each relative to the largest number of its reference."""
     return max(
@@ -105,7 +136,9 @@ def difference(ours: Iterable[torch.Tensor], reference: Iterable[torch.Tensor]) 
     )
 
 
-def tried(out_of_place: Callable[..., torch.Tensor], in_place: Callable[..., torch.Tensor], device: str) -> dict[str, Any]:
+def tried(
+    out_of_place: Callable[..., torch.Tensor], in_place: Callable[..., torch.Tensor], device: str
+) -> dict[str, Any]:
     """What ``backward()`` says in place, and how far the weight's gradient is from the one out of place.
 
     Both are called with ``x @ w``, ``x`` and ``w``, which are square.
@@ -115,9 +148,9 @@ def tried(out_of_place: Callable[..., torch.Tensor], in_place: Callable[..., tor
         'raises: output 0 of Sigmoid was written'
     """
 
-    def gradient(function: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+    def gradient(function: Function) -> list[torch.Tensor]:
         torch.manual_seed(0)
-        x, w = (torch.randn(64, 64, device=device) for _ in range(2))
+        x, w = torch.randn(64, 64, device=device), torch.randn(64, 64, device=device) / 8
         w.requires_grad_()
         function(x @ w, x, w).square().sum().backward()
         return [w.grad]
@@ -139,8 +172,8 @@ def doubled_by_numpy(x: torch.Tensor) -> None:
 
 
 # What may or may not be a tensor of its own.
-_MADE = ("x[0]", "x[[0]]", "x[x > 0]", "x.float()", "x.double()", "x.to(x.device)", "x.contiguous()", "x.reshape(-1)")
-_MADE += ("x.T.reshape(-1)", "x.detach()", "F.dropout(x, 0.5, training=False)", "torch.tensor(x.numpy())", "x.clone()")
+_MADE = ("x[0]", "x[[0]]", "x.float()", "x.double()", "x.to(x.device)", "x.reshape(-1)", "x.T.reshape(-1)")
+_MADE += ("F.dropout(x, 0.5, training=False)",)
 
 
 def aliases() -> list[dict[str, Any]]:
@@ -148,7 +181,7 @@ def aliases() -> list[dict[str, Any]]:
     rows = []
     for made in _MADE:
         x = torch.ones(3, 4)
-        y = eval(made, {"x": x, "F": functional, "torch": torch})
+        y = eval(made, {"x": x, "F": functional})
         y += 1
         rows.append({"y is": made, "y += 1 changes x": not torch.equal(x, torch.ones(3, 4))})
     return rows
@@ -209,7 +242,7 @@ class Bottleneck(nn.Module):
         self.activation = activation()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[batch, inputs, height, width]`` to four times the width in channels. The sum is written into the path's."""
+        """``[batch, inputs, height, width]`` to four times the width in channels; the sum is taken in place."""
         out = self.path(x)
         out += self.shortcut(x)
         return self.activation(out)

@@ -39,7 +39,7 @@ def who_keeps_what() -> ResultFigure:
     pen.write(0.2, 0.16, "Blue: kept for the backward pass. The next linear layer keeps what comes out, anyway.", INK)
     return pen.described(
         "Six rows: for ReLU, LeakyReLU and SiLU, each out of place and in place, which tensors are kept between two "
-        "linear layers. ReLU frees what comes in and keeps what comes out: one tensor, in place as well. LeakyReLU keeps "
-        "both, and in place only the overwritten one: two tensors become one. SiLU keeps both, and in place it keeps a "
-        "copy of what came in beside the overwritten one: two tensors either way."
+        "linear layers. ReLU frees what comes in and keeps what comes out: one tensor, in place as well. LeakyReLU "
+        "keeps both, and in place only the overwritten one: two tensors become one. SiLU keeps both, and in place it "
+        "keeps a copy of what came in beside the overwritten one: two tensors either way."
     )

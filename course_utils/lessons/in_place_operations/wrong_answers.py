@@ -36,8 +36,7 @@ def silent(x, first, second):
     hidden = hidden_of(x, first)
     gate = torch.sigmoid(hidden @ second)
     gate.data *= hidden
-    gate += x
-    return gate
+    return gate + x
 
 
 def caller(x, first, second):

@@ -1,0 +1,171 @@
+"""What lesson 14 says of what autograd keeps, of messages, and of its code to paste."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+from torch.nn import functional
+
+from course_utils.lessons.in_place_operations import cases
+from course_utils.materials.step_memory import kept_bytes, worked_out
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks/14_in_place_operations.ipynb"
+ONE = cases.ROWS * cases.WIDTH * 4
+
+
+def _pasted() -> dict[str, Any]:
+    """The lesson's code to paste."""
+    pasted: dict[str, Any] = {}
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        if "standalone" in cell["metadata"].get("tags", []):
+            exec("".join(cell["source"]), pasted)
+    return pasted
+
+
+def _peaks(name: str) -> list[float]:
+    return [cases.peak_bytes(cases.step_with(way, "cpu", pairs=4), "cpu") / ONE for way in cases.OPERATIONS[name]]
+
+
+@pytest.mark.parametrize(("name", "saved"), [("ReLU", 0), ("LeakyReLU", 4), ("SiLU", 0), ("RReLU", 4), ("dropout", 0)])
+def test_in_place_saves_a_tensor_for_each_pair_or_none(name: str, saved: int) -> None:
+    out_of_place, in_place = _peaks(name)
+    assert out_of_place - in_place == pytest.approx(saved, abs=0.01)
+
+
+def test_the_formulas_are_those_of_the_installed_torch() -> None:
+    import torchgen
+
+    path = Path(torchgen.__file__).parent / "packaged/autograd/derivatives.yaml"
+    entries = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    formulas = {entry["name"].partition("(")[0]: str(entry.get("self")) for entry in entries}
+    for name in ("relu", "sigmoid", "tanh", "leaky_relu_", "elu_", "celu_", "rrelu_with_noise_"):
+        assert "result" in formulas[name].replace("is_result", ""), name
+    for name in ("leaky_relu", "elu", "silu", "mish", "hardswish", "hardtanh", "clamp", "gelu"):
+        assert "self" in formulas[name], name
+    assert not {"silu_", "mish_", "hardswish_", "hardtanh_", "clamp_"} & set(formulas)
+
+
+def test_without_a_neighbour_that_keeps_the_output_nothing_is_saved() -> None:
+    first, x = nn.Linear(32, 32), torch.randn(64, 32)
+    alive = [x, *first.parameters()]
+    both = [kept_bytes(lambda each=each: each(first(x)) + x, alive) for each in cases.OPERATIONS["LeakyReLU"]]
+    assert both[0] == both[1] == x.nbytes
+
+
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.LeakyReLU, nn.SiLU])
+def test_what_a_block_of_resnet_saves_is_worked_out_as_it_is_measured(kind: type[nn.Module]) -> None:
+    def build_with(inplace: bool) -> Callable[[], tuple[nn.Module, None, Callable[[], Any]]]:
+        def build() -> tuple[nn.Module, None, Callable[[], Any]]:
+            block, x = cases.Bottleneck(64, 16, 1, lambda: kind(inplace=inplace)), torch.ones(8, 64, 32, 32)
+
+            def step() -> None:
+                block.zero_grad()
+                block(x).sum().backward()
+
+            return block, None, step
+
+        return build
+
+    measured = [cases.peak_bytes(build_with(inplace)()[2], "cpu") for inplace in (False, True)]
+    expected = [worked_out(build_with(inplace)).peak_bytes for inplace in (False, True)]
+    assert measured[0] - measured[1] == pytest.approx(expected[0] - expected[1], abs=0.02 * expected[0])
+
+
+def test_a_first_relu_in_place_changes_the_shortcut() -> None:
+    def block(x: torch.Tensor, inplace: bool) -> torch.Tensor:
+        return x + functional.relu(x, inplace=inplace) * 2
+
+    x = torch.tensor([-1.0, 1.0])
+    assert block(x.clone(), False).tolist() == [-1, 3]
+    assert block(x.clone(), True).tolist() == [0, 3]
+
+
+def _with_a_full_hook() -> None:
+    layer = nn.Linear(4, 4)
+    layer.register_full_backward_hook(lambda *_: None)
+    functional.relu_(layer(torch.randn(2, 4)))
+
+
+def _over_channels() -> None:
+    for channel in torch.ones(3, 4, requires_grad=True) * 1:
+        channel.mul_(2)
+
+
+def _made_under_inference_mode() -> None:
+    with torch.inference_mode():
+        x = torch.ones(2)
+    x.add_(1)
+
+
+WEIGHT = torch.ones(2, 2, requires_grad=True)
+MESSAGES = {
+    "a leaf Variable that requires grad is being used in an in-place operation": lambda: WEIGHT.add_(1),
+    "a view of a leaf Variable that requires grad": lambda: WEIGHT[0].fill_(0),
+    "Output 0 of Unbind is a view and is being modified inplace. This view is the output of a function that returns "
+    "multiple views": _over_channels,
+    "Output 0 of BackwardHookFunction is a view": _with_a_full_hook,
+    "more than one element of the written-to tensor refers to a single memory location": lambda: (
+        torch.zeros(1, 3).expand(2, 3).add_(1)
+    ),
+    "result type Float can't be cast to the desired output type Long": lambda: torch.tensor([1]).div_(2),
+    "output with shape [3] doesn't match the broadcast shape [2, 3]": lambda: torch.ones(3).add_(torch.ones(2, 3)),
+    "Inplace update to inference tensor outside InferenceMode is not allowed": _made_under_inference_mode,
+    "In-place leakyReLu backward calculation is triggered with a negative slope": lambda: (
+        functional.leaky_relu_(WEIGHT * 1, -0.1).sum().backward()
+    ),
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages_are_torchs(message: str) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        MESSAGES[message]()
+    # Versions differ in whether an operation's name ends in Backward0.
+    assert message.replace("Backward0", "") in str(caught.value).replace("Backward0", "").replace("Backward is", " is")
+
+
+def test_data_and_numpy_are_not_noticed() -> None:
+    def doubled(h: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return h.sigmoid() * 2
+
+    for write in (lambda s: s.data.mul_(2), cases.doubled_by_numpy):
+        row = cases.tried(doubled, lambda h, x, w, write=write: [s := h.sigmoid(), write(s)][0], "cpu")
+        assert row["backward()"] == "no error"
+        assert row["gradient differs by"] > 0.5
+    row = cases.tried(doubled, lambda h, x, w: [s := h.sigmoid(), s.detach().mul_(2)][0], "cpu")
+    assert row["backward()"].startswith("raises: output 0 of Sigmoid")
+
+
+def test_kept_by_names_what_is_kept() -> None:
+    kept_by, x = _pasted()["kept_by"], torch.randn(4, 3)
+    expected = {
+        "ReLU": ["its output", "its output"],
+        "LeakyReLU": ["its input", "its output"],
+        "SiLU": ["its input", "a copy of its input"],
+        "times 2": ["nothing", "nothing"],
+        "dropout": ["another tensor", "another tensor"],
+    }
+    assert {name: [kept_by(way, x) for way in cases.OPERATIONS[name]] for name in expected} == expected
+    assert kept_by(lambda x: x.T.relu(), x.bfloat16()) == "its output"
+
+
+def test_overwriting_layers_names_them_in_every_variant() -> None:
+    find = _pasted()["overwriting_layers"]
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4)), torch.randn(2, 4)
+    nested = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.SiLU(inplace=True), nn.Linear(4, 4)))
+    assert find(model, x) == ["1"]
+    assert find(nested, x) == ["1.0", "1"]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert find(model, x) == ["1"]
+    with warnings.catch_warnings(action="ignore"):
+        assert find(torch.compile(model, backend="eager"), x) == ["_orig_mod.1"]
+    assert find(nn.Sequential(nn.Embedding(4, 4), nn.LSTM(4, 4)), torch.ones(2, 3, dtype=torch.int64)) == []
+    assert not torch.nn.modules.module._global_forward_hooks

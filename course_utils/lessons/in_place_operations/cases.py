@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from course_utils.materials.step_memory import worked_out
 from course_utils.measure.devices import CudaDevice, Device
+from course_utils.measure.machine import course_size
 from course_utils.show.progress import progress
 
 Function = Callable[..., torch.Tensor]
@@ -112,6 +113,7 @@ def step_peaks(
 ) -> list[dict[str, Any]]:
     """For each operation the peak of a step in three ways, what is kept, and how far the gradients in place are off."""
     rows, x = [], torch.randn(8, 8, device=device)
+    pairs = 2 if course_size() == "test" else PAIRS
     with progress("training steps", expected_s=0.6 * len(operations)) as bar:
         for name, (operation, in_place) in operations.items():
             ways = {
@@ -119,7 +121,7 @@ def step_peaks(
                 "in place": in_place,
                 "cloned": lambda x, operation=operation: operation(x).clone(),
             }
-            steps = {way: each and step_with(each, device) for way, each in ways.items()}
+            steps = {way: each and step_with(each, device, pairs) for way, each in ways.items()}
             row = {way: step and peak_bytes(step, device) for way, step in steps.items()}
             right = [gradient.clone() for gradient in steps["out of place"]()]
             row["gradients differ by"] = in_place and difference(steps["in place"](), right)

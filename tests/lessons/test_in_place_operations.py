@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from course_utils.lessons.in_place_operations import cases
+from course_utils.materials.models import Block
 from course_utils.materials.step_memory import kept_bytes, worked_out
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks/14_in_place_operations.ipynb"
@@ -77,6 +78,41 @@ def test_what_a_block_of_resnet_saves_is_worked_out_as_it_is_measured(kind: type
     measured = [cases.peak_bytes(build_with(inplace)()[2], "cpu") for inplace in (False, True)]
     expected = [worked_out(build_with(inplace)).peak_bytes for inplace in (False, True)]
     assert measured[0] - measured[1] == pytest.approx(expected[0] - expected[1], abs=0.02 * expected[0])
+
+
+def test_residuals_in_place_compute_the_same() -> None:
+    torch.manual_seed(0)
+    block, x = Block(16, 2), torch.randn(2, 8, 16)
+    in_place = cases.ResidualsInPlace(16, 2)
+    in_place.load_state_dict(block.state_dict())
+    results = []
+    for each in (block, in_place):
+        result = each(x)
+        result.square().sum().backward()
+        results.append([result.detach(), *(weight.grad for weight in each.parameters())])
+    assert cases.difference(*results) == 0
+
+
+@pytest.mark.parametrize(("gives", "saves"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_where_the_next_layer_casts_it_keeps_a_copy_of_its_own(gives: torch.dtype, saves: bool) -> None:
+    first, last, x = nn.Linear(64, 64), nn.Linear(64, 64), torch.randn(128, 64)
+
+    def kept(activation: Callable[[torch.Tensor], torch.Tensor]) -> int:
+        alive = [x, *first.parameters(), *last.parameters()]
+        with torch.autocast("cpu", torch.bfloat16):
+            return kept_bytes(lambda: last(activation(first(x).to(gives))), alive)
+
+    out_of_place, in_place = map(kept, cases.OPERATIONS["LeakyReLU"])
+    assert (in_place < out_of_place) is saves
+
+
+def test_a_mlp_as_in_llama_keeps_four_tensors_either_way() -> None:
+    gate, up, down = nn.Linear(32, 64), nn.Linear(32, 64), nn.Linear(64, 32)
+    x = torch.randn(128, 32)
+    alive = [x, *(weight for layer in (gate, up, down) for weight in layer.parameters())]
+    for inplace in (False, True):
+        kept = kept_bytes(lambda way=inplace: down(functional.silu(gate(x), inplace=way) * up(x)), alive)
+        assert kept == 4 * 128 * 64 * 4
 
 
 def test_a_first_relu_in_place_changes_the_shortcut() -> None:

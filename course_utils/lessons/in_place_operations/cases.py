@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from course_utils.materials.models import GPT, Block
 from course_utils.materials.step_memory import worked_out
 from course_utils.measure.devices import CudaDevice, Device
 from course_utils.measure.machine import course_size
@@ -283,6 +284,38 @@ def resnet_peak(activation: Callable[[], nn.Module], training: bool = True, batc
                 return
             model.zero_grad()
             model(images).sum().backward()
+
+        return model, None, step
+
+    return worked_out(build, steps=1).peak_bytes
+
+
+class ResidualsInPlace(Block):
+    """The course's transformer block with each residual added into the branch's result."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same numbers as the block: ``[batch, length, width]``, in and out."""
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        after = self.projection(attended.transpose(1, 2).reshape(batch, length, width))
+        after += x
+        out = self.mlp(self.mlp_norm(after))
+        out += after
+        return out
+
+
+def gpt2_peak(block: type[Block], batch: int = 8) -> int:
+    """The peak of a training step of GPT-2 with 124 million weights and 1,024 tokens, worked out, without optimizer."""
+
+    def build() -> tuple[nn.Module, None, Callable[[], Any]]:
+        model = GPT(vocabulary=50257, context=1024, width=768, layers=0, heads=12)
+        model.blocks = nn.ModuleList(block(768, 12) for _ in range(12))
+        tokens = torch.zeros(batch, 1024, dtype=torch.int64)
+
+        def step() -> None:
+            model.zero_grad()
+            functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
 
         return model, None, step
 

@@ -180,6 +180,27 @@ def test_data_and_numpy_are_not_noticed() -> None:
     assert row["backward()"].startswith("raises: output 0 of Sigmoid")
 
 
+def test_the_way_around_gives_right_gradients() -> None:
+    results = []
+    for write in (lambda s: s * 2, lambda s: s.mul_(2)):
+        x = torch.ones(4, requires_grad=True)
+        with torch.autograd.graph.allow_mutation_on_saved_tensors():
+            write(x.sigmoid()).sum().backward()
+        results.append(x.grad)
+    assert torch.equal(*results)
+
+
+def test_anomaly_mode_names_the_line_that_kept_it() -> None:
+    w = torch.ones(2, 2, requires_grad=True)
+    with warnings.catch_warnings(record=True) as caught, torch.autograd.set_detect_anomaly(True, check_nan=False):
+        warnings.simplefilter("always")
+        kept = (w * 1).relu()
+        kept.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            kept.sum().backward()
+    assert any("kept = (w * 1).relu()" in str(each.message) for each in caught)
+
+
 def test_kept_by_names_what_is_kept() -> None:
     kept_by, x = _pasted()["kept_by"], torch.randn(4, 3)
     expected = {

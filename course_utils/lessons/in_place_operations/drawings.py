@@ -27,7 +27,7 @@ def who_keeps_what() -> ResultFigure:
         y = top - 0.65 - place * _ROW_IN - 0.12 * (place // 2)
         pen.write(0.2, y + 0.19, name, size=10, weight="bold")
         if in_place:
-            pen.box(4.2, y, 1.7, 0.38, "overwritten", PALE_BLUE, bold=False)
+            pen.box(4.2, y, 1.7, 0.38, "overwritten, kept", PALE_BLUE, bold=False)
             if comes_in == "copy":
                 pen.box(2.2, y, 1.7, 0.38, "a copy", PALE_BLUE, bold=False)
         else:

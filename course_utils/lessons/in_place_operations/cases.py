@@ -148,7 +148,7 @@ def tried(
 
     Example:
         >>> tried(lambda h, x, w: h.sigmoid() * 2, lambda h, x, w: h.sigmoid().mul_(2), "cpu")["backward()"]
-        'raises: output 0 of Sigmoid was written'
+        'raises: output 0 of Sigmoid'
     """
 
     def gradient(function: Function) -> list[torch.Tensor]:
@@ -162,8 +162,49 @@ def tried(
     try:
         return {"backward()": "no error", "gradient differs by": difference(gradient(in_place), right)}
     except RuntimeError as error:
-        which = str(error).partition("which is ")[2].partition(", is at")[0]
-        return {"backward()": f"raises: {which} was written", "gradient differs by": None}
+        return {"backward()": f"raises: {named_in(error)}", "gradient differs by": None}
+
+
+def named_in(error: RuntimeError) -> str:
+    """What autograd's message about a tensor that was overwritten calls it; of a leaf it names no operation.
+
+    Example:
+        >>> named_in(RuntimeError("[torch.FloatTensor [4]], which is output 0 of Mul, is at version 1; expected ..."))
+        'output 0 of Mul'
+    """
+    return str(error).partition("which is ")[2].partition(", is at")[0] or "a leaf"
+
+
+def doubled(write: Callable[[torch.Tensor], Any]) -> dict[str, Any]:
+    """What ``tried`` finds if this call doubles the output of a sigmoid, which keeps it; on the CPU, as NumPy needs.
+
+    Example:
+        >>> doubled(lambda s: s.mul_(2))["backward()"]
+        'raises: output 0 of Sigmoid'
+    """
+
+    def in_place(h: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        s = h.sigmoid()
+        write(s)
+        return s
+
+    return tried(lambda h, x, w: h.sigmoid() * 2, in_place, "cpu")
+
+
+def stepped(fused: bool) -> dict[str, Any]:
+    """The same where SGD updates the weight between the forward pass, which keeps it, and the backward pass."""
+
+    def forward(h: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return h.sigmoid() @ w
+
+    def and_step(h: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = forward(h, x, w)
+        w.grad = w.detach().clone()
+        torch.optim.SGD([w], lr=1, fused=fused).step()  # the weight is 0 now
+        w.grad = None
+        return y
+
+    return tried(forward, and_step, "cpu")
 
 
 def doubled_by_numpy(x: torch.Tensor) -> None:

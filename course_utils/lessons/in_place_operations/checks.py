@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from course_utils.lessons.answers import NotRight, ask, exercise
-from course_utils.lessons.in_place_operations.cases import OPERATIONS
+from course_utils.lessons.in_place_operations.cases import OPERATIONS, named_in
 
 _ASKED = ("LeakyReLU", "ReLU", "SiLU", "times 2", "ELU", "ReLU6")
 _SAVES = {"LeakyReLU", "ELU"}
@@ -20,6 +20,7 @@ _WAYS = {
     "never": set(),
     "no_copy": {"LeakyReLU", "ReLU", "times 2", "ELU"},
     "keeps_input": {"LeakyReLU", "SiLU", "ELU", "ReLU6"},
+    "forward_peak": {"LeakyReLU", "times 2", "ELU"},
 }
 
 
@@ -79,7 +80,12 @@ def check_block(answer: Any) -> str | None:
         gradients = _gradients(answer)
     except RuntimeError as error:
         if "modified by an inplace operation" in str(error):
-            return "raises"
+            if "output 0 of Sigmoid" in str(error):
+                return "raises"
+            raise NotRight(
+                f"`backward()` raises: a line writes over something that is kept. The message names {named_in(error)}: "
+                "either that operation keeps its result, or it wrote over what another line had kept."
+            ) from None
         if "does not require grad" in str(error):
             return "silent"
         raise NotRight(f"The backward pass raises: {error}") from None

@@ -3,6 +3,9 @@
 import torch
 from torch.nn import functional
 
+from course_utils.lessons.in_place_operations.cases import small_net
+from course_utils.materials.step_memory import peak_bytes
+
 
 def keeps_a_copy(operation):
     x = torch.randn(8, requires_grad=True) * 1
@@ -18,6 +21,10 @@ def keeps_its_input(operation):
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.data_ptr()), print):
         operation(x)
     return x.data_ptr() in kept
+
+
+def forward_peak(operation):
+    return peak_bytes(small_net(operation)[0])
 
 
 def hidden_of(x, first):
@@ -63,6 +70,7 @@ WRONG = {
         "never": lambda operation, operation_: False,
         "no_copy": lambda operation, operation_: not keeps_a_copy(operation_),
         "keeps_input": lambda operation, operation_: keeps_its_input(operation),
+        "forward_peak": lambda operation, operation_: forward_peak(operation_) < forward_peak(operation),
     },
     "check_block": {
         "raises": raises,

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from course_utils.lessons.in_place_operations import cases
+from course_utils.lessons.in_place_operations.checks import check_block
 from course_utils.materials.models import Block
 from course_utils.materials.step_memory import kept_bytes, worked_out
 
@@ -106,6 +107,14 @@ def test_where_the_next_layer_casts_it_keeps_a_copy_of_its_own(gives: torch.dtyp
     assert (in_place < out_of_place) is saves
 
 
+@pytest.mark.parametrize("following", [nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Conv2d(4, 4, 1)])
+def test_in_place_saves_before_whatever_keeps_its_input(following: nn.Module) -> None:
+    first, x = nn.Conv2d(4, 4, 1), torch.randn(8, 4, 16, 16)
+    alive = [x, *first.parameters(), *following.parameters(), *following.buffers()]
+    both = [kept_bytes(lambda each=each: following(each(first(x))), alive) for each in cases.OPERATIONS["LeakyReLU"]]
+    assert both[0] - both[1] == x.nbytes
+
+
 def test_a_mlp_as_in_llama_keeps_four_tensors_either_way() -> None:
     gate, up, down = nn.Linear(32, 64), nn.Linear(32, 64), nn.Linear(64, 32)
     x = torch.randn(128, 32)
@@ -168,16 +177,50 @@ def test_messages_are_torchs(message: str) -> None:
     assert message.replace("Backward0", "") in str(caught.value).replace("Backward0", "").replace("Backward is", " is")
 
 
-def test_data_and_numpy_are_not_noticed() -> None:
-    def doubled(h: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return h.sigmoid() * 2
+def test_what_bypasses_autograd_is_not_noticed() -> None:
+    def by_dlpack(s: torch.Tensor) -> None:
+        torch.from_dlpack(s.detach()).mul_(2)
 
-    for write in (lambda s: s.data.mul_(2), cases.doubled_by_numpy):
-        row = cases.tried(doubled, lambda h, x, w, write=write: [s := h.sigmoid(), write(s)][0], "cpu")
-        assert row["backward()"] == "no error"
-        assert row["gradient differs by"] > 0.5
-    row = cases.tried(doubled, lambda h, x, w: [s := h.sigmoid(), s.detach().mul_(2)][0], "cpu")
-    assert row["backward()"].startswith("raises: output 0 of Sigmoid")
+    rows = [cases.doubled(write) for write in (lambda s: s.data.mul_(2), cases.doubled_by_numpy, by_dlpack)]
+    assert all(row["backward()"] == "no error" and row["gradient differs by"] > 0.5 for row in rows)
+    assert cases.doubled(lambda s: s.detach().mul_(2))["backward()"] == "raises: output 0 of Sigmoid"
+    assert cases.stepped(fused=False)["backward()"] == "raises: a leaf"
+    fused = cases.stepped(fused=True)
+    assert fused["backward()"] == "no error"
+    assert fused["gradient differs by"] > 0.05
+
+
+# What wrote over h = x @ w or its sigmoid, after what kept it.
+NAMED = {
+    "Sigmoid": lambda h, w: [s := h.sigmoid(), s.mul_(2)][0],
+    "Mul": lambda h, w: [h @ w, h.mul_(2)][0],
+    "Relu": lambda h, w: [functional.silu(h), h.relu_()][0],
+    "Add": lambda h, w: [s := h.sigmoid(), s @ w, s.add_(1)][1],
+    "torch::autograd::CopySlices": lambda h, w: [h @ w, h.__setitem__(0, 0)][0],
+    "Mm": lambda h, w: [h @ w, h.detach().mul_(2)][0],
+}
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_the_message_names_the_maker_that_kept_it_or_the_last_recorded_write(named: str) -> None:
+    row = cases.tried(lambda h, x, w: h * 1, lambda h, x, w: NAMED[named](h, w), "cpu")
+    assert row["backward()"].removesuffix("Backward0") == f"raises: output 0 of {named}"
+
+
+def test_a_function_of_ones_own_is_checked_only_for_what_it_saved() -> None:
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.y = x.exp()
+            return ctx.y
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * ctx.y
+
+    x = torch.zeros(2, requires_grad=True)
+    Exp.apply(x).mul_(3).sum().backward()
+    assert x.grad.tolist() == [9, 9]  # 3 would be right
 
 
 def test_the_way_around_gives_right_gradients() -> None:
@@ -212,6 +255,8 @@ def test_kept_by_names_what_is_kept() -> None:
     }
     assert {name: [kept_by(way, x) for way in cases.OPERATIONS[name]] for name in expected} == expected
     assert kept_by(lambda x: x.T.relu(), x.bfloat16()) == "its output"
+    assert kept_by(lambda x: functional.silu(x.chunk(2)[1]), x) == "its input"
+    assert kept_by(lambda x: x.max(1), x) == "its output"  # the indices
 
 
 def test_overwriting_layers_names_them_in_every_variant() -> None:
@@ -225,4 +270,36 @@ def test_overwriting_layers_names_them_in_every_variant() -> None:
     with warnings.catch_warnings(action="ignore"):
         assert find(torch.compile(model, backend="eager"), x) == ["_orig_mod.1"]
     assert find(nn.Sequential(nn.Embedding(4, 4), nn.LSTM(4, 4)), torch.ones(2, 3, dtype=torch.int64)) == []
+    with pytest.raises(RuntimeError):
+        find(model, torch.randn(2, 5))
     assert not torch.nn.modules.module._global_forward_hooks
+
+
+def test_overwriting_layers_sees_lists_and_calls_of_itself_and_leaves_statistics_alone() -> None:
+    class First(nn.ReLU):
+        def forward(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+            return super().forward(tensors[0])
+
+    class Again(nn.Linear):
+        def forward(self, x: torch.Tensor, times: int = 1) -> torch.Tensor:
+            return self(super().forward(x), times - 1) if times else functional.relu_(x)
+
+    find, norm = _pasted()["overwriting_layers"], nn.BatchNorm1d(4)
+    assert find(nn.Sequential(First(inplace=True)), [torch.randn(2)]) == ["0", ""]
+    assert find(Again(4, 4), torch.randn(2, 4)) == [""]
+    assert find(nn.Sequential(norm, nn.ReLU(inplace=True)), torch.randn(2, 4)) == ["1"]
+    assert norm.num_batches_tracked == 0
+    assert not norm.running_mean.any()
+
+
+def test_the_hint_to_the_block_quotes_the_message_that_was_raised() -> None:
+    def block(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        hidden = functional.leaky_relu_(x @ first)
+        hidden *= torch.sigmoid(hidden @ second)
+        hidden += x
+        return hidden
+
+    feedback = check_block(block)
+    assert feedback.outcome == "not yet"
+    assert "output 0 of Add" in feedback.words
+    assert "Sigmoid" not in feedback.words

@@ -76,19 +76,19 @@ def main() -> None:
             accumulate(model, parts, divisor, quiet)
         found, all_reduces = gradient_of(model), sent.of("allreduce")
         return {
-            "calls": all_reduces["calls"],
-            "sent_bytes": all_reduces["bytes"],
+            "all-reduces": all_reduces["calls"],
             "error": ((found - wanted).norm() / wanted.norm()).item(),
             "norm": (found.norm() / wanted.norm()).item(),
+            "sent": all_reduces["bytes"],
         }
 
     right = total / ranks
     cases: dict[str, Callable[[], dict[str, Any]]] = {
-        "no_sync, all tokens / ranks": lambda: tried(right),
-        "no no_sync, all tokens / ranks": lambda: tried(right, "nothing"),
-        "no_sync around backward only, all tokens / ranks": lambda: tried(right, "backward"),
-        "no_sync, all tokens": lambda: tried(total),
-        "no_sync, own tokens": lambda: tried(own),
+        "no_sync; × ranks / all tokens": lambda: tried(right),
+        "send each time; × ranks / all tokens": lambda: tried(right, "nothing"),
+        "no_sync around backward() alone; × ranks / all tokens": lambda: tried(right, "backward"),
+        "no_sync; / all tokens": lambda: tried(total),
+        "no_sync; / own tokens": lambda: tried(own),
     }
     report(cases={name: case() for name, case in cases.items()})
     dist.destroy_process_group()

@@ -14,15 +14,15 @@ from course_utils.materials.models import GPT
 from course_utils.materials.step_memory import kept_bytes, peak_bytes, worked_out
 from course_utils.materials.text import library_text, text_batches
 from course_utils.measure.fresh import Fresh, fresh
-from course_utils.measure.machine import course_size
+from course_utils.measure.machine import course_size, scaled
 
 # How many tokens count in each part of 8 texts of 64 tokens: answers of 64, 8, 2 and 1 tokens.
 COUNTED = (512, 64, 16, 8)
 Part = tuple[torch.Tensor, torch.Tensor]
 # What a part's loss is to be: of the sum of its losses, its own tokens, those of all parts, and the number of parts.
 Ways = Mapping[str, Callable[[Any, int, int, int], Any]]
-# Of the group whose memory and time are measured: texts, their length, and into how many parts they are cut.
-TEXTS, LENGTH, PARTS = 32, 64, (1, 2, 4, 8, 16, 32)
+# Of the group whose memory and time are measured: how many texts, and into how many parts they are cut.
+TEXTS, PARTS = 32, (1, 2, 4, 8, 16, 32)
 
 
 def parts_of_text() -> list[Part]:
@@ -85,21 +85,21 @@ def _at_once(parts: Sequence[Part], dtype: torch.dtype = torch.float64) -> nn.Mo
 
 
 def gradients_by(ways: Ways) -> list[dict[str, Any]]:
-    """For each way to divide: the gradient's error and length against the batch at once, and what a token counts."""
+    """For each way to divide: the gradient's error and norm, and how much more a token of the last part counts."""
     parts = parts_of_text()
     wanted, total = gradient(_at_once(parts)), sum(COUNTED)
     single = gradient(_at_once(parts, torch.float32)).double()
     rows = []
     for name, way in ways.items():
         found = gradient(_accumulated(way, parts))
+        last, first = (way(1.0, COUNTED[place], total, len(COUNTED)) for place in (-1, 0))
         rows.append(
             {
                 "the loss of a part": name,
                 "error": error(found, wanted),
-                "error in float32": error(gradient(_accumulated(way, parts, dtype=torch.float32)).double(), single),
                 "norm": (found.norm() / wanted.norm()).item(),
-                "a token of the short part": way(1.0, min(COUNTED), total, len(COUNTED)) * total,
-                "a token of the long part": way(1.0, max(COUNTED), total, len(COUNTED)) * total,
+                "last token / first": last / first,
+                "error in float32": error(gradient(_accumulated(way, parts, dtype=torch.float32)).double(), single),
             }
         )
     return rows
@@ -134,14 +134,13 @@ def steps_by(ways: Ways) -> list[dict[str, Any]]:
     return [*rows, {"the loss of a part": label, "SGD, clipped": error(clipped, wanted["SGD, clipped"]), "AdamW": None}]
 
 
-def _group(device: torch.device | str) -> Part:
-    return next(text_batches(library_text(2**18), TEXTS, LENGTH, steps=1, device=device))
-
-
 def _trainer(device: torch.device | str) -> tuple[nn.Module, torch.optim.Optimizer, Part]:
+    """A GPT, its optimizer, and the texts of one step."""
+    length, width, layers = scaled(cpu=(64, 96, 2), cuda=(512, 384, 6))
     torch.manual_seed(0)
-    model = GPT(context=LENGTH, width=96, layers=2).to(device)
-    return model, torch.optim.AdamW(model.parameters()), _group(device)
+    model = GPT(context=length, width=width, layers=layers).to(device)
+    texts = next(text_batches(library_text(2**18), TEXTS, length, steps=1, device=device))
+    return model, torch.optim.AdamW(model.parameters()), texts
 
 
 def step_in_parts(parts: int, steps: int = 1, device: torch.device | str = "cpu") -> Callable[[], int]:
@@ -179,9 +178,9 @@ def memory_by_parts(device: torch.device | str = "cpu") -> list[dict[str, Any]]:
             {
                 "32 texts": "at once" if count == 1 else f"{count} parts" if steps == 1 else f"{count} steps",
                 "peak": None if peak is None else 3 * weights + peak,
-                "weights and AdamW": 3 * weights,
-                "gradients meanwhile": weights * (count > 1 and steps == 1),
                 "kept by a part": kept,
+                "gradients meanwhile": weights * (count > 1 and steps == 1),
+                "weights and AdamW": 3 * weights,
             }
         )
     return rows
@@ -191,6 +190,23 @@ def time_by_parts(device: torch.device | str = "cpu") -> dict[str, Fresh]:
     """Cases for :func:`compare`: the same tokens, as one batch, in parts, and with a step for each part."""
     counts = {"8 parts of 4": (8, 1), "at once": (1, 1), "32 parts of 1": (32, 1), "32 steps on 1": (32, 32)}
     return {name: fresh(step_in_parts, *count, device) for name, count in counts.items()}
+
+
+def fit_under(limit_bytes: int, counts: Sequence[int]) -> dict[str, bool]:
+    """Whether a step on the GPU finds the memory that it needs in so many parts, if PyTorch may take so many bytes."""
+    fitted = {}
+    try:
+        torch.cuda.set_per_process_memory_fraction(limit_bytes / torch.cuda.mem_get_info()[1])
+        for count in counts:
+            torch.cuda.empty_cache()
+            try:
+                step_in_parts(count, device="cuda")()
+                fitted[f"in {count} parts"] = True
+            except torch.OutOfMemoryError:
+                fitted[f"in {count} parts"] = False
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    return fitted
 
 
 def gpt2_in_parts(texts: int = 32, sizes: Sequence[int] = (32, 8, 1)) -> list[dict[str, Any]]:
@@ -232,9 +248,9 @@ def gpt2_in_parts(texts: int = 32, sizes: Sequence[int] = (32, 8, 1)) -> list[di
             {
                 "in parts of": f"{size} texts" if size > 1 else "1 text",
                 "peak": memory.peak_bytes,
-                "weights and AdamW": weights + memory.at_peak["optimizer"],
-                "gradients": gradients,
                 "activations": memory.at_peak["activations"] - gradients,
+                "gradients": gradients,
+                "weights and AdamW": weights + memory.at_peak["optimizer"],
             }
         )
     return rows

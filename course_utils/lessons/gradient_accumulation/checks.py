@@ -122,8 +122,8 @@ def check_train(answer: Any) -> str | None:
         model, batches, parts, steps, _ = runs[0]
         right = _gradients(model, batches, parts, *("right",) * len(_MISTAKES))
         raise NotRight(
-            f"With {len(batches)} batches in groups of {parts} you take {len(steps)} steps, and {len(right)} are right; "
-            "their gradients are not those of the mean over all samples of a group, clipped once."
+            f"With {len(batches)} batches in groups of {parts} you take {len(steps)} steps, and {len(right)} "
+            "are right; their gradients are not those of the mean over all samples of a group, clipped once."
         )
     for value in made.values():
         if value != "right":

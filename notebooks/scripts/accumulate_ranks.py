@@ -76,9 +76,9 @@ def main() -> None:
             accumulate(model, parts, divisor, quiet)
         found, all_reduces = gradient_of(model), sent.of("allreduce")
         return {
-            "all-reduces": all_reduces["calls"],
             "error": ((found - wanted).norm() / wanted.norm()).item(),
             "norm": (found.norm() / wanted.norm()).item(),
+            "all-reduces": all_reduces["calls"],
             "sent": all_reduces["bytes"],
         }
 

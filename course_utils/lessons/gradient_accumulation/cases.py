@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -65,11 +66,27 @@ def _small_gpt(dtype: torch.dtype = torch.float64) -> GPT:
     return GPT(context=64, width=64, layers=2).to(dtype)
 
 
+@contextlib.contextmanager
+def _gradients_of_logits(model: nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Autograd's gradients at the logits of each forward pass, in the order of the backward passes."""
+    found: list[torch.Tensor] = []
+
+    def watch(module: nn.Module, inputs: Any, logits: torch.Tensor) -> None:
+        logits.register_hook(found.append)
+
+    with model.register_forward_hook(watch):
+        yield found
+
+
 def _accumulated(
-    way: Callable[..., Any], parts: Sequence[Part], most_norm: float | None = None, dtype: torch.dtype = torch.float64
+    way: Callable[..., Any],
+    parts: Sequence[Part],
+    most_norm: float | None = None,
+    dtype: torch.dtype = torch.float64,
+    model: nn.Module | None = None,
 ) -> nn.Module:
-    """A model with the gradients of all parts, clipped after each part (a mistake) or not at all."""
-    model, total = _small_gpt(dtype), sum(int((targets != -100).sum()) for _, targets in parts)
+    """The model, or a new one, with the gradients of all parts; their sum is clipped after each (a mistake) or not."""
+    model, total = model or _small_gpt(dtype), sum(int((targets != -100).sum()) for _, targets in parts)
     for tokens, targets in parts:
         way(loss_sum(model, tokens, targets), int((targets != -100).sum()), total, len(parts)).backward()
         if most_norm:
@@ -77,28 +94,35 @@ def _accumulated(
     return model
 
 
-def _at_once(parts: Sequence[Part], dtype: torch.dtype = torch.float64) -> nn.Module:
-    model = _small_gpt(dtype)
+def _at_once(parts: Sequence[Part], dtype: torch.dtype = torch.float64, model: nn.Module | None = None) -> nn.Module:
+    model = model or _small_gpt(dtype)
     tokens, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     (loss_sum(model, tokens, targets) / (targets != -100).sum()).backward()
     return model
 
 
 def gradients_by(ways: Ways) -> list[dict[str, Any]]:
-    """For each way to divide: the gradient's error and norm, and how much more a token of the last part counts."""
-    parts = parts_of_text()
-    wanted, total = gradient(_at_once(parts)), sum(COUNTED)
+    """For each way to divide: the gradient's error and norm, and how much more a token of the last part counts.
+
+    What tokens of a part count is the length of autograd's gradient at their logits, over that in the batch at once.
+    """
+    parts, model = parts_of_text(), _small_gpt()
+    with _gradients_of_logits(model) as at_logits:
+        wanted = gradient(_at_once(parts, model=model))
+    at_once = at_logits[0].chunk(len(parts))
     single = gradient(_at_once(parts, torch.float32)).double()
     rows = []
     for name, way in ways.items():
-        found = gradient(_accumulated(way, parts))
-        last, first = (way(1.0, COUNTED[place], total, len(COUNTED)) for place in (-1, 0))
+        model = _small_gpt()
+        with _gradients_of_logits(model) as at_logits:
+            found = gradient(_accumulated(way, parts, model=model))
+        first, *_, last = (part.norm() / same.norm() for part, same in zip(at_logits, at_once, strict=True))
         rows.append(
             {
                 "the loss of a part": name,
                 "error": error(found, wanted),
                 "norm": (found.norm() / wanted.norm()).item(),
-                "last token / first": last / first,
+                "last token / first": (last / first).item(),
                 "error in float32": error(gradient(_accumulated(way, parts, dtype=torch.float32)).double(), single),
             }
         )
@@ -106,7 +130,7 @@ def gradients_by(ways: Ways) -> list[dict[str, Any]]:
 
 
 def steps_by(ways: Ways) -> list[dict[str, Any]]:
-    """For each way, and for parts that are clipped one by one: the error of one step of two optimizers.
+    """For each way, and for a sum that is clipped after each part: the error of a first step of two optimizers.
 
     Gradients are clipped to half the length of the right gradient.
     """
@@ -130,7 +154,7 @@ def steps_by(ways: Ways) -> list[dict[str, Any]]:
     ]
     first, right = next(iter(ways.items()))
     clipped = step(_accumulated(right, parts, most_norm), "SGD, clipped")
-    label = f"{first}, and each part clipped"
+    label = f"{first}, clipped after each part"
     return [*rows, {"the loss of a part": label, "SGD, clipped": error(clipped, wanted["SGD, clipped"]), "AdamW": None}]
 
 
@@ -144,13 +168,23 @@ def _trainer(device: torch.device | str) -> tuple[nn.Module, torch.optim.Optimiz
     return model, torch.optim.AdamW(model.parameters()), texts
 
 
-def step_in_parts(parts: int, steps: int = 1, device: torch.device | str = "cpu") -> Callable[[], int]:
+def step_in_parts(
+    parts: int, steps: int = 1, device: torch.device | str = "cpu", watch: Callable[[nn.Module], Any] | None = None
+) -> Callable[[], int]:
     """A training step on the group in so many parts, or so many steps on a share of the parts each.
+
+    Args:
+        parts: into how many parts the texts are cut.
+        steps: how many optimizer steps are taken, each after as many parts.
+        device: where the model and its texts are.
+        watch: is called with the model, before anything else is.
 
     Returns:
         a function that takes the step or steps, and returns how many tokens it trained on.
     """
     model, optimizer, (tokens, targets) = _trainer(device)
+    if watch:
+        watch(model)
     pairs = list(zip(tokens.chunk(parts), targets.chunk(parts), strict=True))
     in_a_step = parts // steps
 
@@ -174,13 +208,20 @@ def memory_by_parts(device: torch.device | str = "cpu") -> list[dict[str, Any]]:
     for count, steps in [*((count, 1) for count in PARTS), (PARTS[-1], PARTS[-1])]:
         small = tokens[: TEXTS // count], targets[: TEXTS // count]
         kept = kept_bytes(lambda pair=small: loss_sum(model, *pair), [*small, *model.parameters()])
-        peak = peak_bytes(step_in_parts(count, steps, device))
+        waiting: list[int] = []  # bytes of the gradients that are there when a forward pass ends
+
+        def note(module: nn.Module, *_: Any, noted: list[int] = waiting) -> None:
+            noted.append(sum(weight.grad.nbytes for weight in module.parameters() if weight.grad is not None))
+
+        peak = peak_bytes(
+            step_in_parts(count, steps, device, lambda model, hook=note: model.register_forward_hook(hook))
+        )
         rows.append(
             {
                 "32 texts": "at once" if count == 1 else f"{count} parts" if steps == 1 else f"{count} steps",
                 "peak": None if peak is None else 3 * weights + peak,
                 "kept by a part": kept,
-                "gradients meanwhile": weights * (count > 1 and steps == 1),
+                "gradients meanwhile": max(waiting),
                 "weights and AdamW": 3 * weights,
             }
         )
@@ -210,16 +251,17 @@ def fit_under(limit_bytes: int, counts: Sequence[int]) -> dict[str, bool]:
     return fitted
 
 
-def gpt2_in_parts(texts: int = 32, sizes: Sequence[int] = (32, 8, 1)) -> list[dict[str, Any]]:
+def gpt2_in_parts(texts: int = 32, sizes: Sequence[int] = (32, 8, 1), few: int = 64) -> list[dict[str, Any]]:
     """The peak of a step of GPT-2 with 124M weights under bf16 autocast, in parts of each size: worked out.
 
-    A group of two parts has the peak of a group of many: the second part meets the gradients of the first.
+    A group of two parts has the peak of a group of many: the second part meets the gradients of the first. The last row
+    is the group at once with a vocabulary of only ``few`` tokens: what its activations lack is that of logits and loss.
     """
     layers = 2 if course_size() == "test" else 12
 
-    def build_for(size: int) -> Callable[[], Any]:
+    def build_for(size: int, vocabulary: int) -> Callable[[], Any]:
         def build() -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], None]]:
-            model = GPT(vocabulary=50304, context=1024, width=768, layers=layers, heads=12)
+            model = GPT(vocabulary=vocabulary, context=1024, width=768, layers=layers, heads=12)
             optimizer = torch.optim.AdamW(model.parameters())
 
             def step() -> None:
@@ -229,8 +271,7 @@ def gpt2_in_parts(texts: int = 32, sizes: Sequence[int] = (32, 8, 1)) -> list[di
                         loss = loss_sum(model, tokens, tokens)
                     (loss / (texts * 1024)).backward()
                     del loss
-                optimizer.step()
-                optimizer.zero_grad()
+                optimizer.step()  # without zero_grad(): what the step leaves behind is counted as gradients
 
             for weight in model.parameters():  # a first step, for the optimizer's state
                 weight.grad = torch.empty_like(weight)
@@ -241,17 +282,17 @@ def gpt2_in_parts(texts: int = 32, sizes: Sequence[int] = (32, 8, 1)) -> list[di
         return build
 
     rows = []
-    for size in sizes:
-        memory = worked_out(build_for(size), steps=1)
-        weights = memory.at_peak["weights"]
-        gradients = weights if size < texts else 0
+    for size, vocabulary in [*((size, 50304) for size in sizes), (texts, few)]:
+        memory = worked_out(build_for(size, vocabulary), steps=1)
+        at_peak = memory.at_peak
+        label = f"{size} texts" if size > 1 else "1 text"
         rows.append(
             {
-                "in parts of": f"{size} texts" if size > 1 else "1 text",
+                "in parts of": label if vocabulary > few else f"{label}, vocabulary of {few}",
                 "peak": memory.peak_bytes,
-                "activations": memory.at_peak["activations"] - gradients,
-                "gradients": gradients,
-                "weights and AdamW": weights + memory.at_peak["optimizer"],
+                "activations": at_peak["activations"],
+                "gradients": at_peak["gradients"],
+                "weights and AdamW": at_peak["weights"] + at_peak["optimizer"],
             }
         )
     return rows

@@ -1,0 +1,237 @@
+"""What lesson 15 measures: peaks, what a kept loss holds, what frozen layers keep, and GPT-2's evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from course_utils.materials.models import GPT
+from course_utils.materials.step_memory import kept_bytes, peak_bytes, worked_out
+
+_Row = dict[str, Any]
+
+# Peaks
+
+
+def evaluations(model: nn.Module, inputs: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
+    """Seven ways to call a model, by what they are called; each sets the model's mode itself."""
+
+    def way(training: bool, context: Callable[[], Any] = contextlib.nullcontext, trained: bool = True) -> Any:
+        def call() -> torch.Tensor:
+            model.train(training).requires_grad_(trained)
+            with context():
+                return model(inputs)
+
+        return call
+
+    return {
+        "train(), gradients on": way(True),
+        "eval(), gradients on": way(False),
+        "eval(), result detached": lambda: way(False)().detach(),
+        "eval(), requires_grad_(False)": way(False, trained=False),
+        "eval(), no_grad": way(False, torch.no_grad),
+        "eval(), inference_mode": way(False, torch.inference_mode),
+        "train(), no_grad": way(True, torch.no_grad),
+    }
+
+
+def peaks(network: Callable[[int], nn.Module], inputs: torch.Tensor, blocks: Sequence[int]) -> list[_Row]:
+    """The peak of a forward pass for each way and depth; and whether a second call gives the same.
+
+    Args:
+        network: makes a model of so many blocks.
+        inputs: what it is called with, ``[rows, width]``.
+        blocks: the depths to try.
+    """
+    rows: dict[str, _Row] = {}
+    for depth in blocks:
+        model = network(depth).to(inputs.device)
+        for name, call in evaluations(model, inputs).items():
+            row = rows.setdefault(name, {"forward pass": name})
+            row[f"{depth} blocks"] = peak_bytes(call)
+            row["same answer twice"] = torch.equal(call(), call())
+    return list(rows.values())
+
+
+# Losses that are kept
+
+
+def _heap_bytes() -> int | None:
+    """Main memory that the process has in use, where the C library is glibc; what tensors take on a CPU is in it."""
+    if not sys.platform.startswith("linux") or not hasattr(ctypes.CDLL(None), "mallinfo2"):
+        return None
+
+    class MallInfo(ctypes.Structure):
+        _fields_ = tuple(
+            (name, ctypes.c_size_t)
+            for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+        )
+
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = MallInfo
+    gc.collect()
+    info = mallinfo2()
+    return info.uordblks + info.hblkhd
+
+
+def leaks(kept_by: Callable[..., tuple[int, int]], device: torch.device | str, steps: int = 10) -> list[_Row]:
+    """What each step leaves behind, by what is kept of its loss: autograd's nodes, saved tensors, main memory.
+
+    Args:
+        kept_by: the nodes, and the bytes of the tensors, that some losses hold.
+        device: where the model lives.
+        steps: how many steps are compared with one; one more comes before.
+    """
+    model = GPT(width=64, layers=2, heads=2, context=64).to(device)
+    tokens = torch.randint(256, (8, 64), device=device)
+
+    def loss_of() -> torch.Tensor:
+        return functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+
+    def run(keep: Callable[[list[Any], torch.Tensor], Any], backward: Callable[[torch.Tensor], Any]) -> _Row:
+        kept: list[Any] = []
+
+        def step() -> None:
+            loss = loss_of()
+            backward(loss)
+            model.zero_grad()
+            keep(kept, loss)
+
+        def held() -> tuple[int, int]:
+            return kept_by(*(each for each in kept if isinstance(each, torch.Tensor)))
+
+        step()
+        step()
+        before, heap = held(), _heap_bytes()
+        for _ in range(steps):
+            step()
+        grown = None if heap is None else round((_heap_bytes() - heap) / steps)
+        nodes, saved = ((now - then) / steps for now, then in zip(held(), before, strict=True))
+        return {"graph nodes": nodes, "saved tensors": saved, "process grows by": grown}
+
+    def summed(kept: list[Any], loss: torch.Tensor) -> None:
+        kept[:] = [sum(kept, loss)]
+
+    ways: dict[str, tuple[Any, Any]] = {
+        "loss, no backward()": (list.append, lambda loss: None),
+        "loss, backward(retain_graph=True)": (list.append, partial(torch.Tensor.backward, retain_graph=True)),
+        "loss, backward()": (list.append, torch.Tensor.backward),
+        "total += loss, backward()": (summed, torch.Tensor.backward),
+        "loss.detach(), backward()": (
+            lambda kept, loss: kept.append(loss.detach()),
+            torch.Tensor.backward,
+        ),
+        "loss.item(), backward()": (lambda kept, loss: kept.append(loss.item()), torch.Tensor.backward),
+    }
+    return [{"kept of each step": name, **run(*way)} for name, way in ways.items()]
+
+
+# Frozen layers
+
+
+class LoRA(nn.Module):
+    """A frozen linear layer, with a low-rank correction that is trained.
+
+    Example:
+        >>> LoRA(nn.Linear(8, 4), rank=2)(torch.zeros(3, 8)).shape
+        torch.Size([3, 4])
+    """
+
+    def __init__(self, linear: nn.Linear, rank: int = 8) -> None:
+        super().__init__()
+        self.linear = linear.requires_grad_(False)
+        self.down = nn.Linear(linear.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, linear.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[..., in_features]`` to ``[..., out_features]``."""
+        return self.linear(x) + self.up(self.down(x))
+
+
+def frozen(inputs: torch.Tensor, blocks: int = 16) -> list[_Row]:
+    """Bytes that autograd keeps, by what is trained of ``blocks`` blocks of Linear and GELU.
+
+    Args:
+        inputs: ``[rows, width]``; one activation has as many bytes.
+        blocks: how many.
+    """
+    width = inputs.shape[1]
+
+    def kept(change: Callable[[nn.Sequential], Any], forward: Any = nn.Module.__call__) -> int:
+        model = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(blocks)])
+        change(model)
+        model.to(inputs.device)
+        return kept_bytes(lambda: forward(model, inputs), [inputs, *model.parameters()])
+
+    def only_biases(model: nn.Sequential) -> None:
+        for weight in model.parameters():
+            weight.requires_grad_(weight.ndim == 1)
+
+    def only_lora(model: nn.Sequential) -> None:
+        for block in model:
+            block[0] = LoRA(block[0])
+
+    def backbone_without(model: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            x = model[:-1](x)
+        return model[-1](x)
+
+    ways = {
+        "all": kept(lambda model: None),
+        "the last block": kept(lambda model: model[:-1].requires_grad_(False)),
+        "the last block, the others under no_grad": kept(lambda model: None, backbone_without),
+        "the first block": kept(lambda model: model[1:].requires_grad_(False)),
+        "biases": kept(only_biases),
+        "LoRA of rank 8 on each Linear": kept(only_lora),
+    }
+    whole = ways["all"]
+    return [{"trained": name, "kept": size, "share": size / whole} for name, size in ways.items()]
+
+
+# GPT-2
+
+
+def gpt2_evaluation() -> list[_Row]:
+    """The peak of one evaluated batch of GPT-2, 8 x 1,024 tokens, weights included; worked out, nothing is computed."""
+
+    def peak(context: Any, parts: int, dtype: torch.dtype, **size: int) -> int:
+        def build() -> tuple[nn.Module, None, Callable[[], Any]]:
+            model = GPT(vocabulary=50257, context=1024, **size).to(dtype)
+            tokens = torch.zeros(8, 1024, dtype=torch.int64)
+
+            def step() -> torch.Tensor:
+                with context():
+                    total = torch.zeros(())
+                    for part in tokens.chunk(parts):
+                        total = total + functional.cross_entropy(model(part).flatten(0, 1).float(), part.flatten())
+                return total
+
+            return model, None, step
+
+        return worked_out(build, steps=1).peak_bytes
+
+    small, medium = {"width": 768, "layers": 12, "heads": 12}, {"width": 1024, "layers": 24, "heads": 16}
+    ways = {
+        "gradients on": (contextlib.nullcontext, 1),
+        "gradients on, 4 parts, losses added up": (contextlib.nullcontext, 4),
+        "no_grad": (torch.no_grad, 1),
+        "no_grad, 4 parts": (torch.no_grad, 4),
+    }
+    return [
+        {
+            "evaluation": name,
+            "124M, fp32": peak(*way, torch.float32, **small),
+            "124M, bf16": peak(*way, torch.bfloat16, **small),
+            "355M, fp32": peak(*way, torch.float32, **medium),
+        }
+        for name, way in ways.items()
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import gc
 import sys
@@ -14,10 +15,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from course_utils import scaled
 from course_utils.materials.models import GPT
-from course_utils.materials.step_memory import kept_bytes, peak_bytes, worked_out
+from course_utils.materials.step_memory import kept_bytes, worked_out
+from course_utils.measure.devices import Device, device_under_test
 
 _Row = dict[str, Any]
+# Metal's allocator keeps no peak: on a Mac the lesson runs on the CPU.
+_DEVICE = device_under_test() if torch.cuda.is_available() else Device()
 
 # Peaks
 
@@ -45,7 +50,7 @@ def evaluations(model: nn.Module, inputs: torch.Tensor) -> dict[str, Callable[[]
 
 
 def peaks(network: Callable[[int], nn.Module], inputs: torch.Tensor, blocks: Sequence[int]) -> list[_Row]:
-    """The peak of a forward pass for each way and depth; and whether a second call gives the same.
+    """The peak of a forward pass for each way and depth, and whether it gives what ``eval()`` gives.
 
     Args:
         network: makes a model of so many blocks.
@@ -55,14 +60,53 @@ def peaks(network: Callable[[int], nn.Module], inputs: torch.Tensor, blocks: Seq
     rows: dict[str, _Row] = {}
     for depth in blocks:
         model = network(depth).to(inputs.device)
-        for name, call in evaluations(model, inputs).items():
+        state = copy.deepcopy(model.state_dict())
+        ways = evaluations(model, inputs)
+        expected = ways["eval(), gradients on"]().detach()
+        for name, call in ways.items():
             row = rows.setdefault(name, {"forward pass": name})
-            row[f"{depth} blocks"] = peak_bytes(call)
-            row["same answer twice"] = torch.equal(call(), call())
+            row[f"{depth} blocks"] = _DEVICE.peak_memory(call)[0]
+            row.pop("answer of eval()", None)  # it stands last
+            model.load_state_dict(state)  # in train(), batch normalization has moved its statistics
+            row["answer of eval()"] = torch.equal(call(), expected)
     return list(rows.values())
 
 
+# Times
+
+
+def small_layers(device: str) -> tuple[nn.Module, torch.Tensor]:
+    """64 layers of 8 numbers, and one row: all bookkeeping."""
+    layers = [layer for _ in range(64) for layer in (nn.Linear(8, 8), nn.Tanh())]
+    return nn.Sequential(*layers).to(device), torch.randn(1, 8, device=device)
+
+
+def wide_layers(device: str) -> tuple[nn.Sequential, torch.Tensor]:
+    """Two layers of which each computes for milliseconds on a CPU, and their input."""
+    width, rows = scaled(cpu=1024, cuda=8192), scaled(cpu=256, cuda=8192)
+    layers = [layer for _ in range(2) for layer in (nn.Linear(width, width), nn.Tanh())]
+    return nn.Sequential(*layers).to(device), torch.randn(rows, width, device=device)
+
+
+def small_views(device: str) -> tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]:
+    """A function of views and in-place operations alone, on a copy of 32 numbers, and these."""
+
+    def views(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        for _ in range(50):
+            x = x.view(2, 16).view(4, 8)[:, :].mul_(1.0)
+        return x
+
+    return views, torch.ones(4, 8, device=device)
+
+
 # Losses that are kept
+
+# The fields of glibc's ``struct mallinfo2``, in their order.
+_MALL_INFO = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+)
 
 
 def _heap_bytes() -> int | None:
@@ -71,10 +115,7 @@ def _heap_bytes() -> int | None:
         return None
 
     class MallInfo(ctypes.Structure):
-        _fields_ = tuple(
-            (name, ctypes.c_size_t)
-            for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-        )
+        _fields_ = tuple((name, ctypes.c_size_t) for name in _MALL_INFO)
 
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = MallInfo
@@ -205,7 +246,10 @@ def gpt2_evaluation() -> list[_Row]:
 
     def peak(context: Any, parts: int, dtype: torch.dtype, **size: int) -> int:
         def build() -> tuple[nn.Module, None, Callable[[], Any]]:
-            model = GPT(vocabulary=50257, context=1024, **size).to(dtype)
+            usual = torch.get_default_dtype()
+            torch.set_default_dtype(dtype)  # fake weights cannot be converted
+            model = GPT(vocabulary=50257, context=1024, **size)
+            torch.set_default_dtype(usual)
             tokens = torch.zeros(8, 1024, dtype=torch.int64)
 
             def step() -> torch.Tensor:

@@ -29,7 +29,7 @@ def with_and_without_a_graph() -> ResultFigure:
         pen.axis((left - 0.12, _FLOOR_IN), (left - 0.12, height - 0.32), lw=1)
         pen.write(left + 1.44, _FLOOR_IN - 0.22, "block after block", NOTE, 9, ha="center")
     pen.write(0.8, height - 0.2, "gradients on", ORANGE_INK, 11, weight="bold")
-    pen.write(0.85, 2.75, "each operation keeps what\nits backward pass needs", size=9.5)
+    pen.write(0.8, 2.62, "each operation keeps\nwhat its backward\npass needs", size=9.5)
     pen.write(4.8, height - 0.2, "no_grad, inference_mode", BLUE_INK, 11, weight="bold")
     pen.write(4.85, 1.75, "what the next operation\nhas used, goes", size=9.5)
     pen.write(0.32, 1.9, "memory", NOTE, ha="center", rotation=90)

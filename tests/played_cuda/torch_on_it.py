@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.utils._device
+from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
@@ -254,7 +255,9 @@ class PlayedCuda(ScriptedCuda):
 
     def _computed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of an operation; that of a long one is remembered, since measuring repeats it."""
-        if func not in _HEAVY or sum(tensor.numel() for tensor in tensors_in(args)) < _LARGE:
+        given = tensors_in(args)
+        # Fake tensors have no content to remember it by, and compute nothing.
+        if func not in _HEAVY or sum(tensor.numel() for tensor in given) < _LARGE or any(map(is_fake, given)):
             return func(*args, **kwargs)
         key = (func, *map(_content, args), *sorted(kwargs.items()))
         if key not in self._known:

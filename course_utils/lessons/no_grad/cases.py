@@ -242,7 +242,7 @@ def frozen(inputs: torch.Tensor, blocks: int = 16) -> list[_Row]:
 
 
 def gpt2_evaluation() -> list[_Row]:
-    """The peak of one evaluated batch of GPT-2 124M, 8 x 1,024 tokens, weights included; worked out, nothing is computed."""
+    """The peak of one batch of GPT-2 124M, 8 x 1,024 tokens, evaluated; worked out, with nothing computed."""
 
     def peak(context: Any, parts: int, dtype: torch.dtype) -> int:
         def build() -> tuple[nn.Module, None, Callable[[], Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +15,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional
 
-from course_utils.lessons.no_grad import cases
+from course_utils.lessons.no_grad import cases, checks
 from course_utils.materials.models import GPT
 from course_utils.materials.step_memory import kept_bytes
 from course_utils.records.lessons import find_lesson
@@ -44,11 +46,26 @@ def test_kept_by_counts_what_autograd_keeps(autocast: bool):
             return functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
 
     loss = forward()
-    nodes, size = pasted("kept_by")(loss, loss.detach())
+    nodes, size = pasted("kept_by")(loss, loss.detach(), besides=model.parameters())
     # The tokens are kept as well, and count in both.
     assert size == kept_bytes(forward, model.parameters())
     loss.backward()
     assert pasted("kept_by")(loss) == (nodes, 0)
+
+
+def test_kept_by_leaves_frozen_weights_out_and_raises_where_a_saved_tensor_was_changed():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8).eval(), nn.Linear(8, 8)), torch.randn(4, 8)
+    model[1:].requires_grad_(False)
+    held = [*model.parameters(), *model.buffers(), x]
+    # With frozen weights, the normalization keeps its input, and the last layer nothing.
+    kept = pasted("kept_by")(model(x), besides=held)[1]
+    assert kept == kept_bytes(lambda: model(x), held)
+    assert x.nbytes <= kept < 2 * x.nbytes
+    before = model[0](x).exp()
+    after = before.sin()
+    before.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        pasted("kept_by")(after)
 
 
 def test_kept_losses_and_what_they_leave():
@@ -168,6 +185,8 @@ def test_enable_grad_undoes_no_grad_and_not_inference_mode():
             assert not layer(X).requires_grad
         with torch.inference_mode(False):
             assert layer(X).requires_grad
+    with torch.no_grad(), torch.inference_mode(False):
+        assert torch.is_grad_enabled()
 
 
 def test_backward_and_step_may_stand_under_no_grad_and_a_backbone_stays_as_it_was():
@@ -214,12 +233,20 @@ def test_a_model_moved_under_inference_mode_trains_its_first_bias_alone():
     assert model.bias.grad is not None
 
 
-def test_inference_tensors_are_found_in_plain_attributes_and_lists():
-    model = nn.Sequential(nn.Linear(2, 2))
+def test_inference_tensors_are_found_in_attributes_gradients_and_optimizers():
+    model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(X).sum().backward()
+    optimizer.step()
+    assert list(pasted("inference_tensors")(model, optimizer)) == []
     with torch.inference_mode():
         model[0].cache = torch.ones(2)
-        model.caches = [torch.ones(2)]
-    assert sorted(pasted("inference_tensors")(model)) == ["0.cache", "caches"]
+        model.caches = {(1, 2): [torch.ones(2)]}
+        model[1].running_mean = torch.ones(2)
+        model[0].weight.grad = torch.ones(2, 4)
+        optimizer.state[model[1].bias]["exp_avg"] = torch.ones(2)
+    expected = ["caches", "0.cache", "1.running_mean", "gradients.0.weight", "optimizer.3"]
+    assert list(pasted("inference_tensors")(model, optimizer)) == expected
 
 
 def test_optimizer_state_and_gradients_made_inside_refuse_the_next_step():
@@ -258,6 +285,12 @@ def test_the_encoders_fast_path_gives_zeros_at_padded_places():
     assert fast[:, 4:].abs().max() == 0 < usual[:, 4:].abs().max()
 
 
+def test_frozen_batch_normalization_still_moves_its_statistics():
+    layer = nn.BatchNorm1d(4).requires_grad_(False)
+    layer(torch.randn(8, 4) + 3)
+    assert layer.running_mean.abs().max() > 0
+
+
 # Code to paste
 
 
@@ -276,3 +309,50 @@ def test_evaluate_puts_modes_back_also_after_an_error():
         pasted("evaluate")(model, [(torch.randn(5, 3), batches[0][1])])
     assert [module.training for module in model.modules()] == modes
     assert torch.is_grad_enabled()
+
+
+def test_evaluate_takes_low_precision_and_no_batches():
+    evaluate, model = pasted("evaluate"), nn.Identity()
+    assert math.isnan(evaluate(model, []))
+    for dtype in (torch.bfloat16, torch.float16):
+        # So many that their sum is too large for float16, and too long for bfloat16.
+        logits, targets = torch.randn(16384, 1000).to(dtype), torch.randint(1000, (16384,))
+        expected = functional.cross_entropy(logits.float(), targets).item()
+        assert evaluate(model, zip(logits.split(1024), targets.split(1024), strict=True)) == pytest.approx(expected)
+
+
+# The exercises
+
+
+def copied(backbone: nn.Module, batches: list[torch.Tensor]) -> torch.Tensor:
+    backbone = copy.deepcopy(backbone).eval()
+    with torch.no_grad():
+        return torch.cat([backbone(inputs) for inputs in batches])
+
+
+class Prepared(nn.Module):
+    """A table of fixed length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.arange(64.0).cos()[:, None]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.table[: x.shape[1]]
+
+
+class Cloned(nn.Module):
+    """An inference tensor, of which each call takes a copy."""
+
+    table = torch.empty(0, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(self.table) < x.shape[1]:
+            self.table = torch.arange(x.shape[1], dtype=torch.float32).cos()[:, None]
+        return x * self.table[: x.shape[1]].clone()
+
+
+def test_checks_take_right_answers_of_another_form_and_no_table_of_fixed_length():
+    assert checks.check_features(copied).outcome == "right"
+    assert checks.check_positions(Cloned).outcome == "right"
+    assert checks.check_positions(Prepared).hint == "too_short"

@@ -1,4 +1,4 @@
-"""What lesson 15 measures: peaks, what a kept loss holds, what frozen layers keep, and GPT-2's evaluation."""
+"""What lesson 15 measures: peaks, pages, what a kept loss holds, what frozen layers keep, and GPT-2's evaluation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 import copy
 import ctypes
 import gc
+import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.nn import functional
 
 from course_utils import scaled
 from course_utils.materials.models import GPT
+from course_utils.materials.pages import page_faults
 from course_utils.materials.step_memory import kept_bytes, worked_out
 from course_utils.measure.devices import Device, device_under_test
 
@@ -100,6 +102,36 @@ def small_views(device: str) -> tuple[Callable[[torch.Tensor], torch.Tensor], to
     return views, torch.ones(4, 8, device=device)
 
 
+def given_back(call: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """A call after which the C library gives free memory back to the system, as it may do by itself; only glibc can.
+
+    The result has no graph any more: its memory is free by then.
+    """
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+
+    def both() -> torch.Tensor:
+        result = call().detach()
+        if give_back:
+            give_back(0)
+        return result
+
+    return both
+
+
+def fresh_pages(ways: Mapping[str, Callable[[], torch.Tensor]], rounds: int = 7) -> list[_Row]:
+    """Page faults of one call in each way, in this process as it is, and with free memory given back after each call.
+
+    Each number is the median of some rounds, in which the ways take turns.
+    """
+
+    def faults(calls: list[Callable[[], Any]]) -> list[int | None]:
+        counted = [[page_faults(call) for call in calls] for _ in range(rounds)]
+        return [None if None in each else statistics.median_low(each) for each in zip(*counted, strict=True)]
+
+    columns = zip(ways, faults([*ways.values()]), faults([*map(given_back, ways.values())]), strict=True)
+    return [{"page faults of a call": name, "as it is": usual, "given back": after} for name, usual, after in columns]
+
+
 # Losses that are kept
 
 # The fields of glibc's ``struct mallinfo2``, in their order.
@@ -148,7 +180,7 @@ def leaks(kept_by: Callable[..., tuple[int, int]], device: torch.device | str, s
             keep(kept, loss)
 
         def held() -> tuple[int, int]:
-            return kept_by(*(each for each in kept if isinstance(each, torch.Tensor)))
+            return kept_by(*(each for each in kept if isinstance(each, torch.Tensor)), besides=model.parameters())
 
         step()
         step()

@@ -1,89 +1,108 @@
-"""Checks of lesson 15. All run on the CPU: models that note how they are called, and a cache that outlives a mode."""
+"""Checks of lesson 15. All run on the CPU: a model that notes how it is called, and a cache that outlives a mode."""
 
 from __future__ import annotations
 
-import math
+import contextlib
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_utils.lessons.answers import NotRight, ask, effect, exercise, number
+from course_utils.lessons.answers import NotRight, ask, effect, exercise
 
-# An evaluation to mend
+# Features to collect
+
+
+class _Notes(list[tuple[bool, bool]]):
+    """What calls of a model noted; a copy of the model notes in the same place."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Notes:
+        return self
 
 
 class _Watched(nn.Module):
-    """A classifier with dropout and a frozen batch normalization, that notes its mode at each call."""
+    """A backbone with dropout and a frozen batch normalization, that notes its mode at each call."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
         self.body[1].eval()
-        self.seen: list[tuple[bool, bool]] = []
+        self.seen = _Notes()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits = self.body(x)
-        self.seen.append((self.body[2].training, logits.requires_grad))
-        return logits
+        features = self.body(x)
+        self.seen.append((self.body[2].training, features.requires_grad))
+        return features
 
 
-def _watched() -> tuple[_Watched, list[tuple[torch.Tensor, torch.Tensor]]]:
-    """A model in training, one of whose layers is not, and batches of which the last is smaller and harder."""
+def _watched() -> tuple[_Watched, list[torch.Tensor]]:
+    """A model in training, one of whose layers is not, and batches of which the last is smaller."""
     rng = torch.random.get_rng_state()
     torch.manual_seed(15)
-    model = _Watched()
-    inputs, targets = torch.randn(22, 4), torch.randint(3, (22,))
-    inputs[20:] *= 20
+    model, inputs = _Watched(), torch.randn(22, 4)
     torch.random.set_rng_state(rng)
-    return model, list(zip(inputs.split(10), targets.split(10), strict=True))
+    return model, list(inputs.split(10))
 
 
-def _mean_loss(model: nn.Module, batches: Any, by_batch: bool = False) -> float:
-    losses = []
+def _modes(model: nn.Module) -> list[bool]:
+    return [module.training for module in model.modules()]
+
+
+def _gradients_after(answer: Any, model: nn.Module, batches: Any) -> bool:
+    """Whether gradients are on after a call; they are put back."""
+    with torch.set_grad_enabled(torch.is_grad_enabled()):
+        with contextlib.suppress(NotRight):
+            ask(answer, model, batches)
+        return torch.is_grad_enabled()
+
+
+def _is_left_changed(answer: Any) -> str | None:
+    """What is not as it was after a call: with gradients on, with gradients off, and after a batch that raises."""
+    model, batches = _watched()
+    before = _modes(model)
+    if not _gradients_after(answer, model, batches):
+        return "grad_left_off"
+    if (after := _modes(model)) != before:
+        return "frozen_woken" if after[0] else "left_in_eval"
     with torch.no_grad():
-        for inputs, targets in batches:
-            loss = functional.cross_entropy(model(inputs), targets, reduction="mean" if by_batch else "none")
-            losses.append(loss.reshape(-1))
-    return torch.cat(losses).mean().item()
+        if _gradients_after(answer, model, batches):
+            return "grad_left_on"
+    broken = [*batches, torch.ones(2, 3)]
+    if not _gradients_after(answer, model, broken) or _modes(model) != before:
+        return "after_an_error"
+    return None
 
 
 @exercise
-def check_evaluate(answer: Any) -> str | None:
-    """Looks at the modes in which the model is called, at what is left behind, and at the mean."""
+def check_features(answer: Any) -> str | None:
+    """Looks at the modes in which the backbone is called, at what is left behind, and trains on what comes out."""
     model, batches = _watched()
-    modes = [module.training for module in model.modules()]
-    before = torch.is_grad_enabled()
-    try:
+    with torch.enable_grad():  # it puts back what an answer leaves
         result = ask(answer, model, batches)
-        grad_left_off = torch.is_grad_enabled() != before or torch.is_inference_mode_enabled()
-    finally:
-        torch.set_grad_enabled(before)
     if not model.seen:
-        raise NotRight("You never call the model.")
+        raise NotRight("You never call the backbone.")
     if any(training for training, _ in model.seen):
         return "dropout"
     if any(graph for _, graph in model.seen):
         return "graph"
-    if isinstance(result, torch.Tensor):
-        return "tensor"
-    if grad_left_off:
-        return "grad_left_off"
-    left = [module.training for module in model.modules()]
-    if left != modes:
-        return "frozen_woken" if left[0] else "left_in_eval"
-    given = number(result, "The mean loss")
+    if not isinstance(result, torch.Tensor):
+        raise NotRight(f"One tensor is asked for, and you return {type(result).__name__}.")
+    if result.is_inference():
+        return "inference"
     model.eval()
-    if math.isclose(given, _mean_loss(model, batches), rel_tol=1e-4):
-        return None
-    if math.isclose(given, _mean_loss(model, batches, by_batch=True), rel_tol=1e-4):
-        return "mean_of_means"
-    raise NotRight(f"The mean loss of all samples is {_mean_loss(model, batches):.6g}, and you return {given:.6g}.")
+    with torch.no_grad():
+        expected = model(torch.cat(batches))
+    if result.shape != expected.shape:
+        raise NotRight(f"{list(expected.shape)} is the shape that is asked for; yours is {list(result.shape)}.")
+    if not torch.allclose(result, expected, atol=1e-5):
+        raise NotRight("What you return is not what the backbone gives for these batches, in their order.")
+    return _is_left_changed(answer)
 
 
 # A cache to mend
+
+_LONG = 10_000  # longer than what somebody would make in advance
 
 
 class _Cosines(TorchDispatchMode):
@@ -128,7 +147,7 @@ def check_positions(answer: Any) -> str | None:
 
     try:
         errors = [evaluate(8), train(8), evaluate(8), train(8)]
-        longer = [evaluate(16), train(16)]
+        longer = [evaluate(_LONG), train(_LONG)]
     except _StillInference:
         return "inference"
     except NotRight as problem:
@@ -137,8 +156,10 @@ def check_positions(answer: Any) -> str | None:
         raise NotRight("What your module returns is not x times the cosine of each position.")
     with _Cosines() as cosines:
         evaluate(16), train(16), evaluate(16), train(16)
-    # `_expected` computes one in each call.
-    return "rebuilds" if cosines.count > 4 else None
+    if cosines.count > 4:  # `_expected` computes one in each call
+        return "rebuilds"
+    with torch.no_grad():
+        return "graph" if made(nn.Parameter(torch.ones(1, 2 * _LONG, 2))).requires_grad else None
 
 
 class _StillInference(Exception):  # noqa: N818

@@ -2,63 +2,64 @@
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 
-def mean_loss(model, batches):
-    losses = [functional.cross_entropy(model(x), y, reduction="none") for x, y in batches]
-    return torch.cat(losses).mean()
-
-
-def evaluated(model, batches, mean=mean_loss):
-    """Right, if ``mean`` is: the modes of all layers are put back."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    with torch.no_grad():
-        mean = mean(model, batches).item()
-    for module, mode in modes:
-        module.training = mode
-    return mean
+def features(model, batches):
+    return torch.cat([model(inputs) for inputs in batches])
 
 
 def dropout(model, batches):
     with torch.no_grad():
-        return mean_loss(model, batches).item()
+        return features(model, batches)
 
 
 def graph(model, batches):
     model.eval()
-    return mean_loss(model, batches).item()
+    return features(model, batches).detach()
 
 
-def tensor(model, batches):
+def inference(model, batches):
     model.eval()
-    with torch.no_grad():
-        return mean_loss(model, batches)
+    with torch.inference_mode():
+        return features(model, batches)
 
 
 def grad_left_off(model, batches):
     torch.set_grad_enabled(False)
     model.eval()
-    return mean_loss(model, batches).item()
+    return features(model, batches)
+
+
+def grad_left_on(model, batches):
+    modes = [(module, module.training) for module in model.modules()]
+    torch.set_grad_enabled(False)
+    model.eval()
+    try:
+        return features(model, batches)
+    finally:
+        torch.set_grad_enabled(True)
+        for module, mode in modes:
+            module.training = mode
 
 
 def left_in_eval(model, batches):
     model.eval()
-    with torch.inference_mode():
-        return mean_loss(model, batches).item()
+    with torch.no_grad():
+        return features(model, batches)
 
 
 def frozen_woken(model, batches):
-    mean = left_in_eval(model, batches)
+    made = left_in_eval(model, batches)
     model.train()
-    return mean
+    return made
 
 
-def mean_of_means(model, batches):
-    return evaluated(
-        model, batches, lambda model, batches: sum(mean_loss(model, [each]) for each in batches) / len(batches)
-    )
+def after_an_error(model, batches):
+    modes = [(module, module.training) for module in model.modules()]
+    made = left_in_eval(model, batches)
+    for module, mode in modes:
+        module.training = mode
+    return made
 
 
 class Positions(nn.Module):
@@ -98,15 +99,22 @@ class TooShort(Normal):
         return self.table is None
 
 
+class Graph(Positions):
+    def forward(self, x):
+        with torch.inference_mode(False):
+            return super().forward(x)
+
+
 WRONG = {
-    "check_evaluate": {
+    "check_features": {
         "dropout": dropout,
         "graph": graph,
-        "tensor": tensor,
+        "inference": inference,
         "grad_left_off": grad_left_off,
+        "grad_left_on": grad_left_on,
         "left_in_eval": left_in_eval,
         "frozen_woken": frozen_woken,
-        "mean_of_means": mean_of_means,
+        "after_an_error": after_an_error,
     },
-    "check_positions": {"inference": Positions, "rebuilds": Rebuilds, "too_short": TooShort},
+    "check_positions": {"inference": Positions, "rebuilds": Rebuilds, "too_short": TooShort, "graph": Graph},
 }

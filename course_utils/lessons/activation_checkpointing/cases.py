@@ -24,7 +24,7 @@ Change = Callable[[GPT], Any]
 def _sizes() -> dict[str, int]:
     """Width, heads, tokens of a sequence, sequences."""
     return scaled(
-        cpu={"width": 128, "heads": 4, "length": 128, "batch": 8},
+        cpu={"width": 64, "heads": 2, "length": 128, "batch": 8},
         cuda={"width": 1024, "heads": 16, "length": 1024, "batch": 8},
     )
 
@@ -64,26 +64,29 @@ def same_gradients(expected: Sequence[torch.Tensor], given: Sequence[torch.Tenso
     return all(same(ours, theirs) for ours, theirs in zip(expected, given, strict=True))
 
 
-def peaks_by_count(recompute: Callable[..., Any], counts: Iterable[int]) -> list[dict[str, Any]]:
-    """The peak of forward and backward pass with so many blocks recomputed: the first, or the last ones."""
+def peaks_by_count(recompute: Callable[..., Any], counts: Sequence[int]) -> list[dict[str, Any]]:
+    """The peak of forward and backward pass with so many blocks recomputed: the first, or the last ones.
+
+    Args:
+        recompute: wraps the first so many modules of a list.
+        counts: how many; 0 and 1, which give the line, must be among them.
+    """
 
     def peak(change: Change) -> int | None:
         torch.manual_seed(0)
         return peak_bytes(training_step(change, optimizer=False))
 
-    rows = [
+    first = {count: peak(lambda model, count=count: recompute(model.blocks, count)) for count in counts}
+    last = {count: peak(lambda model, count=count: recompute(model.blocks[LAYERS - count :])) for count in counts}
+    return [
         {
             "recomputed": f"{count} of {LAYERS}",
-            "count": count,
-            "the first": peak(lambda model, count=count: recompute(model.blocks, count)),
-            "the last": peak(lambda model, count=count: recompute(model.blocks[LAYERS - count :])),
+            "the first": first[count],
+            "by the line": first[0] - count * (first[0] - first[1]),
+            "the last": last[count],
         }
         for count in counts
     ]
-    a_block = rows[0]["the first"] - rows[1]["the first"]
-    for row in rows:
-        row["by the line"] = rows[0]["the first"] - row["count"] * a_block
-    return rows
 
 
 def peaks_by_vocabulary(recompute: Callable[..., Any]) -> list[dict[str, Any]]:

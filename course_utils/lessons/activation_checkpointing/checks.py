@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -128,7 +129,8 @@ def check_repair(answer: Any) -> str | None:
         torch.manual_seed(0)
         block.zero_grad()
         block.runs = 0
-        head(run(block, x)).sum().backward()
+        with warnings.catch_warnings(action="ignore"):  # of the reentrant variant, which the hint is about
+            head(run(block, x)).sum().backward()
         return block.first.weight.grad
 
     plain = gradient(lambda block, x: block(x))

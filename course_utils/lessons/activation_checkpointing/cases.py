@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,12 @@ from torch import nn
 from torch._functorch import config as partitioner
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils.materials.models import GPT
 from course_utils.materials.step_memory import kept_bytes, peak_bytes
 from course_utils.measure.machine import scaled
+from course_utils.records.kinds.comparison import Comparison
 
 LAYERS = 12
 Change = Callable[[GPT], Any]
@@ -56,6 +58,25 @@ def training_step(
         return gradients
 
     return step
+
+
+def summary(trade: Comparison, ways: Mapping[str, Change]) -> list[dict[str, Any]]:
+    """Of each way its time and the FLOPs of its matrix products, relative to the first one's, and its extra peak."""
+    flops = {}
+    for label, change in ways.items():
+        step = training_step(change)
+        with FlopCounterMode(display=False) as counter:
+            step()
+        flops[label] = counter.get_total_flops()
+    return [
+        {
+            "way": case.label,
+            "time": 1.0 if case.is_baseline else case.ratio,
+            "FLOPs": flops[case.label] / flops[trade.baseline],
+            "extra peak": case.measurement.peak_allocated_bytes,
+        }
+        for case in trade
+    ]
 
 
 def same_gradients(expected: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bool:

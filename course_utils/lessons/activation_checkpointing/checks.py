@@ -15,8 +15,8 @@ from course_utils.lessons.answers import NotRight, ask, exercise, number
 
 # A peak with everything kept, with one block recomputed, the number of blocks, and a limit, in MiB.
 _MODELS = (
-    (1_000, 940, 12, 700),
-    (5_200, 4_900, 16, 4_900),  # one block is enough, to the byte
+    (1_000, 940, 12, 700),  # the last block fits to the byte
+    (5_200, 4_900, 16, 4_825),  # a quarter of a block more than one
     (810, 790, 24, 655),
     (300, 291, 32, 320),  # it fits as it is
     (700, 650, 12, 120),  # all but nothing is left

@@ -66,7 +66,10 @@ def memory_against_time(trade: Comparison) -> ResultFigure:
     """
     if getattr(trade, "needs", None) is not None:  # an experiment that nobody has recorded says so itself
         return trade
-    points = {case.label: (case.ratio or 1.0, case.measurement.peak_allocated_bytes / 2**20) for case in trade}
+    points = {
+        case.label: (1.0 if case.is_baseline else case.ratio, case.measurement.peak_allocated_bytes / 2**20)
+        for case in trade
+    }
     times, peaks = ([point[axis] for point in points.values()] for axis in (0, 1))
     fig = titled_figure("Left and low is good: less time, less memory", 3.8, trade.environment.caption)
     panel = fig.subplots()

@@ -1,6 +1,6 @@
-"""The model of the published peaks on an A800, to work its memory out: what each point of theirs should have been.
+"""Peaks of models that do not fit here, worked out: GPT-2, and the model of published peaks on an A800.
 
-Sizes, batch and dtype are those of the report's own program, read on 2026-11-26:
+Of the latter, sizes, batch and dtype are those of the report's own program, read on 2026-11-26:
     EnzoDing-rgb/cs336-assignment2-systems, cs336_systems/e2e_timing/e2e.py (a86e626), preset "xl", batch 4, float32.
 Its layers are those of Stanford's CS336: RMSNorm, rotary positions, attention written out, SwiGLU. These are ours.
 """
@@ -17,9 +17,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+from course_utils.materials.models import GPT
 from course_utils.materials.step_memory import worked_out
 
-LAYERS = 32
+_A800_LAYERS = 32
 _WIDTH, _INNER, _HEADS, _WORDS, _BATCH = 2560, 10_240, 32, 10_000, 4
 
 
@@ -101,11 +102,52 @@ def against_published() -> list[dict[str, Any]]:
 
 
 def worked_out_bytes(length: int, segment: int | None) -> int:
-    """The peak of the published step: that of 2 and of 4 layers, extended to 32 along the line.
+    """The peak of the published step.
 
     Args:
         length: tokens of a sequence.
         segment: layers that are recomputed together, 1 or 2; None if nothing is recomputed.
     """
-    two, four = (worked_out(partial(_build, layers, length, segment)).peak_bytes for layers in (2, 4))
-    return two + (four - two) // 2 * (LAYERS - 2)
+    return _extended(lambda layers: _build(layers, length, segment), _A800_LAYERS)
+
+
+def _extended(build: Callable[[int], Any], layers: int) -> int:
+    """The peak of a step at so many layers: those at 2 and at 4, and the line through them."""
+    two, four = (worked_out(partial(build, few)).peak_bytes for few in (2, 4))
+    return two + (four - two) // 2 * (layers - 2)
+
+
+_GPT2 = {
+    "GPT-2, 124M, float32": (768, 12, 12, False),
+    "GPT-2, 124M, bfloat16 autocast": (768, 12, 12, True),
+    "GPT-2 XL, 1.5B, bfloat16 autocast": (1600, 48, 25, True),
+}
+
+
+def peaks_of_gpt2() -> list[dict[str, Any]]:
+    """The peak of a step with 8 sequences of 1,024 tokens, AdamW's state and all: blocks kept, and recomputed."""
+    return [
+        {"model": label}
+        | {
+            column: _extended(lambda few, each=each: _gpt2_step(width, few, heads, autocast, each), layers)  # noqa: B023
+            for column, each in (("blocks kept", False), ("recomputed", True))
+        }
+        for label, (width, layers, heads, autocast) in _GPT2.items()
+    ]
+
+
+def _gpt2_step(width: int, layers: int, heads: int, autocast: bool, each: bool) -> tuple[nn.Module, Any, Any]:
+    model = GPT(50_257, 1024, width, layers, heads)
+    for block in model.blocks if each else ():
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    tokens = torch.empty(8, 1024, dtype=torch.int64)
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())  # a name would keep the logits
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return model, optimizer, step

@@ -137,7 +137,7 @@ def peaks_by_budget(budgets: Iterable[float]) -> list[dict[str, Any]]:
     for budget in budgets:
         torch._dynamo.reset()
         torch.manual_seed(0)
-        model = GPT(width=64, layers=4, context=128)
+        model = GPT(width=64, layers=2, context=128)
         tokens = torch.randint(256, (8, 128))
         with partitioner.patch(activation_memory_budget=budget):
             compiled = torch.compile(model, backend="aot_eager_decomp_partition")

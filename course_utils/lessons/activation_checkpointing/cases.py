@@ -27,8 +27,12 @@ def _sizes() -> dict[str, int]:
     """Width, heads, tokens of a sequence, sequences."""
     return scaled(
         cpu={"width": 64, "heads": 2, "length": 128, "batch": 8},
-        cuda={"width": 1024, "heads": 16, "length": 1024, "batch": 8},
+        cuda={"width": 1024, "heads": 16, "length": 1024, "batch": 4},
     )
+
+
+def _device() -> torch.device:
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def training_step(
@@ -43,7 +47,7 @@ def training_step(
         optimizer: whether AdamW's step is part of it.
     """
     sizes = _sizes()
-    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    device = _device()
     model = GPT(vocabulary, sizes["length"], sizes["width"], layers, sizes["heads"]).to(device)
     change(model)
     adamw = torch.optim.AdamW(model.parameters(), fused=True) if optimizer else None
@@ -137,8 +141,8 @@ def peaks_by_budget(budgets: Iterable[float]) -> list[dict[str, Any]]:
     for budget in budgets:
         torch._dynamo.reset()
         torch.manual_seed(0)
-        model = GPT(width=64, layers=2, context=128)
-        tokens = torch.randint(256, (8, 128))
+        model = GPT(width=64, layers=2, context=128).to(_device())
+        tokens = torch.randint(256, (8, 128), device=_device())
         with partitioner.patch(activation_memory_budget=budget):
             compiled = torch.compile(model, backend="aot_eager_decomp_partition")
             kept = kept_bytes(lambda: compiled(tokens), [tokens, *model.parameters()])  # noqa: B023 - called here

@@ -116,7 +116,7 @@ class _Counted(nn.Module):
 
     def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         self.runs += 1
-        hidden = nn.functional.dropout(self.first(x), 0.5)
+        hidden = nn.functional.dropout(self.first(x), 0.5, self.training)
         return self.last(nn.functional.gelu(hidden)) * scale
 
 

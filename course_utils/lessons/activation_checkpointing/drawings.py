@@ -45,7 +45,7 @@ def what_is_kept() -> ResultFigure:
     pen.write(
         0.62,
         0.2,
-        "An input stays; what is inside comes back, and the step takes longer (a sketch, not measured).",
+        "Inputs stay, the inside comes back, the step takes longer (a sketch, not measured).",
         size=9.5,
     )
     return pen.described(

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 import torch.utils._device
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
@@ -255,7 +255,9 @@ class PlayedCuda(ScriptedCuda):
 
     def _computed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of an operation; that of a long one is remembered, since measuring repeats it."""
-        if func not in _HEAVY or sum(tensor.numel() for tensor in tensors_in(args)) < _LARGE:
+        given = tensors_in(args)
+        # Fake tensors have no content to remember it by, and compute nothing.
+        if func not in _HEAVY or sum(tensor.numel() for tensor in given) < _LARGE or any(map(is_fake, given)):
             return func(*args, **kwargs)
         key = (func, *map(_content, args), *sorted(kwargs.items()))
         if key not in self._known:
@@ -493,8 +495,6 @@ def _content(value: Any) -> Any:
     """What a result depends on."""
     if not isinstance(value, torch.Tensor):
         return tuple(value) if isinstance(value, list) else value
-    if isinstance(value, FakeTensor):
-        return id(value)  # it has no content: whoever works out memory compares nothing
     view = (value.dtype, value.storage_offset(), value.shape, value.stride())
     known = vars(storage_of(value)).setdefault("digests", {})
     if view not in known:

@@ -19,7 +19,7 @@ _MODELS = (
     (5_200, 4_900, 16, 4_825),  # a quarter of a block more than one
     (810, 790, 24, 655),
     (300, 291, 32, 320),  # it fits as it is
-    (700, 650, 12, 120),  # all but nothing is left
+    (700, 650, 12, 170),  # all but the last one
 )
 
 
@@ -62,10 +62,19 @@ class _Work(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = nn.functional.gelu(self.with_bias(x)) + self.without(x)
-        return nn.functional.layer_norm(y @ y.mT, (y.shape[1],)).sigmoid()
+        q = y.unflatten(-1, (2, 4)).transpose(1, 2)
+        y = y + nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(2)
+        return nn.functional.layer_norm((y @ y.mT).softmax(-1), (y.shape[1],)).sigmoid()
 
 
-_PRODUCTS = {"mm", "addmm", "bmm"}
+_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+_PRODUCTS = {"mm", "addmm", "bmm", _ATTENTION}
+# What one calls in Python, and what a policy never sees: autograd takes these apart before.
+_TAKEN_APART = (
+    torch.ops.aten.matmul.default,
+    torch.ops.aten.linear.default,
+    torch.ops.aten.scaled_dot_product_attention.default,
+)
 _SAVES = (True, CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
 _RECOMPUTES = (False, CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
@@ -75,17 +84,17 @@ def check_policy(answer: Any) -> str | None:
     """Runs a block under a mode that asks the policy about each operation, and looks at what it would keep."""
     kept: dict[str, set[bool]] = {}
 
+    def saves(op: Any, out: Any) -> bool:
+        context = torch.utils.checkpoint.SelectiveCheckpointContext(is_recompute=False, op_output=out)
+        verdict = ask(answer, context, op)
+        if not any(verdict is each for each in (*_SAVES, *_RECOMPUTES)):
+            raise NotRight(f"For {op} you return {verdict!r}. A policy returns one of CheckpointPolicy.")
+        return any(verdict is each for each in _SAVES)
+
     class Asking(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = func(*args, **(kwargs or {}))
-            verdict = ask(
-                answer, torch.utils.checkpoint.SelectiveCheckpointContext(is_recompute=False, op_output=out), func
-            )
-            if not any(verdict is each for each in (*_SAVES, *_RECOMPUTES)):
-                raise NotRight(f"For {func} you return {verdict!r}. A policy returns one of CheckpointPolicy.")
-            kept.setdefault(func._schema.name.removeprefix("aten::"), set()).add(
-                any(verdict is each for each in _SAVES)
-            )
+            kept.setdefault(func._schema.name.removeprefix("aten::"), set()).add(saves(func, out))
             return out
 
     with Asking(), torch.no_grad():
@@ -94,15 +103,14 @@ def check_policy(answer: Any) -> str | None:
     if saved == _PRODUCTS:
         return None
     if not saved:
-        return "nothing"
+        return "never_arrive" if any(saves(op, torch.ones(1)) for op in _TAKEN_APART) else "nothing"
     if saved == set(kept):
         return "everything"
     if saved == set(kept) - _PRODUCTS:
         return "upside_down"
     if saved < _PRODUCTS:
-        return (
-            "without_bias_only" if "addmm" not in saved else "not_batched" if "bmm" not in saved else "with_bias_only"
-        )
+        forgotten = {"addmm": "without_bias_only", "mm": "with_bias_only", "bmm": "not_batched"}
+        return next((hint for name, hint in forgotten.items() if name not in saved), "without_attention")
     others = ", ".join(sorted(saved - _PRODUCTS))
     raise NotRight(f"You also keep what these give: {others}. Which of all operations are matrix products?")
 
@@ -122,23 +130,38 @@ class _Counted(nn.Module):
 
 @exercise
 def check_repair(answer: Any) -> str | None:
-    """Compares gradients with the plain block's, with an input that needs none, with dropout, and counts the runs."""
-    block, head, x = _Counted(), nn.Linear(16, 1), torch.ones(4, 16)
+    """Compares gradients with the plain block's, for inputs that need one and that need none, masks and runs."""
+    before, block, head = nn.Linear(16, 16), _Counted(), nn.Linear(16, 1)
 
-    def gradient(run: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
-        torch.manual_seed(0)
-        block.zero_grad()
+    def gradients(run: Callable[[nn.Module, torch.Tensor], torch.Tensor], trained: bool, seed: int) -> list[Any]:
+        """What the block's first layer, and the one before the block, get."""
+        torch.manual_seed(seed)
+        for module in (before, block):
+            module.zero_grad()
         block.runs = 0
+        x = torch.ones(4, 16)
         with warnings.catch_warnings(action="ignore"):  # of the reentrant variant, which the hint is about
-            head(run(block, x)).sum().backward()
-        return block.first.weight.grad
+            head(run(block, before(x) if trained else x)).sum().backward()
+        return [block.first.weight.grad, before.weight.grad]
 
-    plain = gradient(lambda block, x: block(x))
-    given = gradient(lambda block, x: ask(answer, block, x))
-    if given is None:
-        return "frozen"
-    if not torch.equal(plain, given):
-        return "other_dropout" if block.training else "no_dropout"
-    if block.runs < 2:
-        return "not_recomputed"
+    def theirs(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return ask(answer, block, x)
+
+    for trained, seed in ((False, 0), (True, 1)):
+        plain, given = gradients(lambda block, x: block(x), trained, seed), gradients(theirs, trained, seed)
+        if given[0] is None:
+            return "frozen"
+        if trained and given[1] is None:
+            return "cut_off"
+        if not torch.equal(plain[0], given[0]):
+            if not block.training:
+                return "no_dropout"
+            fixed = torch.equal(given[0], gradients(theirs, trained, seed + 1)[0])
+            return "same_mask_always" if fixed else "other_dropout"
+        if trained and not torch.equal(plain[1], given[1]):
+            raise NotRight(
+                "The block's gradient is right, and that of the layer before it is not. What do you pass on?"
+            )
+        if block.runs < 2:
+            return "not_recomputed"
     return None

@@ -1,4 +1,4 @@
-"""Peaks of models that do not fit here, worked out: GPT-2, and the model of published peaks on an A800.
+"""Peaks of models that do not fit here, worked out: GPTs, and the model of published peaks on an A800.
 
 Of the latter, sizes, batch and dtype are those of the report's own program, read on 2026-11-26:
     EnzoDing-rgb/cs336-assignment2-systems, cs336_systems/e2e_timing/e2e.py (a86e626), preset "xl", batch 4, float32.
@@ -8,7 +8,7 @@ Its layers are those of Stanford's CS336: RMSNorm, rotary positions, attention w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -108,20 +108,34 @@ def worked_out_bytes(length: int, segment: int | None) -> int:
         length: tokens of a sequence.
         segment: layers that are recomputed together, 1 or 2; None if nothing is recomputed.
     """
-    return _extended(lambda layers: _build(layers, length, segment), _A800_LAYERS)
+    return _extended(lambda layers: _build(layers, length, segment), segment or 1)(_A800_LAYERS)
 
 
-def _extended(build: Callable[[int], Any], layers: int) -> int:
-    """The peak of a step at so many layers, by the line through those at 2 and at 4.
+def _extended(build: Callable[[int], Any], segment: int = 1) -> Callable[[int], int]:
+    """The peak of a step by its layers: the line through those of one and of two segments.
 
-    The line holds as long as the peak is at the same place of the step; a test compares it with the whole of GPT-2.
+    It holds as long as the peak is at the same place of the step; tests compare it with whole models.
     """
-    two, four = (worked_out(partial(build, few)).peak_bytes for few in (2, 4))
-    return two + (four - two) // 2 * (layers - 2)
+    one, two = (worked_out(partial(build, segments * segment)).peak_bytes for segments in (1, 2))
+    return lambda layers: one + (two - one) * (layers - segment) // segment
+
+
+def peaks_by_depth(depths: Sequence[int] = (12, 48, 80), segments: Sequence[int] = (1, 2, 4)) -> list[dict[str, Any]]:
+    """The peak of a GPT's step by its blocks, and by how many of them are recomputed together.
+
+    Width 1,024, 64 sequences of 1,024 tokens, float32; with weights, gradients and AdamW's state.
+    """
+    by_segment = {
+        size: _extended(lambda few, size=size: _gpt_step(1024, few, 16, segment=size, words=256, batch=64), size)
+        for size in segments
+    }
+    return [
+        {"model": f"{depth} blocks"} | {f"segments of {size}": peak(depth) for size, peak in by_segment.items()}
+        for depth in depths
+    ]
 
 
 _GPT2 = {
-    "GPT-2, 124M, float32": (768, 12, 12, False),
     "GPT-2, 124M, bfloat16 autocast": (768, 12, 12, True),
     "GPT-2 XL, 1.5B, float32": (1600, 48, 25, False),
 }
@@ -132,19 +146,34 @@ def peaks_of_gpt2() -> list[dict[str, Any]]:
     return [
         {"model": label}
         | {
-            column: _extended(lambda few, each=each: _gpt2_step(width, few, heads, autocast, each), layers)  # noqa: B023
-            for column, each in (("blocks kept", False), ("recomputed", True))
+            column: _extended(
+                lambda few, segment=segment: _gpt_step(width, few, heads, segment=segment, autocast=autocast)  # noqa: B023
+            )(layers)
+            for column, segment in (("blocks kept", None), ("recomputed", 1))
         }
         for label, (width, layers, heads, autocast) in _GPT2.items()
     ]
 
 
-def _gpt2_step(width: int, layers: int, heads: int, autocast: bool, each: bool) -> tuple[nn.Module, Any, Any]:
-    model = GPT(50_257, 1024, width, layers, heads)
-    for block in model.blocks if each else ():
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+def _gpt_step(
+    width: int,
+    layers: int,
+    heads: int,
+    *,
+    segment: int | None,
+    autocast: bool = False,
+    words: int = 50_257,
+    batch: int = 8,
+) -> tuple[nn.Module, Any, Any]:
+    model = GPT(words, 1024, width, layers, heads)
+    if segment:
+        model.blocks = nn.ModuleList(
+            nn.Sequential(*model.blocks[at : at + segment]) for at in range(0, layers, segment)
+        )
+        for part in model.blocks:
+            part.forward = partial(checkpoint, part.forward, use_reentrant=False)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    tokens = torch.empty(8, 1024, dtype=torch.int64)
+    tokens = torch.empty(batch, 1024, dtype=torch.int64)
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):

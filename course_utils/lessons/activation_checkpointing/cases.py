@@ -109,7 +109,12 @@ def peaks_by_count(recompute: Callable[..., Any], counts: Sequence[int]) -> list
         return peak_bytes(training_step(change, optimizer=False))
 
     first = {count: peak(lambda model, count=count: recompute(model.blocks, count)) for count in counts}
-    last = {count: peak(lambda model, count=count: recompute(model.blocks[LAYERS - count :])) for count in counts}
+    last = {
+        count: first[count]  # none and all are the same blocks from either end
+        if count in (0, LAYERS)
+        else peak(lambda model, count=count: recompute(model.blocks[LAYERS - count :]))
+        for count in counts
+    }
     return [
         {
             "recomputed": f"{count} of {LAYERS}",

@@ -33,7 +33,7 @@ Change = Callable[[GPT], Any]
 def _sizes() -> dict[str, int]:
     """Width, heads, tokens of a sequence, sequences."""
     return scaled(
-        cpu={"width": 64, "heads": 2, "length": 128, "batch": 8},
+        cpu={"width": 64, "heads": 2, "length": 128, "batch": 4},
         cuda={"width": 1024, "heads": 16, "length": 1024, "batch": 4},
     )
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from torch.utils.flop_counter import FlopCounterMode
 
 from authoring.lesson_files import load_lessons
-from course_utils.lessons.activation_checkpointing import cases, real_sizes
+from course_utils.lessons.activation_checkpointing import cases, checks, real_sizes
 from course_utils.materials.step_memory import worked_out
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
@@ -191,3 +191,40 @@ def test_published_peaks_are_those_of_the_row():
     assert set(real_sizes.PUBLISHED_GIB.values()) < set(row.values.values())
     published = row.values["short_none_gib"] * 2**30
     assert real_sizes.worked_out_bytes(512, None) == pytest.approx(published, rel=0.01)
+
+
+def policy_with_cudas_names(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+    return op in SCOPE["products"] | SCOPE["attention"] | {torch.ops.aten.bmm.default}
+
+
+def with_an_input_that_needs_a_gradient(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return checkpoint(block, x if x.requires_grad else x.requires_grad_(), use_reentrant=True)
+
+
+def by_keyword(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return checkpoint(block, x=x, use_reentrant=False, determinism_check="default")
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (checks.check_policy, policy_with_cudas_names),
+        (checks.check_repair, with_an_input_that_needs_a_gradient),
+        (checks.check_repair, by_keyword),
+    ],
+)
+def test_right_answers_of_another_form_are_right(check, answer):
+    assert check(answer).outcome == "right"
+
+
+def test_a_seed_set_inside_the_function_is_not_right():
+    def seeded(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        def run(x: torch.Tensor) -> torch.Tensor:
+            torch.manual_seed(3)
+            return block(x)
+
+        return checkpoint(run, x, use_reentrant=False, preserve_rng_state=False)
+
+    feedback = checks.check_repair(seeded)
+    assert feedback.outcome == "not yet"
+    assert "you set the seed" in str(feedback)

@@ -45,7 +45,7 @@ def what_is_kept() -> ResultFigure:
     pen.write(
         0.62,
         0.2,
-        "Inputs stay, the inside comes back, the step takes longer (a sketch, not measured).",
+        "A sketch: inputs stay, the inside comes back, the step takes longer.",
         size=9.5,
     )
     return pen.described(

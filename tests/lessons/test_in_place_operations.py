@@ -62,6 +62,41 @@ def test_without_a_neighbour_that_keeps_the_output_nothing_is_saved() -> None:
     assert both[0] == both[1] == x.nbytes
 
 
+def _frozen(layer: nn.Module) -> nn.Module:
+    return layer.requires_grad_(False)
+
+
+class _Adapted(nn.Module):
+    """A frozen linear layer, with a trained adapter beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.down, self.up = _frozen(nn.Linear(16, 16)), nn.Linear(16, 2), nn.Linear(2, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize(
+    ("following", "saves"),
+    [
+        (nn.Linear(16, 16), True),
+        (_frozen(nn.Linear(16, 16)), False),
+        (_Adapted(), True),
+        (_frozen(nn.Conv2d(4, 4, 1)), True),
+        (nn.AdaptiveAvgPool2d(1), False),
+        (nn.AdaptiveAvgPool2d(2), True),
+    ],
+)
+def test_a_frozen_linear_layer_and_a_whole_average_do_not_keep_what_in_place_would_share(
+    following: nn.Module, saves: bool
+) -> None:
+    first, x = nn.Conv2d(4, 4, 1), torch.randn(8, 4, 16, 16)
+    alive = [x, *first.parameters(), *following.parameters()]
+    both = [kept_bytes(lambda each=each: following(each(first(x))), alive) for each in cases.OPERATIONS["LeakyReLU"]]
+    assert both[0] - both[1] == x.nbytes * saves
+
+
 @pytest.mark.parametrize("kind", [nn.ReLU, nn.LeakyReLU, nn.SiLU])
 def test_what_a_block_of_resnet_saves_is_worked_out_as_it_is_measured(kind: type[nn.Module]) -> None:
     def build_with(inplace: bool) -> Callable[[], tuple[nn.Module, None, Callable[[], Any]]]:
@@ -163,6 +198,9 @@ MESSAGES = {
     "result type Float can't be cast to the desired output type Long": lambda: torch.tensor([1]).div_(2),
     "output with shape [3] doesn't match the broadcast shape [2, 3]": lambda: torch.ones(3).add_(torch.ones(2, 3)),
     "Inplace update to inference tensor outside InferenceMode is not allowed": _made_under_inference_mode,
+    "In-place elu backward calculation is triggered with a negative slope": lambda: (
+        functional.elu_(WEIGHT * 1, -0.1).sum().backward()
+    ),
     "In-place leakyReLu backward calculation is triggered with a negative slope": lambda: (
         functional.leaky_relu_(WEIGHT * 1, -0.1).sum().backward()
     ),
@@ -188,6 +226,9 @@ def test_what_bypasses_autograd_is_not_noticed() -> None:
     fused = cases.stepped(fused=True)
     assert fused["backward()"] == "no error"
     assert fused["gradient differs by"] > 0.05
+    weight = torch.ones(2)
+    torch._foreach_add_([weight], 1)  # returns nothing either, and is counted
+    assert weight._version == 1
 
 
 # What wrote over h = x @ w or its sigmoid, after what kept it.
@@ -290,6 +331,29 @@ def test_overwriting_layers_sees_lists_and_calls_of_itself_and_leaves_statistics
     assert find(nn.Sequential(norm, nn.ReLU(inplace=True)), torch.randn(2, 4)) == ["1"]
     assert norm.num_batches_tracked == 0
     assert not norm.running_mean.any()
+
+
+def test_overwriting_layers_leaves_the_callers_batch_and_names_a_shared_layer_once() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.relu = nn.ReLU(inplace=True)
+
+        def forward(self, x: torch.Tensor, *, bias: torch.Tensor, scale: dict[str, Any]) -> torch.Tensor:
+            return self.relu(self.relu(x) - bias.mul_(2)) * scale["by"].add_(1)
+
+    find, x, bias, scale = _pasted()["overwriting_layers"], -torch.ones(2, 4), torch.ones(4), {"by": torch.ones(1)}
+    assert find(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 4)), x) == ["0", ""]
+    assert find(Named(), x, bias=bias, scale=scale) == ["relu", ""]
+    assert x.eq(-1).all()
+    assert bias.eq(1).all()
+    assert scale["by"].item() == 1
+    weight = x.clone().requires_grad_()  # a leaf, as an optimized image is
+    assert find(nn.ReLU(inplace=True), weight) == [""]
+    assert weight.eq(-1).all()
+    with torch.inference_mode():
+        made = x.clone()
+    assert find(nn.ReLU(inplace=True), made) == [""]
 
 
 def test_the_hint_to_the_block_quotes_the_message_that_was_raised() -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from course_utils.lessons.no_grad import cases, checks
 from course_utils.materials.models import GPT
@@ -78,6 +79,13 @@ def test_kept_losses_and_what_they_leave():
     assert left["loss.detach(), backward()"]["graph nodes"] == 0
 
 
+def test_kept_by_counts_a_checkpointed_model_as_one_without_checkpoints():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU()), torch.randn(64, 8)
+    besides = [*model.parameters(), x]
+    plain = pasted("kept_by")(model(x), besides=besides)[1]
+    assert pasted("kept_by")(checkpoint(model, x, use_reentrant=False), besides=besides)[1] == plain > 0
+
+
 def test_a_function_that_keeps_an_attribute_keeps_it_after_backward():
     class Keeps(torch.autograd.Function):
         @staticmethod
@@ -126,6 +134,10 @@ def test_peaks_do_not_grow_without_a_graph():
     for name in ("no_grad", "inference_mode", "requires_grad_(False)"):
         assert rows[f"eval(), {name}"]["2 blocks"] == rows[f"eval(), {name}"]["8 blocks"]
         assert rows[f"eval(), {name}"]["answer of eval()"]
+    flat = [layer for block in network(8) for layer in block]
+    held = {row["forward pass"]: row for row in cases.peaks(lambda _: nn.Sequential(*flat), torch.randn(256, 64), (8,))}
+    # No caller's variable holds the input of a block.
+    assert held["eval(), no_grad"]["8 blocks"] < rows["eval(), no_grad"]["8 blocks"]
     for name in ("gradients on", "result detached"):
         assert rows[f"eval(), {name}"]["8 blocks"] > 3 * rows[f"eval(), {name}"]["2 blocks"]
     assert not rows["train(), no_grad"]["answer of eval()"]
@@ -231,6 +243,34 @@ def test_a_model_moved_under_inference_mode_trains_its_first_bias_alone():
     model(X.double()).sum().backward()
     assert model.weight.grad is None
     assert model.bias.grad is not None
+
+
+@pytest.mark.parametrize("second", [nn.Linear(4, 4), nn.BatchNorm1d(4)])
+def test_a_model_of_several_layers_moved_under_inference_mode_raises(second: nn.Module):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), copy.deepcopy(second))
+    with torch.inference_mode():
+        model.to(torch.float64)
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        model(X.double())
+
+
+def test_inference_tensors_are_not_refused_before_a_graph_is_built():
+    weight = nn.Parameter(torch.ones(4))
+    with torch.inference_mode():
+        made_inside = torch.ones(4)
+        with torch.enable_grad():
+            assert not (weight * made_inside).requires_grad
+        with torch.inference_mode(False), pytest.raises(RuntimeError, match="cannot be saved for backward"):
+            weight * made_inside
+    with pytest.raises(RuntimeError, match="cannot be saved for backward"):
+        weight * made_inside
+
+
+def test_a_teachers_answer_made_in_inference_mode_is_refused_by_the_loss():
+    with torch.inference_mode():
+        target = nn.Linear(4, 4)(X)
+    with pytest.raises(RuntimeError, match="cannot be saved for backward"):
+        functional.mse_loss(nn.Linear(4, 4)(X), target)
 
 
 def test_inference_tensors_are_found_in_attributes_gradients_and_optimizers():

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.lessons.gradient_accumulation import cases
 from course_utils.lessons.gradient_accumulation.checks import check_fewest_parts, check_train
@@ -188,6 +192,28 @@ def test_a_group_without_any_token_that_counts_leaves_zeros():
     loss = pasted()["backward"](model, nothing, torch.amp.GradScaler("cpu", enabled=False), "cpu")
     assert loss == 0
     assert cases.gradient(model).abs().max() == 0
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_with_a_static_graph_the_first_group_has_to_send_each_part(group_of_one: None):
+    backward, group = pasted()["backward"], uneven_batches()[:3]
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    with pytest.raises(RuntimeError, match="expect_autograd_hooks_ INTERNAL ASSERT FAILED"):
+        backward(DistributedDataParallel(small_gpt(), static_graph=True), group, scaler, "cpu")
+    model, alone = DistributedDataParallel(small_gpt(), static_graph=True), small_gpt()
+    backward(alone, group, scaler, "cpu")
+    model.no_sync = contextlib.nullcontext
+    backward(model, group, scaler, "cpu")
+    del model.no_sync
+    model.zero_grad()
+    backward(model, group, scaler, "cpu")
+    assert cases.error(cases.gradient(model), cases.gradient(alone)) < 1e-5
 
 
 # Answers that neither solve an exercise as the course does nor go wrong as a hint foresaw

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from course_utils.lessons.no_grad import cases, checks
 from course_utils.materials.models import GPT
@@ -77,13 +76,6 @@ def test_kept_losses_and_what_they_leave():
         assert left[name]["saved tensors"] == 0
         assert left[name]["graph nodes"] > 50
     assert left["loss.detach(), backward()"]["graph nodes"] == 0
-
-
-def test_kept_by_counts_a_checkpointed_model_as_one_without_checkpoints():
-    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU()), torch.randn(64, 8)
-    besides = [*model.parameters(), x]
-    plain = pasted("kept_by")(model(x), besides=besides)[1]
-    assert pasted("kept_by")(checkpoint(model, x, use_reentrant=False), besides=besides)[1] == plain > 0
 
 
 def test_a_function_that_keeps_an_attribute_keeps_it_after_backward():

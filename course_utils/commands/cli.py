@@ -232,7 +232,7 @@ def _record(options: argparse.Namespace) -> int:
                 bar.update()
                 reason = "" if outcome.state == "skipped" else f" after {outcome.seconds:.0f} s"
                 # Now, and not only in the table at the end: a run that is stopped before keeps it.
-                reason += "" if outcome.record else f" ({outcome.message})"
+                reason += f" ({outcome.message})" if outcome.message and outcome.state != "recorded" else ""
                 bar.write(f"{outcome.lesson}: {outcome.state}{reason}", file=sys.stderr)
                 if options.traceback and outcome.traceback:
                     bar.write(outcome.traceback, file=sys.stderr)

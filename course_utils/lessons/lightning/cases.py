@@ -23,9 +23,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.records.kinds.comparison import Comparison
+from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.paired import median_interval
 
 Fit = Callable[[L.LightningModule, "Batches"], Any]
+SIZE_UNITS = dict.fromkeys(("plain loop", "the other", "low", "high"), "s")
 LEAN = {
     "logger": False,
     "enable_checkpointing": False,
@@ -58,12 +60,13 @@ class TextBar(TQDMProgressBar):
 
 @contextlib.contextmanager
 def quiet() -> Iterator[str]:
-    """A folder for what the Trainer writes, which goes afterwards; its banners, tips and warnings are not shown."""
+    """Work in a folder that goes afterwards, with all that the Trainer writes; its banners and warnings are not shown."""
     loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
     levels = [logger.level for logger in loggers]
     nowhere = io.StringIO()
     with (
         tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),  # before the folder goes: Windows removes none that a process is in
         warnings.catch_warnings(),
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
@@ -103,17 +106,13 @@ def fits(ways: Mapping[str, tuple[Fit, Any]], make: Callable[[Any], Any], batch:
     }
 
 
-def same_weights(cases: Mapping[str, Any]) -> Callable[[Any, Any], bool]:
+def same_weights() -> Callable[[Any, Any], bool]:
     """A check for ``compare``: a fit's weights equal, bit by bit, those of the first way after as many steps."""
-    expected: dict[int, list[Tensor]] = {}
-    for case in cases.values():
-        if len(expected) < 2:
-            count, weights = case()
-            expected.setdefault(count, weights)
+    first: dict[Any, list[Tensor]] = {}
 
     def check(_: Any, output: tuple[int, list[Tensor]]) -> bool:
         count, weights = output
-        return all(map(torch.equal, weights, expected[count]))
+        return all(map(torch.equal, weights, first.setdefault((count, weights[0].shape), weights)))
 
     return check
 
@@ -146,10 +145,28 @@ def _row(way: str, values: list[float], plain: list[float], short: tuple[float, 
     }
 
 
+def by_size(timed: Sweep) -> list[dict[str, Any]]:
+    """Rows by width of the network: a step of the first way, and what the second one's takes beyond it."""
+    rows = []
+    for point in timed.points:
+        plain, other = per_step(point.comparison)
+        rows.append(
+            {
+                f"network, {timed.over}": str(point.value),
+                "plain loop": plain["a step"],
+                "the other": other["a step"],
+                "times the plain loop": other["times the plain loop"],
+                "low": other["low"],
+                "high": other["high"],
+            }
+        )
+    return rows
+
+
 # What each asks of the device
 
 
-class _Asked(TorchDispatchMode):
+class Asked(TorchDispatchMode):
     """Counts operations that PyTorch is asked for; ``.item()`` is one of them, and the one that waits for a GPU."""
 
     def __init__(self) -> None:
@@ -162,15 +179,15 @@ class _Asked(TorchDispatchMode):
 
 
 def asked(ways: Mapping[str, tuple[Fit, Any]], make: Callable[[Any], Any], batch: Any) -> list[dict[str, Any]]:
-    """Rows by way: operations and waits of a step, and the files that a fit of 100 steps leaves.
+    """Rows by way: waits and operations of a step, and the files that a fit leaves.
 
-    Counted in fits of 100 and of 200 steps: the difference is what 100 steps ask for.
+    Counted in fits of 50 and of 100 steps: the difference is what 50 steps ask for, and the logger is handed values once.
     """
     rows = []
     for way, (fit, options) in ways.items():
         counts, files = [], 0
-        for steps in (100, 200):
-            with quiet() as folder, contextlib.chdir(folder), _Asked() as seen:
+        for steps in (50, 100):
+            with quiet() as folder, Asked() as seen:
                 fit(make(options), Batches(batch, steps))
                 files = sum(path.is_file() for path in Path(folder).rglob("*"))
             counts.append(seen.counts)
@@ -179,8 +196,8 @@ def asked(ways: Mapping[str, tuple[Fit, Any]], make: Callable[[Any], Any], batch
         rows.append(
             {
                 "loop": way,
-                "waits a step": more["aten::_local_scalar_dense"] / 100,
-                "operations a step": operations / 100,
+                "waits a step": more["aten::_local_scalar_dense"] / 50,
+                "operations a step": operations / 50,
                 "files": files,
             }
         )

@@ -44,6 +44,11 @@ HOOKS: list[tuple[str, str]] = [
 ]
 
 
+def old_words() -> list[dict[str, Any]]:
+    """Rows: each old argument and hook, with today's form and what becomes of it; those first that are no plain TypeError."""
+    return sorted(old_arguments() + old_hooks(), key=lambda row: row["what happens"].startswith("TypeError"))
+
+
 def old_arguments() -> list[dict[str, Any]]:
     """Rows: an old argument, what the Trainer does with it in one step of training on the CPU, and today's form."""
     rows = []
@@ -80,7 +85,8 @@ def outcome(action: Any) -> str:
 
 
 def _line(text: str) -> str:
-    return textwrap.shorten(text.replace("Trainer.__init__() ", ""), 150, placeholder=" ...")
+    sentence = text.replace("Trainer.__init__() ", "").split(". ")[0]  # a list of names may follow, in any order
+    return textwrap.shorten(sentence, 150, placeholder=" ...")
 
 
 class _Plain(L.LightningModule):

@@ -60,7 +60,7 @@ class TextBar(TQDMProgressBar):
 
 @contextlib.contextmanager
 def quiet() -> Iterator[str]:
-    """Work in a folder that goes afterwards, with all that the Trainer writes; its banners and warnings are not shown."""
+    """Work in a folder that goes afterwards, with what the Trainer writes; its banners and warnings are not shown."""
     loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
     levels = [logger.level for logger in loggers]
     nowhere = io.StringIO()
@@ -181,7 +181,7 @@ class Asked(TorchDispatchMode):
 def asked(ways: Mapping[str, tuple[Fit, Any]], make: Callable[[Any], Any], batch: Any) -> list[dict[str, Any]]:
     """Rows by way: waits and operations of a step, and the files that a fit leaves.
 
-    Counted in fits of 50 and of 100 steps: the difference is what 50 steps ask for, and the logger is handed values once.
+    Counted in fits of 50 and of 100 steps: the difference is what 50 steps ask for. The logger is due once in them.
     """
     rows = []
     for way, (fit, options) in ways.items():

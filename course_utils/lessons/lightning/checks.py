@@ -8,7 +8,6 @@ from typing import Any
 
 from course_utils.lessons.answers import NotRight, ask, exercise
 
-
 # Today's form
 
 

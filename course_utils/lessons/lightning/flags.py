@@ -45,7 +45,7 @@ HOOKS: list[tuple[str, str]] = [
 
 
 def old_words() -> list[dict[str, Any]]:
-    """Rows: each old argument and hook, with today's form and what becomes of it; those first that are no plain TypeError."""
+    """Rows: each old argument and hook, today's form, and what becomes of it; a plain TypeError comes last."""
     return sorted(old_arguments() + old_hooks(), key=lambda row: row["what happens"].startswith("TypeError"))
 
 

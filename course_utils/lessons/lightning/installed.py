@@ -26,15 +26,16 @@ def problem() -> str | None:
     for name, version in versions.items():
         if version in COMPROMISED:
             return (
-                f"{name} {version} is a compromised release: it runs a program that steals credentials as soon as it is "
-                f"imported. Do not import it. Change every password and token that this computer holds, then: "
+                f"{name} {version} is a compromised release: as soon as it is imported, it runs a program that steals "
+                f"credentials. Do not import it. Change every password and token that this computer holds, then: "
                 f"pip uninstall lightning pytorch-lightning, and {INSTALL}."
             )
     version = versions["lightning"]
     if version is None:
         return f"Lightning is not installed. To run this lesson: {INSTALL}, then restart the kernel. {_MEANWHILE}"
     if not re.match(r"2\.6\.([6-9]|[1-9]\d)", version):
-        return f"This lesson is about Lightning 2.6; here is {version}. In an environment of its own: {INSTALL}. {_MEANWHILE}"
+        here = f"This lesson is about Lightning 2.6; here is {version}."
+        return f"{here} In an environment of its own: {INSTALL}. {_MEANWHILE}"
     return None
 
 

@@ -96,7 +96,7 @@ _PROFILERS: Mapping[str, Any] = {
     "simple": SimpleProfiler,
     "advanced": AdvancedProfiler,
     "pytorch": lambda **where: PyTorchProfiler(**where, **_WIDE),
-    "pytorch, with memory": lambda **where: PyTorchProfiler(**where, **_WIDE, profile_memory=True),
+    "pytorch, with memory": lambda **where: PyTorchProfiler(**where, **_WIDE, profile_memory=True, row_limit=-1),
 }
 
 
@@ -123,7 +123,7 @@ def seen_by_profilers() -> list[dict[str, Any]]:
 
 
 def _culprit(text: str, bottleneck: str, profiler: str) -> str:
-    recorded = 3 if profiler.startswith("pytorch") else _STEPS  # its schedule: one step waits, one warms up, three count
+    recorded = 3 if profiler.startswith("pytorch") else _STEPS  # of its schedule: 1 waits, 1 warms up, 3 count
     is_memory = bottleneck == "a memory spike"
     planted = recorded * (_SPIKE_BYTES if is_memory else _PLANTED_S)
     sizes = _bytes_by_line(text) if is_memory else _seconds_by_line(text, profiler)

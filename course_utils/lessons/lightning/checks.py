@@ -75,6 +75,16 @@ def _own(totals: Mapping[str, float], inside: Mapping[str, str]) -> str:
     return max(own, key=own.__getitem__)
 
 
+def _without_all_inside(totals: Mapping[str, float], inside: Mapping[str, str]) -> str:
+    own = dict(totals)
+    for action, total in totals.items():
+        outer = inside.get(action)
+        while outer is not None:
+            own[outer] -= total
+            outer = inside.get(outer)
+    return max(own, key=own.__getitem__)
+
+
 def _leaf(totals: Mapping[str, float], inside: Mapping[str, str]) -> str:
     return max((action for action in totals if action not in inside.values()), key=totals.__getitem__)
 
@@ -87,6 +97,7 @@ def check_action(answer: Any) -> str | None:
         None: _own,
         "outermost": lambda totals, inside: max(totals, key=totals.__getitem__),
         "leaves": _leaf,
+        "all_inside": _without_all_inside,
     }
     for hint, way in ways.items():
         if given == [way(*each) for each in _REPORTS]:

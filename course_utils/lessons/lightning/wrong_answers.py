@@ -32,6 +32,16 @@ def leaves(totals, inside):
     return max((action for action in totals if action not in inside.values()), key=totals.get)
 
 
+def all_inside(totals, inside):
+    own = dict(totals)
+    for action in totals:
+        outer = inside.get(action)
+        while outer:
+            own[outer] -= totals[action]
+            outer = inside.get(outer)
+    return max(own, key=own.get)
+
+
 WRONG = {
     "check_settings": {
         "old_name": with_these(gpus=1),
@@ -42,5 +52,5 @@ WRONG = {
         "nothing_logged": barebones,
         "waits": lambda: (_TODAY, {"prog_bar": True}),
     },
-    "check_action": {"outermost": outermost, "leaves": leaves},
+    "check_action": {"outermost": outermost, "leaves": leaves, "all_inside": all_inside},
 }

@@ -19,7 +19,8 @@ import lightning as L  # noqa: N812 - as its documentation has it
 import torch
 import tqdm
 from lightning.pytorch.callbacks import TQDMProgressBar
-from torch import Tensor, nn
+from lightning.pytorch.demos.boring_classes import BoringModel
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.records.kinds.comparison import Comparison
@@ -27,7 +28,6 @@ from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.paired import median_interval
 
 Fit = Callable[[L.LightningModule, "Batches"], Any]
-SIZE_UNITS = dict.fromkeys(("plain loop", "the other", "low", "high"), "s")
 LEAN = {
     "logger": False,
     "enable_checkpointing": False,
@@ -38,7 +38,12 @@ LEAN = {
 
 
 class Batches:
-    """The same batch, ``steps`` times. No list: the Trainer would take a list for that many loaders."""
+    """The same batch, ``steps`` times. No list: the Trainer would take a list for that many loaders.
+
+    Example:
+        >>> list(Batches("batch", 2))
+        ['batch', 'batch']
+    """
 
     def __init__(self, batch: Any, steps: int) -> None:
         self.batch, self.steps = batch, steps
@@ -51,7 +56,7 @@ class Batches:
 
 
 class TextBar(TQDMProgressBar):
-    """The default progress bar as a terminal has it; in a notebook it would be a widget."""
+    """The default bar where Rich is not installed, as a terminal has it; in a notebook it would be a widget."""
 
     def init_train_tqdm(self) -> tqdm.tqdm:
         """The bar of the training, written to standard output."""
@@ -146,18 +151,16 @@ def _row(way: str, values: list[float], plain: list[float], short: tuple[float, 
 
 
 def by_size(timed: Sweep) -> list[dict[str, Any]]:
-    """Rows by width of the network: a step of the first way, and what the second one's takes beyond it."""
+    """Rows by width of the network: a step of each of two ways, and how they compare."""
     rows = []
     for point in timed.points:
         plain, other = per_step(point.comparison)
         rows.append(
             {
                 f"network, {timed.over}": str(point.value),
-                "plain loop": plain["a step"],
-                "the other": other["a step"],
-                "times the plain loop": other["times the plain loop"],
-                "low": other["low"],
-                "high": other["high"],
+                plain["loop"]: plain["a step"],
+                other["loop"]: other["a step"],
+                **{name: other[name] for name in ("times the plain loop", "low", "high")},
             }
         )
     return rows
@@ -205,36 +208,30 @@ def asked(ways: Mapping[str, tuple[Fit, Any]], make: Callable[[Any], Any], batch
 
 
 def precisions(words: list[Any]) -> list[dict[str, Any]]:
-    """Rows by what is passed as ``precision`` on a CPU: the one that the Trainer takes, and dtypes that a step sees."""
+    """Rows by what is passed as ``precision`` on a CPU: the one that the Trainer takes, and dtypes that a step sees.
+
+    Example:
+        >>> precisions(["16-mixed"])[0]["taken as"]
+        'bf16-mixed'
+    """
     rows = []
     for word in words:
-        module = _Watched()
+        module, batches = _Watched(), Batches(torch.ones(2, 32), 1)
         with quiet():
             trainer = L.Trainer(accelerator="cpu", max_epochs=1, precision=word, **LEAN)
-            trainer.fit(module, Batches(torch.ones(2, 4), 1))
-        rows.append({"precision=": repr(word), "taken as": trainer.precision, **module.seen})
+            trainer.fit(module, batches, batches)
+        seen = {name: str(dtype).removeprefix("torch.") for name, dtype in module.seen.items()}
+        rows.append({"precision=": repr(word), "taken as": trainer.precision, **seen})
     return rows
 
 
-class _Watched(L.LightningModule):
+class _Watched(BoringModel):
     """Notes the dtypes of a step."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 1)
-        self.seen: dict[str, str] = {}
-
     def training_step(self, batch: Tensor, _: int) -> Tensor:
-        out = self.layer(batch)
-        self.seen = {"batch": _short(batch), "output": _short(out)}
+        out = self(batch)
+        self.seen = {"batch": batch.dtype, "output": out.dtype}
         return out.float().mean()
 
     def on_after_backward(self) -> None:
-        self.seen |= {"weights": _short(self.layer.weight), "gradients": _short(self.layer.weight.grad)}
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def _short(tensor: Tensor | None) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+        self.seen |= {"weights": self.layer.weight.dtype, "gradients": self.layer.weight.grad.dtype}

@@ -67,42 +67,22 @@ _REPORTS: list[tuple[dict[str, float], dict[str, str]]] = [
 ]
 
 
-def _own(totals: Mapping[str, float], inside: Mapping[str, str]) -> str:
-    own = {
-        action: total - sum(totals[inner] for inner, outer in inside.items() if outer == action)
-        for action, total in totals.items()
-    }
-    return max(own, key=own.__getitem__)
-
-
-def _without_all_inside(totals: Mapping[str, float], inside: Mapping[str, str]) -> str:
-    own = dict(totals)
-    for action, total in totals.items():
-        outer = inside.get(action)
-        while outer is not None:
-            own[outer] -= total
-            outer = inside.get(outer)
-    return max(own, key=own.__getitem__)
-
-
-def _leaf(totals: Mapping[str, float], inside: Mapping[str, str]) -> str:
-    return max((action for action in totals if action not in inside.values()), key=totals.__getitem__)
+# What each idea answers for the three reports.
+_ANSWERS: Mapping[str | None, tuple[str, ...]] = {
+    None: ("optimizer_step", "next batch", "epoch"),
+    "outermost": ("epoch", "epoch", "fit"),
+    "leaves": ("backward", "next batch", "backward"),
+    "all_inside": ("optimizer_step", "next batch", "backward"),
+}
 
 
 @exercise
 def check_action(answer: Any) -> str | None:
-    """Asks for three reports: the time is in a loader, in an action around others, and between actions."""
-    given = [ask(answer, dict(totals), dict(inside)) for totals, inside in _REPORTS]
-    ways = {
-        None: _own,
-        "outermost": lambda totals, inside: max(totals, key=totals.__getitem__),
-        "leaves": _leaf,
-        "all_inside": _without_all_inside,
-    }
-    for hint, way in ways.items():
-        if given == [way(*each) for each in _REPORTS]:
+    """Asks for three reports: the time is in an action around others, in a loader, and between actions."""
+    given = tuple(ask(answer, dict(totals), dict(inside)) for totals, inside in _REPORTS)
+    for hint, answers in _ANSWERS.items():
+        if given == answers:
             return hint
-    (totals, inside), wrong = next(
-        (each, value) for each, value in zip(_REPORTS, given, strict=True) if value != _own(*each)
-    )
-    raise NotRight(f"For {totals}, inside {inside}, you return {wrong!r}.")
+    wrong = next(place for place, right in enumerate(_ANSWERS[None]) if given[place] != right)
+    totals, inside = _REPORTS[wrong]
+    raise NotRight(f"For {totals}, inside {inside}, you return {given[wrong]!r}.")

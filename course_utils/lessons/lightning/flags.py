@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning as L  # noqa: N812
 import torch
+from lightning.pytorch.demos.boring_classes import BoringModel
 
 from course_utils.lessons.lightning.cases import LEAN, Batches, quiet
 
@@ -46,33 +47,33 @@ HOOKS: list[tuple[str, str]] = [
 
 def old_words() -> list[dict[str, Any]]:
     """Rows: each old argument and hook, today's form, and what becomes of it; a plain TypeError comes last."""
-    return sorted(old_arguments() + old_hooks(), key=lambda row: row["what happens"].startswith("TypeError"))
+    return sorted(_old_arguments() + _old_hooks(), key=lambda row: row["what happens"].startswith("TypeError"))
 
 
-def old_arguments() -> list[dict[str, Any]]:
+def _old_arguments() -> list[dict[str, Any]]:
     """Rows: an old argument, what the Trainer does with it in one step of training on the CPU, and today's form."""
     rows = []
     for name, value, today in ARGUMENTS:
         options = {"accelerator": "cpu", **LEAN, name: value}
-        ending = outcome(lambda options=options: _fit(_Plain(), **options))
+        ending = _outcome(lambda options=options: _fit(BoringModel(), **options))
         rows.append({"written": f"{name}={value!r}", "today": today, "what happens": ending})
     return rows
 
 
-def old_hooks() -> list[dict[str, Any]]:
+def _old_hooks() -> list[dict[str, Any]]:
     """Rows: an old hook of the module, whether it is refused, called or forgotten, and today's form."""
     rows = []
     for name, today in HOOKS:
         called: list[str] = []
-        module = type("Old", (_Plain,), {name: lambda self, *args, called=called: called.append("called")})()
-        ending = outcome(lambda module=module: _fit(module, accelerator="cpu", **LEAN))
+        module = type("Old", (BoringModel,), {name: lambda self, *args, called=called: called.append("called")})()
+        ending = _outcome(lambda module=module: _fit(module, accelerator="cpu", **LEAN))
         if ending == "works":
             ending = "is called" if called else "never called, and nothing says so"
         rows.append({"written": f"def {name}", "today": today, "what happens": ending})
     return rows
 
 
-def outcome(action: Any) -> str:
+def _outcome(action: Any) -> str:
     """How a call ends: works, the last of its warnings that speaks of it, or its error; in one short line."""
     with quiet(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -89,21 +90,6 @@ def _line(text: str) -> str:
     return textwrap.shorten(sentence, 150, placeholder=" ...")
 
 
-class _Plain(L.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
-
-    def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
-        return self.layer(batch).mean()
-
-    def validation_step(self, batch: torch.Tensor, _: int) -> None:
-        self.layer(batch)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
 def _fit(module: L.LightningModule, **options: Any) -> None:
-    batches = Batches(torch.ones(2, 4), 1)
+    batches = Batches(torch.ones(2, 32), 1)
     L.Trainer(max_epochs=1, **options).fit(module, batches, batches)

@@ -9,29 +9,27 @@ from typing import Any
 import lightning as L  # noqa: N812
 import torch
 from lightning.pytorch.callbacks import ModelSummary
-from torch import Tensor, nn
+from lightning.pytorch.demos.boring_classes import BoringModel
+from torch import Tensor
 
 from course_utils.lessons.lightning.cases import Asked, Batches, quiet
 
 _STEPS = 10
 
 
-class _Module(L.LightningModule):
+class _Module(BoringModel):
     def __init__(self, log: Mapping[str, Any]) -> None:
         super().__init__()
-        self.layer, self.options, self.order = nn.Linear(4, 1), dict(log), ""
+        self.options, self.order = dict(log), ""
 
     def training_step(self, batch: Tensor, _: int) -> Tensor:
         self.order += "t"
-        loss = self.layer(batch).square().mean()
+        loss = self.step(batch)
         self.log("loss", loss, **self.options)
         return loss
 
     def validation_step(self, batch: Tensor, _: int) -> None:
         self.order += "v"
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def hint_for(settings: Mapping[str, Any], log: Mapping[str, Any]) -> str | None:
@@ -39,8 +37,12 @@ def hint_for(settings: Mapping[str, Any], log: Mapping[str, Any]) -> str | None:
 
     Raises:
         TypeError, ValueError: as Lightning does, for settings that it does not take.
+
+    Example:
+        >>> hint_for({"enable_checkpointing": True}, {})
+        'left_on'
     """
-    batches, module = Batches(torch.ones(2, 4), _STEPS), _Module(log)
+    batches, module = Batches(torch.ones(2, 32), _STEPS), _Module(log)
     with quiet() as folder:
         trainer = L.Trainer(**{"max_epochs": 1} | dict(settings) | {"accelerator": "cpu", "default_root_dir": folder})
         with Asked() as asked:

@@ -100,7 +100,7 @@ _PROFILERS: Mapping[str, Any] = {
 }
 
 
-def report(bottleneck: str | None, profiler: str) -> str:
+def _report(bottleneck: str | None, profiler: str) -> str:
     """The report of a training of six steps, as the profiler writes it."""
     with quiet() as folder:
         trainer = L.Trainer(
@@ -117,7 +117,7 @@ def report(bottleneck: str | None, profiler: str) -> str:
 def seen_by_profilers() -> list[dict[str, Any]]:
     """Rows: a bottleneck, and the innermost line of each profiler's report that has most of what was planted."""
     return [
-        {"planted": bottleneck, **{name: _culprit(report(bottleneck, name), bottleneck, name) for name in _PROFILERS}}
+        {"planted": bottleneck, **{name: _culprit(_report(bottleneck, name), bottleneck, name) for name in _PROFILERS}}
         for bottleneck in BOTTLENECKS
     ]
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import lightning as L  # noqa: N812
 import pytest
 import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.plugins import MixedPrecision
 
 from course_utils.lessons.lightning import cases, flags, profilers
 from course_utils.ranks.launch import run_ranks
+from course_utils.records.lessons import find_lesson
+from course_utils.records.notebook_files import read_notebook
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 GUARD = """
@@ -92,6 +98,8 @@ def test_old_words_end_as_the_lesson_says():
 
 
 class Net(L.LightningModule):
+    fused = None
+
     def __init__(self, log=None):
         super().__init__()
         self.layer, self.options = torch.nn.Linear(4, 1), log
@@ -102,8 +110,15 @@ class Net(L.LightningModule):
             self.log("loss", loss, **self.options)
         return loss
 
+    def validation_step(self, batch, _):
+        self.is_inference = self.layer(batch).is_inference()
+
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        return torch.optim.SGD(self.parameters(), lr=0.1, fused=self.fused)
+
+
+class Fused(Net):
+    fused = True
 
 
 def by_trainer(module, batches, **settings):
@@ -125,6 +140,102 @@ def test_waits_are_counted_and_nothing_is_left_behind(tmp_path, monkeypatch):
     assert rows["log"]["operations a step"] > rows["no log"]["operations a step"]
     assert rows["defaults"]["files"]
     assert not rows["log"]["files"]
+    assert not list(tmp_path.iterdir())
+
+
+def with_scaler(module, batches, **settings):
+    precision = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+    by_trainer(module, batches, plugins=precision, **cases.LEAN, **settings)
+
+
+def test_a_scaler_waits_at_each_step_unless_the_optimizer_is_fused_which_then_cannot_be_clipped():
+    assert cases.asked({"": (with_scaler, None)}, Net, torch.ones(2, 4))[0]["waits a step"] == 1
+    assert cases.asked({"": (with_scaler, None)}, Fused, torch.ones(2, 4))[0]["waits a step"] == 0
+    refused = pytest.raises(RuntimeError, match="does not allow for gradient clipping because it performs unscaling")
+    with refused, cases.quiet():
+        with_scaler(Fused(), cases.Batches(torch.ones(2, 4), 1), gradient_clip_val=1.0)
+
+
+def test_validation_is_inference_outside_of_fit_alone():
+    module, batches = Net(), cases.Batches(torch.ones(2, 4), 1)
+    with cases.quiet():
+        trainer = L.Trainer(accelerator="cpu", max_epochs=1, **cases.LEAN)
+        trainer.fit(module, batches, batches)
+        in_fit = module.is_inference
+        trainer.validate(module, batches)
+    assert (in_fit, module.is_inference) == (False, True)
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_old_gradients_are_there_in_the_forward_pass_unless_they_are_cleared(clears):
+    class Watched(Net):
+        def on_train_start(self):
+            self.held = []
+
+        def training_step(self, batch, number):
+            self.held.append(self.layer.weight.grad is not None)
+            return super().training_step(batch, number)
+
+        def on_train_batch_end(self, *_):
+            if clears:
+                self.trainer.optimizers[0].zero_grad()
+
+    module = Watched()
+    with cases.quiet():
+        by_trainer(module, cases.Batches(torch.ones(2, 4), 3), **cases.LEAN)
+    assert module.held == ([False] * 3 if clears else [False, True, True])
+
+
+# The code to paste
+
+
+def pasted():
+    """The cell to paste, as a module's names, and the snippet under it that calls it."""
+    cells = read_notebook(find_lesson("22").path)["cells"]
+    place = next(number for number, cell in enumerate(cells) if "standalone" in cell["metadata"].get("tags", []))
+    names = {}
+    exec(cells[place]["source"], names)
+    return names, cells[place + 1]["source"].split("```python\n")[1].split("```")[0]
+
+
+def test_the_cell_to_paste_leaves_the_start_out(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    asked = []
+
+    def run(steps):
+        asked.append(steps)
+        now[0] += 7 + steps * (0.25 if len(asked) < 4 else 0.5)
+
+    names, _ = pasted()
+    assert names["seconds_a_step"](run) == (0.5, 0.25, 0.5)
+    assert asked == [10] + [110, 10] * 5
+
+
+@pytest.mark.parametrize("settings", ["", "barebones=True", "accumulate_grad_batches=3"])
+def test_the_snippet_to_paste_runs_and_leaves_nothing_behind(settings, tmp_path):
+    """With its numbers of steps made smaller, and a loader shorter than they are."""
+    names, snippet = pasted()
+    timed = names["seconds_a_step"]
+    written = []
+    batches = torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=4)
+    names |= {
+        "tempfile": tempfile,
+        "L": L,
+        "MyModule": Net,
+        "loader": batches,
+        "print": lambda *rows: written.extend(rows),
+    }
+    names["seconds_a_step"] = lambda run: timed(run, few=1, many=4, rounds=3)
+    names["plain"] = lambda steps: None
+    with cases.quiet(), contextlib.chdir(tmp_path):
+        exec(
+            snippet.replace("default_root_dir", f"{settings}, default_root_dir" if settings else "default_root_dir"),
+            names,
+        )
+    for middle, low, high in written:
+        assert low <= middle <= high
+    assert len(written) == 2
     assert not list(tmp_path.iterdir())
 
 

@@ -15,7 +15,7 @@ _STEP = [
     ("zero_grad", "yours", ""),
     ("backward, with hooks before and after", "yours", ""),
     ("clip the gradients, if asked", "Trainer", ""),
-    ("optimizer step", "yours", ""),
+    ("optimizer step", "yours", "waits, with a float16 scaler"),
     ("on_train_batch_end: callbacks, among them the bar", "Trainer", "waits, if it shows a logged value"),
     ("collect what self.log was given", "Trainer", "waits, if prog_bar=True"),
     ("hand it to the logger, each 50 steps", "Trainer", "waits"),

@@ -1,0 +1,271 @@
+"""Lesson 22: the guard before the import, what the profilers lose, today's words, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import lightning as L  # noqa: N812
+import pytest
+import torch
+from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.plugins import MixedPrecision
+
+from course_utils.lessons.lightning import cases, flags, profilers
+from course_utils.ranks.launch import run_ranks
+from course_utils.records.lessons import find_lesson
+from course_utils.records.notebook_files import read_notebook
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+GUARD = """
+import sys
+from course_utils.lessons.lightning import installed
+{before}
+try:
+    installed.require()
+except ImportError as error:
+    print("\\n".join(error._render_traceback_()))
+print("lightning" in sys.modules)
+"""
+
+
+def guarded(folder: Path, before: str = "") -> str:
+    """What the guard says where the folder comes before all others."""
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r}){GUARD.format(before=before)}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def distribution(folder: Path, name: str, version: str) -> None:
+    """The metadata of a release, with a module that fails if it is imported."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+    (folder / "lightning.py").write_text("raise SystemExit('imported')\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["lightning", "pytorch-lightning"])
+@pytest.mark.parametrize("version", ["2.6.2", "2.6.3"])
+def test_a_compromised_release_is_named_and_never_imported(tmp_path, name, version):
+    distribution(tmp_path, name, version)
+    said = guarded(tmp_path)
+    assert f"{name} {version} is a compromised release" in said
+    assert "pip uninstall lightning pytorch-lightning" in said
+    assert said.endswith("False\n")
+
+
+def test_another_series_is_named_with_what_to_install(tmp_path):
+    distribution(tmp_path, "lightning", "2.4.0")
+    assert '2.4.0. In an environment of its own: pip install "lightning>=2.6.6,<2.7"' in guarded(tmp_path)
+
+
+def test_without_lightning_one_sentence_says_what_to_install(tmp_path):
+    hide = "sys.path[:] = [path for path in sys.path if 'site-packages' not in path]"
+    said = guarded(tmp_path, hide)
+    assert 'Lightning is not installed. To run this lesson: pip install "lightning>=2.6.6,<2.7"' in said
+    assert said.endswith("False\n")
+
+
+def test_what_is_installed_here_passes(tmp_path):
+    assert guarded(tmp_path) == "False\n"
+
+
+def test_the_form_of_today_is_taken_by_the_trainer():
+    """Each argument of the table's right column, where it is one of the Trainer's: it exists."""
+    known = inspect.signature(L.Trainer.__init__).parameters
+    names = {"TQDMProgressBar": TQDMProgressBar, "DeviceStatsMonitor": L.pytorch.callbacks.DeviceStatsMonitor}
+    tried = 0
+    for _, _, today in flags.ARGUMENTS:
+        if "=" in today.split("(")[0] and "," not in today.split("=")[0]:
+            written = today.split(", or ")[0]
+            assert eval(f"dict({written})", names).keys() <= known.keys(), today
+            tried += 1
+    assert tried > 12
+
+
+def test_old_words_end_as_the_lesson_says():
+    ends = {row["written"]: row["what happens"] for row in flags.old_words()}
+    assert ends["gpus=8"] == "TypeError: got an unexpected keyword argument 'gpus'"
+    assert "bf16-mixed" not in ends["profile=True"]
+    assert ends["precision=16"].startswith("warns: ")
+    assert ends["profiler=True"].startswith("AttributeError")
+    assert ends["def training_epoch_end"].startswith("NotImplementedError")
+    assert ends["def training_step_end"] == "never called, and nothing says so"
+
+
+class Net(L.LightningModule):
+    fused = None
+
+    def __init__(self, log=None):
+        super().__init__()
+        self.layer, self.options = torch.nn.Linear(4, 1), log
+
+    def training_step(self, batch, _):
+        loss = self.layer(batch).square().mean()
+        if self.options is not None:
+            self.log("loss", loss, **self.options)
+        return loss
+
+    def validation_step(self, batch, _):
+        self.is_inference = self.layer(batch).is_inference()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, fused=self.fused)
+
+
+class Fused(Net):
+    fused = True
+
+
+def by_trainer(module, batches, **settings):
+    L.Trainer(accelerator="cpu", max_epochs=1, **settings).fit(module, batches)
+
+
+def test_waits_are_counted_and_nothing_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lean = lambda module, batches: by_trainer(module, batches, **cases.LEAN)  # noqa: E731
+    ways = {
+        "no log": (lean, None),
+        "log": (lean, {}),
+        "in the bar": (lean, {"prog_bar": True}),
+        "defaults": (lambda module, batches: by_trainer(module, batches, callbacks=[cases.TextBar()]), {}),
+    }
+    rows = {row["loop"]: row for row in cases.asked(ways, Net, torch.ones(2, 4))}
+    assert rows["no log"]["waits a step"] == rows["log"]["waits a step"] == 0
+    assert rows["in the bar"]["waits a step"] >= 1
+    assert rows["log"]["operations a step"] > rows["no log"]["operations a step"]
+    assert rows["defaults"]["files"]
+    assert not rows["log"]["files"]
+    assert not list(tmp_path.iterdir())
+
+
+def with_scaler(module, batches, **settings):
+    precision = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+    by_trainer(module, batches, plugins=precision, **cases.LEAN, **settings)
+
+
+def test_a_scaler_waits_at_each_step_unless_the_optimizer_is_fused_which_then_cannot_be_clipped():
+    assert cases.asked({"": (with_scaler, None)}, Net, torch.ones(2, 4))[0]["waits a step"] == 1
+    assert cases.asked({"": (with_scaler, None)}, Fused, torch.ones(2, 4))[0]["waits a step"] == 0
+    refused = pytest.raises(RuntimeError, match="does not allow for gradient clipping because it performs unscaling")
+    with refused, cases.quiet():
+        with_scaler(Fused(), cases.Batches(torch.ones(2, 4), 1), gradient_clip_val=1.0)
+
+
+def test_validation_is_inference_outside_of_fit_alone():
+    module, batches = Net(), cases.Batches(torch.ones(2, 4), 1)
+    with cases.quiet():
+        trainer = L.Trainer(accelerator="cpu", max_epochs=1, **cases.LEAN)
+        trainer.fit(module, batches, batches)
+        in_fit = module.is_inference
+        trainer.validate(module, batches)
+    assert (in_fit, module.is_inference) == (False, True)
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_old_gradients_are_there_in_the_forward_pass_unless_they_are_cleared(clears):
+    class Watched(Net):
+        def on_train_start(self):
+            self.held = []
+
+        def training_step(self, batch, number):
+            self.held.append(self.layer.weight.grad is not None)
+            return super().training_step(batch, number)
+
+        def on_train_batch_end(self, *_):
+            if clears:
+                self.trainer.optimizers[0].zero_grad()
+
+    module = Watched()
+    with cases.quiet():
+        by_trainer(module, cases.Batches(torch.ones(2, 4), 3), **cases.LEAN)
+    assert module.held == ([False] * 3 if clears else [False, True, True])
+
+
+# The code to paste
+
+
+def pasted():
+    """The cell to paste, as a module's names, and the snippet under it that calls it."""
+    cells = read_notebook(find_lesson("22").path)["cells"]
+    place = next(number for number, cell in enumerate(cells) if "standalone" in cell["metadata"].get("tags", []))
+    names = {}
+    exec(cells[place]["source"], names)
+    return names, cells[place + 1]["source"].split("```python\n")[1].split("```")[0]
+
+
+def test_the_cell_to_paste_leaves_the_start_out(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    asked = []
+
+    def run(steps):
+        asked.append(steps)
+        now[0] += 7 + steps * (0.25 if len(asked) < 4 else 0.5)
+
+    names, _ = pasted()
+    assert names["seconds_a_step"](run) == (0.5, 0.25, 0.5)
+    assert asked == [10] + [110, 10] * 5
+
+
+@pytest.mark.parametrize("settings", ["", "barebones=True", "accumulate_grad_batches=3"])
+def test_the_snippet_to_paste_runs_and_leaves_nothing_behind(settings, tmp_path):
+    """With its numbers of steps made smaller, and a loader shorter than they are."""
+    names, snippet = pasted()
+    timed = names["seconds_a_step"]
+    written = []
+    batches = torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=4)
+    names |= {
+        "tempfile": tempfile,
+        "L": L,
+        "MyModule": Net,
+        "loader": batches,
+        "print": lambda *rows: written.extend(rows),
+    }
+    names["seconds_a_step"] = lambda run: timed(run, few=1, many=4, rounds=3)
+    names["plain"] = lambda steps: None
+    with cases.quiet(), contextlib.chdir(tmp_path):
+        exec(
+            snippet.replace("default_root_dir", f"{settings}, default_root_dir" if settings else "default_root_dir"),
+            names,
+        )
+    for middle, low, high in written:
+        assert low <= middle <= high
+    assert len(written) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_check_tells_other_weights():
+    check = cases.same_weights()
+    weights = [torch.ones(2)]
+    assert check(None, (1, weights))
+    assert check(None, (1, [torch.ones(2)]))
+    assert check(None, (5, [torch.zeros(2)]))
+    assert not check(None, (1, [torch.zeros(2)]))
+
+
+def test_the_advanced_profiler_loses_the_optimizer_and_pytorch_knows_the_layer():
+    rows = {row["planted"]: row for row in profilers.seen_by_profilers()}
+    assert rows["a slow loader"]["simple"].endswith("train_dataloader_next")
+    assert rows["a slow loader"]["advanced"] == "decode_image"
+    assert rows["a slow optimizer"]["advanced"] == "not in the report"
+    assert rows["a slow layer"]["pytorch"] == "[pl][module]_Layer: second"
+    assert rows["a memory spike"]["pytorch"] == "not in the report"
+    assert rows["a memory spike"]["pytorch, with memory"] == "aten::empty"
+
+
+@pytest.mark.slow
+def test_two_ranks_train_as_ddp_does_and_what_changes_unasked():
+    options = {"threads_per_rank": 1, "backend": "gloo", "show_output": False}
+    ranks = run_ranks(NOTEBOOKS / "scripts" / "lightning_ddp.py", ranks=2, **options)
+    for rank in range(2):
+        assert ranks[rank]["same_as_shuffled"]
+        assert not ranks[rank]["same_as_in_order"]
+        assert ranks[rank]["a_step"]["DDP by hand"] == {"all-reduces": 1, "broadcasts": 0, "waits": 0}
+        assert ranks[rank]["a_step"]["Trainer"] == {"all-reduces": 1, "broadcasts": 1, "waits": 1}
+    assert sorted(ranks[0]["validated"] + ranks[1]["validated"]) == [0, 0, 1, 4, 9, 16]
+    assert ranks[0]["logged"]["sync_dist=True"] != ranks[0]["mean"]

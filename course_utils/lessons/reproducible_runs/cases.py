@@ -1,0 +1,390 @@
+"""What lesson 21 runs: causes of other numbers, a last bit that grows, a training to resume, and steps with a price."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.deterministic
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+from course_utils.materials.digits import load_digits_split
+from course_utils.materials.models import GPT
+from course_utils.measure.fresh import RandomState, Switches
+
+_ANIMALS = ("ant", "bear", "cat", "deer", "eel", "fox", "goat", "hare", "ibis", "jay", "koala", "lynx")
+# Random numbers and a softmax: the same seed and the same input, with the kernels that this process chose.
+_ON_THIS_CPU = """
+import hashlib, torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+x = torch.randn(64, 64)
+print(hashlib.sha256(torch.cat([x, x.softmax(1)]).numpy().tobytes()).hexdigest())
+"""
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """The SHA-256 of a tensor's bytes."""
+    return hashlib.sha256(tensor.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+
+
+def _output(code: str, **variables: str) -> subprocess.Popen[str]:
+    """A new Python process that prints one line."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
+    )
+
+
+def _outputs(*processes: subprocess.Popen[str]) -> list[str]:
+    try:
+        return [process.communicate(timeout=120)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _no_seed(remedied: bool) -> list[Any]:
+    def numbers() -> str:
+        torch.manual_seed(0) if remedied else torch.seed()
+        return digest(torch.rand(8))
+
+    return [numbers(), numbers()]
+
+
+def _threads(remedied: bool) -> list[Any]:
+    rows = torch.rand(8, 2**20, generator=torch.Generator().manual_seed(0))
+
+    def sums(threads: int) -> list[float]:
+        torch.set_num_threads(threads)
+        return [row.sum().item() for row in rows]
+
+    return [sums(1), sums(1 if remedied else 2)]
+
+
+def _race(remedied: bool) -> list[Any]:
+    """The backward pass of an index that names few rows often: threads add to the same place."""
+    torch.set_num_threads(2)
+    torch.use_deterministic_algorithms(remedied)
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(10, (200_000,), generator=generator)
+    factor, weight = torch.randn(200_000, generator=generator), torch.zeros(10, requires_grad=True)
+    return [digest(torch.autograd.grad((weight[index] * factor).sum(), weight)[0]) for _ in range(20)]
+
+
+def _batch_size(remedied: bool) -> list[Any]:
+    """The first of 64 rows: alone, or (remedied) among 63 rows of zeros."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(512, 512), torch.randn(64, 512)
+    alone = torch.cat([x[:1], torch.zeros(63, 512)]) if remedied else x[:1]
+    return [digest(layer(x)[0]), digest(layer(alone)[0])]
+
+
+class _Noisy(Dataset[torch.Tensor]):
+    """Random numbers as augmentations draw them: from whatever generator there is, or one of the sample's own."""
+
+    def __init__(self, own: bool) -> None:
+        self.own = own
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(4, generator=torch.Generator().manual_seed(index) if self.own else None)
+
+
+def _workers(remedied: bool) -> list[Any]:
+    def samples(workers: int) -> str:
+        torch.manual_seed(0)
+        return digest(torch.cat(list(DataLoader(_Noisy(remedied), batch_size=2, num_workers=workers))))
+
+    return [samples(1), samples(2)]
+
+
+def _validation(remedied: bool) -> list[Any]:
+    """The next random numbers, with and without a look at a loader that shuffles nothing."""
+
+    def afterwards(validate: bool) -> str:
+        torch.manual_seed(0)
+        generator = torch.Generator().manual_seed(0) if remedied else None
+        if validate:
+            list(DataLoader(range(8), generator=generator))
+        return digest(torch.rand(8))
+
+    return [afterwards(False), afterwards(True)]
+
+
+def _set_order(remedied: bool) -> list[Any]:
+    names = f"sorted({set(_ANIMALS)})" if remedied else f"list({set(_ANIMALS)})"
+    return _outputs(*(_output(f"print({names})", PYTHONHASHSEED="random") for _ in range(2)))
+
+
+def _file_order(remedied: bool) -> list[Any]:
+    """The same files in two folders, copied in two orders; one in memory, where there is such a file system."""
+    listings = []
+    for place, names in (("/dev/shm", _ANIMALS), (None, _ANIMALS[::-1])):
+        with contextlib.ExitStack() as stack:
+            usable = place if place and os.access(place, os.W_OK) else None
+            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=usable))
+            for name in names:
+                (Path(folder) / name).touch()
+            listings.append(sorted(os.listdir(folder)) if remedied else os.listdir(folder))
+    return listings
+
+
+def _another_cpu(remedied: bool) -> list[Any]:
+    """PyTorch's plain kernels stand in for another CPU; remedied, both processes use them."""
+    plain = {"ATEN_CPU_CAPABILITY": "default"}
+    return _outputs(_output(_ON_THIS_CPU, **(plain if remedied else {})), _output(_ON_THIS_CPU, **plain))
+
+
+_CAUSES: tuple[tuple[str, str, Callable[[bool], list[Any]]], ...] = (
+    ("no seed", "manual_seed", _no_seed),
+    ("2 threads for 1", "set_num_threads", _threads),
+    ("a race of 2 threads", "deterministic algorithms", _race),
+    ("kernels of another CPU", "the same kernels", _another_cpu),
+    ("order of a set", "sorted()", _set_order),
+    ("order of files", "sorted()", _file_order),
+    ("2 workers for 1", "a seed for each sample", _workers),
+    ("a look at a loader", "generator= of its own", _validation),
+    ("1 row for 64", "pad the batch", _batch_size),
+)
+
+
+def causes() -> list[dict[str, Any]]:
+    """Run each cause twice or more, left alone and with its remedy; say whether the results were equal to the bit."""
+    rows = []
+    before = RandomState.now()
+    for cause, remedy, run in _CAUSES:
+        found = []
+        for remedied in (False, True):
+            with Switches.kept():
+                torch.set_num_threads(1)
+                results = run(remedied)
+            found.append("same" if all(result == results[0] for result in results) else "differs")
+        rows.append({"cause": cause, "left alone": found[0], "remedy": remedy, "with it": found[1]})
+    before.restore()
+    return rows
+
+
+# --- a last bit that grows ----------------------------------------------------------------------------------------
+
+
+def _trained(learning_rate: float, seed: int, nudged: int | None, steps: int) -> tuple[list[torch.Tensor], float]:
+    """All weights after each step of a training on digits, and the loss on its test images.
+
+    ``nudged`` is the place of a weight of the first layer that begins one bit larger.
+    """
+    digits = load_digits_split()
+    images, labels = digits.train_images.flatten(1), digits.train_labels
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for _ in range(3):
+        layers += [nn.Linear(64, 64), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(64, 10))
+    if nudged is not None:
+        with torch.no_grad():
+            weight = layers[0].weight
+            weight[0, nudged] = torch.nextafter(weight[0, nudged], torch.tensor(math.inf))
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
+    weights = []
+    for _ in range(steps):
+        batch = torch.randint(len(images), (32,))
+        functional.cross_entropy(model(images[batch]), labels[batch]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        weights.append(nn.utils.parameters_to_vector(model.parameters()).detach())
+    with torch.no_grad():
+        loss = functional.cross_entropy(model(digits.test_images.flatten(1)), digits.test_labels)
+    return weights, loss.item()
+
+
+def growth(
+    learning_rates: tuple[float, ...] = (0.03, 0.1), steps: int = 300
+) -> tuple[dict[str, list[float]], list[dict[str, Any]]]:
+    """How far one changed bit goes: digits that agree after each step, and the spread of the test loss.
+
+    Returns:
+        lines for :func:`curves`, and rows for :func:`tabulate`; two runs differ by one bit of one of their weights.
+    """
+    lines, rows = {}, []
+    with Switches.kept():
+        torch.set_num_threads(1)
+        for rate in learning_rates:
+            (ours, loss), *nudged = (_trained(rate, 0, place, steps) for place in (None, 20, 30))
+            other_seeds = [loss, *(_trained(rate, seed, None, steps)[1] for seed in (1, 2))]
+            same_seed = [loss, *(each for _, each in nudged)]
+            pairs = list(zip(ours, nudged[0][0], strict=True))
+            label = f"learning rate {rate}"
+            # float32 has some 7 digits; equal weights would have infinitely many.
+            lines[label] = [min(8.0, -math.log10(float((a - b).norm() / a.norm()) + 1e-12)) for a, b in pairs]
+            a, b = pairs[-1]
+            rows.append(
+                {
+                    "training": label,
+                    "weights equal": (a == b).float().mean().item(),
+                    "spread, one bit": max(same_seed) - min(same_seed),
+                    "spread, 3 seeds": max(other_seeds) - min(other_seeds),
+                }
+            )
+    return lines, rows
+
+
+# --- resume -------------------------------------------------------------------------------------------------------
+
+
+class Training:
+    """A training with everything that a checkpoint has to hold; ``step()`` returns the loss.
+
+    Attributes:
+        model: a small MLP with dropout, which draws from torch's generator.
+        optimizer: AdamW.
+        scheduler: lowers the learning rate every 7 steps.
+        epoch: counted from 0. The order of the samples follows from it.
+        batch: the next batch of this epoch.
+    """
+
+    BATCHES = 44
+
+    def __init__(self, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        digits = load_digits_split()
+        self._images, self._labels = digits.train_images.flatten(1), digits.train_labels
+        self.model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=7, gamma=0.8)
+        self.epoch = self.batch = 0
+
+    def step(self) -> float:
+        """Train on the next batch. NumPy's global generator adds noise to the images."""
+        order = torch.randperm(len(self._images), generator=torch.Generator().manual_seed(self.epoch))
+        rows = order[self.batch * 32 : (self.batch + 1) * 32]
+        noise = torch.from_numpy(np.random.normal(scale=0.1, size=(len(rows), 64))).float()
+        loss = functional.cross_entropy(self.model(self._images[rows] + noise), self._labels[rows])
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.scheduler.step()
+        self.batch += 1
+        if self.batch == self.BATCHES:
+            self.epoch, self.batch = self.epoch + 1, 0
+        return loss.item()
+
+    def weights(self) -> torch.Tensor:
+        """All weights, in one vector of their own."""
+        return nn.utils.parameters_to_vector(self.model.parameters()).detach().clone()
+
+
+# What is left out, as a path into the checkpoint.
+LEFT_OUT: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "nothing": (),
+    "optimizer": (("optimizer",),),
+    "scheduler": (("scheduler",),),
+    "torch's generator": (("random", "torch"),),
+    "NumPy's generator": (("random", "numpy"),),
+    "position in the epoch": (("position",),),
+    "all but the weights": (("optimizer",), ("scheduler",), ("random",), ("position",)),
+}
+
+
+def resumed(
+    checkpoint: Callable[[Training], dict[str, Any]],
+    restore: Callable[[Training, dict[str, Any]], None],
+    before: int = 60,
+    after: int = 40,
+) -> list[dict[str, Any]]:
+    """Resume a training, each time with something else left out, and compare it with the one that went on.
+
+    What is left out is what a new process begins with. Checkpoints pass through ``torch.save`` and ``torch.load``.
+    """
+    random_state = RandomState.now()
+    with Switches.kept(), tempfile.TemporaryDirectory() as folder:
+        torch.set_num_threads(1)
+        file = Path(folder) / "checkpoint.pt"
+        unbroken = Training()
+        for _ in range(before):
+            unbroken.step()
+        torch.save(checkpoint(unbroken), file)
+        losses = [unbroken.step() for _ in range(after)]
+        rows = [
+            {"left out": label, **_difference(_resume(checkpoint, restore, file, paths), losses, unbroken.weights())}
+            for label, paths in LEFT_OUT.items()
+        ]
+    random_state.restore()
+    return rows
+
+
+def _resume(
+    checkpoint: Callable[[Training], dict[str, Any]],
+    restore: Callable[[Training, dict[str, Any]], None],
+    file: Path,
+    paths: tuple[tuple[str, ...], ...],
+) -> Training:
+    new = Training(seed=1)
+    saved, own = torch.load(file), checkpoint(new)
+    for *folders, key in paths:
+        inner, ours = saved, own
+        for folder in folders:
+            inner, ours = inner[folder], ours[folder]
+        inner[key] = ours[key]
+    restore(new, saved)
+    return new
+
+
+def _difference(new: Training, losses: list[float], weights: torch.Tensor) -> dict[str, Any]:
+    ours = [new.step() for _ in losses]
+    differing = [step for step, (a, b) in enumerate(zip(ours, losses, strict=True), start=1) if a != b]
+    return {
+        "first other loss": f"step {differing[0]}" if differing else "none",
+        "weights equal": (new.weights() == weights).float().mean().item(),
+    }
+
+
+# --- what it costs ------------------------------------------------------------------------------------------------
+
+
+def training_step(deterministic: bool, fill: bool = True, device: str = "cpu") -> Callable[[], torch.Tensor]:
+    """A training step of a small GPT; ``fill`` is :attr:`torch.utils.deterministic.fill_uninitialized_memory`."""
+    large = device == "cuda"
+    model = GPT(width=512 if large else 128, layers=8 if large else 2, heads=8 if large else 4).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.randint(256, (32 if large else 8, 129)).to(device)
+    torch.use_deterministic_algorithms(deterministic)
+
+    def step() -> torch.Tensor:
+        before = torch.utils.deterministic.fill_uninitialized_memory
+        torch.utils.deterministic.fill_uninitialized_memory = fill
+        try:
+            loss = functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+        finally:
+            torch.utils.deterministic.fill_uninitialized_memory = before
+
+    return step
+
+
+def index_backward(deterministic: bool, device: str = "cpu") -> Callable[[], torch.Tensor]:
+    """The gradient of ``weight[index]``, where 1,000 rows are each named 20 times or so; on a CPU by 2 threads."""
+    if device == "cpu":
+        torch.set_num_threads(2)
+    torch.use_deterministic_algorithms(deterministic)
+    weight = torch.randn(1000, 64, device=device, requires_grad=True)
+    index = torch.randint(1000, (20_000,)).to(device)
+    upstream = torch.randn(20_000, 64).to(device)
+    return lambda: torch.autograd.grad(weight[index], weight, upstream)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import os
@@ -20,19 +21,13 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
+from course_utils.lessons.reproducible_runs import kernels
 from course_utils.materials.digits import load_digits_split
 from course_utils.materials.models import GPT
 from course_utils.measure.fresh import RandomState, Switches
+from course_utils.show.progress import progress
 
 _ANIMALS = ("ant", "bear", "cat", "deer", "eel", "fox", "goat", "hare", "ibis", "jay", "koala", "lynx")
-# Random numbers and a softmax: the same seed and the same input, with the kernels that this process chose.
-_ON_THIS_CPU = """
-import hashlib, torch
-torch.set_num_threads(1)
-torch.manual_seed(0)
-x = torch.randn(64, 64)
-print(hashlib.sha256(torch.cat([x, x.softmax(1)]).numpy().tobytes()).hexdigest())
-"""
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -40,16 +35,16 @@ def digest(tensor: torch.Tensor) -> str:
     return hashlib.sha256(tensor.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
-def _output(code: str, **variables: str) -> subprocess.Popen[str]:
-    """A new Python process that prints one line."""
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
-    )
-
-
-def _outputs(*processes: subprocess.Popen[str]) -> list[str]:
+def _outputs(*arguments: str, **variables: str) -> list[str]:
+    """What a Python program prints in two new processes, with these variables in their environment."""
+    command = [sys.executable, *arguments]
+    environment = {**os.environ, **variables}
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)]
     try:
-        return [process.communicate(timeout=120)[0] for process in processes]
+        printed = [process.communicate(timeout=120)[0].strip() for process in processes]
+        if any(process.returncode for process in processes):
+            raise RuntimeError("a new Python process failed: its message is above, or in the terminal of the notebook")
+        return printed
     finally:
         for process in processes:
             process.kill()
@@ -75,13 +70,21 @@ def _threads(remedied: bool) -> list[Any]:
 
 
 def _race(remedied: bool) -> list[Any]:
-    """The backward pass of an index that names few rows often: threads add to the same place."""
+    """The backward pass of an index that names few rows often: threads add to the same place.
+
+    Until a gradient differs from the first.
+    """
     torch.set_num_threads(2)
     torch.use_deterministic_algorithms(remedied)
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(10, (200_000,), generator=generator)
     factor, weight = torch.randn(200_000, generator=generator), torch.zeros(10, requires_grad=True)
-    return [digest(torch.autograd.grad((weight[index] * factor).sum(), weight)[0]) for _ in range(20)]
+    gradients = [digest(torch.autograd.grad((weight[index] * factor).sum(), weight)[0])]
+    for _ in range(20 if remedied else 60):
+        gradients.append(digest(torch.autograd.grad((weight[index] * factor).sum(), weight)[0]))
+        if gradients[-1] != gradients[0]:
+            break
+    return gradients
 
 
 def _batch_size(remedied: bool) -> list[Any]:
@@ -128,7 +131,7 @@ def _validation(remedied: bool) -> list[Any]:
 
 def _set_order(remedied: bool) -> list[Any]:
     names = f"sorted({set(_ANIMALS)})" if remedied else f"list({set(_ANIMALS)})"
-    return _outputs(*(_output(f"print({names})", PYTHONHASHSEED="random") for _ in range(2)))
+    return _outputs("-c", f"print({names})", PYTHONHASHSEED="random")
 
 
 def _file_order(remedied: bool) -> list[Any]:
@@ -144,10 +147,14 @@ def _file_order(remedied: bool) -> list[Any]:
     return listings
 
 
+@functools.cache
+def _plain_kernels() -> list[str]:
+    """What two processes compute with PyTorch's plain kernels, which stand in for another CPU."""
+    return _outputs("-m", kernels.__name__, ATEN_CPU_CAPABILITY="default")
+
+
 def _another_cpu(remedied: bool) -> list[Any]:
-    """PyTorch's plain kernels stand in for another CPU; remedied, both processes use them."""
-    plain = {"ATEN_CPU_CAPABILITY": "default"}
-    return _outputs(_output(_ON_THIS_CPU, **(plain if remedied else {})), _output(_ON_THIS_CPU, **plain))
+    return _plain_kernels() if remedied else [kernels.numbers(), _plain_kernels()[0]]
 
 
 _CAUSES: tuple[tuple[str, str, Callable[[bool], list[Any]]], ...] = (
@@ -167,14 +174,16 @@ def causes() -> list[dict[str, Any]]:
     """Run each cause twice or more, left alone and with its remedy; say whether the results were equal to the bit."""
     rows = []
     before = RandomState.now()
-    for cause, remedy, run in _CAUSES:
-        found = []
-        for remedied in (False, True):
-            with Switches.kept():
-                torch.set_num_threads(1)
-                results = run(remedied)
-            found.append("same" if all(result == results[0] for result in results) else "differs")
-        rows.append({"cause": cause, "left alone": found[0], "remedy": remedy, "with it": found[1]})
+    with progress("running each cause twice", expected_s=8) as bar:
+        for cause, remedy, run in _CAUSES:
+            found = []
+            for remedied in (False, True):
+                with Switches.kept():
+                    torch.set_num_threads(1)
+                    results = run(remedied)
+                found.append("same" if all(result == results[0] for result in results) else "differs")
+            rows.append({"cause": cause, "left alone": found[0], "remedy": remedy, "with it": found[1]})
+            bar.advance(8 / len(_CAUSES))
     before.restore()
     return rows
 
@@ -220,7 +229,7 @@ def growth(
         lines for :func:`curves`, and rows for :func:`tabulate`; two runs differ by one bit of one of their weights.
     """
     lines, rows = {}, []
-    with Switches.kept():
+    with Switches.kept(), progress("training", expected_s=5.0 * len(learning_rates)) as bar:
         torch.set_num_threads(1)
         for rate in learning_rates:
             (ours, loss), *nudged = (_trained(rate, 0, place, steps) for place in (None, 20, 30))
@@ -239,6 +248,7 @@ def growth(
                     "spread, 3 seeds": max(other_seeds) - min(other_seeds),
                 }
             )
+            bar.advance(5)
     return lines, rows
 
 
@@ -388,3 +398,10 @@ def index_backward(deterministic: bool, device: str = "cpu") -> Callable[[], tor
     index = torch.randint(1000, (20_000,)).to(device)
     upstream = torch.randn(20_000, 64).to(device)
     return lambda: torch.autograd.grad(weight[index], weight, upstream)[0]
+
+
+def different_results(deterministic: bool, device: str = "cpu", calls: int = 20) -> int:
+    """How many different gradients so many calls of :func:`index_backward` give, compared to the bit."""
+    with Switches.kept():
+        gradient = index_backward(deterministic, device)
+        return len({digest(gradient()) for _ in range(calls)})

@@ -8,7 +8,11 @@ from course_utils.show.shapes import NOTE, PALE_BLUE, PALE_GREEN, Pen
 _COLUMNS = (
     ("in the image", PALE_GREEN, ("Python", "PyTorch and packages", "CUDA libraries", "your code")),
     ("from the host", PALE_BLUE, ("driver and kernel", "the GPU", "the CPU", "cores, and so threads")),
-    ("in your program", "white", ("seeds", "deterministic algorithms", "order of files and sets", "what a checkpoint holds")),
+    (
+        "in your program",
+        "white",
+        ("seeds", "deterministic algorithms", "order of files and sets", "what a checkpoint holds"),
+    ),
 )
 
 
@@ -23,7 +27,7 @@ def who_fixes_what() -> ResultFigure:
             pen.box(x + 0.12, 2.02 - 0.48 * row, 2.2, 0.4, words, colour, bold=False)
     pen.write(0.15, 0.2, "A container carries the first column. The other two can change the numbers as well.", NOTE)
     return pen.described(
-        "Three columns. In the image: Python, PyTorch and packages, CUDA libraries, your code at one commit. From the "
+        "Three columns. In the image: Python, PyTorch and packages, CUDA libraries, your code. From the "
         "host: driver and kernel, the GPU, the CPU, cores and so threads. In your program: seeds, deterministic "
         "algorithms, order of files and sets, what a checkpoint holds. A container carries the first column alone."
     )

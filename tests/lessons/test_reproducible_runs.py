@@ -77,7 +77,7 @@ def test_the_pasted_batches_begin_anywhere_and_draw_nothing(workers: int):
     drawn = torch.rand(1)
     torch.manual_seed(0)
     assert rest == whole[1:]
-    assert sorted(sum(whole, [])) == data.tolist()
+    assert sorted(row for batch in whole for row in batch) == data.tolist()
     assert whole != [batch.tolist() for batch in PASTED["batches"](data, 4, epoch=2)]
     assert torch.equal(drawn, torch.rand(1))
 

@@ -25,6 +25,7 @@ from course_utils.lessons.reproducible_runs import kernels
 from course_utils.materials.digits import load_digits_split
 from course_utils.materials.models import GPT
 from course_utils.measure.fresh import RandomState, Switches
+from course_utils.measure.machine import course_size, scaled
 from course_utils.show.progress import progress
 
 _ANIMALS = ("ant", "bear", "cat", "deer", "eel", "fox", "goat", "hare", "ibis", "jay", "koala", "lynx")
@@ -220,15 +221,14 @@ def _trained(learning_rate: float, seed: int, nudged: int | None, steps: int) ->
     return weights, loss.item()
 
 
-def growth(
-    learning_rates: tuple[float, ...] = (0.03, 0.1), steps: int = 300
-) -> tuple[dict[str, list[float]], list[dict[str, Any]]]:
+def growth(learning_rates: tuple[float, ...] = (0.03, 0.1)) -> tuple[dict[str, list[float]], list[dict[str, Any]]]:
     """How far one changed bit goes: digits that agree after each step, and the spread of the test loss.
 
     Returns:
         lines for :func:`curves`, and rows for :func:`tabulate`; two runs differ by one bit of one of their weights.
     """
     lines, rows = {}, []
+    steps = 30 if course_size() == "test" else 300
     with Switches.kept(), progress("training", expected_s=5.0 * len(learning_rates)) as bar:
         torch.set_num_threads(1)
         for rate in learning_rates:
@@ -368,10 +368,10 @@ def _difference(new: Training, losses: list[float], weights: torch.Tensor) -> di
 
 def training_step(deterministic: bool, fill: bool = True, device: str = "cpu") -> Callable[[], torch.Tensor]:
     """A training step of a small GPT; ``fill`` is :attr:`torch.utils.deterministic.fill_uninitialized_memory`."""
-    large = device == "cuda"
-    model = GPT(width=512 if large else 128, layers=8 if large else 2, heads=8 if large else 4).to(device)
+    width, layers, batch = scaled(cpu=(128, 2, 8), cuda=(512, 8, 32)) if device == "cuda" else (128, 2, 8)
+    model = GPT(width=width, layers=layers).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
-    tokens = torch.randint(256, (32 if large else 8, 129)).to(device)
+    tokens = torch.randint(256, (batch, 129)).to(device)
     torch.use_deterministic_algorithms(deterministic)
 
     def step() -> torch.Tensor:

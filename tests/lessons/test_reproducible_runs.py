@@ -92,6 +92,14 @@ def test_the_fingerprint_sees_one_bit_and_takes_any_dtype(dtype: torch.dtype):
     assert PASTED["fingerprint"](model) != before
 
 
+def test_the_fingerprint_sees_shapes_and_dtypes():
+    models = [nn.Module() for _ in range(3)]
+    values = (torch.zeros(4), torch.zeros(2, 2), torch.zeros(4, dtype=torch.int32))
+    for model, value in zip(models, values, strict=True):
+        model.register_buffer("value", value)
+    assert len({PASTED["fingerprint"](model) for model in models}) == 3
+
+
 def test_hash_tensor_does_not_see_an_exchange():
     x = torch.tensor([1.0, 2.0])
     assert torch.hash_tensor(x) == torch.hash_tensor(x.flip(0))
@@ -138,6 +146,40 @@ def test_a_resumed_run_is_equal_to_the_bit_only_with_everything():
     first, *rest = cases.resumed(checkpoint, restore)
     assert first == {"left out": "nothing", "first other loss": "none", "weights equal": 1.0}
     assert all(row["first other loss"] != "none" and row["weights equal"] < 1 for row in rest)
+
+
+class _Random(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_state_holds_no_workers_random_numbers(workers: int):
+    loader = iter(PASTED["batches"](_Random(), 2, epoch=0, num_workers=workers))
+    next(loader)
+    state = PASTED["random_state"]()
+    rest = torch.cat(list(loader))
+    PASTED["set_random_state"](state)
+    resumed = torch.cat(list(PASTED["batches"](_Random(), 2, epoch=0, done=1, num_workers=workers)))
+    assert torch.equal(rest, resumed) == (workers == 0)
+
+
+def test_warn_only_exchanges_what_it_can():
+    gradient = cases.index_backward(True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert len({cases.digest(gradient()) for _ in range(10)}) == 1
+    with pytest.warns(UserWarning, match="does not have a deterministic implementation"):
+        torch.zeros(5).put_(torch.tensor([1]), torch.tensor([1.0]))
+
+
+def test_the_switch_sets_inductors():
+    from torch._inductor import config
+
+    torch.use_deterministic_algorithms(True)
+    assert config.deterministic
 
 
 class _OwnGenerator(Dataset[torch.Tensor]):

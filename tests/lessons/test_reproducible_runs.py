@@ -1,0 +1,259 @@
+"""What lesson 21 says of generators, workers, the filling of memory, and its code to paste."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader, Dataset
+
+from course_utils.lessons.reproducible_runs import cases
+from course_utils.measure.fresh import RandomState, Switches
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "notebooks/21_reproducible_runs.ipynb"
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    before = RandomState.now()
+    with Switches.kept():
+        torch.set_num_threads(1)
+        yield
+    before.restore()
+
+
+def _pasted() -> dict[str, Any]:
+    """The lesson's code to paste."""
+    pasted: dict[str, Any] = {}
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        if "standalone" in cell["metadata"].get("tags", []):
+            exec("".join(cell["source"]), pasted)
+    return pasted
+
+
+PASTED = _pasted()
+
+
+def _next_numbers() -> list[float]:
+    return [random.random(), np.random.rand(), torch.rand(1).item()]
+
+
+def test_the_pasted_state_passes_through_torch_load_and_brings_the_numbers_back():
+    PASTED["seed_everything"](3)
+    _next_numbers()
+    file = io.BytesIO()
+    torch.save(PASTED["random_state"](), file)
+    expected = _next_numbers()
+    file.seek(0)
+    PASTED["set_random_state"](torch.load(file))
+    assert _next_numbers() == expected
+
+
+def test_numpys_own_state_is_what_torch_load_refuses():
+    file = io.BytesIO()
+    torch.save(np.random.get_state(), file)
+    file.seek(0)
+    with pytest.raises(Exception, match="Weights only load failed"):
+        torch.load(file)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_pasted_batches_begin_anywhere_and_draw_nothing(workers: int):
+    data = torch.arange(10)
+    torch.manual_seed(0)
+    whole = [batch.tolist() for batch in PASTED["batches"](data, 4, epoch=1)]
+    rest = [batch.tolist() for batch in PASTED["batches"](data, 4, epoch=1, done=1, num_workers=workers)]
+    drawn = torch.rand(1)
+    torch.manual_seed(0)
+    assert rest == whole[1:]
+    assert sorted(row for batch in whole for row in batch) == data.tolist()
+    assert whole != [batch.tolist() for batch in PASTED["batches"](data, 4, epoch=2)]
+    assert torch.equal(drawn, torch.rand(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64])
+def test_the_fingerprint_sees_one_bit_and_takes_any_dtype(dtype: torch.dtype):
+    model = nn.Sequential(nn.Linear(4, 4).to(dtype), nn.BatchNorm1d(4))
+    model[0].weight = nn.Parameter(model[0].weight.detach().t())  # not contiguous
+    before = PASTED["fingerprint"](model)
+    assert PASTED["fingerprint"](model) == before
+    model[0].weight.data[1, 2] *= 1.01
+    assert PASTED["fingerprint"](model) != before
+
+
+def test_the_fingerprint_sees_shapes_and_dtypes():
+    models = [nn.Module() for _ in range(3)]
+    values = (torch.zeros(4), torch.zeros(2, 2), torch.zeros(4, dtype=torch.int32))
+    for model, value in zip(models, values, strict=True):
+        model.register_buffer("value", value)
+    assert len({PASTED["fingerprint"](model) for model in models}) == 3
+
+
+def test_hash_tensor_does_not_see_an_exchange():
+    x = torch.tensor([1.0, 2.0])
+    assert torch.hash_tensor(x) == torch.hash_tensor(x.flip(0))
+
+
+def test_debug_mode_names_where_two_steps_part():
+    from torch.utils._debug_mode import DebugMode
+
+    def logged(model: nn.Module) -> Any:
+        model.zero_grad()
+        with DebugMode() as mode, DebugMode.log_tensor_hashes(hash_fn="hash_tensor"):
+            model(torch.ones(2, 4)).sum().backward()
+        return mode.logs
+
+    model = nn.Linear(4, 4)
+    first, again = logged(model), logged(model)
+    assert DebugMode.check_hash_mismatches(first, again) == []
+    model.bias.data[0] += 1
+    assert DebugMode.check_hash_mismatches(first, logged(model))
+
+
+# What the text says
+
+
+def test_every_remedy_ends_its_cause():
+    rows = {row["cause"]: row for row in cases.causes()}
+    assert {row["with it"] for row in rows.values()} == {"same"}
+    # A race and another CPU's kernels are this machine's; the order of files is the disk's.
+    for cause in ("no seed", "order of a set", "2 workers for 1", "a look at a loader"):
+        assert rows[cause]["left alone"] == "differs", cause
+
+
+def test_a_resumed_run_is_equal_to_the_bit_only_with_everything():
+    def checkpoint(training: cases.Training) -> dict[str, Any]:
+        parts = {part: getattr(training, part).state_dict() for part in ("model", "optimizer", "scheduler")}
+        return parts | {"position": [training.epoch, training.batch], "random": PASTED["random_state"]()}
+
+    def restore(training: cases.Training, state: dict[str, Any]) -> None:
+        for part in ("model", "optimizer", "scheduler"):
+            getattr(training, part).load_state_dict(state[part])
+        training.epoch, training.batch = state["position"]
+        PASTED["set_random_state"](state["random"])
+
+    first, *rest = cases.resumed(checkpoint, restore)
+    assert first == {"left out": "nothing", "first other loss": "none", "weights equal": 1.0}
+    assert all(row["first other loss"] != "none" and row["weights equal"] < 1 for row in rest)
+
+
+class _Random(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_state_holds_no_workers_random_numbers(workers: int):
+    loader = iter(PASTED["batches"](_Random(), 2, epoch=0, num_workers=workers))
+    next(loader)
+    state = PASTED["random_state"]()
+    rest = torch.cat(list(loader))
+    PASTED["set_random_state"](state)
+    resumed = torch.cat(list(PASTED["batches"](_Random(), 2, epoch=0, done=1, num_workers=workers)))
+    assert torch.equal(rest, resumed) == (workers == 0)
+
+
+def test_warn_only_exchanges_what_it_can():
+    gradient = cases.index_backward(True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert len({cases.digest(gradient()) for _ in range(10)}) == 1
+    with pytest.warns(UserWarning, match="does not have a deterministic implementation"):
+        torch.zeros(5).put_(torch.tensor([1]), torch.tensor([1.0]))
+
+
+def test_the_switch_sets_inductors():
+    from torch._inductor import config
+
+    torch.use_deterministic_algorithms(True)
+    assert config.deterministic
+
+
+class _OwnGenerator(Dataset[torch.Tensor]):
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([self.rng.random(), np.random.rand(), random.random()])
+
+
+def test_workers_seed_the_global_generators_and_copy_a_datasets_own():
+    first, second = (row[0].tolist() for row in DataLoader(_OwnGenerator(), num_workers=2))
+    assert first[0] == second[0]
+    assert first[1] != second[1]
+    assert first[2] != second[2]
+
+
+def test_filling_is_what_deterministic_algorithms_add_to_empty():
+    def fills(fill: bool) -> int:
+        before = torch.utils.deterministic.fill_uninitialized_memory
+        torch.utils.deterministic.fill_uninitialized_memory = fill
+        try:
+            with profile(activities=[ProfilerActivity.CPU]) as seen:
+                empty = torch.empty(8)
+        finally:
+            torch.utils.deterministic.fill_uninitialized_memory = before
+        assert not fill or empty.isnan().all()
+        return sum(event.count for event in seen.key_averages() if event.key == "aten::fill_")
+
+    torch.use_deterministic_algorithms(True)
+    assert (fills(True), fills(False)) == (1, 0)
+
+
+def test_the_three_steps_that_are_timed_give_the_same_loss_to_the_bit():
+    losses = []
+    for options in ((False,), (True,), (True, False)):
+        with Switches.kept():
+            torch.manual_seed(0)
+            step = cases.training_step(*options)
+            losses.append([step().item() for _ in range(3)])
+    assert losses[0] == losses[1] == losses[2]
+    assert torch.utils.deterministic.fill_uninitialized_memory
+
+
+def test_what_the_text_says_of_the_installed_torch():
+    listed = inspect.getdoc(torch.use_deterministic_algorithms) or ""
+    for name in ("index_add", "scatter_add_", "gather", "interpolate", "grid_sample", "CTCLoss", "cumsum"):
+        assert name in listed, name
+    assert re.search(r"__getitem__` when attempting to differentiate a CPU tensor", listed)
+    header = (Path(torch.__file__).parent / "include/ATen/Context.h").read_text(encoding="utf-8")
+    assert "CuBLASConfigNotDeterministic" not in header
+    assert not torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+        torch.zeros(5).put_(torch.tensor([1]), torch.tensor([1.0]))
+    with pytest.raises(TypeError, match=r"RNG state must be a torch\.ByteTensor"):
+        torch.set_rng_state(torch.get_rng_state().float())
+
+
+def test_a_child_that_fails_is_not_taken_for_equal_numbers():
+    with pytest.raises(RuntimeError, match="a new Python process failed"):
+        cases._outputs("-c", "raise SystemExit(3)")
+
+
+# The image
+
+
+def test_the_image_installs_what_is_pinned_with_a_python_that_the_course_supports():
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert "-r requirements.txt -c constraints.txt" in text
+    (version,) = re.findall(r"^FROM python:3\.(\d+)-slim$", text, re.MULTILINE)
+    supported = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', (ROOT / "pyproject.toml").read_text("utf-8"))
+    assert int(supported[1]) <= int(version) < int(supported[2])
+    assert re.search(r"^USER \d+$", text, re.MULTILINE)

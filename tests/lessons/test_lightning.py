@@ -17,6 +17,8 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.plugins import MixedPrecision
 
 from course_utils.lessons.lightning import cases, flags, profilers
+from course_utils.lessons.lightning.checks import check_action, check_settings
+from course_utils.lessons.lightning.wrong_answers import what_is_left, with_these
 from course_utils.ranks.launch import run_ranks
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
@@ -184,6 +186,50 @@ def test_old_gradients_are_there_in_the_forward_pass_unless_they_are_cleared(cle
     with cases.quiet():
         by_trainer(module, cases.Batches(torch.ones(2, 4), 3), **cases.LEAN)
     assert module.held == ([False] * 3 if clears else [False, True, True])
+
+
+# Exercises
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"strategy": "ddp"},
+        {"accumulate_grad_batches": 4},
+        {"limit_train_batches": 1},
+        {"max_steps": 1},
+        {"max_epochs": -1},  # it would never end
+        {"fast_dev_run": True},
+    ],
+)
+def test_what_the_old_call_did_not_ask_for_is_refused(more):
+    assert check_settings(with_these(**more)).hint == "not_asked"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"accelerator": "cuda", "devices": [0]},
+        {"strategy": "auto", "accumulate_grad_batches": 1},
+        {"enable_progress_bar": True, "callbacks": [TQDMProgressBar(refresh_rate=0)]},
+    ],
+)
+def test_todays_form_in_other_words_is_right(other):
+    assert check_settings(with_these(**other)).outcome == "right"
+
+
+def test_a_bar_that_is_drawn_is_seen():
+    drawn = with_these(enable_progress_bar=True, callbacks=[TQDMProgressBar(refresh_rate=20)])
+    assert check_settings(drawn).hint == "left_on"
+
+
+def test_old_words_are_named_and_so_is_what_is_no_action():
+    assert "know gpus, weights_summary:" in check_settings(with_these(gpus=1, weights_summary=None)).words
+    assert "You return 3.0" in check_action(lambda totals, inside: 3.0).words
+
+
+def test_own_time_found_by_luck_of_order_is_not_right():
+    assert check_action(what_is_left).hint == "what_is_left"
 
 
 # The code to paste

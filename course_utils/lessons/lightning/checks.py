@@ -23,14 +23,26 @@ def check_settings(answer: Any) -> str | None:
     if not isinstance(settings, tuple) or len(settings) != 2 or not all(isinstance(each, Mapping) for each in settings):
         raise NotRight("Two dictionaries are asked for: return trainer, log")
     trainer, log = settings
-    if any(name not in inspect.signature(L.Trainer.__init__).parameters for name in trainer):
+    known = inspect.signature(L.Trainer.__init__).parameters
+    old = [name for name in trainer if name not in known]
+    if set(old) == _OLD:
         return "old_name"
+    if old:
+        names = ", ".join(old)
+        raise NotRight(f"The Trainer of today does not know {names}: see the table of old words, under All numbers.")
     if trainer.get("precision") in (16, "16"):
         return "precision_16"
     if trainer.get("precision") == "16-true":
         return "precision_true"
     if trainer.get("accelerator", "auto") == "auto":
         return "no_accelerator"
+    if trainer.get("devices", "auto") == "auto":
+        return "no_devices"
+    if trainer.get("limit_val_batches") == 0:
+        return "never_validated"
+    beside = trainer.keys() - _HARDWARE.keys() - _SWITCHES
+    if any(trainer[name] != known[name].default for name in beside):
+        return "not_asked"
     for name, right in _HARDWARE.items():
         if trainer.get(name) not in right:
             raise NotRight(f"{name}={trainer.get(name)!r} is not what the old call asked for.")
@@ -41,10 +53,24 @@ def check_settings(answer: Any) -> str | None:
         raise NotRight(f"With your settings, Lightning raised {type(error).__name__}: {error}") from error
 
 
+# The old names of the starting cell: all of them are still there in an answer that nobody has begun.
+_OLD = {"gpus", "progress_bar_refresh_rate", "checkpoint_callback", "weights_summary"}
 _HARDWARE: Mapping[str, tuple[Any, ...]] = {
     "accelerator": ("gpu", "cuda"),
     "devices": (1, "1", [0], (0,), "0,"),
     "precision": ("16-mixed",),
+}
+# What the fit judges, and what changes nothing of it. All else was not in the old call: left out, or at its default.
+_SWITCHES = {
+    "enable_progress_bar",
+    "enable_checkpointing",
+    "enable_model_summary",
+    "logger",
+    "num_sanity_val_steps",
+    "barebones",
+    "callbacks",
+    "default_root_dir",
+    "log_every_n_steps",
 }
 
 
@@ -53,8 +79,8 @@ _HARDWARE: Mapping[str, tuple[Any, ...]] = {
 _REPORTS: list[tuple[dict[str, float], dict[str, str]]] = [
     (
         {"epoch": 10.0, "next batch": 1.0, "batch": 8.9, "optimizer_step": 8.7, "training_step": 1.5, "backward": 2.6},
-        {"next batch": "epoch", "batch": "epoch", "optimizer_step": "batch"}
-        | dict.fromkeys(("training_step", "backward"), "optimizer_step"),
+        dict.fromkeys(("training_step", "backward"), "optimizer_step")  # inner actions first, unlike below
+        | {"optimizer_step": "batch", "batch": "epoch", "next batch": "epoch"},
     ),
     (
         {"epoch": 10.0, "next batch": 5.5, "batch": 4.4, "training_step": 3.0, "backward": 1.2},
@@ -73,6 +99,7 @@ _ANSWERS: Mapping[str | None, tuple[str, ...]] = {
     "outermost": ("epoch", "epoch", "fit"),
     "leaves": ("backward", "next batch", "backward"),
     "all_inside": ("optimizer_step", "next batch", "backward"),
+    "what_is_left": ("epoch", "next batch", "epoch"),
 }
 
 
@@ -85,4 +112,6 @@ def check_action(answer: Any) -> str | None:
             return hint
     wrong = next(place for place, right in enumerate(_ANSWERS[None]) if given[place] != right)
     totals, inside = _REPORTS[wrong]
+    if given[wrong] not in list(totals):
+        raise NotRight(f"Return the name of an action, a key of totals. You return {given[wrong]!r}.")
     raise NotRight(f"For {totals}, inside {inside}, you return {given[wrong]!r}.")

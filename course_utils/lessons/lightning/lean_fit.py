@@ -51,7 +51,9 @@ def hint_for(settings: Mapping[str, Any], log: Mapping[str, Any]) -> str | None:
     if "loss" not in trainer.callback_metrics:
         return "nothing_logged"
     has_summary = any(isinstance(callback, ModelSummary) for callback in trainer.callbacks)
-    if is_written or has_summary or trainer.progress_bar_callback or trainer.loggers or module.order.startswith("v"):
+    bar = trainer.progress_bar_callback
+    is_drawn = bar is not None and not getattr(bar, "is_disabled", False)  # a bar with refresh_rate=0 draws nothing
+    if is_written or has_summary or is_drawn or trainer.loggers or module.order.startswith("v"):
         return "left_on"
     # Some values are read once, when the epoch ends.
     return "waits" if asked.counts["aten::_local_scalar_dense"] >= _STEPS else None

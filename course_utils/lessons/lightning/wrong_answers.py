@@ -42,15 +42,24 @@ def all_inside(totals, inside):
     return max(own, key=own.get)
 
 
+def what_is_left(totals, inside):
+    for action, outer in inside.items():
+        totals[outer] -= totals[action]
+    return max(totals, key=totals.get)
+
+
 WRONG = {
     "check_settings": {
-        "old_name": with_these(gpus=1),
+        "old_name": with_these(gpus=1, progress_bar_refresh_rate=0, checkpoint_callback=False, weights_summary=None),
         "precision_16": with_these(precision=16),
         "precision_true": with_these(precision="16-true"),
         "no_accelerator": without("accelerator"),
+        "no_devices": without("devices"),
+        "never_validated": with_these(limit_val_batches=0),
+        "not_asked": with_these(strategy="ddp"),
         "left_on": without("num_sanity_val_steps"),
         "nothing_logged": barebones,
         "waits": lambda: (_TODAY, {"prog_bar": True}),
     },
-    "check_action": {"outermost": outermost, "leaves": leaves, "all_inside": all_inside},
+    "check_action": {"outermost": outermost, "leaves": leaves, "all_inside": all_inside, "what_is_left": what_is_left},
 }

@@ -26,8 +26,10 @@ VOCABULARY = 256
 TARGET = 3.2
 _HELD_OUT = 2**14
 
+_WAYS = ("one rate", "own rate", "warm-up", "SGD")
+NOTE = "medians of six seeds; low and high: the 95% interval of times the steps"
+
 Start = Callable[[nn.Module], None]
-ToTarget = Callable[..., int | None]
 
 
 @functools.cache
@@ -50,7 +52,7 @@ def small_gpt() -> GPT:
 def pytorch_defaults(model: nn.Module) -> None:
     """Draw every layer's weights anew, as its own ``reset_parameters`` does.
 
-    Embeddings come last: where an output layer is tied to one, ``head.weight = embedding.weight`` keeps the embedding's.
+    Embeddings come last: an output layer that is tied to one, ``head.weight = embedding.weight``, keeps its weights.
     """
     for module in sorted(model.modules(), key=lambda module: isinstance(module, nn.Embedding)):
         if hasattr(module, "reset_parameters"):
@@ -143,7 +145,9 @@ def best_rate(steps_to_target: Callable[[float, int], int | None], rates: Sequen
     return min(needs, key=lambda rate: max(math.inf if steps is None else steps for steps in needs[rate]))
 
 
-def runs_to_target(runs: Mapping[str, Callable[[int], int | None]], seeds: int, expected_s: float) -> list[dict[str, Any]]:
+def runs_to_target(
+    runs: Mapping[str, Callable[[int], int | None]], seeds: int, expected_s: float
+) -> list[dict[str, Any]]:
     """Train each case with so many seeds: a row for each seed, with the steps of each case (None: not reached)."""
     seeds = 1 if course_size() == "test" else seeds
     rows = []
@@ -157,15 +161,15 @@ def runs_to_target(runs: Mapping[str, Callable[[int], int | None]], seeds: int, 
     return rows
 
 
-def summary(rows: Iterable[Mapping[str, Any]], ways: Iterable[str]) -> list[dict[str, Any]]:
-    """For each start and way the median steps, and the median of its steps over those of GPT-2's start in the same seed.
+def summary(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For each start and way the median steps, and the median of its steps over those of GPT-2's, seed by seed.
 
     A run that did not reach the target needs more steps than any that did: medians and their 95% intervals hold as long
     as they do not fall on such a run; there they are infinite, which a table shows as nothing.
     """
     rows = list(rows)
     found = []
-    for label, way in ((label, way) for way in ways for label in rows[0] if label.endswith(f", {way}")):
+    for label, way in ((label, way) for way in _WAYS for label in rows[0] if label.endswith(f", {way}")):
         baseline = f"GPT-2's, {'one rate' if way == 'own rate' else way}"
         steps = [math.inf if row[label] is None else row[label] for row in rows]
         ratios = [need / (row[baseline] or math.nan) for need, row in zip(steps, rows, strict=True)]
@@ -213,10 +217,11 @@ def spread_by_layer(model: nn.Sequential) -> list[float]:
     return spreads
 
 
-def highest_loss(start: Start, rule: Callable[..., torch.optim.Optimizer], steps: int = 60, seeds: int = 3) -> float:
-    """The highest loss that a seed ends at; infinite if one diverges."""
-    losses = [_trained_deep(start, rule, steps, seed) for seed in range(1 if course_size() == "test" else seeds)]
-    return max(loss if math.isfinite(loss) else math.inf for loss in losses)
+def highest_losses(start: Start, rules: Mapping[str, Callable[..., torch.optim.Optimizer]]) -> dict[str, float]:
+    """For each optimizer the highest loss of three seeds after 60 steps, in nats; infinite if one diverged."""
+    seeds = range(1 if course_size() == "test" else 3)
+    losses = {name: [_trained_deep(start, rule, 60, seed) for seed in seeds] for name, rule in rules.items()}
+    return {name: max(loss if math.isfinite(loss) else math.inf for loss in found) for name, found in losses.items()}
 
 
 def _trained_deep(start: Start, rule: Callable[..., torch.optim.Optimizer], steps: int, seed: int) -> float:

@@ -32,8 +32,8 @@ def check_std(answer: Any) -> str | None:
         if all(math.isclose(value, rule(*fans), rel_tol=1e-3) for value, fans in zip(given, _FANS, strict=True)):
             return key
     raise NotRight(
-        f"For {_FANS[0][0]} inputs and {_FANS[0][1]} outputs you return {given[0]:g}; {_STDS[None](*_FANS[0]):.4g} keeps "
-        "the signal. By what does the variance of a sum of so many products grow, and what does ReLU do to it?"
+        f"For {_FANS[0][0]} inputs and {_FANS[0][1]} outputs you return {given[0]:g}; {_STDS[None](*_FANS[0]):.4g} "
+        "keeps the signal. By what does the variance of a sum of so many products grow, and what does ReLU do to it?"
     )
 
 
@@ -58,7 +58,9 @@ def check_residual(answer: Any) -> str | None:
         before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         effect(answer, model, blocks)
         spread = {name: weight.std().item() / _STD for name, weight in model.named_parameters() if weight.ndim > 1}
-        attention, mlp = ([spread[f"blocks.{at}.{end}"] for at in range(blocks)] for end in ("projection.weight", "mlp.2.weight"))
+        attention, mlp = (
+            [spread[f"blocks.{at}.{end}"] for at in range(blocks)] for end in ("projection.weight", "mlp.2.weight")
+        )
         others = [spread[name] for name in spread if not name.endswith(("projection.weight", "mlp.2.weight"))]
         if all(torch.equal(before[name], weight) for name, weight in model.named_parameters()):
             return "never_applied"
@@ -66,7 +68,10 @@ def check_residual(answer: Any) -> str | None:
             return "everything"
         wanted = 1 / math.sqrt(2 * blocks)
         factors = {None: wanted, "no_two": 1 / math.sqrt(blocks), "no_root": 1 / (2 * blocks)}
-        close = {key: [math.isclose(each, factor, rel_tol=0.1) for each in attention + mlp] for key, factor in factors.items()}
+        close = {
+            key: [math.isclose(each, factor, rel_tol=0.1) for each in attention + mlp]
+            for key, factor in factors.items()
+        }
         if all(close[None]):
             continue
         for key, hits in close.items():
@@ -101,7 +106,10 @@ def check_forget(answer: Any) -> str | None:
         was = [(before[f"bias_ih{end}"] + before[f"bias_hh{end}"]).view(4, -1) for end in ends]
         forget = [each[1] for each in sums]
         if all(_is(gate, 1) for gate in forget):
-            if any(not torch.allclose(now[[0, 2, 3]], then[[0, 2, 3]]) and not _is(now[[0, 2, 3]], 0) for now, then in zip(sums, was, strict=True)):
+            if any(
+                not torch.allclose(now[[0, 2, 3]], then[[0, 2, 3]]) and not _is(now[[0, 2, 3]], 0)
+                for now, then in zip(sums, was, strict=True)
+            ):
                 return "all_gates"
             continue
         if all(_is(gate, 2) for gate in forget):
@@ -113,7 +121,8 @@ def check_forget(answer: Any) -> str | None:
         if any(_is(after[f"{kind}{ends[0]}"].view(4, -1)[1], 1) for kind in ("bias_ih", "bias_hh")):
             return "other_bias"
         raise NotRight(
-            f"The forget gate's two biases add up to {forget[0].tolist()[0]:.3g} in the first unit of the first layer. They should add up to 1."
+            f"The forget gate's two biases add up to {forget[0][0].item():.3g} in the first unit of the first layer. "
+            "They should add up to 1."
         )
     return None
 

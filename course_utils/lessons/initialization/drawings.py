@@ -1,4 +1,4 @@
-"""Drawings of lesson 20: what a start does to the signal and to AdamW's first steps, and each seed's steps to the target."""
+"""Drawings of lesson 20: what a start does to the signal and to AdamW's steps, and each seed's way to the target."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 @styled
 def two_mechanisms() -> ResultFigure:
     """Sketch how a signal passes twenty layers, and how many steps of AdamW move a weight by its own size."""
-    fig = titled_figure("A layer multiplies the signal. AdamW takes steps of one size.", 3.2, "Worked out, not measured.")
+    fig = titled_figure(
+        "A layer multiplies the signal. AdamW takes steps of one size.", 3.2, "Worked out, not measured."
+    )
     signal, steps = fig.subplots(1, 2, width_ratios=(1.1, 1))
     layers = range(21)
     # Width 64 and ReLU: a layer multiplies the root mean square by std x sqrt(64 / 2).
-    for std, colour, ink, style in ((0.5, ORANGE, ORANGE_INK, "-"), (0.1768, INK, INK, "-"), (0.05, BLUE, BLUE_INK, "--")):
+    for std, colour, ink, style in (
+        (0.5, ORANGE, ORANGE_INK, "-"),
+        (0.1768, INK, INK, "-"),
+        (0.05, BLUE, BLUE_INK, "--"),
+    ):
         values = [(std * 32**0.5) ** layer for layer in layers]
         signal.plot(layers, values, style, color=colour, lw=2.5)
         signal.text(20.5, values[-1], f"std {std:.3g}", fontsize=9, color=ink, va="center")

@@ -73,7 +73,7 @@ def seeds_to_target(runs: Table) -> ResultFigure:
             panel.plot(reached, [place + shift] * len(reached), marker, color=colour, ms=6, alpha=0.7)
             if missed:
                 panel.plot([most * 1.04], [place + shift], ">", color=colour, ms=8)
-                panel.text(most * 1.07, place + shift, f"{missed} of {len(needs)} later", fontsize=8.5, va="center")
+                panel.text(most * 1.07, place + shift, f"{missed} of {len(needs)} later", fontsize=9.5, va="center")
             middle = statistics.median(most + 1 if need is None else need for need in needs)
             words.append(f"{label}: {'more than ' + str(most) if middle > most else f'{middle:g}'}")
     for which, (colour, marker, _) in looks.items():

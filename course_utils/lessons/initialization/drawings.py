@@ -60,14 +60,18 @@ def seeds_to_target(runs: Table) -> ResultFigure:
     rows = list(runs)
     most = runs.parameters["most"]
     starts = [label.removesuffix(", one rate") for label in rows[0] if label.endswith(", one rate")]
-    fig = titled_figure("Tune the rate, and most of the difference is gone", 3.4, runs.environment.caption)
+    fig = titled_figure(
+        "The embeddings' size decides most of it; the rate takes back a part", 3.4, runs.environment.caption
+    )
     panel = fig.subplots()
     words = []
     looks = {"one rate": (ORANGE, "o", -0.14), "own rate": (BLUE, "D", 0.14)}
     for place, start in enumerate(starts):
         for which, (colour, marker, shift) in looks.items():
             label = f"{start}, {which}"
-            needs = [row[label] if label in row else row[f"{start}, one rate"] for row in rows]
+            if label not in rows[0]:
+                continue
+            needs = [row[label] for row in rows]
             reached = [need for need in needs if need is not None]
             missed = len(needs) - len(reached)
             panel.plot(reached, [place + shift] * len(reached), marker, color=colour, ms=6, alpha=0.7)

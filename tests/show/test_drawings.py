@@ -13,7 +13,11 @@ from course_utils.show.canvas import WIDTH_IN, ResultFigure
 from tests.figure_checks import problems_of_texts, visible_texts
 
 # What a drawing of a measurement draws here.
-MEASURED = {"two_curves": "batch_size/target", "memory_against_time": "activation_checkpointing/trade"}
+MEASURED = {
+    "two_curves": "batch_size/target",
+    "memory_against_time": "activation_checkpointing/trade",
+    "seeds_to_target": "initialization/seeds",
+}
 MODULES = sorted(path.parent.name for path in Path(lessons.__file__).parent.glob("*/drawings.py"))
 
 

@@ -1,0 +1,67 @@
+"""Wrong answers to the exercises of lesson 20: one for each hint."""
+
+import math
+
+import torch
+from torch import nn
+
+
+def scaled(ends, factor):
+    def scale(model, blocks):
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if name.endswith(ends):
+                    weight.mul_(factor(blocks))
+
+    return scale
+
+
+BOTH = ("projection.weight", "mlp.2.weight")
+
+
+def compares_whole_names(model, blocks):
+    for name, weight in model.named_parameters():
+        if name in BOTH:
+            nn.init.normal_(weight, std=0.02 / math.sqrt(2 * blocks))
+
+
+def biases(names, gates, other=None):
+    """Sets gates of the biases that begin with these names to 1, and those that begin with another to 0."""
+
+    def open_gates(lstm):
+        with torch.no_grad():
+            for name, bias in lstm.named_parameters():
+                for gate in gates:
+                    part = bias[gate * lstm.hidden_size : (gate + 1) * lstm.hidden_size]
+                    if name.startswith(names):
+                        part.fill_(1)
+                    elif other and name.startswith(other):
+                        part.fill_(0)
+
+    return open_gates
+
+
+WRONG = {
+    "check_std": {
+        "no_relu": lambda fan_in, fan_out: fan_in**-0.5,
+        "fan_out": lambda fan_in, fan_out: (2 / fan_out) ** 0.5,
+        "xavier": lambda fan_in, fan_out: (2 / (fan_in + fan_out)) ** 0.5,
+        "variance": lambda fan_in, fan_out: 2 / fan_in,
+        "bound": lambda fan_in, fan_out: (6 / fan_in) ** 0.5,
+        "default": lambda fan_in, fan_out: (3 * fan_in) ** -0.5,
+    },
+    "check_residual": {
+        "never_applied": compares_whole_names,
+        "one_of_two": scaled("projection.weight", lambda blocks: (2 * blocks) ** -0.5),
+        "everything": scaled("weight", lambda blocks: (2 * blocks) ** -0.5),
+        "no_two": scaled(BOTH, lambda blocks: blocks**-0.5),
+        "no_root": scaled(BOTH, lambda blocks: 1 / (2 * blocks)),
+    },
+    "check_forget": {
+        "two_biases": biases("bias", (1,)),
+        "other_bias": biases("bias_ih", (1,)),
+        "wrong_gate": biases("bias_ih", (2,), "bias_hh"),
+        "first_layer": biases("bias_ih_l0", (1,), "bias_hh_l0"),
+        "all_gates": biases("bias_ih", (0, 1, 2, 3), "bias_hh"),
+    },
+}

@@ -29,8 +29,10 @@ T = TypeVar("T")
 STRATEGIES: Mapping[str, str] = {
     "ddp": "DistributedDataParallel: every rank has all weights, gradients and optimizer state",
     "zero1": "DDP with ZeroRedundancyOptimizer: the optimizer's state is split, tensor by tensor",
-    "fsdp_no_reshard": "fully_shard per block, reshard_after_forward=False: weights stay gathered until their backward",
+    "fsdp_no_reshard": "fully_shard per block, reshard_after_forward=False: weights stay gathered until their backward "
+    "pass; gradients and optimizer state are split, as in ZeRO-2",
     "fsdp": "fully_shard per block, reshard_after_forward=True: weights are gathered for each block anew",
+    "hsdp": "as fsdp, within groups of `group` ranks; each group has a copy of the model",
     "fsdp_root": "fully_shard on the whole model only: everything is gathered at once",
 }
 CHOICES: Mapping[str, tuple[Any, ...]] = {
@@ -58,6 +60,7 @@ _DEFAULTS = {
     "optimizer": "foreach",
     "gradient_as_bucket_view": True,
     "backend": "gloo",
+    "group": 8,
 }
 _SIZES = tuple(f"{part}_bytes" for part in (*CLUSTER_PARTS, "peak"))
 _START_S, _POINT_S = 4.0, 2.0  # until the simulating process answers, and for each point, about
@@ -90,7 +93,7 @@ def simulate_cluster(
             ``MixedPrecisionPolicy`` with reduction in fp32) or ``fp32``; ``checkpointing``, whether each block keeps
             its input only (False); ``optimizer``, AdamW's implementation: ``foreach``, ``loop`` or ``fused``;
             ``gradient_as_bucket_view``, DDP's option (True); ``backend``, ``nccl``, or ``gloo``, whose reduce-scatter
-            works on a copy.
+            works on a copy; ``group``, the ranks that share the shards under ``hsdp`` (8: one machine).
 
     Raises:
         ValueError: if an argument makes no sense; the message says which.
@@ -110,7 +113,7 @@ def simulate_cluster(
             errors=stored_check().errors,
             environment=environment(),
             name=name,
-            parameters={key: asked[0][key] for key in (*_SHAPE, *_DEFAULTS)},
+            parameters={key: asked[0][key] for key in (*_SHAPE, *_DEFAULTS) if asked[0].get(key) is not None},
             notes=NOTES,
         )
     )
@@ -208,7 +211,8 @@ def settings_of(
         raise ValueError(f"there is no {wrong[0]!r}{did_you_mean(wrong[0], known)}. There are: {', '.join(known)}")
     if not ranks or not strategies:
         raise ValueError("choose at least one number of ranks and one strategy")
-    common = {**dataclasses.asdict(model), "precision": "bf16", "backend": "nccl", **settings}
+    shape = {key: size for key, size in dataclasses.asdict(model).items() if size is not None}
+    common = {**shape, "precision": "bf16", "backend": "nccl", **settings}
     return [
         _checked({**common, "strategy": strategy, "ranks": count})
         for count in dict.fromkeys(ranks)
@@ -217,7 +221,7 @@ def settings_of(
 
 
 def _shape(settings: Mapping[str, Any]) -> GPTShape:
-    return GPTShape(**{key: settings[key] for key in _SHAPE})
+    return GPTShape(**{key: settings.get(key) for key in _SHAPE})
 
 
 def _point(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> ClusterPoint:
@@ -239,6 +243,7 @@ def setting_words(settings: Mapping[str, Any]) -> str:
         "checkpointing" if settings["checkpointing"] else "",
         f"AdamW {settings['optimizer']}",
         "" if settings["gradient_as_bucket_view"] else "buckets beside gradients",
+        f"groups of {settings['group']}" if settings["strategy"] == "hsdp" else "",
         settings["backend"],
     ]
     return ", ".join(filter(None, words))
@@ -246,14 +251,18 @@ def setting_words(settings: Mapping[str, Any]) -> str:
 
 def _checked(point: Mapping[str, Any]) -> dict[str, Any]:
     """The point with the defaults. Raises ValueError if it makes no sense."""
-    required = {"strategy", "ranks", *_SHAPE}
-    known = required | _DEFAULTS.keys()
+    llama = {"kv_heads", "hidden"}
+    required = {"strategy", "ranks", *_SHAPE} - llama
+    known = required | llama | _DEFAULTS.keys()
     if wrong := sorted((required - point.keys()) | (point.keys() - known)):
         raise ValueError(f"it lacks, or has without need: {', '.join(wrong)}; its keys are {', '.join(sorted(known))}")
     point = {**_DEFAULTS, **point}
     if point["length"] is None:
         point["length"] = point["context"]
-    for key in (*_SHAPE, "ranks", "batch", "length"):
+    point = {key: value for key, value in point.items() if value is not None or key not in llama}
+    if "kv_heads" in point and "hidden" not in point:
+        raise ValueError("kv_heads is a Llama's: say hidden, too, the width inside its MLP")
+    for key in (*(point.keys() & {*_SHAPE}), "ranks", "batch", "length", "group"):
         if type(point[key]) is not int or point[key] < 1:
             raise ValueError(f"{key} is a whole number of at least 1, got {point[key]!r}")
     for key, choices in CHOICES.items():
@@ -261,9 +270,16 @@ def _checked(point: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"there is no {key} {point[key]!r}; there are: {', '.join(map(str, choices))}")
     if point["width"] % point["heads"]:
         raise ValueError(f"width must be a multiple of heads, got width={point['width']} and heads={point['heads']}")
+    if point["heads"] % point.get("kv_heads", 1):
+        raise ValueError(f"heads must be a multiple of kv_heads, got {point['heads']} and {point['kv_heads']}")
+    if point["strategy"] == "hsdp" and point["ranks"] % point["group"]:
+        raise ValueError(
+            f"hsdp needs whole groups: {point['ranks']} ranks are no multiple of group={point['group']}. With N GPUs in"
+            " a machine, take whole machines and group=N."
+        )
     if point["length"] > point["context"]:
         raise ValueError(f"length is at most the model's context of {point['context']}, got {point['length']}")
-    activations = point["batch"] * point["length"] * max(4 * point["width"], point["vocabulary"])
+    activations = point["batch"] * point["length"] * max(4 * point["width"], point.get("hidden", 0), point["vocabulary"])
     for what, size, most in (
         ("parameters of the model", _shape(point).parameters, _MOST_PARAMETERS),
         ("layers", point["layers"], _MOST_LAYERS),

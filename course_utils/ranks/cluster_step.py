@@ -228,7 +228,9 @@ def _simulated(point: dict[str, Any], rank: int = 0) -> StepMemory:
     try:
         # The mesh holds real tensors: it is made before anything is fake.
         ranks, group = point["ranks"], point["group"]
-        mesh = init_device_mesh("cpu", (ranks // group, group) if point["strategy"] == "hsdp" else (ranks,))
+        hybrid = point["strategy"] == "hsdp"
+        shape, names = ((ranks // group, group), ("replicate", "shard")) if hybrid else ((ranks,), ("shard",))
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         backend = _Gloo() if point["backend"] == "gloo" else contextlib.nullcontext()
         with FakeTensorMode(), memory, backend:
             if point["strategy"] in ("ddp", "zero1"):

@@ -31,12 +31,18 @@ SETTINGS = (
     {**LARGER, "precision": "fp32", "checkpointing": False, "optimizer": "loop", "gradient_as_bucket_view": True},
     {**LARGER, "precision": "bf16", "checkpointing": True, "optimizer": "foreach", "gradient_as_bucket_view": False},
 )
-# GPTs of 6.6 and 1.3 billion parameters; what is shown first is the first.
+# GPTs of 6.6 and 1.3 billion parameters, and Llamas of 1.5 (Llama 3.2 1B, with a head of its own), 8.0 and 70.6
+# billion (Llama 3.1). What is shown first is the first.
 PLANNED = (
     GPTShape(width=4096, layers=32, heads=32, vocabulary=32000, context=2048),
     GPTShape(width=2048, layers=24, heads=16, vocabulary=50257, context=2048),
+    GPTShape(width=2048, layers=16, heads=32, vocabulary=128256, context=2048, kv_heads=8, hidden=8192),
+    GPTShape(width=4096, layers=32, heads=32, vocabulary=128256, context=2048, kv_heads=8, hidden=14336),
+    GPTShape(width=8192, layers=80, heads=64, vocabulary=128256, context=2048, kv_heads=8, hidden=28672),
 )
 PLANNED_RANKS = (8, 64, 1024)
+# ZeRO-1 is simulated block by block, which takes long for the larger ones.
+PLANNED_STRATEGIES = ("ddp", "fsdp_no_reshard", "fsdp", "hsdp")
 
 
 def measured(points: list[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
@@ -57,7 +63,8 @@ def plans() -> dict[str, Any]:
     """The plans of `stored_plans`, as a record. What all have in common is in it once."""
     records = []
     for model, checkpointing in itertools.product(PLANNED, (False, True)):
-        plan = simulate_cluster(model, ranks=PLANNED_RANKS, checkpointing=checkpointing)
+        strategies = PLANNED_STRATEGIES if model.hidden else ("ddp", "zero1", *PLANNED_STRATEGIES[1:])
+        plan = simulate_cluster(model, ranks=PLANNED_RANKS, strategies=strategies, checkpointing=checkpointing)
         print(plan, flush=True)
         records.append(plan.to_record())
     return {
@@ -78,8 +85,10 @@ def main() -> None:
         write_json(path, plans())
         print(path.relative_to(ROOT))
         return
-    points = [{**setting, "strategy": strategy} for strategy in STRATEGIES for setting in SETTINGS]
-    check = check_cluster([point for count in ranks for point in measured(points, count)])
+    points = [{**setting, "strategy": strategy, "group": 2} for strategy in STRATEGIES for setting in SETTINGS]
+    points += [{**setting, "strategy": "fsdp", "kv_heads": 2, "hidden": 352} for setting in SETTINGS]
+    whole = {count: [p for p in points if p["strategy"] != "hsdp" or count % p["group"] == 0] for count in ranks}
+    check = check_cluster([point for count in ranks for point in measured(whole[count], count)])
     print(check)
     path = records / "cluster_memory" / f"{check.environment.machine}.json"
     write_json(path, check.to_record())

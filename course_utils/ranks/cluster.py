@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from course_utils.records.files import variables_for_children
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, CheckedPoint, ClusterCheck
 from course_utils.records.kinds.cluster_plan import ClusterPlan, ClusterPoint, GPTShape
 from course_utils.records.store import RecordError, keep, package_root
+from course_utils.show.formats import format_bytes
 from course_utils.show.progress import progress
 from course_utils.show.suggestions import did_you_mean
 
@@ -116,6 +118,46 @@ def simulate_cluster(
             parameters={key: asked[0][key] for key in (*_SHAPE, *_DEFAULTS) if asked[0].get(key) is not None},
             notes=NOTES,
         )
+    )
+
+
+def least_ranks(model: GPTShape, memory_bytes: float, *, strategy: str = "fsdp", **settings: Any) -> ClusterPlan:
+    """The smallest power of two of ranks on which a step fits, by simulation.
+
+    Args:
+        model: its size.
+        memory_bytes: that a rank's tensors may take. Leave room: a device's context, NCCL and gaps are not counted.
+        strategy: how the model is spread.
+        **settings: of :func:`simulate_cluster`.
+
+    Returns:
+        A plan: of the last points the first one fits. ``plan.ranks[-1]`` is the answer.
+
+    Raises:
+        ValueError: if it fits on no number of ranks; the message says what is too large.
+
+    Example:
+        >>> small = GPTShape(width=64, layers=2, heads=2, vocabulary=256, context=32)
+        >>> least_ranks(small, 2**20, precision="fp32").ranks
+        (2, 4)
+    """
+    kept = 16 * model.parameters / memory_bytes  # AdamW in fp32: on fewer ranks not even that fits
+    first = 0 if strategy in ("ddp", "zero1") else max(0, math.ceil(math.log2(kept)))
+    plans = []
+    for exponent in range(first, int(math.log2(_MOST_RANKS)) + 1):
+        plan = simulate_cluster(model, ranks=2**exponent, strategies=strategy, **settings)
+        plans.append(plan)
+        (point,) = plan
+        if point.peak_bytes <= memory_bytes:
+            return dataclasses.replace(plan, points=tuple(point for plan in plans for point in plan))
+        fixed = point.at_peak["activations"] + point.at_peak["gathered"]
+        if fixed > memory_bytes or strategy == "ddp":
+            break
+    raise ValueError(
+        f"it fits on no number of ranks: {point.label} peaks at {format_bytes(point.peak_bytes)}, of which"
+        f" {format_bytes(fixed)} (activations, gathered weights) are a rank's own, and there are"
+        f" {format_bytes(memory_bytes)}. Take a smaller batch, checkpointing=True, or cut the model itself (tensor"
+        " parallelism)."
     )
 
 

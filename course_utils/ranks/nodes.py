@@ -181,5 +181,5 @@ class Nodes:
         folder.mkdir(exist_ok=True)
         # Which interface the ranks talk through. For NCCL it is NCCL_SOCKET_IFNAME.
         interface = {"GLOO_SOCKET_IFNAME": "eth0"} if self.networks else {}
-        own = {RUN_VARIABLE: self._run(number), FOLDER_VARIABLE: str(folder), "OMP_NUM_THREADS": "1"}
+        own = {RUN_VARIABLE: self._run(number), FOLDER_VARIABLE: str(folder), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         return variables_for_children({**os.environ, "CUDA_VISIBLE_DEVICES": "", **own, **interface})

@@ -17,7 +17,7 @@ from fsdp_checkpoint import BATCH, LENGTH, Training
 from torch.distributed.device_mesh import init_device_mesh
 
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.programs import join_ranks
+from course_utils.ranks.programs import join_ranks, report
 
 KEPT = 2  # checkpoints
 
@@ -44,16 +44,18 @@ def main() -> None:
     if rank == 0:
         attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
         print(f"{ranks} ranks, restart {attempt}: from step {first}", flush=True)
+    losses = {}
     for step, batch in enumerate(batches):
         if step < first:
             continue  # the data go on where the checkpoint was made, too
-        loss = training.step(*batch)
+        losses[str(step)] = loss = training.step(*batch)
         training.save(str(args.folder / str(step + 1)))
         if rank == 0:
             print(f"step {step}: loss {loss:.6f}", flush=True)
             for old in sorted(complete_checkpoints(args.folder))[:-KEPT]:
                 shutil.rmtree(args.folder / str(old))
         time.sleep(args.pause)
+    report(losses=losses)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -113,7 +113,7 @@ class Llama(nn.Module):
     """A decoder-only transformer with the blocks of Llama 2 and 3; embedding and output layer are two.
 
     Its norms are LayerNorms without bias. They keep what RMSNorm's fused kernel keeps on CUDA, the input and a number
-    or two for each token; in bf16 on a CPU, torch 2.13's ``RMSNorm`` would keep two copies of its input in fp32 besides.
+    or two for each token; in bf16 on a CPU, torch 2.13's ``RMSNorm`` keeps two copies of its input in fp32 besides.
 
     Example:
         >>> Llama(width=32, layers=1, heads=4, kv_heads=2, hidden=64)(torch.zeros(2, 8, dtype=torch.int64)).shape

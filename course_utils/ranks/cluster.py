@@ -321,7 +321,9 @@ def _checked(point: Mapping[str, Any]) -> dict[str, Any]:
         )
     if point["length"] > point["context"]:
         raise ValueError(f"length is at most the model's context of {point['context']}, got {point['length']}")
-    activations = point["batch"] * point["length"] * max(4 * point["width"], point.get("hidden", 0), point["vocabulary"])
+    activations = (
+        point["batch"] * point["length"] * max(4 * point["width"], point.get("hidden", 0), point["vocabulary"])
+    )
     for what, size, most in (
         ("parameters of the model", _shape(point).parameters, _MOST_PARAMETERS),
         ("layers", point["layers"], _MOST_LAYERS),

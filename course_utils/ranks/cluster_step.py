@@ -12,7 +12,7 @@ backward, and the optimizer's step) takes a little more with each block, by as m
 two small depths are simulated, and a line through them leads to the model's own. A test compares it with whole models.
 
 What is not as in a real process, and why:
-    One step is enough: the optimizer's state is made beforehand, from gradients that are 0.
+    One step is enough: the optimizer's state is made beforehand.
     DDP: ``init_sync=False``, since the check of shapes across ranks reads memory that fake tensors lack; a hook in
     place of the all-reduce, since the fake one returns no tensor. Before its second step DDP would read memory again,
     to put its buckets into another order; their sum stays.
@@ -33,7 +33,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -89,14 +89,13 @@ def _adamw(point: dict[str, Any]) -> dict[str, bool]:
     return {"foreach": point["optimizer"] == "foreach", "fused": point["optimizer"] == "fused"}
 
 
-def _make_state(parameters: Iterable[torch.nn.Parameter], optimizer: Any) -> None:
-    """Let the optimizer make its state, as the first step of a training does."""
-    parameters = list(parameters)
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    for parameter in parameters:
-        parameter.grad = None
+def _make_state(optimizer: Any) -> None:
+    """Make the state that AdamW makes in the first step of a training."""
+    mine = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer has this rank's part in one of its own
+    for group in mine.param_groups:
+        for parameter in group["params"]:
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            mine.state[parameter] = {"step": torch.tensor(0.0), **moments}
 
 
 def _name_phases(model: torch.nn.Module, memory: RankMemory) -> None:
@@ -149,7 +148,7 @@ def _sharded_step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
     parameters = list(model.parameters())
     shards = [torch.nn.Parameter(parameter.to_local().detach()) for parameter in parameters]
     optimizer = torch.optim.AdamW(shards, **_adamw(point))
-    _make_state(shards, optimizer)
+    _make_state(optimizer)
 
     def hand_over_gradients() -> None:
         for shard, parameter in zip(shards, parameters, strict=True):
@@ -162,9 +161,7 @@ def _replicated_step(point: dict[str, Any], memory: RankMemory) -> int:
     """A step under DDP. Returns the rank that holds most of the optimizer's state; if it is another, begin again."""
     model = _model(point)
     _name_phases(model, memory)
-    model = DistributedDataParallel(
-        model, init_sync=False, gradient_as_bucket_view=point["gradient_as_bucket_view"]
-    )
+    model = DistributedDataParallel(model, init_sync=False, gradient_as_bucket_view=point["gradient_as_bucket_view"])
 
     def reduced(_, bucket):  # without annotations: DDP refuses those that are texts
         memory.communicated(bucket.buffer())
@@ -182,7 +179,7 @@ def _replicated_step(point: dict[str, Any], memory: RankMemory) -> int:
             return held.index(max(held))
     else:
         optimizer = torch.optim.AdamW(model.parameters(), **_adamw(point))
-    _make_state(model.parameters(), optimizer)
+    _make_state(optimizer)
     _step(point, memory, model, optimizer)
     return dist.get_rank()
 
@@ -215,7 +212,9 @@ def _extended(few: StepMemory, more: StepMemory, blocks: int) -> StepMemory:
 
     return StepMemory(
         {
-            name: PhaseMemory(line(phase.largest, more.phases[name].largest), line(phase.at_peak, more.phases[name].at_peak))
+            name: PhaseMemory(
+                line(phase.largest, more.phases[name].largest), line(phase.at_peak, more.phases[name].at_peak)
+            )
             for name, phase in few.phases.items()
         }
     )

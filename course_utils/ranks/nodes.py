@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -70,7 +70,7 @@ class Nodes:
 
     def command(self, number: int, *program: str, ranks: int = 1, restarts: int = 3, join_s: int = 60) -> list[str]:
         """What is run on a node: torchrun, as on a cluster."""
-        # An address is no host name, so that torchrun cannot tell whose it is. On a cluster give a name, and no is_host.
+        # An address is no host name: torchrun cannot tell whose it is. On a cluster give a name, and no is_host.
         settings = f"is_host={int(number == 0)},join_timeout={join_s},{_SETTINGS}"
         return [
             *("torchrun", f"--nnodes={self.count}", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"),
@@ -110,11 +110,13 @@ class Nodes:
         return self._log_file(number).read_text(encoding="utf-8", errors="replace")
 
     def until(self, reached: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait until something is so. Raises :class:`NodeError`, with what each node said last, if it takes too long."""
+        """Wait until something is so; :class:`NodeError`, with what each node said last, if it takes too long."""
         deadline = time.monotonic() + timeout_s
         while not reached():
             if time.monotonic() > deadline:
-                last = "\n".join(f"node {number} said last:\n{self.log(number)[-1500:]}" for number in range(self.count))
+                last = "\n".join(
+                    f"node {number} said last:\n{self.log(number)[-1500:]}" for number in range(self.count)
+                )
                 raise NodeError(f"after {timeout_s:.0f} s it is still not so: {what}\n{last}")
             time.sleep(0.05)
 
@@ -181,5 +183,10 @@ class Nodes:
         folder.mkdir(exist_ok=True)
         # Which interface the ranks talk through. For NCCL it is NCCL_SOCKET_IFNAME.
         interface = {"GLOO_SOCKET_IFNAME": "eth0"} if self.networks else {}
-        own = {RUN_VARIABLE: self._run(number), FOLDER_VARIABLE: str(folder), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        own = {
+            RUN_VARIABLE: self._run(number),
+            FOLDER_VARIABLE: str(folder),
+            "OMP_NUM_THREADS": "1",
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        }
         return variables_for_children({**os.environ, "CUDA_VISIBLE_DEVICES": "", **own, **interface})

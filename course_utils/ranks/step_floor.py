@@ -1,8 +1,8 @@
 """The least time that a training step can take on so many GPUs: what must be computed, and what must travel.
 
 A step of 6 P T operations (P parameters, T tokens on a rank) and attention's cannot be shorter than these take at the
-rate of a data sheet, nor than the bytes of its collectives take at the rate of the links. Beside each other both take as
-long as the longer one; one after the other, their sum. Real steps take longer than either.
+rate of a data sheet, nor than the bytes of its collectives take at the rate of the links. Beside each other both take
+as long as the longer one; one after the other, their sum. Real steps take longer than either.
 
 Source: the bytes are those of ring algorithms, S. Rajbhandari et al., ZeRO, arXiv 1910.02054, section 7, and NCCL's
 bus bandwidths (nccl-tests, doc/PERFORMANCE.md). That a ring brings each byte into a machine once, through all its

@@ -29,9 +29,10 @@ def complete_checkpoints(folder: Path) -> dict[int, Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True, help="of the checkpoints, one for each step")
+    given = os.environ.get("CHECKPOINT_FOLDER")
+    parser.add_argument("--folder", type=Path, default=given, required=not given, help="of the checkpoints")
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step, so that a node can be killed")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step")
     args = parser.parse_args()
 
     rank, ranks, device = join_ranks()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from course_utils.ranks.cluster import check_cluster, stored_check
@@ -27,7 +25,6 @@ H100 = Rates(flops=989e12, inside=370e9, between=50e9)
 _STEP = {"precision": "bf16", "backend": "nccl", "optimizer": "foreach"}
 # What others measured, in GiB: see the rows in lesson.yml, which a test holds against these.
 MEASURED_GIB = {"7B, all recomputed": 0.2392 * 95.0396, "7B, nothing recomputed": 90.28}
-FELL_GIB = 82.4 - 67.0
 
 
 def against_published() -> list[dict[str, Any]]:
@@ -41,12 +38,7 @@ def against_published() -> list[dict[str, Any]]:
         {**step, "checkpointing": label.endswith("all recomputed"), "peak_bytes": round(gib * GIB)}
         for label, gib in MEASURED_GIB.items()
     ]
-    shape_8b = {key: size for key, size in vars(LLAMA_8B).items() if size}
-    points += [
-        {**_STEP, **shape_8b, "strategy": "fsdp", "ranks": ranks, "batch": 2, "checkpointing": True, "peak_bytes": 1}
-        for ranks in (8, 128)
-    ]
-    full, nothing, on_8, on_128 = (point.simulated["peak"] for point in check_cluster(points))
+    full, nothing = (point.simulated["peak"] for point in check_cluster(points))
     # Their loop holds the logits by a name until the step ends, in fp32, and their root stays gathered, in bf16.
     kept = 4 * 8 * 2048 * LLAMA_7B.vocabulary + 2 * (2 * LLAMA_7B.vocabulary + 1) * LLAMA_7B.width
     measured_full, measured_nothing = (round(gib * GIB) for gib in MEASURED_GIB.values())
@@ -55,7 +47,6 @@ def against_published() -> list[dict[str, Any]]:
         _row("7B, all recomputed", measured_full, full, "their loop holds the logits, their root stays whole"),
         _row("the same, with both added", measured_full, full + kept, "not known"),
         _row("7B, nothing recomputed", measured_nothing, nothing, "theirs is compiled, and reserved"),
-        _row("8B, from 8 to 128 less", round(FELL_GIB * GIB), on_8 - on_128, "reserved, selective: other moments"),
     ]
 
 
@@ -74,37 +65,42 @@ STEPS = {
 }
 
 
-def floors(rates: Rates = H100) -> Iterator[dict[str, Any]]:
+def floors(rates: Rates = H100) -> list[dict[str, Any]]:
     """Each published step beside the least that it can take."""
+    rows = []
     for label, (model, ranks, tokens, length, checkpointing, rate) in STEPS.items():
         floor = step_floor(model, "fsdp", ranks, rates, tokens=tokens, length=length, checkpointing=checkpointing)
         published = tokens / rate
-        yield {
-            "step": label,
-            "published over least": published / floor.hidden_s,
-            "least": floor.hidden_s,
-            "nothing hidden": floor.exposed_s,
-            "published": published,
-            "waits for": floor.limit,
-        }
+        rows.append(
+            {
+                "step": label,
+                "published over least": published / floor.hidden_s,
+                "least": floor.hidden_s,
+                "nothing hidden": floor.exposed_s,
+                "published": published,
+            }
+        )
+    return rows
 
 
-def by_tokens(rates: Rates = H100, ranks: int = 64) -> Iterator[dict[str, Any]]:
+def by_tokens(rates: Rates = H100, ranks: int = 64) -> list[dict[str, Any]]:
     """How much longer than its computing a step takes at least, by the tokens of a rank and the strategy."""
+    rows = []
     for tokens in (256, 1024, 4096, 16_384):
         row: dict[str, Any] = {"tokens a GPU": f"{tokens:,}"}
         for strategy in ("ddp", "fsdp", "hsdp"):
             floor = step_floor(LLAMA_7B, strategy, ranks, rates, tokens=tokens)
             row[strategy] = floor.hidden_s / floor.compute_s
-        yield row
+        rows.append(row)
+    return rows
 
 
 _COLLECTIVES = {"all-gather": ("allgather", 1), "reduce-scatter": ("reduce_scatter", 1), "all-reduce": ("allreduce", 2)}
 
 
-def traffic(run: RankResults) -> Iterator[dict[str, Any]]:
+def traffic(run: RankResults) -> list[dict[str, Any]]:
     """What each rank sends in a step, counted from the collectives of real ranks, beside the formula."""
-    parameters, ranks = run[0]["parameters"], len(run)
+    parameters, ranks, rows = run[0]["parameters"], len(run), []
     for strategy, counted in run[0]["counted"].items():
         shards = {"ddp": 1, "hsdp": 2}.get(strategy, ranks)
         formula = traffic_bytes(parameters, strategy, ranks, group=2)
@@ -113,7 +109,8 @@ def traffic(run: RankResults) -> Iterator[dict[str, Any]]:
             members = ranks // shards if kind == "all-reduce" else shards
             sent += times * (members - 1) / members * counted.get(name, 0)
         expected = sum(formula.values())
-        yield {"strategy": strategy, "counted": sent, "formula": expected, "off by": abs(sent / expected - 1)}
+        rows.append({"strategy": strategy, "counted": sent, "formula": expected, "off by": abs(sent / expected - 1)})
+    return rows
 
 
 def lost_node(unbroken: RankResults, steps: int = 6, killed_after: int = 2) -> tuple[list[dict[str, Any]], str]:
@@ -139,10 +136,43 @@ def lost_node(unbroken: RankResults, steps: int = 6, killed_after: int = 2) -> t
     for match in re.finditer(r"step (\d+): loss ([\d.]+)", said):
         where = "before" if match.start() < restarted else "after the restart"
         loss, expected = float(match[2]), unbroken[0]["losses"][match[1]]
-        rows.append({"step": f"{match[1]}, {where}", "loss": loss, "unbroken": expected, "off by": abs(loss / expected - 1)})
+        rows.append(
+            {"step": f"{match[1]}, {where}", "loss": loss, "unbroken": expected, "off by": abs(loss / expected - 1)}
+        )
     return rows, said
 
 
-def script(name: str) -> str:
-    """A file of ``scripts``, to be shown."""
-    return Path("scripts", name).read_text(encoding="utf-8")
+def on_this_gpu() -> dict[str, int]:
+    """Bytes of one training step of a GPT on the GPU: worked out, and as PyTorch's allocator has them."""
+    import torch
+
+    from course_utils.materials.models import GPT
+    from course_utils.materials.step_memory import worked_out
+
+    def build(device: str = "cpu") -> tuple[Any, Any, Any]:
+        model = GPT(vocabulary=8192, context=512, width=768, layers=6, heads=12).to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        tokens = torch.zeros(4, 512, dtype=torch.int64, device=device)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+            loss.backward()
+            optimizer.step()
+
+        return model, optimizer, step
+
+    predicted = worked_out(build).peak_bytes
+    before = torch.cuda.memory_allocated()
+    *alive, step = build("cuda")
+    step()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    free, total = torch.cuda.mem_get_info()
+    del alive
+    return {
+        "worked out": predicted,
+        "most allocated": torch.cuda.max_memory_allocated() - before,
+        "most reserved": torch.cuda.max_memory_reserved(),
+        "outside PyTorch: context, others": total - free - torch.cuda.memory_reserved(),
+    }

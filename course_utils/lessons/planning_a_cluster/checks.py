@@ -18,7 +18,9 @@ _ROOM = ((13e9, 30 * _GIB, 80 * _GIB), (8e9, 10 * _GIB, 80 * _GIB), (70e9, 30 * 
 _FULL = (7e9, 90 * _GIB, 80 * _GIB)
 
 
-def _gpus(kept: float = 16, shared: bool = False, ignored: bool = False, round_=math.ceil, whole: bool = True) -> Callable:
+def _gpus(
+    kept: float = 16, shared: bool = False, ignored: bool = False, round_=math.ceil, whole: bool = True
+) -> Callable:
     """A formula that people write, from what it gets wrong."""
 
     def of(parameters: float, activations: float, memory: float) -> int:
@@ -48,8 +50,8 @@ def check_least_gpus(answer: Any) -> str | None:
         parameters, activations, memory = _ROOM[0]
         raise NotRight(
             f"For {parameters / 1e9:.0f} billion parameters, {activations / _GIB:.0f} GiB of activations and "
-            f"{memory / _GIB:.0f} GiB of memory you return {given[0]:g}; {formulas[None](*_ROOM[0])} is right. How many "
-            "bytes of each GPU are left for its shards, and how many bytes are all shards together?"
+            f"{memory / _GIB:.0f} GiB of memory you return {given[0]:g}; {formulas[None](*_ROOM[0])} is right. How "
+            "many bytes of each GPU are left for its shards, and how many bytes are all shards together?"
         )
     if key is None and answer(*_FULL) is not None:
         return "never_none"

@@ -27,9 +27,16 @@ def two_nodes() -> ResultFigure:
     for start, end, colour in (((4.4, 2.15), (3.62, 2.15), EDGE), ((3.5, 1.41), (4.37, 1.41), ORANGE_INK)):
         style = "-|>" if colour == EDGE else "<|-|>"
         pen.ax.add_patch(FancyArrowPatch(start, end, arrowstyle=style, mutation_scale=11, color=colour, lw=1.4))
-    pen.write(4.0, 0.24, "HSDP: each rank adds up its shard's gradients with its twin on the other node", ORANGE_INK, 9, ha="center")
+    pen.write(
+        4.0,
+        0.24,
+        "HSDP: each rank adds up its shard's gradients with its twin on the other node",
+        ORANGE_INK,
+        9,
+        ha="center",
+    )
     return pen.described(
         "Two nodes, each with one torchrun and four ranks. Node 0 has the meeting point at port 29400, which node 1 "
-        "connects to. Within a node, each rank holds a quarter of the model; weights are gathered and gradients scattered "
-        "over NVLink. Between the nodes, each rank adds up its shard's gradients with the rank that has the same shard."
+        "connects to. Within a node, each rank holds a quarter of the model; weights are gathered and gradients "
+        "scattered over NVLink. Between the nodes, each rank adds up its shard's gradients with the rank that has the same shard."
     )

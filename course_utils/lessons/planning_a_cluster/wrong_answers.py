@@ -20,7 +20,9 @@ def never_none(parameters, activations, memory):
     return 8 * ceil(16 * parameters / (memory - activations) / 8)
 
 
-def commands(extra="", endpoint=lambda hosts, host: hosts[0], nodes=len, ranks=1, meet="--rdzv-id=1 --rdzv-backend=c10d"):
+def commands(
+    extra="", endpoint=lambda hosts, host: hosts[0], nodes=len, ranks=1, meet="--rdzv-id=1 --rdzv-backend=c10d"
+):
     def answer(hosts, gpus):
         return [
             f"torchrun --nnodes={nodes(hosts)} --nproc-per-node={gpus * ranks} {meet.replace('HOST', host)}"

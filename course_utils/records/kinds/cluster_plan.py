@@ -40,7 +40,7 @@ class GPTShape:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters. A GPT's output layer shares the embedding's; a Llama has no biases, and no positions."""
+        """Number of parameters. A GPT's output layer shares the embedding's; a Llama has neither biases nor positions."""
         width = self.width
         if self.hidden:
             shared = (self.kv_heads or self.heads) / self.heads
@@ -165,7 +165,9 @@ class ClusterPlan(Result):
 
     @property
     def _title(self) -> str:
-        return f"{self.name or 'memory per rank'}: {self.shape.family} of {format_count(self.shape.parameters)} parameters"
+        return (
+            f"{self.name or 'memory per rank'}: {self.shape.family} of {format_count(self.shape.parameters)} parameters"
+        )
 
     def card(self) -> Card:
         """Which strategy needs least on the most ranks; the peak of each point as a bar."""

@@ -100,7 +100,7 @@ _COLLECTIVES = {"all-gather": ("allgather", 1), "reduce-scatter": ("reduce_scatt
 
 def traffic(run: RankResults) -> list[dict[str, Any]]:
     """What each rank sends in a step, counted from the collectives of real ranks, beside the formula."""
-    parameters, ranks, rows = run[0]["parameters"], len(run), []
+    parameters, ranks, rows = run[0]["parameters"], len(run.reports), []
     for strategy, counted in run[0]["counted"].items():
         shards = {"ddp": 1, "hsdp": 2}.get(strategy, ranks)
         formula = traffic_bytes(parameters, strategy, ranks, group=2)

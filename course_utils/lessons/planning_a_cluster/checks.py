@@ -14,7 +14,7 @@ from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, numbe
 
 _GIB = 2**30
 # (parameters, bytes of activations on a GPU, bytes of its memory); nothing fits in the last one.
-_ROOM = ((13e9, 30 * _GIB, 80 * _GIB), (8e9, 10 * _GIB, 80 * _GIB), (70e9, 30 * _GIB, 80 * _GIB))
+_ROOM = ((13e9, 30 * _GIB, 80 * _GIB), (85e9, 40 * _GIB, 80 * _GIB), (405e9, 20 * _GIB, 80 * _GIB))
 _FULL = (7e9, 90 * _GIB, 80 * _GIB)
 
 

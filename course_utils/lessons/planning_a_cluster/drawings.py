@@ -38,5 +38,6 @@ def two_nodes() -> ResultFigure:
     return pen.described(
         "Two nodes, each with one torchrun and four ranks. Node 0 has the meeting point at port 29400, which node 1 "
         "connects to. Within a node, each rank holds a quarter of the model; weights are gathered and gradients "
-        "scattered over NVLink. Between the nodes, each rank adds up its shard's gradients with the rank that has the same shard."
+        "scattered over NVLink. Between the nodes, each rank adds up its shard's gradients with the rank "
+        "that has the same shard."
     )

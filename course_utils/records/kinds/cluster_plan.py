@@ -40,7 +40,7 @@ class GPTShape:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters. A GPT's output layer shares the embedding's; a Llama has neither biases nor positions."""
+        """Number of parameters. A GPT's output layer shares the embedding's; a Llama has no biases."""
         width = self.width
         if self.hidden:
             shared = (self.kv_heads or self.heads) / self.heads

@@ -38,7 +38,17 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = GPTShape(width=64, layers=2, heads=2, vocabulary=128, context=32)
 STORED = PLANNED[1]
 # What real ranks are asked. The simulation of it has gloo's copies.
-STEP = {"width": 64, "layers": 2, "heads": 2, "vocabulary": 128, "context": 32, "batch": 2, "length": 32, "precision": "fp32", "checkpointing": False}
+STEP = {
+    "width": 64,
+    "layers": 2,
+    "heads": 2,
+    "vocabulary": 128,
+    "context": 32,
+    "batch": 2,
+    "length": 32,
+    "precision": "fp32",
+    "checkpointing": False,
+}
 STEP |= {"optimizer": "foreach", "gradient_as_bucket_view": True}
 REAL = [{**STEP, "strategy": strategy} for strategy in ("ddp", "zero1", "fsdp_no_reshard", "fsdp")]
 REAL += [{**REAL[-1], "precision": "bf16", "checkpointing": True, "optimizer": "loop"}]
@@ -71,7 +81,9 @@ def answered(sizes: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def plan(answered: None) -> ClusterPlan:
-    return simulate_cluster(SMALL, ranks=[2, 8], strategies=list(STRATEGIES), precision="fp32", group=2, name="fsdp/planned")
+    return simulate_cluster(
+        SMALL, ranks=[2, 8], strategies=list(STRATEGIES), precision="fp32", group=2, name="fsdp/planned"
+    )
 
 
 def children() -> list[psutil.Process]:
@@ -197,7 +209,9 @@ def test_seven_billion_parameters_on_1024_ranks_take_little_memory() -> None:
         "simulate_cluster(GPTShape(4096, 32, 32, 32000, 2048), ranks=1024, strategies='fsdp');"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=150)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=150
+    )
     unit = 1 if sys.platform == "darwin" else 1024
     assert int(done.stdout) * unit < 10**9
 

@@ -76,7 +76,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_waited_for_in_vain_is_said_and_nothing_is_left() -> None:
-    with Nodes(1, networks=False) as nodes:
-        with pytest.raises(NodeError, match=r"still not so: it has begun\nnode 0 said last"):
-            nodes.until(lambda: False, 0.1, "it has begun")
+    in_vain = pytest.raises(NodeError, match=r"still not so: it has begun\nnode 0 said last")
+    with Nodes(1, networks=False) as nodes, in_vain:
+        nodes.until(lambda: False, 0.1, "it has begun")
     assert left_of(nodes) == []

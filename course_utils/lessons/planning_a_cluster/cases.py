@@ -6,7 +6,7 @@ import re
 import tempfile
 from typing import Any
 
-from course_utils.ranks.cluster import check_cluster, stored_check
+from course_utils.ranks.cluster import check_cluster, settings_of, stored_check
 from course_utils.ranks.nodes import Nodes
 from course_utils.ranks.step_floor import Rates, step_floor, traffic_bytes
 from course_utils.records.kinds.cluster_plan import GPTShape
@@ -53,6 +53,17 @@ def against_published() -> list[dict[str, Any]]:
 def _row(label: str, measured: int, simulated: int, why: str) -> dict[str, Any]:
     off = simulated / measured - 1
     return {"peak": label, "measured": measured, "simulated": simulated, "off by": off, "why": why}
+
+
+def refused() -> list[str]:
+    """Plans that make no sense, and what is said of them."""
+    said = []
+    for plan in ({"ranks": 12, "strategies": "hsdp"}, {"ranks": 0}, {"batch": -1}):
+        try:
+            settings_of(LLAMA_7B, **{"ranks": 8, "strategies": "fsdp", **plan})
+        except ValueError as error:
+            said.append(f"{plan}: {error}")
+    return said
 
 
 # Published steps on H100s: model, ranks, tokens of a rank in a step, length, checkpointing, tokens a second and rank.

@@ -161,7 +161,8 @@ def on_this_gpu() -> dict[str, int]:
     from course_utils.materials.step_memory import worked_out
 
     def build(device: str = "cpu") -> tuple[Any, Any, Any]:
-        model = GPT(vocabulary=8192, context=512, width=768, layers=6, heads=12).to(device)
+        with torch.device(device):
+            model = GPT(vocabulary=8192, context=512, width=768, layers=6, heads=12)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         tokens = torch.zeros(4, 512, dtype=torch.int64, device=device)
 

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, TypeVar
 
 from course_utils.measure.machine import environment
@@ -109,15 +109,19 @@ def simulate_cluster(
     """
     asked = settings_of(model, strategies=strategies, ranks=ranks, **settings)
     simulated = _with_progress(asked, name or "simulate_cluster")
-    return keep(
-        ClusterPlan(
-            points=tuple(_point(settings, sizes) for settings, sizes in zip(asked, simulated, strict=True)),
-            errors=stored_check().errors,
-            environment=environment(),
-            name=name,
-            parameters={key: asked[0][key] for key in (*_SHAPE, *_DEFAULTS) if asked[0].get(key) is not None},
-            notes=NOTES,
-        )
+    return keep(_plan(asked, map(_point, asked, simulated), name))
+
+
+def _plan(asked: Sequence[Mapping[str, Any]], points: Iterable[ClusterPoint], name: str | None = None) -> ClusterPlan:
+    unused = set() if any(settings["strategy"] == "hsdp" for settings in asked) else {"group"}
+    parameters = {key: asked[0].get(key) for key in (*_SHAPE, *_DEFAULTS) if key not in unused}
+    return ClusterPlan(
+        points=tuple(points),
+        errors=stored_check().errors,
+        environment=environment(),
+        name=name,
+        parameters={key: value for key, value in parameters.items() if value is not None},
+        notes=NOTES,
     )
 
 
@@ -143,16 +147,17 @@ def least_ranks(model: GPTShape, memory_bytes: float, *, strategy: str = "fsdp",
     """
     kept = 16 * model.parameters / memory_bytes  # AdamW in fp32: on fewer ranks not even that fits
     first = 0 if strategy in ("ddp", "zero1") else max(0, math.ceil(math.log2(kept)))
-    plans = []
-    for exponent in range(first, int(math.log2(_MOST_RANKS)) + 1):
-        plan = simulate_cluster(model, ranks=2**exponent, strategies=strategy, **settings)
-        plans.append(plan)
-        (point,) = plan
-        if point.peak_bytes <= memory_bytes:
-            return dataclasses.replace(plan, points=tuple(point for plan in plans for point in plan))
-        fixed = point.at_peak["activations"] + point.at_peak["gathered"]
-        if fixed > memory_bytes or strategy == "ddp":
-            break
+    counts = [2**exponent for exponent in range(first, int(math.log2(_MOST_RANKS)) + 1)]
+    asked = settings_of(model, strategies=strategy, ranks=counts, **settings)
+    points: list[ClusterPoint] = []
+    with contextlib.closing(_with_progress(asked, "least_ranks")) as simulated:
+        for point in map(_point, asked, simulated):
+            points.append(point)
+            if point.peak_bytes <= memory_bytes:
+                return _plan(asked, points)
+            fixed = point.at_peak["activations"] + point.at_peak["gathered"]
+            if fixed > memory_bytes or strategy == "ddp":
+                break
     raise ValueError(
         f"it fits on no number of ranks: {point.label} peaks at {format_bytes(point.peak_bytes)}, of which"
         f" {format_bytes(fixed)} (activations, gathered weights) are a rank's own, and there are"
@@ -208,13 +213,15 @@ def check_cluster(measured: Sequence[Mapping[str, Any]], *, name: str | None = N
 
 def stored_check() -> ClusterCheck:
     """The committed check: real ranks on gloo against the simulation, by ``benchmarks/cluster_memory.py``."""
-    return _stored("cluster_memory", ClusterCheck.from_record)
+    return _stored("cluster_memory/*.json", ClusterCheck.from_record)
 
 
-def stored_plans() -> tuple[ClusterPlan, ...]:
+def stored_plans(kind: str = "gpt") -> tuple[ClusterPlan, ...]:
     """The committed plans, by ``benchmarks/cluster_memory.py --plans``, with the errors of :func:`stored_check`.
 
-    They are of GPTs of about 7 and 1.3 billion parameters on 8, 64 and 1024 ranks, each with and without checkpointing.
+    Args:
+        kind: ``gpt``, of about 7 and 1.3 billion parameters; ``llama``, of 1.5, 8 and 71 billion, each on 8, 64 and
+            1024 ranks, with and without checkpointing; or ``published``, of steps whose peak others have measured.
 
     Raises:
         RecordError: if they are missing or damaged.
@@ -226,13 +233,13 @@ def stored_plans() -> tuple[ClusterPlan, ...]:
         return [ClusterPlan.from_record({**common, "environment": environment, **plan}) for plan in record["plans"]]
 
     errors = stored_check().errors
-    return tuple(dataclasses.replace(plan, errors=errors) for plan in _stored("cluster_plans", plans))
+    return tuple(dataclasses.replace(plan, errors=errors) for plan in _stored(f"cluster_plans/{kind}.json", plans))
 
 
-def _stored(kind: str, build: Callable[[Mapping[str, Any]], T]) -> T:
-    """The only file of a folder; of several machines' checks the last one."""
-    folder = package_root() / "ranks" / "plans" / kind
-    path = max(folder.glob("*.json"), default=folder)
+def _stored(files: str, build: Callable[[Mapping[str, Any]], T]) -> T:
+    """What is in a file; of several machines' checks in the last one."""
+    folder = package_root() / "ranks" / "plans"
+    path = max(folder.glob(files), default=folder / files)
     try:
         return build(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:

@@ -1,20 +1,23 @@
-"""Count what the collectives of one training step carry, under DDP, FSDP and HSDP.
+"""Count what the collectives of one training step carry, under DDP, FSDP and HSDP; then train as elastic_train.py does.
 
 By hand, on one machine: torchrun --standalone --nproc-per-node=4 scripts/count_traffic.py
 """
 
 import torch
 import torch.distributed as dist
+from fsdp_checkpoint import BATCH, LENGTH, Training
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.materials.models import GPT
+from course_utils.materials.text import library_text, text_batches
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.programs import join_ranks, loss_of, report
 
 SHARDS = 2  # ranks of an HSDP group
+STEPS = 6  # of the training that nobody disturbs
 
 
 def sharded(model: nn.Module, strategy: str, ranks: int, device: torch.device) -> nn.Module:
@@ -45,7 +48,9 @@ def main() -> None:
         with Collectives() as collectives:
             loss_of(model, tokens, tokens).backward()
         counted[strategy] = {kind: calls["bytes"] for kind, calls in collectives.traffic().items()}
-    report(parameters=parameters, counted=counted)
+    training = Training(device, seed=0, mesh=init_device_mesh(device.type, (ranks,)))
+    batches = text_batches(library_text(2**16), BATCH, LENGTH, STEPS, device=device)
+    report(parameters=parameters, counted=counted, losses=[training.step(*batch) for batch in batches])
     dist.barrier()
     dist.destroy_process_group()
 

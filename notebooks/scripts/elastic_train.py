@@ -17,7 +17,7 @@ from fsdp_checkpoint import BATCH, LENGTH, Training
 from torch.distributed.device_mesh import init_device_mesh
 
 from course_utils.materials.text import library_text, text_batches
-from course_utils.ranks.programs import join_ranks, report
+from course_utils.ranks.programs import join_ranks
 
 KEPT = 2  # checkpoints
 
@@ -29,8 +29,7 @@ def complete_checkpoints(folder: Path) -> dict[int, Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    given = os.environ.get("CHECKPOINT_FOLDER")
-    parser.add_argument("--folder", type=Path, default=given, required=not given, help="of the checkpoints")
+    parser.add_argument("--folder", type=Path, required=True, help="of the checkpoints, one for each step")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step")
     args = parser.parse_args()
@@ -45,18 +44,16 @@ def main() -> None:
     if rank == 0:
         attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
         print(f"{ranks} ranks, restart {attempt}: from step {first}", flush=True)
-    losses = {}
     for step, batch in enumerate(batches):
         if step < first:
             continue  # the data go on where the checkpoint was made, too
-        losses[str(step)] = loss = training.step(*batch)
+        loss = training.step(*batch)
         training.save(str(args.folder / str(step + 1)))
         if rank == 0:
             print(f"step {step}: loss {loss:.6f}", flush=True)
             for old in sorted(complete_checkpoints(args.folder))[:-KEPT]:
                 shutil.rmtree(args.folder / str(old))
         time.sleep(args.pause)
-    report(losses=losses)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.cluster_memory import PLANNED
+from benchmarks.cluster_memory import LLAMA_STRATEGIES, PLANNED, PLANNED_LLAMAS, PUBLISHED
+from course_utils.lessons.planning_a_cluster.cases import LLAMA_7B
 from course_utils.materials.models import GPT, Llama
 from course_utils.ranks import cluster
 from course_utils.ranks.cluster import (
@@ -239,9 +240,9 @@ def test_the_stored_plans_are_those_that_were_asked_for() -> None:
     ]
     for plan in plans:
         (asked,) = settings_of(plan.shape, strategies="ddp", ranks=8, checkpointing=plan.parameters["checkpointing"])
-        assert plan.parameters == {key: value for key, value in asked.items() if key not in ("strategy", "ranks")}
-        assert plan.ranks == (8, 64, 1024)
-        assert set(plan.strategies) - {"zero1"} == {"ddp", "fsdp_no_reshard", "fsdp", "hsdp"}
+        unused = ("strategy", "ranks", "group")
+        assert plan.parameters == {key: value for key, value in asked.items() if key not in unused}
+        assert (plan.strategies, plan.ranks) == (("ddp", "zero1", "fsdp_no_reshard", "fsdp"), (8, 64, 1024))
         assert plan.errors == stored_check().errors
 
 
@@ -250,6 +251,15 @@ def test_a_stored_point_is_what_is_simulated_today() -> None:
     again = simulate_cluster(STORED, ranks=8, strategies="ddp")
     (stored,) = (plan for plan in stored_plans() if plan.parameters == again.parameters)
     assert again["ddp", 8] == stored["ddp", 8], "the simulation has changed: `benchmarks/cluster_memory.py --plans`"
+
+
+def test_the_stored_plans_of_llamas_are_those_that_were_asked_for() -> None:
+    plans = stored_plans("llama")
+    assert [plan.shape for plan in plans[::2]] == [plan.shape for plan in plans[1::2]] == list(PLANNED_LLAMAS)
+    assert {plan.strategies for plan in plans} == {LLAMA_STRATEGIES}
+    nothing, recomputed = stored_plans("published")
+    assert nothing.shape == recomputed.shape == PUBLISHED == LLAMA_7B
+    assert nothing["fsdp", 8].peak_bytes > recomputed["fsdp", 8].peak_bytes
 
 
 def test_missing_and_damaged_stored_plans_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

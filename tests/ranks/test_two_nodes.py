@@ -42,10 +42,9 @@ def left_of(nodes: Nodes) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not networks_allowed(), reason="networks of their own need Linux, root and the program ip")
-def test_a_lost_node_comes_back_and_the_losses_are_those_of_an_unbroken_run(tmp_path: Path) -> None:
-    where = {"variables": {"CHECKPOINT_FOLDER": str(tmp_path)}, "backend": "gloo", "show_output": False}
-    unbroken = run_ranks(PROGRAM, ranks=2, **where)
-    rows, said = cases.lost_node(unbroken)
+def test_a_lost_node_comes_back_and_the_losses_are_those_of_an_unbroken_run() -> None:
+    where = {"ranks": 2, "backend": "gloo", "show_output": False}
+    rows, said = cases.lost_node(run_ranks("scripts/count_traffic.py", **where)[0]["losses"])
     assert "restart 1: from step" in said
     assert said.count("step ") >= 6
     assert rows[-1]["step"] == "5, after the restart"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
-from course_utils.ranks.cluster import check_cluster, settings_of, stored_check
+from course_utils.ranks.cluster import settings_of, stored_check, stored_plans
 from course_utils.ranks.nodes import Nodes
 from course_utils.ranks.step_floor import Rates, step_floor, traffic_bytes
 from course_utils.records.kinds.cluster_plan import GPTShape
@@ -22,7 +23,6 @@ MPT_13B = GPTShape(5120, 40, 40, vocabulary=50_368, context=2048)
 # Data sheet of an H100 (bf16, dense); NVLink as the best all-reduce published; a card of 400 Gb/s for each GPU.
 H100 = Rates(flops=989e12, inside=370e9, between=50e9)
 
-_STEP = {"precision": "bf16", "backend": "nccl", "optimizer": "foreach"}
 # What others measured, in GiB: see the rows in lesson.yml, which a test holds against these.
 MEASURED_GIB = {"7B, all recomputed": 0.2392 * 95.0396, "7B, nothing recomputed": 90.28}
 
@@ -32,13 +32,7 @@ def against_published() -> list[dict[str, Any]]:
     ours = stored_check()
     worst = max(ours, key=lambda point: point.deviation)
     rows = [_row("up to 4 ranks of ours, the worst of all", worst.measured["peak"], worst.simulated["peak"], "exact")]
-    shape = {key: size for key, size in vars(LLAMA_7B).items() if size}
-    step = {**_STEP, **shape, "strategy": "fsdp", "ranks": 8, "batch": 8}
-    points = [
-        {**step, "checkpointing": label.endswith("all recomputed"), "peak_bytes": round(gib * GIB)}
-        for label, gib in MEASURED_GIB.items()
-    ]
-    full, nothing = (point.simulated["peak"] for point in check_cluster(points))
+    nothing, full = (plan["fsdp", 8].peak_bytes for plan in stored_plans("published"))
     # Their loop holds the logits by a name until the step ends, in fp32, and their root stays gathered, in bf16.
     kept = 4 * 8 * 2048 * LLAMA_7B.vocabulary + 2 * (2 * LLAMA_7B.vocabulary + 1) * LLAMA_7B.width
     measured_full, measured_nothing = (round(gib * GIB) for gib in MEASURED_GIB.values())
@@ -124,11 +118,11 @@ def traffic(run: RankResults) -> list[dict[str, Any]]:
     return rows
 
 
-def lost_node(unbroken: RankResults, steps: int = 6, killed_after: int = 2) -> tuple[list[dict[str, Any]], str]:
+def lost_node(unbroken: Sequence[float], steps: int = 6, killed_after: int = 2) -> tuple[list[dict[str, Any]], str]:
     """Train on two nodes, kill the second one, start it again: the loss of each step, and what the first node said.
 
     Args:
-        unbroken: the same training on as many ranks, which nobody disturbed.
+        unbroken: the loss of each step of the same training, which nobody disturbed.
         steps: how many steps in all.
         killed_after: after which step the node is lost.
     """
@@ -146,7 +140,7 @@ def lost_node(unbroken: RankResults, steps: int = 6, killed_after: int = 2) -> t
     rows = []
     for match in re.finditer(r"step (\d+): loss ([\d.]+)", said):
         where = "before" if match.start() < restarted else "after the restart"
-        loss, expected = float(match[2]), unbroken[0]["losses"][match[1]]
+        loss, expected = float(match[2]), unbroken[int(match[1])]
         rows.append(
             {"step": f"{match[1]}, {where}", "loss": loss, "unbroken": expected, "off by": abs(loss / expected - 1)}
         )

@@ -126,7 +126,9 @@ def _plan(asked: Sequence[Mapping[str, Any]], points: Iterable[ClusterPoint], na
 
 
 def least_ranks(model: GPTShape, memory_bytes: float, *, strategy: str = "fsdp", **settings: Any) -> ClusterPlan:
-    """The smallest power of two of ranks on which a step fits, by simulation.
+    """The least number of ranks on which a step fits, by simulation: a power of two up to 8, then whole machines of 8.
+
+    Powers of two are tried first, then machines between the last one that was too few and the first one that fits.
 
     Args:
         model: its size.
@@ -135,7 +137,7 @@ def least_ranks(model: GPTShape, memory_bytes: float, *, strategy: str = "fsdp",
         **settings: of :func:`simulate_cluster`.
 
     Returns:
-        A plan: of the last points the first one fits. ``plan.ranks[-1]`` is the answer.
+        A plan of what was tried, in order, up to the first point that fits: ``plan.ranks[-1]`` is the answer.
 
     Raises:
         ValueError: if it fits on no number of ranks; the message says what is too large.
@@ -154,10 +156,18 @@ def least_ranks(model: GPTShape, memory_bytes: float, *, strategy: str = "fsdp",
         for point in map(_point, asked, simulated):
             points.append(point)
             if point.peak_bytes <= memory_bytes:
-                return _plan(asked, points)
+                break
             fixed = point.at_peak["activations"] + point.at_peak["gathered"]
             if fixed > memory_bytes or strategy == "ddp":
                 break
+    if point.peak_bytes <= memory_bytes:
+        enough, few = point.ranks, points[-2].ranks if len(points) > 1 else 8 * math.ceil(kept / 8) - 8
+        while enough - few > 8:
+            middle = (few + enough) // 16 * 8
+            asked = settings_of(model, strategies=strategy, ranks=middle, **settings)
+            points += map(_point, asked, _with_progress(asked, "least_ranks"))
+            few, enough = (few, middle) if points[-1].peak_bytes <= memory_bytes else (middle, enough)
+        return _plan(asked, sorted((p for p in points if p.ranks <= enough), key=lambda p: p.ranks))
     raise ValueError(
         f"it fits on no number of ranks: {point.label} peaks at {format_bytes(point.peak_bytes)}, of which"
         f" {format_bytes(fixed)} (activations, gathered weights) are a rank's own, and there are"

@@ -1,8 +1,9 @@
 """The least time that a training step can take on so many GPUs: what must be computed, and what must travel.
 
-A step of 6 P T operations (P parameters, T tokens on a rank) and attention's cannot be shorter than these take at the
-rate of a data sheet, nor than the bytes of its collectives take at the rate of the links. Beside each other both take
-as long as the longer one; one after the other, their sum. Real steps take longer than either.
+A step cannot be shorter than its operations take at the rate of a data sheet, nor than the bytes of its collectives
+take at the rate of the links. Beside each other both take as long as the longer one; one after the other, their sum.
+Operations are counted in two ways: those of MFU, 6 P T (P parameters, T tokens on a rank) and attention's; and those
+that cannot be left out, which are fewer.
 
 Source: the bytes are those of ring algorithms, S. Rajbhandari et al., ZeRO, arXiv 1910.02054, section 7, and NCCL's
 bus bandwidths (nccl-tests, doc/PERFORMANCE.md). That a ring brings each byte into a machine once, through all its
@@ -21,7 +22,7 @@ class Rates:
     """What a GPU computes and what its links carry, in a second."""
 
     flops: float  # operations, of the dtype that is computed in
-    inside: float  # bytes that a rank can send to others of its machine
+    inside: float  # bytes that a rank can send to others of its machine: the line's rate, for a least time
     between: float  # bytes that a rank can send to another machine, by a network card of its own
     group: int = 8  # ranks in a machine
 
@@ -50,13 +51,17 @@ class StepFloor:
         return {self.compute_s: "computing", self.inside_s: "links inside", self.between_s: "network"}[self.hidden_s]
 
 
-def step_flops(model: GPTShape, tokens: int, length: int, *, checkpointing: bool = False) -> float:
+def step_flops(model: GPTShape, tokens: int, length: int, *, checkpointing: bool = False, least: bool = False) -> float:
     """Operations of a step on a rank: forward once, backward twice as much, and forward once more with checkpointing.
 
-    Attention counts as if it were not causal, as MFU is usually given (12 x layers x width x length a token).
+    MFU is usually given with attention as if it were not causal (12 x layers x width x length a token), and with
+    embeddings that are only looked up as if they were multiplied. With ``least``, neither is counted.
     """
-    once = 2 * model.parameters * tokens + 4 * model.layers * model.width * length * tokens
-    return once * (4 if checkpointing else 3)
+    parameters, attention = model.parameters, 4 * model.layers * model.width * length
+    if least:  # a GPT multiplies by its embedding in the output layer
+        parameters -= model.width * (model.vocabulary if model.hidden else model.context)
+        attention //= 2
+    return (2 * parameters + attention) * tokens * (4 if checkpointing else 3)
 
 
 def traffic_bytes(
@@ -124,5 +129,5 @@ def step_floor(
         inside = (sharded + reduced) / rates.inside
     else:  # one ring through all is as fast as its slowest link: into a machine lead all its network cards
         between = (sharded + reduced) / (rates.group * rates.between)
-    flops = step_flops(model, tokens, length or model.context, checkpointing=checkpointing)
+    flops = step_flops(model, tokens, length or model.context, checkpointing=checkpointing, least=True)
     return StepFloor(flops / rates.flops, inside, between)

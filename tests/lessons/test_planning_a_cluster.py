@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from authoring.lesson_files import load_lessons
 from course_utils.lessons.planning_a_cluster import cases
 from course_utils.ranks.step_floor import Rates, step_floor, step_flops, traffic_bytes
+from course_utils.records.kinds.cluster_plan import GPTShape
 
 
 def test_bytes_that_travel() -> None:
@@ -25,6 +28,16 @@ def test_operations_are_those_that_llm_foundry_counts() -> None:
     assert model.parameters == 12_853_954_560  # as its table prints
     share = step_flops(model, tokens, length) / tokens * rate / 989.5e12
     assert share == pytest.approx(0.3979, abs=0.0005)  # its MFU
+
+
+def test_the_least_operations_leave_out_look_ups_and_the_future() -> None:
+    small = GPTShape(width=8, layers=2, heads=2, vocabulary=16, context=32)
+    for model, looked_up in ((small, 32 * 8), (dataclasses.replace(small, hidden=24), 16 * 8)):
+        fewer = step_flops(model, 10, 32) - step_flops(model, 10, 32, least=True)
+        assert fewer == 10 * (6 * looked_up + 6 * 2 * 8 * 32)
+    rows = {row["step"]: row for row in cases.floors()}
+    assert rows["MPT 13B, 8 GPUs"]["MFU"] == pytest.approx(0.3979, abs=0.0005)
+    assert all(row["published over least"] > 1 / row["MFU"] for row in rows.values())
 
 
 def test_the_least_time_is_the_longest_part_or_the_sum() -> None:

@@ -225,7 +225,10 @@ def test_the_least_ranks_on_which_a_step_fits(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(cluster, "_simulated", answer)
     tiny = GPTShape(1, 1, 1, 1, 1)  # of 29 parameters: 464 bytes at least
-    assert cluster.least_ranks(tiny, 160).ranks == (4, 8, 16, 32)
+    assert cluster.least_ranks(tiny, 160).ranks == (4, 8, 16, 24)  # 17 would do, and machines have 8
+    assert cluster.least_ranks(tiny, 105).ranks == (8, 16, 32, 64, 128, 160, 168)
+    assert cluster.least_ranks(tiny, 300).ranks == (2, 4, 8)
+    assert cluster.least_ranks(tiny, 1200).ranks == (1,)
     with pytest.raises(ValueError, match=r"fits on no number of ranks: fsdp, 8 ranks peaks at .* smaller batch"):
         cluster.least_ranks(tiny, 99)
 

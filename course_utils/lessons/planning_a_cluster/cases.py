@@ -9,7 +9,7 @@ from typing import Any
 
 from course_utils.ranks.cluster import settings_of, stored_check, stored_plans
 from course_utils.ranks.nodes import Nodes
-from course_utils.ranks.step_floor import Rates, step_floor, traffic_bytes
+from course_utils.ranks.step_floor import Rates, step_floor, step_flops, traffic_bytes
 from course_utils.records.kinds.cluster_plan import GPTShape
 from course_utils.records.kinds.rank_results import RankResults
 
@@ -20,8 +20,8 @@ LLAMA_70B = GPTShape(8192, 80, 64, vocabulary=128_256, context=8192, kv_heads=8,
 # MPT, by the parameters that llm-foundry prints, has the shapes of the course's GPT.
 MPT_7B = GPTShape(4096, 32, 32, vocabulary=50_368, context=2048)
 MPT_13B = GPTShape(5120, 40, 40, vocabulary=50_368, context=2048)
-# Data sheet of an H100 (bf16, dense); NVLink as the best all-reduce published; a card of 400 Gb/s for each GPU.
-H100 = Rates(flops=989e12, inside=370e9, between=50e9)
+# Data sheet of an H100: bf16, dense; NVLink's line rate in one direction; a card of 400 Gb/s for each GPU.
+H100 = Rates(flops=989e12, inside=450e9, between=50e9)
 
 # What others measured, in GiB: see the rows in lesson.yml, which a test holds against these.
 MEASURED_GIB = {"7B, all recomputed": 0.2392 * 95.0396, "7B, nothing recomputed": 90.28}
@@ -71,7 +71,7 @@ STEPS = {
 
 
 def floors(rates: Rates = H100) -> list[dict[str, Any]]:
-    """Each published step beside the least that it can take."""
+    """Each published step beside the least that it can take, and its MFU."""
     rows = []
     for label, (model, ranks, tokens, length, checkpointing, rate) in STEPS.items():
         floor = step_floor(model, "fsdp", ranks, rates, tokens=tokens, length=length, checkpointing=checkpointing)
@@ -80,6 +80,7 @@ def floors(rates: Rates = H100) -> list[dict[str, Any]]:
             {
                 "step": label,
                 "published over least": published / floor.hidden_s,
+                "MFU": step_flops(model, tokens, length, checkpointing=checkpointing) / rates.flops / published,
                 "least": floor.hidden_s,
                 "nothing hidden": floor.exposed_s,
                 "published": published,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from torch import nn
 
 from authoring.lesson_files import load_lessons
 from course_utils.lessons.planning_a_cluster import cases
 from course_utils.ranks.step_floor import Rates, step_floor, step_flops, traffic_bytes
 from course_utils.records.kinds.cluster_plan import GPTShape
+from course_utils.records.lessons import find_lesson
+from course_utils.records.notebook_files import read_notebook
 
 
 def test_bytes_that_travel() -> None:
@@ -71,3 +74,16 @@ def test_numbers_of_others_are_those_of_the_rows() -> None:
     assert pytest.approx({"7B, all recomputed": active, "7B, nothing recomputed": compiled["none_gib"]}) == (
         cases.MEASURED_GIB
     )
+
+
+def test_the_cell_to_paste_counts_the_foreach_step_that_a_gpu_takes() -> None:
+    texts = [cell["source"] for cell in read_notebook(find_lesson("19").path)["cells"]]
+    exec(next(text for text in texts if "def peak_bytes" in text), pasted := {})
+
+    def build() -> tuple[nn.Module, list[nn.Module]]:
+        model = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(16)))
+        return model, list(model)
+
+    peak = pasted["peak_bytes"](build, lambda model: model(pasted["torch"].empty(8, 2048)).float().sum(), ranks=2)
+    shard = 16 * 2048**2 / 2
+    assert peak / shard == pytest.approx(20, rel=0.001)  # weights, gradients, state: 16; the temporary: 4

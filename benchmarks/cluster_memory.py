@@ -6,7 +6,7 @@
 The ranks run ``tests/rank_programs/step_memory.py`` under torchrun. Peaks are those of PyTorch's own trackers
 (``MemTracker``, ``FSDPMemTracker``), parts those of the course's ``RankMemory``, on real tensors; of three steps the
 one with the lowest peak counts. The result goes to ``course_utils/ranks/plans/cluster_memory/<machine>.json``,
-that of ``--plans`` to ``course_utils/ranks/plans/cluster_plans/gpt.json``.
+those of ``--plans`` to ``course_utils/ranks/plans/cluster_plans/``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,17 @@ PLANNED = (
     GPTShape(width=4096, layers=32, heads=32, vocabulary=32000, context=2048),
     GPTShape(width=2048, layers=24, heads=16, vocabulary=50257, context=2048),
 )
+# Llamas of 1.5 (Llama 3.2 1B, with a head of its own), 8.0 and 70.6 billion parameters (Llama 3.1).
+PLANNED_LLAMAS = (
+    GPTShape(width=2048, layers=16, heads=32, vocabulary=128256, context=2048, kv_heads=8, hidden=8192),
+    GPTShape(width=4096, layers=32, heads=32, vocabulary=128256, context=2048, kv_heads=8, hidden=14336),
+    GPTShape(width=8192, layers=80, heads=64, vocabulary=128256, context=2048, kv_heads=8, hidden=28672),
+)
 PLANNED_RANKS = (8, 64, 1024)
+# ZeRO-1 is simulated block by block, which takes long for the larger ones.
+LLAMA_STRATEGIES = ("ddp", "fsdp_no_reshard", "fsdp", "hsdp")
+# torchtitan#165: a Llama 7B on 8 H100s, 8 sequences of 2,048 tokens on each.
+PUBLISHED = GPTShape(width=4096, layers=32, heads=32, vocabulary=32000, context=2048, hidden=11008)
 
 
 def measured(points: list[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
@@ -53,16 +63,27 @@ def measured(points: list[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
     return result
 
 
-def plans() -> dict[str, Any]:
-    """The plans of `stored_plans`, as a record. What all have in common is in it once."""
-    records = []
-    for model, checkpointing in itertools.product(PLANNED, (False, True)):
-        plan = simulate_cluster(model, ranks=PLANNED_RANKS, checkpointing=checkpointing)
-        print(plan, flush=True)
-        records.append(plan.to_record())
+def plans() -> dict[str, dict[str, Any]]:
+    """The plans of `stored_plans`, by kind, as records. What all of a kind have in common is in it once."""
+    kinds: dict[str, list[Any]] = {"gpt": [], "llama": [], "published": []}
+    for checkpointing in (False, True):
+        common = {"checkpointing": checkpointing}
+        kinds["published"].append(simulate_cluster(PUBLISHED, ranks=8, strategies="fsdp", batch=8, **common))
+    for kind, shapes, options in (
+        ("gpt", PLANNED, {}),
+        ("llama", PLANNED_LLAMAS, {"strategies": LLAMA_STRATEGIES}),
+    ):
+        for model, checkpointing in itertools.product(shapes, (False, True)):
+            plan = simulate_cluster(model, ranks=PLANNED_RANKS, checkpointing=checkpointing, **options)
+            print(plan, flush=True)
+            kinds[kind].append(plan)
+    records = {kind: [plan.to_record() for plan in of_kind] for kind, of_kind in kinds.items()}
     return {
-        "environment": records[0]["environment"],
-        "plans": [{key: plan[key] for key in ("parameters", "points")} for plan in records],
+        kind: {
+            "environment": of_kind[0]["environment"],
+            "plans": [{key: plan[key] for key in ("parameters", "points")} for plan in of_kind],
+        }
+        for kind, of_kind in records.items()
     }
 
 
@@ -74,12 +95,15 @@ def main() -> None:
     arguments = parser.parse_args()
     ranks, records = arguments.ranks, package_root() / "ranks" / "plans"
     if arguments.plans:
-        path = records / "cluster_plans" / "gpt.json"
-        write_json(path, plans())
-        print(path.relative_to(ROOT))
+        for kind, record in plans().items():
+            path = records / "cluster_plans" / f"{kind}.json"
+            write_json(path, record)
+            print(path.relative_to(ROOT))
         return
-    points = [{**setting, "strategy": strategy} for strategy in STRATEGIES for setting in SETTINGS]
-    check = check_cluster([point for count in ranks for point in measured(points, count)])
+    points = [{**setting, "strategy": strategy, "group": 2} for strategy in STRATEGIES for setting in SETTINGS]
+    points += [{**setting, "strategy": "fsdp", "kv_heads": 2, "hidden": 352} for setting in SETTINGS]
+    whole = {count: [p for p in points if p["strategy"] != "hsdp" or count % p["group"] == 0] for count in ranks}
+    check = check_cluster([point for count in ranks for point in measured(whole[count], count)])
     print(check)
     path = records / "cluster_memory" / f"{check.environment.machine}.json"
     write_json(path, check.to_record())

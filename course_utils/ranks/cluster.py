@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, TypeVar
 
 from course_utils.measure.machine import environment
@@ -21,6 +22,7 @@ from course_utils.records.files import variables_for_children
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, CheckedPoint, ClusterCheck
 from course_utils.records.kinds.cluster_plan import ClusterPlan, ClusterPoint, GPTShape
 from course_utils.records.store import RecordError, keep, package_root
+from course_utils.show.formats import format_bytes
 from course_utils.show.progress import progress
 from course_utils.show.suggestions import did_you_mean
 
@@ -29,8 +31,10 @@ T = TypeVar("T")
 STRATEGIES: Mapping[str, str] = {
     "ddp": "DistributedDataParallel: every rank has all weights, gradients and optimizer state",
     "zero1": "DDP with ZeroRedundancyOptimizer: the optimizer's state is split, tensor by tensor",
-    "fsdp_no_reshard": "fully_shard per block, reshard_after_forward=False: weights stay gathered until their backward",
+    "fsdp_no_reshard": "fully_shard per block, reshard_after_forward=False: weights stay gathered until their backward "
+    "pass; gradients and optimizer state are split, as in ZeRO-2",
     "fsdp": "fully_shard per block, reshard_after_forward=True: weights are gathered for each block anew",
+    "hsdp": "as fsdp, within groups of `group` ranks; each group has a copy of the model",
     "fsdp_root": "fully_shard on the whole model only: everything is gathered at once",
 }
 CHOICES: Mapping[str, tuple[Any, ...]] = {
@@ -58,6 +62,7 @@ _DEFAULTS = {
     "optimizer": "foreach",
     "gradient_as_bucket_view": True,
     "backend": "gloo",
+    "group": 8,
 }
 _SIZES = tuple(f"{part}_bytes" for part in (*CLUSTER_PARTS, "peak"))
 _START_S, _POINT_S = 4.0, 2.0  # until the simulating process answers, and for each point, about
@@ -90,7 +95,7 @@ def simulate_cluster(
             ``MixedPrecisionPolicy`` with reduction in fp32) or ``fp32``; ``checkpointing``, whether each block keeps
             its input only (False); ``optimizer``, AdamW's implementation: ``foreach``, ``loop`` or ``fused``;
             ``gradient_as_bucket_view``, DDP's option (True); ``backend``, ``nccl``, or ``gloo``, whose reduce-scatter
-            works on a copy.
+            works on a copy; ``group``, the ranks that share the shards under ``hsdp`` (8: one machine).
 
     Raises:
         ValueError: if an argument makes no sense; the message says which.
@@ -104,15 +109,70 @@ def simulate_cluster(
     """
     asked = settings_of(model, strategies=strategies, ranks=ranks, **settings)
     simulated = _with_progress(asked, name or "simulate_cluster")
-    return keep(
-        ClusterPlan(
-            points=tuple(_point(settings, sizes) for settings, sizes in zip(asked, simulated, strict=True)),
-            errors=stored_check().errors,
-            environment=environment(),
-            name=name,
-            parameters={key: asked[0][key] for key in (*_SHAPE, *_DEFAULTS)},
-            notes=NOTES,
-        )
+    return keep(_plan(asked, map(_point, asked, simulated), name))
+
+
+def _plan(asked: Sequence[Mapping[str, Any]], points: Iterable[ClusterPoint], name: str | None = None) -> ClusterPlan:
+    unused = set() if any(settings["strategy"] == "hsdp" for settings in asked) else {"group"}
+    parameters = {key: asked[0].get(key) for key in (*_SHAPE, *_DEFAULTS) if key not in unused}
+    return ClusterPlan(
+        points=tuple(points),
+        errors=stored_check().errors,
+        environment=environment(),
+        name=name,
+        parameters={key: value for key, value in parameters.items() if value is not None},
+        notes=NOTES,
+    )
+
+
+def least_ranks(model: GPTShape, memory_bytes: float, *, strategy: str = "fsdp", **settings: Any) -> ClusterPlan:
+    """The least number of ranks on which a step fits, by simulation: a power of two up to 8, then whole machines of 8.
+
+    Powers of two are tried first, then machines between the last one that was too few and the first one that fits.
+
+    Args:
+        model: its size.
+        memory_bytes: that a rank's tensors may take. Leave room: a device's context, NCCL and gaps are not counted.
+        strategy: how the model is spread.
+        **settings: of :func:`simulate_cluster`.
+
+    Returns:
+        A plan of what was tried, in order, up to the first point that fits: ``plan.ranks[-1]`` is the answer.
+
+    Raises:
+        ValueError: if it fits on no number of ranks; the message says what is too large.
+
+    Example:
+        >>> small = GPTShape(width=64, layers=2, heads=2, vocabulary=256, context=32)
+        >>> least_ranks(small, 2**20, precision="fp32").ranks
+        (2, 4)
+    """
+    kept = 16 * model.parameters / memory_bytes  # AdamW in fp32: on fewer ranks not even that fits
+    first = 0 if strategy in ("ddp", "zero1") else max(0, math.ceil(math.log2(kept)))
+    counts = [2**exponent for exponent in range(first, int(math.log2(_MOST_RANKS)) + 1)]
+    asked = settings_of(model, strategies=strategy, ranks=counts, **settings)
+    points: list[ClusterPoint] = []
+    with contextlib.closing(_with_progress(asked, "least_ranks")) as simulated:
+        for point in map(_point, asked, simulated):
+            points.append(point)
+            if point.peak_bytes <= memory_bytes:
+                break
+            fixed = point.at_peak["activations"] + point.at_peak["gathered"]
+            if fixed > memory_bytes or strategy == "ddp":
+                break
+    if point.peak_bytes <= memory_bytes:
+        enough, few = point.ranks, points[-2].ranks if len(points) > 1 else 8 * math.ceil(kept / 8) - 8
+        while enough - few > 8:
+            middle = (few + enough) // 16 * 8
+            asked = settings_of(model, strategies=strategy, ranks=middle, **settings)
+            points += map(_point, asked, _with_progress(asked, "least_ranks"))
+            few, enough = (few, middle) if points[-1].peak_bytes <= memory_bytes else (middle, enough)
+        return _plan(asked, sorted((p for p in points if p.ranks <= enough), key=lambda p: p.ranks))
+    raise ValueError(
+        f"it fits on no number of ranks: {point.label} peaks at {format_bytes(point.peak_bytes)}, of which"
+        f" {format_bytes(fixed)} (activations, gathered weights) are a rank's own, and there are"
+        f" {format_bytes(memory_bytes)}. Take a smaller batch, checkpointing=True, or cut the model itself (tensor"
+        " parallelism)."
     )
 
 
@@ -163,13 +223,15 @@ def check_cluster(measured: Sequence[Mapping[str, Any]], *, name: str | None = N
 
 def stored_check() -> ClusterCheck:
     """The committed check: real ranks on gloo against the simulation, by ``benchmarks/cluster_memory.py``."""
-    return _stored("cluster_memory", ClusterCheck.from_record)
+    return _stored("cluster_memory/*.json", ClusterCheck.from_record)
 
 
-def stored_plans() -> tuple[ClusterPlan, ...]:
+def stored_plans(kind: str = "gpt") -> tuple[ClusterPlan, ...]:
     """The committed plans, by ``benchmarks/cluster_memory.py --plans``, with the errors of :func:`stored_check`.
 
-    They are of GPTs of about 7 and 1.3 billion parameters on 8, 64 and 1024 ranks, each with and without checkpointing.
+    Args:
+        kind: ``gpt``, of about 7 and 1.3 billion parameters; ``llama``, of 1.5, 8 and 71 billion, each on 8, 64 and
+            1024 ranks, with and without checkpointing; or ``published``, of steps whose peak others have measured.
 
     Raises:
         RecordError: if they are missing or damaged.
@@ -181,13 +243,13 @@ def stored_plans() -> tuple[ClusterPlan, ...]:
         return [ClusterPlan.from_record({**common, "environment": environment, **plan}) for plan in record["plans"]]
 
     errors = stored_check().errors
-    return tuple(dataclasses.replace(plan, errors=errors) for plan in _stored("cluster_plans", plans))
+    return tuple(dataclasses.replace(plan, errors=errors) for plan in _stored(f"cluster_plans/{kind}.json", plans))
 
 
-def _stored(kind: str, build: Callable[[Mapping[str, Any]], T]) -> T:
-    """The only file of a folder; of several machines' checks the last one."""
-    folder = package_root() / "ranks" / "plans" / kind
-    path = max(folder.glob("*.json"), default=folder)
+def _stored(files: str, build: Callable[[Mapping[str, Any]], T]) -> T:
+    """What is in a file; of several machines' checks in the last one."""
+    folder = package_root() / "ranks" / "plans"
+    path = max(folder.glob(files), default=folder / files)
     try:
         return build(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -208,7 +270,8 @@ def settings_of(
         raise ValueError(f"there is no {wrong[0]!r}{did_you_mean(wrong[0], known)}. There are: {', '.join(known)}")
     if not ranks or not strategies:
         raise ValueError("choose at least one number of ranks and one strategy")
-    common = {**dataclasses.asdict(model), "precision": "bf16", "backend": "nccl", **settings}
+    shape = {key: size for key, size in dataclasses.asdict(model).items() if size is not None}
+    common = {**shape, "precision": "bf16", "backend": "nccl", **settings}
     return [
         _checked({**common, "strategy": strategy, "ranks": count})
         for count in dict.fromkeys(ranks)
@@ -217,7 +280,7 @@ def settings_of(
 
 
 def _shape(settings: Mapping[str, Any]) -> GPTShape:
-    return GPTShape(**{key: settings[key] for key in _SHAPE})
+    return GPTShape(**{key: settings.get(key) for key in _SHAPE})
 
 
 def _point(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> ClusterPoint:
@@ -239,6 +302,7 @@ def setting_words(settings: Mapping[str, Any]) -> str:
         "checkpointing" if settings["checkpointing"] else "",
         f"AdamW {settings['optimizer']}",
         "" if settings["gradient_as_bucket_view"] else "buckets beside gradients",
+        f"groups of {settings['group']}" if settings["strategy"] == "hsdp" else "",
         settings["backend"],
     ]
     return ", ".join(filter(None, words))
@@ -246,14 +310,18 @@ def setting_words(settings: Mapping[str, Any]) -> str:
 
 def _checked(point: Mapping[str, Any]) -> dict[str, Any]:
     """The point with the defaults. Raises ValueError if it makes no sense."""
-    required = {"strategy", "ranks", *_SHAPE}
-    known = required | _DEFAULTS.keys()
+    llama = {"kv_heads", "hidden"}
+    required = {"strategy", "ranks", *_SHAPE} - llama
+    known = required | llama | _DEFAULTS.keys()
     if wrong := sorted((required - point.keys()) | (point.keys() - known)):
         raise ValueError(f"it lacks, or has without need: {', '.join(wrong)}; its keys are {', '.join(sorted(known))}")
     point = {**_DEFAULTS, **point}
     if point["length"] is None:
         point["length"] = point["context"]
-    for key in (*_SHAPE, "ranks", "batch", "length"):
+    point = {key: value for key, value in point.items() if value is not None or key not in llama}
+    if "kv_heads" in point and "hidden" not in point:
+        raise ValueError("kv_heads is a Llama's: say hidden, too, the width inside its MLP")
+    for key in (*(point.keys() & {*_SHAPE}), "ranks", "batch", "length", "group"):
         if type(point[key]) is not int or point[key] < 1:
             raise ValueError(f"{key} is a whole number of at least 1, got {point[key]!r}")
     for key, choices in CHOICES.items():
@@ -261,9 +329,18 @@ def _checked(point: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"there is no {key} {point[key]!r}; there are: {', '.join(map(str, choices))}")
     if point["width"] % point["heads"]:
         raise ValueError(f"width must be a multiple of heads, got width={point['width']} and heads={point['heads']}")
+    if point["heads"] % point.get("kv_heads", 1):
+        raise ValueError(f"heads must be a multiple of kv_heads, got {point['heads']} and {point['kv_heads']}")
+    if point["strategy"] == "hsdp" and point["ranks"] % point["group"]:
+        raise ValueError(
+            f"hsdp needs whole groups: {point['ranks']} ranks are no multiple of group={point['group']}. With N GPUs in"
+            " a machine, take whole machines and group=N."
+        )
     if point["length"] > point["context"]:
         raise ValueError(f"length is at most the model's context of {point['context']}, got {point['length']}")
-    activations = point["batch"] * point["length"] * max(4 * point["width"], point["vocabulary"])
+    activations = (
+        point["batch"] * point["length"] * max(4 * point["width"], point.get("hidden", 0), point["vocabulary"])
+    )
     for what, size, most in (
         ("parameters of the model", _shape(point).parameters, _MOST_PARAMETERS),
         ("layers", point["layers"], _MOST_LAYERS),

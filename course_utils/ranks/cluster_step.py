@@ -7,8 +7,12 @@ The process group is a fake one, in which every collective returns at once, and 
 storages with sizes, and no data. Everything else is PyTorch's own code: DistributedDataParallel,
 ZeroRedundancyOptimizer, fully_shard, autograd, AdamW.
 
+A model's blocks are alike, so a deep one is not built. Each phase of the step (its first and last blocks, forward and
+backward, and the optimizer's step) takes a little more with each block, by as much with the fifth as with the fiftieth:
+two small depths are simulated, and a line through them leads to the model's own. A test compares it with whole models.
+
 What is not as in a real process, and why:
-    One step is enough: the optimizer's state is made beforehand, from gradients that are 0.
+    One step is enough: the optimizer's state is made beforehand.
     DDP: ``init_sync=False``, since the check of shapes across ranks reads memory that fake tensors lack; a hook in
     place of the all-reduce, since the fake one returns no tensor. Before its second step DDP would read memory again,
     to put its buckets into another order; their sum stays.
@@ -24,13 +28,12 @@ Source (torch 2.13.0; the same in 2.11.0):
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,8 +49,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_utils.materials.models import GPT
-from course_utils.ranks.memory import RankMemory
+from course_utils.materials.models import GPT, Llama
+from course_utils.ranks.memory import PhaseMemory, RankMemory, StepMemory
+from course_utils.records.kinds.cluster_check import CLUSTER_PARTS
+
+# Depths whose line is followed, and how many blocks at either end have phases of their own.
+_FEW, _MORE, _ENDS = 4, 5, 2
 
 
 def _first_chunk(tensor: torch.Tensor, num_chunks: int, dim: int) -> list[torch.Tensor]:
@@ -67,7 +74,11 @@ class _Gloo(TorchDispatchMode):
 
 
 def _model(point: dict[str, Any]) -> torch.nn.Module:
-    model = GPT(**{key: point[key] for key in ("width", "layers", "heads", "vocabulary", "context")})
+    sizes = {key: point[key] for key in ("width", "layers", "heads", "vocabulary", "context")}
+    if point.get("hidden"):
+        model: Any = Llama(**sizes, kv_heads=point.get("kv_heads"), hidden=point["hidden"])
+    else:
+        model = GPT(**sizes)
     if point["checkpointing"]:
         for i, block in enumerate(model.blocks):
             model.blocks[i] = checkpoint_wrapper(block, preserve_rng_state=False)
@@ -78,14 +89,29 @@ def _adamw(point: dict[str, Any]) -> dict[str, bool]:
     return {"foreach": point["optimizer"] == "foreach", "fused": point["optimizer"] == "fused"}
 
 
-def _make_state(parameters: Iterable[torch.nn.Parameter], optimizer: Any) -> None:
-    """Let the optimizer make its state, as the first step of a training does."""
-    parameters = list(parameters)
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    for parameter in parameters:
-        parameter.grad = None
+def _make_state(optimizer: Any) -> None:
+    """Make the state that AdamW makes in the first step of a training."""
+    mine = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer has this rank's part in one of its own
+    for group in mine.param_groups:
+        for parameter in group["params"]:
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            mine.state[parameter] = {"step": torch.tensor(0.0), **moments}
+
+
+def _name_phases(model: torch.nn.Module, memory: RankMemory) -> None:
+    """Give the first and the last blocks phases of their own, forward and backward."""
+    blocks = model.blocks
+    for number, block in enumerate(blocks):
+        end = "first" if number < _ENDS else "last" if number >= len(blocks) - _ENDS else "middle"
+
+        def forward(*_: Any, end: str = end) -> None:
+            memory.phase(f"forward, {end}")
+
+        def backward(*args: Any, end: str = end) -> None:
+            args[-1].register_hook(lambda _: memory.phase(f"backward, {end}"))
+
+        block.register_forward_pre_hook(forward)
+        block.register_forward_hook(backward)
 
 
 def _step(
@@ -111,6 +137,7 @@ def _step(
 
 def _sharded_step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
     model = _model(point)
+    _name_phases(model, memory)
     half = point["precision"] == "bf16"
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
     options = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": point["strategy"] != "fsdp_no_reshard"}
@@ -121,7 +148,7 @@ def _sharded_step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
     parameters = list(model.parameters())
     shards = [torch.nn.Parameter(parameter.to_local().detach()) for parameter in parameters]
     optimizer = torch.optim.AdamW(shards, **_adamw(point))
-    _make_state(shards, optimizer)
+    _make_state(optimizer)
 
     def hand_over_gradients() -> None:
         for shard, parameter in zip(shards, parameters, strict=True):
@@ -132,9 +159,9 @@ def _sharded_step(point: dict[str, Any], memory: RankMemory, mesh: Any) -> None:
 
 def _replicated_step(point: dict[str, Any], memory: RankMemory) -> int:
     """A step under DDP. Returns the rank that holds most of the optimizer's state; if it is another, begin again."""
-    model = DistributedDataParallel(
-        _model(point), init_sync=False, gradient_as_bucket_view=point["gradient_as_bucket_view"]
-    )
+    model = _model(point)
+    _name_phases(model, memory)
+    model = DistributedDataParallel(model, init_sync=False, gradient_as_bucket_view=point["gradient_as_bucket_view"])
 
     def reduced(_, bucket):  # without annotations: DDP refuses those that are texts
         memory.communicated(bucket.buffer())
@@ -152,23 +179,57 @@ def _replicated_step(point: dict[str, Any], memory: RankMemory) -> int:
             return held.index(max(held))
     else:
         optimizer = torch.optim.AdamW(model.parameters(), **_adamw(point))
-    _make_state(model.parameters(), optimizer)
+    _make_state(optimizer)
     _step(point, memory, model, optimizer)
     return dist.get_rank()
 
 
-def simulate(point: dict[str, Any], rank: int = 0) -> dict[str, Any]:
-    """Memory of the rank that holds most, in one step: the fields of a ``StepMemory``.
+def simulate(point: dict[str, Any]) -> dict[str, Any]:
+    """Memory of the rank that holds most, in one step: what a ``ClusterPoint`` is made of.
 
     Args:
         point: the model's shape, ``strategy``, ``ranks`` and the settings of the step.
-        rank: which of the ranks this is. If another one holds more, that is simulated.
     """
+    layers = point["layers"]
+    # ZeRO-1 deals out whole tensors, the largest first: its fullest rank follows no line.
+    if layers <= _MORE or point["strategy"] == "zero1":
+        step = _simulated(point)
+    else:
+        few, more = (_simulated({**point, "layers": depth}) for depth in (_FEW, _MORE))
+        step = _extended(few, more, layers - _FEW)
+    phase = step.peak_phase.split(",")[0]
+    return {"largest": step.largest, "at_peak": step.at_peak, "peak_bytes": step.peak_bytes, "peak_phase": phase}
+
+
+def _extended(few: StepMemory, more: StepMemory, blocks: int) -> StepMemory:
+    """The line through two depths that differ by one block, so many blocks on.
+
+    What is between the ends lies between them: it is left out.
+    """
+
+    def line(start: dict[str, int], then: dict[str, int]) -> dict[str, int]:
+        return {part: start[part] + blocks * (then[part] - start[part]) for part in CLUSTER_PARTS}
+
+    return StepMemory(
+        {
+            name: PhaseMemory(
+                line(phase.largest, more.phases[name].largest), line(phase.at_peak, more.phases[name].at_peak)
+            )
+            for name, phase in few.phases.items()
+        }
+    )
+
+
+def _simulated(point: dict[str, Any], rank: int = 0) -> StepMemory:
+    """The step on ``rank``; if another one holds more, that is simulated."""
     memory = RankMemory()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=point["ranks"])
     try:
         # The mesh holds real tensors: it is made before anything is fake.
-        mesh = init_device_mesh("cpu", (point["ranks"],))
+        ranks, group = point["ranks"], point["group"]
+        hybrid = point["strategy"] == "hsdp"
+        shape, names = ((ranks // group, group), ("replicate", "shard")) if hybrid else ((ranks,), ("shard",))
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         backend = _Gloo() if point["backend"] == "gloo" else contextlib.nullcontext()
         with FakeTensorMode(), memory, backend:
             if point["strategy"] in ("ddp", "zero1"):
@@ -177,7 +238,7 @@ def simulate(point: dict[str, Any], rank: int = 0) -> dict[str, Any]:
                 _sharded_step(point, memory, mesh)  # the first shard is the largest
     finally:
         dist.destroy_process_group()
-    return simulate(point, rank) if memory.last_step is None else dataclasses.asdict(memory.last_step)
+    return memory.last_step or _simulated(point, rank)
 
 
 def _end_with_the_parent() -> None:

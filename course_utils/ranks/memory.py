@@ -31,13 +31,38 @@ _COMMUNICATION = frozenset({"c10d", "fsdp", "_c10d_functional"})
 
 
 @dataclass(frozen=True)
+class PhaseMemory:
+    """Memory of one rank while one phase of a step ran, in bytes, by part of ``CLUSTER_PARTS``."""
+
+    largest: dict[str, int]  # the most that each part took at any one time
+    at_peak: dict[str, int]  # what each part took when all together took the most
+
+
+@dataclass(frozen=True)
 class StepMemory:
     """Memory of one rank during one training step, in bytes."""
 
-    largest: dict[str, int]  # the most that each part of ``CLUSTER_PARTS`` took at any one time
-    at_peak: dict[str, int]  # what each part took when all together took the most; they add up to ``peak_bytes``
-    peak_bytes: int  # the most that all parts took together
-    peak_phase: str  # what ran then, as the step named it
+    phases: dict[str, PhaseMemory]  # by the names that the step gave
+
+    @property
+    def largest(self) -> dict[str, int]:
+        """The most that each part of ``CLUSTER_PARTS`` took at any one time."""
+        return {part: max(phase.largest[part] for phase in self.phases.values()) for part in CLUSTER_PARTS}
+
+    @property
+    def peak_phase(self) -> str:
+        """What ran when all parts together took the most, as the step named it."""
+        return max(self.phases, key=lambda name: sum(self.phases[name].at_peak.values()))
+
+    @property
+    def at_peak(self) -> dict[str, int]:
+        """What each part took then; they add up to :attr:`peak_bytes`."""
+        return self.phases[self.peak_phase].at_peak
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that all parts took together."""
+        return sum(self.at_peak.values())
 
 
 @dataclass(eq=False)
@@ -163,12 +188,15 @@ def _added_up(start: dict[_Storage, int], events: list[tuple[_Storage, int, str]
     now = dict.fromkeys(CLUSTER_PARTS, 0)
     for storage, size in start.items():
         now[storage.part] += size
-    largest, at_peak, peak, phase = dict(now), dict(now), sum(now.values()), events[0][2] if events else ""
-    total = peak
-    for storage, change, name in events:
+    total = sum(now.values())
+    phases: dict[str, PhaseMemory] = {}
+    peaks: dict[str, int] = {}
+    for storage, change, name in [(_Storage(), 0, events[0][2] if events else ""), *events]:
         now[storage.part] += change
         total += change
-        largest[storage.part] = max(largest[storage.part], now[storage.part])
-        if total > peak:
-            at_peak, peak, phase = dict(now), total, name
-    return StepMemory(largest, at_peak, peak, phase)
+        phase = phases.get(name)
+        if phase is None or total > peaks[name]:
+            peaks[name] = total
+            phases[name] = phase = PhaseMemory(phase.largest if phase else dict(now), dict(now))
+        phase.largest[storage.part] = max(phase.largest[storage.part], now[storage.part])
+    return StepMemory(phases)

@@ -18,12 +18,13 @@ import torch.distributed as dist
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from course_utils.materials.models import GPT
+from course_utils.materials.models import GPT, Llama
 from course_utils.ranks.memory import RankMemory
 from course_utils.ranks.programs import report
 
@@ -43,7 +44,9 @@ PARTS = {
 
 def build(point: dict[str, Any]) -> tuple[torch.nn.Module, Any]:
     torch.manual_seed(0)
-    model = GPT(**{key: point[key] for key in ("width", "layers", "heads", "vocabulary", "context")})
+    sizes = {key: point[key] for key in ("width", "layers", "heads", "vocabulary", "context")}
+    llama = {key: point[key] for key in ("kv_heads", "hidden") if key in point}
+    model = Llama(**sizes, **llama) if llama else GPT(**sizes)
     if point["checkpointing"]:
         for i, block in enumerate(model.blocks):
             model.blocks[i] = checkpoint_wrapper(block)
@@ -57,6 +60,10 @@ def build(point: dict[str, Any]) -> tuple[torch.nn.Module, Any]:
     if point["precision"] == "bf16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     options = {"mp_policy": policy, "reshard_after_forward": point["strategy"] != "fsdp_no_reshard"}
+    if point["strategy"] == "hsdp":
+        group = point["group"]
+        shape = (dist.get_world_size() // group, group)
+        options["mesh"] = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
     if point["strategy"] != "fsdp_root":
         for block in model.blocks:
             fully_shard(block, **options)

@@ -23,18 +23,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GPTShape:
-    """The size of a ``materials.models.GPT``."""
+    """The size of a ``materials.models.GPT``; with ``hidden``, of a ``materials.models.Llama``."""
 
     width: int  # size of a token's vector
     layers: int
     heads: int
     vocabulary: int = 256
     context: int = 256  # the longest sequence
+    kv_heads: int | None = None  # of a Llama: heads of keys and values; as many as ``heads`` by default
+    hidden: int | None = None  # of a Llama: width inside the MLP
+
+    @property
+    def family(self) -> str:
+        """Which of the two models it is."""
+        return "Llama" if self.hidden else "GPT"
 
     @property
     def parameters(self) -> int:
-        """Number of parameters; the output layer shares the embedding's."""
+        """Number of parameters. A GPT's output layer shares the embedding's; a Llama has no biases."""
         width = self.width
+        if self.hidden:
+            shared = (self.kv_heads or self.heads) / self.heads
+            block = round(2 * width**2 * (1 + shared)) + 3 * width * self.hidden + 2 * width
+            return (2 * self.vocabulary + 1) * width + self.layers * block
         return (self.vocabulary + self.context + 2) * width + self.layers * (12 * width**2 + 13 * width)
 
 
@@ -154,7 +165,9 @@ class ClusterPlan(Result):
 
     @property
     def _title(self) -> str:
-        return f"{self.name or 'memory per rank'}: GPT of {format_count(self.shape.parameters)} parameters"
+        return (
+            f"{self.name or 'memory per rank'}: {self.shape.family} of {format_count(self.shape.parameters)} parameters"
+        )
 
     def card(self) -> Card:
         """Which strategy needs least on the most ranks; the peak of each point as a bar."""
@@ -164,7 +177,7 @@ class ClusterPlan(Result):
         parts = [Toned(least.label), " peaks at ", Toned(format_bytes(least.peak_bytes)), " on a rank"]
         if least is not most:
             parts.append(f", {most.strategy} at {format_bytes(most.peak_bytes)}")
-        model = f"GPT of {format_count(self.shape.parameters)} parameters"
+        model = f"{self.shape.family} of {format_count(self.shape.parameters)} parameters"
         return Card(
             [*parts, f": a {model}, simulated."],
             tuple(

@@ -194,7 +194,7 @@ def _alt(found: Sequence[Finding]) -> str:
 
 _HEIGHT_IN, _DPI = 3.74, 220  # 16 to 9; twice the pixels of other figures, for it is shown larger
 _LEFT, _BARS, _VALUES, _RIGHT = 0.12, 2.42, 4.92, 6.28  # in inches, where labels, bars and values begin
-_TITLE, _ROW, _GAP = 0.43, 0.215, 0.13  # heights in inches
+_TITLE, _ROW, _GAP = 0.41, 0.205, 0.09  # heights in inches
 _SIZE, _SMALL = 12.0, 9.5
 
 

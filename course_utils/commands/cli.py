@@ -230,7 +230,9 @@ def _record(options: argparse.Namespace) -> int:
             for outcome in recording.record_lessons(chosen, root, here, repeat=named, **more):
                 outcomes.append(outcome)
                 bar.update()
-                reason = f" ({outcome.message})" if outcome.state == "skipped" else f" after {outcome.seconds:.0f} s"
+                reason = "" if outcome.state == "skipped" else f" after {outcome.seconds:.0f} s"
+                # Now, and not only in the table at the end: a run that is stopped before keeps it.
+                reason += f" ({outcome.message})" if outcome.message and outcome.state != "recorded" else ""
                 bar.write(f"{outcome.lesson}: {outcome.state}{reason}", file=sys.stderr)
                 if options.traceback and outcome.traceback:
                     bar.write(outcome.traceback, file=sys.stderr)

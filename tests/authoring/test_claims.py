@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,8 @@ def test_a_cpu_has_no_veto_against_the_gpus_that_a_claim_names(tmp_path):
     claim = LEDGER["L6"]
     assert (claim.speaks_of, claim.parts[0].speaks_of) == ("CUDA", "any")
     root = made_up_records.committed("mixed_precision", tmp_path)
+    for recorded_on_a_gpu in root.glob("nvidia-*"):
+        shutil.rmtree(recorded_on_a_gpu)
     assert judge(claim, root).parts[0].verdict == "refuted"
     judged = judge(claim, made_up_records.write(root, made_up_records.GPU, kept_parts(0.5))).parts[0]
     assert (judged.verdict, [each.machine for each in judged.machines]) == ("confirmed", ["some-gpu"])

@@ -71,7 +71,7 @@ def test_machines_that_disagree_are_listed_with_their_own_verdicts(judgements: l
 
 # In answers: sizes that say what was tried, and what follows from the size of a number. They are no measurement.
 INPUTS = (
-    *("100 times the work", "a copy of 1 MiB", "one of 8 KiB"),
+    *("100 times the work", "a copy of 256 MiB", "one of 4 KiB"),
     *("16 bytes on every rank", "1.5 times DDP's bytes", "16 bytes a parameter and the activations"),
 )
 CHOSEN = [entry["claim"] for entry in yaml.safe_load(front.CHOSEN.read_text(encoding="utf-8"))["findings"]]

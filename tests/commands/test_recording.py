@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -380,6 +381,7 @@ def test_the_summary_counts_verdicts_and_says_how_to_go_on(sandbox, course_main)
     assert sum(verdicts.values()) == 2  # baselines do not count
     assert ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items()) in said
     assert "beta: cell 4 of 4 (`1 / 0`): ZeroDivisionError: division by zero" in said
+    assert re.search(r"beta: failed after \d+ s \(cell 4 of 4 .+ZeroDivisionError: division by zero\)", said)
     assert "2 lessons: 1 recorded, 1 failed, in " in said
     assert "go on with: course record beta --timeout 50" in said
     assert "`course report` puts them beside" in said

@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset
 
 from course_utils.lessons.reproducible_runs import cases
+from course_utils.lessons.reproducible_runs.checks import check_noise
 from course_utils.measure.fresh import RandomState, Switches
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,9 @@ def _pasted() -> dict[str, Any]:
     """The lesson's code to paste."""
     pasted: dict[str, Any] = {}
     for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
-        if "standalone" in cell["metadata"].get("tags", []):
+        tags = cell["metadata"].get("tags", [])
+        # The last of them uses the others, so it does not stand alone.
+        if "standalone" in tags or ("def assert_resumes" in "".join(cell["source"]) and cell["cell_type"] == "code"):
             exec("".join(cell["source"]), pasted)
     return pasted
 
@@ -119,6 +122,102 @@ def test_debug_mode_names_where_two_steps_part():
     assert DebugMode.check_hash_mismatches(first, again) == []
     model.bias.data[0] += 1
     assert DebugMode.check_hash_mismatches(first, logged(model))
+
+
+# A program that shows whether a training resumes
+
+
+def _example() -> tuple[Any, Any]:
+    """`build` and `train`, as the text has them."""
+    text = next(
+        "".join(cell["source"])
+        for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+        if "def build" in "".join(cell["source"])
+    )
+    names = dict(PASTED)
+    exec(re.search(r"```python\n(.*?)\nassert_resumes", text, re.DOTALL)[1], names)
+    return names["build"], names["train"]
+
+
+def test_the_pasted_check_passes_a_training_that_resumes(tmp_path: Path):
+    PASTED["assert_resumes"](*_example(), 8, tmp_path / "checkpoint.pt")
+    assert torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("left_out", ["optimizer", "scheduler", "random numbers", "position"])
+def test_the_pasted_check_raises_where_something_is_left_out(
+    left_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    build, train = _example()
+    names = dict(PASTED)
+    assert_resumes = type(PASTED["assert_resumes"])(PASTED["assert_resumes"].__code__, names)
+    if left_out == "random numbers":
+        names["set_random_state"] = lambda state: None
+    if (part := build().get(left_out)) is not None:
+        monkeypatch.setattr(type(part), "load_state_dict", lambda part, state: None)
+    starts = iter([0, 8, 0 if left_out == "position" else 8])
+
+    def eight_steps(parts: dict[str, Any], *_: int) -> None:
+        start = next(starts)
+        train(parts, start, start + 8)
+
+    with pytest.raises(AssertionError):
+        assert_resumes(build, eight_steps, 8, tmp_path / "checkpoint.pt")
+
+
+def test_the_switch_holds_for_a_backward_pass_whose_forward_pass_ran_without_it():
+    torch.set_num_threads(2)
+    index, upstream = torch.randint(10, (200_000,)), torch.randn(200_000)
+    weight = torch.zeros(10, requires_grad=True)
+    torch.use_deterministic_algorithms(False)
+    read = weight[index]
+    torch.use_deterministic_algorithms(True)
+    gradients = {cases.digest(torch.autograd.grad(read, weight, upstream, retain_graph=True)[0]) for _ in range(20)}
+    assert len(gradients) == 1
+
+
+# Answers to exercise 2
+
+
+def _kept_global(seed: int, epoch: int, index: int) -> torch.Tensor:
+    with torch.random.fork_rng():
+        torch.manual_seed(int(f"{seed}{epoch:04}{index:08}"))
+        return torch.randn(4)
+
+
+def _a_cache_of_global_draws() -> Any:
+    seen: dict[Any, Any] = {}
+    return lambda *place: seen.setdefault(place, np.random.normal(size=4))
+
+
+def _moves_numpys(seed: int, epoch: int, index: int) -> Any:
+    np.random.seed([seed, epoch, index])
+    return np.random.normal(size=4)
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (_kept_global, None),
+        (lambda *place: [random.Random(str(place)).gauss(0, 1) for _ in range(4)], None),
+        (lambda *place: np.random.default_rng(abs(hash(place))).normal(size=4), None),
+        (lambda seed, epoch, index: np.random.default_rng((seed << 64) + (epoch << 32) + index).normal(size=4), None),
+        (lambda *place: np.random.normal(size=4), "order"),
+        (_a_cache_of_global_draws(), "global"),
+        (_moves_numpys, "global"),
+        (lambda *place: np.random.default_rng(abs(hash(str(place)))).normal(size=4), "hash"),
+        (lambda *place: np.random.default_rng(abs(hash(tuple(map(str, place))))).normal(size=4), "hash"),
+        (lambda seed, epoch, index: np.random.default_rng(100 * seed + 10 * epoch + index).normal(size=4), "collides"),
+        (lambda seed, epoch, index: np.random.default_rng(int(f"{seed}{epoch}{index}")).normal(size=4), "collides"),
+        (lambda seed, epoch, index: np.random.default_rng(seed * epoch * index).normal(size=4), "collides"),
+        (lambda seed, epoch, index: np.random.default_rng([epoch, index]).normal(size=4), "collides"),
+    ],
+)
+def test_what_the_noise_check_says(answer: Any, hint: str | None):
+    before = random.getstate()
+    feedback = check_noise(answer)
+    assert (feedback.hint, feedback.outcome) == (hint, "not yet" if hint else "right"), feedback
+    assert random.getstate() == before
 
 
 # What the text says

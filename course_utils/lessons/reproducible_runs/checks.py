@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
 import itertools
+import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -62,26 +66,59 @@ def complete(training: Training) -> dict[str, Any]:
     }
 
 
-_GRID = list(itertools.product((0, 1), (0, 1, 2), (0, 1, 2, 3)))
+_INDICES = (0, 1, 2, 3, 10, 11, 100, 1_000, 10_000, 100_000, 1_000_000, 1_000_001)
+_GRID = list(itertools.product((0, 1, 11), (0, 1, 2, 10, 11, 111), _INDICES))
 
 
 @exercise
 def check_noise(noise: Any) -> str | None:
-    """Asks for each sample's noise in two orders, and compares samples, epochs and seeds."""
-    there, back = {}, {}
-    for key in _GRID:
-        there[key] = _noise(noise, *key)
-    for key in reversed(_GRID):
-        back[key] = _noise(noise, *key)
+    """Asks for each sample's noise in two orders and with other hashes, and compares samples, epochs and seeds."""
+    random_state = RandomState.now()
+    untouched = _next_numbers()
+    random_state.restore()
+    try:
+        there = {key: _noise(noise, *key) for key in _GRID}
+        moves = _next_numbers() != untouched
+        back = {key: _noise(noise, *key) for key in reversed(_GRID)}
+        with _hashes_of_another_process(noise):
+            elsewhere = {key: _noise(noise, *key) for key in _GRID}
+    finally:
+        random_state.restore()
     if there != back:
         return "order"
+    if moves:
+        return "global"
+    if there != elsewhere:
+        return "hash"
     if len(set(there.values())) == len(_GRID):
         return None
-    if len({there[0, 0, index] for index in range(4)}) == 1:
+    if all(value == there[seed, epoch, 0] for (seed, epoch, _), value in there.items()):
         return "same_for_all"
-    if all(there[0, 0, index] == there[0, 1, index] for index in range(4)):
+    if all(value == there[seed, 0, index] for (seed, _, index), value in there.items()):
         return "each_epoch"
     return "collides"
+
+
+def _next_numbers() -> list[float]:
+    return [random.random(), np.random.rand(), torch.rand(1).item()]
+
+
+@contextlib.contextmanager
+def _hashes_of_another_process(answer: Any) -> Iterator[None]:
+    """``hash()``, as the answer's module sees it, gives other numbers for text: a new process does so."""
+    names = getattr(inspect.unwrap(answer), "__globals__", {})
+    if "hash" in names:  # one of the learner's own
+        yield
+        return
+    names["hash"] = lambda value: hash(("another process", value)) if _has_text(value) else hash(value)
+    try:
+        yield
+    finally:
+        names.pop("hash", None)
+
+
+def _has_text(value: Any) -> bool:
+    return isinstance(value, str | bytes) or (isinstance(value, tuple) and any(map(_has_text, value)))
 
 
 def _noise(noise: Any, seed: int, epoch: int, index: int) -> tuple[float, ...]:
@@ -89,42 +126,3 @@ def _noise(noise: Any, seed: int, epoch: int, index: int) -> tuple[float, ...]:
     if value.shape != (4,):
         raise NotRight(f"Return four numbers; you return an array of shape {value.shape}.")
     return tuple(value.tolist())
-
-
-class _Label(str):
-    """A label with a hash of its own: it stands for a process with another PYTHONHASHSEED."""
-
-    __slots__ = ("number",)
-
-    def __new__(cls, text: str, number: int) -> _Label:
-        label = super().__new__(cls, text)
-        label.number = number
-        return label
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def __eq__(self, other: object) -> bool:
-        return str.__eq__(self, other)
-
-
-_NAMES = ("dog", "cat", "dog", "owl", "ant", "cat", "bee")
-
-
-@exercise
-def check_class_index(class_index: Any) -> str | None:
-    """Asks with several hashes, and with the files in another order."""
-    expected = {"ant": 0, "bee": 1, "cat": 2, "dog": 3, "owl": 4}
-    found = []
-    for names in (_NAMES, _NAMES[::-1]):
-        for factor in (1, 3, 5, 7):
-            order = {name: place * factor % 8 for place, name in enumerate(expected)}
-            answer = ask(class_index, [_Label(name, order[name]) for name in names])
-            if not isinstance(answer, dict):
-                raise NotRight(f"Return a dictionary; you return {type(answer).__name__}.")
-            found.append({str(name): number for name, number in answer.items()})
-    if any(sorted(each.values()) != list(range(len(expected))) for each in found):
-        return "gaps"
-    if all(each == found[0] for each in found):
-        return None
-    return "set_order" if any(each != found[0] for each in found[:4]) else "first_seen"

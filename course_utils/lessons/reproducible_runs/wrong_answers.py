@@ -22,17 +22,20 @@ def without(left_out):
 
 GENERATOR = np.random.default_rng(0)
 
+
+def seeds_the_global_one(seed, epoch, index):
+    torch.manual_seed(int(np.random.SeedSequence([seed, epoch, index]).generate_state(1)[0]))
+    return torch.randn(4)
+
+
 WRONG = {
     "check_restore": {part: without(part) for part in ("position", "optimizer", "scheduler", "generators")},
     "check_noise": {
         "order": lambda seed, epoch, index: GENERATOR.normal(size=4),
+        "global": seeds_the_global_one,
+        "hash": lambda seed, epoch, index: np.random.default_rng(abs(hash(f"{seed},{epoch},{index}"))).normal(size=4),
         "same_for_all": lambda seed, epoch, index: np.random.default_rng(seed).normal(size=4),
         "each_epoch": lambda seed, epoch, index: np.random.default_rng([seed, index]).normal(size=4),
         "collides": lambda seed, epoch, index: np.random.default_rng(seed + epoch + index).normal(size=4),
-    },
-    "check_class_index": {
-        "set_order": lambda labels: {name: number for number, name in enumerate(set(labels))},
-        "first_seen": lambda labels: {name: number for number, name in enumerate(dict.fromkeys(labels))},
-        "gaps": lambda labels: {name: number for number, name in enumerate(sorted(labels))},
     },
 }

@@ -24,7 +24,7 @@ from course_utils.records.files import variables_for_children
 
 PORT = 29400
 # Nodes of this machine answer each other at once, so a dead one need not be waited for as long as by default.
-_SETTINGS = "keep_alive_interval=1,keep_alive_max_attempt=3"
+_SETTINGS = "keep_alive_interval=1,keep_alive_max_attempt=2"
 
 
 class NodeError(RuntimeError):
@@ -61,7 +61,7 @@ class Nodes:
     def __init__(self, count: int, *, networks: bool | None = None, port: int = PORT) -> None:
         self.count, self.port = count, port
         self.networks = networks_allowed() if networks is None else networks
-        self._mark = uuid.uuid4().hex[:8]
+        self._mark = f"{os.getpid():x}-{uuid.uuid4().hex[:3]}"  # short: an interface has at most 15 characters
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def address(self, number: int) -> str:
@@ -75,7 +75,7 @@ class Nodes:
         return [
             *("torchrun", f"--nnodes={self.count}", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint={self.address(0)}:{self.port}", "--rdzv-id=course"),
-            *(f"--rdzv-conf={settings}", f"--local-addr={self.address(number)}", "--monitor-interval=0.5", *program),
+            *(f"--rdzv-conf={settings}", f"--local-addr={self.address(number)}", "--monitor-interval=0.1", *program),
         ]
 
     def start(self, number: int, *program: str, **options: int) -> None:
@@ -99,7 +99,7 @@ class Nodes:
             )
 
     def kill(self, number: int) -> None:
-        """A node loses its power: its agent and its ranks are gone without a word."""
+        """A node is lost: its agent and ranks are killed. Unlike a power cut, that closes their connections."""
         end_run(self._run(number))
         if process := self._processes.pop(number, None):
             process.kill()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -108,8 +109,8 @@ def simulate_cluster(
         2
     """
     asked = settings_of(model, strategies=strategies, ranks=ranks, **settings)
-    simulated = _with_progress(asked, name or "simulate_cluster")
-    return keep(_plan(asked, map(_point, asked, simulated), name))
+    simulated = _with_progress(asked, name or "simulate_cluster", len(asked))
+    return keep(_plan(asked, itertools.starmap(_point, simulated), name))
 
 
 def _plan(asked: Sequence[Mapping[str, Any]], points: Iterable[ClusterPoint], name: str | None = None) -> ClusterPlan:
@@ -128,7 +129,8 @@ def _plan(asked: Sequence[Mapping[str, Any]], points: Iterable[ClusterPoint], na
 def least_ranks(model: GPTShape, memory_bytes: float, *, strategy: str = "fsdp", **settings: Any) -> ClusterPlan:
     """The least number of ranks on which a step fits, by simulation: a power of two up to 8, then whole machines of 8.
 
-    Powers of two are tried first, then machines between the last one that was too few and the first one that fits.
+    It begins where 16 bytes a parameter fit. Each step up is twice as long as the one before, until one fits; then
+    machines between that and the last one that was too few are tried.
 
     Args:
         model: its size.
@@ -149,31 +151,43 @@ def least_ranks(model: GPTShape, memory_bytes: float, *, strategy: str = "fsdp",
     """
     kept = 16 * model.parameters / memory_bytes  # AdamW in fp32: on fewer ranks not even that fits
     first = 0 if strategy in ("ddp", "zero1") else max(0, math.ceil(math.log2(kept)))
-    counts = [2**exponent for exponent in range(first, int(math.log2(_MOST_RANKS)) + 1)]
+    machines = max(1, math.ceil(kept / 8))  # of 8 ranks
+    counts = [2**exponent for exponent in range(first, 3)]
+    counts += [count for exponent in range(12) if (count := 8 * (machines - 1 + 2**exponent)) <= _MOST_RANKS]
     asked = settings_of(model, strategies=strategy, ranks=counts, **settings)
     points: list[ClusterPoint] = []
-    with contextlib.closing(_with_progress(asked, "least_ranks")) as simulated:
-        for point in map(_point, asked, simulated):
-            points.append(point)
-            if point.peak_bytes <= memory_bytes:
+    fits: list[int] = []
+
+    def next_settings() -> Iterator[dict[str, Any]]:
+        """What is simulated next, by what the last point held: upwards until one fits, then between."""
+        few = 8 * (machines - 1)
+        for settings in asked:
+            yield settings
+            if fits or _own_bytes(points[-1]) > memory_bytes or strategy == "ddp":
                 break
-            fixed = point.at_peak["activations"] + point.at_peak["gathered"]
-            if fixed > memory_bytes or strategy == "ddp":
-                break
-    if point.peak_bytes <= memory_bytes:
-        enough, few = point.ranks, points[-2].ranks if len(points) > 1 else 8 * math.ceil(kept / 8) - 8
-        while enough - few > 8:
-            middle = (few + enough) // 16 * 8
-            asked = settings_of(model, strategies=strategy, ranks=middle, **settings)
-            points += map(_point, asked, _with_progress(asked, "least_ranks"))
-            few, enough = (few, middle) if points[-1].peak_bytes <= memory_bytes else (middle, enough)
-        return _plan(asked, sorted((p for p in points if p.ranks <= enough), key=lambda p: p.ranks))
+            few = settings["ranks"]
+        while fits and min(fits) - few > 8:
+            middle = (few + min(fits)) // 16 * 8
+            yield {**asked[0], "ranks": middle}
+            few = few if middle in fits else middle
+
+    for settings_now, sizes in _with_progress(next_settings(), "least_ranks", points=3):
+        points.append(_point(settings_now, sizes))
+        if points[-1].peak_bytes <= memory_bytes:
+            fits.append(points[-1].ranks)
+    if fits:
+        return _plan(asked, sorted((p for p in points if p.ranks <= min(fits)), key=lambda p: p.ranks))
+    point, fixed = points[-1], _own_bytes(points[-1])
     raise ValueError(
         f"it fits on no number of ranks: {point.label} peaks at {format_bytes(point.peak_bytes)}, of which"
         f" {format_bytes(fixed)} (activations, gathered weights) are a rank's own, and there are"
         f" {format_bytes(memory_bytes)}. Take a smaller batch, checkpointing=True, or cut the model itself (tensor"
         " parallelism)."
     )
+
+
+def _own_bytes(point: ClusterPoint) -> int:
+    return point.at_peak["activations"] + point.at_peak["gathered"]
 
 
 def check_cluster(measured: Sequence[Mapping[str, Any]], *, name: str | None = None) -> ClusterCheck:
@@ -204,8 +218,8 @@ def check_cluster(measured: Sequence[Mapping[str, Any]], *, name: str | None = N
         except ValueError as error:
             raise ValueError(f"measured point {number}: {error}") from None
     points = []
-    simulated = _with_progress(asked, name or "check_cluster")
-    for point, settings, sizes in zip(measured, asked, simulated, strict=True):
+    simulated = _with_progress(asked, name or "check_cluster", len(asked))
+    for point, (settings, sizes) in zip(measured, simulated, strict=True):
         predicted = {**sizes["largest"], "peak": sizes["peak_bytes"]}
         real = {key.removesuffix("_bytes"): point[key] for key in _SIZES if point.get(key) is not None}
         points.append(
@@ -355,17 +369,23 @@ def _checked(point: Mapping[str, Any]) -> dict[str, Any]:
 # The process that simulates
 
 
-def _with_progress(points: Sequence[dict[str, Any]], label: str) -> Iterator[dict[str, Any]]:
-    with progress(label, _START_S + _POINT_S * len(points)) as bar:
-        for sizes in _simulated(points):
+def _with_progress(
+    asked: Iterable[dict[str, Any]], label: str, points: int
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each point, of about so many, with what is said of it."""
+    mine, for_child = itertools.tee(asked)
+    with progress(label, _START_S + _POINT_S * points) as bar, contextlib.closing(_simulated(for_child)) as simulated:
+        for sizes in simulated:
             bar.advance(_POINT_S)
-            yield sizes
+            yield next(mine), sizes
 
 
-def _simulated(points: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What the child process says of each point."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors, _child(points, errors) as child:
+def _simulated(points: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What one child process says of each point; the next one is taken when the last one is answered."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors, _child(errors) as child:
         for point in points:
+            with contextlib.suppress(BrokenPipeError):  # it has ended: what it said last is read below
+                print(json.dumps(point), file=child.stdin, flush=True)
             line = child.stdout.readline()
             if not line:
                 errors.seek(0)
@@ -378,14 +398,14 @@ def _simulated(points: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _child(points: Sequence[dict[str, Any]], errors: IO[str]) -> Iterator[subprocess.Popen[str]]:
+def _child(errors: IO[str]) -> Iterator[subprocess.Popen[str]]:
     """The process that simulates; it ends with the block."""
     variables = {
         **variables_for_children(os.environ),
         "CUDA_VISIBLE_DEVICES": "",  # fake tensors need no GPU, and a context there would take memory
     }
     with subprocess.Popen(
-        [sys.executable, "-m", "course_utils.ranks.cluster_step", json.dumps(points)],
+        [sys.executable, "-m", "course_utils.ranks.cluster_step"],
         stdin=subprocess.PIPE,  # closes when this process ends
         stdout=subprocess.PIPE,
         stderr=errors,

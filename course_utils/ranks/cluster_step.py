@@ -1,13 +1,13 @@
 """One training step of a GPT on one rank of a cluster that is not there: the program that `simulate_cluster` starts.
 
-Run as ``python -m course_utils.ranks.cluster_step POINTS``: a list of points as JSON, one line of JSON out for each. It
+Run as ``python -m course_utils.ranks.cluster_step``: a line of JSON in for each point, and one out. It
 has a process of its own: a process group is global, and some calls of PyTorch's simulation tools end the interpreter.
 
 The process group is a fake one, in which every collective returns at once, and tensors are fake: they have shapes and
 storages with sizes, and no data. Everything else is PyTorch's own code: DistributedDataParallel,
 ZeroRedundancyOptimizer, fully_shard, autograd, AdamW.
 
-A model's blocks are alike, so a deep one is not built. Each phase of the step (its first and last blocks, forward and
+A model's blocks are alike, so a deep one is not built. Each phase of the step (its first and last block, forward and
 backward, and the optimizer's step) takes a little more with each block, by as much with the fifth as with the fiftieth:
 two small depths are simulated, and a line through them leads to the model's own. A test compares it with whole models.
 
@@ -30,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import sys
 import threading
 import warnings
@@ -54,7 +55,7 @@ from course_utils.ranks.memory import PhaseMemory, RankMemory, StepMemory
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS
 
 # Depths whose line is followed, and how many blocks at either end have phases of their own.
-_FEW, _MORE, _ENDS = 4, 5, 2
+_FEW, _MORE, _ENDS = 3, 4, 1
 
 
 def _first_chunk(tensor: torch.Tensor, num_chunks: int, dim: int) -> list[torch.Tensor]:
@@ -99,7 +100,7 @@ def _make_state(optimizer: Any) -> None:
 
 
 def _name_phases(model: torch.nn.Module, memory: RankMemory) -> None:
-    """Give the first and the last blocks phases of their own, forward and backward."""
+    """Give the first and the last block phases of their own, forward and backward."""
     blocks = model.blocks
     for number, block in enumerate(blocks):
         end = "first" if number < _ENDS else "last" if number >= len(blocks) - _ENDS else "middle"
@@ -241,24 +242,25 @@ def _simulated(point: dict[str, Any], rank: int = 0) -> StepMemory:
     return memory.last_step or _simulated(point, rank)
 
 
-def _end_with_the_parent() -> None:
-    """Stop at once when nobody is there any more to read the results."""
-    os.read(0, 1)
-    os._exit(1)
+def _listen(points: queue.SimpleQueue[str]) -> None:
+    """Pass on what is asked, and stop at once when nobody is there any more to ask and to read the results."""
+    for line in sys.stdin:
+        points.put(line)
+    # Not the ordinary way out: tearing the interpreter down takes longer than some points.
+    os._exit(0)
 
 
 def main() -> None:
-    """Simulate the points of the command line, and print a line for each."""
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    """Simulate each point that is asked for, and print a line for it."""
+    points: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(points,), daemon=True).start()
     warnings.simplefilter("ignore")
     # What PyTorch prints is not to get between the lines of JSON.
     answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
     os.dup2(2, 1)
     _fsdp_param._chunk_with_empty = _first_chunk
-    for point in json.loads(sys.argv[1]):
-        print(json.dumps(simulate(point)), file=answers, flush=True)
-    # Not the ordinary way out: tearing the interpreter down takes longer than some points.
-    os._exit(0)
+    while True:
+        print(json.dumps(simulate(json.loads(points.get()))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

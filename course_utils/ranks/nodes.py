@@ -8,6 +8,7 @@ the loopback address. The commands are those of a cluster.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,13 +19,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from course_utils.ranks.agent import RUN_VARIABLE, end_run
 from course_utils.ranks.entry import FOLDER_VARIABLE
 from course_utils.records.files import variables_for_children
 
 PORT = 29400
 # Nodes of this machine answer each other at once, so a dead one need not be waited for as long as by default.
-_SETTINGS = "keep_alive_interval=1,keep_alive_max_attempt=3"
+_SETTINGS = "keep_alive_interval=1,keep_alive_max_attempt=2"
 
 
 class NodeError(RuntimeError):
@@ -40,6 +43,15 @@ def networks_allowed() -> bool:
     if made:
         subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
     return made
+
+
+def _remove_abandoned() -> None:
+    """Remove networks and bridges whose process was killed before it could: its id is in their names."""
+    for kind, folder in (("netns", "/run/netns"), ("link", "/sys/class/net")):
+        for path in Path(folder).glob("c*"):
+            name = re.fullmatch(r"(?:course-|cb)([0-9a-f]+)-[0-9a-f]{3}(?:-\d+)?", path.name)
+            if name and not psutil.pid_exists(int(name[1], 16)):
+                subprocess.run(["ip", kind, "delete", path.name], capture_output=True, check=False)
 
 
 class Nodes:
@@ -61,7 +73,7 @@ class Nodes:
     def __init__(self, count: int, *, networks: bool | None = None, port: int = PORT) -> None:
         self.count, self.port = count, port
         self.networks = networks_allowed() if networks is None else networks
-        self._mark = uuid.uuid4().hex[:8]
+        self._mark = f"{os.getpid():x}-{uuid.uuid4().hex[:3]}"  # short: an interface has at most 15 characters
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def address(self, number: int) -> str:
@@ -75,7 +87,7 @@ class Nodes:
         return [
             *("torchrun", f"--nnodes={self.count}", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint={self.address(0)}:{self.port}", "--rdzv-id=course"),
-            *(f"--rdzv-conf={settings}", f"--local-addr={self.address(number)}", "--monitor-interval=0.5", *program),
+            *(f"--rdzv-conf={settings}", f"--local-addr={self.address(number)}", "--monitor-interval=0.1", *program),
         ]
 
     def start(self, number: int, *program: str, **options: int) -> None:
@@ -99,7 +111,7 @@ class Nodes:
             )
 
     def kill(self, number: int) -> None:
-        """A node loses its power: its agent and its ranks are gone without a word."""
+        """A node is lost: its agent and ranks are killed. Unlike a power cut, that closes their connections."""
         end_run(self._run(number))
         if process := self._processes.pop(number, None):
             process.kill()
@@ -153,6 +165,7 @@ class Nodes:
         return f"cb{self._mark}"
 
     def _connect(self) -> None:
+        _remove_abandoned()
         self._ip("link", "add", self._bridge, "type", "bridge")
         self._ip("link", "set", self._bridge, "up")
         for number in range(self.count):

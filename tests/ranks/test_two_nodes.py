@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from course_utils.ranks.launch import run_ranks
 from course_utils.ranks.nodes import NodeError, Nodes, networks_allowed
 from tests.launches import NOTEBOOKS
 
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "scripts/elastic_train.py"
 
 
@@ -79,3 +81,22 @@ def test_what_is_waited_for_in_vain_is_said_and_nothing_is_left() -> None:
     with Nodes(1, networks=False) as nodes, in_vain:
         nodes.until(lambda: False, 0.1, "it has begun")
     assert left_of(nodes) == []
+
+
+@pytest.mark.skipif(not networks_allowed(), reason="networks of their own need Linux, root and the program ip")
+def test_networks_of_a_killed_process_are_removed_by_the_next_one() -> None:
+    code = "import os; from course_utils.ranks.nodes import Nodes; Nodes(2).__enter__(); os._exit(9)"
+    abandoned = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    assert abandoned.wait(60) == 9
+
+    def networks() -> str:
+        commands = (["ip", "netns", "list"], ["ip", "-br", "link"])
+        return "".join(
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in commands
+        )
+
+    mark = f"{abandoned.pid:x}-"
+    assert f"course-{mark}" in networks()
+    assert f"cb{mark}" in networks()
+    with Nodes(1):
+        assert mark not in networks()

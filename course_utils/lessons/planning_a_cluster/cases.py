@@ -128,7 +128,7 @@ def lost_node(unbroken: Sequence[float], steps: int = 6, killed_after: int = 2) 
         killed_after: after which step the node is lost.
     """
     with tempfile.TemporaryDirectory() as folder, Nodes(2) as nodes:
-        program = ("scripts/elastic_train.py", "--folder", folder, "--steps", str(steps), "--pause", "0.3")
+        program = ("scripts/elastic_train.py", "--folder", folder, "--steps", str(steps), "--pause", "0.1")
         for number in range(nodes.count):
             nodes.start(number, *program)
         nodes.until(lambda: f"step {killed_after}:" in nodes.log(0), 120, f"node 0 has done step {killed_after}")

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import random
 
+from course_utils.measure.devices import CudaDevice
 from course_utils.records.kinds.ceilings import Ceiling, Ceilings
 from course_utils.records.kinds.cluster_check import CheckedPoint, ClusterCheck
 from course_utils.records.kinds.cluster_plan import CLUSTER_PARTS, ClusterPlan, ClusterPoint, MethodError
@@ -99,6 +100,7 @@ def cuda_comparison_of() -> Comparison:
         name="pinned_memory/copy",
         ceiling=Ceiling("copy", "B/s", 64 * 2**20, (1.1e-3, 1.2e-3)),
         agreement="outputs equal",
+        clock=CudaDevice.clock,
     )
 
 

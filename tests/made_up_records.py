@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from course_utils.measure.devices import CudaDevice
 from course_utils.records import store
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.environment import Environment
@@ -54,7 +55,7 @@ def comparison(name: str, times_s: Mapping[str, float]) -> Comparison:
     first = next(iter(times_s))
     cases = tuple(Measurement(label, _samples(time_s, label)) for label, time_s in times_s.items())
     control = Measurement(f"{first} again", _samples(times_s[first], "again"))
-    return Comparison(cases, control, GPU, name=name)
+    return Comparison(cases, control, GPU, name=name, clock=CudaDevice.clock)
 
 
 def sweep(name: str, values: Sequence[Any], times_s: Callable[[Any], Mapping[str, float]]) -> Sweep:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from course_utils.records.kinds.comparison import Comparison
+    from course_utils.records.kinds.environment import Environment
     from course_utils.records.kinds.measurement import Measurement
     from course_utils.show.tables import Sheet
 
@@ -196,13 +197,18 @@ class Result(Recorded):
 
     def provenance(self, *more: str) -> str:
         """A card's last line: whose machine, software and day; what more there is to say; which machine is in grey."""
-        where = self.environment.caption if self.environment else ""
+        where = self.measured_on.caption if self.environment else ""
         parts = [f"{self.whose}: {where}" if self.whose and where else where, *more]
         if self.behind is not None:
             recorded = self.behind.environment
             sizes = f", {recorded.size} sizes" if recorded.size != self.environment.size else ""
             parts.append(f"grey: {recorded.device_name}, {recorded.date}{sizes}")
         return " · ".join(filter(None, parts))
+
+    @property
+    def measured_on(self) -> Environment:
+        """What to name as its machine."""
+        return self.environment
 
     def titled(self, words: str) -> str:
         """The words as a title: after the record's name, if there is one."""

@@ -15,6 +15,7 @@ import matplotlib
 import pytest
 from PIL import Image
 
+from course_utils.measure.devices import Device
 from course_utils.records.kinds import RESULT_TYPES
 from course_utils.records.kinds.ceilings import Ceiling
 from course_utils.records.kinds.comparison import Comparison
@@ -163,6 +164,17 @@ def test_showing_text_and_html_needs_neither_matplotlib_nor_ipywidgets(pytestcon
 
 
 # ---- figures
+
+
+def test_what_ran_on_the_cpu_beside_a_gpu_names_the_cpu():
+    on_gpu = RESULTS["cuda"]
+    on_cpu = dataclasses.replace(on_gpu, clock=Device.clock, ceiling=None)
+    swept = Sweep("size", (SweepPoint(1, on_cpu),), on_cpu.environment)
+    for result in (on_cpu, swept):
+        for shown in (repr(result), result.plot().alt):
+            assert "Intel Xeon Platinum 8468, 16 cores, 8 GiB" in " ".join(shown.split())
+            assert "H200" not in shown
+    assert "NVIDIA H200" in repr(on_gpu)
 
 
 @pytest.mark.parametrize("name", MEASURED)

@@ -21,6 +21,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from course_utils.measure.devices import CudaDevice, Device
 from course_utils.records import store
 from course_utils.records.fingerprint import fingerprint
 from course_utils.records.kinds.comparison import Comparison
@@ -37,7 +38,8 @@ def comparison(environment: Environment = CPU, name: str = "tiny/pair", rounds: 
         Measurement(label, tuple(seconds * (1 + i / 1000) for i in range(rounds)), first_call_s=seconds)
         for label, seconds in (("slow", 2e-3), ("fast", 1e-3), ("slow again", 2e-3))
     )
-    return Comparison((slow, fast), again, environment, name=name)
+    clock = CudaDevice.clock if environment.device_kind == "cuda" else Device.clock
+    return Comparison((slow, fast), again, environment, name=name, clock=clock)
 
 
 def lesson_record(

@@ -72,6 +72,11 @@ class Environment(Recorded):
         return f"{self.device_name}, {cores}, {_memory_as_sold_gib(self.memory_bytes):g} GiB"
 
     @property
+    def host(self) -> Environment:
+        """The machine as its CPU, for what was measured on the CPU beside an accelerator."""
+        return dataclasses.replace(self, device_kind="cpu", device_name=self.cpu_model)
+
+    @property
     def folder_name(self) -> str:
         """A name for the folder of its records: its title, and four digits that stand for what else sets it apart.
 

@@ -119,13 +119,18 @@ class Sweep(Result):
             title=self.name or "",
         )
 
+    @property
+    def measured_on(self) -> Environment:
+        """What its comparisons were measured on."""
+        return self.points[0].comparison.measured_on if self.points else self.environment
+
     def _numbers(self) -> Sheet:
         """A row for each point and case; of two cases there is one row, which tells the baseline's time as well."""
         first = self.points[0].comparison
         key, core, rates = self._columns(first.labels)
         who = f"{first.labels[1]} " if len(first.labels) == 2 else ""
         caption = f"Median time per call over {self.over}, {who}against {first.baseline}"
-        return Sheet(tuple(split(caption, "Rates", key, core, rates)), (), (first.how, self.environment.where))
+        return Sheet(tuple(split(caption, "Rates", key, core, rates)), (), (first.how, self.measured_on.where))
 
     @property
     def _unclear(self) -> list[str | Toned]:
@@ -225,7 +230,7 @@ class Sweep(Result):
         with canvas.style():
             key = f"bars: {paired.DECISION_CONFIDENCE:.0%} intervals · grey: noise · ■ the same · ○ too close to call"
             title = "; ".join(self.story(label, brief=True) for label in first.labels[1:])
-            fig = canvas.titled_figure(title, 3.5, key, self.environment.caption)
+            fig = canvas.titled_figure(title, 3.5, key, self.measured_on.caption)
             ax = fig.subplots()
             self._draw_noise(ax)
             ends = {first.baseline: (1.0, canvas.BASELINE)}
@@ -271,7 +276,7 @@ class Sweep(Result):
             words = "; ".join(f"{case.label} {verdict_words(case)}" for case in point.comparison.others)
             parts.append(f"{self.over} {point.value}: {words}")
         baseline = self.points[0].comparison.baseline
-        return f"Speed relative to {baseline} over {self.over}. {'. '.join(parts)}. {self.environment.caption}."
+        return f"Speed relative to {baseline} over {self.over}. {'. '.join(parts)}. {self.measured_on.caption}."
 
     def _name_points(self, ax: Axes) -> None:
         """Under every point its value and, since speeds are relative to it, the time that the baseline takes there."""

@@ -64,7 +64,13 @@ def sweep(
             started = time.perf_counter()
             try:
                 amounts = {key: of(value) for key, of in work.items()}
-                comparison = compare(_cases(make_cases, value), budget_s=budget_s, **amounts, **options)
+                cases = _cases(make_cases, value)
+                if points and tuple(cases) != points[0].comparison.labels:
+                    raise ValueError(
+                        f"the cases at {parameter}={value} are {list(cases)}, those before "
+                        f"{list(points[0].comparison.labels)}: name them alike, in the same order, at each value"
+                    )
+                comparison = compare(cases, budget_s=budget_s, **amounts, **options)
             except KeyboardInterrupt:
                 if not points:
                     raise

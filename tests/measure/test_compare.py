@@ -733,6 +733,11 @@ def test_a_sweep_varies_one_parameter(over):
         sweep(lambda n: {"a": one, "b": two}, over=over)
 
 
+def test_a_sweep_has_the_same_cases_at_each_value():
+    with pytest.raises(ValueError, match=r"the cases at n=2 are \['a', 'b, 2 steps'\].*name them alike"):
+        sweep(lambda n: {"a": one, f"b, {n} steps": two}, over={"n": [1, 2]}, **QUICK)
+
+
 def test_a_sweep_names_the_value_at_which_a_case_failed():
     with pytest.raises(CaseError, match=r"at n=2: case 'b' failed"):
         sweep(lambda n: {"a": one, "b": one if n == 1 else lambda: 1 / 0}, over={"n": [1, 2]}, **QUICK)

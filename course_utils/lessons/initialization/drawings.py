@@ -59,13 +59,17 @@ def seeds_to_target(runs: Table) -> ResultFigure:
         return runs
     rows = list(runs)
     most = runs.parameters["most"]
-    starts = [label.removesuffix(", one rate") for label in rows[0] if label.endswith(", one rate")]
+    looks = {
+        "one rate": (ORANGE, "o", -0.18),
+        "own rate": (BLUE, "D", 0),
+        "own rate, warm-up": (INK, "s", 0.18),
+    }
+    starts = list(dict.fromkeys(label.split(", one rate")[0].split(", own rate")[0] for label in rows[0]))[1:]
     fig = titled_figure(
         "The embeddings' size decides most of it; the rate takes back a part", 3.4, runs.environment.caption
     )
     panel = fig.subplots()
     words = []
-    looks = {"one rate": (ORANGE, "o", -0.14), "own rate": (BLUE, "D", 0.14)}
     for place, start in enumerate(starts):
         for which, (colour, marker, shift) in looks.items():
             label = f"{start}, {which}"
@@ -85,6 +89,6 @@ def seeds_to_target(runs: Table) -> ResultFigure:
     name_rows(panel, starts)
     panel.set(xlim=(0, most * 1.25), xlabel="steps to the target")
     grid(panel, "x")
-    legend(fig, *panel.get_legend_handles_labels(), 2)
+    legend(fig, *panel.get_legend_handles_labels(), 3)
     fig.alt = f"Steps to the target, median of {len(rows)} seeds. {'; '.join(words)}. {runs.environment.caption}."
     return fig

@@ -55,6 +55,7 @@ _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     **{
         path: _attribute(path)
         for path in (
+            "utils.deterministic.fill_uninitialized_memory",
             "backends.cudnn.enabled",
             "backends.cudnn.benchmark",
             "backends.cudnn.deterministic",

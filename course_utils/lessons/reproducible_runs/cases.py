@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
+import inspect
 import itertools
 import math
 import os
@@ -23,7 +23,6 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from course_utils.lessons.reproducible_runs import kernels
 from course_utils.materials.digits import load_digits_split
 from course_utils.materials.models import GPT
 from course_utils.measure.fresh import RandomState, Switches
@@ -38,11 +37,17 @@ def digest(tensor: torch.Tensor) -> str:
     return hashlib.sha256(tensor.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
-def _outputs(*arguments: str, **variables: str) -> list[str]:
-    """What a Python program prints in two new processes, with these variables in their environment."""
-    command = [sys.executable, *arguments]
-    environment = {**os.environ, **variables}
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)]
+def _share(chosen: torch.Tensor) -> float:
+    """Which share of a boolean tensor is true."""
+    return chosen.float().mean().item()
+
+
+def _outputs(program: str, *environments: dict[str, str]) -> list[str]:
+    """What a Python program prints in new processes: one for each of these additions to the environment."""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env={**os.environ, **each})
+        for each in environments
+    ]
     try:
         printed = [process.communicate(timeout=120)[0].strip() for process in processes]
         if any(process.returncode for process in processes):
@@ -126,31 +131,36 @@ def _validation(remedied: bool) -> list[Any]:
 
 
 def _set_order(remedied: bool) -> list[Any]:
-    names = f"sorted({set(_ANIMALS)})" if remedied else f"list({set(_ANIMALS)})"
-    return _outputs("-c", f"print({names})", PYTHONHASHSEED="random")
+    new_hashes = {"PYTHONHASHSEED": "random"}
+    return _outputs(f"print({'sorted' if remedied else 'list'}({set(_ANIMALS)}))", new_hashes, new_hashes)
 
 
 def _file_order(remedied: bool) -> list[Any]:
     """The same files in two folders, copied in two orders; one in memory, where there is such a file system."""
     listings = []
     for place, names in (("/dev/shm", _ANIMALS), (None, _ANIMALS[::-1])):
-        with contextlib.ExitStack() as stack:
-            usable = place if place and os.access(place, os.W_OK) else None
-            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=usable))
+        with tempfile.TemporaryDirectory(dir=place if place and os.access(place, os.W_OK) else None) as folder:
             for name in names:
                 (Path(folder) / name).touch()
             listings.append(sorted(os.listdir(folder)) if remedied else os.listdir(folder))
     return listings
 
 
+def _random_and_softmax() -> str:
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    return digest(torch.cat([x, x.softmax(1)]))
+
+
 @functools.cache
 def _plain_kernels() -> list[str]:
-    """What two processes compute with PyTorch's plain kernels, which stand in for another CPU."""
-    return _outputs("-m", kernels.__name__, ATEN_CPU_CAPABILITY="default")
+    """The same in two new processes, with PyTorch's plain kernels, which stand in for those of another CPU."""
+    functions = "".join(map(inspect.getsource, (digest, _random_and_softmax)))
+    plain = {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+    return _outputs(f"import hashlib, torch\n{functions}\nprint(_random_and_softmax())", plain, plain)
 
 
 def _another_cpu(remedied: bool) -> list[Any]:
-    return _plain_kernels() if remedied else [kernels.numbers(), _plain_kernels()[0]]
+    return _plain_kernels() if remedied else [_random_and_softmax(), _plain_kernels()[0]]
 
 
 _CAUSES: tuple[tuple[str, str, Callable[[bool], list[Any]]], ...] = (
@@ -216,21 +226,16 @@ def _trained(learning_rate: float, seed: int, nudged: bool, steps: int) -> tuple
     return torch.stack(weights), loss.item()
 
 
-def _move(weights: torch.Tensor) -> torch.Tensor:
-    """Which weights changed in the last third of the steps."""
-    return weights[-1] != weights[-len(weights) // 3]
-
-
 def growth(learning_rates: tuple[float, ...] = (0.03, 0.1)) -> tuple[dict[str, list[float]], list[dict[str, Any]]]:
     """How far one changed bit goes in pairs of trainings, each pair with a seed of its own.
 
     Returns:
-        lines for :func:`curves`, of the first pair; and rows for :func:`tabulate`, of all pairs. Weights move that
-        changed in the last third of the steps, in both runs of a pair. ``one bit`` and ``another seed`` are medians of
-        differences between test losses: within the pairs, and between seeds.
+        lines for :func:`curves`, of the first pair; and rows for :func:`tabulate`, of all pairs: medians, where a key
+        says nothing else. Weights move that changed in the last third of the steps, in both runs of a pair. ``one bit``
+        and ``another seed`` are differences between test losses: within the pairs, and between seeds.
     """
     lines, rows = {}, []
-    steps, seeds = (30, 2) if course_size() == "test" else (300, 5)
+    steps, seeds = (30, 2) if course_size() == "test" else (300, 7)
     with Switches.kept(), progress("training", expected_s=5.0 * len(learning_rates)) as bar:
         torch.set_num_threads(1)
         for rate in learning_rates:
@@ -240,18 +245,21 @@ def growth(learning_rates: tuple[float, ...] = (0.03, 0.1)) -> tuple[dict[str, l
             # float32 has some 7 digits; equal weights would have infinitely many.
             apart = ((ours - nudged).norm(dim=1) / ours.norm(dim=1)).tolist()
             lines[label] = [min(8.0, -math.log10(each + 1e-12)) for each in apart]
-            equal = sorted((a[-1] == b[-1]).float().mean().item() for (a, _), (b, _) in pairs)
-            same = [(a[-1] == b[-1])[_move(a) & _move(b)] for (a, _), (b, _) in pairs]
+            equal = [a[-1] == b[-1] for (a, _), (b, _) in pairs]
+            shares = [_share(each) for each in equal]
+            move = [(a[-1] != a[-steps // 3]) & (b[-1] != b[-steps // 3]) for (a, _), (b, _) in pairs]
+            one_bit = [abs(loss - other) for (_, loss), (_, other) in pairs]
             losses = [loss for (_, loss), _ in pairs]
             rows.append(
                 {
                     "training": label,
-                    "weights equal": median(equal),
-                    "of those that move": median(each.float().mean().item() for each in same),
-                    "one bit": median(abs(loss - other) for (_, loss), (_, other) in pairs),
-                    "another seed": median(abs(loss - other) for loss, other in itertools.combinations(losses, 2)),
-                    "fewest equal": equal[0],
-                    "most equal": equal[-1],
+                    "weights equal": median(shares),
+                    "of those that move": median(_share(each[moved]) for each, moved in zip(equal, move, strict=True)),
+                    "one bit": median(one_bit),
+                    "another seed": median(abs(a - b) for a, b in itertools.combinations(losses, 2)),
+                    "one bit, largest": max(one_bit),
+                    "fewest equal": min(shares),
+                    "fewest that differ": min(int((~each).sum()) for each in equal),
                 }
             )
             bar.advance(5)
@@ -335,38 +343,23 @@ def resumed(
             unbroken.step()
         torch.save(checkpoint(unbroken), file)
         losses = [unbroken.step() for _ in range(after)]
-        rows = [
-            {"left out": label, **_difference(_resume(checkpoint, restore, file, paths), losses, unbroken.weights())}
-            for label, paths in LEFT_OUT.items()
-        ]
+        rows = []
+        for label, paths in LEFT_OUT.items():
+            new = Training(seed=1)
+            saved, own = torch.load(file), checkpoint(new)
+            for *folders, key in paths:
+                functools.reduce(dict.get, folders, saved)[key] = functools.reduce(dict.get, folders, own)[key]
+            restore(new, saved)
+            differs = [new.step() != loss for loss in losses]
+            rows.append(
+                {
+                    "left out": label,
+                    "first other loss": f"step {differs.index(True) + 1}" if any(differs) else "none",
+                    "weights equal": _share(new.weights() == unbroken.weights()),
+                }
+            )
     random_state.restore()
     return rows
-
-
-def _resume(
-    checkpoint: Callable[[Training], dict[str, Any]],
-    restore: Callable[[Training, dict[str, Any]], None],
-    file: Path,
-    paths: tuple[tuple[str, ...], ...],
-) -> Training:
-    new = Training(seed=1)
-    saved, own = torch.load(file), checkpoint(new)
-    for *folders, key in paths:
-        inner, ours = saved, own
-        for folder in folders:
-            inner, ours = inner[folder], ours[folder]
-        inner[key] = ours[key]
-    restore(new, saved)
-    return new
-
-
-def _difference(new: Training, losses: list[float], weights: torch.Tensor) -> dict[str, Any]:
-    ours = [new.step() for _ in losses]
-    differing = [step for step, (a, b) in enumerate(zip(ours, losses, strict=True), start=1) if a != b]
-    return {
-        "first other loss": f"step {differing[0]}" if differing else "none",
-        "weights equal": (new.weights() == weights).float().mean().item(),
-    }
 
 
 # --- what it costs ------------------------------------------------------------------------------------------------
@@ -379,18 +372,14 @@ def training_step(deterministic: bool, fill: bool = True, device: str = "cpu") -
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(256, (batch, 129)).to(device)
     torch.use_deterministic_algorithms(deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = fill
 
     def step() -> torch.Tensor:
-        before = torch.utils.deterministic.fill_uninitialized_memory
-        torch.utils.deterministic.fill_uninitialized_memory = fill
-        try:
-            loss = functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-        finally:
-            torch.utils.deterministic.fill_uninitialized_memory = before
+        loss = functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
 
     return step
 

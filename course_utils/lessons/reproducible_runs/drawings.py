@@ -25,9 +25,9 @@ def who_fixes_what() -> ResultFigure:
         pen.write(x + 1.22, 2.65, head, size=11, ha="center", weight="bold")
         for row, words in enumerate(items):
             pen.box(x + 0.12, 2.02 - 0.48 * row, 2.2, 0.4, words, colour, bold=False)
-    pen.write(0.15, 0.2, "A container carries the first column. The other two can change the numbers as well.", NOTE)
+    pen.write(0.15, 0.2, "An image carries your program, and does not make it deterministic.", NOTE)
     return pen.described(
-        "Three columns. In the image: Python, PyTorch and packages, CUDA libraries, your code. From the "
-        "host: driver and kernel, the GPU, the CPU, cores and so threads. In your program: seeds, deterministic "
-        "algorithms, order of files and sets, what a checkpoint holds. A container carries the first column alone."
+        "Three columns. "
+        + " ".join(f"{head.capitalize()}: {', '.join(items)}." for head, _, items in _COLUMNS)
+        + " An image carries your program, and does not make it deterministic."
     )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import lightning as L  # noqa: N812
@@ -15,6 +16,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.trainer.connectors.data_connector import _get_distributed_sampler
 
 from course_utils.lessons.lightning import cases, flags, profilers
 from course_utils.lessons.lightning.checks import check_action, check_settings
@@ -158,6 +160,28 @@ def test_a_scaler_waits_at_each_step_unless_the_optimizer_is_fused_which_then_ca
         with_scaler(Fused(), cases.Batches(torch.ones(2, 4), 1), gradient_clip_val=1.0)
 
 
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_fused_optimizer_cannot_be_clipped_under_bfloat16_autocast_either(precision):
+    refused = pytest.raises(RuntimeError, match="Are you using a 'fused' optimizer")
+    with refused if "mixed" in precision else contextlib.nullcontext(), cases.quiet():
+        batches = cases.Batches(torch.ones(2, 4), 1)
+        by_trainer(Fused(), batches, precision=precision, gradient_clip_val=1.0, **cases.LEAN)
+
+
+def test_a_sampler_of_ones_own_is_split_and_reshuffled():
+    own = list(range(64))
+    loader = torch.utils.data.DataLoader(torch.arange(64), sampler=own)
+    parts = [list(_get_distributed_sampler(loader, True, 0, num_replicas=2, rank=rank)) for rank in range(2)]
+    assert sorted(parts[0] + parts[1]) == own
+    assert parts[0] != own[::2]
+
+
+def test_clearing_late_trains_the_same():
+    way = {"plain loop": (cases.clears_late, None), "Trainer, lean": (partial(by_trainer, **cases.LEAN), None)}
+    late, lean = (fit()[1] for fit in list(cases.fits(way, Net, torch.ones(2, 4), steps=3).values())[2:])
+    assert all(map(torch.equal, late, lean))
+
+
 def test_validation_is_inference_outside_of_fit_alone():
     module, batches = Net(), cases.Batches(torch.ones(2, 4), 1)
     with cases.quiet():
@@ -267,7 +291,6 @@ def test_the_snippet_to_paste_runs_and_leaves_nothing_behind(settings, tmp_path)
     batches = torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=4)
     names |= {
         "tempfile": tempfile,
-        "L": L,
         "MyModule": Net,
         "loader": batches,
         "print": lambda *rows: written.extend(rows),

@@ -38,12 +38,7 @@ LEAN = {
 
 
 class Batches:
-    """The same batch, ``steps`` times. No list: the Trainer would take a list for that many loaders.
-
-    Example:
-        >>> list(Batches("batch", 2))
-        ['batch', 'batch']
-    """
+    """The same batch, ``steps`` times. No list: the Trainer would take a list for that many loaders."""
 
     def __init__(self, batch: Any, steps: int) -> None:
         self.batch, self.steps = batch, steps
@@ -111,6 +106,16 @@ def fits(ways: Mapping[str, tuple[Fit, Any]], make: Callable[[Any], Any], batch:
     }
 
 
+def clears_late(module: L.LightningModule, loader: Batches) -> None:
+    """A plain loop in the Trainer's order: old gradients go after the forward pass."""
+    optimizer = module.configure_optimizers()
+    for number, batch in enumerate(loader):
+        loss = module.training_step(batch, number)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
 def same_weights() -> Callable[[Any, Any], bool]:
     """A check for ``compare``: a fit's weights equal, bit by bit, those of the first way after as many steps."""
     first: dict[Any, list[Tensor]] = {}
@@ -150,20 +155,10 @@ def _row(way: str, values: list[float], plain: list[float], short: tuple[float, 
     }
 
 
-def by_size(timed: Sweep) -> list[dict[str, Any]]:
-    """Rows by width of the network: a step of each of two ways, and how they compare."""
-    rows = []
-    for point in timed.points:
-        plain, other = per_step(point.comparison)
-        rows.append(
-            {
-                f"network, {timed.over}": str(point.value),
-                plain["loop"]: plain["a step"],
-                other["loop"]: other["a step"],
-                **{name: other[name] for name in ("times the plain loop", "low", "high")},
-            }
-        )
-    return rows
+def by_width(timed: Sweep) -> list[dict[str, Any]]:
+    """Rows by width of the network and way: those of ``per_step``."""
+    rows = ((point.value, row) for point in timed.points for row in per_step(point.comparison))
+    return [row | {"loop": f"width {width}, {row['loop']}"} for width, row in rows]
 
 
 # What each asks of the device

@@ -97,6 +97,18 @@ def test_the_signal_to_paste_knows_tuples_integers_and_errors():
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_the_signal_to_paste_refuses_a_batch_of_one_and_passes_over_outputs_without_a_batch():
+    with pytest.raises(AssertionError, match="batch of one"):
+        signal_by_layer(nn.Linear(3, 4), torch.zeros(1, 3))
+
+    class Loss(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean()
+
+    seen = signal_by_layer(nn.Sequential(nn.Linear(3, 4), Loss()), torch.randn(5, 6, 3), batch_dim=1)
+    assert list(seen) == ["0"]
+
+
 def test_an_open_forget_gate_has_a_bias_of_one_in_total():
     model = cases.small_lstm()
     cases.orthogonal_and_open(model)

@@ -188,7 +188,7 @@ def runs_to_target(
 
 
 def summary(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each start and rate the median steps, and the median of its steps over those of GPT-2's, seed by seed.
+    """For each start and rate the median of its steps over those of GPT-2's, seed by seed, and the median steps.
 
     A run that did not reach the target needs more steps than any that did: medians and their 95% intervals hold as long
     as they do not fall on such a run; there they are infinite, which a table shows as nothing.
@@ -204,11 +204,11 @@ def summary(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         found.append(
             {
                 "start": label,
-                "steps to the target": statistics.median(steps),
-                "reached": f"{sum(map(math.isfinite, steps))} of {len(steps)}",
                 "times the steps": statistics.median(ratios),
                 "low": low,
                 "high": high,
+                "reached": f"{sum(map(math.isfinite, steps))} of {len(steps)}",
+                "steps to the target": statistics.median(steps),
             }
         )
     return found

@@ -1,9 +1,6 @@
 """Wrong answers to the exercises of lesson 20: one for each hint."""
 
-import math
-
 import torch
-from torch import nn
 
 
 def scaled(ends, factor):
@@ -17,12 +14,6 @@ def scaled(ends, factor):
 
 
 BOTH = ("projection.weight", "mlp.2.weight")
-
-
-def compares_whole_names(model, blocks):
-    for name, weight in model.named_parameters():
-        if name in BOTH:
-            nn.init.normal_(weight, std=0.02 / math.sqrt(2 * blocks))
 
 
 def biases(names, gates, other=None):
@@ -41,6 +32,12 @@ def biases(names, gates, other=None):
     return open_gates
 
 
+def counts_layers(lstm):
+    for layer in range(lstm.num_layers):
+        for kind, value in (("ih", 1), ("hh", 0)):
+            getattr(lstm, f"bias_{kind}_l{layer}").data.chunk(4)[1].fill_(value)
+
+
 WRONG = {
     "check_std": {
         "no_relu": lambda fan_in, fan_out: fan_in**-0.5,
@@ -51,8 +48,9 @@ WRONG = {
         "default": lambda fan_in, fan_out: (3 * fan_in) ** -0.5,
     },
     "check_residual": {
-        "never_applied": compares_whole_names,
+        "never_applied": scaled("projection", lambda blocks: (2 * blocks) ** -0.5),
         "one_of_two": scaled("projection.weight", lambda blocks: (2 * blocks) ** -0.5),
+        "some_blocks": scaled(tuple(f"blocks.{at}.{end}" for at in (0, 1) for end in BOTH), lambda n: (2 * n) ** -0.5),
         "everything": scaled("weight", lambda blocks: (2 * blocks) ** -0.5),
         "no_two": scaled(BOTH, lambda blocks: blocks**-0.5),
         "no_root": scaled(BOTH, lambda blocks: 1 / (2 * blocks)),
@@ -62,6 +60,8 @@ WRONG = {
         "other_bias": biases("bias_ih", (1,)),
         "wrong_gate": biases("bias_ih", (2,), "bias_hh"),
         "first_layer": biases("bias_ih_l0", (1,), "bias_hh_l0"),
-        "all_gates": biases("bias_ih", (0, 1, 2, 3), "bias_hh"),
+        "one_way": counts_layers,
+        "gradients": lambda lstm: lstm.bias_ih_l0[8:16].fill_(1),
+        "all_gates": lambda lstm: (biases((), range(4), "bias")(lstm), biases("bias_ih", (1,))(lstm)),
     },
 }

@@ -7,6 +7,7 @@ of yours is not disturbed, and nothing that goes wrong there takes the kernel wi
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import itertools
 import json
@@ -49,7 +50,8 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 # Beyond this nothing is learned that a smaller one would not show, and sizes in bytes come near the end of an int64.
 _MOST_PARAMETERS, _MOST_LAYERS, _MOST_RANKS, _MOST_ACTIVATIONS = 10**13, 256, 16384, 2**56
 NOTES = (
-    "Each part is shown at its own largest. The peak is the most that all took at one time, on the rank that has most.",
+    "Parts at the peak: the most that all took at one time, on the rank that has most. Activations are all that is no"
+    " other part; in the optimizer's step, its temporaries.",
     "Tensors only, one step after the first. What CUDA and NCCL take for themselves, what the allocator loses to "
     "fragmentation, and what other streams delay is not in these numbers, and is not validated.",
 )
@@ -146,7 +148,7 @@ def least_ranks(model: GPTShape, memory_bytes: float, *, strategy: str = "fsdp",
 
     Example:
         >>> small = GPTShape(width=64, layers=2, heads=2, vocabulary=256, context=32)
-        >>> least_ranks(small, 2**20, precision="fp32").ranks
+        >>> least_ranks(small, 1.5 * 2**20, precision="fp32").ranks
         (2, 4)
     """
     kept = 16 * model.parameters / memory_bytes  # AdamW in fp32: on fewer ranks not even that fits
@@ -382,7 +384,8 @@ def _with_progress(
 
 def _simulated(points: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """What one child process says of each point; the next one is taken when the last one is answered."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors, _child(errors) as child:
+    shared = _shared.get()
+    with contextlib.nullcontext(shared) if shared else _child() as (child, errors):
         for point in points:
             with contextlib.suppress(BrokenPipeError):  # it has ended: what it said last is read below
                 print(json.dumps(point), file=child.stdin, flush=True)
@@ -397,24 +400,51 @@ def _simulated(points: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
+_shared: contextvars.ContextVar[tuple[subprocess.Popen[str], IO[str]] | None] = contextvars.ContextVar(
+    "_shared", default=None
+)
+
+
 @contextlib.contextmanager
-def _child(errors: IO[str]) -> Iterator[subprocess.Popen[str]]:
-    """The process that simulates; it ends with the block."""
+def one_process() -> Iterator[None]:
+    """Let one process do all that is simulated within the block: to start one takes seconds.
+
+    Example:
+        >>> small = GPTShape(width=64, layers=2, heads=2, vocabulary=256, context=32)
+        >>> with one_process():
+        ...     kept, again = (simulate_cluster(small, ranks=2, checkpointing=each) for each in (False, True))
+        >>> kept["fsdp", 2].peak_bytes > again["fsdp", 2].peak_bytes
+        True
+    """
+    with _child() as child:
+        before = _shared.set(child)
+        try:
+            yield
+        finally:
+            _shared.reset(before)
+
+
+@contextlib.contextmanager
+def _child() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """The process that simulates, and what it says of errors; it ends with the block."""
     variables = {
         **variables_for_children(os.environ),
         "CUDA_VISIBLE_DEVICES": "",  # fake tensors need no GPU, and a context there would take memory
     }
-    with subprocess.Popen(
-        [sys.executable, "-m", "course_utils.ranks.cluster_step"],
-        stdin=subprocess.PIPE,  # closes when this process ends
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        encoding="utf-8",
-        env=variables,
-        start_new_session=True,  # Ctrl-C is for this process, which ends the other
-    ) as process:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "course_utils.ranks.cluster_step"],
+            stdin=subprocess.PIPE,  # closes when this process ends
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            encoding="utf-8",
+            env=variables,
+            start_new_session=True,  # Ctrl-C is for this process, which ends the other
+        ) as process,
+    ):
         try:
-            yield process
+            yield process, errors
         finally:
             process.kill()

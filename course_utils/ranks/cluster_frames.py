@@ -12,7 +12,7 @@ from course_utils.show.viewer import StoredView, field, stored_view, table_html
 
 GIB = 2**30
 _MEMORIES_GIB = (0, 16, 24, 40, 80, 141)
-_CAPTION = "Each part at its own largest; the peak is the most at one time"
+_CAPTION = "Each part at the peak: the most that all took at one time"
 _HEADS = ("", *CLUSTER_PARTS, "peak", "at its peak", "the prediction is")
 _PICTURE = "A bar for each row: what the memory of the fullest rank is made of at its peak. The table has the numbers."
 
@@ -28,7 +28,7 @@ def _row(point: ClusterPoint, trust: str) -> dict[str, Any]:
         "titles": [f"{part}: {format_bytes(size)}" for part, size in zip(CLUSTER_PARTS, sizes, strict=True)],
         "total": sum(sizes),
         "peak": format_bytes(point.peak_bytes),
-        "cells": [*(format_bytes(point[part]) for part in (*CLUSTER_PARTS, "peak")), point.peak_phase, trust],
+        "cells": [*map(format_bytes, (*sizes, point.peak_bytes)), point.peak_phase, trust],
     }
 
 

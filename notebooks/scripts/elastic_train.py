@@ -12,6 +12,7 @@ import shutil
 import time
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from fsdp_checkpoint import BATCH, LENGTH, Training
 from torch.distributed.device_mesh import init_device_mesh
@@ -22,9 +23,9 @@ from course_utils.ranks.programs import join_ranks
 KEPT = 2  # checkpoints
 
 
-def complete_checkpoints(folder: Path) -> dict[int, Path]:
-    """By step. ``.metadata`` is written last: a folder without it holds a save that was cut off."""
-    return {int(path.parent.name): path.parent for path in folder.glob("*/.metadata")}
+def complete_checkpoints(folder: Path) -> list[int]:
+    """Their steps. ``.metadata`` is written last: a folder without it holds a save that was cut off."""
+    return sorted(int(path.parent.name) for path in folder.glob("*/.metadata"))
 
 
 def main() -> None:
@@ -37,10 +38,11 @@ def main() -> None:
     rank, ranks, device = join_ranks()
     batches = text_batches(library_text(2**16), BATCH, LENGTH, args.steps, device=device)
     training = Training(device, seed=0, mesh=init_device_mesh(device.type, (ranks,)))
-    saved = complete_checkpoints(args.folder)
-    first = max(saved, default=0)
-    if saved:
-        training.load(saved[first])
+    # Rank 0 chooses for all: on a shared disk another node may not see the newest one yet.
+    chosen = torch.tensor(max(complete_checkpoints(args.folder), default=0), device=device)
+    dist.broadcast(chosen, src=0)
+    if first := int(chosen):
+        training.load(str(args.folder / str(first)))
     if rank == 0:
         attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
         print(f"{ranks} ranks, restart {attempt}: from step {first}", flush=True)
@@ -51,7 +53,7 @@ def main() -> None:
         training.save(str(args.folder / str(step + 1)))
         if rank == 0:
             print(f"step {step}: loss {loss:.6f}", flush=True)
-            for old in sorted(complete_checkpoints(args.folder))[:-KEPT]:
+            for old in complete_checkpoints(args.folder)[:-KEPT]:
                 shutil.rmtree(args.folder / str(old))
         time.sleep(args.pause)
     dist.barrier()

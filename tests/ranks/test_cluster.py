@@ -25,6 +25,7 @@ from course_utils.ranks.cluster import (
     STRATEGIES,
     ClusterError,
     check_cluster,
+    one_process,
     settings_of,
     simulate_cluster,
     stored_check,
@@ -263,6 +264,18 @@ def test_the_stored_plans_of_llamas_are_those_that_were_asked_for() -> None:
     nothing, recomputed = stored_plans("published")
     assert nothing.shape == recomputed.shape == PUBLISHED == LLAMA_7B
     assert nothing["fsdp", 8].peak_bytes > recomputed["fsdp", 8].peak_bytes
+
+
+def test_one_process_does_all_of_a_block() -> None:
+    before = children()
+    with one_process():
+        (child,) = set(children()) - set(before)
+        peaks = [
+            simulate_cluster(SMALL, ranks=2, strategies="fsdp", batch=size).points[0].peak_bytes for size in (1, 8)
+        ]
+        assert set(children()) - set(before) == {child}
+    assert peaks[0] < peaks[1]
+    assert not child.is_running()
 
 
 def test_missing_and_damaged_stored_plans_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

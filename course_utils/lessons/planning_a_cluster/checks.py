@@ -10,12 +10,12 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, number, recognise
+from course_utils.lessons.answers import UNKNOWN, NotRight, ask, effect, exercise, number, recognise
 
 _GIB = 2**30
-# (parameters, bytes of activations on a GPU, bytes of its memory); nothing fits in the last one.
-_ROOM = ((13e9, 30 * _GIB, 80 * _GIB), (85e9, 40 * _GIB, 80 * _GIB), (405e9, 20 * _GIB, 80 * _GIB))
-_FULL = (7e9, 90 * _GIB, 80 * _GIB)
+# (parameters, bytes of activations on a GPU, bytes of its memory). The last one fills 8 GPUs to the byte.
+_ROOM = tuple((p, a * _GIB, 80 * _GIB) for p, a in ((13e9, 30), (85e9, 40), (405e9, 10), (20 * _GIB, 40)))
+_FULL = ((7e9, 90 * _GIB, 80 * _GIB), (7e9, 80 * _GIB, 80 * _GIB))  # nothing is left for shards
 
 
 def _gpus(
@@ -40,6 +40,7 @@ def check_least_gpus(answer: Any) -> str | None:
     formulas = {
         None: _gpus(),
         "no_optimizer": _gpus(kept=8),
+        "no_gradients": _gpus(kept=12),
         "shares_activations": _gpus(shared=True),
         "no_activations": _gpus(ignored=True),
         "rounds_down": _gpus(round_=math.floor),
@@ -47,18 +48,19 @@ def check_least_gpus(answer: Any) -> str | None:
     }
     key = recognise(given, formulas, _ROOM)
     if key == UNKNOWN:
-        parameters, activations, memory = _ROOM[0]
+        case, wrong = next((case, n) for case, n in zip(_ROOM, given, strict=True) if n != _gpus()(*case))
+        parameters, activations, memory = case
         raise NotRight(
             f"For {parameters / 1e9:.0f} billion parameters, {activations / _GIB:.0f} GiB of activations and "
-            f"{memory / _GIB:.0f} GiB of memory you return {given[0]:g}; {formulas[None](*_ROOM[0])} is right. How "
+            f"{memory / _GIB:.0f} GiB of memory you return {wrong:g}; {_gpus()(*case)} is right. How "
             "many bytes of each GPU are left for its shards, and how many bytes are all shards together?"
         )
-    if key is None and answer(*_FULL) is not None:
+    if key is None and any(effect(answer, *case) is not None for case in _FULL):
         return "never_none"
     return key
 
 
-_HOSTS, _GPUS = ["gpu-a", "gpu-b", "gpu-c"], 4
+_CLUSTERS = ((["gpu-a", "gpu-b", "gpu-c"], 4), (["node-1", "node-2"], 8))
 
 
 def _parsed(command: Any) -> Namespace:
@@ -81,21 +83,25 @@ def _parsed(command: Any) -> Namespace:
 @exercise
 def check_commands(answer: Any) -> str | None:
     """Reads the commands as torchrun does."""
-    commands = ask(answer, list(_HOSTS), _GPUS)
-    if not isinstance(commands, list | tuple) or len(commands) != len(_HOSTS):
-        raise NotRight(f"For {len(_HOSTS)} hosts, return a list of {len(_HOSTS)} commands, one for each.")
+    keys = (_wrong_with(ask(answer, list(hosts), gpus), hosts, gpus) for hosts, gpus in _CLUSTERS)
+    return next(filter(None, keys), None)
+
+
+def _wrong_with(commands: Any, hosts: list[str], gpus: int) -> str | None:
+    if not isinstance(commands, list | tuple) or len(commands) != len(hosts):
+        raise NotRight(f"For {len(hosts)} hosts, return a list of {len(hosts)} commands, one for each.")
     options = [_parsed(command) for command in commands]
     if any(each.standalone for each in options):
         return "standalone"
-    if any(each.nnodes not in (str(len(_HOSTS)), f"{len(_HOSTS)}:{len(_HOSTS)}") for each in options):
+    if any(each.nnodes not in (str(len(hosts)), f"{len(hosts)}:{len(hosts)}") for each in options):
         return "nodes"
-    if any(str(each.nproc_per_node) not in (str(_GPUS), "gpu", "auto") for each in options):
+    if any(str(each.nproc_per_node) not in (str(gpus), "gpu", "auto") for each in options):
         return "ranks_of_all"
     if all(each.rdzv_backend == "static" for each in options):  # the older way: every node is told its number
-        numbered = [each.node_rank for each in options] == list(range(len(_HOSTS)))
-        if not numbered or {each.master_addr for each in options} != {_HOSTS[0]}:
+        numbered = [each.node_rank for each in options] == list(range(len(hosts)))
+        if not numbered or {each.master_addr for each in options} != {hosts[0]}:
             return "no_backend"
-    elif {each.rdzv_endpoint.partition(":")[0] for each in options} != {_HOSTS[0]}:
+    elif {each.rdzv_endpoint.partition(":")[0] for each in options} != {hosts[0]}:
         return "own_endpoint"
     elif len({each.rdzv_endpoint for each in options}) > 1 or len({each.rdzv_id for each in options}) > 1:
         return "do_not_meet"

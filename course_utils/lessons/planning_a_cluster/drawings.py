@@ -28,14 +28,8 @@ def two_nodes() -> ResultFigure:
     pen.ax.add_patch(FancyArrowPatch((4.4, 2.15), (3.62, 2.15), arrowstyle="-|>", color=EDGE, **look))
     twins = {"arrowstyle": "<|-|>", "connectionstyle": "arc3,rad=-0.09", "color": ORANGE_INK, **look}
     pen.ax.add_patch(FancyArrowPatch((0.66, 1.7), (4.76, 1.7), **twins))
-    pen.write(
-        4.0,
-        0.24,
-        "HSDP: each rank adds up its shard's gradients with its twin's (0 and 4, 1 and 5, ...)",
-        ORANGE_INK,
-        9,
-        ha="center",
-    )
+    note = "HSDP: each rank adds up its shard's gradients with its twin's (0 and 4, 1 and 5, ...)"
+    pen.write(4.0, 0.24, note, ORANGE_INK, 9, ha="center")
     return pen.described(
         "Two nodes, each with one torchrun and four ranks. Node 0 has the meeting point at port 29400, which node 1 "
         "connects to. Within a node, each rank holds a quarter of the model; weights are gathered and gradients "

@@ -36,6 +36,7 @@ def commands(
 WRONG = {
     "check_least_gpus": {
         "no_optimizer": gpus(kept=8),
+        "no_gradients": gpus(kept=12),
         "shares_activations": gpus(shared=True),
         "no_activations": gpus(ignored=True),
         "rounds_down": gpus(round_=int),

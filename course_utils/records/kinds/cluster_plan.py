@@ -202,9 +202,10 @@ class ClusterPlan(Result):
         return f"Against real ranks: {'; '.join(said)}."
 
     def _numbers(self) -> Sheet:
-        """The parts' largest sizes and the peak, and how far each point can be trusted."""
+        """The parts at the peak, and how far each point can be trusted."""
         points = self.points
-        columns = [Column(part, tuple(format_bytes(p[part]) for p in points)) for part in (*CLUSTER_PARTS, "peak")]
+        columns = [Column(part, tuple(format_bytes(p.at_peak[part]) for p in points)) for part in CLUSTER_PARTS]
+        columns.append(Column("peak", tuple(format_bytes(point.peak_bytes) for point in points)))
         columns.append(Column("at its peak", tuple(point.peak_phase for point in points), numeric=False))
         key = Column("", tuple(point.label for point in points), numeric=False)
         trust = Column("the prediction is", tuple(map(self.trust, points)), numeric=False)

@@ -85,3 +85,9 @@ def test_the_cell_to_paste_counts_the_foreach_step_that_a_gpu_takes() -> None:
     peak = pasted["peak_bytes"](build, lambda model: model(pasted["torch"].empty(8, 2048)).float().sum(), ranks=2)
     shard = 16 * 2048**2 / 2
     assert peak / shard == pytest.approx(20, rel=0.001)  # weights, gradients, state: 16; the temporary: 4
+
+
+def test_what_pytorch_asks_for_is_what_the_formula_says() -> None:
+    rows = {row["strategy"]: row for row in cases.traffic(ranks=8, group=2)}
+    assert {name: row["off by"] for name, row in rows.items()} == dict.fromkeys(rows, 0)
+    assert rows["fsdp_no_reshard"]["counted"] < rows["fsdp"]["counted"]

@@ -13,7 +13,6 @@ import pytest
 
 from course_utils.lessons.planning_a_cluster import cases
 from course_utils.ranks.agent import RUN_VARIABLE
-from course_utils.ranks.launch import run_ranks
 from course_utils.ranks.nodes import NodeError, Nodes, networks_allowed
 from tests.launches import NOTEBOOKS
 
@@ -45,8 +44,7 @@ def left_of(nodes: Nodes) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(not networks_allowed(), reason="networks of their own need Linux, root and the program ip")
 def test_a_lost_node_comes_back_and_the_losses_are_those_of_an_unbroken_run() -> None:
-    where = {"ranks": 2, "backend": "gloo", "show_output": False}
-    rows, said = cases.lost_node(run_ranks("scripts/count_traffic.py", **where)[0]["losses"])
+    rows, said = cases.lost_node()
     assert "restart 1: from step" in said
     assert said.count("step ") >= 6
     assert rows[-1]["step"] == "5, after the restart"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tempfile
-from collections.abc import Sequence
 from typing import Any
 
+from course_utils.materials.text import library_text, text_batches
 from course_utils.ranks.cluster import settings_of, stored_check, stored_plans
 from course_utils.ranks.nodes import Nodes
 from course_utils.ranks.step_floor import Rates, step_floor, step_flops, traffic_bytes
 from course_utils.records.kinds.cluster_plan import GPTShape
-from course_utils.records.kinds.rank_results import RankResults
 
 GIB = 2**30
 LLAMA_7B = GPTShape(width=4096, layers=32, heads=32, vocabulary=32_000, context=2048, hidden=11_008)
@@ -103,26 +103,84 @@ def by_tokens(rates: Rates = H100, ranks: int = 64) -> list[dict[str, Any]]:
 _COLLECTIVES = {"all-gather": ("allgather", 1), "reduce-scatter": ("reduce_scatter", 1), "all-reduce": ("allreduce", 2)}
 
 
-def traffic(run: RankResults) -> list[dict[str, Any]]:
-    """What each rank sends in a step, counted from the collectives of real ranks, beside the formula."""
-    parameters, ranks, rows = run[0]["parameters"], len(run.reports), []
-    for strategy, counted in run[0]["counted"].items():
-        shards = {"ddp": 1, "hsdp": 2}.get(strategy, ranks)
-        formula = traffic_bytes(parameters, strategy, ranks, group=2)
-        sent = 0.0
-        for kind, (name, times) in _COLLECTIVES.items():
-            members = ranks // shards if kind == "all-reduce" else shards
-            sent += times * (members - 1) / members * counted.get(name, 0)
-        expected = sum(formula.values())
-        rows.append({"strategy": strategy, "counted": sent, "formula": expected, "off by": abs(sent / expected - 1)})
+def traffic(ranks: int = 64, group: int = 8) -> list[dict[str, Any]]:
+    """What a rank sends in a step of a small GPT, from the collectives that PyTorch asks for, beside the formula.
+
+    The other ranks are pretended: the process group is a fake one, as in the simulation.
+
+    Args:
+        ranks: how many there are.
+        group: ranks that share shards under HSDP.
+    """
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    rows = []
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        for strategy in ("ddp", "fsdp_no_reshard", "fsdp", "hsdp"):
+            shards = {"ddp": 1, "hsdp": group}.get(strategy, ranks)
+            parameters, counted = _counted(strategy, ranks, shards)
+            sent = 0.0
+            for kind, (name, times) in _COLLECTIVES.items():
+                members = ranks // shards if kind == "all-reduce" else shards
+                sent += times * (members - 1) / members * counted.get(name, 0)
+            formula = sum(traffic_bytes(parameters, strategy, ranks, group=group).values())
+            rows.append({"strategy": strategy, "counted": sent, "formula": formula, "off by": abs(sent / formula - 1)})
+    finally:
+        dist.destroy_process_group()
     return rows
 
 
-def lost_node(unbroken: Sequence[float], steps: int = 6, killed_after: int = 2) -> tuple[list[dict[str, Any]], str]:
+def _counted(strategy: str, ranks: int, shards: int) -> tuple[int, dict[str, int]]:
+    """Parameters of a GPT, and bytes of its second step's collectives, by name: DDP makes its buckets in the first."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    from course_utils.materials.models import GPT
+    from course_utils.ranks.collectives import Collectives
+    from course_utils.ranks.programs import loss_of
+
+    def reduced(_, bucket):  # the fake all-reduce returns no tensor; without annotations, which DDP refuses
+        dist.all_reduce(bucket.buffer())
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    model: Any = GPT(width=128, layers=4)
+    parameters = sum(weight.numel() for weight in model.parameters())
+    if strategy == "ddp":
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        model.register_comm_hook(None, reduced)
+    else:
+        mesh = dist.init_device_mesh("cpu", (ranks // shards, shards), mesh_dim_names=("replicate", "shard"))
+        policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
+        options = {"mp_policy": policy, "reshard_after_forward": strategy != "fsdp_no_reshard"}
+        for module in (*model.blocks, model):
+            fully_shard(module, mesh=mesh if strategy == "hsdp" else mesh["shard"], **options)
+    tokens = torch.zeros(2, 32, dtype=torch.int64)
+    loss_of(model, tokens, tokens).backward()
+    with Collectives() as collectives:
+        loss_of(model, tokens, tokens).backward()
+    return parameters, {kind: calls["bytes"] for kind, calls in collectives.traffic().items()}
+
+
+def unbroken(steps: int) -> list[float]:
+    """The loss of each step that ``elastic_train.py`` takes, in this process alone, without FSDP."""
+    import torch
+
+    program = runpy.run_path("scripts/fsdp_checkpoint.py")
+    training = program["Training"](torch.device("cpu"), seed=0)
+    batches = text_batches(library_text(2**16), program["BATCH"], program["LENGTH"], steps)
+    return [training.step(*batch) for batch in batches]
+
+
+def lost_node(steps: int = 6, killed_after: int = 2) -> tuple[list[dict[str, Any]], str]:
     """Train on two nodes, kill the second one, start it again: the loss of each step, and what the first node said.
 
     Args:
-        unbroken: the loss of each step of the same training, which nobody disturbed.
         steps: how many steps in all.
         killed_after: after which step the node is lost.
     """
@@ -137,10 +195,10 @@ def lost_node(unbroken: Sequence[float], steps: int = 6, killed_after: int = 2) 
         log = nodes.log(0)
     said = "\n".join(line for line in log.splitlines() if re.match(r"\d+ ranks|step \d", line))
     restarted = said.find("restart 1")
-    rows = []
+    rows, expected_of = [], unbroken(steps)
     for match in re.finditer(r"step (\d+): loss ([\d.]+)", said):
         where = "before" if match.start() < restarted else "after the restart"
-        loss, expected = float(match[2]), unbroken[int(match[1])]
+        loss, expected = float(match[2]), expected_of[int(match[1])]
         rows.append(
             {"step": f"{match[1]}, {where}", "loss": loss, "unbroken": expected, "off by": abs(loss / expected - 1)}
         )

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import lightning as L  # noqa: N812
@@ -174,12 +173,6 @@ def test_a_sampler_of_ones_own_is_split_and_reshuffled():
     parts = [list(_get_distributed_sampler(loader, True, 0, num_replicas=2, rank=rank)) for rank in range(2)]
     assert sorted(parts[0] + parts[1]) == own
     assert parts[0] != own[::2]
-
-
-def test_clearing_late_trains_the_same():
-    way = {"plain loop": (cases.clears_late, None), "Trainer, lean": (partial(by_trainer, **cases.LEAN), None)}
-    late, lean = (fit()[1] for fit in list(cases.fits(way, Net, torch.ones(2, 4), steps=3).values())[2:])
-    assert all(map(torch.equal, late, lean))
 
 
 def test_validation_is_inference_outside_of_fit_alone():

@@ -171,17 +171,31 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def runs_to_target(
-    runs: Mapping[str, Callable[[int], int | None]], seeds: int, expected_s: float
+    steps_to_target: Callable[[Start, float, int, int], int | None],
+    ways: Mapping[str, tuple[Start, float, int]],
+    seeds: int,
+    expected_s: float,
 ) -> list[dict[str, Any]]:
-    """Train each case with so many seeds: a row for each seed, with the steps of each case (None: not reached).
+    """Train in each way with so many seeds: a row for each seed, with the steps of each way (None: not reached).
 
     Two trainings go on side by side: steps are counted, not timed.
+
+    Args:
+        steps_to_target: trains from a start, at a rate, with a seed and so many steps of warm-up.
+        ways: start, rate and steps of warm-up by name.
+        seeds: how many.
+        expected_s: how long all take, about.
     """
+
+    def train(job: tuple[str, int]) -> int | None:
+        start, rate, warm_up = ways[job[0]]
+        return steps_to_target(start, rate, job[1], warm_up)
+
     seeds = 1 if course_size() == "test" else seeds
     rows: list[dict[str, Any]] = [{"seed": str(seed)} for seed in range(seeds)]
-    jobs = [(label, seed) for seed in range(seeds) for label in runs]
+    jobs = [(label, seed) for seed in range(seeds) for label in ways]
     with progress("training to the target", expected_s=expected_s) as bar, ThreadPoolExecutor(2) as pool:
-        for (label, seed), steps in zip(jobs, pool.map(lambda job: runs[job[0]](job[1]), jobs), strict=True):
+        for (label, seed), steps in zip(jobs, pool.map(train, jobs), strict=True):
             rows[seed][label] = steps
             bar.advance(expected_s / len(jobs))
     return rows

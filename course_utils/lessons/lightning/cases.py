@@ -106,16 +106,6 @@ def fits(ways: Mapping[str, tuple[Fit, Any]], make: Callable[[Any], Any], batch:
     }
 
 
-def clears_late(module: L.LightningModule, loader: Batches) -> None:
-    """A plain loop in the Trainer's order: old gradients go after the forward pass."""
-    optimizer = module.configure_optimizers()
-    for number, batch in enumerate(loader):
-        loss = module.training_step(batch, number)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
 def same_weights() -> Callable[[Any, Any], bool]:
     """A check for ``compare``: a fit's weights equal, bit by bit, those of the first way after as many steps."""
     first: dict[Any, list[Tensor]] = {}

@@ -274,7 +274,7 @@ function cluster(body) {
 
   function draw(rows, words, width, memory) {
     const narrow = width < 560; // the labels stand above their bars
-    const [left, high] = narrow ? [2, 46] : [130, 30];
+    const [left, high] = narrow ? [2, 46] : [190, 30]; // room for the longest label, fsdp_no_reshard, 1024 ranks
     const scale = (width - left - 150) / Math.max(memory, ...rows.map((row) => row.total));
     const top = memory ? 30 : 10;
     blank(svg, width, top + rows.length * high + 6, words);

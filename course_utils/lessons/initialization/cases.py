@@ -170,7 +170,7 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def runs_to_target(
+def train_all(
     steps_to_target: Callable[[Start, float, int, int], int | None],
     ways: Mapping[str, tuple[Start, float, int]],
     seeds: int,

@@ -131,7 +131,8 @@ def _culprit(text: str, bottleneck: str, profiler: str) -> str:
     # Of lines that lie within each other the innermost says most. A module is said by its place in the model.
     place = {line: number for number, line in enumerate(large)}  # among equals the last: reports list callers first
     named = sorted(large, key=lambda line: ("[pl][module]" not in line, large[line], -place[line]))
-    return named[0].replace(f"{__name__}.", "") if named else "not in the report"
+    # Without the tags before it, or its class: "[pl][profile][Callback]_Callback.on_train_batch_end" is too long.
+    return re.sub(r"^(\[\S*\])?(\S*\.)?", "", named[0]) if named else "not in the report"
 
 
 def _seconds_by_line(text: str, profiler: str) -> dict[str, float]:

@@ -158,16 +158,14 @@ class ClusterPlan(Result):
         for row, (point, next_point) in enumerate(itertools.pairwise(points)):
             if point.ranks != next_point.ranks:
                 panel.axhline(row + 0.5, color="#BBBBBB", lw=0.8, zorder=1)
-        title = f"{self._title}, simulated"
+        title = f"{self._model}: a rank's memory, simulated"
         figure.texts[0].set_text(title)
         figure.alt = f"{title}. {figure.alt}"
         return figure
 
     @property
-    def _title(self) -> str:
-        return (
-            f"{self.name or 'memory per rank'}: {self.shape.family} of {format_count(self.shape.parameters)} parameters"
-        )
+    def _model(self) -> str:
+        return f"{self.shape.family} of {format_count(self.shape.parameters)} parameters"
 
     def card(self) -> Card:
         """Which strategy needs least on the most ranks; the peak of each point as a bar."""
@@ -177,9 +175,8 @@ class ClusterPlan(Result):
         parts = [Toned(least.label), " peaks at ", Toned(format_bytes(least.peak_bytes)), " on a rank"]
         if least is not most:
             parts.append(f", {most.strategy} at {format_bytes(most.peak_bytes)}")
-        model = f"{self.shape.family} of {format_count(self.shape.parameters)} parameters"
         return Card(
-            [*parts, f": a {model}, simulated."],
+            [*parts, f": a {self._model}, simulated."],
             tuple(
                 Row(p.label, p.peak_phase, format_bytes(p.peak_bytes), "", Bar(0.0, float(p.peak_bytes)))
                 for p in points

@@ -132,7 +132,7 @@ def best_rate(samples_to_target: ToTarget, batch: int, grid: Sequence[float] = G
     return min(reached, key=reached.__getitem__)
 
 
-def train_all(samples_to_target: ToTarget, seeds: int) -> list[dict[str, Any]]:
+def runs_to_target(samples_to_target: ToTarget, seeds: int) -> list[dict[str, Any]]:
     """Train with so many seeds in batches of each size, at its rate: a row for each seed, a column for each size.
 
     The last columns are of AdamW, in batches of 64 and of 1,024.

@@ -45,11 +45,6 @@ class StepFloor:
         """With nothing beside anything."""
         return self.compute_s + self.inside_s + self.between_s
 
-    @property
-    def limit(self) -> str:
-        """What the step waits for if all that can be hidden is."""
-        return {self.compute_s: "computing", self.inside_s: "links inside", self.between_s: "network"}[self.hidden_s]
-
 
 def step_flops(model: GPTShape, tokens: int, length: int, *, checkpointing: bool = False, least: bool = False) -> float:
     """Operations of a step on a rank: forward once, backward twice as much, and forward once more with checkpointing.

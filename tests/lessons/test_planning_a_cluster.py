@@ -48,12 +48,13 @@ def test_the_least_time_is_the_longest_part_or_the_sum() -> None:
     one = step_floor(cases.MPT_7B, "fsdp", 1, rates, tokens=100)
     assert one.hidden_s == one.exposed_s == one.compute_s
     machine = step_floor(cases.MPT_7B, "fsdp", 4, rates, tokens=100)
-    assert (machine.between_s, machine.limit) == (0, "links inside")
+    assert (machine.between_s, machine.hidden_s) == (0, machine.inside_s)
     many = step_floor(cases.MPT_7B, "fsdp", 16, rates, tokens=100)
-    assert (many.inside_s, many.limit) == (0, "network")
+    assert (many.inside_s, many.hidden_s) == (0, many.between_s)
     assert many.exposed_s == many.compute_s + many.between_s
     assert step_floor(cases.MPT_7B, "hsdp", 16, rates, tokens=100).hidden_s < many.hidden_s
-    assert step_floor(cases.MPT_7B, "fsdp", 4, rates, tokens=10**6).limit == "computing"
+    computing = step_floor(cases.MPT_7B, "fsdp", 4, rates, tokens=10**6)
+    assert computing.hidden_s == computing.compute_s
     with pytest.raises(ValueError, match="6 ranks on machines of 4"):
         step_floor(cases.MPT_7B, "fsdp", 6, rates, tokens=100)
 

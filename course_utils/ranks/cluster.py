@@ -448,3 +448,5 @@ def _child() -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
             yield process, errors
         finally:
             process.kill()
+            with contextlib.suppress(BrokenPipeError):  # what it did not read is still to be sent
+                process.stdin.close()

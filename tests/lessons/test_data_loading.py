@@ -135,8 +135,7 @@ def test_kept_workers_end_with_their_loader() -> None:
 
 
 def _dies(index: int) -> int:
-    if index == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)  # at its first: a tensor on its way from a dying worker is another error
     return index
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -387,6 +388,14 @@ def test_a_simulation_that_ends_early_says_why(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(ClusterError, match=r"fsdp on 2 ranks, with exit code 3\. It said last: the last word"):
         simulate_cluster(SMALL, ranks=[2], strategies=["fsdp"])
     assert children() == []
+
+
+def test_one_that_ends_before_it_is_asked_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", in_place_of_python(tmp_path, "exit 3"))
+    with one_process():
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(ClusterError, match="with exit code 3"):
+            simulate_cluster(SMALL, ranks=[2], strategies=["fsdp"])
 
 
 _INTERRUPTED = """

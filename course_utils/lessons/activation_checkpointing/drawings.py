@@ -64,8 +64,6 @@ def memory_against_time(trade: Comparison) -> ResultFigure:
     Args:
         trade: the comparison; its first case keeps everything.
     """
-    if getattr(trade, "needs", None) is not None:  # an experiment that nobody has recorded says so itself
-        return trade
     points = {
         case.label: (1.0 if case.is_baseline else case.ratio, case.measurement.peak_allocated_bytes / 2**20)
         for case in trade

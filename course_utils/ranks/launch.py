@@ -37,8 +37,8 @@ from course_utils.show.suggestions import did_you_mean
 # More ranks than this on a core only wait for each other.
 RANKS_PER_CORE = 4
 _POLL_S = 0.05
-# Ranks write down where they are when time is up: they get this long for it.
-_STACK_S = 0.5
+# Ranks write down where they are when time is up: they get this long for it, and more where the machine is busy.
+_STACK_S, _LATE_STACK_S = 0.5, 5.0
 _USUAL_S = 5.0
 # What a cell shows of a rank, and of a long line.
 _SHOWN_LINES, _LINE_CHARACTERS, _LAST_LINES = 100, 1_000, 5
@@ -242,7 +242,8 @@ class _Launch:
         """Wait for the end, and show what is printed meanwhile. Raises RankError if it takes too long."""
         while self.agent.poll() is None:
             self._show_new(out)
-            if time.time() > self.deadline + _STACK_S:
+            late_s = time.time() - self.deadline
+            if late_s > _LATE_STACK_S or (late_s > _STACK_S and all(map(self._stack, range(self.ranks)))):
                 raise self._too_long()
             time.sleep(_POLL_S)
             bar.advance(_POLL_S)
@@ -316,14 +317,17 @@ class _Launch:
         return RankError(message, reason=reason, rank=first, traceback=traceback)
 
     def _too_long(self) -> RankError:
-        stacks = {rank: stack for rank in range(self.ranks) if (stack := self._stack(rank))}
-        if not stacks:
+        stacks = {rank: self._stack(rank) for rank in range(self.ranks)}
+        if not any(stacks.values()):
             last = self._last_of_all()
             message = f"the ranks had not started after {self.timeout_s:g} s: allow more with timeout_s=.\n{last}"
             return RankError(message.strip(), reason="did not start")
         lines = [f"{self.program.name} was not done after {self.timeout_s:g} s and was ended."]
         for rank, stack in stacks.items():
-            lines += [f"rank {rank} of {self.ranks} was here:", stack]
+            if stack:
+                lines += [f"rank {rank} of {self.ranks} was here:", stack]
+            elif not stack_file(self.folder, rank).exists():
+                lines.append(f"rank {rank} of {self.ranks} had not started.")
         lines.append(
             "Ranks that wait in different collective calls wait for ever; if they only need longer, allow it with "
             "timeout_s=."

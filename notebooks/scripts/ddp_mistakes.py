@@ -22,6 +22,8 @@ from course_utils.ranks.programs import gradient_of, report
 
 WAIT_S, PATIENT_S = 0.7, 60.0
 NAMED = re.compile(r"Ranks (\d+) failed to pass monitoredBarrier")
+# Of two ranks that wait for each other, one gives up first, and the other then hears only of that.
+WAITED = re.compile(r"Timed out waiting|Connection (closed|reset) by peer|Broken pipe")
 
 
 class TwoBranches(nn.Module):
@@ -121,7 +123,7 @@ def what_happens(mistake: Callable[..., Any], waits: bool) -> dict[str, list[str
     except (RuntimeError, ValueError) as error:
         says = re.sub(r"^\[/\S+\] ", "", str(error).splitlines()[0])[:150]
         named = NAMED.search(says)
-        does = "waits" if "Timed out waiting" in says else "raises"
+        does = "waits" if WAITED.search(says) else "raises"
         own = (f"waits, then names rank {named[1]}" if named else does, says)
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, own)  # in the group of all, which is patient

@@ -175,7 +175,7 @@ def test_a_failed_rank_is_named_and_nothing_is_left(what: str, tmp_path: Path, m
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(RankError) as caught:
         misbehave(tmp_path / "pids", what, **options)
-    if caught.value.reason == "did not start":  # a machine that is busy with other tests takes longer
+    if what == "close_everything" and str(caught.value).count("in close_everything") < 2:  # a busy machine takes longer
         with pytest.raises(RankError) as caught:
             misbehave(tmp_path / "pids", what, timeout_s=90)
     error = caught.value
@@ -188,6 +188,20 @@ def test_a_failed_rank_is_named_and_nothing_is_left(what: str, tmp_path: Path, m
     assert not {"entry.py", "runpy", "multiprocessing/errors"} & set(str(error).split())
     assert all_gone(tmp_path / "pids", least=4)
     assert not list(tmp_path.glob("course-ranks-*"))
+
+
+@POSIX
+def test_a_rank_that_had_not_started_is_named(tmp_path: Path) -> None:
+    late = "import os, time\nif os.environ.get('RANK') == '1':\n    time.sleep(300)"
+    (tmp_path / "sitecustomize.py").write_text(late)
+    found = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    for timeout_s in (8, 60):  # a busy machine takes longer
+        with pytest.raises(RankError) as caught:
+            misbehave(tmp_path / "pids", "close_everything", timeout_s=timeout_s, variables=found)
+        if caught.value.reason == "timed out":
+            break
+    assert "rank 0 of 2 was here:\n" in str(caught.value)
+    assert "rank 1 of 2 had not started." in str(caught.value)
 
 
 # What comes from outside

@@ -228,6 +228,7 @@ def test_a_watched_loader_tells_of_a_break_and_of_no_batch(capsys: pytest.Captur
     assert capsys.readouterr().out.startswith("0 batches")
 
 
+@pytest.mark.serial  # times are compared
 def test_the_numbers_to_time_are_those_of_the_loader_and_of_the_step(capsys: pytest.CaptureFixture[str]) -> None:
     (source,) = [cell for cell in pasted() if "Timer" in cell]
     slow = source.replace("torch.randn(2048, 256), batch_size=64", "Late(), batch_size=1").replace("@ batch.T", "* 2")
@@ -236,6 +237,7 @@ def test_the_numbers_to_time_are_those_of_the_loader_and_of_the_step(capsys: pyt
     assert load_ms > 4 > step_ms
 
 
+@pytest.mark.serial  # times are compared
 def test_no_worker_is_advised_where_a_batch_costs_less_than_to_send_it(capsys: pytest.CaptureFixture[str]) -> None:
     (source,) = [cell for cell in pasted() if "Timer" in cell]
     exec(source, {})

@@ -16,8 +16,11 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryPhase, MemoryTrace
 from course_utils.records.kinds.rank_results import RankReport, RankResults
+from course_utils.records.kinds.reading import Reading
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.kinds.table import Table
+from course_utils.show.advice import Advice
+from course_utils.show.cards import Axis, Bar, Card, Row, Toned
 
 CPU = Environment(
     machine="amd-epyc-2-cores",
@@ -266,6 +269,24 @@ def check_of(count):
     return ClusterCheck(tuple(points), CPU)
 
 
+def reading_of():
+    rows = (
+        Row("computing", "", "31.0 ms", "", Bar(0.0, 0.6)),
+        Row(f"waiting <for> {LONG}", "in each step", "21.0 ms", "", Bar(0.0, 0.4, 0.38)),
+    )
+    plan = (
+        Advice("load batches in workers", "The GPU waited <long> for data.", "05_data_loading", 0.38),
+        Advice("compile the model", "Tried & timed.", "10_torch_compile", 0.1, "tried", low=0.07, high=0.13),
+        Advice("look at the lanes", "No number can be given.", "01_profiler"),
+    )
+    ticks = ((0.0, "0"), (1.0, "52.0 ms"))
+    said = ["A step takes ", Toned("52.0 ms"), ", and the GPU is idle for much of it."]
+    card = Card(
+        said, rows, Axis(0.0, 1.0, ticks), ("", "a step"), plan=plan, warning="Three steps.", notes=("A note.",)
+    )
+    return Reading.of(card, CPU, "your_own_program/trace_card")
+
+
 TWO = {"pageable": 1.0, "pinned": 0.55}
 EIGHT = {
     "pageable": 1.0,
@@ -309,6 +330,7 @@ RESULTS = {
     "check": check_of(3),
     "long check": check_of(30),
     "trace of nothing": MemoryTrace("nothing", "cpu", (0, 5), (), CPU),
+    "reading": reading_of(),
     "ranks": ranks_of(4),
     "ranks with memory": ranks_of(2, left_out=("loss",)),
     "one rank": ranks_of(1, left_out=("loss", "memory_bytes"), name=None, program=f"scripts/{LONG}.py"),

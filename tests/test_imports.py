@@ -17,6 +17,7 @@ _MODULES = {
 # What each package may import, itself and what its own packages may import included.
 _BELOW = {
     "show": "show",
+    "traces": "show traces",
     "records": "show records",
     "measure": "show records measure",
     "memory": "show records memory measure",

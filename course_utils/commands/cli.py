@@ -1,4 +1,4 @@
-"""The command line: ``course check``, ``copy``, ``record``, ``report`` and ``compare``."""
+"""The command line: ``course check``, ``copy``, ``record``, ``report``, ``compare``, ``trace`` and ``snapshot``."""
 
 from __future__ import annotations
 
@@ -89,6 +89,22 @@ def _parser() -> tuple[_Parser, list[str]]:
     add("a", metavar="A", help="what it was before, or one machine")
     add("b", metavar="B", help="what it is now, or another machine")
     add("--all", action="store_true", help="show what is the same as well")
+
+    add = verb(
+        _trace,
+        "where a step's time goes in a trace of torch.profiler, and what to change first",
+        "It may come from any GPU, or from none. With a second file: what differs between the two, step by step.",
+    )
+    add("file", type=Path, metavar="FILE", help="a trace in Chrome's format: .json or .json.gz")
+    add("other", type=Path, nargs="?", metavar="OTHER", help="a second trace, to compare with the first")
+
+    add = verb(
+        _snapshot,
+        "what holds a GPU's memory in a snapshot of PyTorch, and what would need less",
+        "The same requests are replayed under other settings of the allocator. Nothing in the file is run.",
+    )
+    add("file", type=Path, metavar="FILE", help="what torch.cuda.memory._dump_snapshot wrote")
+    add("--device", type=int, metavar="N", help="of several GPUs the one to read; default: each")
     return parser, list(verbs.choices)
 
 
@@ -334,6 +350,29 @@ def _compare(options: argparse.Namespace) -> int:
     except record_changes.RecordChangesError as error:
         return _complain(str(error), WRONG_USE)
     print(record_changes.changes_text(changes, everything=options.all, width=_width()))
+    return 0
+
+
+# course trace, course snapshot
+
+
+def _trace(options: argparse.Namespace) -> int:
+    from course_utils.traces.report import TraceError, read_trace
+
+    try:
+        print(read_trace(options.file, options.other))
+    except TraceError as error:
+        return _complain(str(error), FAILED)
+    return 0
+
+
+def _snapshot(options: argparse.Namespace) -> int:
+    from course_utils.memory.snapshot_report import SnapshotError, read_snapshot
+
+    try:
+        print(read_snapshot(options.file, device=options.device))
+    except SnapshotError as error:
+        return _complain(str(error), FAILED)
     return 0
 
 

@@ -1,7 +1,8 @@
 """Keep what a notebook found out without a clock: a table of what happened, or curves over the course of a run.
 
 Times belong to :func:`course_utils.compare` and its kin, which repeat, pair and bound them. These two take values that
-were computed once: errors, bytes, which kernel ran, the loss after each step.
+were computed once: errors, bytes, which kernel ran, the loss after each step. `keep_card` keeps what a reader of the
+learner's own files said.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 from course_utils.measure.machine import environment
 from course_utils.records.kinds.curves import Curve, Curves
+from course_utils.records.kinds.reading import Reading
 from course_utils.records.kinds.table import TABLE_UNITS, Table
 from course_utils.records.store import keep
+from course_utils.show.cards import Shown
 
 
 def tabulate(
@@ -108,6 +111,20 @@ def curves(
             notes=tuple(notes),
         )
     )
+
+
+def keep_card(shown: Shown, *, name: str) -> Reading:
+    """Keep the card of what a notebook read, a trace for example, as a record named ``lesson/experiment``.
+
+    Example:
+        >>> class Found(Shown):
+        ...     def card(self):
+        ...         from course_utils.show.cards import Card
+        ...         return Card("Nothing stands out.")
+        >>> keep_card(Found(), name="planning/found").card().words
+        'Nothing stands out.'
+    """
+    return keep(Reading.of(shown.card(), environment(), name))
 
 
 def _plain(value: Any, where: Any) -> str | int | float | bool | None:

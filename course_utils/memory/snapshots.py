@@ -405,7 +405,7 @@ def _steps(entries: Sequence[TraceEntry], start: AllocatorState) -> list[_Step]:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A memory snapshot of one device, read by :func:`read_snapshot`; :meth:`replay` simulates it under any options."""
+    """A memory snapshot of one device, read by :func:`load_snapshot`; :meth:`replay` simulates it under any options."""
 
     device: int
     entries: tuple[TraceEntry, ...]
@@ -449,7 +449,7 @@ class Snapshot:
             >>> segment = {"action": "segment_alloc", "addr": 2**21, "size": 2**21, "stream": 0}
             >>> blocks = [{"size": 512, "state": "active_allocated"}, {"size": 2**21 - 512, "state": "inactive"}]
             >>> end = {"address": 2**21, "total_size": 2**21, "stream": 0, "segment_type": "small", "blocks": blocks}
-            >>> read_snapshot({"segments": [end], "device_traces": [[segment, alloc]]}).replay().agrees
+            >>> load_snapshot({"segments": [end], "device_traces": [[segment, alloc]]}).replay().agrees
             True
         """
         chosen = self.options if options is None else options_of(options)
@@ -626,7 +626,7 @@ def _shape(state: AllocatorState) -> list[Any]:
     ]
 
 
-def read_snapshot(source: str | Path | Mapping[str, Any], *, device: int | None = None) -> Snapshot:
+def load_snapshot(source: str | Path | Mapping[str, Any], *, device: int | None = None) -> Snapshot:
     """Read a memory snapshot, without running anything that is in the file.
 
     A history that begins while memory is cached already is handled: the segments at its beginning are reconstructed
@@ -642,7 +642,7 @@ def read_snapshot(source: str | Path | Mapping[str, Any], *, device: int | None 
             contradict each other; if a private pool is in it.
 
     Example:
-        >>> read_snapshot({"segments": [], "device_traces": [[]]})
+        >>> load_snapshot({"segments": [], "device_traces": [[]]})
         device 0: 0 entries, options: defaults
         at the beginning 0 B reserved, 0 B allocated
         at the end 0 B reserved, 0 B allocated

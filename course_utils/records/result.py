@@ -12,7 +12,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from cattrs.v import format_exception
 
 from course_utils.records.paired import PRACTICAL, Interval
-from course_utils.show.cards import Card
+from course_utils.show.cards import Shown
 from course_utils.show.formats import is_number
 
 if TYPE_CHECKING:
@@ -119,14 +119,10 @@ def _what_is_wrong(error: BaseException, kind: type | None) -> str:
     return str(error) if isinstance(error, TypeError | ValueError) else format_exception(error, kind)
 
 
-class Recorded:
+class Recorded(Shown):
     """What shows itself as a card, and has a form for files."""
 
     kind: ClassVar[str]
-
-    def card(self) -> Card:
-        """What it shows, as text and as HTML."""
-        raise NotImplementedError
 
     @property
     def numbers(self) -> Sheet | None:
@@ -151,12 +147,6 @@ class Recorded:
     def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """The fields' plain values from the form that a record has."""
         return record
-
-    def __repr__(self) -> str:
-        return repr(self.card())
-
-    def _repr_html_(self) -> str:
-        return self.card()._repr_html_()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

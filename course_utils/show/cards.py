@@ -11,9 +11,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from course_utils.show import tables
+from course_utils.show.advice import Advice
 from course_utils.show.formats import format_seconds
 from course_utils.show.tables import Grid, Sheet
 
@@ -29,7 +30,8 @@ _NICE = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
 _HERE = Path(__file__).parent
 
 
-class Toned(NamedTuple):
+@dataclass(frozen=True)
+class Toned:
     """A part of a sentence that stands out, in the colour of a tone: a key of `MARKS`, or none."""
 
     text: str
@@ -41,7 +43,8 @@ def plain(part: str | Toned) -> str:
     return part.text if isinstance(part, Toned) else part
 
 
-class Bar(NamedTuple):
+@dataclass(frozen=True)
+class Bar:
     """What is drawn of one row, in the units of the axis: an interval, a dot in it, or both."""
 
     low: float | None = None
@@ -52,7 +55,7 @@ class Bar(NamedTuple):
     @property
     def values(self) -> list[float]:
         """All that must find room on the axis."""
-        return [value for value in (*self[:3], *self.samples) if value is not None]
+        return [value for value in (self.low, self.high, self.dot, *self.samples) if value is not None]
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,8 @@ class Card:
     rows: tuple[Row, ...] = ()
     axis: Axis | None = None
     heads: tuple[str, str] = ("", "")  # over the rows' words and values
-    table: Grid | None = None  # instead of rows, where there is more to a row than a bar and a value
+    table: Grid | None = None  # where there is more to a row than a bar and a value
+    plan: tuple[Advice, ...] = ()  # what to change, the most first
     warning: str = ""  # one line: what is unclear, or was cut short, and what would help
     notes: tuple[str, ...] = ()  # what else a reader must know
     provenance: str = ""  # where and when it was measured, and how noisy it was there
@@ -113,19 +117,23 @@ class Card:
         sentence = [*([self.title] if self.title else []), *_wrapped(self.words)]
         notes = [line for note in (self.warning, *self.notes) for line in _wrapped(note)]
         table = tables.text(Sheet((self.table,))).splitlines() if self.table else []
-        blocks = [sentence, self._rows_as_text(), table, notes, _wrapped(self.provenance)]
+        blocks = [sentence, self._rows_as_text(), table, self._plan_as_text(), notes, _wrapped(self.provenance)]
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
     def _repr_html_(self) -> str:
         return self.html()
 
-    def html(self, styled: bool = True) -> str:
-        """The card for a page; without its style for one that has a card with it."""
+    def html(self, styled: bool = True, lessons: str = "{}.ipynb") -> str:
+        """The card for a page; without its style for one that has a card with it.
+
+        ``lessons`` is where a page finds the lesson of an advice, with ``{}`` for its name.
+        """
         parts = [part if isinstance(part, Toned) else Toned(part, "plain") for part in self.parts]
         # Both escape what they hold.
         numbers = tables.html(self.numbers) if self.numbers else ""
         table = tables.html(Sheet((self.table,))) if self.table else ""
         shown = {"parts": parts, "table": table, "numbers": numbers, "percent": self.percent, "styled": styled}
+        shown |= {"links": [lessons.format(advice.lesson) for advice in self.plan]}
         return _template().render(card=self, axis=self.axis, **shown)
 
     def percent(self, value: float) -> float:
@@ -155,6 +163,15 @@ class Card:
                 lines.append(_GAP.join(cells).rstrip())
         return [line for line in lines if line]
 
+    def _plan_as_text(self) -> list[str]:
+        lines = []
+        for number, advice in enumerate(self.plan, 1):
+            saving = f": {advice.saving}" if advice.saving else ""
+            lines += textwrap.wrap(f"{number}. {advice.change[0].upper()}{advice.change[1:]}{saving}.", _TEXT_WIDTH)
+            reason = f"{advice.because} Lesson {advice.lesson_number}: notebooks/{advice.lesson}.ipynb"
+            lines += textwrap.wrap(reason, _TEXT_WIDTH, initial_indent="   ", subsequent_indent="   ")
+        return lines
+
     def _drawn(self, row: Row, room: int) -> str:
         """The bar of a row, in letters."""
         letters = [" "] * room
@@ -181,6 +198,20 @@ class Card:
             if start >= 0 and not "".join(letters[max(0, start - 1) : start + len(text) + 1]).strip():
                 letters[start : start + len(text)] = text
         return "".join(letters)
+
+
+class Shown:
+    """What shows itself as a card: text in a terminal, HTML in a notebook or a page."""
+
+    def card(self) -> Card:
+        """What it shows."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return repr(self.card())
+
+    def _repr_html_(self) -> str:
+        return self.card()._repr_html_()
 
 
 def speed_axis(speeds: Iterable[float], practical: float | None = None) -> Axis:

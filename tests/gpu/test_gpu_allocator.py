@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from course_utils.memory.allocator import ENVIRONMENT_VARIABLES, AllocatorOptions
-from course_utils.memory.snapshots import Replay, Snapshot, read_snapshot
+from course_utils.memory.snapshots import Replay, Snapshot, load_snapshot
 
 MIB = 2**20
 SETTINGS = (
@@ -74,7 +74,7 @@ def record(options: str, cap_bytes: int | None, path: Path) -> tuple[Snapshot, l
         timeout=240,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
-    return read_snapshot(path), [int(number) for number in ran.stdout.split()[-3:]]
+    return load_snapshot(path), [int(number) for number in ran.stdout.split()[-3:]]
 
 
 def replay_of(snapshot: Snapshot, cap_bytes: int | None) -> Replay:

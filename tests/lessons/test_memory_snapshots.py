@@ -18,7 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course_utils.lessons.memory_snapshots import cases
-from course_utils.memory.snapshots import read_snapshot
+from course_utils.memory.snapshots import load_snapshot
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks/12_memory_snapshots.ipynb"
 RECORDED = Path(__file__).parents[1] / "allocator_traces" / "memory_snapshots-2.13.0.json"
@@ -76,7 +76,7 @@ def test_a_snapshot_made_without_a_gpu_is_read_like_any_other(tmp_path: Path) ->
         kept = [torch.ones(2**18) * 2 for _ in range(3)]
         dump(str(path))
     assert len(kept) == 3
-    snapshot = read_snapshot(path)
+    snapshot = load_snapshot(path)
     assert snapshot.end.allocated_bytes >= 3 * 2**20
     frames = [e["frames"] for e in pickle.loads(path.read_bytes())["device_traces"][0] if e["action"] == "alloc"]
     assert all(any(Path(__file__).name in frame["filename"] for frame in stack) for stack in frames)

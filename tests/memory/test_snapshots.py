@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_utils.memory.snapshots import read_snapshot
+from course_utils.memory.snapshots import load_snapshot
 from tests.memory.test_allocator import TRACES, check_state
 
 MIB = 2**20
@@ -26,7 +26,7 @@ MIB = 2**20
 def test_recorded_memory_is_simulated_to_the_byte(path: Path) -> None:
     """Recorded from libc10_cuda.so of the version in the name, over a stand-in for the CUDA driver (no GPU)."""
     origin = json.loads(path.read_text())["made_with"]
-    snapshot = read_snapshot(path)
+    snapshot = load_snapshot(path)
     assert snapshot.start.segments == ()
     ties = "oldest" if origin["torch"].startswith("2.13") else "lowest"
     replay = snapshot.replay(cap_bytes=origin["cap_bytes"], device_bytes=origin["device_bytes"], ties=ties)
@@ -46,7 +46,7 @@ def test_a_history_may_begin_anywhere(path: Path) -> None:
     unknown = ("garbage_collection", "ties_5-2.13")  # they depend on how old blocks and segments were
     differs = 0
     for cut in range(0, len(trace) + 1, 3):
-        snapshot = read_snapshot({**recorded, "device_traces": [trace[cut:]]})
+        snapshot = load_snapshot({**recorded, "device_traces": [trace[cut:]]})
         replay = snapshot.replay(cap_bytes=origin["cap_bytes"], device_bytes=origin["device_bytes"], ties=ties)
         if path.stem.startswith(unknown):
             differs += not replay.agrees
@@ -64,15 +64,15 @@ def test_a_history_may_begin_anywhere(path: Path) -> None:
 def test_expandable_segments_that_were_switched_off_before_the_snapshot_can_be_read() -> None:
     recorded = json.loads((TRACES / "expandable_segments-2.13.0.json").read_text())
     recorded["device_traces"] = [recorded["device_traces"][0][100:]]
-    start = read_snapshot(recorded).start
+    start = load_snapshot(recorded).start
     recorded["allocator_settings"] |= {"expandable_segments": False, "PYTORCH_CUDA_ALLOC_CONF": ""}
-    assert read_snapshot(recorded).start == start
+    assert load_snapshot(recorded).start == start
 
 
 def test_wrong_options_are_found_out() -> None:
     path = TRACES / "default-2.13.0.json"
     for options in ("expandable_segments:True", "roundup_power2_divisions:2", "large_segment_size_mb:32"):
-        replay = read_snapshot(path).replay(options)
+        replay = load_snapshot(path).replay(options)
         assert not replay.agrees
         assert replay.differences[0].recorded != replay.differences[0].simulated
         assert "Reserved memory differs at" in repr(replay)
@@ -82,8 +82,8 @@ def test_wrong_options_are_found_out() -> None:
 def test_memory_given_back_without_a_reason_is_said() -> None:
     recorded = json.loads((TRACES / "cap-2.13.0.json").read_text())
     # Without the cap nothing explains why memory was given back before it was taken again.
-    replay = read_snapshot(recorded).replay()
-    assert replay.unexplained > read_snapshot(recorded).replay(cap_bytes=recorded["made_with"]["cap_bytes"]).unexplained
+    replay = load_snapshot(recorded).replay()
+    assert replay.unexplained > load_snapshot(recorded).replay(cap_bytes=recorded["made_with"]["cap_bytes"]).unexplained
     assert "taken over from the record" in repr(replay)
 
 
@@ -126,7 +126,7 @@ def test_memory_given_back_for_two_reasons_is_told_apart(kind: str) -> None:
         ],
         "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.4"},
     }
-    replay = read_snapshot(snapshot).replay(cap_bytes=200 * MIB, device_bytes=400 * MIB)
+    replay = load_snapshot(snapshot).replay(cap_bytes=200 * MIB, device_bytes=400 * MIB)
     assert replay.agrees, replay.differences
     assert replay.same_end
     assert replay.moved == 0
@@ -145,7 +145,7 @@ def test_a_pickle_is_read_as_the_same_in_json(tmp_path: Path, recorded: dict) ->
     recorded["device_traces"][0][0]["frames"] = [{"filename": "a\nb.py", "line": 2**70, "name": "é" * 300}]
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(recorded))
-    assert read_snapshot(path).entries == read_snapshot(TRACES / "default-2.13.0.json").entries
+    assert load_snapshot(path).entries == load_snapshot(TRACES / "default-2.13.0.json").entries
 
 
 class _Hostile:
@@ -158,7 +158,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: py
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps({"segments": [_Hostile()]}))
     with pytest.raises(ValueError, match=r"would load \w+\.mkdir, .* do not load this file"):
-        read_snapshot(path)
+        load_snapshot(path)
     assert not (tmp_path / "hostile").exists()
 
 
@@ -168,7 +168,7 @@ def test_a_cut_off_file_is_said_to_be_none(tmp_path: Path, recorded: dict) -> No
         for end in (0, len(data) // 2):
             path.write_bytes(data[:end])
             with pytest.raises(ValueError, match="is no snapshot that can be read"):
-                read_snapshot(path)
+                load_snapshot(path)
 
 
 @settings(max_examples=50, deadline=None)
@@ -181,7 +181,7 @@ def test_a_damaged_file_gives_a_value_error_or_a_snapshot(data) -> None:
         path = Path(folder) / "snapshot.pickle"
         path.write_bytes(content)
         with contextlib.suppress(ValueError):
-            assert read_snapshot(path).entries is not None
+            assert load_snapshot(path).entries is not None
 
 
 def changed(recorded: dict, what: str) -> dict:
@@ -222,24 +222,24 @@ def changed(recorded: dict, what: str) -> dict:
 )
 def test_what_is_wrong_with_a_snapshot_is_said(recorded: dict, what: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_snapshot(changed(recorded, what))
+        load_snapshot(changed(recorded, what))
 
 
 def test_an_option_of_a_later_pytorch_is_left_out_and_said(recorded: dict) -> None:
     recorded["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "newest:[1:2,3:4],large_segment_size_mb:32"
-    snapshot = read_snapshot(recorded)
+    snapshot = load_snapshot(recorded)
     assert snapshot.options.large_segment_bytes == 32 * MIB
     assert "option 'newest' is not known here" in snapshot.notes[0]
 
 
 def test_frees_that_were_not_recorded_in_full_still_count(recorded: dict) -> None:
     trace = recorded["device_traces"][0]
-    whole = read_snapshot(recorded).replay()
+    whole = load_snapshot(recorded).replay()
     short = [entry for entry in trace if entry["action"] != "free_requested"]
-    replay = read_snapshot({**recorded, "device_traces": [short]}).replay()
+    replay = load_snapshot({**recorded, "device_traces": [short]}).replay()
     assert replay.agrees
     assert whole.agrees
     assert replay.run.reserved_bytes == whole.run.reserved_bytes
     short = [entry for entry in trace if entry["action"] != "free_completed"]
     with pytest.raises(ValueError, match="skip_actions"):
-        read_snapshot({**recorded, "device_traces": [short]})
+        load_snapshot({**recorded, "device_traces": [short]})

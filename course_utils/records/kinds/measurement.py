@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records import paired
@@ -134,7 +134,7 @@ class Measurement(Result):
     def card(self) -> Card:
         """How long a call takes: a bar for the interval of the median, and a stroke for each sample."""
         median = format_seconds(self.median_s)
-        bar, behind = self._bar, self.behind and self.behind._bar._replace(samples=())
+        bar, behind = self._bar, self.behind and replace(self.behind._bar, samples=())
         drifted = ""
         if self.halves_agree is False:
             times = format_times(math.exp(statistics.median(self._half_over_half)))

@@ -23,8 +23,8 @@ _BELOW = {
     "memory": "show records memory measure",
     "ranks": "show records ranks measure memory materials",
     "materials": "show records measure memory ranks materials",
-    "lessons": "show records measure memory ranks materials lessons",
-    "commands": "show records measure memory ranks materials lessons commands",
+    "lessons": "show traces records measure memory ranks materials lessons",
+    "commands": "show traces records measure memory ranks materials lessons commands",
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ _TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters["words"] = in_words
+_TO_A_NOTEBOOK = re.compile(r'(<a href=")([\w./-]+)\.ipynb(?=["#])')
 # To a lesson, from a page of the book.
 _TEMPLATES.filters["link"] = lambda lesson: f"[{lesson.number:02d} · {lesson.title}](../notebooks/{lesson.path.name})"
 
@@ -25,3 +28,13 @@ _TEMPLATES.filters["link"] = lambda lesson: f"[{lesson.number:02d} · {lesson.ti
 def rendered(template: str, **values: Any) -> str:
     """A text from a template."""
     return _TEMPLATES.get_template(f"{template}.j2").render(values)
+
+
+def linked_to_pages(html: str, is_page: Callable[[str], bool]) -> str:
+    """HTML of a notebook's output whose links to notebooks lead to pages, where there is one at that place.
+
+    Example:
+        >>> linked_to_pages('<a href="10_torch_compile.ipynb">', {"10_torch_compile"}.__contains__)
+        '<a href="10_torch_compile.html">'
+    """
+    return _TO_A_NOTEBOOK.sub(lambda link: f"{link[1]}{link[2]}.html" if is_page(link[2]) else link[0], html)

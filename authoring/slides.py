@@ -24,6 +24,7 @@ from authoring.execution import KERNELSPEC
 from authoring.lesson_answers import answer_of
 from authoring.normal_form import STARTS
 from authoring.predictions import asked
+from authoring.rendering import linked_to_pages
 from authoring.room_text import TextBlock, blocks, ends_left_out, excerpt, opening
 from authoring.teaching import expectations
 from course_utils.records.lessons import Lesson, LessonError, notebooks_root
@@ -193,5 +194,6 @@ def write_slides(lessons: Sequence[Lesson], folder: Path, assets: str | None = N
         notebook = nbformat.from_dict(slides_notebook(lesson))
         notebook.metadata |= {"mathjax": f"{assets}/mathjax/es5/tex-chtml-full.js", "script": script}
         html, _ = exporter.from_notebook_node(notebook)
+        html = linked_to_pages(html, {lesson.name for lesson in lessons}.__contains__)
         page.write_text(html, encoding="utf-8", newline="\n")
     return pages

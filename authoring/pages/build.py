@@ -21,7 +21,7 @@ from authoring.claims import Judgement
 from authoring.course_texts import text_files
 from authoring.evidence import EvidenceError
 from authoring.lesson_files import LessonFile, LessonFileError, load_lessons
-from authoring.pages import instructors
+from authoring.pages import instructors, own_program
 from authoring.pages.claims_page import PAGE, claims_page, summary
 from authoring.pages.front import front_text
 from authoring.pages.generated import BOOK, ROOT, BookError, write
@@ -57,7 +57,7 @@ def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> Non
         raise BookError(f"{', '.join(out_of_date)}: made from other records than there are now. Run `make refresh`")
 
 
-def generate(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> None:
+def generate(lessons: Sequence[LessonFile], judgements: Sequence[Judgement], reads_files: bool) -> None:
     """Write the generated pages that are not committed, and what other pages include."""
     limits, figures = limits_page(lessons)
     write(BOOK / "limits.md", limits)
@@ -66,7 +66,7 @@ def generate(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> 
     write(GENERATED / "findings.md", front_text(judgements, ".."))
     write(GENERATED / "lessons.md", lessons_table(lessons, ".."))
     write(GENERATED / "claims.md", summary(judgements))
-    for name, text in instructors.generated().items():
+    for name, text in {**instructors.generated(), **own_program.parts(reads_files)}.items():
         write(GENERATED / name, text)
 
 
@@ -78,11 +78,17 @@ def build(output: Path, fresh: bool = False) -> Path:
         raise BookError("book/_toc.yml is out of date: run `make refresh` and commit it")
     judgements = claims.judge_all(lessons)
     check(lessons, judgements)
-    generate(lessons, judgements)
+    try:
+        python = own_program.pyodide()
+    except own_program.NoPyodideError as error:
+        print(f'The page "Your own program" will read no files, and says so. {error}', file=sys.stderr)
+        python = None
+    generate(lessons, judgements, reads_files=python is not None)
     if fresh or _is_outdated(html, lessons):
         shutil.rmtree(output / "_build", ignore_errors=True)
     render(output)
     instructors.add_slides(html)
+    own_program.add_python(html, python)
     for source_map in html.rglob("*.map"):
         # Only the authors of the theme debug its scripts, and the maps are 40% of a small book.
         source_map.unlink()
@@ -103,7 +109,7 @@ def render(output: Path) -> None:
     jupyter_book = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
     command = [*jupyter_book, "build", ".", "--config", "book/_config.yml", "--toc", "book/_toc.yml"]
     command += ["--path-output", str(output), "-W", "--keep-going", "--quiet"]
-    # The book's own extension of Sphinx is `authoring.pages.alt_texts`, which no installed package holds.
+    # The book's own extension of Sphinx is `authoring.pages.outputs`, which no installed package holds.
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
     # Python's warnings about the tools' own code are not about this book; Sphinx's warnings are not affected.
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}

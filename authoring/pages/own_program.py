@@ -1,0 +1,127 @@
+"""What the page "Your own program" needs beside its text: Python for the browser, with the course's own readers.
+
+Pages that are opened from the disk may fetch nothing. So Pyodide and the course's Python are put into one script, in
+base64, which ``book/_static/own_program.js`` loads when a reader brings a file. Pyodide is fetched through npm when the
+book is built, is checked against its hash, and is kept in ``.cache``.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import importlib.util
+import io
+import json
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from importlib.metadata import files
+from pathlib import Path
+
+from authoring.pages.generated import ROOT, BookError, write
+from authoring.rendering import rendered
+from course_utils.own_program import example, html
+from course_utils.records.files import write_whole
+
+VERSION = "314.0.7"
+SHA256 = "66b7949e5a0cba2250b586d7e368bf12fb482800748d182c4618254b685ffaa0"  # of npm's package
+NAMES = ("pyodide.js", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+PYTHON = "course.zip"
+LESSONS = "../notebooks/{}.html"  # as the page sees them
+SCRIPT = Path("_static/own_program/python.js")
+CACHE = ROOT / ".cache" / "pyodide"
+_FETCH_LIMIT_S = 120
+_PARTS = ("show", "traces", "memory")
+_SUFFIXES = (".py", ".css", ".j2")
+_LIBRARIES = ("jinja2", "markupsafe")
+_A_DATE = (2020, 1, 1, 0, 0, 0)  # of the files in the archive: the same files give the same bytes
+
+
+class NoPyodideError(Exception):
+    """Pyodide cannot be had here. The message says why."""
+
+
+def pyodide(cache: Path = CACHE) -> dict[str, bytes]:
+    """The files of Pyodide that a page needs, from the cache or else through npm.
+
+    Raises:
+        NoPyodideError: it is not in the cache, and npm is not there or does not get it.
+        BookError: what npm brought, or what is in the cache, is not what was checked when the version was chosen.
+    """
+    package = cache / f"pyodide-{VERSION}.tgz"
+    if not package.is_file():
+        write_whole(package, _fetched(package.name))
+    data = package.read_bytes()
+    if hashlib.sha256(data).hexdigest() != SHA256:
+        package.unlink()
+        raise BookError(f"{package.name} is not the file whose hash authoring/pages/own_program.py has; it is deleted")
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return {name: archive.extractfile(f"package/{name}").read() for name in NAMES}
+
+
+def _fetched(name: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["npm", "pack", f"pyodide@{VERSION}", "--ignore-scripts", "--fetch-retries=1", "--loglevel=error"]
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=_FETCH_LIMIT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NoPyodideError(f"npm brought nothing: {error}") from error
+        package = Path(folder, name)
+        if done.returncode or not package.is_file():
+            raise NoPyodideError(f"npm brought nothing: {done.stderr.strip() or 'no file'}")
+        return package.read_bytes()
+
+
+def course_zip() -> bytes:
+    """The course's readers with what they import, as an archive to be unpacked in the browser."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+        for name, path in sorted(_python()):
+            entry = zipfile.ZipInfo(name, _A_DATE)
+            entry.create_system, entry.external_attr = 3, 0o644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            packed.writestr(entry, path.read_bytes())
+    return archive.getvalue()
+
+
+def _python() -> Iterator[tuple[str, Path]]:
+    """Names in the archive, and the files."""
+    course = ROOT / "course_utils"
+    found = [course / "__init__.py", course / "own_program.py"]
+    found += [path for part in _PARTS for path in (course / part).rglob("*") if path.suffix in _SUFFIXES]
+    for path in found:
+        yield path.relative_to(ROOT).as_posix(), path
+    for library in _LIBRARIES:
+        folder = Path(importlib.util.find_spec(library).origin).parent
+        for path in folder.rglob("*.py"):
+            yield path.relative_to(folder.parent).as_posix(), path
+        for path in files(library) or ():
+            if "licen" in path.name.lower():  # their licence asks for it
+                yield f"{library}/{path.name}", Path(path.locate())
+
+
+def script(packed: Mapping[str, bytes]) -> str:
+    """The script that hands files to the page: each with gzip, in base64."""
+    texts = {name: base64.b64encode(gzip.compress(data, mtime=0)).decode() for name, data in packed.items()}
+    return rendered("own_program.js", version=VERSION, files=json.dumps(texts, indent=0))
+
+
+def parts(can_run: bool) -> dict[str, str]:
+    """The parts that ``book/own_program.md`` includes, by file name."""
+    return {
+        "own_program_reader.md": rendered("pages/own_program.md", can_run=can_run, script=SCRIPT.as_posix()),
+        "own_program_example.html": html(example(), LESSONS),
+    }
+
+
+def add_python(page: Path, packed: Mapping[str, bytes] | None) -> None:
+    """Write the script into the built book; take an earlier one away where there is none to write."""
+    if packed is None:
+        (page / SCRIPT).unlink(missing_ok=True)
+    else:
+        write(page / SCRIPT, script({**packed, PYTHON: course_zip()}))

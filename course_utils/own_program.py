@@ -5,7 +5,6 @@ It runs in a browser as well (``book/_static/own_program.js``), so it needs the 
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import zlib
@@ -14,6 +13,7 @@ from typing import Literal
 
 from course_utils.memory.snapshot_report import SnapshotError, read_snapshot
 from course_utils.show.cards import Shown
+from course_utils.traces.example import example_trace
 from course_utils.traces.report import TraceError, read_trace
 
 _LOOKED_AT_BYTES = 2**20
@@ -127,14 +127,6 @@ def answer(lessons: str, *files: str) -> str:
     return json.dumps({"sentence": sentence})
 
 
-# An example
-
-
 def example() -> Shown:
     """What the reader of traces says of a training step that was made up, with several things to mend."""
     return read_trace(example_trace())
-
-
-def example_trace() -> bytes:
-    """A made-up trace of six steps on one GPU, each with a wait for data, a pageable copy and many small launches."""
-    return gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": []}).encode(), mtime=0)

@@ -195,6 +195,8 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "demo": (_module("authoring", "demo"), "open a lesson's five-minute path in large type: make demo ARGS=04"),
     "slides": (_module("authoring", "slides"), 'the slides of all lessons, in slides/; ARGS="04 09" for some of them'),
     "compare": (_course("compare"), 'which verdicts changed; ARGS="A B": machines, folders, or COMMIT:MACHINE'),
+    "trace": (_course("trace"), 'where a step\'s time goes; ARGS=FILE of torch.profiler, or ARGS="BEFORE AFTER"'),
+    "snapshot": (_course("snapshot"), "what holds a GPU's memory; ARGS=FILE of torch.cuda.memory._dump_snapshot"),
     "wheel": (wheel, "the whole course in one file, dist/*.whl, for a hosted GPU: book/hosted.md says how"),
     "lint": (lint, "style of code and notebooks; ARGS=--fix mends what can be mended"),
     "workspace": (workspace, "bring workspace/ up to date without opening JupyterLab"),

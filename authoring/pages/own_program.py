@@ -28,7 +28,7 @@ from course_utils.records.files import write_whole
 
 VERSION = "314.0.7"
 SHA256 = "66b7949e5a0cba2250b586d7e368bf12fb482800748d182c4618254b685ffaa0"  # of npm's package
-NAMES = ("pyodide.js", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+NAMES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 PYTHON = "course.zip"
 LESSONS = "../notebooks/{}.html"  # as the page sees them
 SCRIPT = Path("_static/own_program/python.js")

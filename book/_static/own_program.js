@@ -5,7 +5,7 @@
 // Runs in the worker: it is turned into text, and so may use nothing from outside of itself.
 function ownProgramWorker() {
   const HOME = "https://python.invalid/"; // where Pyodide believes its files to be; no such host can exist
-  const TYPES = { wasm: "application/wasm", mjs: "text/javascript", js: "text/javascript" };
+  const TYPES = { wasm: "application/wasm", mjs: "text/javascript" };
   const fetchData = self.fetch.bind(self);
   let packed, starting;
 
@@ -24,7 +24,7 @@ function ownProgramWorker() {
   const address = async name => URL.createObjectURL(await (await unpack(name)).blob());
 
   async function start() {
-    importScripts(await address("pyodide.js"));
+    const { loadPyodide } = await import(await address("pyodide.mjs"));
     const { default: createPyodideModule } = await import(await address("pyodide.asm.mjs"));
     const python = await loadPyodide({ createPyodideModule, indexURL: HOME });
     python.unpackArchive(await (await unpack("course.zip")).arrayBuffer(), "zip", { extractDir: "/course" });
@@ -92,7 +92,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const [drop, input, choose] = [".own-drop", "input", ".own-choose"].map(one => place.querySelector(one));
   const [progress, status, seconds] = [".own-progress", "[role=status]", ".own-seconds"].map(one => place.querySelector(one));
   const [cancel, answers] = [".own-cancel", ".own-answers"].map(one => place.querySelector(one));
-  const example = document.querySelector(".own-example");
+  const example = document.getElementById("an-example");
 
   let loading, worker, stop;
   let turn = Promise.resolve();
@@ -110,10 +110,9 @@ document.addEventListener("DOMContentLoaded", () => {
 
   async function startWorker() {
     const packed = await loadPython();
-    const code = new Blob([`"use strict"; (${ownProgramWorker})()`], { type: "text/javascript" });
-    const address = URL.createObjectURL(code);
-    const started = new Worker(address);
-    URL.revokeObjectURL(address);
+    // Pyodide wants a module, and a page from the disk can load one from data: alone, not from a blob.
+    const code = encodeURIComponent(`(${ownProgramWorker})()`);
+    const started = new Worker(`data:text/javascript,${code}`, { type: "module" });
     started.postMessage({ packed });
     return started;
   }

@@ -18,8 +18,8 @@ from course_utils.traces.report import TraceError, read_trace
 
 _LOOKED_AT_BYTES = 2**20
 _GZIP, _PICKLE, _ZIP = b"\x1f\x8b", b"\x80", b"PK"
-_KEYS = re.compile(rb'"(traceEvents|device_traces)"\s*:')
-_BARE_EVENTS = re.compile(rb'\s*\[\s*\{\s*"')  # Chrome's format without its frame
+_KEYS = re.compile(rb'"(traceEvents|device_traces|segments)"\s*:')
+_BARE_EVENTS = re.compile(rb'(?:\xef\xbb\xbf)?\s*\[\s*\{\s*"')  # Chrome's format without its frame
 _RECORD = (
     "Record a trace with torch.profiler and export_chrome_trace, or a snapshot with torch.cuda.memory._dump_snapshot."
 )
@@ -45,14 +45,12 @@ def read_file(source: str | Path, other: str | Path | None = None) -> Shown:
         SnapshotError: it is a snapshot that cannot be read.
 
     Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     picture = Path(folder, "loss.png")
-        ...     _ = picture.write_bytes(bytes.fromhex("89504e470d0a1a0a"))
-        ...     read_file(picture)
-        Traceback (most recent call last):
-        ...
-        course_utils.own_program.FileError: loss.png is neither a trace nor a memory snapshot. Record a trace with ...
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "of any name")
+        ...     _ = path.write_bytes(example_trace())
+        ...     print(read_file(path).plan[0].change)
+        compute in 16 bits (autocast to bfloat16)
     """
     kinds = [_kind(Path(each)) for each in (source, other) if each is not None]
     if "snapshot" not in kinds:
@@ -69,8 +67,8 @@ def _kind(path: Path) -> Literal["trace", "snapshot"]:
         return "snapshot"
     if key := _KEYS.search(start):
         return "trace" if key[1] == b"traceEvents" else "snapshot"
-    if _BARE_EVENTS.match(start) or (start.startswith(_GZIP) and path.name.endswith(".json.gz")):
-        return "trace"  # damaged ones too: the reader of traces says where they end
+    if _BARE_EVENTS.match(start) or start.startswith(_GZIP):
+        return "trace"  # what cannot be unpacked, too: the reader of traces says so
     if not start:
         raise FileError(f"{path.name} is empty. {_RECORD}")
     if start.startswith(_ZIP):
@@ -87,7 +85,7 @@ def _start(path: Path) -> bytes:
     if not start.startswith(_GZIP):
         return start
     try:
-        return zlib.decompressobj(wbits=31).decompress(start, _LOOKED_AT_BYTES)
+        return zlib.decompressobj(wbits=31).decompress(start, _LOOKED_AT_BYTES) or start
     except zlib.error:
         return start
 

@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 _STEPS = 6
-_LOADING_US, _COPYING_US, _PRODUCT_US, _SMALL_US, _LAUNCH_US = 9_000, 2_500, 900, 4, 9
+_LOADING_US, _COPYING_US, _PRODUCT_US, _SMALL_US = 9_000, 2_500, 900, 4
+_CALL_US, _BETWEEN_CALLS_US = 6, 22  # how long a launch takes, and how often Python comes to one
 
 
 def example_trace() -> bytes:
@@ -30,12 +31,12 @@ def example_trace() -> bytes:
     def launch(category: str, name: str, lasts: float, call: str = "cudaLaunchKernel") -> None:
         nonlocal now, free
         number = len(events)
-        cpu("cuda_runtime", call, now, _LAUNCH_US - 2, correlation=number)
-        start = max(free, now + _LAUNCH_US)
+        cpu("cuda_runtime", call, now, _CALL_US, correlation=number)
+        start = max(free, now + _CALL_US)
         args = {"device": 0, "stream": 7, "correlation": number}
         place = {"pid": 0, "tid": "stream 7", "ts": start, "dur": lasts}
         events.append({"ph": "X", "cat": category, "name": name, **place, "args": args})
-        now, free = now + _LAUNCH_US, start + lasts
+        now, free = now + _BETWEEN_CALLS_US, start + lasts
 
     for step in range(_STEPS):
         began = now

@@ -1,7 +1,7 @@
 """What a recorded stack says of a block: the line of the program that asked for it, and what it is probably for.
 
-A stack is what a memory snapshot has as ``frames``, the innermost first. With ``stacks="python"`` it has Python's frames
-alone, and a backward pass, which runs in a thread of autograd, has none; with ``stacks="all"`` C++ frames as well.
+A stack is what a memory snapshot has as ``frames``, the innermost first. With ``stacks="python"`` these are Python's,
+and a backward pass, which runs in a thread of autograd, has none; with ``stacks="all"`` there are C++ frames as well.
 Source: torch/cuda/memory.py, ``_record_memory_history``,
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/memory.py#L908
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 WEIGHTS, FORWARD, BACKWARD, OPTIMIZER = "weights", "forward", "backward", "optimizer"
 CACHE, OTHER = "KV cache", "other"
@@ -29,8 +29,7 @@ _WEIGHTS = re.compile(
 _MOST_FRAMES = 2000
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A line of a program.
 
     Example:

@@ -1,8 +1,8 @@
 """The requests of a recorded history under other settings of the allocator, and with other requests.
 
-Where much of the memory was there before the recording, other settings would have laid it out otherwise: a try then begins
-with an empty allocator, which is first asked for what was in use. And where the device would put new memory is guessed. So
-it is for a try with the recorded settings: how far that is from what was recorded is the error of all of them.
+Where much of the memory was there before the recording, other settings would have laid it out otherwise: a try then
+begins with an empty allocator, which is first asked for what was in use. And where the device would put new memory is
+guessed. So it is for a try with the recorded settings: how far that is from what was recorded is the error of all.
 """
 
 from __future__ import annotations

@@ -138,11 +138,12 @@ document.addEventListener("DOMContentLoaded", () => {
     tick();
     status.textContent = worker ? `Reading ${names}` : "Starting Python in this page";
     progress.hidden = false;
+    let cancelled = false;
     try {
       return await new Promise((done, failed) => {
-        stop = () => { endWorker(); done(undefined); };
+        stop = () => { cancelled = true; endWorker(); done(undefined); };
         const ask = started => {
-          if (progress.hidden) return started.terminate(); // cancelled before it stood
+          if (cancelled) return started.terminate();
           worker = started;
           worker.onerror = event => failed(new Error(event.message || "the worker ended"));
           worker.onmessage = ({ data }) => {

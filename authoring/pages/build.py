@@ -79,7 +79,7 @@ def build(output: Path, fresh: bool = False) -> Path:
     judgements = claims.judge_all(lessons)
     check(lessons, judgements)
     try:
-        python = own_program.pyodide()
+        python = own_program.python()
     except own_program.NoPyodideError as error:
         print(f'The page "Your own program" will read no files, and says so. {error}', file=sys.stderr)
         python = None

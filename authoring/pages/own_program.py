@@ -2,7 +2,7 @@
 
 Pages that are opened from the disk may fetch nothing. So Pyodide and the course's Python are put into one script, in
 base64, which ``book/_static/own_program.js`` loads when a reader brings a file. Pyodide is fetched through npm when the
-book is built, is checked against its hash, and is kept in ``.cache``.
+book is built, is checked against its hash, and is kept in ``.cache``. Python files are compiled there as well.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import hashlib
 import importlib.util
 import io
 import json
+import shutil
 import subprocess
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
-from importlib.metadata import files
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import distribution
 from pathlib import Path
 
 from authoring.pages.generated import ROOT, BookError, write
@@ -28,12 +29,13 @@ from course_utils.records.files import write_whole
 
 VERSION = "314.0.7"
 SHA256 = "66b7949e5a0cba2250b586d7e368bf12fb482800748d182c4618254b685ffaa0"  # of npm's package
-NAMES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-PYTHON = "course.zip"
+NAMES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json")
+LIBRARY, COURSE = "python_stdlib.zip", "course.zip"
 LESSONS = "../notebooks/{}.html"  # as the page sees them
 SCRIPT = Path("_static/own_program/python.js")
 CACHE = ROOT / ".cache" / "pyodide"
-_FETCH_LIMIT_S = 120
+_COMPILER = Path(__file__).with_name("compile_python.mjs")
+_LIMIT_S = 300
 _PARTS = ("show", "traces", "memory")
 _SUFFIXES = (".py", ".css", ".j2")
 _LIBRARIES = ("jinja2", "markupsafe")
@@ -44,37 +46,65 @@ class NoPyodideError(Exception):
     """Pyodide cannot be had here. The message says why."""
 
 
-def pyodide(cache: Path = CACHE) -> dict[str, bytes]:
-    """The files of Pyodide that a page needs, from the cache or else through npm.
+def python(cache: Path = CACHE) -> dict[str, bytes]:
+    """All files that the page needs to run the course's readers: Pyodide's, and ``course.zip``.
 
     Raises:
-        NoPyodideError: it is not in the cache, and npm is not there or does not get it.
+        NoPyodideError: Pyodide is not in the cache, and npm is not there or does not get it.
         BookError: what npm brought, or what is in the cache, is not what was checked when the version was chosen.
     """
     package = cache / f"pyodide-{VERSION}.tgz"
     if not package.is_file():
         write_whole(package, _fetched(package.name))
-    data = package.read_bytes()
-    if hashlib.sha256(data).hexdigest() != SHA256:
+    if hashlib.sha256(package.read_bytes()).hexdigest() != SHA256:
         package.unlink()
         raise BookError(f"{package.name} is not the file whose hash authoring/pages/own_program.py has; it is deleted")
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        return {name: archive.extractfile(f"package/{name}").read() for name in NAMES}
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(package) as archive:
+            archive.extractall(folder, filter="data")
+        pyodide = Path(folder, "package")
+        files = {name: (pyodide / name).read_bytes() for name in NAMES}
+        for name, archive in ((LIBRARY, (pyodide / LIBRARY).read_bytes()), (COURSE, course_zip())):
+            files[name] = _compiled(pyodide, archive, cache / name)
+    return files
 
 
 def _fetched(name: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         command = ["npm", "pack", f"pyodide@{VERSION}", "--ignore-scripts", "--fetch-retries=1", "--loglevel=error"]
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=_FETCH_LIMIT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise NoPyodideError(f"npm brought nothing: {error}") from error
+        _run(command, folder)
         package = Path(folder, name)
-        if done.returncode or not package.is_file():
-            raise NoPyodideError(f"npm brought nothing: {done.stderr.strip() or 'no file'}")
+        if not package.is_file():
+            raise NoPyodideError(f"npm brought no {name}")
         return package.read_bytes()
+
+
+def _compiled(pyodide: Path, archive: bytes, kept: Path) -> bytes:
+    """An archive with its Python compiled; from the cache, if it was made of these bytes."""
+    mark = kept.with_suffix(".sha256")
+    made_of = hashlib.sha256(archive + _COMPILER.read_bytes() + SHA256.encode()).hexdigest()
+    if not (kept.is_file() and mark.is_file() and mark.read_text() == made_of):
+        given, new = pyodide / "given.zip", pyodide / "new.zip"
+        given.write_bytes(archive)
+        _run(["node", _COMPILER, pyodide, given, new], pyodide)
+        write_whole(kept, new.read_bytes())
+        write_whole(mark, made_of.encode())
+    return kept.read_bytes()
+
+
+def _run(command: Sequence[str | Path], folder: str | Path) -> None:
+    program = shutil.which(str(command[0]))  # on Windows npm is a script, which is found by its ending
+    if program is None:
+        raise NoPyodideError(f"There is no {command[0]}")
+    try:
+        done = subprocess.run(
+            [program, *command[1:]], cwd=folder, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoPyodideError(f"{command[0]} did not end well: {error}") from error
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise NoPyodideError(f"{command[0]} failed: {said[:300]}")
 
 
 def course_zip() -> bytes:
@@ -100,7 +130,7 @@ def _python() -> Iterator[tuple[str, Path]]:
         folder = Path(importlib.util.find_spec(library).origin).parent
         for path in folder.rglob("*.py"):
             yield path.relative_to(folder.parent).as_posix(), path
-        for path in files(library) or ():
+        for path in distribution(library).files or ():
             if "licen" in path.name.lower():  # their licence asks for it
                 yield f"{library}/{path.name}", Path(path.locate())
 
@@ -124,4 +154,4 @@ def add_python(page: Path, packed: Mapping[str, bytes] | None) -> None:
     if packed is None:
         (page / SCRIPT).unlink(missing_ok=True)
     else:
-        write(page / SCRIPT, script({**packed, PYTHON: course_zip()}))
+        write(page / SCRIPT, script(packed))

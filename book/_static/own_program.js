@@ -94,7 +94,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const [cancel, answers] = [".own-cancel", ".own-answers"].map(one => place.querySelector(one));
   const example = document.getElementById("an-example");
 
-  let loading, worker, stop;
+  let loading, running, stop;
   let turn = Promise.resolve();
 
   function loadPython() {
@@ -108,7 +108,7 @@ document.addEventListener("DOMContentLoaded", () => {
     return loading;
   }
 
-  async function startWorker() {
+  async function newWorker() {
     const packed = await loadPython();
     // Pyodide wants a module, and a page from the disk can load one from data: alone, not from a blob.
     const code = encodeURIComponent(`(${ownProgramWorker})()`);
@@ -117,9 +117,16 @@ document.addEventListener("DOMContentLoaded", () => {
     return started;
   }
 
+  // As soon as somebody looks for a file: Python starts while they choose it.
+  function startWorker() {
+    running ||= newWorker();
+    running.catch(() => { running = loading = undefined; });
+    return running;
+  }
+
   function endWorker() {
-    worker?.terminate();
-    worker = undefined;
+    running?.then(worker => worker.terminate(), () => {});
+    running = undefined;
   }
 
   const size = bytes => (bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
@@ -136,24 +143,20 @@ document.addEventListener("DOMContentLoaded", () => {
     const tick = () => { seconds.textContent = `${Math.round((Date.now() - began) / 1000)} s`; };
     const clock = setInterval(tick, 1000);
     tick();
-    status.textContent = worker ? `Reading ${names}` : "Starting Python in this page";
+    status.textContent = "Starting Python in this page";
     progress.hidden = false;
-    let cancelled = false;
     try {
       return await new Promise((done, failed) => {
-        stop = () => { cancelled = true; endWorker(); done(undefined); };
-        const ask = started => {
-          if (cancelled) return started.terminate();
-          worker = started;
-          worker.onerror = event => failed(new Error(event.message || "the worker ended"));
+        stop = () => { endWorker(); done(undefined); };
+        startWorker().then(worker => {
+          worker.onerror = event => failed(new Error(event.message || "Python has stopped"));
           worker.onmessage = ({ data }) => {
             if (data.state) status.textContent = `Reading ${names}`;
             else if (data.failed) failed(new Error(data.failed));
             else done(data.answer);
           };
           worker.postMessage({ files, lessons: LESSONS });
-        };
-        (worker ? Promise.resolve(worker) : startWorker()).then(ask).catch(failed);
+        }).catch(failed);
       });
     } catch (error) {
       endWorker(); // what has failed once is not asked again
@@ -211,7 +214,7 @@ document.addEventListener("DOMContentLoaded", () => {
   // Of two, the one that was written first is what the other is held against.
   const given = list => [...list].sort((one, other) => one.lastModified - other.lastModified);
 
-  choose.addEventListener("click", () => input.click());
+  choose.addEventListener("click", () => { startWorker(); input.click(); });
   input.addEventListener("change", () => {
     if (input.files.length) bring(given(input.files));
     input.value = ""; // so that the same file can be chosen again
@@ -221,7 +224,7 @@ document.addEventListener("DOMContentLoaded", () => {
   // Anywhere on the page: a browser would leave it for a file that misses the field.
   let inside = 0;
   const mark = () => drop.classList.toggle("own-over", inside > 0);
-  window.addEventListener("dragenter", () => { inside += 1; mark(); });
+  window.addEventListener("dragenter", () => { startWorker(); inside += 1; mark(); });
   window.addEventListener("dragleave", () => { inside -= 1; mark(); });
   window.addEventListener("dragover", event => event.preventDefault());
   window.addEventListener("drop", event => {

@@ -67,14 +67,14 @@ def test_a_package_with_other_bytes_stops_the_build_and_is_not_kept(tmp_path: Pa
     package = tmp_path / f"pyodide-{own_program.VERSION}.tgz"
     package.write_bytes(b"something else")
     with pytest.raises(BookError, match="is not the file whose hash"):
-        own_program.pyodide(tmp_path)
+        own_program.python(tmp_path)
     assert not package.exists()
 
 
 def test_a_book_that_is_built_without_npm_names_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(own_program.NoPyodideError, match="npm"):
-        own_program.pyodide(tmp_path / "cache")
+        own_program.python(tmp_path / "cache")
     reader = own_program.parts(can_run=False)["own_program_reader.md"]
     assert "course trace FILE" in reader
     assert "course snapshot FILE" in reader
@@ -104,7 +104,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small book: the page with its reader, the page without it, and a notebook that shows a card."""
     folder = tmp_path_factory.mktemp("book")
     try:
-        python = own_program.pyodide()
+        python = own_program.python()
     except own_program.NoPyodideError as error:
         python = None
         reason = str(error)

@@ -97,6 +97,16 @@ def test_a_card_may_be_a_sentence_alone():
 # Axes
 
 
+def test_long_words_of_a_row_wrap_and_a_verdict_stays_on_its_line():
+    rows = (
+        Row("GPU 1", "ran out of memory, with 78.3 GiB in tensors", "78.4 GiB"),
+        Row("a", "1.30× as long", tone="slower"),
+    )
+    page = Card("It ran out.", rows).html(styled=False)
+    assert page.count("white-space:normal") == 1
+    assert '<td class="words" style="white-space:normal">ran out' in page
+
+
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=8))
 def test_an_axis_of_speeds_holds_them_all_and_its_ticks_are_never_below_1(speeds: list[float]):
     axis = speed_axis(speeds, 0.01)

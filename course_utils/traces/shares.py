@@ -155,7 +155,7 @@ class DeviceShares:
 
 def devices_of(trace: Trace) -> list[int]:
     """The devices that did something, in their order."""
-    return sorted({event.device for kind in DEVICE for event in trace.events[kind]})
+    return sorted({event.device for kind in DEVICE for event in trace.events[kind] if event.end > event.start})
 
 
 def device_shares(trace: Trace, device: int) -> DeviceShares:
@@ -261,7 +261,7 @@ class _Causes:
         place = bisect_left(self._starts, gap[1] - 1e-6)
         after = self._work[place] if place < len(self._work) else None
         call = self._calls.get(after.correlation) if after is not None and after.correlation is not None else None
-        if after is not None and call is None:
+        if call is None and (after is not None or not self._calls):
             return {UNKNOWN if not self._calls else QUEUED: gap[1] - gap[0]}
         if call is not None and call.start <= gap[0] + _LATE_US:
             return {QUEUED: gap[1] - gap[0]}

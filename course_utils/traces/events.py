@@ -127,11 +127,11 @@ def read_events(source: str | Path | bytes) -> Trace:
         kind = _kind(event)
         if kind is None:
             continue
-        torch_like = torch_like or kind != OVERHEAD
         understood = _understood(event, kind)
         if understood is None:
             timeless += 1
             continue
+        torch_like = torch_like or kind != OVERHEAD
         kept[kind].append(understood)
         if seen > _MOST_EVENTS:
             raise TraceError(f"{raw.name} holds over {_MOST_EVENTS:,} events: record fewer steps, without with_stack.")
@@ -269,9 +269,11 @@ class RawTrace:
             if letter == ",":
                 text.skip()
                 continue
-            event = text.value() if letter == "{" else _BROKEN
-            if event is not _BROKEN:
+            event = text.value() if letter else _BROKEN
+            if isinstance(event, dict):
                 yield event
+            elif event is not _BROKEN:
+                continue
             elif letter and text.next_event():
                 damaged += 1
             else:
@@ -339,7 +341,7 @@ class _Text:
                 if _inside(error, self._held):
                     return self._mended()
                 if wanted > _MOST_VALUE or not self._more(wanted):
-                    return _BROKEN
+                    return self._mended()
                 wanted *= 2
 
     def _mended(self) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from course_utils.traces.events import CALL, HOW, MARK, OP, PYTHON, Event, Trace, TraceError
-from course_utils.traces.intervals import Span, Spans, common, length, union, without
+from course_utils.traces.intervals import Span, Spans, clip, common, length, union, without
 from course_utils.traces.shares import StepShares
 from course_utils.traces.steps import Steps, cpu_steps, marked_steps
 
@@ -81,16 +81,15 @@ def cpu_shares(trace: Trace) -> CpuShares:
     small = union((p.start, p.end) for p in own if p.place == OPERATORS and p.event.end - p.event.start < _SMALL_US)
     of = {}
     for step in steps.all:
-        window: Spans = [step.span]
-        places = {place: length(common(spans, window)) for place, spans in lanes.items()}
-        left = window
+        places = {place: length(clip(spans, step.span)) for place, spans in lanes.items()}
+        left: Spans = [step.span]
         for spans in lanes.values():
-            left = without(left, spans)
+            left = without(left, clip(spans, step.span))
         for place, spans in elsewhere.items():
-            places[place] = places.get(place, 0.0) + length(common(left, spans))
-            left = without(left, spans)
+            places[place] = places.get(place, 0.0) + length(common(left, clip(spans, step.span)))
+            left = without(left, clip(spans, step.span))
         places[PYTHON_CODE] = length(left)
-        of[id(step)] = StepShares(step.lasts, places, {SMALL: length(common(small, window))})
+        of[id(step)] = StepShares(step.lasts, places, {SMALL: length(clip(small, step.span))})
     found = CpuShares(steps, of, {}, Counter())
     _count(found, [*own, *others])
     names = {event.name for event in events}

@@ -53,6 +53,8 @@ class Kind:
         if None in numbers:
             return "the recording"
         runs = _runs([number for number in numbers if number is not None])
+        if len(runs) > 4:
+            return f"steps {runs[0]}, {runs[1]}, … {runs[-1]} ({len(numbers)} of them)"
         return f"step{'s' * (len(numbers) > 1)} {listed(runs)}"
 
 

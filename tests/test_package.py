@@ -15,7 +15,10 @@ import pytest
 import course_utils
 
 ROOT = Path(course_utils.__file__).resolve().parent
-PUBLIC = ["ceilings", "compare", "environment", "fresh", "predict", "recorded", "scaled", "sweep", "tabulate"]
+PUBLIC = [
+    *("ceilings", "compare", "diagnose", "environment", "fresh", "predict"),
+    *("read_snapshot", "read_trace", "recorded", "scaled", "sweep", "tabulate"),
+]
 ALL_NAMES = f"from course_utils import {', '.join(PUBLIC)}"
 
 

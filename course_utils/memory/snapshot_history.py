@@ -86,13 +86,13 @@ class DeviceHistory:
     def _history(self) -> History:
         """Blocks over time; of the end alone if the history does not fit."""
         value = {"segments": self.segments, "allocator_settings": self.settings}
-        if self.whole is None or not self.entries:
-            return read_history(value, [], self.device)
-        entries = self.entries
+        entries = self.entries if self.whole is not None else []
         if not any(entry["action"] == "free_requested" for entry in entries):  # not recorded: skip_actions
             requests = [[{**e, "action": "free_requested"}] * (e["action"] == "free_completed") + [e] for e in entries]
             entries = [entry for both in requests for entry in both]
-        history = read_history(value | {"segments": _listed(self.whole.start)}, entries, self.device)
+        if entries:
+            value["segments"] = _listed(self.whole.start)
+        history = read_history(value, entries, self.device)
         ends = {block["address"]: block for segment in self.segments for block in _addressed(segment)}
         for allocation in history.allocations:
             if allocation.born == 0 and allocation.died is None:  # its stack may be known from the end
@@ -179,7 +179,7 @@ class DeviceHistory:
 
     @cached_property
     def give_backs(self) -> Counter[str]:
-        """How often cached memory went back to the device: by ``empty_cache``, for a ``retry``, for ``unknown`` reasons."""
+        """How often cached memory went back to the device, by why: ``empty_cache``, ``retry`` or ``unknown``."""
         counts: Counter[str] = Counter()
         entries = self.entries
         for at, entry in enumerate(entries):

@@ -15,7 +15,7 @@ from course_utils.memory.snapshot_files import SnapshotError, SnapshotFile, read
 from course_utils.memory.snapshot_history import DeviceHistory, Holder, OutOfMemory
 from course_utils.memory.snapshot_plan import plan_of
 from course_utils.memory.snapshot_steps import Growth, growth_of
-from course_utils.memory.stacks import Place
+from course_utils.memory.stacks import EARLIER, Place
 from course_utils.memory.what_if import Requests, Trial, WhatIf, freed_earlier, what_if
 from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_bytes, format_percent, format_seconds, listed
@@ -132,10 +132,11 @@ class DeviceReport(Shown):
 
     def _rows(self) -> Iterator[Row]:
         shown = self.holders[:_MOST_ROWS]
+        earlier = EARLIER if self.device.entries else "no stack recorded"
         for holder in shown:
             stack = holder.stack
-            label = _short(stack.place) if stack and stack.place else holder.kind
-            words = [holder.kind] if label != holder.kind else []
+            label = _short(stack.place) if stack and stack.place else holder.kind if stack else earlier
+            words = [holder.kind] if stack and label != holder.kind else []
             words += [f"{holder.blocks} blocks"] if holder.blocks > 1 else []
             words += [f"from {stack.caller}"] if stack and stack.caller else []
             yield Row(label, ", ".join(words), format_bytes(holder.bytes), bar=Bar(0.0, float(holder.bytes)))
@@ -257,6 +258,8 @@ def _failure_words(failure: OutOfMemory) -> str:
         words += f", in pieces of at most {format_bytes(failure.largest_free_bytes)}"
     if failure.device_free_bytes is not None:
         words += f"; the device had {format_bytes(failure.device_free_bytes)} left"
+        if failure.device_free_bytes > failure.requested_bytes:
+            words += ", which is enough: the process was limited"
     where = f" at {failure.stack.place}" if failure.stack.place else ""
     return f"The request that failed{where} asked for {format_bytes(failure.requested_bytes)}: {words}."
 

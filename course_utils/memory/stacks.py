@@ -54,7 +54,7 @@ class Stack:
 
     Attributes:
         place: the innermost line outside of PyTorch and Python's own library; None without Python frames.
-        caller: the program's own line that led there, where the place is in an installed package; or one further out.
+        caller: the program's own line that led there: the next one further out.
         kind: what it is probably for, one of this module's words.
         in_module: whether a module (``torch.nn.Module``) was being called.
         path: all lines of Python; the same for blocks that were asked for in the same way.
@@ -88,7 +88,7 @@ def read_stack(frames: Sequence[Mapping[str, Any]]) -> Stack:
     place = own[0] if own else path[0]
     outside = [each for each in own[1:] if not _LIBRARY.search(each.file)]
     in_module = any(each.file.endswith("torch/nn/modules/module.py") and "_call" in each.name for each in path)
-    return Stack(place, next(iter(outside or own[1:]), None), _kind(path, every), in_module, path)
+    return Stack(place, outside[0] if outside else None, _kind(path, every), in_module, path)
 
 
 def _place(frame: Mapping[str, Any]) -> Place:

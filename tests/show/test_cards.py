@@ -104,7 +104,7 @@ def test_long_words_of_a_row_wrap_and_a_verdict_stays_on_its_line():
     )
     page = Card("It ran out.", rows).html(styled=False)
     assert page.count("white-space:normal") == 1
-    assert '<td class="words" style="white-space:normal">ran out' in page
+    assert '<td class="words" style="white-space:normal;min-width:13em">ran out' in page
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=8))

@@ -13,7 +13,7 @@ from course_utils.traces.columns import Amount, Column, Reading, total
 
 _LEAST = 0.025  # of a step: what saves less at most is no entry
 _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
-_LEAST_POINTWISE = 0.10
+_LEAST_POINTWISE = 0.10  # and of what a CPU's many small operators take
 _LEAST_SMALL = 200  # small operators in a step, from which on their number is what costs
 _LEAST_UPDATES = 100
 _MOST_ENTRIES = 5
@@ -186,10 +186,10 @@ def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
         update = of(on_cpu.OPTIMIZING)
         because = f"the optimizer called {found.updates / steps:,.0f} operators a step"
         change = "update all parameters in one call (fused=True, or a compiled optimizer)"
-        entries.append((update, _advice(columns, update, _LEAST_OF_KERNELS, change, because, "10_torch_compile")))
+        entries.append((update, _advice(columns, update, _LEAST_POINTWISE, change, because, "10_torch_compile")))
     if found.small / steps >= _LEAST_SMALL and max(c.share(of(on_cpu.SMALL)) for c in columns) >= _LEAST_POINTWISE:
         small = of(on_cpu.SMALL, on_cpu.PYTHON_CODE)
-        because = f"{found.small / steps:,.0f} operators a step took under 20 µs each, with Python between them"
+        because = f"{found.small / steps:,.0f} operators a step took under 20 µs of their own, with Python between them"
         change = "fuse small operators: compile the model"
         entries.append((small, _advice(columns, small, _LEAST_POINTWISE, change, because, "10_torch_compile")))
     return entries

@@ -202,8 +202,11 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
         python = total(found.columns, _amount(on_cpu.PYTHON_CODE))
         if python >= 0.1:
             unseen = ", or a wait for a thread that is not in the file: no backward pass is" if found.cpu.unseen else ""
-            notes.append(f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
-                         "No entry follows from it; with_stack=True records Python's functions.")  # fmt: skip
+            said = f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
+            most = found.cpu.functions.most_common(1)
+            lasts = sum(column.lasts for column in found.columns)
+            more = f"Most of it in {most[0][0]} ({format_percent(most[0][1] / lasts)})." if most else ""
+            notes.append(said + (more or "No entry follows from it; with_stack=True records Python's functions."))
     return notes
 
 

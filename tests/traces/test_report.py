@@ -461,7 +461,7 @@ def test_many_small_operators_on_a_cpu():
             made.op("aten::add", start + 20 * place, 10)
     advice = only(read(made))
     assert advice.lesson == "10_torch_compile"
-    assert "500 operators a step took under 20 µs" in advice.because
+    assert "500 operators a step took under 20 µs of their own" in advice.because
 
 
 def test_a_healthy_cpu_gets_no_advice():
@@ -531,3 +531,17 @@ print(read_trace(sys.stdin.buffer.read()))
     done = subprocess.run([sys.executable, "-c", program], input=busy_steps().gz(), capture_output=True, check=False)
     assert done.stderr == b""
     assert done.stdout.startswith(b"Nothing stands out")
+
+
+def test_pythons_functions_name_where_its_own_time_went():
+    made = cpu_trace(loads=2000)
+    for number in range(3):
+        start = 10_000.0 * number
+        made.event("python_function", "train.py(1): main", start, 10_000)
+        # It begins before the annotation that it opens, and ends inside of it.
+        made.event("python_function", "torch/autograd/profiler.py(1): __enter__", start - 5, 30)
+        made.event("python_function", "train.py(9): augment", start + 2000, 2500)
+    report = read(made)
+    assert share(report, LOADING) == pytest.approx(0.2)
+    assert "train.py(9): augment (25%)" in " ".join(report.card().notes)
+    assert "train.py(9): augment" in repr(report.card().numbers)

@@ -132,7 +132,7 @@ def _communication(reading: Reading) -> tuple[Amount, Advice | None]:
     collectives: Counter[str] = sum((device.collectives for device in reading.devices), Counter())
     hidden = total(reading.columns, lambda shares: shares.get(on_gpu.HIDDEN))
     beside = f"; {format_percent(hidden)} of the time more is hidden" if hidden >= 0.001 else "; none is hidden"
-    because = f"{_names(collectives)} ran with no computing beside it (waits for slower ranks are in it{beside})"
+    because = f"communication ({_names(collectives)}) ran with no computing beside it (waits for slower ranks are in it{beside})"
     change = "overlap communication with computing"
     return amount, _advice(reading.columns, amount, _LEAST, change, because, _lesson(collectives))
 
@@ -144,7 +144,7 @@ def _lesson(collectives: Counter[str]) -> str:
 
 def _names(collectives: Counter[str]) -> str:
     names = [name for name, lasts in collectives.most_common(3) if lasts > 0.05 * collectives.total()]
-    return listed(names) if names else "communication"
+    return listed(names) if names else "of an unknown kind"
 
 
 def _waits(reading: Reading) -> str:
@@ -179,7 +179,7 @@ def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     for name, lasts in found.collectives.items():
         short = next((each for each, pattern in on_gpu.COLLECTIVES.items() if pattern.search(name)), name)
         collectives[short] += lasts  # type: ignore[assignment]
-    because = f"the program waited for {_names(collectives)} with no operator running beside it"
+    because = f"the program waited for communication ({_names(collectives)}) with no operator running beside it"
     change = "overlap communication with computing, or send less"
     entries.append((sends, _advice(columns, sends, _LEAST, change, because, _lesson(collectives))))
     if found.updates / steps >= _LEAST_UPDATES:

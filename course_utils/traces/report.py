@@ -245,7 +245,7 @@ def _numbers(found: Reading) -> Sheet:
         ]
         grids.append(
             named_values(
-                f"{who}the whole recording, {format_seconds(whole['span'] / 1e6)} from first to last work", values
+                f"{who}The whole recording, {format_seconds(whole['span'] / 1e6)} from first to last work", values
             )
         )
         if device.waits:
@@ -268,7 +268,8 @@ _FINE_PRINT = (
     "Every moment of a step has one place: computing before copies on the GPU, then communication, then other copies; "
     "where nothing runs, why not is told by what the CPU did before it launched the next kernel.",
     "What is told beside (kernels by what a lesson would touch, hidden communication) lies in these places.",
-    "HolisticTraceAnalysis leaves out work that was launched before the recording began, so it finds more idle time.",
+    "HolisticTraceAnalysis finds other shares: it leaves out the last step, and work that was launched before the "
+    "recording began, which it then counts as idle.",
 )
 _FINE_PRINT_CPU = (
     "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, "

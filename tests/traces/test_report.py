@@ -156,9 +156,9 @@ def test_copies_by_their_kind(name: str, place: str, lesson: str | None):
 @pytest.mark.parametrize(
     ("kernel", "lesson", "word"),
     [
-        (ALL_REDUCE, "17_ddp", "All_reduce"),
-        (ALL_GATHER, "18_fsdp", "All_gather"),
-        ("ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclWorkElem)", "18_fsdp", "Reduce_scatter"),
+        (ALL_REDUCE, "17_ddp", "all_reduce"),
+        (ALL_GATHER, "18_fsdp", "all_gather"),
+        ("ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclWorkElem)", "18_fsdp", "reduce_scatter"),
     ],
 )
 def test_communication_that_nothing_hides(kernel: str, lesson: str, word: str):
@@ -173,7 +173,7 @@ def test_communication_that_nothing_hides(kernel: str, lesson: str, word: str):
     assert share(report, places.SENDS) == pytest.approx(0.2)
     assert share(report, places.HIDDEN) == pytest.approx(0.3)
     assert (advice.lesson, advice.saving) == (lesson, "at most 20% of a step")
-    assert advice.because.startswith(word)
+    assert advice.because.startswith(f"Communication ({word}) ran")
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_a_cpu_that_waits_for_another_rank():
     report = read(cpu_trace(sends=4500), deviceProperties=[])
     assert share(report, COMMUNICATION) == pytest.approx(0.45)
     assert only(report).lesson == "17_ddp"
-    assert "All_reduce" in only(report).because or "all_reduce" in only(report).because
+    assert "waited for communication (all_reduce)" in only(report).because
 
 
 def test_pythons_time_is_a_note_and_no_advice():

@@ -23,7 +23,7 @@ _SPECIAL = (
     (OPTIMIZING, re.compile(r"Optimizer\.(step|zero_grad)")),
     (COMMUNICATION, re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|_c10d_functional")),
 )
-_OF_A_GPU = re.compile(r"(nccl|xccl|hccl):|cudnn|cuda|miopen|hip", re.IGNORECASE)
+_OF_A_GPU = re.compile(r"(nccl|xccl|hccl):|cudnn|cuda|miopen|\bhip", re.IGNORECASE)
 _BACKWARD = re.compile(r"\w+Backward\w*$")
 
 
@@ -40,7 +40,7 @@ class CpuShares:
     updates: int = 0  # operators inside the optimizer
     loader: str = ""
     unseen: bool = False  # whether an optimizer is in the file, and no backward pass
-    for_gpu: bool = False  # whether the program used a device, which the recording left out
+    for_gpu: bool = False  # whether there was a device, which the recording left out
 
     def shares(self, steps: Iterable[object]) -> list[StepShares]:
         """Those of some steps."""

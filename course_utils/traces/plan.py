@@ -132,7 +132,8 @@ def _communication(reading: Reading) -> tuple[Amount, Advice | None]:
     collectives: Counter[str] = sum((device.collectives for device in reading.devices), Counter())
     hidden = total(reading.columns, lambda shares: shares.get(on_gpu.HIDDEN))
     beside = f"; {format_percent(hidden)} of the time more is hidden" if hidden >= 0.001 else "; none is hidden"
-    because = f"communication ({_names(collectives)}) ran with no computing beside it (waits for slower ranks are in it{beside})"
+    because = f"communication ({_names(collectives)}) ran with no computing beside it "
+    because += f"(waits for slower ranks are in it{beside})"
     change = "overlap communication with computing"
     return amount, _advice(reading.columns, amount, _LEAST, change, because, _lesson(collectives))
 

@@ -138,7 +138,7 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     if plan:
         return [f"{said}. To change first: ", Toned(plan[0].change), "."]
     if found.cpu and found.cpu.for_gpu:
-        return [f"{said}; what its GPU did is not in the file."]
+        return [f"{said}; what the GPU did is not in the file."]
     places = [place for place in _places(found) if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
     rest = max(places, key=lambda place: total(found.columns, _amount(place)))
     share = total(found.columns, _amount(rest))
@@ -175,7 +175,7 @@ def _warning(found: Reading) -> str:
     parts = list(found.trace.flaws)
     if found.cpu and found.cpu.for_gpu:
         parts.append(
-            "The program used a GPU, and its work is not in the file: only the CPU's side is told, without a plan. "
+            "There was a GPU, and no work of its is in the file: only the CPU's side is told, without a plan. "
             "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )
     if not found.parts[0].steps.marked:

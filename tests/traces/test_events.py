@@ -48,8 +48,8 @@ WHOLE = busy_steps().json()
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 0}]}', "took any time"),
         (b'{"traceEvents": ' + b"[" * 200_000, "without events|before its first event|nested too deeply"),
         (b'{"traceEvents": [{"args": ' + b"[" * 200_000 + b"]}", "nested too deeply"),
-        (b"\x1f\x8b\x08 cut off", "breaks off before its first event|empty|not JSON"),
-        (gzip.compress(b"")[:12], "not JSON|before its first"),
+        (b"\x1f\x8b\x08 cut off", "is damaged, and no trace"),
+        (gzip.compress(b"")[:12], "is damaged, and no trace"),
     ],
 )  # fmt: skip
 def test_what_is_no_trace_is_refused_in_one_sentence(content: bytes, message: str, tmp_path: Path):
@@ -193,3 +193,13 @@ def test_times_keep_their_fractions():
     (kernel,) = read_events(made.json()).events[KERNEL]
     assert kernel.start == pytest.approx(10.25, abs=0.001)
     assert kernel.end - kernel.start == pytest.approx(50.5, abs=0.001)
+
+
+def test_a_terminal_sees_how_far_reading_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(events, "_QUIET_S", 0.0)
+    monkeypatch.setattr(events, "_PIECE", 512)
+    read_events(WHOLE)
+    assert capsys.readouterr().err == ""  # a log file sees nothing
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    read_events(WHOLE)
+    assert "reading the file" in capsys.readouterr().err

@@ -82,8 +82,9 @@ def test_two_traces_are_compared_and_a_snapshot_with_a_trace_is_not(stand_ins: N
         (b"\x89PNG", "is neither a trace nor a memory snapshot"),
         (b"<html></html>", "is neither a trace nor a memory snapshot"),
         (b'{"loss": [1.0]}', "is neither a trace nor a memory snapshot"),
-        (gzip.compress(b"just text"), "is neither a trace nor a memory snapshot"),
+        (gzip.compress(b"just text", mtime=0), "is neither a trace nor a memory snapshot"),
     ],
+    ids=["empty", "zip", "picture", "page", "other JSON", "packed text"],
 )
 def test_what_is_for_no_reader_is_said_in_a_sentence_that_tells_what_to_record(
     tmp_path: Path, content: bytes, words: str

@@ -51,18 +51,28 @@ def batch(device: str) -> planted.Batch:
     return tokens.to(device), targets.flatten().to(device)
 
 
-def step(device: str, *, switch: bool = True, fused: bool = False, read: bool = True) -> Callable[[], torch.Tensor]:
-    """A training step as a call; with the debugging switch on, with one kernel for the optimizer, with a read loss."""
+def step(device: str, *, fused: bool = False, read: bool = True) -> Callable[[], torch.Tensor]:
+    """A training step as a call; with one kernel for the optimizer, and with a loss that is read."""
     (model, optimizer), given, losses = build(device, fused), batch(device), []
 
     def call() -> torch.Tensor:
-        with torch.autograd.set_detect_anomaly(switch):
-            loss = planted.train_step(model, optimizer, given)
+        loss = planted.train_step(model, optimizer, given)
         if read:
             losses.append(loss.item())
         return loss
 
     return call
+
+
+def switched(on: bool, device: str, **how: bool) -> Callable[[], torch.Tensor]:
+    """The same step as a call that sets the debugging switch for itself alone."""
+    call = step(device, **how)
+
+    def under_switch() -> torch.Tensor:
+        with torch.autograd.set_detect_anomaly(on):
+            return call()
+
+    return under_switch
 
 
 # A loop

@@ -2,12 +2,685 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import inspect
+import io
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from course_utils.show.cards import Shown
+import torch
+
+from course_utils.measure.busy import Watch
+from course_utils.measure.devices import CudaDevice, Device, MpsDevice
+from course_utils.measure.fresh import RandomState, Switches
+from course_utils.measure.machine import course_size, environment
+from course_utils.measure.rounds import MAX_BUDGET_S
+from course_utils.measure.step_phases import (
+    AFTER,
+    BEFORE,
+    LOADING,
+    PHASES,
+    PhaseWatch,
+    Seen,
+    is_compiled,
+    replayed,
+)
+from course_utils.measure.step_rounds import PARITY_STEPS, Bench, StepRounds, Steps, loss_of
+from course_utils.measure.step_state import Found, Snapshot, find
+from course_utils.measure.step_trials import COMPILE, Trial, Work, can_compile, of_each_kind, trials
+from course_utils.measure.tabulate import keep_card
+from course_utils.records import paired
+from course_utils.records.kinds.environment import Environment
+from course_utils.records.paired import Interval, Verdict
+from course_utils.show.advice import Advice
+from course_utils.show.cards import Axis, Bar, Card, Row, Shown, Toned
+from course_utils.show.formats import format_bytes, format_noise, format_percent, format_seconds, listed
+from course_utils.show.progress import progress
+from course_utils.show.tables import Column, Grid, Sheet, named_values
+
+DEFAULT_BUDGET_S = 20.0
+DEFAULT_TOLERANCE = 1e-3
+_TEST_BUDGET_S = 1.0
+# Below this, compiling would take longer than all the rest.
+_LEAST_FOR_COMPILING_S = 10.0
+# Shares of the budget: calls as they come, rounds that look at all changes, rounds that decide on the best of them.
+_CALLS_SHARE, _SCREEN_SHARE, _FINAL_SHARE = 0.15, 0.4, 0.4
+_LEAST_CALLS, _MOST_CALLS, _MOST_WATCHED = 4, 24, 16
+_FINALISTS = 4
+_PROMISING = 0.98
+_MOST_ADVICE = 5
+# A part of a step that is no model's and no optimizer's stands out from this share on.
+_STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT = 0.1, 0.05, 0.05
+_SMALL = 0.005
 
 
-def diagnose(step: Callable[[], Any]) -> Shown:
-    """Diagnose one training step."""
-    raise NotImplementedError
+class StepError(ValueError):
+    """A step cannot be judged. The message says why, and what to hand over instead."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A change that was tried.
+
+    Attributes:
+        name: what it is called.
+        difference: how far its losses are from the step's own, relative to them; None if the change could not be made.
+        ratio: its time over that of the step as it is; None where it was not timed.
+        interval: 99% interval of that ratio.
+        verdict: FASTER, SLOWER, SAME or UNCLEAR; ``CHANGES THE RESULTS``, ``IMPOSSIBLE`` or ``NO TIME``.
+        remark: more about it, such as why it was impossible.
+    """
+
+    name: str
+    difference: float | None = None
+    ratio: float | None = None
+    interval: Interval | None = None
+    verdict: str = ""
+    remark: str = ""
+
+
+@dataclass(repr=False)
+class Diagnosis(Shown):
+    """What :func:`diagnose` found out about a step. It shows itself as a card.
+
+    Attributes:
+        step_s: seconds of a step, waiting for data included: the median.
+        phases: phase to its share of a step.
+        tried: every change that was tried.
+        together: what the best changes did together, where there are several.
+        plan: what to change, the most first.
+    """
+
+    environment: Environment
+    found: Found
+    budget_s: float
+    tolerance: float
+    name: str | None = None
+    step_s: float | None = None
+    interval: Interval | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+    tried: list[Tried] = field(default_factory=list)
+    together: Tried | None = None
+    plan: list[Advice] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    busy: str = ""
+    noise: float | None = None
+    peak_bytes: int | None = None
+    interrupted: bool = False
+
+    def card(self) -> Card:
+        """What a step takes, what to change, and where its time goes."""
+        plan = sorted(self.plan, key=lambda advice: -(advice.saves or 0.0))
+        sure = (
+            f"intervals: 99%, {format_noise(self.noise)}" if self.noise is not None else "",
+            "your machine: " + self.environment.caption,
+        )
+        return Card(
+            self._sentence(),
+            tuple(self._rows()),
+            Axis(0.0, 1.0, ((0.0, "0"), (1.0, format_seconds(self.step_s)))),
+            ("", "of a step"),
+            plan=tuple(plan[:_MOST_ADVICE]),
+            warning=self._warning(),
+            notes=tuple(self._notes()),
+            provenance=" · ".join(filter(None, reversed(sure))),
+            numbers=self._numbers(),
+            title=self.name or "",
+        )
+
+    def _sentence(self) -> list[str | Toned]:
+        interval = self.interval
+        ends = ""
+        if interval is not None and interval.bounded:
+            ends = f" ({format_seconds(interval.low)} to {format_seconds(interval.high)})"
+        said: list[str | Toned] = ["A step takes ", Toned(format_seconds(self.step_s)), f"{ends}. "]
+        tried = [advice for advice in self.plan if advice.known == "tried"]
+        best = max(tried, key=lambda advice: advice.saves, default=None)
+        if self.together is not None and self.together.verdict == Verdict.FASTER:
+            less = self._saving(self.together)
+            count = self.together.name.count(" + ") + 1
+            said += [f"Tried together, {count} changes make it ", Toned(f"{_ends(less)} shorter", "faster"), "."]
+        elif best is not None:
+            less = (best.saves, best.low, best.high)
+            said += ["Tried: ", Toned(best.change), " makes it ", Toned(f"{_ends(less)} shorter", "faster"), "."]
+        bounds = [advice for advice in self.plan if advice.known == "at most" and advice.saves]
+        if bounds:
+            most = max(bounds, key=lambda advice: advice.saves)
+            said += [" " * bool(tried) + f"Up to {format_percent(most.saves)} of it can be saved where it waits or "]
+            said[-1] = f"{' ' * bool(tried)}To {most.change} can save at most {format_percent(most.saves)}."
+        if not self.plan:
+            count = sum(t.ratio is not None for t in self.tried)
+            many = f"{count} changes were" if count != 1 else "one change was"
+            said += [
+                f"Nothing stands out: {many} tried, and none makes it clearly shorter."
+                if count
+                else "Nothing stands out, and no change was timed."
+            ]
+        return said
+
+    def _rows(self) -> Iterator[Row]:
+        for phase in PHASES:
+            share = self.phases.get(phase, 0.0)
+            if share >= _SMALL:
+                seconds = format_seconds(share * self.step_s)
+                yield Row(phase, format_percent(share), seconds, bar=Bar(0.0, share))
+
+    def _saving(self, tried: Tried) -> tuple[float, float, float]:
+        """The share of a step that it saves, with its interval: waiting for data is no part of what was timed."""
+        timed = 1 - self.phases.get(LOADING, 0.0)
+        return (1 - tried.ratio) * timed, (1 - tried.interval.high) * timed, (1 - tried.interval.low) * timed
+
+    def _warning(self) -> str:
+        stopped = "Stopped early: this is what was known so far." if self.interrupted else ""
+        return " ".join(filter(None, (stopped, self.busy)))
+
+    def _notes(self) -> Iterator[str]:
+        yield from self.notes
+        done = {advice.change for advice in self.plan}
+        by_verdict: dict[str, list[str]] = {}
+        for tried in self.tried:
+            if tried.remark not in done:
+                by_verdict.setdefault(tried.verdict, []).append(tried.name)
+        useless = by_verdict.get(Verdict.SAME, []) + by_verdict.get(Verdict.SLOWER, [])
+        for words, names in (
+            ("Tried and of no use here", useless),
+            ("Tried, and too close to tell", by_verdict.get(Verdict.UNCLEAR, [])),
+            (
+                f"Not advised, since the loss changes by more than {self.tolerance:g}",
+                by_verdict.get("CHANGES THE RESULTS", []),
+            ),
+            ("Tried, and this step cannot do it", by_verdict.get("IMPOSSIBLE", [])),
+            ("Not timed for lack of time (pass a larger budget_s)", by_verdict.get("NO TIME", [])),
+        ):
+            if names:
+                yield f"{words}: {listed(names)}."
+        names = [*self.found.models, *self.found.optimizers]
+        yield f"Worked on: {listed(names)}. All of it is as it was before."
+
+    def _numbers(self) -> Sheet:
+        known = [phase for phase in PHASES if phase in self.phases]
+        shares = Grid(
+            "Where a step's time goes (medians of watched calls)",
+            (
+                Column("", tuple(known), numeric=False),
+                Column("share", tuple(format_percent(self.phases[phase]) for phase in known)),
+                Column("time", tuple(format_seconds(self.phases[phase] * self.step_s) for phase in known)),
+            ),
+        )
+        rows = [*self.tried, *([self.together] if self.together else [])]
+        tables = [shares]
+        if rows:
+            tables.append(
+                Grid(
+                    f"What was tried ({PARITY_STEPS} steps from the same state for the losses, then paired rounds)",
+                    (
+                        Column("", tuple(t.name for t in rows), numeric=False),
+                        Column("verdict", tuple(t.verdict.lower() for t in rows), numeric=False),
+                        Column("time", tuple(f"{t.ratio:.3f}" if t.ratio else "" for t in rows)),
+                        Column("99% interval", tuple(_interval(t.interval) for t in rows)),
+                        Column("loss differs by", tuple(_difference(t.difference) for t in rows)),
+                        Column("remark", tuple(t.remark for t in rows), numeric=False),
+                    ),
+                )
+            )
+        values = [("peak memory of a step, above what was there", self.peak_bytes and format_bytes(self.peak_bytes))]
+        values += [("budget", f"{self.budget_s:g} s"), ("tolerance", f"{self.tolerance:g}")]
+        return Sheet((*tables, named_values("", values)))
+
+
+def diagnose(
+    step: Callable[..., Any],
+    *,
+    model: torch.nn.Module | Iterable[torch.nn.Module] | None = None,
+    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
+    data: Iterable[Any] | None = None,
+    budget_s: float = DEFAULT_BUDGET_S,
+    tolerance: float = DEFAULT_TOLERANCE,
+    name: str | None = None,
+) -> Diagnosis:
+    """Say what to change first in a training step: measured, tried, ranked.
+
+    The step is called some hundred times. First as it is, to see where its time goes. Then each change that is safe to
+    try is put in force: it must give the losses that the step gives, from the same weights and random numbers, before
+    it is timed in rounds against the step as it is. What looks faster is timed once more, and only that is reported.
+    In the end weights, buffers, gradients, optimizers, schedulers, random numbers, global switches, and plain Python
+    variables that the step names are as they were, also after an error or Ctrl-C; iterators over data have moved on.
+
+    Args:
+        step: runs one training step and returns its loss: forward pass, backward pass, optimizer. It takes nothing, or
+            one batch of ``data``. Where it returns no loss, the weights that come out are compared.
+        model: what it trains; by default every module with parameters that the step's code names.
+        optimizer: what updates it, likewise.
+        data: the loader, or a list of batches. Waiting for it is then measured; changes are tried on its first batch.
+        budget_s: about how many seconds it may take; compiling comes on top.
+        tolerance: how far the loss after three steps may be from the step's own, relative to it. From 0.01 on,
+            bfloat16 is tried, too.
+        name: ``lesson/experiment``, to keep the card in a record.
+
+    Returns:
+        The diagnosis, which shows itself as a card.
+
+    Raises:
+        StepError: if the step cannot be judged: no parameters, no backward pass, other work in each call, a NaN loss,
+            or one rank of several.
+        Exception: whatever the step itself raises.
+
+    Example:
+        >>> model = torch.nn.Linear(64, 64)
+        >>> optimizer = torch.optim.AdamW(model.parameters())
+        >>> x = torch.randn(32, 64)
+        >>> def step():
+        ...     loss = model(x).square().mean()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        ...     return loss
+        >>> diagnosis = diagnose(step, budget_s=1.0)
+        >>> diagnosis.step_s > 0, "forward pass and loss" in diagnosis.phases
+        (True, True)
+    """
+    _check_arguments(step, data, budget_s, tolerance)
+    found = find(step, model, optimizer)
+    if not found.parameters:
+        raise StepError(
+            "No parameters were found in what the step names: pass model= and optimizer=, so that they can be put back "
+            "as they were."
+        )
+    if course_size() == "test":
+        budget_s = min(budget_s, _TEST_BUDGET_S)
+    diagnosis = Diagnosis(environment(), found, budget_s, tolerance, name)
+    home = Snapshot(found, "cpu")
+    try:
+        with contextlib.redirect_stdout(sink := _Sink()):
+            _Work(diagnosis, step, data).run()
+    except KeyboardInterrupt:
+        if diagnosis.step_s is None:
+            raise
+        diagnosis.interrupted = True
+    finally:
+        home.restore()
+    if sink.lines:
+        diagnosis.notes.append("The step prints in its calls: what it printed here was thrown away.")
+    if name:
+        keep_card(diagnosis, name=name)
+    return diagnosis
+
+
+class _Sink(io.TextIOBase):
+    """Counts lines that are printed, and drops them: hundreds of calls would fill the page."""
+
+    lines = 0
+
+    def write(self, text: str) -> int:
+        self.lines += text.count("\n")
+        return len(text)
+
+
+class _Work:
+    """One diagnosis, stage after stage; what is known is in `diagnosis` at any moment."""
+
+    def __init__(self, diagnosis: Diagnosis, step: Callable[..., Any], data: Iterable[Any] | None) -> None:
+        self.diagnosis, self.found, self.data = diagnosis, diagnosis.found, data
+        self._source, self._calls = step, 0
+        kind = next(iter(self.found.parameters)).device.type
+        self.device = {"cuda": CudaDevice, "mps": MpsDevice}.get(kind, Device)()
+        self.work = Work(self._step)
+        self._switches, self._random = Switches.now(), RandomState.now()
+
+    def run(self) -> None:
+        """All stages."""
+        diagnosis = self.diagnosis
+        with Watch() as watch, progress("calls as they are", diagnosis.budget_s * _CALLS_SHARE):
+            seen = self._as_it_is()
+        diagnosis.busy = watch.sentence
+        self._bounds(seen)
+        with replayed():
+            bench = Bench(self.work, self.found, self.device, Snapshot(self.found))
+            try:
+                self._try(bench, seen[-1])
+                self._peak(bench)
+            finally:
+                bench.close()
+
+    def _step(self, *args: Any) -> Any:
+        """One call; an error of the step's own is that of the learner, with what it was called with."""
+        self._calls += 1
+        try:
+            return self._source(*args)
+        except StopIteration as error:
+            raise StepError(
+                f"The step ran out of data in its call {self._calls}: pass the loader as data=, and let the step take a "
+                "batch."
+            ) from error
+        except Exception as error:
+            given = f"a batch of data, {_described(args[0])}" if args else "nothing"
+            error.add_note(f"diagnose() called the step, for the {self._calls}. time, with {given}.")
+            raise
+
+    # --- calls as they come
+
+    def _as_it_is(self) -> list[Seen]:
+        """Call the step as it is: how long it takes, and where the time goes. Returns what was seen."""
+        diagnosis, allowed_s = self.diagnosis, self.diagnosis.budget_s * _CALLS_SHARE
+        batches = _Batches(self.data) if self.data is not None else None
+        started = time.perf_counter()
+        seconds: list[float] = []
+        waits: list[float] = []
+        while len(seconds) < _MOST_CALLS:
+            if batches is not None:
+                batch, wait_s = batches.following()
+                if not seconds:
+                    self.work.args = (batch,)
+                waits.append(wait_s)
+                seconds.append(self._timed(batch))
+            else:
+                seconds.append(self._timed())
+            if len(seconds) > _LEAST_CALLS and time.perf_counter() - started > 0.6 * allowed_s:
+                break
+        # The first call wakes everything up; so does the first batch, and workers then have some ready.
+        seconds, waits = seconds[1:], waits[1:]
+        seen: list[Seen] = []
+        with PhaseWatch(self.found, self.device) as watch:
+            while len(seen) < _MOST_WATCHED:
+                seen.append(watch.call(self.work.call))
+                if len(seen) >= _LEAST_CALLS and time.perf_counter() - started > allowed_s:
+                    break
+        self._check_work(seen)
+        wait_s = (statistics.fmean if batches and batches.workers else statistics.median)(waits) if waits else 0.0
+        median_s = statistics.median(seconds)
+        diagnosis.step_s = median_s + wait_s
+        interval = paired.median_interval(seconds)
+        if interval.bounded:
+            diagnosis.interval = Interval(interval.low + wait_s, interval.high + wait_s, interval.confidence)
+        medians = {phase: statistics.median(call.seconds[phase] for call in seen) for phase in PHASES}
+        total = sum(medians.values())
+        diagnosis.phases = {phase: part / total * median_s / diagnosis.step_s for phase, part in medians.items()}
+        diagnosis.phases[LOADING] += wait_s / diagnosis.step_s
+        if not is_compiled(self.found):
+            return seen
+        diagnosis.notes.append(
+            "The model is compiled already; what comes before its forward pass is part of that here."
+        )
+        return seen
+
+    def _timed(self, *args: Any) -> float:
+        self.device.synchronize()
+        start = time.perf_counter()
+        returned = self._step(*args)
+        self.device.synchronize()
+        seconds = time.perf_counter() - start
+        loss = loss_of(returned)
+        if loss is not None and not math.isfinite(loss):
+            raise StepError(
+                f"The loss is {loss} in call {self._calls}: mend that first, since no change could be checked against it."
+            )
+        return seconds
+
+    def _check_work(self, seen: list[Seen]) -> None:
+        if not seen[0].counts["backward passes"]:
+            raise StepError(
+                "The step ran no backward pass: diagnose() is for training steps; compare() times a forward pass alone."
+            )
+        different = [what for what in seen[0].counts | seen[-1].counts if len({call.counts[what] for call in seen}) > 1]
+        if len({call.work for call in seen}) > 1 and different:
+            counted = sorted({call.counts[different[0]] for call in seen})
+            raise StepError(
+                f"The step does different work in each call ({listed(map(str, counted))} {different[0]}): hand over a "
+                "step that always does the same, such as a whole round of accumulation."
+            )
+
+    def _bounds(self, seen: list[Seen]) -> None:
+        """What no change was made for, and how much it can save at most."""
+        diagnosis, phases = self.diagnosis, self.diagnosis.phases
+        if phases[LOADING] > _LOADING_STANDS_OUT:
+            workers = getattr(self.data, "num_workers", None)
+            change = "load batches in workers of the DataLoader" if not workers else "let batches arrive sooner"
+            has = "" if workers is None else f", with num_workers={workers}"
+            waits = f"It waits {format_seconds(phases[LOADING] * diagnosis.step_s)} for each batch{has}."
+            diagnosis.plan.append(Advice(change, waits, "05_data_loading", phases[LOADING]))
+        if phases[BEFORE] > _STANDS_OUT:
+            takes = format_seconds(phases[BEFORE] * diagnosis.step_s)
+            because = f"{takes} pass in a step before the first module runs, and not in a DataLoader."
+            diagnosis.plan.append(
+                Advice("prepare batches before the step needs them", because, "05_data_loading", phases[BEFORE])
+            )
+        if phases[AFTER] > _STANDS_OUT:
+            takes = format_seconds(phases[AFTER] * diagnosis.step_s)
+            because = f"{takes} pass in a step after the optimizer's."
+            change = "do what follows the optimizer's step less often"
+            diagnosis.plan.append(Advice(change, because, "01_profiler", phases[AFTER]))
+        if any(call.profiled for call in seen):
+            because = "A profiler records every operation while the step runs, and these times hold what that costs."
+            diagnosis.plan.append(Advice("switch the profiler off", because, "01_profiler"))
+        self._waits(seen)
+
+    def _waits(self, seen: list[Seen]) -> None:
+        """Values that Python takes from the GPU. Without the wait it would work on, so that no more than the wait is
+        won, and no more than what Python does in a step: meanwhile the GPU is busy.
+        """
+        total = statistics.median(sum(call.seconds.values()) for call in seen)
+        waited = statistics.median(sum(call.waits.values()) for call in seen)
+        most = min(waited, total - waited) / total
+        if most > _WAITS_STAND_OUT:
+            places = sorted(seen[-1].waits, key=lambda place: -seen[-1].waits[place])
+            because = f"Python waits for the GPU {format_seconds(waited)} in a step, in {listed(places[:3])}."
+            change = "take values from the GPU less often"
+            self.diagnosis.plan.append(Advice(change, because, "03_host_device_syncs", most))
+
+    # --- changes
+
+    def _try(self, bench: Bench, seen: Seen) -> None:
+        diagnosis = self.diagnosis
+        plain = self._repeated(bench)
+        several = []
+        for trial in trials(self.found, seen, self.work, diagnosis.tolerance):
+            if trial.name != COMPILE or diagnosis.budget_s >= _LEAST_FOR_COMPILING_S:
+                several.append(trial)
+            else:
+                diagnosis.notes.append(
+                    f"torch.compile was not tried: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more."
+                )
+        if not can_compile({p.device.type for p in self.found.parameters}) and not is_compiled(self.found):
+            diagnosis.notes.append("torch.compile was not tried: it finds no compiler on this machine.")
+        alike: list[Trial] = []
+        self.compiling_s: float | None = None
+        for trial in several:
+            if (found := self._parity(bench, plain, (trial,), trial.name)).verdict:
+                diagnosis.tried.append(found)
+            else:
+                alike.append(trial)
+                diagnosis.tried.append(found)
+        self._time(bench, alike)
+
+    def _repeated(self, bench: Bench) -> Steps:
+        """The step as it is, twice from the same state: only what repeats itself can be compared."""
+        first, second = bench.steps(), bench.steps()
+        if (difference := first.difference(second)) > self.diagnosis.tolerance:
+            raise StepError(
+                "The step does different work in each call: from the same weights and random numbers it gave another "
+                f"loss ({difference:.2g} off). Let it work on one fixed batch, or pass the loader as data= and let the "
+                "step take a batch."
+            )
+        return second
+
+    def _parity(self, bench: Bench, plain: Steps, changes: tuple[Trial, ...], name: str) -> Tried:
+        """Whether a change gives what the step gives."""
+        try:
+            with progress(f"first steps: {name}", 1.0):
+                steps = bench.steps(changes)
+        except Exception as error:
+            return Tried(
+                name, verdict="IMPOSSIBLE", remark=f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+            )
+        finally:
+            bench.close()
+        if name == COMPILE:
+            self.compiling_s = max(0.0, steps.seconds[0] - plain.seconds[0])
+        difference = plain.difference(steps)
+        return Tried(name, difference, verdict="CHANGES THE RESULTS" if difference > self.diagnosis.tolerance else "")
+
+    def _time(self, bench: Bench, alike: list[Trial]) -> None:
+        diagnosis = self.diagnosis
+        budget_s = diagnosis.budget_s
+        fitting = alike[: self._room(bench, budget_s * _SCREEN_SHARE)]
+        for trial in alike[len(fitting) :]:
+            self._put(trial.name, verdict="NO TIME")
+        if not fitting:
+            return
+        screen = StepRounds(bench, {t.name: (t,) for t in fitting}, "trying changes", budget_s * _SCREEN_SHARE)
+        judged = screen.judged()
+        self._learn(screen)
+        for label, judgement in judged.items():
+            self._judge(label, judgement)
+        if diagnosis.interrupted:
+            return
+        promising = [
+            trial
+            for trial in sorted(fitting, key=lambda trial: judged[trial.name].ratio)
+            if judged[trial.name].verdict is Verdict.FASTER
+            or (judged[trial.name].verdict is Verdict.UNCLEAR and judged[trial.name].ratio < _PROMISING)
+        ]
+        self._decide(bench, of_each_kind(promising)[:_FINALISTS])
+
+    def _decide(self, bench: Bench, finalists: list[Trial]) -> None:
+        """Time what looked good once more: the best of several looks better than it is, in the rounds that chose it."""
+        diagnosis = self.diagnosis
+        if not finalists:
+            return
+        cases: dict[str, tuple[Trial, ...]] = {trial.name: (trial,) for trial in finalists}
+        all_names = " + ".join(cases)
+        together = None
+        if len(finalists) > 1:
+            together = self._parity(bench, bench.steps(), tuple(finalists), all_names)
+            if not together.verdict:
+                cases[all_names] = tuple(finalists)
+            diagnosis.together = together
+        final = StepRounds(bench, cases, "timing the best again", diagnosis.budget_s * _FINAL_SHARE)
+        judged = final.judged()
+        self._learn(final)
+        for trial in finalists:
+            if trial.name in judged:
+                self._judge(trial.name, judged[trial.name])
+                self._advise(trial, judged[trial.name])
+        if all_names in judged and together is not None:
+            diagnosis.together = _with(together, judged[all_names])
+
+    def _learn(self, rounds: StepRounds) -> None:
+        diagnosis = self.diagnosis
+        diagnosis.interrupted |= rounds.interrupted
+        diagnosis.noise = getattr(rounds, "noise", diagnosis.noise)
+        diagnosis.busy = rounds.busy or diagnosis.busy
+        if len(rounds.cases[0].samples) < paired.MIN_ROUNDS and not rounds.interrupted:
+            needed = min(MAX_BUDGET_S, math.ceil(4 * diagnosis.budget_s))
+            diagnosis.notes.append(
+                f"Too few rounds fitted into the {diagnosis.budget_s:g} s to tell what the changes do: pass "
+                f"budget_s={needed:g}."
+            )
+
+    def _room(self, bench: Bench, budget_s: float) -> int:
+        """How many changes can be timed in the time, in as many rounds as a verdict needs."""
+        start = time.perf_counter()
+        bench.arrange(())
+        self.work.call()
+        self.device.synchronize()
+        call_s = time.perf_counter() - start
+        return max(1, int(budget_s / (paired.LOOKS[0] * 2 * call_s)) - 2)
+
+    def _put(self, name: str, **values: Any) -> None:
+        tried = self.diagnosis.tried
+        index = next(i for i, t in enumerate(tried) if t.name == name)
+        tried[index] = Tried(**{**vars(tried[index]), **values})
+
+    def _judge(self, name: str, judgement: paired.Judgement) -> None:
+        self._put(name, ratio=judgement.ratio, interval=judgement.interval, verdict=str(judgement.verdict))
+
+    def _advise(self, trial: Trial, judgement: paired.Judgement) -> None:
+        if judgement.verdict is not Verdict.FASTER:
+            return
+        diagnosis = self.diagnosis
+        tried = next(t for t in diagnosis.tried if t.name == trial.name)
+        saves, low, high = diagnosis._saving(tried)
+        same = "The losses are the same to the bit" if not tried.difference else "The losses agree"
+        because = f"{trial.because} {same}{_difference(tried.difference, ' to ')}."
+        if trial.name == COMPILE and self.compiling_s:
+            steps = math.ceil(self.compiling_s / (saves * diagnosis.step_s))
+            because += f" Compiling took {format_seconds(self.compiling_s)}: {steps} steps win that back."
+        diagnosis.plan.append(Advice(trial.change, because, trial.lesson, saves, "tried", low=low, high=high))
+        self._put(trial.name, remark=trial.change)
+
+    def _peak(self, bench: Bench) -> None:
+        if self.diagnosis.interrupted or self.diagnosis.step_s > 1.0:
+            return
+        bench.arrange(())
+        with contextlib.suppress(Exception):  # a profiler that is on already, say; the times stand
+            self.diagnosis.peak_bytes = self.device.peak_memory(self.work.call)[0]
+
+
+class _Batches:
+    """Batches one after the other, from the beginning again when they end."""
+
+    def __init__(self, data: Iterable[Any]) -> None:
+        self._data, self._batches = data, iter(data)
+        self.workers = getattr(data, "num_workers", 0)
+
+    def following(self) -> tuple[Any, float]:
+        """The next batch, and the seconds that it took."""
+        for _ in range(2):
+            start = time.perf_counter()
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                self._batches = iter(self._data)
+                continue
+            return batch, time.perf_counter() - start
+        raise StepError("data has no more batches: pass a loader, or a list of batches, that can be read again.")
+
+
+def _check_arguments(step: Any, data: Any, budget_s: float, tolerance: float) -> None:
+    if not callable(step) or isinstance(step, torch.nn.Module):
+        raise StepError(
+            f"step is a {type(step).__name__}: pass the function that runs one training step, without calling it."
+        )
+    if not isinstance(budget_s, int | float) or not 0 < budget_s <= MAX_BUDGET_S:
+        raise StepError(f"budget_s is a time in seconds, more than 0 and at most {MAX_BUDGET_S:.0f}; got {budget_s!r}")
+    if not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
+        raise StepError(f"tolerance is a relative difference from 0 to 1; got {tolerance!r}")
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        raise StepError("diagnose() does not support several ranks: call it in a program of one process.")
+    with contextlib.suppress(ValueError, TypeError):  # a callable may have no signature that can be read
+        try:
+            inspect.signature(step).bind(*([None] if data is not None else []))
+        except TypeError as error:
+            wanted = "one batch, since data= is given" if data is not None else "nothing: pass data=, or a lambda"
+            raise StepError(f"The step must take {wanted} ({error}).") from None
+
+
+def _described(batch: Any) -> str:
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    shapes = listed([str(tuple(leaf.shape)) for leaf in leaves[:4]]) if leaves else ""
+    return f"a {type(batch).__name__}" + (f" with tensors of {shapes}" if shapes else "")
+
+
+def _with(tried: Tried, judgement: paired.Judgement) -> Tried:
+    values = {"ratio": judgement.ratio, "interval": judgement.interval, "verdict": str(judgement.verdict)}
+    return Tried(**{**vars(tried), **values})
+
+
+def _ends(less: tuple[float, float, float]) -> str:
+    """A saving with its interval: ``31% (28 to 34)``."""
+    share, low, high = (format_percent(part) for part in less)
+    return f"{share} ({low.rstrip('%')} to {high})"
+
+
+def _interval(interval: Interval | None) -> str:
+    return f"{interval.low:.3f} to {interval.high:.3f}" if interval is not None and interval.bounded else ""
+
+
+def _difference(difference: float | None, before: str = "") -> str:
+    if difference is None:
+        return ""
+    return f"{before}{difference:.1g}" if difference else "" if before else "0"

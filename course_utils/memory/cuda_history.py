@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from course_utils.memory.allocator import GIVES_BACK, round_size
-from course_utils.memory.snapshots import Edges, page_of, pages_of, recorded_options
+from course_utils.memory.snapshots import REMARKS, Edges, page_of, pages_of, recorded_options
 
 
 @dataclass
@@ -73,7 +73,7 @@ def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any
     history.reserved_bytes.append(reserved)
     first_us = entries[0].get("time_us", 0) if entries else 0
     for entry in entries:
-        action, address, size = entry["action"], entry.get("addr", 0), entry["size"]
+        action, address, size = entry["action"], entry.get("addr", 0), entry.get("size", 0)
         moment = len(history.times_us)
         if action == "segment_alloc":
             edges.add(address, address + size)
@@ -92,7 +92,7 @@ def read_history(snapshot: Mapping[str, Any], entries: Sequence[Mapping[str, Any
             live.pop(address).died = moment
         elif action == "free_completed":
             edges.remove(address)
-        if action in ("free_completed", "oom", "snapshot"):
+        if action in ("free_completed", "oom", *REMARKS):
             continue  # no sum changes
         if action.startswith("segment"):
             reserved += -size if action in GIVES_BACK else size

@@ -44,7 +44,10 @@ from course_utils.memory.allocator import (
 
 _SEGMENT_ACTIONS = ("segment_alloc", "segment_free", "segment_map", "segment_unmap")
 _MOST_SEGMENT_BYTES = 2**42  # more than any device has
-_ACTIONS = ("alloc", "free_requested", "free_completed", *_SEGMENT_ACTIONS, "oom", "snapshot")
+# Say something about memory, and take or give none: `_annotate_memory` of PyTorch 2.14, `record_function` of 2.4.
+# https://github.com/pytorch/pytorch/pull/190575, https://github.com/pytorch/pytorch/pull/124179
+REMARKS = ("snapshot", "annotate", "user_defined")
+ACTIONS = ("alloc", "free_requested", "free_completed", *_SEGMENT_ACTIONS, "oom", *REMARKS)
 
 
 # Reading
@@ -70,7 +73,7 @@ def _load(source: Any) -> Any:
 class TraceEntry(NamedTuple):
     """One line of the history that PyTorch records."""
 
-    action: str  # one of _ACTIONS
+    action: str  # one of ACTIONS
     address: int  # 0 for ``oom``
     bytes: int  # for a tensor what was asked for, for a segment its size
     stream: int
@@ -87,10 +90,10 @@ def _entries(trace: Sequence[Mapping[str, Any]]) -> tuple[TraceEntry, ...]:
     entries = []
     for index, entry in enumerate(trace):
         action = entry["action"]
-        if action not in _ACTIONS:
-            raise ValueError(f"trace entry {index} has an unknown action {action!r}; there are {', '.join(_ACTIONS)}")
+        if action not in ACTIONS:
+            raise ValueError(f"trace entry {index} has an unknown action {action!r}; there are {', '.join(ACTIONS)}")
         _default_pool(entry.get("pool_id"), f"trace entry {index}")
-        if action == "snapshot":
+        if action in REMARKS:
             entries.append(TraceEntry(action, 0, 0, 0))
         else:
             entries.append(TraceEntry(action, entry.get("addr", 0), entry["size"], entry["stream"]))
@@ -394,7 +397,7 @@ def _steps(entries: Sequence[TraceEntry], start: AllocatorState) -> list[_Step]:
             if not completes:
                 waiting[address] = name
             steps.append(_Step(Free(name, completes)))
-        elif action == "snapshot":
+        elif action in REMARKS:
             flush()
         elif not requests:
             flush()
@@ -413,8 +416,23 @@ class Snapshot:
     start: AllocatorState  # the segments when the history begins; empty if nothing was cached then
     end: AllocatorState
     notes: tuple[str, ...]  # what a reader must know
+    beyond: int  # an address that the record does not reach
     _steps: Sequence[_Step]
-    _beyond: int  # an address that the record does not reach
+    _listed: Sequence[Mapping[str, Any]]  # the segments of the file
+
+    def state_before(self, entry: int) -> AllocatorState:
+        """The segments right before an entry of the history, as recorded: undone from the end, not simulated.
+
+        Example:
+            >>> alloc = {"action": "alloc", "addr": 2**21, "size": 100, "stream": 0}
+            >>> segment = {"action": "segment_alloc", "addr": 2**21, "size": 2**21, "stream": 0}
+            >>> blocks = [{"size": 512, "state": "active_allocated"}, {"size": 2**21 - 512, "state": "inactive"}]
+            >>> end = {"address": 2**21, "total_size": 2**21, "stream": 0, "segment_type": "small", "blocks": blocks}
+            >>> snapshot = load_snapshot({"segments": [end], "device_traces": [[segment, alloc]]})
+            >>> [len(state.segments[0].blocks) for state in map(snapshot.state_before, (1, 2))]
+            [1, 2]
+        """
+        return _undone(_Past(self._listed, self.options), self.entries, entry).state()
 
     def __repr__(self) -> str:
         lines = [f"device {self.device}: {len(self.entries)} entries, options: {self.options.text or 'defaults'}"]
@@ -526,7 +544,7 @@ class _Replayer:
 
     def __init__(self, snapshot: Snapshot, allocator: Allocator) -> None:
         self.snapshot, self.allocator = snapshot, allocator
-        allocator.begin(snapshot.start, snapshot._beyond)
+        allocator.begin(snapshot.start, snapshot.beyond)
         self.limited = allocator.cap is not None or allocator.device is not None
         self.events, self.level = 0, snapshot.start.reserved_bytes  # so far: how many, and what was reserved
         self.differences: list[Difference] = []
@@ -655,6 +673,19 @@ def load_snapshot(source: str | Path | Mapping[str, Any], *, device: int | None 
         raise ValueError(f"no snapshot, or a damaged one: {type(error).__name__}: {error}") from None
 
 
+def _undone(past: _Past, entries: Sequence[TraceEntry], entry: int) -> _Past:
+    """Go back from the end until right before an entry."""
+    requests = any(each.action == "free_requested" for each in entries)
+    for index in range(len(entries) - 1, entry - 1, -1):
+        problem = past.undo(entries[index], requests)
+        if problem is not None:
+            raise ValueError(
+                f"the history and the segments contradict each other at trace entry {index} ({entries[index].action}): "
+                f"{problem}. Was something left out with skip_actions?"
+            )
+    return past
+
+
 def _device(traces: Sequence[Sequence[Any]], device: int | None) -> int:
     if device is None:
         used = [index for index, trace in enumerate(traces) if trace]
@@ -672,15 +703,7 @@ def _read(snapshot: Mapping[str, Any], device: int | None) -> Snapshot:
     listed = [segment for segment in snapshot["segments"] if segment.get("device", 0) == device]
     past = _Past(listed, options)
     end = past.state()
-    requests = any(entry.action == "free_requested" for entry in entries)
-    for index in range(len(entries) - 1, -1, -1):
-        problem = past.undo(entries[index], requests)
-        if problem is not None:
-            raise ValueError(
-                f"the history and the segments contradict each other at trace entry {index} ({entries[index].action}): "
-                f"{problem}. Was something left out with skip_actions?"
-            )
-    start = past.state()
+    start = _undone(past, entries, 0).state()
     if start.segments:
         notes.append(
             f"The history begins with {short_bytes(start.reserved_bytes)} reserved and "
@@ -689,4 +712,4 @@ def _read(snapshot: Mapping[str, Any], device: int | None) -> Snapshot:
         )
     beyond = max((entry.address + entry.bytes for entry in entries), default=0) + SMALL_SEGMENT_BYTES
     beyond = max([beyond, *(segment.address + segment.bytes for segment in start.segments)])
-    return Snapshot(device, entries, options, start, end, tuple(notes), _steps(entries, start), beyond)
+    return Snapshot(device, entries, options, start, end, tuple(notes), beyond, _steps(entries, start), listed)

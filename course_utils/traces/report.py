@@ -2,15 +2,291 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from course_utils.show.cards import Shown
+from course_utils.show.advice import Advice
+from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
+from course_utils.show.formats import format_percent, format_seconds, listed
+from course_utils.show.tables import Column as TableColumn
+from course_utils.show.tables import Grid, Sheet, named_values
+from course_utils.traces import cpu as on_cpu
+from course_utils.traces import shares as on_gpu
+from course_utils.traces.columns import Amount, Column, Reading, reading, total
+from course_utils.traces.events import HOW, TraceError, read_events
+from course_utils.traces.pair import TracePair
+from course_utils.traces.plan import plan_of
+
+__all__ = ["TraceError", "TraceReport", "read_trace"]
+
+_SHOWN = 0.003  # of a step: a place with less has no line of its own
+_MOST_ROWS, _MOST_COLUMNS, _MOST_NAMES = 10, 4, 15
+_SUSPECT = 0.10  # of a step that the GPU idled though its next kernel had been launched
 
 
-class TraceError(ValueError):
-    """A file is no trace that can be read; the message says what is missing and how to record it right."""
+def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = None) -> TraceReport | TracePair:
+    """Read a trace of torch.profiler: where a step's time goes, on the device's clock, and what to change first.
+
+    It may come from any version since 1.8 and from any GPU, or from none. Only the standard library is needed. What an
+    entry of the plan saves is a bound, "at most": what was seen cannot cost more than it lasted.
+
+    Args:
+        source: a trace in Chrome's format (``.json`` or ``.json.gz``, from ``export_chrome_trace`` or
+            ``tensorboard_trace_handler``), or its bytes.
+        other: a second one, to compare with the first, step by step.
+
+    Raises:
+        TraceError: if a file is no such trace; the message says how to record one.
+
+    Source: the format is https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp, as of torch 2.13.
+
+    Example:
+        >>> import json
+        >>> def event(cat, name, ts, dur, **args):
+        ...     return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": 1, "args": args}
+        >>> step = event("user_annotation", "ProfilerStep#3", 0, 1000)
+        >>> launch = event("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=1)
+        >>> kernel = event("kernel", "gemm", 20, 980, correlation=1, device=0, stream=7)
+        >>> print(read_trace(json.dumps({"traceEvents": [step, launch, kernel]}).encode()).card().words)
+        Nothing stands out: the GPU computes for 98% of a step, which takes 1.00 ms.
+    """
+    first = reading(read_events(source))
+    if other is None:
+        return TraceReport(first)
+    return TracePair(first, reading(read_events(other)))
 
 
-def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = None) -> Shown:
-    """Read one trace, or compare two."""
-    raise NotImplementedError
+class TraceReport(Shown):
+    """What a trace shows.
+
+    Attributes:
+        plan: what to change, the most first; empty where nothing stands out.
+        reading: the numbers behind it, in microseconds.
+    """
+
+    def __init__(self, found: Reading) -> None:
+        self.reading = found
+        self.plan: tuple[Advice, ...] = plan_of(found)
+
+    def card(self) -> Card:
+        """Where a step's time goes, and the plan."""
+        found = self.reading
+        places = _places(found)
+        single = len(found.columns) == 1
+        rows = _rows(found.columns[0], places) if single else ()
+        named = [row.bar for row in rows if row.bar]
+        axis = amount_axis([bar.high or 0.0 for bar in named], format_seconds) if rows else None
+        return Card(
+            sentence=_sentence(found, self.plan),
+            rows=rows,
+            axis=axis,
+            heads=("a step, by step" if found.columns[0].kind.steps[0].number is not None else "in all", "share"),
+            table=None if single else _table(found, places),
+            plan=self.plan,
+            warning=_warning(found),
+            notes=tuple(_notes(found, self.plan)),
+            provenance=_provenance(found),
+            numbers=_numbers(found),
+        )
+
+
+def _places(found: Reading) -> tuple[str, ...]:
+    return on_cpu.CPU_PLACES if found.cpu else on_gpu.PLACES
+
+
+def _amount(what: str) -> Amount:
+    return lambda shares: shares.get(what)
+
+
+def _rows(column: Column, places: Sequence[str]) -> tuple[Row, ...]:
+    rows = []
+    for place in places:
+        amount = _amount(place)
+        if column.share(amount) < _SHOWN:
+            continue
+        low, high = column.range(amount)
+        bar = Bar(low / 1e6, high / 1e6, column.mean(amount) / 1e6)
+        words = _times(column, amount)
+        hidden = column.mean(_amount(on_gpu.HIDDEN))
+        if place == on_gpu.SENDS and hidden:
+            words += f"; {format_seconds(hidden / 1e6)} more is hidden"
+        rows.append(Row(place, words, format_percent(column.share(amount)), bar=bar))
+    rows.sort(key=lambda row: -(row.bar.dot or 0.0) if row.bar else 0.0)
+    return tuple(rows[:_MOST_ROWS])
+
+
+def _times(column: Column, amount: Amount) -> str:
+    """The mean of its steps, and from which to which they went."""
+    low, high = (format_seconds(each / 1e6) for each in column.range(amount))
+    mean = format_seconds(column.mean(amount) / 1e6)
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def _table(found: Reading, places: Sequence[str]) -> Grid:
+    """A column for each kind of steps on each device."""
+    columns = sorted(found.columns, key=lambda column: -column.lasts)[:_MOST_COLUMNS]
+    columns.sort(key=found.columns.index)
+    shown = [place for place in places if any(column.share(_amount(place)) >= _SHOWN for column in columns)]
+    shown.sort(key=lambda place: -total(columns, _amount(place)))
+    names = [*shown, *([on_gpu.HIDDEN] if any(c.mean(_amount(on_gpu.HIDDEN)) for c in columns) else [])]
+    cells: list[TableColumn] = [TableColumn("", (*names, "a step in all"), numeric=False)]
+    for column in columns:
+        values = [
+            f"{format_percent(column.share(_amount(name)))}, {format_seconds(column.mean(_amount(name)) / 1e6)}"
+            for name in names
+        ]
+        cells.append(TableColumn(column.name, (*values, _times(column, lambda shares: shares.lasts))))
+    return Grid("", tuple(cells))
+
+
+def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
+    columns = sorted(found.columns, key=lambda column: -column.lasts)[:3]
+    compute = on_cpu.OPERATORS if found.cpu else on_gpu.COMPUTE
+    who = (
+        "the CPU runs operators" if found.cpu else "the GPU computes" if len(found.devices) == 1 else "the GPUs compute"
+    )
+    single = len(found.columns) == 1
+    parts = []
+    for column in columns:
+        lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
+        share = format_percent(column.share(_amount(compute)))
+        of = "a step" if single and column.kind.steps[0].number is not None else column.name
+        takes = "takes" if single or len(column.shares) == 1 else "take"
+        parts.append(f"{share} of {of}, which {takes} {lasts}" if single else f"{share} of {of} ({lasts})")
+    said = f"{who} for {listed(parts)}"
+    if plan:
+        return [f"{said[0].upper()}{said[1:]}. To change first: ", Toned(plan[0].change), "."]
+    if total(found.columns, _amount(compute)) >= 0.9:
+        return [Toned("Nothing stands out"), f": {said}."]
+    places = [place for place in _places(found) if place != compute]
+    rest = max(places, key=lambda place: total(found.columns, _amount(place)))
+    share = format_percent(total(found.columns, _amount(rest)))
+    return [
+        f"{said[0].upper()}{said[1:]}. Most of the rest is ",
+        Toned(rest),
+        f" ({share}); no change follows from that.",
+    ]
+
+
+def _warning(found: Reading) -> str:
+    parts = list(found.trace.flaws)
+    if found.cpu and found.cpu.for_gpu:
+        parts.append("The program used a GPU, and its work is not in the file: only the CPU's side is told, without a plan. "
+                     "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")  # fmt: skip
+    if not found.parts[0].steps.marked:
+        parts.append(f"No step is marked, so the program's start and its steps are told together. {HOW}.")
+    queued = total(found.columns, _amount(on_gpu.QUEUED))
+    if queued >= _SUSPECT:
+        parts.append(f"In {format_percent(queued)} of the time the GPU was idle though its next kernel had been launched: "
+                     "it waited for another stream or another GPU, or kernels are missing from the file.")  # fmt: skip
+    if total(found.columns, _amount(on_gpu.UNKNOWN)) >= _SUSPECT:
+        parts.append(
+            "No launches were recorded, so why the GPU was idle cannot be told. Record ProfilerActivity.CPU, too."
+        )
+    return " ".join(parts)
+
+
+def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
+    notes = []
+    if len(plan) > 1:
+        notes.append("The savings overlap, so they do not add up: mend one, record again, read again.")
+    for part in found.parts:
+        who = f"GPU {part.device}: " if isinstance(part, on_gpu.DeviceShares) and len(found.devices) > 1 else ""
+        notes += [who + note for note in part.steps.notes]
+    if found.cpu:
+        python = total(found.columns, _amount(on_cpu.PYTHON_CODE))
+        if python >= 0.1:
+            unseen = (
+                "" if found.cpu.backward else ", or a wait for a thread that is not in the file: no backward pass is"
+            )
+            notes.append(f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
+                         "No entry follows from it; with_stack=True records Python's functions.")  # fmt: skip
+    return notes
+
+
+def _provenance(found: Reading) -> str:
+    trace = found.trace
+    devices = trace.header.get("deviceProperties")
+    names = [d.get("name") for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
+    gpu = next((name for name in names if isinstance(name, str)), "")
+    count = sum(len(events) for events in trace.events.values())
+    parts = [trace.name, trace.rank, gpu, f"{count:,} events".replace(",", " ")]
+    return ", ".join(filter(None, parts)) + ". " + found.parts[0].steps.basis + "."
+
+
+def _numbers(found: Reading) -> Sheet:
+    grids = []
+    for column in found.columns:
+        numbers = [
+            (f"{step.number}" if step.number is not None else "all", share)
+            for step, share in zip(column.kind.steps, column.shares, strict=True)
+        ]
+        numbers = numbers[:12]
+        beside = on_gpu.BESIDE if not found.cpu else (on_cpu.SMALL,)
+        names = [n for n in (*_places(found), *beside) if column.mean(_amount(n))]
+        cells = [TableColumn("", (*names, "the step"), numeric=False)]
+        for name, share in numbers:
+            values = [format_seconds(share.get(each) / 1e6) for each in names]
+            cells.append(TableColumn(name, (*values, format_seconds(share.lasts / 1e6))))
+        grids.append(Grid(f"{column.name[0].upper()}{column.name[1:]}, step by step", tuple(cells)))
+    for device in found.devices:
+        who = f"GPU {device.device}: " if len(found.devices) > 1 else ""
+        grids += _named(f"{who}the device's work by name", device.kernels, len(device.steps.all))
+        whole = device.whole
+        values = [
+            (name, f"{format_seconds(whole[name] / 1e6)}, {format_percent(whole[name] / whole['span'])}")
+            for name in ("computing", "other", "idle")
+        ]
+        grids.append(
+            named_values(
+                f"{who}the whole recording, {format_seconds(whole['span'] / 1e6)} from first to last work", values
+            )
+        )
+        if device.waits:
+            waits = device.waits[:8]
+            grids.append(Grid(f"{who}where the program waited before the GPU ran dry", (
+                TableColumn("call", tuple(w.call for w in waits), numeric=False),
+                TableColumn("operator", tuple(w.operator for w in waits), numeric=False),
+                TableColumn("line", tuple(w.line for w in waits), numeric=False),
+                TableColumn("times", tuple(str(w.times) for w in waits)),
+                TableColumn("idle", tuple(format_seconds(w.idle / 1e6) for w in waits)),
+            )))  # fmt: skip
+    if found.cpu:
+        grids += _named("operators by their own time", found.cpu.operators, len(found.cpu.steps.all))
+        functions = {name: (0, lasts) for name, lasts in found.cpu.functions.items()}
+        grids += _named("Python's functions by their own time", functions, len(found.cpu.steps.all))
+    return Sheet(tuple(grids), fine_print=_FINE_PRINT if not found.cpu else _FINE_PRINT_CPU)
+
+
+_FINE_PRINT = (
+    "Every moment of a step has one place: computing before copies on the GPU, then communication, then other copies; "
+    "where nothing runs, why not is told by what the CPU did before it launched the next kernel.",
+    "What is told beside (kernels by what a lesson would touch, hidden communication) lies in these places.",
+    "HolisticTraceAnalysis leaves out work that was launched before the recording began, so it finds more idle time.",
+)
+_FINE_PRINT_CPU = (
+    "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, that of "
+    "what another thread does.",
+)
+
+
+def _named(caption: str, names: dict[str, tuple[int, float]], steps: int) -> list[Grid]:
+    ranked = sorted(names.items(), key=lambda each: -each[1][1])[:_MOST_NAMES]
+    if not ranked:
+        return []
+    counted = TableColumn("a step", tuple(f"{count / steps:.3g}×" if count else "" for _, (count, _) in ranked))
+    times = TableColumn("time a step", tuple(format_seconds(lasts / steps / 1e6) for _, (_, lasts) in ranked))
+    head = f"{caption[0].upper()}{caption[1:]}"
+    return [Grid(head, (TableColumn("", tuple(short(name) for name, _ in ranked), numeric=False), counted, times))]
+
+
+def short(name: str) -> str:
+    """A kernel's name without what a template was given.
+
+    Example:
+        >>> short("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(int)")
+        'at::native::vectorized_elementwise_kernel'
+    """
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    plain = plain.partition("<")[0].partition("(")[0] or name
+    return plain if len(plain) <= 70 else plain[:69] + "…"

@@ -1,0 +1,157 @@
+"""A training step on the bench: the same state before each timing, changes put in force and taken back."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from course_utils.measure.cases import Case, CaseError, RunningCase
+from course_utils.measure.devices import Device
+from course_utils.measure.rounds import Rounds
+from course_utils.measure.step_state import Found, Snapshot
+from course_utils.measure.step_trials import Trial, Work
+from course_utils.records import paired
+
+PARITY_STEPS = 3
+# Changes may move the weights a little further or less far, where rounding decides the sign of a tiny gradient.
+_MOVES_ALIKE = 0.1
+STEP = "as it is"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a few steps gave, all from the same state.
+
+    Attributes:
+        losses: of each step; empty where the step returns none.
+        moves: how far the weights went, one tensor for each parameter; where there are losses, the distance alone.
+        seconds: of the first of them, and of the second.
+    """
+
+    losses: tuple[float, ...]
+    moves: tuple[torch.Tensor, ...]
+    distance: float
+    seconds: tuple[float, ...]
+
+    def difference(self, other: Steps) -> float:
+        """How far the other is from this one, relative to it: of losses, or of the weights' way; 0 for the same bits."""
+        if self.losses:
+            pairs = zip(self.losses, other.losses, strict=True)
+            worst = max(abs(a - b) / max(abs(a), 1e-12) if a != b else 0.0 for a, b in pairs)
+            far = abs(other.distance - self.distance) > _MOVES_ALIKE * self.distance
+            return math.inf if far or math.isnan(worst) else worst
+        between = _norm([a - b for a, b in zip(self.moves, other.moves, strict=True)])
+        return between / self.distance if between else 0.0
+
+
+@dataclass
+class Bench:
+    """A step that is called again and again, from the same state."""
+
+    work: Work
+    found: Found
+    device: Device
+    state: Snapshot
+
+    def __post_init__(self) -> None:
+        self._on = contextlib.ExitStack()
+
+    def arrange(self, changes: Sequence[Trial]) -> None:
+        """Take back what is in force, put the state back, and put other changes in force."""
+        self._on.close()
+        self.state.restore()
+        for change in changes:
+            self._on.enter_context(change.on(self.work))
+
+    def close(self) -> None:
+        """Take back what is in force."""
+        self._on.close()
+
+    def steps(self, changes: Sequence[Trial] = ()) -> Steps:
+        """A few steps with some changes in force."""
+        self.arrange(changes)
+        parameters = self.found.parameters
+        before = [p.detach().clone() for p in parameters]
+        losses, seconds = [], []
+        for _ in range(PARITY_STEPS):
+            start = time.perf_counter()
+            losses.append(loss_of(self.work.call()))
+            self.device.synchronize()
+            seconds.append(time.perf_counter() - start)
+        moves = [p.detach() - old for p, old in zip(parameters, before, strict=True)]
+        known = all(loss is not None for loss in losses)
+        return Steps(tuple(losses) if known else (), () if known else tuple(moves), _norm(moves), tuple(seconds))
+
+
+@dataclass(frozen=True)
+class _Arrangement:
+    """What a case needs to be in force: it stands where the rounds keep the switches of a case."""
+
+    bench: Bench
+    changes: tuple[Trial, ...]
+
+    def restore(self) -> None:
+        self.bench.arrange(self.changes)
+
+
+class StepRounds(Rounds):
+    """Rounds of one step with different changes in force; the first case has none."""
+
+    def __init__(self, bench: Bench, cases: Mapping[str, Sequence[Trial]], title: str, budget_s: float) -> None:
+        super().__init__(dict.fromkeys((STEP, *cases), bench.work.call), title, budget_s, "warm", bench.device)
+        self._bench = bench
+        self._changes = {STEP: (), **cases}
+
+    def _built(self, label: str, source: Case, keep_output: bool) -> RunningCase:
+        return RunningCase(label, self._bench.work.call, _Arrangement(self._bench, tuple(self._changes[label])))
+
+    def judged(self) -> dict[str, paired.Judgement]:
+        """Run the rounds; label to what they say of it. Empty if they were stopped before the first was complete."""
+
+        def decided(seconds: Sequence[Sequence[float]], confidence: float, spent_s: float) -> bool:
+            base, *others, control = seconds
+            return all(paired.judge(case, base, control, confidence).is_enough(spent_s) for case in others)
+
+        with self:
+            self.first_calls(keep_outputs=False)
+            control = self.add_control()
+            order = [*self.cases, control]
+            try:
+                self.run(order, decided)
+            except CaseError as error:
+                raise error.__cause__ or error from None
+            except KeyboardInterrupt:
+                self.interrupted = True
+                return {}
+            finally:
+                self._bench.close()
+        base, *others, again = ([sample.elapsed_s for sample in case.samples] for case in order)
+        self.base_s = base
+        self.noise = paired.noise_floor(paired.ratio_interval(paired.log_ratios(again, base), self.confidence))
+        labels = list(self._changes)[1:]
+        return {
+            label: paired.judge(case, base, again, self.confidence) for label, case in zip(labels, others, strict=True)
+        }
+
+
+def loss_of(returned: Any) -> float | None:
+    """The loss among what a step returns: the value named so, or the first single number."""
+    if isinstance(returned, Mapping) and "loss" in returned:
+        returned = returned["loss"]
+    for leaf in tree_leaves(returned):
+        if isinstance(leaf, torch.Tensor) and leaf.numel() == 1:
+            return float(leaf.detach())
+        if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+            return float(leaf)
+    return None
+
+
+def _norm(tensors: Sequence[torch.Tensor]) -> float:
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))

@@ -1,0 +1,284 @@
+"""What a training step works on, and how all of it is put back: weights, optimizers, random numbers, plain Python.
+
+A step is a function that somebody else wrote. What it works on is read from its closure, the globals that its code
+names, its arguments' defaults and the object that it is a method of.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import dis
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
+
+from course_utils.measure.fresh import RandomState, Switches
+
+# A tensor that belongs to no model, such as a running average, is copied up to this size: what is larger is data.
+_MOST_BYTES = 256 * 2**20
+_MOST_ITEMS = 1000  # of a list or dictionary that is looked through
+_DEEPEST = 4
+_LIBRARIES = ("torch", "numpy", "builtins", "course_utils")
+
+
+@dataclass
+class Found:
+    """What a step works on.
+
+    Attributes:
+        models: name to module with parameters; none is part of another.
+        optimizers: name to optimizer.
+    """
+
+    models: dict[str, Module] = field(default_factory=dict)
+    optimizers: dict[str, Optimizer] = field(default_factory=dict)
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    stateful: list[Any] = field(default_factory=list)  # schedulers, gradient scalers
+    generators: list[torch.Generator] = field(default_factory=list)
+    containers: list[Any] = field(default_factory=list)
+    objects: list[Any] = field(default_factory=list)  # of the learner's own classes
+    cells: list[types.CellType] = field(default_factory=list)
+    bindings: list[tuple[dict[str, Any], str]] = field(default_factory=list)  # globals that the step binds anew
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """All parameters, of models and optimizers, each once."""
+        of_models = [p for model in self.models.values() for p in model.parameters()]
+        of_optimizers = [p for opt in self.optimizers.values() for group in opt.param_groups for p in group["params"]]
+        return list({id(p): p for p in (*of_models, *of_optimizers)}.values())
+
+    @property
+    def updated(self) -> set[int]:
+        """Ids of the parameters that an optimizer updates."""
+        return {id(p) for opt in self.optimizers.values() for group in opt.param_groups for p in group["params"]}
+
+    @property
+    def modules(self) -> list[Module]:
+        """All modules, children included."""
+        return list({id(m): m for model in self.models.values() for m in model.modules()}.values())
+
+
+def find(step: Callable[..., Any], models: Any = None, optimizers: Any = None) -> Found:
+    """Find what a step works on; models and optimizers that are given take the place of those that it names."""
+    found = Found()
+    seen: set[int] = set()
+    queue: list[tuple[str, Any, int]] = [("step", step, 0)]
+    while queue:
+        name, value, depth = queue.pop(0)
+        if id(value) in seen or depth > _DEEPEST:
+            continue
+        seen.add(id(value))
+        queue += [(key, part, depth + 1) for key, part in _sort_in(found, name, value)]
+    for given, kind, there in ((models, Module, found.models), (optimizers, Optimizer, found.optimizers)):
+        if given is not None:
+            several = [given] if isinstance(given, kind) else list(given)
+            names = {id(value): name for name, value in there.items()}
+            there.clear()
+            there.update({names.get(id(value), type(value).__name__): value for value in several})
+    inner = {id(m) for model in found.models.values() for m in list(model.modules())[1:]}
+    found.models = {
+        name: m for name, m in found.models.items() if id(m) not in inner and any(True for _ in m.parameters())
+    }
+    own = {id(p) for p in found.parameters} | {id(b) for m in found.modules for b in m.buffers()}
+    found.tensors = [t for t in found.tensors if id(t) not in own and t.nbytes <= _MOST_BYTES]
+    return found
+
+
+def _sort_in(found: Found, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Put a value where it belongs; yield what it leads to."""
+    if isinstance(value, Module):
+        found.models[name] = value
+    elif isinstance(value, Optimizer):
+        found.optimizers[name] = value
+    elif isinstance(value, torch.Tensor):
+        found.tensors.append(value)
+    elif isinstance(value, torch.Generator):
+        found.generators.append(value)
+    elif isinstance(value, types.FunctionType):
+        if (value.__module__ or "").partition(".")[0] not in _LIBRARIES or hasattr(value, "__wrapped__"):
+            yield from _named_by(found, value)
+    elif isinstance(value, types.MethodType):
+        yield "self", value.__self__
+        yield name, value.__func__
+    elif isinstance(value, functools.partial):
+        yield from ((name, part) for part in (value.func, *value.args))
+        yield from value.keywords.items()
+    elif isinstance(value, dict | list | collections.deque | set | tuple):
+        if not isinstance(value, tuple):
+            found.containers.append(value)
+        if len(value) <= _MOST_ITEMS:
+            pairs = value.items() if isinstance(value, dict) else ((name, part) for part in value)
+            yield from ((str(key), part) for key, part in pairs)
+    elif not isinstance(value, type | types.ModuleType):
+        if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+            found.stateful.append(value)
+        elif type(value).__module__.partition(".")[0] not in _LIBRARIES and hasattr(value, "__dict__"):
+            found.objects.append(value)
+            yield from vars(value).items()
+            if inspect.isfunction(call := getattr(type(value), "__call__", None)):
+                yield name, call
+
+
+def _named_by(found: Found, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it is not bound yet
+            yield name, cell.cell_contents
+            found.cells.append(cell)
+    for instruction in _instructions(function.__code__):
+        name = instruction.argval
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL") and name in function.__globals__:
+            yield name, function.__globals__[name]
+            if instruction.opname == "STORE_GLOBAL":
+                found.bindings.append((function.__globals__, name))
+    yield from (("argument", value) for value in function.__defaults__ or ())
+    yield from (function.__kwdefaults__ or {}).items()
+
+
+def _instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
+    """Those of the functions inside of it, too."""
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _instructions(constant)
+
+
+class Snapshot:
+    """All of a step's state at one moment.
+
+    Args:
+        found: what the step works on.
+        device: where the copies lie; by default beside what they are copies of.
+    """
+
+    def __init__(self, found: Found, device: str | None = None) -> None:
+        self._puts: list[Callable[[], None]] = []  # each puts a part back
+        self._device = device
+        self._switches, self._random = Switches.now(), RandomState.now()
+        self._modes = _modes()
+        self._python(found)
+        for module in found.modules:
+            for names in (vars(module), module._buffers, module._parameters):
+                self._attributes(names)
+        self._in_place([b for module in found.modules for b in module.buffers(recurse=False)])
+        self._in_place([p.data for p in found.parameters])
+        for p in found.parameters:
+            self._puts.append(functools.partial(_point_to, p, p.data))
+            self._puts.append(functools.partial(p.requires_grad_, p.requires_grad))
+            self._puts.append(functools.partial(setattr, p, "grad", p.grad))
+        self._in_place([p.grad for p in found.parameters if p.grad is not None])
+        for optimizer in found.optimizers.values():
+            self._optimizer(optimizer)
+        for thing in found.stateful:
+            with contextlib.suppress(Exception):  # a class of somebody else: what it cannot copy is not put back
+                state = copy.deepcopy(thing.state_dict())
+                self._puts.append(lambda thing=thing, state=state: thing.load_state_dict(copy.deepcopy(state)))
+        self._in_place([t for t in found.tensors if not t.is_inference()], only_changed=True)
+        for generator in found.generators:
+            self._puts.append(functools.partial(generator.set_state, generator.get_state()))
+
+    def restore(self) -> None:
+        """Put everything back."""
+        with torch.no_grad():
+            for put in self._puts:
+                put()
+        self._switches.restore()
+        _set_modes(*self._modes)
+        self._random.restore()
+
+    def _python(self, found: Found) -> None:
+        """Plain variables: bindings, lists, attributes."""
+        for cell in found.cells:
+            self._puts.append(functools.partial(setattr, cell, "cell_contents", cell.cell_contents))
+        for names, name in found.bindings:
+            self._puts.append(functools.partial(names.__setitem__, name, names[name]))
+        for container in found.containers:
+            kept = copy.copy(container)
+            if isinstance(container, list):
+                self._puts.append(functools.partial(container.__setitem__, slice(None), kept))
+            elif isinstance(container, dict):
+                self._attributes(container)
+            else:
+                self._puts.append(lambda container=container, kept=kept: _refill(container, kept))
+        for thing in found.objects:
+            self._attributes(vars(thing))
+
+    def _attributes(self, names: dict[str, Any]) -> None:
+        kept = dict(names)
+
+        def put() -> None:
+            # Never empty, not even for a moment: a model without its attributes cannot be put back by anybody.
+            for name in [name for name in names if name not in kept]:
+                del names[name]
+            names.update(kept)
+
+        self._puts.append(put)
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        copied = tensor.detach().clone()
+        return copied.to(self._device) if self._device else copied
+
+    def _in_place(self, tensors: Iterable[torch.Tensor], only_changed: bool = False) -> None:
+        """Tensors keep their place in memory: others may look at it, and where it lies can change a step's time."""
+        kept = [(tensor, tensor._version, self._copied(tensor)) for tensor in tensors]
+
+        def put() -> None:
+            for tensor, version, copied in kept:
+                if not only_changed or tensor._version != version:
+                    tensor.data.copy_(copied)
+
+        self._puts.append(put)
+
+    def _optimizer(self, optimizer: Optimizer) -> None:
+        groups = list(optimizer.param_groups)
+        hypers = [{k: _plain_copy(v) for k, v in group.items() if k != "params"} for group in groups]
+        lists = [list(group["params"]) for group in groups]
+        states = {p: dict(state) for p, state in optimizer.state.items()}
+        self._attributes(vars(optimizer))
+        direct = [value for state in states.values() for value in state.values() if isinstance(value, torch.Tensor)]
+        nested = {
+            p: {k: _plain_copy(v) for k, v in state.items() if not isinstance(v, torch.Tensor)}
+            for p, state in states.items()
+        }
+
+        def put() -> None:
+            optimizer.param_groups[:] = groups
+            for group, hyper, params in zip(groups, hypers, lists, strict=True):
+                group.update({k: _plain_copy(v) for k, v in hyper.items()}, params=params)
+            optimizer.state.clear()
+            for p, state in states.items():
+                optimizer.state[p] = state | {k: _plain_copy(v) for k, v in nested[p].items()}
+
+        self._puts.append(put)
+        self._in_place(direct)
+
+
+def _point_to(parameter: torch.nn.Parameter, data: torch.Tensor) -> None:
+    if parameter.data_ptr() != data.data_ptr() or parameter.stride() != data.stride():
+        parameter.data = data
+
+
+def _plain_copy(value: Any) -> Any:
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), copy.copy(value))
+
+
+def _refill(container: Any, kept: Any) -> None:
+    container.clear()
+    (container.update if isinstance(container, set) else container.extend)(kept)
+
+
+def _modes() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _set_modes(anomaly: bool, check_nan: bool) -> None:
+    torch.set_anomaly_enabled(anomaly, check_nan)

@@ -1,0 +1,83 @@
+"""What is told in one column of a card: the steps of one kind on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from course_utils.traces.cpu import CpuShares, cpu_shares
+from course_utils.traces.events import Trace
+from course_utils.traces.shares import DeviceShares, StepShares, device_shares, devices_of
+from course_utils.traces.steps import Kind
+
+Amount = Callable[[StepShares], float]
+
+
+@dataclass
+class Column:
+    """The steps of one kind on one device.
+
+    Attributes:
+        name: what they are, in words: ``steps 10 and 12``.
+        kind: the steps themselves.
+        shares: where their time went, step by step.
+        device: which GPU; None for the CPU.
+    """
+
+    name: str
+    kind: Kind
+    shares: list[StepShares]
+    device: int | None
+
+    @property
+    def lasts(self) -> float:
+        """Microseconds of all steps."""
+        return sum(each.lasts for each in self.shares)
+
+    def mean(self, amount: Amount) -> float:
+        """Microseconds a step."""
+        return sum(map(amount, self.shares)) / len(self.shares)
+
+    def range(self, amount: Amount) -> tuple[float, float]:
+        """The least and the most of its steps, in microseconds."""
+        amounts = [amount(each) for each in self.shares]
+        return min(amounts), max(amounts)
+
+    def share(self, amount: Amount) -> float:
+        """What part of their time it is, from 0 to 1."""
+        return sum(map(amount, self.shares)) / self.lasts if self.lasts else 0.0
+
+
+@dataclass
+class Reading:
+    """What was read from one trace: of each device, or of the CPU where no device ran."""
+
+    trace: Trace
+    devices: list[DeviceShares]
+    cpu: CpuShares | None
+    columns: list[Column]
+
+    @property
+    def parts(self) -> list[DeviceShares] | list[CpuShares]:
+        """What each column belongs to: the devices, or the CPU."""
+        return self.devices or [self.cpu]  # type: ignore[list-item]
+
+
+def reading(trace: Trace) -> Reading:
+    """Read a trace's devices, or its CPU."""
+    devices = [device_shares(trace, device) for device in devices_of(trace)]
+    if not devices:
+        cpu = cpu_shares(trace)
+        return Reading(trace, [], cpu, [Column(k.name, k, cpu.shares(k.steps), None) for k in cpu.steps.kinds])
+    columns = []
+    for found in devices:
+        before = f"GPU {found.device}, " if len(devices) > 1 else ""
+        for kind in found.steps.kinds:
+            columns.append(Column(before + kind.name, kind, found.shares(kind.steps), found.device))
+    return Reading(trace, devices, None, columns)
+
+
+def total(columns: Sequence[Column], amount: Amount) -> float:
+    """A share of all columns' time together, from 0 to 1."""
+    lasts = sum(column.lasts for column in columns)
+    return sum(column.share(amount) * column.lasts for column in columns) / lasts if lasts else 0.0

@@ -1,0 +1,170 @@
+"""Where the time of the CPU's steps goes, for a trace in which no device ran."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from course_utils.traces.events import CALL, MARK, OP, PYTHON, Event, Trace
+from course_utils.traces.intervals import Span, Spans, common, length, union, without
+from course_utils.traces.shares import StepShares
+from course_utils.traces.steps import Steps, cpu_steps, marked_steps
+
+OPERATORS, COMMUNICATION, LOADING = "operators", "communication", "loading data"
+OPTIMIZING, ELSEWHERE, PYTHON_CODE = "the optimizer", "operators of other threads", "Python, or nothing recorded"
+CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, ELSEWHERE, PYTHON_CODE)
+SMALL = "small operators"
+_SMALL_US = 20.0
+_SPECIAL = (
+    (LOADING, re.compile(r"enumerate\(DataLoader")),
+    (OPTIMIZING, re.compile(r"Optimizer\.(step|zero_grad)")),
+    (COMMUNICATION, re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|_c10d_functional")),
+)
+_OF_A_GPU = re.compile(r"(nccl|xccl|hccl):|cudnn|cuda|miopen|hip", re.IGNORECASE)
+_BACKWARD = re.compile(r"Backward|autograd::engine")
+
+
+@dataclass
+class CpuShares:
+    """The CPU's steps, and where their time went."""
+
+    steps: Steps
+    of: dict[int, StepShares]
+    operators: dict[str, tuple[int, float]]  # how many, and microseconds of their own, by name
+    functions: Counter[str]  # Python's, in microseconds of their own
+    collectives: Counter[str] = field(default_factory=Counter)
+    small: int = 0  # operators shorter than 20 microseconds
+    updates: int = 0  # operators inside the optimizer
+    loader: str = ""
+    backward: bool = True  # whether a backward pass is in the file
+    for_gpu: bool = False  # whether the program used a device, which the recording left out
+
+    def shares(self, steps: Iterable[object]) -> list[StepShares]:
+        """Those of some steps."""
+        return [self.of[id(step)] for step in steps]
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A stretch in which one event was the innermost of its thread."""
+
+    start: float
+    end: float
+    place: str
+    event: Event
+
+
+def cpu_shares(trace: Trace) -> CpuShares:
+    """Work out where the time of each step on the CPU went: each moment belongs to the innermost event of its thread.
+
+    Where the step's own thread records nothing, what another thread does counts: the program waits for it.
+    """
+    steps = cpu_steps(trace)
+    events = [*trace.events[OP], *trace.events[MARK], *trace.events[PYTHON]]
+    threads: dict[object, list[Event]] = defaultdict(list)
+    for event in events:
+        threads[event.tid].append(event)
+    main = _main_thread(trace, threads)
+    pieces = {tid: _pieces(own) for tid, own in threads.items()}
+    own = pieces[main]
+    others = [piece for tid, each in pieces.items() if tid != main for piece in each]
+    lanes = {place: union((p.start, p.end) for p in own if p.place == place) for place in CPU_PLACES[:4]}
+    elsewhere = {
+        COMMUNICATION: union((p.start, p.end) for p in others if p.place == COMMUNICATION),
+        ELSEWHERE: union((p.start, p.end) for p in others if p.place in (OPERATORS, OPTIMIZING)),
+    }
+    small = union((p.start, p.end) for p in own if p.place == OPERATORS and p.event.end - p.event.start < _SMALL_US)
+    of = {}
+    for step in steps.all:
+        window: Spans = [step.span]
+        places = {place: length(common(spans, window)) for place, spans in lanes.items()}
+        left = window
+        for spans in lanes.values():
+            left = without(left, spans)
+        for place, spans in elsewhere.items():
+            places[place] = places.get(place, 0.0) + length(common(left, spans))
+            left = without(left, spans)
+        places[PYTHON_CODE] = length(left)
+        of[id(step)] = StepShares(step.lasts, places, {SMALL: length(common(small, window))})
+    found = CpuShares(steps, of, {}, Counter())
+    _count(found, [*own, *others])
+    names = {event.name for event in events}
+    found.loader = next((name for name in names if _SPECIAL[0][1].match(name)), "")
+    found.backward = any(_BACKWARD.search(name) for name in names)
+    device = trace.header.get("deviceProperties")
+    found.for_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
+    return found
+
+
+def _main_thread(trace: Trace, threads: dict[object, list[Event]]) -> object:
+    for event in trace.events[MARK]:
+        if marked_steps([event]):
+            return event.tid
+    return max(threads, key=lambda tid: length(union(event.span for event in threads[tid])))
+
+
+def _place(event: Event, outer: str) -> str:
+    if outer in (LOADING, OPTIMIZING, COMMUNICATION):
+        return outer
+    for place, pattern in _SPECIAL:
+        if event.kind != PYTHON and pattern.match(event.name):
+            return place
+    return OPERATORS if event.kind == OP else PYTHON_CODE
+
+
+def _pieces(events: Sequence[Event]) -> list[_Piece]:
+    """A thread's time, each piece of it with the innermost event."""
+    found: list[_Piece] = []
+    open_: list[tuple[float, str, Event]] = []  # end, place, event
+    at = 0.0
+
+    def go_to(until: float) -> None:
+        nonlocal at
+        while open_ and at < until:
+            end, place, event = open_[-1]
+            stop = min(end, until)
+            if stop > at:
+                found.append(_Piece(at, stop, place, event))
+                at = stop
+            if end <= until:
+                open_.pop()
+        at = max(at, until)
+
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        go_to(event.start)
+        outer = open_[-1][1] if open_ else ""
+        end = min(event.end, open_[-1][0]) if open_ else event.end
+        open_.append((end, _place(event, outer), event))
+    go_to(max((end for end, *_ in open_), default=at))
+    return found
+
+
+def _count(found: CpuShares, pieces: Sequence[_Piece]) -> None:
+    spans = union(step.span for step in found.steps.all)
+    starts = [start for start, _ in spans]
+    operators: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    seen: set[int] = set()
+    for piece in pieces:
+        place = bisect_left(starts, piece.end) - 1
+        if place < 0 or not common([spans[place]], [(piece.start, piece.end)]):
+            continue
+        event, lasts = piece.event, _overlap((piece.start, piece.end), spans[place])
+        first = id(event) not in seen
+        seen.add(id(event))
+        if piece.place == COMMUNICATION:
+            found.collectives[event.name] += lasts
+        if event.kind == OP:
+            operators[event.name][0] += first
+            operators[event.name][1] += lasts
+            found.updates += first and piece.place == OPTIMIZING
+            found.small += first and piece.place == OPERATORS and event.end - event.start < _SMALL_US
+        elif event.kind == PYTHON:
+            found.functions[event.name] += lasts
+    found.operators = {name: (int(count), lasts) for name, (count, lasts) in operators.items()}
+
+
+def _overlap(some: Span, other: Span) -> float:
+    return max(0.0, min(some[1], other[1]) - max(some[0], other[0]))

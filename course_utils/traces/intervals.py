@@ -1,0 +1,74 @@
+"""Arithmetic of intervals: when something ran, when two things ran at once, when nothing did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from math import inf
+
+Span = tuple[float, float]
+Spans = list[Span]  # sorted, and no two touch
+
+
+def union(spans: Iterable[Span], closer_than: float = 0.0) -> Spans:
+    """Everything that lies in at least one of them; neighbours closer than ``closer_than`` become one.
+
+    Example:
+        >>> union([(4, 5), (0, 2), (1, 3)])
+        [(0, 3), (4, 5)]
+    """
+    united: Spans = []
+    for start, end in sorted(spans):
+        if united and start <= united[-1][1] + closer_than:
+            if end > united[-1][1]:
+                united[-1] = (united[-1][0], end)
+        elif end > start:
+            united.append((start, end))
+    return united
+
+
+def common(some: Spans, others: Spans) -> Spans:
+    """What lies in both.
+
+    Example:
+        >>> common([(0, 3), (4, 6)], [(2, 5)])
+        [(2, 3), (4, 5)]
+    """
+    found: Spans = []
+    i = j = 0
+    while i < len(some) and j < len(others):
+        start, end = max(some[i][0], others[j][0]), min(some[i][1], others[j][1])
+        if start < end:
+            found.append((start, end))
+        if some[i][1] < others[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def between(spans: Spans) -> Spans:
+    """What lies in none of them, from the beginning of time to its end."""
+    edges = [-inf, *(edge for span in spans for edge in span), inf]
+    return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
+
+
+def without(some: Spans, others: Spans) -> Spans:
+    """What lies in the first and not in the second.
+
+    Example:
+        >>> without([(0, 10)], [(2, 3), (9, 12)])
+        [(0, 2), (3, 9)]
+    """
+    return common(some, between(others))
+
+
+def length(spans: Iterable[Span]) -> float:
+    """How long they last in all."""
+    return sum(end - start for start, end in spans)
+
+
+def gaps(spans: Sequence[Span], window: Span) -> Spans:
+    """What of a window lies in none of some sorted, disjoint spans."""
+    edges = [(window[0], window[0]), *common(list(spans), [window]), (window[1], window[1])]
+    return [(end, start) for (_, end), (start, _) in pairwise(edges) if start > end]

@@ -1,0 +1,234 @@
+"""What to change, by what a trace shows: each entry with its evidence, and with no more than it can save."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from course_utils.show.advice import Advice
+from course_utils.show.formats import format_percent, format_seconds, listed
+from course_utils.traces import cpu as on_cpu
+from course_utils.traces import shares as on_gpu
+from course_utils.traces.columns import Amount, Column, Reading, total
+
+_LEAST = 0.025  # of a step: what saves less at most is no entry
+_LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
+_LEAST_POINTWISE = 0.10
+_LEAST_SMALL = 200  # small operators in a step, from which on their number is what costs
+_LEAST_UPDATES = 100
+_MOST_ENTRIES = 5
+
+
+def plan_of(reading: Reading) -> tuple[Advice, ...]:
+    """The entries of a plan, the one that can save the most first; none where nothing stands out."""
+    entries = _on_cpu(reading) if reading.cpu else _on_gpu(reading)
+    found = [(total(reading.columns, amount), advice) for amount, advice in entries if advice is not None]
+    return tuple(advice for _, advice in sorted(found, key=lambda each: -each[0])[:_MOST_ENTRIES])
+
+
+def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
+    columns = reading.columns
+
+    def entry(what: str, least: float, change: str, because: str, lesson: str) -> tuple[Amount, Advice | None]:
+        def amount(shares: on_gpu.StepShares) -> float:
+            return shares.get(what)
+
+        return amount, _advice(columns, amount, least, change, because, lesson)
+
+    launches = sum(device.launches for device in reading.devices) / max(1, sum(len(c.shares) for c in columns))
+    entries = [
+        entry(
+            on_gpu.DATA,
+            _LEAST,
+            "load the next batch while the GPU computes",
+            "the GPU was idle while the program waited in the DataLoader",
+            "05_data_loading",
+        ),
+        entry(
+            on_gpu.SYNC,
+            _LEAST,
+            "let the program run ahead of the GPU",
+            f"the GPU ran dry while the program waited for it{_waits(reading)}, and idled until more was launched",
+            "03_host_device_syncs",
+        ),
+        entry(
+            on_gpu.LAUNCH,
+            _LEAST,
+            "launch less: compile the step, with CUDA graphs (mode='reduce-overhead')",
+            f"the GPU had nothing to do until the CPU launched its next kernel, of {launches:,.0f} a step",
+            "10_torch_compile",
+        ),
+        entry(
+            on_gpu.ALLOC,
+            _LEAST,
+            "keep the allocator from asking the driver for memory in every step",
+            "the GPU was idle while the program allocated or freed memory with the driver",
+            "11_caching_allocator",
+        ),
+        entry(
+            on_gpu.PAGEABLE,
+            _LEAST,
+            "copy from pinned memory, with non_blocking=True",
+            "copies from pageable memory, or the CPU's preparing them, held the GPU up",
+            "04_pinned_memory",
+        ),
+        entry(
+            on_gpu.PINNED,
+            _LEAST,
+            "copy the next batch while the GPU computes",
+            "copies to the GPU ran with no computing beside them",
+            "04_pinned_memory",
+        ),
+        entry(
+            on_gpu.TO_HOST,
+            _LEAST,
+            "copy fewer results to the host",
+            "copies to the host ran with no computing beside them",
+            "03_host_device_syncs",
+        ),
+        _communication(reading),
+        entry(
+            on_gpu.ATTENTION,
+            _LEAST_OF_KERNELS,
+            "call scaled_dot_product_attention",
+            "a softmax between two matrix products, each a kernel of its own, is attention that writes its scores out",
+            "09_flash_attention",
+        ),
+        entry(
+            on_gpu.OPTIMIZER,
+            _LEAST_OF_KERNELS,
+            "update all parameters in one kernel (fused=True, or a compiled optimizer)",
+            "the optimizer's step ran as several kernels for each update",
+            "10_torch_compile",
+        ),
+        entry(
+            on_gpu.POINTWISE,
+            _LEAST_POINTWISE,
+            "fuse elementwise kernels: compile the model",
+            "elementwise kernels ran one after the other, each reading and writing all of its data",
+            "10_torch_compile",
+        ),
+    ]
+
+    def halved(shares: on_gpu.StepShares) -> float:
+        # TF32's matrix products run at half the rate of those in 16 bits; of fp32's, nothing that general is known.
+        return shares.get(on_gpu.FP32) + shares.get(on_gpu.TF32) / 2
+
+    precise = max((c.share(halved) for c in columns), default=0.0)
+    single = total(columns, lambda shares: shares.get(on_gpu.FP32))
+    what = "fp32, off the tensor cores" if single * 2 > precise else "fp32 as TF32"
+    because = f"matrix products ran in {what}; of those in TF32 half can go at most"
+    entries.append(
+        (halved, _advice(columns, halved, _LEAST_OF_KERNELS, "compute in 16 bits (autocast to bfloat16)", because,
+                         "07_mixed_precision"))
+    )  # fmt: skip
+    return entries
+
+
+def _communication(reading: Reading) -> tuple[Amount, Advice | None]:
+    def amount(shares: on_gpu.StepShares) -> float:
+        return shares.get(on_gpu.SENDS)
+
+    collectives: Counter[str] = sum((device.collectives for device in reading.devices), Counter())
+    hidden = total(reading.columns, lambda shares: shares.get(on_gpu.HIDDEN))
+    beside = f"; {format_percent(hidden)} of the time more is hidden" if hidden >= 0.001 else "; none is hidden"
+    because = f"{_names(collectives)} ran with no computing beside it (waits for slower ranks are in it{beside})"
+    change = "overlap communication with computing"
+    return amount, _advice(reading.columns, amount, _LEAST, change, because, _lesson(collectives))
+
+
+def _lesson(collectives: Counter[str]) -> str:
+    sharded = sum(lasts for name, lasts in collectives.items() if name in ("all_gather", "reduce_scatter"))
+    return "18_fsdp" if sharded > 0.5 * collectives.total() else "17_ddp"
+
+
+def _names(collectives: Counter[str]) -> str:
+    names = [name for name, lasts in collectives.most_common(3) if lasts > 0.05 * collectives.total()]
+    return listed(names) if names else "communication"
+
+
+def _waits(reading: Reading) -> str:
+    waits = sorted((wait for device in reading.devices for wait in device.waits), key=lambda wait: -wait.idle)
+    if not waits:
+        return ""
+    first = waits[0]
+    words = f" in {first.operator or first.call}"
+    words += f" ({first.call})" if first.operator else ""
+    return words + (f", {first.line}" if first.line else "")
+
+
+def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
+    found, columns = reading.cpu, reading.columns
+    if found is None or found.for_gpu:  # what the device did meanwhile is not in the file
+        return []
+    steps = max(1, len(found.steps.all))
+
+    def of(*places: str) -> Amount:
+        return lambda shares: sum(map(shares.get, places))
+
+    entries: list[tuple[Amount, Advice | None]] = []
+    data = of(on_cpu.LOADING)
+    alone = "_SingleProcess" in found.loader
+    change = (
+        "load batches in worker processes (num_workers)" if alone else "give the DataLoader more workers, or less work"
+    )
+    because = f"the program was inside the DataLoader{', which loads in the main process' if alone else ''}"
+    entries.append((data, _advice(columns, data, _LEAST, change, because, "05_data_loading")))
+    sends = of(on_cpu.COMMUNICATION)
+    collectives: Counter[str] = Counter()
+    for name, lasts in found.collectives.items():
+        short = next((each for each, pattern in on_gpu.COLLECTIVES.items() if pattern.search(name)), name)
+        collectives[short] += lasts  # type: ignore[assignment]
+    because = f"the program waited for {_names(collectives)} with no operator running beside it"
+    change = "overlap communication with computing, or send less"
+    entries.append((sends, _advice(columns, sends, _LEAST, change, because, _lesson(collectives))))
+    if found.updates / steps >= _LEAST_UPDATES:
+        update = of(on_cpu.OPTIMIZING)
+        because = f"the optimizer called {found.updates / steps:,.0f} operators a step"
+        change = "update all parameters in one call (fused=True, or a compiled optimizer)"
+        entries.append((update, _advice(columns, update, _LEAST_OF_KERNELS, change, because, "10_torch_compile")))
+    if found.small / steps >= _LEAST_SMALL and max(c.share(of(on_cpu.SMALL)) for c in columns) >= _LEAST_POINTWISE:
+        small = of(on_cpu.SMALL, on_cpu.PYTHON_CODE)
+        because = f"{found.small / steps:,.0f} operators a step took under 20 µs each, with Python between them"
+        change = "fuse small operators: compile the model"
+        entries.append((small, _advice(columns, small, _LEAST_POINTWISE, change, because, "10_torch_compile")))
+    return entries
+
+
+def _advice(
+    columns: Sequence[Column], amount: Amount, least: float, change: str, because: str, lesson: str
+) -> Advice | None:
+    """An entry with its numbers for each kind of steps, if it can save enough of one."""
+    ranked = sorted(columns, key=lambda column: -column.share(amount))
+    shares = [column.share(amount) for column in ranked]
+    if not shares or shares[0] < least:
+        return None
+    named = [column for column, share in zip(ranked, shares, strict=True) if share >= 0.001][:4]
+    of = _of(named[0], len(columns) == 1)
+    of += "".join(f", and at most {_percent(column.share(amount))} of {_of(column, False)}" for column in named[1:])
+    if len(named) < len(columns) <= 4:
+        of += ", and next to nothing of the others"
+    first = named[0]
+    low, high = first.range(amount)
+    times = format_seconds(first.mean(amount) / 1e6)
+    times += f", {format_seconds(low / 1e6)} to {format_seconds(high / 1e6)} by step" if len(first.shares) > 1 else ""
+    where = (
+        "of the recording"
+        if None in [s.number for s in first.kind.steps]
+        else "a step"
+        if len(columns) == 1
+        else "in " + first.name
+    )
+    because = f"{because[0].upper()}{because[1:]}: {times} {where}."
+    if where == "a step":
+        because = because.replace(" by step a step.", " by step.")
+    return Advice(change, because, lesson, shares[0], "at most", of)
+
+
+def _of(column: Column, only: bool) -> str:
+    whole = None in [step.number for step in column.kind.steps]
+    return column.name if whole or not only else "a step"
+
+
+def _percent(share: float) -> str:
+    return f"{float(f'{100 * share:.2g}'):.15g}%"

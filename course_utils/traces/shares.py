@@ -1,0 +1,442 @@
+"""Where the time of a device's step goes: every microsecond has one place, and all of them add up to the step."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from course_utils.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
+from course_utils.traces.intervals import Span, Spans, common, gaps, length, union, without
+from course_utils.traces.steps import Steps, device_steps
+
+# The places of a step's time, in the order of a card.
+COMPUTE, SENDS = "computing", "communication, not hidden"
+PAGEABLE, PINNED, TO_HOST, WITHIN = (
+    "copies to the GPU, pageable",
+    "copies to the GPU, pinned",
+    "copies to the host",
+    "copies on the GPU",
+)
+DATA, SYNC, LAUNCH, ALLOC = (
+    "idle: waits for data",
+    "idle: after a synchronisation",
+    "idle: waits for the host",
+    "idle: memory is allocated",
+)
+START, PROFILER, QUEUED, UNKNOWN = (
+    "idle: the program starts",
+    "idle: the profiler works",
+    "idle: between launched kernels",
+    "idle: no call recorded",
+)
+PLACES = (
+    COMPUTE,
+    WITHIN,
+    SENDS,
+    PAGEABLE,
+    PINNED,
+    TO_HOST,
+    DATA,
+    SYNC,
+    LAUNCH,
+    ALLOC,
+    START,
+    PROFILER,
+    QUEUED,
+    UNKNOWN,
+)
+IDLE = PLACES[6:]
+# What of a step is told beside: it lies in the places above.
+HIDDEN = "communication behind computing"
+FP32, TF32, POINTWISE, ATTENTION, OPTIMIZER = (
+    "fp32 matrix products",
+    "TF32 matrix products",
+    "runs of elementwise kernels",
+    "attention in single kernels",
+    "the optimizer's kernels",
+)
+BESIDE = (HIDDEN, FP32, TF32, POINTWISE, ATTENTION, OPTIMIZER)
+
+_SENDS = re.compile(
+    r"nccl|rccl|oneccl|nvshmem|cross_device_reduce|(one|two)_shot_|multimem_|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
+    re.IGNORECASE,
+)
+COLLECTIVES = {
+    "all_reduce": re.compile(r"all_?reduce|cross_device_reduce|_shot_", re.IGNORECASE),
+    "all_gather": re.compile(r"all_?gather", re.IGNORECASE),
+    "reduce_scatter": re.compile(r"reduce_?scatter", re.IGNORECASE),
+    "all_to_all": re.compile(r"all_?to_?all", re.IGNORECASE),
+    "broadcast": re.compile(r"broadcast", re.IGNORECASE),
+    "send and receive": re.compile(r"send|recv", re.IGNORECASE),
+}
+_GEMM = re.compile(r"gemm|gemv|nvjet|_wgrad|_dgrad|_fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
+_TF32 = re.compile(r"tf32|s1688|_XS_|xf32", re.IGNORECASE)
+_HALF = re.compile(r"bf16|f16|h884|h1688|16816|hgemm|hcudnn|half|fp8|e4m3|e5m2|_HB_|_HHS_|_BBS_|_BB_|_HH_|i8|int8|f64|dgemm|double", re.IGNORECASE)  # fmt: skip
+_SINGLE = re.compile(r"sgemm|scudnn|f32f32_f32f32|_SB_|_S_B_|gemv\w*<\w*,?\s*float|simt_s|convolve_s|winograd.*float", re.IGNORECASE)  # fmt: skip
+_POINTWISE = re.compile(r"elementwise_kernel|CatArrayBatchedCopy|fused_dropout|dropout_kernel|GeluCUDAKernel|masked_fill|triu_tril", re.IGNORECASE)  # fmt: skip
+_MANY_TENSORS = re.compile(r"multi_tensor_apply")
+_FUSED = re.compile(r"Fused(Adam|SGD|Adagrad)|fused_?(adam|sgd|lamb)|(Adam|SGD|LAMB)Functor", re.IGNORECASE)
+_SOFTMAX = re.compile(r"softmax", re.IGNORECASE)
+_LOG = re.compile(r"log_?softmax|_warp_(?:forward|backward)<(?:[^<>]*,)\s*true\s*,\s*(?:true|false)>", re.IGNORECASE)
+_FLASH = re.compile(r"flash|fmha|mha_|attn|attention|triton", re.IGNORECASE)
+_NEAR = 6  # kernels between a softmax and the matrix products of its attention, at most
+_SYNCS = re.compile(
+    r"(cuda|hip|xpu|mtia)?(StreamSynchronize|DeviceSynchronize|EventSynchronize|Memcpy(2D|WithStream)?|CtxSynchronize)(_v\d+)?$"
+    r"|cu(Stream|Event|Ctx)Synchronize|(ze|ur)\w*(Synchronize|Wait|Finish)",
+    re.IGNORECASE,
+)
+_ALLOCS = re.compile(
+    r"(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|HostRegister)|cuMem(Create|Map|Unmap|Release|SetAccess)|hipMemCreate"
+)
+_LOADS = re.compile(r"Module|Library|GetStreamPriorityRange|FuncGetAttributes|GetFunction|Init|DeviceReset|SetDevice")
+_LOADING = re.compile(r"enumerate\(DataLoader")
+_LATE_US = 1.0  # clocks of CPU and GPU agree to about that
+
+
+@dataclass
+class StepShares:
+    """Where one step's time went, in microseconds.
+
+    Attributes:
+        lasts: how long it lasted.
+        places: the time in each of `PLACES`; their sum is the step.
+        beside: what lies in these places and is told as well, each of `BESIDE`.
+    """
+
+    lasts: float
+    places: dict[str, float]
+    beside: dict[str, float]
+
+    def get(self, what: str) -> float:
+        """The time of a place, or of what is told beside."""
+        return self.places.get(what, self.beside.get(what, 0.0))
+
+
+@dataclass
+class Wait:
+    """A place where the program waited for the GPU, which then ran dry."""
+
+    call: str
+    operator: str
+    line: str
+    idle: float = 0.0
+    times: int = 0
+
+
+@dataclass
+class DeviceShares:
+    """One device's steps, and where their time went."""
+
+    device: int
+    steps: Steps
+    of: dict[int, StepShares]  # by the step's identity
+    kernels: dict[str, tuple[int, float]]  # how many, and microseconds, by name, in the steps that were read
+    collectives: Counter[str] = field(default_factory=Counter)  # microseconds that no computing hides
+    waits: list[Wait] = field(default_factory=list)
+    launches: int = 0  # kernels in the steps
+    whole: dict[str, float] = field(default_factory=dict)  # of the whole recording, as HolisticTraceAnalysis counts
+
+    def shares(self, steps: Iterable[object]) -> list[StepShares]:
+        """Those of some steps."""
+        return [self.of[id(step)] for step in steps]
+
+
+def devices_of(trace: Trace) -> list[int]:
+    """The devices that did something, in their order."""
+    return sorted({event.device for kind in DEVICE for event in trace.events[kind]})
+
+
+def device_shares(trace: Trace, device: int) -> DeviceShares:
+    """Work out where the time of each step of a device went."""
+    steps = device_steps(trace, device)
+    work = sorted((e for kind in DEVICE for e in trace.events[kind] if e.device == device), key=attrgetter("start"))
+    lanes = _lanes(trace, work)
+    busy = union(event.span for event in work)
+    causes = _Causes(trace, work, first_use=not steps.marked)
+    classes = _classes(trace, work)
+    # A copy on the GPU is work as a kernel is: communication beside it costs nothing.
+    own_work = union([*lanes[COMPUTE], *lanes[WITHIN]])
+    hidden = common(lanes[SENDS], own_work)
+    of = {}
+    found = DeviceShares(device, steps, of, {})
+    for step in steps.all:
+        window = [step.span]
+        places = dict.fromkeys(PLACES, 0.0)
+        taken: Spans = []
+        for place in PLACES[:6]:
+            lane = common(lanes[place], window)
+            places[place] = length(without(lane, taken))
+            taken = union([*taken, *lane])
+        for gap in gaps(busy, step.span):
+            for place, lasts in causes.of(gap).items():
+                places[place] += lasts
+        beside = {what: length(common(spans, window)) for what, spans in classes.items()}
+        beside[HIDDEN] = length(common(hidden, window))
+        of[id(step)] = StepShares(step.lasts, places, beside)
+    found.waits = sorted(causes.waits.values(), key=lambda wait: -wait.idle)
+    _count(found, work, own_work)
+    span = (busy[0][0], busy[-1][1])
+    compute = length(lanes[COMPUTE])
+    idle = length(gaps(busy, span))
+    total = span[1] - span[0]
+    found.whole = {"span": total, "computing": compute, "other": total - compute - idle, "idle": idle}
+    return found
+
+
+def is_communication(event: Event) -> bool:
+    """Whether a kernel sends or receives."""
+    return event.kind == KERNEL and bool(_SENDS.search(event.name)) and "triton_" not in event.name
+
+
+def _lanes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:
+    spans: dict[str, list[Span]] = defaultdict(list)
+    for event in work:
+        if event.kind == KERNEL:
+            spans[SENDS if is_communication(event) else COMPUTE].append(event.span)
+        else:
+            spans[_copy(event)].append(event.span)
+    return {place: union(spans[place]) for place in PLACES[:6]}
+
+
+def _copy(event: Event) -> str:
+    """The place of a copy. A memset counts as one on the GPU."""
+    name = event.name.lower()
+    if event.kind == SET or "dtod" in name or "ptop" in name or "devicetodevice" in name or "peer" in name:
+        return WITHIN
+    if "htod" in name or "hosttodevice" in name or "m2d" in name:
+        # A ROCm trace names no kind of memory: what is not said to be pageable is not called so.
+        return PAGEABLE if "pageable" in name else PINNED
+    return TO_HOST if "dtoh" in name or "devicetohost" in name or "d2m" in name else WITHIN
+
+
+class _Causes:
+    """Why a device was idle: what the CPU did between the last work's end and the launch of the next."""
+
+    def __init__(self, trace: Trace, work: Sequence[Event], first_use: bool) -> None:
+        self._starts = [event.start for event in work]
+        self._work = work
+        calls = trace.events[CALL]
+        self._calls = {call.correlation: call for call in calls if call.correlation is not None}
+        self._data = union(e.span for e in [*trace.events[MARK], *trace.events[OP]] if _LOADING.match(e.name))
+        self._profiler = union(event.span for event in trace.events[OVERHEAD])
+        self._allocs = union(call.span for call in calls if _ALLOCS.match(call.name))
+        self._loads = union(call.span for call in calls if _LOADS.search(call.name))
+        pageable = {e.correlation for e in work if e.kind == COPY and _copy(e) == PAGEABLE}
+        self._staging = union(
+            call.span for call in calls if call.correlation in pageable and call.correlation is not None
+        )
+        to_host = {
+            e.correlation for e in work if e.kind == COPY and _copy(e) == TO_HOST and "pinned" not in e.name.lower()
+        }
+        blocking = [
+            c for c in calls if _SYNCS.match(c.name) or (c.correlation is not None and c.correlation in to_host)
+        ]
+        self._syncs = sorted(blocking, key=attrgetter("start"))
+        self._sync_starts = [call.start for call in self._syncs]
+        self._first: set[int] = set()
+        if first_use:  # without steps, a kernel's first run may load its code, and the program with it
+            seen: set[str] = set()
+            for event in work:
+                if event.name not in seen:
+                    seen.add(event.name)
+                    self._first.add(id(event))
+        self._operators = _Within(trace.events[OP])
+        self._frames = _Within(event for event in trace.events[PYTHON] if _own_code(event.name))
+        self.waits: dict[tuple[str, str, str], Wait] = {}
+
+    def of(self, gap: Span) -> dict[str, float]:
+        """The places of a stretch in which the device did nothing."""
+        place = bisect_left(self._starts, gap[1] - 1e-6)
+        after = self._work[place] if place < len(self._work) else None
+        call = self._calls.get(after.correlation) if after is not None and after.correlation is not None else None
+        if after is not None and call is None:
+            return {UNKNOWN if not self._calls else QUEUED: gap[1] - gap[0]}
+        if call is not None and call.start <= gap[0] + _LATE_US:
+            return {QUEUED: gap[1] - gap[0]}
+        places: dict[str, float] = {}
+        left: Spans = [gap]
+        for name, spans in ((DATA, self._data), (PROFILER, self._profiler), (PAGEABLE, self._staging)):
+            left = self._take(places, name, left, spans)
+        if after is not None and id(after) in self._first:
+            places[START] = length(left)
+            return places
+        left = self._take(places, ALLOC, left, self._allocs)
+        left = self._take(places, START, left, self._loads)
+        rest = length(left)
+        wait = self._wait(gap)
+        if wait and rest:
+            wait.idle += rest
+            wait.times += 1
+        places[SYNC if wait else LAUNCH] = rest
+        return places
+
+    def _take(self, places: dict[str, float], name: str, left: Spans, spans: Spans) -> Spans:
+        taken = common(left, _near(spans, left))
+        if taken:
+            places[name] = length(taken)
+            left = without(left, taken)
+        return left
+
+    def _wait(self, gap: Span) -> Wait | None:
+        """Where the CPU stood and waited when the device ran dry, if it did."""
+        last = bisect_right(self._sync_starts, gap[0] + _LATE_US)
+        for call in reversed(self._syncs[max(0, last - 8) : last]):
+            if call.end >= gap[0] - _LATE_US:
+                key = (call.name, self._operators.outermost(call, "aten::"), self._frames.innermost(call))
+                return self.waits.setdefault(key, Wait(*key))
+        return None
+
+
+def _near(spans: Spans, window: Spans) -> Spans:
+    """Those of many spans that can touch a window: a search, where going through all would take long."""
+    if not spans or not window:
+        return []
+    low = max(0, bisect_left(spans, (window[0][0],)) - 1)
+    return spans[low : bisect_right(spans, (window[-1][1],))]
+
+
+class _Within:
+    """Finds the events that enclose another one on its thread."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._by_thread: dict[object, list[Event]] = defaultdict(list)
+        for event in events:
+            self._by_thread[event.tid].append(event)
+        self._starts = {tid: [event.start for event in events] for tid, events in self._by_thread.items()}
+
+    def _enclosing(self, call: Event) -> list[Event]:
+        events = self._by_thread.get(call.tid, [])
+        last = bisect_right(self._starts.get(call.tid, []), call.start)
+        return [event for event in events[max(0, last - 400) : last] if event.end >= call.start]
+
+    def outermost(self, call: Event, prefix: str) -> str:
+        """The name of the first that encloses it, of those that begin with a prefix."""
+        return next((event.name for event in self._enclosing(call) if event.name.startswith(prefix)), "")
+
+    def innermost(self, call: Event) -> str:
+        """The name of the last that encloses it."""
+        enclosing = self._enclosing(call)
+        return enclosing[-1].name if enclosing else ""
+
+
+def _own_code(frame: str) -> bool:
+    """Whether a frame is of the program, not of a library: ``train.py(42): step``."""
+    return ".py(" in frame and not re.search(r"(^|/)(torch|site-packages|dist-packages|lib/python[\d.]+)/", frame)
+
+
+def _classes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:
+    kernels = [event for event in work if event.kind == KERNEL and not is_communication(event)]
+    spans: dict[str, list[Span]] = {what: [] for what in BESIDE[1:]}
+    for event in kernels:
+        if precision := single_precision(event.name):
+            spans[precision].append(event.span)
+    operators = {event.operator: event.name for event in trace.events[OP] if event.operator is not None}
+    by_stream: dict[object, list[Event]] = defaultdict(list)
+    for event in kernels:
+        by_stream[event.stream].append(event)
+    for lane in by_stream.values():
+        spans[POINTWISE] += _runs_of_pointwise(lane)
+        spans[ATTENTION] += _attention(lane, operators)
+    spans[OPTIMIZER] = _optimizer(trace, kernels)
+    return {what: union(each) for what, each in spans.items()}
+
+
+def single_precision(name: str) -> str:
+    """`FP32` or `TF32` for the kernel of a matrix product or a convolution in single precision; empty for others.
+
+    Example:
+        >>> single_precision("ampere_sgemm_128x64_tn")
+        'fp32 matrix products'
+        >>> single_precision("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn")
+        ''
+    """
+    if not _GEMM.search(name) or name.startswith("triton_"):
+        return ""
+    if _TF32.search(name):
+        return TF32
+    return FP32 if _SINGLE.search(name) and not _HALF.search(name) else ""
+
+
+def _runs_of_pointwise(lane: Sequence[Event]) -> list[Span]:
+    """Kernels that a compiler could put into one: two and more of them, one after the other on a stream."""
+    found: list[Span] = []
+    run: list[Event] = []
+    for event in [*lane, None]:
+        if event is not None and _POINTWISE.search(event.name):
+            run.append(event)
+            continue
+        found += [each.span for each in run] if len(run) > 1 else []
+        run = []
+    return found
+
+
+def _attention(lane: Sequence[Event], operators: dict[object, str]) -> list[Span]:
+    """From the matrix product before a softmax to the one after it, where both are near."""
+    found: list[Span] = []
+    for place, event in enumerate(lane):
+        operator = operators.get(event.operator, "")
+        if not _SOFTMAX.search(event.name) or _FLASH.search(event.name):
+            continue
+        if _LOG.search(event.name) or "log_softmax" in operator:
+            continue
+        before = next((i for i in range(place - 1, max(-1, place - 1 - _NEAR), -1) if _GEMM.search(lane[i].name)), None)
+        after = next(
+            (i for i in range(place + 1, min(len(lane), place + 1 + _NEAR)) if _GEMM.search(lane[i].name)), None
+        )
+        if before is not None and after is not None:
+            found += [each.span for each in lane[before : after + 1]]
+    return found
+
+
+def _optimizer(trace: Trace, kernels: Sequence[Event]) -> list[Span]:
+    """What an optimizer's step started, where it is not fused already."""
+    calls = {call.correlation: call for call in trace.events[CALL] if call.correlation is not None}
+    steps: dict[object, list[Event]] = defaultdict(list)
+    for mark in trace.events[MARK]:
+        if mark.name.startswith("Optimizer.step"):
+            steps[mark.tid].append(mark)
+    starts = {tid: [mark.start for mark in marks] for tid, marks in steps.items()}
+    of_step: dict[int, list[Event]] = defaultdict(list)
+    for event in kernels:
+        call = calls.get(event.correlation)
+        if call is None or call.tid not in steps:
+            continue
+        place = bisect_right(starts[call.tid], call.start) - 1
+        if place >= 0 and call.start <= steps[call.tid][place].end:
+            of_step[id(steps[call.tid][place])].append(event)
+    found = []
+    for events in of_step.values():
+        plain = [
+            e
+            for e in events
+            if not _FUSED.search(e.name) and (_MANY_TENSORS.search(e.name) or _POINTWISE.search(e.name))
+        ]
+        found += [event.span for event in plain] if len(plain) > 3 else []
+    return found
+
+
+def _count(found: DeviceShares, work: Sequence[Event], own_work: Spans) -> None:
+    spans = [step.span for step in found.steps.all]
+    starts = [start for start, _ in spans]
+    kernels: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+    for event in work:
+        place = bisect_right(starts, event.start) - 1
+        if place < 0 or event.start >= spans[place][1]:
+            continue
+        if event.kind == KERNEL:
+            found.launches += 1
+        kernels[event.name][0] += 1
+        kernels[event.name][1] += event.end - event.start
+        if is_communication(event):
+            found.collectives[collective(event)] += length(without([event.span], _near(own_work, [event.span])))
+    found.kernels = {name: (int(count), lasts) for name, (count, lasts) in kernels.items()}
+
+
+def collective(event: Event) -> str:
+    """Which collective a kernel of communication is: ``all_reduce``; ``communication`` where its name does not say."""
+    words = f"{event.collective} {event.name}"
+    return next((name for name, pattern in COLLECTIVES.items() if pattern.search(words)), "communication")

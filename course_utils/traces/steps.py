@@ -1,0 +1,234 @@
+"""The steps of a trace: where each begins on the device's clock, and which are of one kind."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from course_utils.show.formats import listed
+from course_utils.traces.events import CALL, DEVICE, GPU_MARK, MARK, OP, Event, Trace
+from course_utils.traces.intervals import Span
+
+_STEP = re.compile(r"ProfilerStep\s*#?(\d+)$")
+# Two steps of one kind differ in at most this share of what they ran: the least that leaves kinds of two steps and more.
+_ALIKE = (0.01, 0.05, 0.2)
+_SLOW_START = 1.5  # times as long as the slowest of the others: a first step that warms up
+
+
+@dataclass
+class Step:
+    """One step, or the whole of a recording without steps.
+
+    Attributes:
+        number: as the profiler counts; None for a whole recording.
+        span: where it lies on the device's clock, or on the CPU's where no device ran, in microseconds.
+        ran: what ran in it, by name.
+    """
+
+    number: int | None
+    span: Span
+    ran: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def lasts(self) -> float:
+        """How long it lasts, in microseconds."""
+        return self.span[1] - self.span[0]
+
+
+@dataclass
+class Kind:
+    """Steps that run the same."""
+
+    steps: list[Step]
+
+    @property
+    def name(self) -> str:
+        """Its steps, in words: ``steps 10 and 12``."""
+        numbers = [step.number for step in self.steps]
+        if None in numbers:
+            return "the recording"
+        runs = _runs([number for number in numbers if number is not None])
+        return f"step{'s' * (len(numbers) > 1)} {listed(runs)}"
+
+
+@dataclass
+class Steps:
+    """The steps of one device, by their kind, and how they were found.
+
+    Attributes:
+        kinds: the one with the most time first.
+        basis: which span was read, as a sentence without a full stop.
+        notes: which steps were left out and why, each a sentence.
+        marked: whether the trace marks steps at all.
+    """
+
+    kinds: list[Kind]
+    basis: str
+    notes: list[str]
+    marked: bool
+
+    @property
+    def all(self) -> list[Step]:
+        """Those of all kinds, in their order."""
+        return sorted((step for kind in self.kinds for step in kind.steps), key=lambda step: step.span)
+
+
+def marked_steps(events: Iterable[Event]) -> list[tuple[int, Span]]:
+    """The steps that the profiler marked, by their number: the longest mark of each."""
+    found: dict[int, Span] = {}
+    for event in events:
+        if match := _STEP.match(event.name):
+            number = int(match[1])
+            if number not in found or event.end - event.start > found[number][1] - found[number][0]:
+                found[number] = event.span
+    return sorted(found.items(), key=lambda step: step[1])
+
+
+def device_steps(trace: Trace, device: int) -> Steps:
+    """The steps as a device saw them.
+
+    What ran on the device belongs to the step whose call started it, whenever it ran: a device lags behind. A step begins
+    with its first work there; or with the CPU's mark, where the device had run dry by then. The marks on the device's
+    own side are not used for that where calls were recorded: they leave out what another thread starts, such as a
+    backward pass, and what another annotation encloses.
+    """
+    work = sorted((e for kind in DEVICE for e in trace.events[kind] if e.device == device), key=lambda e: e.start)
+    marks = marked_steps(trace.events[MARK])
+    on_device = marked_steps(event for event in trace.events[GPU_MARK] if event.device == device)
+    calls = {call.correlation: call.start for call in trace.events[CALL] if call.correlation is not None}
+    own: dict[int, list[Event]] = defaultdict(list)
+    starts = [span[0] for _, span in marks]
+    before = 0.0  # when what no step of the trace started has ended
+    for event in work:
+        at = calls.get(event.correlation)
+        place = bisect_right(starts, at) - 1 if at is not None else -1
+        if place >= 0 and at is not None and at <= marks[place][1][1]:
+            own[place].append(event)
+        elif at is None or place < 0:
+            before = max(before, event.end) if not own else before
+    if own:
+        steps = _by_calls(marks, own, before)
+        basis = "Steps as the GPU saw them: from the first work of a step to the first of the next"
+        if on_device:
+            label, cpu = (
+                _mean_ms(span for number, span in each if number in dict(marks)) for each in (on_device, marks)
+            )
+            basis += f" (marks on the GPU's side last {label}, the CPU's {cpu})"
+    elif on_device:
+        steps = _by_marks(on_device, work)
+        basis = "Steps by the marks on the GPU's side: no call that started its work was recorded in one"
+    elif marks and any(event.end > marks[0][1][0] and event.start < marks[-1][1][1] for event in work):
+        steps = _by_marks(marks, work)
+        basis = "Steps by the marks on the CPU's side: no call that started the GPU's work was recorded in one"
+    else:
+        whole = Step(None, (work[0].start, max(event.end for event in work)), Counter(event.name for event in work))
+        basis = "The whole recording, from the GPU's first work to its last: no step is marked"
+        return Steps([Kind([whole])], basis, [], False)
+    return _sorted(steps, basis)
+
+
+def _by_calls(marks: Sequence[tuple[int, Span]], own: dict[int, list[Event]], before: float) -> list[Step]:
+    places = sorted(own)
+    begins = []
+    for place in places:
+        begins.append(min(own[place][0].start, max(marks[place][1][0], before)))
+        before = max(before, *(event.end for event in own[place]))
+    # The last ends with its work, or with the CPU's part of it.
+    edges = [*begins, max(before, marks[places[-1]][1][1])]
+    return [
+        Step(marks[place][0], (start, end), Counter(event.name for event in own[place]))
+        for place, (start, end) in zip(places, pairwise(edges), strict=True)
+        if start < end
+    ]
+
+
+def _by_marks(marks: Sequence[tuple[int, Span]], work: Sequence[Event]) -> list[Step]:
+    """Each from its mark to the next one."""
+    edges = [span[0] for _, span in marks] + [max(span[1] for _, span in marks)]
+    steps = [Step(number, span) for (number, _), span in zip(marks, pairwise(edges), strict=True) if span[0] < span[1]]
+    starts = [step.span[0] for step in steps]
+    for event in work:
+        place = bisect_right(starts, event.start) - 1
+        if place >= 0 and event.start < steps[place].span[1]:
+            steps[place].ran[event.name] += 1
+    return steps
+
+
+def cpu_steps(trace: Trace) -> Steps:
+    """The steps by the CPU's marks, for a trace in which no device ran."""
+    marks = marked_steps(trace.events[MARK])
+    events = [*trace.events[OP], *trace.events[MARK]]
+    if not marks:
+        span = (min(event.start for event in events), max(event.end for event in events))
+        basis = "The whole recording: no step is marked"
+        return Steps([Kind([Step(None, span, Counter(event.name for event in events))])], basis, [], False)
+    return _sorted(_by_marks(marks, trace.events[OP]), "Steps as the CPU saw them: from one mark to the next")
+
+
+def _sorted(steps: list[Step], basis: str) -> Steps:
+    """The steps by their kind, without those that only begin, end or warm up."""
+    notes = []
+    kinds = _kinds(steps)
+    for step, when in ((steps[0], "first"), (steps[-1], "last")):
+        others = [each for each in steps if each is not step]
+        if len(steps) < 3:
+            break
+        alone = [step] in kinds
+        partial = alone and step.ran.total() < 0.9 * min(each.ran.total() for each in others)
+        slow = when == "first" and step.lasts > _SLOW_START * max(each.lasts for each in others)
+        if partial or slow:
+            why = "only in part in the recording" if partial else "slower than all others, as a warm-up is"
+            notes.append(f"Step {step.number}, the {when}, is left out: it is {why}.")
+            steps = others
+            kinds = _kinds(steps)
+    kinds.sort(key=lambda kind: -sum(step.lasts for step in kind))
+    return Steps([Kind(kind) for kind in kinds], basis, notes, True)
+
+
+def _kinds(steps: Sequence[Step]) -> list[list[Step]]:
+    kinds: list[list[Step]] = []
+    for alike in _ALIKE:
+        kinds = []
+        for step in steps:
+            near = [kind for kind in kinds if difference(step.ran, kind[0].ran) <= alike]
+            if near:
+                min(near, key=lambda kind: difference(step.ran, kind[0].ran)).append(step)
+            else:
+                kinds.append([step])
+        if len(kinds) <= len(steps) / 2:
+            break
+    return kinds
+
+
+def difference(some: Counter[str], others: Counter[str]) -> float:
+    """The share of what two steps ran that only one of them did, from 0 to 1.
+
+    Example:
+        >>> difference(Counter(gemm=3), Counter(gemm=3, copy=2))
+        0.25
+    """
+    differing = sum(abs(some[name] - others[name]) for name in some.keys() | others.keys())
+    return differing / max(1, some.total() + others.total())
+
+
+def _runs(numbers: Sequence[int]) -> list[str]:
+    """Numbers, with three or more in a row as a range."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words = []
+    for run in runs:
+        words += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+    return words
+
+
+def _mean_ms(spans: Iterable[Span]) -> str:
+    lasts = [end - start for start, end in spans]
+    return f"{sum(lasts) / len(lasts) / 1e3:.3g} ms" if lasts else "no time"

@@ -8,6 +8,7 @@ import io
 import math
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,8 @@ _LEAST_CALLS, _MOST_CALLS, _MOST_WATCHED = 4, 24, 16
 _FINALISTS = 4
 _PROMISING = 0.98
 _MOST_ADVICE = 5
+# What takes so many times as long in its first steps needs no rounds to be turned down, which it would fill.
+_FAR_SLOWER = 3.0
 # A part of a step that is no model's and no optimizer's stands out from this share on.
 _STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT = 0.1, 0.05, 0.05
 _SMALL = 0.005
@@ -111,6 +114,7 @@ class Diagnosis(Shown):
     noise: float | None = None
     peak_bytes: int | None = None
     interrupted: bool = False
+    short: str = ""  # what a longer budget would have to be, where this one told nothing
 
     def card(self) -> Card:
         """What a step takes, what to change, and where its time goes."""
@@ -150,16 +154,18 @@ class Diagnosis(Shown):
         bounds = [advice for advice in self.plan if advice.known == "at most" and advice.saves]
         if bounds:
             most = max(bounds, key=lambda advice: advice.saves)
-            said += [" " * bool(tried) + f"Up to {format_percent(most.saves)} of it can be saved where it waits or "]
-            said[-1] = f"{' ' * bool(tried)}To {most.change} can save at most {format_percent(most.saves)}."
-        if not self.plan:
-            count = sum(t.ratio is not None for t in self.tried)
-            many = f"{count} changes were" if count != 1 else "one change was"
+            order = most.change[0].upper() + most.change[1:]
             said += [
-                f"Nothing stands out: {many} tried, and none makes it clearly shorter."
-                if count
-                else "Nothing stands out, and no change was timed."
+                f"{' ' * bool(tried)}{order}: that saves ",
+                Toned(most.saving.removesuffix(" of a step")),
+                " of it.",
             ]
+        count = sum(tried.ratio is not None for tried in self.tried)
+        if not self.plan and (self.short or self.interrupted):
+            said += ["What could make it shorter is not known."]
+        elif not self.plan:
+            many = f"{count} changes were" if count != 1 else "one change was"
+            said += [f"Nothing stands out: {many} tried, and none makes it clearly shorter."]
         return said
 
     def _rows(self) -> Iterator[Row]:
@@ -176,7 +182,7 @@ class Diagnosis(Shown):
 
     def _warning(self) -> str:
         stopped = "Stopped early: this is what was known so far." if self.interrupted else ""
-        return " ".join(filter(None, (stopped, self.busy)))
+        return " ".join(filter(None, (stopped, self.short, self.busy)))
 
     def _notes(self) -> Iterator[str]:
         yield from self.notes
@@ -338,7 +344,8 @@ class _Work:
             seen = self._as_it_is()
         diagnosis.busy = watch.sentence
         self._bounds(seen)
-        with replayed():
+        # What torch warns of, a learner has seen in the calls as they are, or it is a trial's own.
+        with replayed(), warnings.catch_warnings(action="ignore"):
             bench = Bench(self.work, self.found, self.device, Snapshot(self.found))
             try:
                 self._try(bench, seen[-1])
@@ -353,8 +360,8 @@ class _Work:
             return self._source(*args)
         except StopIteration as error:
             raise StepError(
-                f"The step ran out of data in its call {self._calls}: pass the loader as data=, and let the step take a "
-                "batch."
+                f"The step ran out of data in its call {self._calls}: pass the loader as data=, and let the step take "
+                "a batch."
             ) from error
         except Exception as error:
             given = f"a batch of data, {_described(args[0])}" if args else "nothing"
@@ -379,7 +386,8 @@ class _Work:
                 seconds.append(self._timed(batch))
             else:
                 seconds.append(self._timed())
-            if len(seconds) > _LEAST_CALLS and time.perf_counter() - started > 0.6 * allowed_s:
+            spent_s = time.perf_counter() - started
+            if spent_s > 0.6 * allowed_s and len(seconds) > (_LEAST_CALLS if spent_s < 2 * allowed_s else 1):
                 break
         # The first call wakes everything up; so does the first batch, and workers then have some ready.
         seconds, waits = seconds[1:], waits[1:]
@@ -387,7 +395,8 @@ class _Work:
         with PhaseWatch(self.found, self.device) as watch:
             while len(seen) < _MOST_WATCHED:
                 seen.append(watch.call(self.work.call))
-                if len(seen) >= _LEAST_CALLS and time.perf_counter() - started > allowed_s:
+                spent_s = time.perf_counter() - started
+                if spent_s > allowed_s and len(seen) >= (_LEAST_CALLS if spent_s < 4 * allowed_s else 2):
                     break
         self._check_work(seen)
         wait_s = (statistics.fmean if batches and batches.workers else statistics.median)(waits) if waits else 0.0
@@ -416,7 +425,7 @@ class _Work:
         loss = loss_of(returned)
         if loss is not None and not math.isfinite(loss):
             raise StepError(
-                f"The loss is {loss} in call {self._calls}: mend that first, since no change could be checked against it."
+                f"The loss is {loss} in call {self._calls}: mend that first; no change could be checked against it."
             )
         return seconds
 
@@ -438,7 +447,9 @@ class _Work:
         diagnosis, phases = self.diagnosis, self.diagnosis.phases
         if phases[LOADING] > _LOADING_STANDS_OUT:
             workers = getattr(self.data, "num_workers", None)
-            change = "load batches in workers of the DataLoader" if not workers else "let batches arrive sooner"
+            change = "load batches in workers of the DataLoader"
+            if workers or (workers is None and self.data is not None):
+                change = "let batches arrive sooner"
             has = "" if workers is None else f", with num_workers={workers}"
             waits = f"It waits {format_seconds(phases[LOADING] * diagnosis.step_s)} for each batch{has}."
             diagnosis.plan.append(Advice(change, waits, "05_data_loading", phases[LOADING]))
@@ -459,8 +470,10 @@ class _Work:
         self._waits(seen)
 
     def _waits(self, seen: list[Seen]) -> None:
-        """Values that Python takes from the GPU. Without the wait it would work on, so that no more than the wait is
-        won, and no more than what Python does in a step: meanwhile the GPU is busy.
+        """Values that Python takes from the GPU.
+
+        Without the wait Python would work on, so that no more than the wait is won; and no more than what Python does
+        in a step, since the GPU is busy while Python waits.
         """
         total = statistics.median(sum(call.seconds.values()) for call in seen)
         waited = statistics.median(sum(call.waits.values()) for call in seen)
@@ -475,6 +488,11 @@ class _Work:
 
     def _try(self, bench: Bench, seen: Seen) -> None:
         diagnosis = self.diagnosis
+        # A baseline, its control and one change, in as many rounds as a verdict needs, and the steps before them.
+        least_s = 4 * paired.MIN_ROUNDS * diagnosis.step_s
+        if least_s > 2 * diagnosis.budget_s:
+            self._too_short(least_s / _SCREEN_SHARE)
+            return
         plain = self._repeated(bench)
         several = []
         for trial in trials(self.found, seen, self.work, diagnosis.tolerance):
@@ -488,13 +506,18 @@ class _Work:
             diagnosis.notes.append("torch.compile was not tried: it finds no compiler on this machine.")
         alike: list[Trial] = []
         self.compiling_s: float | None = None
+        self._step_s = {"": plain.step_s}
         for trial in several:
-            if (found := self._parity(bench, plain, (trial,), trial.name)).verdict:
-                diagnosis.tried.append(found)
-            else:
+            tried = self._parity(bench, plain, (trial,), trial.name)
+            diagnosis.tried.append(tried)
+            if not tried.verdict:
                 alike.append(trial)
-                diagnosis.tried.append(found)
         self._time(bench, alike)
+
+    def _rounds_s(self, several: list[Trial]) -> float:
+        """Seconds that the rounds of a verdict take: each timing of a short call follows one that is not timed."""
+        calls_s = [self._step_s[""], self._step_s[""], *(self._step_s[trial.name] for trial in several)]
+        return paired.LOOKS[0] * sum(2 * call_s for call_s in calls_s)
 
     def _repeated(self, bench: Bench) -> Steps:
         """The step as it is, twice from the same state: only what repeats itself can be compared."""
@@ -521,12 +544,17 @@ class _Work:
         if name == COMPILE:
             self.compiling_s = max(0.0, steps.seconds[0] - plain.seconds[0])
         difference = plain.difference(steps)
+        self._step_s[name] = steps.step_s
+        if difference <= self.diagnosis.tolerance and steps.step_s > _FAR_SLOWER * plain.step_s:
+            return Tried(name, difference, verdict=str(Verdict.SLOWER), remark="far slower in its first steps")
         return Tried(name, difference, verdict="CHANGES THE RESULTS" if difference > self.diagnosis.tolerance else "")
 
     def _time(self, bench: Bench, alike: list[Trial]) -> None:
         diagnosis = self.diagnosis
         budget_s = diagnosis.budget_s
-        fitting = alike[: self._room(bench, budget_s * _SCREEN_SHARE)]
+        fitting = [
+            trial for i, trial in enumerate(alike) if self._rounds_s(alike[: i + 1]) <= budget_s * _SCREEN_SHARE
+        ] or alike[:1]
         for trial in alike[len(fitting) :]:
             self._put(trial.name, verdict="NO TIME")
         if not fitting:
@@ -575,20 +603,13 @@ class _Work:
         diagnosis.noise = getattr(rounds, "noise", diagnosis.noise)
         diagnosis.busy = rounds.busy or diagnosis.busy
         if len(rounds.cases[0].samples) < paired.MIN_ROUNDS and not rounds.interrupted:
-            needed = min(MAX_BUDGET_S, math.ceil(4 * diagnosis.budget_s))
-            diagnosis.notes.append(
-                f"Too few rounds fitted into the {diagnosis.budget_s:g} s to tell what the changes do: pass "
-                f"budget_s={needed:g}."
-            )
+            self._too_short(2 * diagnosis.budget_s)
 
-    def _room(self, bench: Bench, budget_s: float) -> int:
-        """How many changes can be timed in the time, in as many rounds as a verdict needs."""
-        start = time.perf_counter()
-        bench.arrange(())
-        self.work.call()
-        self.device.synchronize()
-        call_s = time.perf_counter() - start
-        return max(1, int(budget_s / (paired.LOOKS[0] * 2 * call_s)) - 2)
+    def _too_short(self, needed_s: float) -> None:
+        budget_s = self.diagnosis.budget_s
+        self.diagnosis.short = (
+            f"The budget of {budget_s:g} s is too short to tell what changes do: pass budget_s={math.ceil(needed_s)}."
+        )
 
     def _put(self, name: str, **values: Any) -> None:
         tried = self.diagnosis.tried

@@ -32,7 +32,7 @@ class Steps:
     Attributes:
         losses: of each step; empty where the step returns none.
         moves: how far the weights went, one tensor for each parameter; where there are losses, the distance alone.
-        seconds: of the first of them, and of the second.
+        seconds: of each.
     """
 
     losses: tuple[float, ...]
@@ -40,8 +40,13 @@ class Steps:
     distance: float
     seconds: tuple[float, ...]
 
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step, of those after the first the shortest."""
+        return min(self.seconds[1:])
+
     def difference(self, other: Steps) -> float:
-        """How far the other is from this one, relative to it: of losses, or of the weights' way; 0 for the same bits."""
+        """How far the other is from this one, relative to it, in losses or in the weights' way; 0 for the same bits."""
         if self.losses:
             pairs = zip(self.losses, other.losses, strict=True)
             worst = max(abs(a - b) / max(abs(a), 1e-12) if a != b else 0.0 for a, b in pairs)

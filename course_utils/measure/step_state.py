@@ -11,7 +11,6 @@ import contextlib
 import copy
 import dis
 import functools
-import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -125,8 +124,8 @@ def _sort_in(found: Found, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         elif type(value).__module__.partition(".")[0] not in _LIBRARIES and hasattr(value, "__dict__"):
             found.objects.append(value)
             yield from vars(value).items()
-            if inspect.isfunction(call := getattr(type(value), "__call__", None)):
-                yield name, call
+            if callable(value):
+                yield name, type(value).__call__
 
 
 def _named_by(found: Found, function: types.FunctionType) -> Iterator[tuple[str, Any]]:

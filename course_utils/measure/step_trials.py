@@ -1,7 +1,7 @@
 """Changes that are tried on a training step: each can be taken back, and none is a matter of taste.
 
-A trial is in force inside of a context. Before it and after it all of the step's state is put back (``step_rounds.py``),
-so that a context has to undo only what no snapshot holds.
+A trial is in force inside of a context. Before and after it all of the step's state is put back (``step_rounds.py``):
+a context has to undo only what no snapshot holds.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             lambda work: _deterministic_off(),
         )
     for name, optimizer in found.optimizers.items():
-        yield from _of_optimizer(name, optimizer)
+        yield from _of_optimizer(name if len(found.optimizers) > 1 else type(optimizer).__name__, optimizer)
     if not is_compiled(found) and can_compile(devices):
         yield _compile(found)
     if seen.zeroes:
@@ -160,25 +160,24 @@ def _deterministic_off() -> Iterator[None]:
 
 def _of_optimizer(name: str, optimizer: Optimizer) -> Iterator[Trial]:
     """Another way to run the same update."""
-    kind, groups = type(optimizer).__name__, optimizer.param_groups
+    groups = optimizer.param_groups
     count = sum(len(group["params"]) for group in groups)
     if not count or any(group.get("fused") or group.get("differentiable") for group in groups):
         return
-    seen = f"{name} updates {count} tensors"
     if _can_fuse(optimizer):
         how = "one by one" if _is_loop(optimizer) else "by several kernels each"
         yield Trial(
-            f"fused {kind}",
-            f"pass fused=True to {kind}",
-            f"{seen}, {how}.",
+            f"fused {name}",
+            f"pass fused=True to {name}",
+            f"{name} updates {count} tensors, {how}.",
             "14_in_place_operations",
             lambda work: _flags(optimizer, {"fused": True, "foreach": False}),
         )
     elif "foreach" in optimizer.defaults and _is_loop(optimizer):
         yield Trial(
-            f"foreach {kind}",
-            f"pass foreach=True to {kind}",
-            f"{seen}, one by one.",
+            f"foreach {name}",
+            f"pass foreach=True to {name}",
+            f"{name} updates {count} tensors, one by one.",
             "14_in_place_operations",
             lambda work: _flags(optimizer, {"foreach": True}),
         )

@@ -43,7 +43,7 @@ class DeviceHistory:
     """One device of a snapshot.
 
     Attributes:
-        entries: of its history, the oldest first.
+        entries: of its history, the oldest first; without those that take and give no memory.
         whole: the device as one, private pools included; None if its history contradicts its segments.
         common: without private pools, which is what can be simulated; the same as ``whole`` if there are none.
         problem: why there is none of them; empty otherwise.
@@ -52,7 +52,8 @@ class DeviceHistory:
 
     def __init__(self, file: SnapshotFile, device: int) -> None:
         self.device = device
-        self.entries = list(file.traces[device]) if device < len(file.traces) else []
+        trace = file.traces[device] if device < len(file.traces) else ()
+        self.entries = [entry for entry in trace if entry["action"] not in REMARKS]
         self.segments = [segment for segment in file.segments if segment.get("device", 0) == device]
         self.settings = file.settings
         private = [segment for segment in self.segments if pool_of(segment, "segment_pool_id")]
@@ -85,13 +86,13 @@ class DeviceHistory:
     def _history(self) -> History:
         """Blocks over time; of the end alone if the history does not fit."""
         value = {"segments": self.segments, "allocator_settings": self.settings}
-        if self.whole is None or not self.entries:
-            return read_history(value, [], self.device)
-        entries = self.entries
+        entries = self.entries if self.whole is not None else []
         if not any(entry["action"] == "free_requested" for entry in entries):  # not recorded: skip_actions
             requests = [[{**e, "action": "free_requested"}] * (e["action"] == "free_completed") + [e] for e in entries]
             entries = [entry for both in requests for entry in both]
-        history = read_history(value | {"segments": _listed(self.whole.start)}, entries, self.device)
+        if entries:
+            value["segments"] = _listed(self.whole.start)
+        history = read_history(value, entries, self.device)
         ends = {block["address"]: block for segment in self.segments for block in _addressed(segment)}
         for allocation in history.allocations:
             if allocation.born == 0 and allocation.died is None:  # its stack may be known from the end
@@ -173,12 +174,12 @@ class DeviceHistory:
     @cached_property
     def moments(self) -> list[int]:
         """Of each entry the moment after it."""
-        counted = (e["action"] not in ("free_completed", "oom", *REMARKS) for e in self.entries)
+        counted = (entry["action"] not in ("free_completed", "oom") for entry in self.entries)
         return list(accumulate(counted))
 
     @cached_property
     def give_backs(self) -> Counter[str]:
-        """How often cached memory went back to the device: ``empty_cache``, as a ``retry`` of a request, ``unknown``."""
+        """How often cached memory went back to the device, by why: ``empty_cache``, ``retry`` or ``unknown``."""
         counts: Counter[str] = Counter()
         entries = self.entries
         for at, entry in enumerate(entries):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from course_utils.memory.allocator import option_pairs
 from course_utils.memory.snapshot_history import DeviceHistory
 from course_utils.memory.snapshot_steps import Growth, loops_without_training
 from course_utils.memory.stacks import FORWARD, OPTIMIZER
@@ -39,8 +40,8 @@ def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
         return None
     best = min(met, key=lambda trial: trial.reserved_bytes)
     name = best.name.partition(":")[0]
-    own = tries.replay.run.begin.options.text
-    beside = [part for part in own.split(",") if part and not part.startswith(name)]
+    own = option_pairs(tries.replay.run.begin.options.text)
+    beside = [f"{other}:{word}" for other, word in own if other != name]
     change = f"set PYTORCH_ALLOC_CONF={','.join([*beside, best.name])}"
     if tries.base.fails:
         because = "The request that failed is met then, in a simulation of the same requests with as much memory."

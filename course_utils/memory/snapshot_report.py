@@ -15,6 +15,7 @@ from course_utils.memory.snapshot_files import SnapshotError, SnapshotFile, read
 from course_utils.memory.snapshot_history import DeviceHistory, Holder, OutOfMemory
 from course_utils.memory.snapshot_plan import plan_of
 from course_utils.memory.snapshot_steps import Growth, growth_of
+from course_utils.memory.stacks import EARLIER, Place
 from course_utils.memory.what_if import Requests, Trial, WhatIf, freed_earlier, what_if
 from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_bytes, format_percent, format_seconds, listed
@@ -27,11 +28,12 @@ __all__ = ["DeviceReport", "SnapshotError", "SnapshotReport", "read_snapshot"]
 
 _MOST_ROWS = 7
 _MOST_PLACES = 25
+_FILE_LETTERS, _NAME_LETTERS = 20, 26
 _PARTS = 12  # of the timeline
 _SECONDS_AN_ENTRY = 1.5e-4  # of all tries together, on two cores of a server
 _QUIET_S = 2.0
 _RECORD = (
-    "No history: record with torch.cuda.memory._record_memory_history(max_entries=100_000) before the steps, to see the "
+    "No history: call torch.cuda.memory._record_memory_history(max_entries=100_000) before the steps, to see the "
     "peak, who held it, and what other settings would need."
 )
 _STACKS = 'Not recorded with stacks: leave context and stacks as they are ("all") to see which line holds what.'
@@ -130,10 +132,11 @@ class DeviceReport(Shown):
 
     def _rows(self) -> Iterator[Row]:
         shown = self.holders[:_MOST_ROWS]
+        earlier = EARLIER if self.device.entries else "no stack recorded"
         for holder in shown:
             stack = holder.stack
-            label = repr(stack.place) if stack and stack.place else holder.kind
-            words = [holder.kind] if label != holder.kind else []
+            label = _short(stack.place) if stack and stack.place else holder.kind if stack else earlier
+            words = [holder.kind] if stack and label != holder.kind else []
             words += [f"{holder.blocks} blocks"] if holder.blocks > 1 else []
             words += [f"from {stack.caller}"] if stack and stack.caller else []
             yield Row(label, ", ".join(words), format_bytes(holder.bytes), bar=Bar(0.0, float(holder.bytes)))
@@ -159,7 +162,7 @@ class DeviceReport(Shown):
             Column("the same requests", tuple(names), numeric=False),
             Column("reserved peak", tuple(peaks)),
             Column("change", tuple(changes)),
-            Column("cudaMalloc calls", tuple(map(str, calls))),
+            Column("cudaMalloc/map calls", tuple(map(str, calls))),
         )
         own = tries.replay.run.begin.options.text
         return Grid(f"What if, simulated{f', each beside {own}' if own else ''}. {self._error()}", columns)
@@ -190,7 +193,7 @@ class DeviceReport(Shown):
             yield f"By what it is for: {', '.join(shares)}."
         if device.entries:
             lost = format_percent(self.lost_bytes / max(1, self.peak_reserved_bytes))
-            yield f"{format_bytes(self.lost_bytes)} ({lost}) of the reserved memory was not in use when the most was."
+            yield f"When the most was reserved, {format_bytes(self.lost_bytes)} ({lost}) of it was not in use."
         if device.give_backs:
             yield f"Cached memory was given back {_give_back_words(device.give_backs)}."
         if self.growth:
@@ -236,6 +239,14 @@ class DeviceReport(Shown):
         return timeline_figure(self.device)
 
 
+def _short(place: Place) -> str:
+    """A place for the first column of a card, which is narrow."""
+    file, _, rest = repr(place).partition(":")
+    shown = file if len(file) <= _FILE_LETTERS else f"{file[:9]}…{file[10 - _FILE_LETTERS :]}"
+    name = rest.partition(" ")[2]
+    return f"{shown}:{place.line} {name if len(name) <= _NAME_LETTERS else name[: _NAME_LETTERS - 1] + '…'}"
+
+
 def _change(share: float) -> str:
     return "0" if abs(share) < 5e-4 else f"{'+' if share > 0 else '−'}{format_percent(abs(share))}"
 
@@ -247,6 +258,8 @@ def _failure_words(failure: OutOfMemory) -> str:
         words += f", in pieces of at most {format_bytes(failure.largest_free_bytes)}"
     if failure.device_free_bytes is not None:
         words += f"; the device had {format_bytes(failure.device_free_bytes)} left"
+        if failure.device_free_bytes > failure.requested_bytes:
+            words += ", which is enough: the process was limited"
     where = f" at {failure.stack.place}" if failure.stack.place else ""
     return f"The request that failed{where} asked for {format_bytes(failure.requested_bytes)}: {words}."
 
@@ -354,7 +367,7 @@ def read_snapshot(source: str | Path | bytes | Mapping[str, Any], *, device: int
     the file is run, and neither torch nor a GPU is needed.
 
     Args:
-        source: what ``torch.cuda.memory._dump_snapshot`` wrote, as a file or its bytes; or the value of ``_snapshot()``.
+        source: what ``torch.cuda.memory._dump_snapshot`` wrote, as a file or its bytes, or ``_snapshot()``'s value.
         device: the index of the GPU to read; by default each that has memory or a history.
 
     Returns:

@@ -1,7 +1,7 @@
 """What a recorded stack says of a block: the line of the program that asked for it, and what it is probably for.
 
-A stack is what a memory snapshot has as ``frames``, the innermost first. With ``stacks="python"`` it has Python's frames
-alone, and a backward pass, which runs in a thread of autograd, has none; with ``stacks="all"`` C++ frames as well.
+A stack is what a memory snapshot has as ``frames``, the innermost first. With ``stacks="python"`` these are Python's,
+and a backward pass, which runs in a thread of autograd, has none; with ``stacks="all"`` there are C++ frames as well.
 Source: torch/cuda/memory.py, ``_record_memory_history``,
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/cuda/memory.py#L908
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 WEIGHTS, FORWARD, BACKWARD, OPTIMIZER = "weights", "forward", "backward", "optimizer"
 CACHE, OTHER = "KV cache", "other"
@@ -29,8 +29,7 @@ _WEIGHTS = re.compile(
 _MOST_FRAMES = 2000
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A line of a program.
 
     Example:
@@ -55,7 +54,7 @@ class Stack:
 
     Attributes:
         place: the innermost line outside of PyTorch and Python's own library; None without Python frames.
-        caller: the program's own line that led there, where the place is in an installed package; or one further out.
+        caller: the program's own line that led there: the next one further out.
         kind: what it is probably for, one of this module's words.
         in_module: whether a module (``torch.nn.Module``) was being called.
         path: all lines of Python; the same for blocks that were asked for in the same way.
@@ -89,7 +88,7 @@ def read_stack(frames: Sequence[Mapping[str, Any]]) -> Stack:
     place = own[0] if own else path[0]
     outside = [each for each in own[1:] if not _LIBRARY.search(each.file)]
     in_module = any(each.file.endswith("torch/nn/modules/module.py") and "_call" in each.name for each in path)
-    return Stack(place, next(iter(outside or own[1:]), None), _kind(path, every), in_module, path)
+    return Stack(place, outside[0] if outside else None, _kind(path, every), in_module, path)
 
 
 def _place(frame: Mapping[str, Any]) -> Place:

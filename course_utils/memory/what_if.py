@@ -1,8 +1,8 @@
 """The requests of a recorded history under other settings of the allocator, and with other requests.
 
-Where much of the memory was there before the recording, other settings would have laid it out otherwise: a try then begins
-with an empty allocator, which is first asked for what was in use. And where the device would put new memory is guessed. So
-it is for a try with the recorded settings: how far that is from what was recorded is the error of all of them.
+Where much of the memory was there before the recording, other settings would have laid it out otherwise: a try then
+begins with an empty allocator, which is first asked for what was in use. And where the device would put new memory is
+guessed. So it is for a try with the recorded settings: how far that is from what was recorded is the error of all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from course_utils.memory.allocator import (
     EmptyCache,
     Event,
     Free,
-    option_pairs,
     options_of,
     run_events,
 )
@@ -98,6 +97,8 @@ class Requests:
     def __init__(self, snapshot: Snapshot, limit_bytes: int | None) -> None:
         self.snapshot, self.limit = snapshot, limit_bytes
         self.replay = snapshot.replay(device_bytes=limit_bytes)
+        if limit_bytes is not None and self.replay.run.out_of_memory is None:  # something else stood in the way
+            self.limit, self.replay = None, snapshot.replay()
         self.begins_empty = snapshot.start.reserved_bytes > _EARLIER_SHARE * self.replay.run.peak_reserved_bytes
         self._failing: set[Hashable] = set()  # the names of requests that failed
         number = 0
@@ -116,9 +117,11 @@ class Requests:
                     if block.state == "awaiting free":
                         yield Free(block.id, completes=False)
         for event in self.replay.run.events:
-            yield event
-            if isinstance(event, Allocate) and event.id in self._failing:
-                yield Free(event.id)
+            failing = isinstance(event, Allocate | Free) and event.id in self._failing
+            if not failing or isinstance(event, Allocate):
+                yield event
+            if failing and isinstance(event, Allocate):
+                yield Free(event.id)  # nobody holds what was not given
 
     def tried(
         self,
@@ -184,10 +187,12 @@ def what_if(requests: Requests, advance: Callable[[], object] = lambda: None) ->
 
 
 def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:
-    """The recorded options with others beside them."""
-    option = option_pairs(text)[0]
-    pairs = [pair for pair in option_pairs(own.text) if pair[0] != option[0]]
-    return AllocatorOptions.parse(",".join(f"{name}:{word}" for name, word in (*pairs, option)))
+    """The recorded options, with one of them changed; as they are if the two exclude each other."""
+    attribute = text.partition(":")[0].replace("_mb", "_bytes")
+    try:
+        return replace(own, **{attribute: getattr(AllocatorOptions.parse(text), attribute)})
+    except ValueError:
+        return own
 
 
 def _padded(events: Iterator[Event]) -> Iterator[Event]:

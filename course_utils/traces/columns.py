@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from course_utils.show.formats import format_seconds
 from course_utils.traces.cpu import CpuShares, cpu_shares
 from course_utils.traces.events import Trace
 from course_utils.traces.shares import DeviceShares, StepShares, device_shares, devices_of
@@ -34,6 +35,11 @@ class Column:
         """Microseconds of all steps."""
         return sum(each.lasts for each in self.shares)
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole recording, without steps."""
+        return self.kind.steps[0].number is None
+
     def mean(self, amount: Amount) -> float:
         """Microseconds a step."""
         return sum(map(amount, self.shares)) / len(self.shares)
@@ -42,6 +48,12 @@ class Column:
         """The least and the most of its steps, in microseconds."""
         amounts = [amount(each) for each in self.shares]
         return min(amounts), max(amounts)
+
+    def times(self, amount: Amount) -> str:
+        """The mean of its steps in words, and from where to where they went: ``3 ms (2 ms to 4 ms)``."""
+        low, high = (format_seconds(each / 1e6) for each in self.range(amount))
+        mean = format_seconds(self.mean(amount) / 1e6)
+        return mean if low == high else f"{mean} ({low} to {high})"
 
     def share(self, amount: Amount) -> float:
         """What part of their time it is, from 0 to 1."""

@@ -24,7 +24,7 @@ _SPECIAL = (
     (COMMUNICATION, re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|_c10d_functional")),
 )
 _OF_A_GPU = re.compile(r"(nccl|xccl|hccl):|cudnn|cuda|miopen|hip", re.IGNORECASE)
-_BACKWARD = re.compile(r"Backward|autograd::engine")
+_BACKWARD = re.compile(r"\w+Backward\w*$")
 
 
 @dataclass
@@ -39,7 +39,7 @@ class CpuShares:
     small: int = 0  # operators shorter than 20 microseconds
     updates: int = 0  # operators inside the optimizer
     loader: str = ""
-    backward: bool = True  # whether a backward pass is in the file
+    unseen: bool = False  # whether an optimizer is in the file, and no backward pass
     for_gpu: bool = False  # whether the program used a device, which the recording left out
 
     def shares(self, steps: Iterable[object]) -> list[StepShares]:
@@ -93,7 +93,8 @@ def cpu_shares(trace: Trace) -> CpuShares:
     _count(found, [*own, *others])
     names = {event.name for event in events}
     found.loader = next((name for name in names if _SPECIAL[0][1].match(name)), "")
-    found.backward = any(_BACKWARD.search(name) for name in names)
+    updates = any(name.startswith("Optimizer.step") for name in names)
+    found.unseen = updates and not any(_BACKWARD.search(name) for name in names)
     device = trace.header.get("deviceProperties")
     found.for_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
     return found

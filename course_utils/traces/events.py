@@ -1,4 +1,4 @@
-"""The events of a trace, read piece by piece: a file larger than memory's comfort, cut short or damaged is read as well.
+"""The events of a trace, read piece by piece: a huge file, one that is cut short and a damaged one are read as well.
 
 HolisticTraceAnalysis and Perfetto's processor answer some of the same questions. They need pandas or a native program,
 so neither runs inside a page, and the former refuses some traces that lack a field it counts on.
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 HOW = (
-    "Record with torch.profiler: profile(activities=[CPU, CUDA], schedule=schedule(wait=1, warmup=3, active=8)), step() "
-    "after each training step, export_chrome_trace(...) at the end"
+    "Record with torch.profiler: profile(activities=[CPU, CUDA], schedule=schedule(wait=1, warmup=3, active=8)), "
+    "step() after each training step, export_chrome_trace(...) at the end"
 )
 _PIECE = 1 << 18  # bytes that are read at once
 _MOST_TEXT = 1_500 << 20  # bytes of JSON: beyond, a file is a mistake or an attack

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from course_utils.show.advice import Advice
-from course_utils.show.formats import format_percent, format_seconds, listed
+from course_utils.show.formats import format_percent, listed
 from course_utils.traces import cpu as on_cpu
 from course_utils.traces import shares as on_gpu
 from course_utils.traces.columns import Amount, Column, Reading, total
@@ -209,25 +209,15 @@ def _advice(
     if len(named) < len(columns) <= 4:
         of += ", and next to nothing of the others"
     first = named[0]
-    low, high = first.range(amount)
-    times = format_seconds(first.mean(amount) / 1e6)
-    times += f", {format_seconds(low / 1e6)} to {format_seconds(high / 1e6)} by step" if len(first.shares) > 1 else ""
-    where = (
-        "of the recording"
-        if None in [s.number for s in first.kind.steps]
-        else "a step"
-        if len(columns) == 1
-        else "in " + first.name
-    )
-    because = f"{because[0].upper()}{because[1:]}: {times} {where}."
-    if where == "a step":
-        because = because.replace(" by step a step.", " by step.")
+    times = first.times(amount)
+    if not first.whole:
+        times += " a step" if len(columns) == 1 else f" in {first.name}"
+    because = f"{because[0].upper()}{because[1:]}: {times}."
     return Advice(change, because, lesson, shares[0], "at most", of)
 
 
 def _of(column: Column, only: bool) -> str:
-    whole = None in [step.number for step in column.kind.steps]
-    return column.name if whole or not only else "a step"
+    return "a step" if only and not column.whole else column.name
 
 
 def _percent(share: float) -> str:

@@ -14,6 +14,7 @@ from course_utils.traces import cpu as on_cpu
 from course_utils.traces import shares as on_gpu
 from course_utils.traces.columns import Amount, Column, Reading, reading, total
 from course_utils.traces.events import HOW, TraceError, read_events
+from course_utils.traces.names import short
 from course_utils.traces.pair import TracePair
 from course_utils.traces.plan import plan_of
 
@@ -80,7 +81,7 @@ class TraceReport(Shown):
             sentence=_sentence(found, self.plan),
             rows=rows,
             axis=axis,
-            heads=("a step, by step" if found.columns[0].kind.steps[0].number is not None else "in all", "share"),
+            heads=(("a step" if found.parts[0].steps.marked else "in all"), "share") if single else ("", ""),
             table=None if single else _table(found, places),
             plan=self.plan,
             warning=_warning(found),
@@ -106,20 +107,13 @@ def _rows(column: Column, places: Sequence[str]) -> tuple[Row, ...]:
             continue
         low, high = column.range(amount)
         bar = Bar(low / 1e6, high / 1e6, column.mean(amount) / 1e6)
-        words = _times(column, amount)
+        words = column.times(amount)
         hidden = column.mean(_amount(on_gpu.HIDDEN))
         if place == on_gpu.SENDS and hidden:
             words += f"; {format_seconds(hidden / 1e6)} more is hidden"
         rows.append(Row(place, words, format_percent(column.share(amount)), bar=bar))
     rows.sort(key=lambda row: -(row.bar.dot or 0.0) if row.bar else 0.0)
     return tuple(rows[:_MOST_ROWS])
-
-
-def _times(column: Column, amount: Amount) -> str:
-    """The mean of its steps, and from which to which they went."""
-    low, high = (format_seconds(each / 1e6) for each in column.range(amount))
-    mean = format_seconds(column.mean(amount) / 1e6)
-    return mean if low == high else f"{mean} ({low} to {high})"
 
 
 def _table(found: Reading, places: Sequence[str]) -> Grid:
@@ -135,7 +129,7 @@ def _table(found: Reading, places: Sequence[str]) -> Grid:
             f"{format_percent(column.share(_amount(name)))}, {format_seconds(column.mean(_amount(name)) / 1e6)}"
             for name in names
         ]
-        cells.append(TableColumn(column.name, (*values, _times(column, lambda shares: shares.lasts))))
+        cells.append(TableColumn(column.name, (*values, column.times(lambda shares: shares.lasts))))
     return Grid("", tuple(cells))
 
 
@@ -150,7 +144,7 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     for column in columns:
         lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
         share = format_percent(column.share(_amount(compute)))
-        of = "a step" if single and column.kind.steps[0].number is not None else column.name
+        of = "a step" if single and not column.whole else column.name
         takes = "takes" if single or len(column.shares) == 1 else "take"
         parts.append(f"{share} of {of}, which {takes} {lasts}" if single else f"{share} of {of} ({lasts})")
     said = f"{who} for {listed(parts)}"
@@ -171,18 +165,20 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
 def _warning(found: Reading) -> str:
     parts = list(found.trace.flaws)
     if found.cpu and found.cpu.for_gpu:
-        parts.append("The program used a GPU, and its work is not in the file: only the CPU's side is told, without a plan. "
-                     "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")  # fmt: skip
+        parts.append(
+            "The program used a GPU, and its work is not in the file: only the CPU's side is told, without a plan. "
+            "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+        )
     if not found.parts[0].steps.marked:
         parts.append(f"No step is marked, so the program's start and its steps are told together. {HOW}.")
     queued = total(found.columns, _amount(on_gpu.QUEUED))
     if queued >= _SUSPECT:
-        parts.append(f"In {format_percent(queued)} of the time the GPU was idle though its next kernel had been launched: "
-                     "it waited for another stream or another GPU, or kernels are missing from the file.")  # fmt: skip
-    if total(found.columns, _amount(on_gpu.UNKNOWN)) >= _SUSPECT:
         parts.append(
-            "No launches were recorded, so why the GPU was idle cannot be told. Record ProfilerActivity.CPU, too."
+            f"In {format_percent(queued)} of the time the GPU was idle though its next kernel had been launched: it waited "
+            "for another stream or another GPU, or kernels are missing from the file."
         )
+    if total(found.columns, _amount(on_gpu.UNKNOWN)) >= _SUSPECT:
+        parts.append("No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, too.")
     return " ".join(parts)
 
 
@@ -196,9 +192,7 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
     if found.cpu:
         python = total(found.columns, _amount(on_cpu.PYTHON_CODE))
         if python >= 0.1:
-            unseen = (
-                "" if found.cpu.backward else ", or a wait for a thread that is not in the file: no backward pass is"
-            )
+            unseen = ", or a wait for a thread that is not in the file: no backward pass is" if found.cpu.unseen else ""
             notes.append(f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
                          "No entry follows from it; with_stack=True records Python's functions.")  # fmt: skip
     return notes
@@ -265,8 +259,8 @@ _FINE_PRINT = (
     "HolisticTraceAnalysis leaves out work that was launched before the recording began, so it finds more idle time.",
 )
 _FINE_PRINT_CPU = (
-    "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, that of "
-    "what another thread does.",
+    "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, "
+    "that of what another thread does.",
 )
 
 
@@ -278,15 +272,3 @@ def _named(caption: str, names: dict[str, tuple[int, float]], steps: int) -> lis
     times = TableColumn("time a step", tuple(format_seconds(lasts / steps / 1e6) for _, (_, lasts) in ranked))
     head = f"{caption[0].upper()}{caption[1:]}"
     return [Grid(head, (TableColumn("", tuple(short(name) for name, _ in ranked), numeric=False), counted, times))]
-
-
-def short(name: str) -> str:
-    """A kernel's name without what a template was given.
-
-    Example:
-        >>> short("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(int)")
-        'at::native::vectorized_elementwise_kernel'
-    """
-    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-    plain = plain.partition("<")[0].partition("(")[0] or name
-    return plain if len(plain) <= 70 else plain[:69] + "…"

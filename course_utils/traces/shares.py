@@ -51,7 +51,7 @@ PLACES = (
 )
 IDLE = PLACES[6:]
 # What of a step is told beside: it lies in the places above.
-HIDDEN = "communication behind computing"
+HIDDEN = "communication hidden behind computing"
 FP32, TF32, POINTWISE, ATTENTION, OPTIMIZER = (
     "fp32 matrix products",
     "TF32 matrix products",
@@ -75,13 +75,21 @@ COLLECTIVES = {
 }
 _GEMM = re.compile(r"gemm|gemv|nvjet|_wgrad|_dgrad|_fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
 _TF32 = re.compile(r"tf32|s1688|_XS_|xf32", re.IGNORECASE)
-_HALF = re.compile(r"bf16|f16|h884|h1688|16816|hgemm|hcudnn|half|fp8|e4m3|e5m2|_HB_|_HHS_|_BBS_|_BB_|_HH_|i8|int8|f64|dgemm|double", re.IGNORECASE)  # fmt: skip
-_SINGLE = re.compile(r"sgemm|scudnn|f32f32_f32f32|_SB_|_S_B_|gemv\w*<\w*,?\s*float|simt_s|convolve_s|winograd.*float", re.IGNORECASE)  # fmt: skip
-_POINTWISE = re.compile(r"elementwise_kernel|CatArrayBatchedCopy|fused_dropout|dropout_kernel|GeluCUDAKernel|masked_fill|triu_tril", re.IGNORECASE)  # fmt: skip
+_HALF = re.compile(
+    r"bf16|f16|h884|h1688|16816|hgemm|hcudnn|half|fp8|e[45]m[23]|_HB_|_HHS_|_BBS_|_BB_|_HH_|i8|int8|f64|dgemm|double",
+    re.IGNORECASE,
+)
+_SINGLE = re.compile(
+    r"sgemm|scudnn|f32f32_f32f32|_SB_|_S_B_|gemv\w*<\w*,?\s*float|simt_s|convolve_s|winograd.*float", re.IGNORECASE
+)
+_POINTWISE = re.compile(
+    r"elementwise_kernel|CatArrayBatchedCopy|fused_dropout|dropout_kernel|GeluCUDAKernel|masked_fill|triu_tril",
+    re.IGNORECASE,
+)
 _MANY_TENSORS = re.compile(r"multi_tensor_apply")
 _FUSED = re.compile(r"Fused(Adam|SGD|Adagrad)|fused_?(adam|sgd|lamb)|(Adam|SGD|LAMB)Functor", re.IGNORECASE)
 _SOFTMAX = re.compile(r"softmax", re.IGNORECASE)
-_LOG = re.compile(r"log_?softmax|_warp_(?:forward|backward)<(?:[^<>]*,)\s*true\s*,\s*(?:true|false)>", re.IGNORECASE)
+_LOG = re.compile(r"log_?softmax|_warp_(?:forward|backward)<[^<>]*\d+,\s*true\b", re.IGNORECASE)
 _FLASH = re.compile(r"flash|fmha|mha_|attn|attention|triton", re.IGNORECASE)
 _NEAR = 6  # kernels between a softmax and the matrix products of its attention, at most
 _SYNCS = re.compile(

@@ -14,7 +14,7 @@ from course_utils.traces.events import CALL, DEVICE, GPU_MARK, MARK, OP, Event, 
 from course_utils.traces.intervals import Span
 
 _STEP = re.compile(r"ProfilerStep\s*#?(\d+)$")
-# Two steps of one kind differ in at most this share of what they ran: the least that leaves kinds of two steps and more.
+# Two steps of one kind differ in at most this share of what they ran: the least that leaves kinds of several steps.
 _ALIKE = (0.01, 0.05, 0.2)
 _SLOW_START = 1.5  # times as long as the slowest of the others: a first step that warms up
 
@@ -91,7 +91,7 @@ def marked_steps(events: Iterable[Event]) -> list[tuple[int, Span]]:
 def device_steps(trace: Trace, device: int) -> Steps:
     """The steps as a device saw them.
 
-    What ran on the device belongs to the step whose call started it, whenever it ran: a device lags behind. A step begins
+    What ran on the device belongs to the step whose call started it, whenever it ran: a device lags behind. It begins
     with its first work there; or with the CPU's mark, where the device had run dry by then. The marks on the device's
     own side are not used for that where calls were recorded: they leave out what another thread starts, such as a
     backward pass, and what another annotation encloses.

@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from course_utils.lessons.memory_snapshots import cases as snapshots
 from course_utils.lessons.your_own_program import planted
-from course_utils.materials.models import GPT
+from course_utils.materials.digits import load_digits_split
+from course_utils.materials.models import GPT, MLP
 from course_utils.materials.text import library_text
 from course_utils.measure.machine import scaled
 from course_utils.show.advice import Advice
 
-BATCHES = 8  # in a pass of the loop
+FILES = 6  # of the loop
+WAIT_S = 0.02  # for each of them
 STEPS = 8  # of the training whose memory is read
 
 
@@ -26,64 +29,53 @@ STEPS = 8  # of the training whose memory is read
 def build(device: str, fused: bool = False) -> tuple[GPT, torch.optim.Optimizer]:
     """A small GPT of bytes and AdamW, from the same start each time."""
     torch.manual_seed(0)
-    model = GPT(width=scaled(cpu=128, cuda=256), layers=scaled(cpu=4, cuda=8), context=length()).to(device)
+    width, layers = scaled(cpu=64, cuda=256), scaled(cpu=2, cuda=6)
+    model = GPT(context=_length(), width=width, layers=layers).to(device)
     return model, torch.optim.AdamW(model.parameters(), fused=fused or None)
 
 
-def length() -> int:
-    """Tokens in a row."""
-    return scaled(cpu=64, cuda=128)
-
-
-def pieces(kind: type[planted.FromAfar], batches: int = BATCHES) -> planted.FromAfar:
-    """Pieces of Python's standard library, enough for so many batches."""
-    return kind(library_text(2**20).long(), length(), batches * rows())
-
-
-def rows() -> int:
-    """Rows in a batch."""
-    return scaled(cpu=4, cuda=16)
-
-
 def batch(device: str) -> planted.Batch:
-    """One batch, on the device."""
-    tokens, targets = pieces(planted.InMemory, 1)[list(range(rows()))]
-    return tokens.to(device), targets.flatten().to(device)
+    """Pieces of Python's standard library, and the bytes that follow."""
+    rows = scaled(cpu=2, cuda=16)
+    pieces = library_text(2**16)[: rows * (_length() + 1)].long().view(rows, -1).to(device)
+    return pieces[:, :-1].contiguous(), pieces[:, 1:].flatten()
 
 
-def step(device: str, *, fused: bool = False, read: bool = True) -> Callable[[], torch.Tensor]:
-    """A training step as a call; with one kernel for the optimizer, and with a loss that is read."""
-    (model, optimizer), given, losses = build(device, fused), batch(device), []
+def _length() -> int:
+    return scaled(cpu=32, cuda=128)
+
+
+def step(on: bool, device: str, *, fused: bool = False, read: bool = True) -> Callable[[], torch.Tensor]:
+    """The step as a call: with the debugging switch on or off, another kernel for AdamW, a loss that is read or not."""
+    (model, optimizer), (tokens, targets), losses = build(device, fused), batch(device), []
 
     def call() -> torch.Tensor:
-        loss = planted.train_step(model, optimizer, given)
+        with torch.autograd.set_detect_anomaly(on):
+            loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
         if read:
             losses.append(loss.item())
-        return loss
+        return loss.detach()
 
     return call
-
-
-def switched(on: bool, device: str, **how: bool) -> Callable[[], torch.Tensor]:
-    """The same step as a call that sets the debugging switch for itself alone."""
-    call = step(device, **how)
-
-    def under_switch() -> torch.Tensor:
-        with torch.autograd.set_detect_anomaly(on):
-            return call()
-
-    return under_switch
 
 
 # A loop
 
 
-def loader(kind: type[planted.FromAfar] = planted.FromAfar, workers: int = 0) -> DataLoader:
-    """Batches of pieces; whole ones at a time where they are in memory."""
-    data = pieces(kind)
-    if kind is planted.InMemory:
-        return DataLoader(data, batch_size=None, sampler=BatchSampler(SequentialSampler(data), rows(), drop_last=True))
-    return DataLoader(data, rows(), num_workers=workers, persistent_workers=workers > 0)
+def loader(wait_s: float = WAIT_S, workers: int = 0) -> DataLoader:
+    """Files of digits, each with so many rows; after a wait, or at once."""
+    rows, digits = scaled(cpu=256, cuda=4096), load_digits_split()
+    again = -(-FILES * rows // len(digits.train_images))
+    images, labels = (part.repeat(again, *[1] * (part.ndim - 1))[: FILES * rows] for part in _train(digits))
+    files = planted.Files(images.flatten(1), labels, rows, wait_s)
+    return DataLoader(files, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
+
+
+def _train(digits: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return digits.train_images, digits.train_labels
 
 
 def repeated(batches: Iterable[planted.Batch]) -> Iterator[planted.Batch]:
@@ -92,18 +84,25 @@ def repeated(batches: Iterable[planted.Batch]) -> Iterator[planted.Batch]:
 
 
 def train_step(device: str) -> Callable[[planted.Batch], torch.Tensor]:
-    """A training step as a function of a batch."""
-    model, optimizer = build(device, fused=True)
+    """A step of a plain network as a function of a batch."""
+    torch.manual_seed(0)
+    width = scaled(cpu=1024, cuda=4096)
+    model = MLP((64, width, width, 10)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def call(given: planted.Batch) -> torch.Tensor:
-        tokens, targets = given
-        return planted.train_step(model, optimizer, (tokens.to(device), targets.flatten().to(device)))
+        images, labels = (part.to(device) for part in given)
+        loss = functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
 
     return call
 
 
 def loop(device: str, workers: int) -> Callable[[], torch.Tensor]:
-    """A pass through the batches as a call, which gives the last loss."""
+    """A pass through the files as a call, which gives the last loss."""
     take, batches = train_step(device), loader(workers=workers)
 
     def call() -> torch.Tensor:
@@ -118,7 +117,7 @@ def loop(device: str, workers: int) -> Callable[[], torch.Tensor]:
 
 
 def training(device: str, keep: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
-    """A training as a call: everything is built inside, so that its memory has a stack."""
+    """A training as a call: all is built inside, so that its memory has a stack."""
 
     def call() -> list[torch.Tensor]:
         data = snapshots.batches(device, STEPS, snapshots.sizes()[0])
@@ -128,13 +127,13 @@ def training(device: str, keep: Callable[[torch.Tensor], torch.Tensor]) -> Calla
 
 
 def memory_row(name: str, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training reserved at most, and what it still held at its end, by its snapshot."""
-    sign, reserved, most = {"segment_alloc": 1, "segment_free": -1}, 0, 0
-    for entry in snapshot["device_traces"][0]:
-        reserved += sign.get(entry["action"], 0) * entry["size"]
-        most = max(most, reserved)
-    held = sum(segment["allocated_size"] for segment in snapshot["segments"])
-    return {"training": name, "reserved at most": most, "held at the end": held}
+    """What a training reserved at most, and what was in use at its end, by its snapshot's own entries."""
+    sign = {"segment_alloc": 1, "segment_free": -1}
+    changes = [sign.get(entry["action"], 0) * entry["size"] for entry in snapshot["device_traces"][0]]
+    segments = [segment for segment in snapshot["segments"] if segment["device"] == 0]
+    before = sum(segment["total_size"] for segment in segments) - sum(changes)
+    held = sum(segment["allocated_size"] for segment in segments)
+    return {"training": name, "reserved at most": max(itertools.accumulate(changes, initial=before)), "at its end": held}
 
 
 # What was said, and what came out

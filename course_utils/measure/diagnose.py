@@ -19,7 +19,7 @@ from course_utils.measure.busy import Watch
 from course_utils.measure.devices import CudaDevice, Device, MpsDevice
 from course_utils.measure.fresh import RandomState, Switches
 from course_utils.measure.machine import course_size, environment
-from course_utils.measure.rounds import MAX_BUDGET_S
+from course_utils.measure.rounds import LONG_CALL_S, MAX_BUDGET_S
 from course_utils.measure.step_phases import (
     AFTER,
     BEFORE,
@@ -57,8 +57,14 @@ _MOST_ADVICE = 5
 # What takes so many times as long in its first steps needs no rounds to be turned down, which it would fill.
 _FAR_SLOWER = 3.0
 # A part of a step that is no model's and no optimizer's stands out from this share on.
-_STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT = 0.1, 0.05, 0.05
+_STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT = 0.15, 0.05, 0.05
 _SMALL = 0.005
+# Beside a change that saves such a share, what the others save is lost in the noise.
+_HIDES_OTHERS = 0.5
+
+
+# Verdicts of changes that were not timed.
+CHANGES_RESULTS, IMPOSSIBLE, NO_TIME = "CHANGES THE RESULTS", "IMPOSSIBLE", "NO TIME"
 
 
 class StepError(ValueError):
@@ -144,27 +150,24 @@ class Diagnosis(Shown):
         said: list[str | Toned] = ["A step takes ", Toned(format_seconds(self.step_s)), f"{ends}. "]
         tried = [advice for advice in self.plan if advice.known == "tried"]
         best = max(tried, key=lambda advice: advice.saves, default=None)
-        if self.together is not None and self.together.verdict == Verdict.FASTER:
-            less = self._saving(self.together)
+        both = self._saving(self.together) if self.together and self.together.verdict == Verdict.FASTER else None
+        if both is not None and (best is None or both[0] > best.saves):
             count = self.together.name.count(" + ") + 1
-            said += [f"Tried together, {count} changes make it ", Toned(f"{_ends(less)} shorter", "faster"), "."]
+            said += [f"Tried together, {count} changes make it ", Toned(f"{_ends(both)} shorter", "faster"), "."]
         elif best is not None:
-            less = (best.saves, best.low, best.high)
-            said += ["Tried: ", Toned(best.change), " makes it ", Toned(f"{_ends(less)} shorter", "faster"), "."]
-        bounds = [advice for advice in self.plan if advice.known == "at most" and advice.saves]
-        if bounds:
-            most = max(bounds, key=lambda advice: advice.saves)
-            order = most.change[0].upper() + most.change[1:]
-            said += [
-                f"{' ' * bool(tried)}{order}: that saves ",
-                Toned(most.saving.removesuffix(" of a step")),
-                " of it.",
-            ]
-        count = sum(tried.ratio is not None for tried in self.tried)
+            less = _ends((best.saves, best.low, best.high))
+            said += ["Tried: ", Toned(best.change), " makes it ", Toned(f"{less} shorter", "faster"), "."]
+        others = [advice for advice in self.plan if advice.known != "tried"]
+        if others:
+            most = max(others, key=lambda advice: advice.saves or 0.0)
+            said.append(f"{' ' * bool(tried)}{most.change[0].upper()}{most.change[1:]}")
+            saves = most.saving.removesuffix(f" of {most.of}")
+            said += [": that saves ", Toned(saves), " of it."] if saves else ["."]
         if not self.plan and (self.short or self.interrupted):
             said += ["What could make it shorter is not known."]
         elif not self.plan:
-            many = f"{count} changes were" if count != 1 else "one change was"
+            count = sum(each.verdict != NO_TIME for each in self.tried)
+            many = "one change was" if count == 1 else f"{count} changes were"
             said += [f"Nothing stands out: {many} tried, and none makes it clearly shorter."]
         return said
 
@@ -197,10 +200,10 @@ class Diagnosis(Shown):
             ("Tried, and too close to tell", by_verdict.get(Verdict.UNCLEAR, [])),
             (
                 f"Not advised, since the loss changes by more than {self.tolerance:g}",
-                by_verdict.get("CHANGES THE RESULTS", []),
+                by_verdict.get(CHANGES_RESULTS, []),
             ),
-            ("Tried, and this step cannot do it", by_verdict.get("IMPOSSIBLE", [])),
-            ("Not timed for lack of time (pass a larger budget_s)", by_verdict.get("NO TIME", [])),
+            ("Tried, and this step cannot do it", by_verdict.get(IMPOSSIBLE, [])),
+            ("Not timed for lack of time (pass a larger budget_s)", by_verdict.get(NO_TIME, [])),
         ):
             if names:
                 yield f"{words}: {listed(names)}."
@@ -365,7 +368,7 @@ class _Work:
             ) from error
         except Exception as error:
             given = f"a batch of data, {_described(args[0])}" if args else "nothing"
-            error.add_note(f"diagnose() called the step, for the {self._calls}. time, with {given}.")
+            error.add_note(f"diagnose() called the step with {given}, in its call {self._calls}.")
             raise
 
     # --- calls as they come
@@ -398,6 +401,8 @@ class _Work:
                 spent_s = time.perf_counter() - started
                 if spent_s > allowed_s and len(seen) >= (_LEAST_CALLS if spent_s < 4 * allowed_s else 2):
                     break
+            if self.device.kind != "cpu":
+                self._waits([watch.call(self.work.call, waits_between=False) for _ in range(_LEAST_CALLS)])
         self._check_work(seen)
         wait_s = (statistics.fmean if batches and batches.workers else statistics.median)(waits) if waits else 0.0
         median_s = statistics.median(seconds)
@@ -467,7 +472,6 @@ class _Work:
         if any(call.profiled for call in seen):
             because = "A profiler records every operation while the step runs, and these times hold what that costs."
             diagnosis.plan.append(Advice("switch the profiler off", because, "01_profiler"))
-        self._waits(seen)
 
     def _waits(self, seen: list[Seen]) -> None:
         """Values that Python takes from the GPU.
@@ -517,7 +521,7 @@ class _Work:
     def _rounds_s(self, several: list[Trial]) -> float:
         """Seconds that the rounds of a verdict take: each timing of a short call follows one that is not timed."""
         calls_s = [self._step_s[""], self._step_s[""], *(self._step_s[trial.name] for trial in several)]
-        return paired.LOOKS[0] * sum(2 * call_s for call_s in calls_s)
+        return paired.MIN_ROUNDS * sum(call_s * (2 if call_s < LONG_CALL_S else 1) for call_s in calls_s)
 
     def _repeated(self, bench: Bench) -> Steps:
         """The step as it is, twice from the same state: only what repeats itself can be compared."""
@@ -536,9 +540,7 @@ class _Work:
             with progress(f"first steps: {name}", 1.0):
                 steps = bench.steps(changes)
         except Exception as error:
-            return Tried(
-                name, verdict="IMPOSSIBLE", remark=f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
-            )
+            return Tried(name, verdict=IMPOSSIBLE, remark=f"{type(error).__name__}: {str(error).splitlines()[0][:80]}")
         finally:
             bench.close()
         if name == COMPILE:
@@ -547,7 +549,7 @@ class _Work:
         self._step_s[name] = steps.step_s
         if difference <= self.diagnosis.tolerance and steps.step_s > _FAR_SLOWER * plain.step_s:
             return Tried(name, difference, verdict=str(Verdict.SLOWER), remark="far slower in its first steps")
-        return Tried(name, difference, verdict="CHANGES THE RESULTS" if difference > self.diagnosis.tolerance else "")
+        return Tried(name, difference, verdict=CHANGES_RESULTS if difference > self.diagnosis.tolerance else "")
 
     def _time(self, bench: Bench, alike: list[Trial]) -> None:
         diagnosis = self.diagnosis
@@ -556,7 +558,7 @@ class _Work:
             trial for i, trial in enumerate(alike) if self._rounds_s(alike[: i + 1]) <= budget_s * _SCREEN_SHARE
         ] or alike[:1]
         for trial in alike[len(fitting) :]:
-            self._put(trial.name, verdict="NO TIME")
+            self._put(trial.name, verdict=NO_TIME)
         if not fitting:
             return
         screen = StepRounds(bench, {t.name: (t,) for t in fitting}, "trying changes", budget_s * _SCREEN_SHARE)
@@ -594,6 +596,8 @@ class _Work:
             if trial.name in judged:
                 self._judge(trial.name, judged[trial.name])
                 self._advise(trial, judged[trial.name])
+        if any(advice.known == "tried" and advice.saves > _HIDES_OTHERS for advice in diagnosis.plan):
+            diagnosis.notes.append("Beside so large a change smaller ones do not show: make it, and diagnose again.")
         if all_names in judged and together is not None:
             diagnosis.together = _with(together, judged[all_names])
 
@@ -672,12 +676,15 @@ def _check_arguments(step: Any, data: Any, budget_s: float, tolerance: float) ->
         raise StepError(f"tolerance is a relative difference from 0 to 1; got {tolerance!r}")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise StepError("diagnose() does not support several ranks: call it in a program of one process.")
-    with contextlib.suppress(ValueError, TypeError):  # a callable may have no signature that can be read
-        try:
-            inspect.signature(step).bind(*([None] if data is not None else []))
-        except TypeError as error:
-            wanted = "one batch, since data= is given" if data is not None else "nothing: pass data=, or a lambda"
-            raise StepError(f"The step must take {wanted} ({error}).") from None
+    try:
+        signature = inspect.signature(step)
+    except (ValueError, TypeError):  # a callable may have none that can be read
+        return
+    try:
+        signature.bind(*([None] if data is not None else []))
+    except TypeError as error:
+        wanted = "one batch, since data= is given" if data is not None else "nothing: pass data=, or a lambda"
+        raise StepError(f"The step must take {wanted} ({error}).") from None
 
 
 def _described(batch: Any) -> str:

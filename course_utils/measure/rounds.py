@@ -52,7 +52,7 @@ _WARMUP_S = 0.02
 # Each timing of calls shorter than this follows a call that is not timed: with a warm cache the code shall find its own
 # data there, and its own threads awake, not what the case before it left behind. A long call brings its data in while
 # it is timed, and what that takes is lost in it (``benchmarks/preceding_calls.py``).
-_LONG_CALL_S = 0.05
+LONG_CALL_S = 0.05
 # A round that takes so long, and so many times the usual, was interrupted by more than another program.
 _PAUSE_S, _PAUSE_FACTOR = 5.0, 20
 _MOST_BAD_ROUNDS = 20
@@ -214,7 +214,7 @@ class Rounds:
         for case, call_s in zip(order, calls_s, strict=True):
             enough_s = self.device.min_sample_s if case.cache == "warm" else self.device.min_cold_sample_s
             case.calls = max(1, math.ceil(enough_s / call_s))
-            case.preceded = case.cache != "cold" and call_s < _LONG_CALL_S
+            case.preceded = case.cache != "cold" and call_s < LONG_CALL_S
         return sum(2 * call_s * (case.calls + case.preceded) for case, call_s in zip(order, calls_s, strict=True))
 
     def _run_rounds(self, order: list[RunningCase], enough: Enough, bar: Any, left_s: float, expected_s: float) -> None:

@@ -84,7 +84,7 @@ class PhaseWatch:
 
     def __init__(self, found: Found, device: Device) -> None:
         self._found, self._device = found, device
-        self._phase, self._since, self._seen = AFTER, 0.0, Seen()
+        self._phase, self._since, self._seen, self._waits_between = AFTER, 0.0, Seen(), True
 
     def __enter__(self) -> PhaseWatch:
         self._stack = contextlib.ExitStack()
@@ -111,21 +111,28 @@ class PhaseWatch:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def call(self, step: Callable[[], Any]) -> Seen:
-        """Call the step once and say what was seen."""
+    def call(self, step: Callable[[], Any], waits_between: bool = True) -> Seen:
+        """Call the step once and say what was seen.
+
+        Between two phases it waits for the GPU, so that each phase has its own work. Where the step's own waits are
+        asked for, it must not: they would find nothing to wait for.
+        """
         self._seen = seen = Seen()
         self._device.synchronize()
+        self._waits_between = waits_between
         self._phase, self._since = BEFORE, time.perf_counter()
         step()
+        self._device.synchronize()
         self._to(AFTER)
-        if is_compiled(self._found):
+        if not seen.counts["forward passes"]:  # compiled, or written without modules: where it begins is not seen
             seen.seconds[FORWARD] += seen.seconds[BEFORE]
             seen.seconds[BEFORE] = 0.0
         return seen
 
     def _to(self, phase: str, counted: str = "") -> None:
         """The next phase begins."""
-        self._device.synchronize()
+        if self._waits_between:
+            self._device.synchronize()
         now = time.perf_counter()
         self._seen.seconds[self._phase] += now - self._since
         self._phase, self._since = phase, now

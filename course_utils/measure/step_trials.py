@@ -133,9 +133,11 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
 
 def can_compile(devices: set[str]) -> bool:
     """Whether torch.compile finds what it needs: a C++ compiler for a CPU, Triton for a GPU."""
+    if devices == {"cpu"}:
+        return compiler() is not None
     from torch.utils._triton import has_triton
 
-    return compiler() is not None if devices == {"cpu"} else devices == {"cuda"} and has_triton()
+    return devices == {"cuda"} and has_triton()
 
 
 @contextlib.contextmanager

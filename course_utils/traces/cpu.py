@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from course_utils.traces.events import CALL, MARK, OP, PYTHON, Event, Trace
-from course_utils.traces.intervals import Span, Spans, common, length, union, without
+from course_utils.traces.events import CALL, HOW, MARK, OP, PYTHON, Event, Trace, TraceError
+from course_utils.traces.intervals import Span, Spans, clip, common, length, union, without
 from course_utils.traces.shares import StepShares
 from course_utils.traces.steps import Steps, cpu_steps, marked_steps
 
@@ -62,8 +62,10 @@ def cpu_shares(trace: Trace) -> CpuShares:
 
     Where the step's own thread records nothing, what another thread does counts: the program waits for it.
     """
-    steps = cpu_steps(trace)
     events = [*trace.events[OP], *trace.events[MARK], *trace.events[PYTHON]]
+    if not any(event.end > event.start for event in (*trace.events[OP], *trace.events[MARK])):
+        raise TraceError(f"{trace.name} holds no operator and no work of a GPU that took any time. {HOW}.")
+    steps = cpu_steps(trace)
     threads: dict[object, list[Event]] = defaultdict(list)
     for event in events:
         threads[event.tid].append(event)
@@ -79,16 +81,15 @@ def cpu_shares(trace: Trace) -> CpuShares:
     small = union((p.start, p.end) for p in own if p.place == OPERATORS and p.event.end - p.event.start < _SMALL_US)
     of = {}
     for step in steps.all:
-        window: Spans = [step.span]
-        places = {place: length(common(spans, window)) for place, spans in lanes.items()}
-        left = window
+        places = {place: length(clip(spans, step.span)) for place, spans in lanes.items()}
+        left: Spans = [step.span]
         for spans in lanes.values():
-            left = without(left, spans)
+            left = without(left, clip(spans, step.span))
         for place, spans in elsewhere.items():
-            places[place] = places.get(place, 0.0) + length(common(left, spans))
-            left = without(left, spans)
+            places[place] = places.get(place, 0.0) + length(common(left, clip(spans, step.span)))
+            left = without(left, clip(spans, step.span))
         places[PYTHON_CODE] = length(left)
-        of[id(step)] = StepShares(step.lasts, places, {SMALL: length(common(small, window))})
+        of[id(step)] = StepShares(step.lasts, places, {SMALL: length(clip(small, step.span))})
     found = CpuShares(steps, of, {}, Counter())
     _count(found, [*own, *others])
     names = {event.name for event in events}
@@ -124,14 +125,15 @@ def _pieces(events: Sequence[Event]) -> list[_Piece]:
 
     def go_to(until: float) -> None:
         nonlocal at
-        while open_ and at < until:
+        while open_:
             end, place, event = open_[-1]
             stop = min(end, until)
             if stop > at:
                 found.append(_Piece(at, stop, place, event))
                 at = stop
-            if end <= until:
-                open_.pop()
+            if end > until:
+                break
+            open_.pop()
         at = max(at, until)
 
     for event in sorted(events, key=lambda event: (event.start, -event.end)):

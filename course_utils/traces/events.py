@@ -7,6 +7,7 @@ so neither runs inside a page, and the former refuses some traces that lack a fi
 from __future__ import annotations
 
 import codecs
+import gc
 import io
 import json
 import re
@@ -116,7 +117,16 @@ def read_events(source: str | Path | bytes) -> Trace:
         >>> len(read_events(json.dumps({"traceEvents": [step]}).encode()).events[MARK])
         1
     """
-    raw = RawTrace(source)
+    collecting = gc.isenabled()
+    gc.disable()  # hundreds of thousands of events that stay: looking for garbage among them takes longer than reading
+    try:
+        return _read(RawTrace(source))
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _read(raw: RawTrace) -> Trace:
     kept: dict[int, list[Event]] = {kind: [] for kind in range(9)}
     seen = timeless = 0
     torch_like = False
@@ -127,11 +137,11 @@ def read_events(source: str | Path | bytes) -> Trace:
         kind = _kind(event)
         if kind is None:
             continue
-        torch_like = torch_like or kind != OVERHEAD
         understood = _understood(event, kind)
         if understood is None:
             timeless += 1
             continue
+        torch_like = torch_like or kind != OVERHEAD
         kept[kind].append(understood)
         if seen > _MOST_EVENTS:
             raise TraceError(f"{raw.name} holds over {_MOST_EVENTS:,} events: record fewer steps, without with_stack.")
@@ -248,6 +258,7 @@ class RawTrace:
                     found = True
                     yield from self._list(text)
                 else:
+                    text.peek()
                     value = text.value()
                     if value is _BROKEN:
                         break
@@ -265,13 +276,12 @@ class RawTrace:
     def _list(self, text: _Text) -> Iterator[dict[str, Any]]:
         text.skip()
         damaged = 0
-        while (letter := text.peek()) != "]":
-            if letter == ",":
-                text.skip()
-                continue
-            event = text.value() if letter == "{" else _BROKEN
-            if event is not _BROKEN:
+        while (letter := text.peek(_BETWEEN)) != "]":
+            event = text.value() if letter else _BROKEN
+            if isinstance(event, dict):
                 yield event
+            elif event is not _BROKEN:
+                continue
             elif letter and text.next_event():
                 damaged += 1
             else:
@@ -296,6 +306,7 @@ def _folder(path: Path) -> str:
 
 _BROKEN: Any = object()
 _SPACE = re.compile(r"[ \t\r\n]*")
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
 _NEXT = re.compile(r"\}\s*,\s*(?=\{)")
 _END = re.compile(r"\}\s*(?:,\s*\{|\])")
 _NO_JSON = re.compile(r"(:\s*)[+-]?(?:inf|nan)(?:inity)?(?=\s*[,}])", re.IGNORECASE)  # as versions of Kineto wrote them
@@ -310,10 +321,10 @@ class _Text:
         self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         self._held, self._at, self._read = "", 0, 0
 
-    def peek(self) -> str:
+    def peek(self, passing: re.Pattern[str] = _SPACE) -> str:
         """The next letter that is no space; empty at the end."""
         while True:
-            self._at = _SPACE.match(self._held, self._at).end()  # type: ignore[union-attr]
+            self._at = passing.match(self._held, self._at).end()  # type: ignore[union-attr]
             if self._at < len(self._held):
                 return self._held[self._at]
             if not self._more(_PIECE):
@@ -324,8 +335,7 @@ class _Text:
         self._at += 1
 
     def value(self) -> Any:
-        """The next value, however long; `_BROKEN` where none can be read."""
-        self.peek()
+        """The value at which `peek` has looked, however long; `_BROKEN` where none can be read."""
         wanted = _PIECE
         while True:
             try:
@@ -339,7 +349,7 @@ class _Text:
                 if _inside(error, self._held):
                     return self._mended()
                 if wanted > _MOST_VALUE or not self._more(wanted):
-                    return _BROKEN
+                    return self._mended()
                 wanted *= 2
 
     def _mended(self) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable
 from itertools import pairwise
 from math import inf
 
@@ -47,6 +48,17 @@ def common(some: Spans, others: Spans) -> Spans:
     return found
 
 
+def clip(spans: Spans, window: Span) -> Spans:
+    """What of sorted, disjoint spans lies in a window: a search, where going through all would take long.
+
+    Example:
+        >>> clip([(0, 2), (3, 5), (8, 9)], (1, 4))
+        [(1, 2), (3, 4)]
+    """
+    first = max(0, bisect_left(spans, (window[0],)) - 1)
+    return common(spans[first : bisect_left(spans, (window[1],))], [window])
+
+
 def between(spans: Spans) -> Spans:
     """What lies in none of them, from the beginning of time to its end."""
     edges = [-inf, *(edge for span in spans for edge in span), inf]
@@ -68,7 +80,7 @@ def length(spans: Iterable[Span]) -> float:
     return sum(end - start for start, end in spans)
 
 
-def gaps(spans: Sequence[Span], window: Span) -> Spans:
+def gaps(spans: Spans, window: Span) -> Spans:
     """What of a window lies in none of some sorted, disjoint spans."""
-    edges = [(window[0], window[0]), *common(list(spans), [window]), (window[1], window[1])]
+    edges = [(window[0], window[0]), *clip(spans, window), (window[1], window[1])]
     return [(end, start) for (_, end), (start, _) in pairwise(edges) if start > end]

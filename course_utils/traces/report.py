@@ -49,7 +49,7 @@ def read_trace(source: str | Path | bytes, other: str | Path | bytes | None = No
         >>> launch = event("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=1)
         >>> kernel = event("kernel", "gemm", 20, 980, correlation=1, device=0, stream=7)
         >>> print(read_trace(json.dumps({"traceEvents": [step, launch, kernel]}).encode()).card().words)
-        Nothing stands out: the GPU computes for 98% of a step, which takes 1.00 ms.
+        Nothing stands out: the GPU computes for 98% of a step (1.00 ms).
     """
     first = reading(read_events(source))
     if other is None:
@@ -134,32 +134,41 @@ def _table(found: Reading, places: Sequence[str]) -> Grid:
 
 
 def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
+    said = _cpu_sentence(found) if found.cpu else _gpu_sentence(found)
+    if plan:
+        return [f"{said}. To change first: ", Toned(plan[0].change), "."]
+    if found.cpu and found.cpu.for_gpu:
+        return [f"{said}; what its GPU did is not in the file."]
+    places = [place for place in _places(found) if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
+    rest = max(places, key=lambda place: total(found.columns, _amount(place)))
+    share = total(found.columns, _amount(rest))
+    if share < 0.1:
+        return [Toned("Nothing stands out"), f": {said[0].lower() if said.startswith('The') else said[0]}{said[1:]}."]
+    if found.cpu:
+        return [f"{said}; no change follows from that."]
+    return [f"{said}. Most of the rest is ", Toned(rest), f" ({format_percent(share)}); no change follows from that."]
+
+
+def _gpu_sentence(found: Reading) -> str:
     columns = sorted(found.columns, key=lambda column: -column.lasts)[:3]
-    compute = on_cpu.OPERATORS if found.cpu else on_gpu.COMPUTE
-    who = (
-        "the CPU runs operators" if found.cpu else "the GPU computes" if len(found.devices) == 1 else "the GPUs compute"
-    )
-    single = len(found.columns) == 1
     parts = []
     for column in columns:
         lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
-        share = format_percent(column.share(_amount(compute)))
-        of = "a step" if single and not column.whole else column.name
-        takes = "takes" if single or len(column.shares) == 1 else "take"
-        parts.append(f"{share} of {of}, which {takes} {lasts}" if single else f"{share} of {of} ({lasts})")
-    said = f"{who} for {listed(parts)}"
-    if plan:
-        return [f"{said[0].upper()}{said[1:]}. To change first: ", Toned(plan[0].change), "."]
-    if total(found.columns, _amount(compute)) >= 0.9:
-        return [Toned("Nothing stands out"), f": {said}."]
-    places = [place for place in _places(found) if place != compute]
-    rest = max(places, key=lambda place: total(found.columns, _amount(place)))
-    share = format_percent(total(found.columns, _amount(rest)))
-    return [
-        f"{said[0].upper()}{said[1:]}. Most of the rest is ",
-        Toned(rest),
-        f" ({share}); no change follows from that.",
-    ]
+        share = format_percent(column.share(_amount(on_gpu.COMPUTE)))
+        of = "a step" if len(found.columns) == 1 and not column.whole else column.name
+        parts.append(f"{share} of {of} ({lasts})")
+    return f"{'The GPU computes' if len(found.devices) == 1 else 'The GPUs compute'} for {listed(parts)}"
+
+
+def _cpu_sentence(found: Reading) -> str:
+    columns = sorted(found.columns, key=lambda column: -column.lasts)[:3]
+    parts = []
+    for column in columns:
+        place = max(on_cpu.CPU_PLACES, key=lambda place: column.share(_amount(place)))
+        of = "a step" if len(found.columns) == 1 and not column.whole else column.name
+        lasts = format_seconds(column.mean(lambda shares: shares.lasts) / 1e6)
+        parts.append(f"of {of} ({lasts}) is {place} ({format_percent(column.share(_amount(place)))})")
+    return f"The largest part {listed(parts)}"
 
 
 def _warning(found: Reading) -> str:
@@ -174,8 +183,8 @@ def _warning(found: Reading) -> str:
     queued = total(found.columns, _amount(on_gpu.QUEUED))
     if queued >= _SUSPECT:
         parts.append(
-            f"In {format_percent(queued)} of the time the GPU was idle though its next kernel had been launched: it waited "
-            "for another stream or another GPU, or kernels are missing from the file."
+            f"In {format_percent(queued)} of the time the GPU was idle though its next kernel had been launched: it "
+            "waited for another stream or another GPU, or kernels are missing from the file."
         )
     if total(found.columns, _amount(on_gpu.UNKNOWN)) >= _SUSPECT:
         parts.append("No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, too.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from course_utils.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
-from course_utils.traces.intervals import Span, Spans, common, gaps, length, union, without
+from course_utils.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
 from course_utils.traces.steps import Steps, device_steps
 
 # The places of a step's time, in the order of a card.
@@ -155,7 +156,7 @@ class DeviceShares:
 
 def devices_of(trace: Trace) -> list[int]:
     """The devices that did something, in their order."""
-    return sorted({event.device for kind in DEVICE for event in trace.events[kind]})
+    return sorted({event.device for kind in DEVICE for event in trace.events[kind] if event.end > event.start})
 
 
 def device_shares(trace: Trace, device: int) -> DeviceShares:
@@ -172,18 +173,17 @@ def device_shares(trace: Trace, device: int) -> DeviceShares:
     of = {}
     found = DeviceShares(device, steps, of, {})
     for step in steps.all:
-        window = [step.span]
         places = dict.fromkeys(PLACES, 0.0)
         taken: Spans = []
         for place in PLACES[:6]:
-            lane = common(lanes[place], window)
+            lane = clip(lanes[place], step.span)
             places[place] = length(without(lane, taken))
             taken = union([*taken, *lane])
         for gap in gaps(busy, step.span):
             for place, lasts in causes.of(gap).items():
                 places[place] += lasts
-        beside = {what: length(common(spans, window)) for what, spans in classes.items()}
-        beside[HIDDEN] = length(common(hidden, window))
+        beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
+        beside[HIDDEN] = length(clip(hidden, step.span))
         of[id(step)] = StepShares(step.lasts, places, beside)
     found.waits = sorted(causes.waits.values(), key=lambda wait: -wait.idle)
     _count(found, work, own_work)
@@ -197,7 +197,12 @@ def device_shares(trace: Trace, device: int) -> DeviceShares:
 
 def is_communication(event: Event) -> bool:
     """Whether a kernel sends or receives."""
-    return event.kind == KERNEL and bool(_SENDS.search(event.name)) and "triton_" not in event.name
+    return event.kind == KERNEL and _sends(event.name)
+
+
+@functools.lru_cache(4096)
+def _sends(name: str) -> bool:
+    return bool(_SENDS.search(name)) and "triton_" not in name
 
 
 def _lanes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:
@@ -261,7 +266,7 @@ class _Causes:
         place = bisect_left(self._starts, gap[1] - 1e-6)
         after = self._work[place] if place < len(self._work) else None
         call = self._calls.get(after.correlation) if after is not None and after.correlation is not None else None
-        if after is not None and call is None:
+        if call is None and (after is not None or not self._calls):
             return {UNKNOWN if not self._calls else QUEUED: gap[1] - gap[0]}
         if call is not None and call.start <= gap[0] + _LATE_US:
             return {QUEUED: gap[1] - gap[0]}
@@ -283,7 +288,7 @@ class _Causes:
         return places
 
     def _take(self, places: dict[str, float], name: str, left: Spans, spans: Spans) -> Spans:
-        taken = common(left, _near(spans, left))
+        taken = common(left, clip(spans, (left[0][0], left[-1][1]))) if left else []
         if taken:
             places[name] = length(taken)
             left = without(left, taken)
@@ -297,14 +302,6 @@ class _Causes:
                 key = (call.name, self._operators.outermost(call, "aten::"), self._frames.innermost(call))
                 return self.waits.setdefault(key, Wait(*key))
         return None
-
-
-def _near(spans: Spans, window: Spans) -> Spans:
-    """Those of many spans that can touch a window: a search, where going through all would take long."""
-    if not spans or not window:
-        return []
-    low = max(0, bisect_left(spans, (window[0][0],)) - 1)
-    return spans[low : bisect_right(spans, (window[-1][1],))]
 
 
 class _Within:
@@ -353,6 +350,7 @@ def _classes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:
     return {what: union(each) for what, each in spans.items()}
 
 
+@functools.lru_cache(4096)
 def single_precision(name: str) -> str:
     """`FP32` or `TF32` for the kernel of a matrix product or a convolution in single precision; empty for others.
 
@@ -362,11 +360,16 @@ def single_precision(name: str) -> str:
         >>> single_precision("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn")
         ''
     """
-    if not _GEMM.search(name) or name.startswith("triton_"):
+    if not _is(_GEMM, name) or name.startswith("triton_"):
         return ""
     if _TF32.search(name):
         return TF32
     return FP32 if _SINGLE.search(name) and not _HALF.search(name) else ""
+
+
+@functools.lru_cache(8192)
+def _is(pattern: re.Pattern[str], name: str) -> bool:
+    return bool(pattern.search(name))
 
 
 def _runs_of_pointwise(lane: Sequence[Event]) -> list[Span]:
@@ -374,7 +377,7 @@ def _runs_of_pointwise(lane: Sequence[Event]) -> list[Span]:
     found: list[Span] = []
     run: list[Event] = []
     for event in [*lane, None]:
-        if event is not None and _POINTWISE.search(event.name):
+        if event is not None and _is(_POINTWISE, event.name):
             run.append(event)
             continue
         found += [each.span for each in run] if len(run) > 1 else []
@@ -391,10 +394,8 @@ def _attention(lane: Sequence[Event], operators: dict[object, str]) -> list[Span
             continue
         if _LOG.search(event.name) or "log_softmax" in operator:
             continue
-        before = next((i for i in range(place - 1, max(-1, place - 1 - _NEAR), -1) if _GEMM.search(lane[i].name)), None)
-        after = next(
-            (i for i in range(place + 1, min(len(lane), place + 1 + _NEAR)) if _GEMM.search(lane[i].name)), None
-        )
+        before = next((i for i in range(place - 1, max(-1, place - 1 - _NEAR), -1) if _is(_GEMM, lane[i].name)), None)
+        after = next((i for i in range(place + 1, min(len(lane), place + 1 + _NEAR)) if _is(_GEMM, lane[i].name)), None)
         if before is not None and after is not None:
             found += [each.span for each in lane[before : after + 1]]
     return found
@@ -419,9 +420,7 @@ def _optimizer(trace: Trace, kernels: Sequence[Event]) -> list[Span]:
     found = []
     for events in of_step.values():
         plain = [
-            e
-            for e in events
-            if not _FUSED.search(e.name) and (_MANY_TENSORS.search(e.name) or _POINTWISE.search(e.name))
+            e for e in events if not _FUSED.search(e.name) and (_MANY_TENSORS.search(e.name) or _is(_POINTWISE, e.name))
         ]
         found += [event.span for event in plain] if len(plain) > 3 else []
     return found
@@ -440,7 +439,7 @@ def _count(found: DeviceShares, work: Sequence[Event], own_work: Spans) -> None:
         kernels[event.name][0] += 1
         kernels[event.name][1] += event.end - event.start
         if is_communication(event):
-            found.collectives[collective(event)] += length(without([event.span], _near(own_work, [event.span])))
+            found.collectives[collective(event)] += length(without([event.span], clip(own_work, event.span)))
     found.kernels = {name: (int(count), lasts) for name, (count, lasts) in kernels.items()}
 
 

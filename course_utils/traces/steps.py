@@ -16,6 +16,7 @@ from course_utils.traces.intervals import Span
 _STEP = re.compile(r"ProfilerStep\s*#?(\d+)$")
 # Two steps of one kind differ in at most this share of what they ran: the least that leaves kinds of several steps.
 _ALIKE = (0.01, 0.05, 0.2)
+_BEHIND_US = 100.0  # a launch takes less: what starts later waited for other work
 _SLOW_START = 1.5  # times as long as the slowest of the others: a first step that warms up
 
 
@@ -52,6 +53,8 @@ class Kind:
         if None in numbers:
             return "the recording"
         runs = _runs([number for number in numbers if number is not None])
+        if len(runs) > 4:
+            return f"steps {runs[0]}, {runs[1]}, … {runs[-1]} ({len(numbers)} of them)"
         return f"step{'s' * (len(numbers) > 1)} {listed(runs)}"
 
 
@@ -110,21 +113,24 @@ def device_steps(trace: Trace, device: int) -> Steps:
             own[place].append(event)
         elif at is None or place < 0:
             before = max(before, event.end) if not own else before
+    steps: list[Step] = []
+    basis = "Steps by the marks on the {}'s side: no call that started the GPU's work was recorded in one"
     if own:
+        first = own[min(own)][0]
+        if first.start - calls[first.correlation] > _BEHIND_US:
+            # It waited for work that is not in the recording, which began in the middle of that.
+            before = max(before, first.start)
         steps = _by_calls(marks, own, before)
         basis = "Steps as the GPU saw them: from the first work of a step to the first of the next"
         if on_device:
-            label, cpu = (
-                _mean_ms(span for number, span in each if number in dict(marks)) for each in (on_device, marks)
-            )
+            both = [[span for number, span in each if number in dict(marks)] for each in (on_device, marks)]
+            label, cpu = map(_mean_ms, both)
             basis += f" (marks on the GPU's side last {label}, the CPU's {cpu})"
     elif on_device:
-        steps = _by_marks(on_device, work)
-        basis = "Steps by the marks on the GPU's side: no call that started its work was recorded in one"
+        steps, basis = _by_marks(on_device, work), basis.format("GPU")
     elif marks and any(event.end > marks[0][1][0] and event.start < marks[-1][1][1] for event in work):
-        steps = _by_marks(marks, work)
-        basis = "Steps by the marks on the CPU's side: no call that started the GPU's work was recorded in one"
-    else:
+        steps, basis = _by_marks(marks, work), basis.format("CPU")
+    if not steps:
         whole = Step(None, (work[0].start, max(event.end for event in work)), Counter(event.name for event in work))
         basis = "The whole recording, from the GPU's first work to its last: no step is marked"
         return Steps([Kind([whole])], basis, [], False)
@@ -148,8 +154,9 @@ def _by_calls(marks: Sequence[tuple[int, Span]], own: dict[int, list[Event]], be
 
 def _by_marks(marks: Sequence[tuple[int, Span]], work: Sequence[Event]) -> list[Step]:
     """Each from its mark to the next one."""
-    edges = [span[0] for _, span in marks] + [max(span[1] for _, span in marks)]
-    steps = [Step(number, span) for (number, _), span in zip(marks, pairwise(edges), strict=True) if span[0] < span[1]]
+    edges = [span[0] for _, span in marks] + [max((span[1] for _, span in marks), default=0.0)]
+    spans = pairwise(edges)
+    steps = [Step(number, span) for (number, _), span in zip(marks, spans, strict=True) if span[0] < span[1]]
     starts = [step.span[0] for step in steps]
     for event in work:
         place = bisect_right(starts, event.start) - 1
@@ -162,11 +169,12 @@ def cpu_steps(trace: Trace) -> Steps:
     """The steps by the CPU's marks, for a trace in which no device ran."""
     marks = marked_steps(trace.events[MARK])
     events = [*trace.events[OP], *trace.events[MARK]]
-    if not marks:
+    steps = _by_marks(marks, trace.events[OP])
+    if not steps:
         span = (min(event.start for event in events), max(event.end for event in events))
         basis = "The whole recording: no step is marked"
         return Steps([Kind([Step(None, span, Counter(event.name for event in events))])], basis, [], False)
-    return _sorted(_by_marks(marks, trace.events[OP]), "Steps as the CPU saw them: from one mark to the next")
+    return _sorted(steps, "Steps as the CPU saw them: from one mark to the next")
 
 
 def _sorted(steps: list[Step], basis: str) -> Steps:

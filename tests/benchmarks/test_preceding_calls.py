@@ -8,8 +8,8 @@ from course_utils.measure import rounds
 
 def test_untimed_calls_are_dropped_where_they_do_not_matter_and_only_there():
     calls = [call for path in preceding_calls.RECORDS.glob("*.json") for call in preceding_calls.load(path)]
-    long = [call for call in calls if call.length_s >= rounds._LONG_CALL_S]
-    short = [call for call in calls if call.length_s < rounds._LONG_CALL_S / 5]
+    long = [call for call in calls if call.length_s >= rounds.LONG_CALL_S]
+    short = [call for call in calls if call.length_s < rounds.LONG_CALL_S / 5]
     assert len(long) >= 4 <= len(short)
     assert all(call.interval.inside(0.98, 1.02) for call in long)
     # A short call would pay for what the case before it left behind.

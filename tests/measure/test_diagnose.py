@@ -1,0 +1,536 @@
+"""What a diagnosis promises: planted causes are found, a healthy step is left alone, everything is put back."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import re
+import signal
+import time
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from course_utils.measure import diagnose as diagnosing
+from course_utils.measure import step_trials
+from course_utils.measure.devices import Device
+from course_utils.measure.diagnose import CHANGES_RESULTS, IMPOSSIBLE, StepError, diagnose
+from course_utils.measure.step_phases import PhaseWatch, replayed
+from course_utils.measure.step_state import Snapshot, find
+from course_utils.measure.step_trials import Trial
+
+pytestmark = pytest.mark.serial
+QUICK_S = 0.5
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch):
+    """Threads are no candidates here: on cores that others use, they wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(step_trials, "cores", lambda: 1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_anomaly_enabled(False)
+
+
+def layers(count=4, width=32):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(count)))
+
+
+class Training:
+    """A step as a method, with all that can be left behind."""
+
+    def __init__(self, count=4, width=32, make=torch.optim.AdamW, **options):
+        self.model = layers(count, width)
+        self.optimizer = make(self.model.parameters(), lr=1e-3, **options)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.999)
+        self.x = torch.randn(16, width)
+        self.losses, self.steps, self.average = [], 0, torch.zeros(())
+        self.fails_at = None
+
+    def step(self):
+        self.optimizer.zero_grad()
+        x = torch.nn.functional.dropout(self.x, 0.1) * (1 + 1e-3 * random.random() * np.random.rand())
+        loss = self.model(x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        self.losses.append(loss.item())
+        self.average.mul_(0.9).add_(loss.detach(), alpha=0.1)
+        self.steps += 1
+        if self.steps == self.fails_at:
+            raise OSError("the disk is full")
+        return loss
+
+    def state(self):
+        return [
+            [p.detach().clone() for p in self.model.parameters()],
+            [p.grad is None or p.grad.clone() for p in self.model.parameters()],
+            [{k: v.clone() for k, v in state.items()} for state in self.optimizer.state.values()],
+            [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups],
+            [m.training for m in self.model.modules()],
+            [p.requires_grad for p in self.model.parameters()],
+            self.schedule.state_dict(),
+            list(self.losses),
+            self.steps,
+            self.average.clone(),
+            torch.get_rng_state(),
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+            torch.is_anomaly_enabled(),
+            torch.get_num_threads(),
+            sorted(vars(self.model)),
+            sorted(vars(self.optimizer)),
+        ]
+
+
+def same(before, after):
+    if isinstance(before, torch.Tensor):
+        return torch.equal(before, after)
+    if isinstance(before, list | tuple):
+        return len(before) == len(after) and all(map(same, before, after))
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(same(value, after[key]) for key, value in before.items())
+    return before == after
+
+
+def changes(diagnosis):
+    return [advice.change for advice in diagnosis.plan]
+
+
+def plant(monkeypatch, changes):
+    """Let these be all that is tried: name to what puts it in force."""
+    several = [Trial(name, f"do {name}", "It was planted.", "01_profiler", on) for name, on in changes.items()]
+    monkeypatch.setattr(diagnosing, "trials", lambda *_: iter(several))
+
+
+# --- planted causes
+
+
+def test_anomaly_mode_that_was_left_on():
+    training = Training(12, 16, fused=True)
+
+    def step():
+        with torch.autograd.detect_anomaly():
+            return training.step()
+
+    diagnosis = diagnose(step, budget_s=4.0)
+    (advice,) = [advice for advice in diagnosis.plan if "anomaly" in advice.change]
+    assert advice.known == "tried"
+    assert 0.3 < advice.low <= advice.saves <= advice.high < 1
+    assert changes(diagnosis)[0] == "switch anomaly mode off"
+    # The same without it is healthy.
+    assert "anomaly" not in repr(diagnose(training.step, budget_s=QUICK_S))
+
+
+def test_an_optimizer_that_loops_over_tensors():
+    slow = Training(30, 16, foreach=False)
+    diagnosis = diagnose(slow.step, budget_s=6.0)
+    (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
+    assert (advice.change, advice.lesson) == ("pass fused=True to AdamW", "14_in_place_operations")
+    assert "AdamW updates 60 tensors, one by one." in advice.because
+    card = diagnosis.card()
+    (phase,) = [row for row in card.rows if row.label == "optimizer"]
+    assert advice.saves < phase.bar.high  # no more than its share
+    assert f"{100 * advice.saves:.2g}" in card.words
+    # And with what it advises, there is nothing left to say.
+    fast = Training(30, 16, fused=True)
+    assert not [advice for advice in diagnose(fast.step, budget_s=QUICK_S).plan if advice.known == "tried"]
+
+
+def test_a_healthy_step_gets_no_advice():
+    training = Training(3, 384, fused=True)
+    diagnosis = diagnose(training.step, budget_s=2.0)
+    assert diagnosis.plan == []
+    assert "Nothing stands out" in diagnosis.card().words
+
+
+class Slow(Dataset):
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.full((32,), index / 256)
+
+
+def learn():
+    model = layers(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def test_a_loader_that_is_too_slow():
+    step = learn()
+    slow = diagnose(step, data=DataLoader(Slow(1e-3), batch_size=8), budget_s=2.0)
+    (advice,) = slow.plan
+    assert (advice.lesson, advice.known) == ("05_data_loading", "at most")
+    assert advice.saves > 0.5
+    assert "num_workers=0" in advice.because
+    assert slow.step_s > 8e-3  # the wait is part of a step
+    assert not diagnose(step, data=[torch.ones(8, 32)] * 4, budget_s=QUICK_S).plan
+
+
+def test_a_loader_inside_of_the_step():
+    learning, batches = learn(), iter(DataLoader(Slow(1e-3), batch_size=8))
+    diagnosis = diagnose(lambda: learning(next(batches)), budget_s=1.0)
+    assert diagnosis.phases["waiting for data"] > 0.5
+    assert changes(diagnosis) == ["load batches in workers of the DataLoader"]
+    timed = [tried for tried in diagnosis.tried if tried.ratio]
+    assert all(tried.difference == 0 for tried in timed)  # tried on one batch
+
+
+def test_what_a_step_does_besides():
+    training = Training(2)
+
+    def step():
+        time.sleep(4e-3)
+        loss = training.step()
+        time.sleep(8e-3)
+        return loss
+
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    after, before = sorted(diagnosis.plan, key=lambda advice: -advice.saves)[:2]
+    assert "follows" in after.change
+    assert "batches" in before.change
+    assert after.saves > before.saves > 0.15
+    assert after.saves + before.saves < 1
+
+
+def test_parameters_that_no_optimizer_updates():
+    model, head = layers(12, 64), torch.nn.Linear(64, 8)
+    optimizer = torch.optim.SGD(head.parameters(), lr=1e-3, fused=True)
+    x = torch.randn(64, 64)
+
+    def step():
+        loss = head(model(x)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    diagnosis = diagnose(step, budget_s=4.0)
+    (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
+    assert advice.change == "freeze model: requires_grad_(False)"
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+
+
+def test_gradients_set_to_zero_and_a_graph_that_is_kept_are_noticed():
+    training = Training(2, fused=True)
+
+    def step():
+        training.optimizer.zero_grad(set_to_none=False)
+        loss = training.model(training.x).square().mean()
+        loss.backward(retain_graph=True)
+        training.optimizer.step()
+        return loss
+
+    tried = {each.name: each for each in diagnose(step, budget_s=QUICK_S).tried}
+    assert tried.keys() == {"set_to_none", "retain_graph"}
+    assert all(each.difference == 0 for each in tried.values())
+
+
+def test_two_changes_are_tried_together(monkeypatch):
+    training, sleeps = Training(2, fused=True), {"one": 4e-3, "two": 6e-3}
+
+    def step():
+        loss = training.step()
+        time.sleep(sum(sleeps.values()))
+        return loss
+
+    def without(name):
+        return lambda work: mock.patch.dict(sleeps, {name: 0.0})
+
+    plant(monkeypatch, {name: without(name) for name in sleeps})
+    diagnosis = diagnose(step, budget_s=8.0)
+    two, one = (advice for advice in sorted(diagnosis.plan, key=lambda a: -a.saves) if advice.known == "tried")
+    assert (one.change, two.change) == ("do one", "do two")
+    assert diagnosis.together.name == "two + one"
+    assert 1 - diagnosis.together.ratio > two.high
+    assert re.search(r"Tried together, 2 changes make it \S+% \(\S+ to \S+%\) shorter", diagnosis.card().words)
+    assert sleeps == {"one": 4e-3, "two": 6e-3}
+
+
+# --- what is tried must give the same
+
+
+def test_a_change_of_the_results_is_no_advice(monkeypatch):
+    training = Training(2, fused=True)
+    plant(monkeypatch, {"half": lambda work: step_trials._attribute(training, "x", training.x / 2)})
+    diagnosis = diagnose(training.step, budget_s=QUICK_S)
+    (tried,) = diagnosis.tried
+    assert tried.verdict == CHANGES_RESULTS
+    assert tried.difference > diagnosis.tolerance
+    assert "do half" not in changes(diagnosis)
+    assert "Not advised, since the loss changes by more than 0.001: half." in repr(diagnosis)
+
+
+def test_without_a_loss_the_weights_are_compared(monkeypatch):
+    training = Training(2, fused=True)
+    plant(monkeypatch, {"half": lambda work: step_trials._attribute(training, "x", training.x / 2)})
+    (tried,) = diagnose(lambda: training.step() and None, budget_s=QUICK_S).tried
+    assert tried.verdict == CHANGES_RESULTS
+
+
+def test_a_change_that_leaves_the_optimizer_out_is_no_gain(monkeypatch):
+    training = Training(2, fused=True)
+    # So small a step that three losses do not show it.
+    training.optimizer.param_groups[0]["lr"] = 1e-9
+    plant(monkeypatch, {"lazy": lambda work: step_trials._attribute(training.optimizer, "step", lambda: None)})
+    (tried,) = diagnose(training.step, budget_s=QUICK_S).tried
+    assert tried.verdict == CHANGES_RESULTS
+
+
+def test_a_change_that_this_step_cannot_do(monkeypatch):
+    training = Training(2, fused=True)
+    plant(monkeypatch, {"wrong": lambda work: step_trials._attribute(training, "x", torch.ones(3, 5))})
+    (tried,) = diagnose(training.step, budget_s=QUICK_S).tried
+    assert tried.verdict == IMPOSSIBLE
+    assert "shapes" in tried.remark
+
+
+# --- everything is put back
+
+
+@pytest.mark.parametrize("steps_before", [0, 3])
+def test_all_is_as_it_was(steps_before):
+    training = Training(foreach=False)
+    for _ in range(steps_before):
+        training.step()
+    before = training.state()
+    places = [p.data_ptr() for p in training.model.parameters()]
+    diagnose(training.step, budget_s=QUICK_S)
+    assert same(before, training.state())
+    assert places == [p.data_ptr() for p in training.model.parameters()]
+    assert training.step() is not None
+
+
+def test_all_is_as_it_was_after_an_error_of_the_step():
+    training = Training(foreach=False)
+    before = training.state()
+    training.fails_at = 7
+    with pytest.raises(OSError, match="the disk is full") as error:
+        diagnose(training.step, budget_s=QUICK_S)
+    assert "diagnose() called the step" in error.value.__notes__[0]
+    assert same(before, training.state())
+
+
+@pytest.mark.parametrize("calls", [2, 60, 400])
+def test_ctrl_c_gives_what_is_known_and_puts_all_back(calls):
+    training, count = Training(20, foreach=False), itertools.count(1)
+    before = training.state()
+
+    def step():
+        if next(count) == calls:
+            os.kill(os.getpid(), signal.SIGINT)
+        return training.step()
+
+    if calls == 2:  # nothing is known yet
+        with pytest.raises(KeyboardInterrupt):
+            diagnose(step, budget_s=8.0)
+    else:
+        diagnosis = diagnose(step, budget_s=8.0)
+        assert diagnosis.interrupted
+        assert "Stopped early" in repr(diagnosis)
+        assert diagnosis.step_s > 0
+    assert same(before, training.state())
+
+
+def test_names_that_a_step_binds_and_weights_in_another_layout_are_put_back():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten())
+    optimizer, x, count = torch.optim.Adam(model.parameters()), torch.randn(2, 3, 8, 8), 0
+    kept = torch.Generator().manual_seed(3)
+
+    def step():
+        nonlocal count
+        count += 1
+        optimizer.zero_grad()
+        loss = model(x + 0.01 * torch.rand((), generator=kept)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    drawn = kept.get_state()
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    assert "channels_last" in [tried.name for tried in diagnosis.tried]
+    assert count == 0
+    assert torch.equal(kept.get_state(), drawn)
+    assert same(state, dict(model.state_dict()))
+    assert model[0].weight.is_contiguous()
+    assert not optimizer.state
+
+
+def test_a_snapshot_keeps_the_place_of_tensors_and_the_state_of_an_optimizer():
+    training = Training(make=torch.optim.SGD, momentum=0.9)
+    training.step()
+    before = training.state()
+    buffers = [state["momentum_buffer"].data_ptr() for state in training.optimizer.state.values()]
+    snapshot = Snapshot(find(training.step))
+    training.step()
+    training.model.eval()
+    assert not same(before, training.state())
+    snapshot.restore()
+    assert same(before, training.state())
+    assert buffers == [state["momentum_buffer"].data_ptr() for state in training.optimizer.state.values()]
+
+
+# --- what is found
+
+
+def test_models_and_optimizers_are_found_where_a_step_names_them():
+    training, step = Training(), learn()
+    assert list(find(training.step).models) == ["model"]
+    assert list(find(step).models) == ["model"]
+    assert list(find(lambda: step(None)).optimizers) == ["optimizer"]
+    other = torch.nn.Linear(2, 2)
+    assert list(find(step, other).models.values()) == [other]
+    assert not find(lambda: 1).parameters
+
+
+def test_phases_add_up_to_the_call_and_hooks_are_gone():
+    training = Training()
+    training.step()
+    watch = PhaseWatch(find(training.step), Device())
+    with watch:
+        start = time.perf_counter()
+        seen = watch.call(training.step)
+        elapsed = time.perf_counter() - start
+    assert 0.5 * elapsed < sum(seen.seconds.values()) <= elapsed
+    assert seen.counts == {"forward passes": 1, "backward passes": 1, "optimizer steps": 1}
+    assert not training.model._forward_pre_hooks
+    assert "zero_grad" not in vars(training.optimizer)
+
+
+def test_an_iterator_that_is_made_meanwhile_ends():
+    loader = DataLoader(list(range(6)), batch_size=2)
+    old = iter(loader)
+    with replayed():
+        first = next(old)
+        assert torch.equal(first, next(old))
+        assert len(list(loader)) == 3
+    assert not torch.equal(first, next(old))
+
+
+# --- what it refuses
+
+
+def accumulating():
+    training = Training(2)
+
+    def step():
+        loss = training.model(training.x).square().mean()
+        loss.backward()
+        training.steps += 1
+        if training.steps % 4 == 0:
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def other_data():
+    learning, batches = learn(), itertools.count(1)
+    return lambda: learning(torch.full((8, 32), float(next(batches))))
+
+
+def not_a_number():
+    training = Training(2)
+    training.x = training.x * float("nan")
+    return training.step
+
+
+def no_backward():
+    model = layers(1)
+    return lambda: model(torch.ones(2, 32)).sum()
+
+
+def few_batches():
+    learning, batches = learn(), iter([torch.ones(8, 32)] * 3)
+    return lambda: learning(next(batches))
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (lambda: lambda: 1, "No parameters were found"),
+        (lambda: layers(1), "pass the function"),
+        (learn, "must take nothing"),
+        (accumulating, "different work in each call (0 and 1 optimizer steps)"),
+        (other_data, "Let it work on one fixed batch"),
+        (not_a_number, "The loss is nan in call 1"),
+        (no_backward, "ran no backward pass"),
+        (few_batches, "ran out of data in its call 4"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_it_refuses_what_it_cannot_judge(step, words):
+    with pytest.raises(StepError, match=re.escape(words)):
+        diagnose(step(), budget_s=QUICK_S)
+
+
+@pytest.mark.parametrize(("argument", "value"), [("budget_s", 0), ("budget_s", "long"), ("tolerance", -1)])
+def test_it_refuses_arguments_that_make_no_sense(argument, value):
+    with pytest.raises(StepError, match=argument):
+        diagnose(Training().step, **{argument: value})
+
+
+def test_one_rank_of_several_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    with pytest.raises(StepError, match="does not support several ranks"):
+        diagnose(Training().step)
+
+
+def test_a_budget_that_is_too_short_is_said():
+    training = Training(2)
+
+    def step():
+        time.sleep(0.05)
+        return training.step()
+
+    diagnosis = diagnose(step, budget_s=0.1)
+    assert "too short" in diagnosis.card().warning
+    assert "Nothing stands out" not in repr(diagnosis)
+    assert not [advice for advice in diagnosis.plan if advice.known == "tried"]
+
+
+# --- how it shows itself
+
+
+def test_the_card_says_where_how_and_what_it_worked_on(capsys):
+    training = Training(2)
+
+    def step():
+        loss = training.step()
+        print("loss", loss.item())  # noqa: T201
+        return loss
+
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    assert capsys.readouterr().out == ""
+    text = repr(diagnosis)
+    assert "thrown away" in text
+    assert "Worked on: model and optimizer." in text
+    assert "torch.compile was not tried" in text
+    assert f"torch {torch.__version__}" in text
+    assert len(text.splitlines()) < 30
+    assert "peak memory" in repr(diagnosis.card().numbers)
+    assert "<table>" in diagnosis._repr_html_()
+    assert sum(diagnosis.phases.values()) == pytest.approx(1)

@@ -1,0 +1,79 @@
+"""A writer of traces as torch.profiler exports them, with every time known."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+GEMM = "nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN"
+POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+TO_GPU = "Memcpy HtoD (Pageable -> Device)"
+
+
+class MadeUp:
+    """A trace; times are microseconds.
+
+    Attributes:
+        events: as they stand in the file.
+    """
+
+    def __init__(self, zero: float = 1_700_000_000_000_000.0) -> None:
+        self.events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {}}]
+        self.zero = zero
+        self._correlation = 0
+
+    def event(self, cat: str, name: str, start: float, lasts: float, tid: Any = 1, **args: Any) -> None:
+        """Any event."""
+        made = {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": self.zero + start, "dur": lasts}
+        self.events.append(made | {"args": args})
+
+    def step(self, number: int, start: float, lasts: float) -> None:
+        """The profiler's mark of a step, on the CPU."""
+        self.event("user_annotation", f"ProfilerStep#{number}", start, lasts)
+
+    def mark(self, name: str, start: float, lasts: float, tid: Any = 1) -> None:
+        """An annotation on the CPU."""
+        self.event("user_annotation", name, start, lasts, tid)
+
+    def op(self, name: str, start: float, lasts: float, tid: Any = 1, **args: Any) -> None:
+        """An operator on the CPU."""
+        self.event("cpu_op", name, start, lasts, tid, **args)
+
+    def work(
+        self, name: str, start: float, lasts: float, launched: float | None = None, stream: int = 7, device: int = 0,
+        cat: str = "kernel", call: str = "cudaLaunchKernel", call_cat: str = "cuda_runtime", call_lasts: float = 2.0,
+        tid: Any = 1, external: int = 0,
+    ) -> None:  # fmt: skip
+        """Something that runs on a device, and the call that starts it, if that was recorded."""
+        self._correlation += 1
+        if launched is not None:
+            self.event(call_cat, call, launched, call_lasts, tid, correlation=self._correlation)
+        args = {"device": device, "stream": stream, "correlation": self._correlation}
+        self.event(cat, name, start, lasts, stream, **args, **({"External id": external} if external else {}))
+
+    def copy(self, name: str, start: float, lasts: float, launched: float | None = None, **more: Any) -> None:
+        """A copy from, to or on a device."""
+        self.work(name, start, lasts, launched, cat="gpu_memcpy", **({"call": "cudaMemcpyAsync"} | more))
+
+    def json(self, **header: Any) -> bytes:
+        """The file."""
+        return json.dumps({"schemaVersion": 1, **header, "traceEvents": self.events}).encode()
+
+    def gz(self, **header: Any) -> bytes:
+        """The file, compressed."""
+        return gzip.compress(self.json(**header))
+
+
+def busy_steps(count: int = 4, lasts: float = 1000.0, kernel: str = GEMM, parts: int = 4) -> MadeUp:
+    """Steps of a GPU that always has something to do, since all is launched ahead of it."""
+    made = MadeUp()
+    for number in range(count):
+        start = number * lasts
+        made.step(number + 5, start, lasts)
+        for part in range(parts):
+            # The GPU is a step behind.
+            made.work(kernel, start + lasts + part * lasts / parts, lasts / parts, launched=start + 1 + part * 3)
+    return made

@@ -1,0 +1,533 @@
+"""What a trace's card says, against numbers that are known since the trace was made up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_utils.show.advice import Advice
+from course_utils.traces import shares as places
+from course_utils.traces.cpu import COMMUNICATION, LOADING, PYTHON_CODE
+from course_utils.traces.report import TraceError, TraceReport, read_trace
+from tests.traces.made_up import ALL_GATHER, ALL_REDUCE, GEMM, POINTWISE, TO_GPU, MadeUp, busy_steps
+
+
+def read(made: MadeUp, **header: Any) -> TraceReport:
+    report = read_trace(made.json(**header))
+    assert isinstance(report, TraceReport)
+    for column in report.reading.columns:
+        for shares in column.shares:
+            assert sum(shares.places.values()) == pytest.approx(shares.lasts, abs=0.05)
+    repr(report)
+    report._repr_html_()
+    return report
+
+
+def only(report: TraceReport) -> Advice:
+    (advice,) = report.plan
+    return advice
+
+
+def share(report: TraceReport, place: str, column: int = 0) -> float:
+    return report.reading.columns[column].share(lambda shares: shares.get(place))
+
+
+# Nothing is wrong
+
+
+def test_a_busy_gpu_gets_no_advice():
+    report = read(busy_steps())
+    assert report.plan == ()
+    assert report.card().words == "Nothing stands out: the GPU computes for 100% of a step (1.00 ms)."
+    assert report.card().warning == ""
+
+
+def test_hidden_communication_and_small_losses_are_no_advice():
+    made = busy_steps(count=4)
+    for number in range(4):
+        made.work(ALL_REDUCE, 1000 * number + 1100, 600, launched=1000 * number + 50, stream=20)
+    report = read(made)
+    assert report.plan == ()
+    assert share(report, places.HIDDEN) == pytest.approx(0.6)
+    assert share(report, places.SENDS) == 0
+    assert "Nothing stands out" in report.card().words
+
+
+def test_loading_beside_a_busy_gpu_costs_nothing():
+    made = busy_steps()
+    for number in range(4):
+        made.mark("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * number + 100, 800)
+    assert read(made).plan == ()
+
+
+# One thing is wrong
+
+
+def dry(gap: float, count: int = 3, **fill: Any) -> MadeUp:
+    """Steps of 1000 us; each begins with a stretch of idle GPU, whose cause the caller adds."""
+    made = MadeUp()
+    for number in range(count):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + gap, 1000 - gap, launched=start + gap - 3, **fill)
+    return made
+
+
+def test_late_launches_are_the_gpus_wait_for_the_host():
+    made = MadeUp()
+    for number in range(4):
+        made.step(number, 1000 * number, 1000)
+        for kernel in range(10):
+            start = 1000 * number + 100 * kernel
+            made.work(GEMM, start + 40, 60, launched=start + 35)
+    report = read(made)
+    advice = only(report)
+    assert share(report, places.LAUNCH) == pytest.approx(0.4)
+    assert (advice.lesson, advice.saving) == ("10_torch_compile", "at most 40% of a step")
+    assert "of 10 a step" in advice.because
+
+
+def test_waiting_for_data_is_told_from_waiting_for_launches():
+    made = dry(300)
+    for number in range(3):
+        made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1000 * number, 250)
+    report = read(made)
+    assert share(report, places.DATA) == pytest.approx(0.25)
+    assert share(report, places.LAUNCH) == pytest.approx(0.05)
+    assert [advice.lesson for advice in report.plan] == ["05_data_loading", "10_torch_compile"]
+    assert "do not add up" in " ".join(report.card().notes)
+
+
+def test_a_synchronisation_is_named_with_its_operator_and_line():
+    made = MadeUp()
+    for number in range(4):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 10, 690, launched=start + 5)
+        made.event("python_function", "train.py(42): train", start + 1, 998)
+        made.event("python_function", "/usr/lib/python3.11/site-packages/torch/_tensor.py(9): item", start + 15, 690)
+        made.op("aten::item", start + 20, 682)
+        made.op("aten::_local_scalar_dense", start + 21, 680)
+        made.event("cuda_runtime", "cudaStreamSynchronize", start + 25, 676)
+        made.work(GEMM, start + 900, 100, launched=start + 895)
+    report = read(made)
+    advice = only(report)
+    assert advice.lesson == "03_host_device_syncs"
+    assert "in aten::item (cudaStreamSynchronize), train.py(42): train" in advice.because
+    assert advice.saves == pytest.approx(0.2, abs=0.001)
+    assert "cudaStreamSynchronize" in repr(report.card().numbers)
+
+
+def test_copies_from_pageable_memory():
+    made = dry(200)
+    for number in range(3):
+        made.copy(TO_GPU, 1000 * number + 20, 160, launched=1000 * number + 5, call_lasts=190)
+    advice = only(read(made))
+    assert advice.lesson == "04_pinned_memory"
+    assert advice.saves == pytest.approx(0.195, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "lesson"),
+    [
+        ("Memcpy HtoD (Pinned -> Device)", places.PINNED, "04_pinned_memory"),
+        ("Memcpy DtoH (Device -> Pinned)", places.TO_HOST, "03_host_device_syncs"),
+        ("Memcpy DtoD (Device -> Device)", places.WITHIN, None),
+        ("Memcpy HtoD (Host -> Device)", places.PINNED, "04_pinned_memory"),  # ROCm does not say which memory
+        ("CopyHostToDevice", places.PINNED, "04_pinned_memory"),
+    ],
+)
+def test_copies_by_their_kind(name: str, place: str, lesson: str | None):
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        made.copy(name, 1000 * number + 1000, 100, launched=1000 * number + 5)
+        made.work(GEMM, 1000 * number + 1100, 900, launched=1000 * number + 10)
+    report = read(made)
+    assert share(report, place) == pytest.approx(0.1)
+    assert [advice.lesson for advice in report.plan] == ([lesson] if lesson else [])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "lesson", "word"),
+    [
+        (ALL_REDUCE, "17_ddp", "All_reduce"),
+        (ALL_GATHER, "18_fsdp", "All_gather"),
+        ("ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclWorkElem)", "18_fsdp", "Reduce_scatter"),
+    ],
+)
+def test_communication_that_nothing_hides(kernel: str, lesson: str, word: str):
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 1000, 800, launched=start + 5)
+        made.work(kernel, start + 1500, 500, launched=start + 6, stream=20)
+    report = read(made)
+    advice = only(report)
+    assert share(report, places.SENDS) == pytest.approx(0.2)
+    assert share(report, places.HIDDEN) == pytest.approx(0.3)
+    assert (advice.lesson, advice.saving) == (lesson, "at most 20% of a step")
+    assert advice.because.startswith(word)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "saves"),
+    [
+        ("ampere_sgemm_128x64_tn", 1.0),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", 1.0),
+        ("Cijk_Ailk_Bljk_SB_MT128x128x16_MI32x32x2x1", 1.0),
+        ("cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4", 0.5),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16", 0.5),
+        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", None),
+        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", None),
+        ("turing_h1688gemm_128x128_ldg8_stages_32x1_nn", None),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32", None),
+        ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN", None),
+    ],
+)
+def test_matrix_products_in_single_precision(kernel: str, saves: float | None):
+    report = read(busy_steps(kernel=kernel))
+    assert [(advice.lesson, advice.saves) for advice in report.plan] == (
+        [("07_mixed_precision", saves)] if saves else []
+    )
+
+
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, {}, false>(float*, float const*)"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "naive"),
+    [
+        (SOFTMAX.format("false"), True),
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float, float, float>(float*)", True),
+        (SOFTMAX.format("true"), False),  # a log-softmax: the loss
+        (
+            "void at::native::cunn_SoftMaxForward<4, float, float, float, at::native::LogSoftMaxForwardEpilogue>()",
+            False,
+        ),
+        ("void pytorch_flash::flash_fwd_kernel<softmax>(Flash_fwd_params)", False),
+    ],
+)
+def test_attention_in_single_kernels(kernel: str, naive: bool):
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        for place, name in enumerate((GEMM, kernel, "dropout", GEMM, "layer_norm", "layer_norm", "layer_norm", "x")):
+            made.work(name, start + 1000 + 125 * place, 125, launched=start + place)
+    assert [(advice.lesson, advice.saves) for advice in read(made).plan] == (
+        [("09_flash_attention", 0.5)] if naive else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "plain"),
+    [
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<BinaryOpListAlphaFunctor<float>>()", True),
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>()", False),
+    ],
+)
+def test_an_optimizer_that_is_not_fused(kernel: str, plain: bool):
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 1000, 800, launched=start + 1)
+        made.mark("Optimizer.step#AdamW.step", start + 100, 50)
+        for place in range(5):
+            made.work(kernel, start + 1800 + 40 * place, 40, launched=start + 101 + 5 * place)
+    report = read(made)
+    assert [(a.lesson, a.saves) for a in report.plan] == ([("10_torch_compile", pytest.approx(0.2))] if plain else [])
+
+
+def test_runs_of_elementwise_kernels_and_not_single_ones():
+    def made(names: tuple[str, ...]) -> TraceReport:
+        made = MadeUp()
+        for number in range(3):
+            made.step(number, 1000 * number, 1000)
+            for place, name in enumerate(names):
+                made.work(name, 1000 * number + 1000 + 200 * place, 200, launched=1000 * number + place)
+        return read(made)
+
+    assert [(a.lesson, a.saves) for a in made((GEMM, POINTWISE, POINTWISE, GEMM, GEMM)).plan] == [
+        ("10_torch_compile", pytest.approx(0.4))
+    ]
+    assert made((GEMM, POINTWISE, GEMM, POINTWISE, GEMM)).plan == ()
+
+
+def test_memory_that_is_allocated_in_every_step():
+    made = dry(300)
+    for number in range(3):
+        made.event("cuda_runtime", "cudaMalloc", 1000 * number + 10, 200)
+    report = read(made)
+    assert report.plan[0].lesson == "11_caching_allocator"
+    assert report.plan[0].saves == pytest.approx(0.2)
+
+
+# Steps
+
+
+def test_kinds_of_steps_are_not_averaged():
+    made = MadeUp()
+    for number in range(6):
+        start = 1000 * number
+        made.step(number + 10, start, 1000)
+        made.work(GEMM, start + 1000, 900 if number % 2 else 960, launched=start + 5)
+        sends = 100 if number % 2 else 40
+        made.work(ALL_REDUCE, start + 2000 - sends, sends, launched=start + 9, stream=20)
+        for extra in range(number % 2 * 3):
+            made.work("update", start + 1000 + extra, 1, launched=start + 12)
+    report = read(made)
+    assert {column.name for column in report.reading.columns} == {"steps 11, 13 and 15", "steps 10, 12 and 14"}
+    assert only(report).saving == "at most 10% of steps 11, 13 and 15, and at most 4% of steps 10, 12 and 14"
+    text = repr(report)
+    assert "steps 11, 13 and 15" in text
+    assert "7%" not in text  # their mean
+
+
+def test_a_first_step_that_warms_up_and_a_last_one_that_is_cut_are_left_out():
+    made = busy_steps(count=5)
+    made.events = [e for e in made.events if not (e.get("cat") == "kernel" and e["ts"] - made.zero >= 5250)]
+    report = read(made)
+    assert report.reading.columns[0].name == "steps 5 to 8"
+    assert "Step 9, the last, is left out" in " ".join(report.card().notes)
+
+    slow = MadeUp()
+    for number, (start, lasts) in enumerate(((0, 9000), (9000, 1000), (10_000, 1000), (11_000, 1000))):
+        slow.step(number, start, lasts)
+        slow.work(GEMM, start + 10_000, lasts, launched=start + 5)
+    report = read(slow)
+    assert report.reading.columns[0].name == "steps 1 to 3"
+    assert "Step 0, the first, is left out: it is slower" in " ".join(report.card().notes)
+
+
+def test_the_span_that_was_read_is_named():
+    made = busy_steps(count=3)
+    for number in range(3):
+        # What the GPU's side marks is a part of the step: Python's thread alone.
+        made.event("gpu_user_annotation", f"ProfilerStep#{number + 5}", 1000 * number + 1000, 250, 7, device=0)
+    card = read(made).card()
+    assert "Steps as the GPU saw them: from the first work of a step to the first of the next" in card.provenance
+    assert "marks on the GPU's side last 0.25 ms, the CPU's 1 ms" in card.provenance
+    assert "1.00 ms" in card.words
+
+
+def test_marks_on_the_gpus_side_serve_where_no_call_was_recorded():
+    made = MadeUp()
+    for number in range(3):
+        made.event("gpu_user_annotation", f"ProfilerStep#{number}", 1000 * number, 950, 7, device=0)
+        made.work(GEMM, 1000 * number, 700)
+    report = read(made)
+    assert "marks on the GPU's side" in report.card().provenance
+    assert share(report, places.UNKNOWN) > 0.2
+    assert report.plan == ()
+    assert "No launches were recorded" in report.card().warning
+
+
+def test_the_start_of_a_program_is_no_late_launch():
+    made = MadeUp()
+    made.event("cuda_runtime", "cudaDeviceGetStreamPriorityRange", 0, 5_000_000)
+    for place in range(20):
+        made.work(f"kernel_{place}", 5_100_000 + 100_000 * place, 100, launched=5_099_990 + 100_000 * place)
+    report = read(made)
+    assert report.plan == ()
+    assert share(report, places.START) > 0.99
+    assert "No step is marked" in report.card().warning
+    assert "schedule(" in report.card().warning
+
+
+def test_without_steps_late_launches_of_known_kernels_still_count():
+    made = MadeUp()
+    for place in range(50):
+        made.work(GEMM, 100 * place + 60, 40, launched=100 * place + 55)
+    advice = only(read(made))
+    assert advice.lesson == "10_torch_compile"
+    assert advice.saving.endswith("of the recording")
+    assert advice.saves == pytest.approx(0.6, abs=0.02)
+
+
+def test_an_idle_gpu_whose_kernel_was_launched_gives_no_advice_but_a_warning():
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        made.work(GEMM, 1000 * number + 1000, 300, launched=1000 * number + 1)
+        made.work(GEMM, 1000 * number + 1700, 300, launched=1000 * number + 2)
+    report = read(made)
+    assert report.plan == ()
+    assert share(report, places.QUEUED) == pytest.approx(0.4)
+    assert "kernels are missing" in report.card().warning
+
+
+# Devices and makers
+
+
+def test_several_gpus_in_one_trace_each_have_a_column():
+    made = MadeUp()
+    for number in range(4):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 1000, 1000, launched=start + 1)
+        made.work(GEMM, start + 1010, 500, launched=start + 3, device=1)
+        made.work(ALL_REDUCE, start + 1510, 490, launched=start + 4, device=1)
+    report = read(made)
+    assert [column.name for column in report.reading.columns] == ["GPU 0, steps 0 to 3", "GPU 1, steps 0 to 3"]
+    assert "GPU 1, steps 0 to 3" in only(report).saving
+    assert share(report, places.SENDS, 1) == pytest.approx(0.49, abs=0.01)
+
+
+def test_the_header_names_rank_and_gpu():
+    header = {"distributedInfo": {"rank": 3, "world_size": 8}, "deviceProperties": [{"id": 0, "name": "AMD MI300X"}]}
+    assert "rank 3 of 8, AMD MI300X" in read(busy_steps(), **header).card().provenance
+    odd = {"distributedInfo": "none", "deviceProperties": [3, {"name": 4}]}
+    assert read(busy_steps(), **odd).plan == ()
+
+
+@pytest.mark.parametrize(
+    ("cat", "call_cat", "call"),
+    [
+        ("kernel", "cuda_runtime", "hipLaunchKernel"),
+        ("Kernel", "Runtime", "cudaLaunchKernel"),  # torch 1.8
+        ("kernel", "cuda_driver", "cuLaunchKernelEx"),
+        ("kernel", "xpu_runtime", "urEnqueueKernelLaunch"),
+        ("kernel", "privateuse1_runtime", "launch"),
+        ("mtia_ccp_events", "mtia_runtime", "launch"),
+    ],
+)
+def test_traces_of_other_makers_and_versions(cat: str, call_cat: str, call: str):
+    made = MadeUp()
+    for number in range(3):
+        made.event("Operator", f"ProfilerStep#{number}", 1000 * number, 1000)
+        made.work(GEMM, 1000 * number + 400, 600, launched=1000 * number + 395, cat=cat, call_cat=call_cat, call=call)
+    report = read(made)
+    assert share(report, places.COMPUTE) == pytest.approx(0.6)
+    assert [advice.lesson for advice in report.plan] == ["10_torch_compile"]
+
+
+# The CPU alone
+
+
+def cpu_trace(**parts: float) -> MadeUp:
+    made = MadeUp()
+    for number in range(3):
+        start = 10_000.0 * number
+        made.step(number, start, 10_000)
+        made.op("aten::addmm", start + 5000, 5000)
+        if "loads" in parts:
+            made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, parts["loads"])
+            made.op("aten::stack", start + 10, 100)
+        if "sends" in parts:
+            made.mark("gloo:all_reduce", start, parts["sends"], tid=2)
+    return made
+
+
+def test_a_cpu_that_loads_in_the_main_process():
+    report = read(cpu_trace(loads=4000))
+    advice = only(report)
+    assert (advice.lesson, advice.saving) == ("05_data_loading", "at most 40% of a step")
+    assert share(report, LOADING) == pytest.approx(0.4)
+    assert share(report, PYTHON_CODE) == pytest.approx(0.1)
+
+
+def test_a_cpu_that_waits_for_another_rank():
+    report = read(cpu_trace(sends=4500), deviceProperties=[])
+    assert share(report, COMMUNICATION) == pytest.approx(0.45)
+    assert only(report).lesson == "17_ddp"
+    assert "All_reduce" in only(report).because or "all_reduce" in only(report).because
+
+
+def test_pythons_time_is_a_note_and_no_advice():
+    made = cpu_trace()
+    made.mark("Optimizer.step#SGD.step", 100, 10)
+    report = read(made)
+    assert report.plan == ()
+    notes = " ".join(report.card().notes)
+    assert "In 50% of the time nothing was recorded" in notes
+    assert "no backward pass is" in notes
+    assert "Nothing stands out" not in report.card().words
+
+
+def test_many_small_operators_on_a_cpu():
+    made = MadeUp()
+    for number in range(3):
+        start = 10_000.0 * number
+        made.step(number, start, 10_000)
+        for place in range(500):
+            made.op("aten::add", start + 20 * place, 10)
+    advice = only(read(made))
+    assert advice.lesson == "10_torch_compile"
+    assert "500 operators a step took under 20 µs" in advice.because
+
+
+def test_a_healthy_cpu_gets_no_advice():
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        made.op("aten::linear", 1000 * number + 5, 990)
+        made.op("aten::addmm", 1000 * number + 10, 980)
+    report = read(made)
+    assert report.plan == ()
+    assert report.card().words.startswith("Nothing stands out: the largest part of a step (1.00 ms) is operators")
+
+
+def test_a_gpus_program_without_the_gpus_side():
+    made = cpu_trace(loads=4000)
+    made.mark("nccl:all_to_all", 100, 10)
+    report = read(made)
+    assert report.plan == ()
+    assert "ProfilerActivity.CUDA" in report.card().warning
+
+
+# Anything at all
+
+
+@st.composite
+def any_trace(draw: st.DrawFn) -> MadeUp:
+    made = MadeUp()
+    times = st.integers(0, 5000)
+    for number in range(draw(st.integers(0, 4))):
+        made.step(number, 1000 * number, draw(st.integers(0, 1000)))
+    names = st.sampled_from((GEMM, POINTWISE, ALL_REDUCE, "ampere_sgemm_128x64_tn", SOFTMAX.format("false"), "x"))
+    for _ in range(draw(st.integers(1, 12))):
+        launched = draw(st.none() | times)
+        start = draw(times) if launched is None else launched + draw(times)
+        more = {"stream": draw(st.sampled_from((7, 20))), "device": draw(st.sampled_from((0, 0, 1)))}
+        cat = draw(st.sampled_from(("kernel", "gpu_memcpy", "gpu_memset")))
+        made.work(draw(names), start, draw(st.integers(0, 500)), launched, cat=cat, **more)
+    for _ in range(draw(st.integers(0, 4))):
+        name = draw(st.sampled_from(("cudaStreamSynchronize", "cudaMalloc", "cudaModuleLoadData")))
+        made.event("cuda_runtime", name, draw(times), draw(times))
+    return made
+
+
+@settings(max_examples=60)
+@given(any_trace())
+def test_every_microsecond_has_one_place(made: MadeUp):
+    try:
+        report = read(made)
+    except TraceError as error:
+        assert "no work of a GPU that took any time" in str(error)  # noqa: PT017 - not every example fails
+        return
+    for column in report.reading.columns:
+        assert all(value >= -1e-6 for each in column.shares for value in each.places.values())
+        assert all(each.get(places.HIDDEN) <= each.lasts + 1e-6 for each in column.shares)
+    for advice in report.plan:
+        assert 0 < (advice.saves or 0) <= 1
+
+
+def test_reading_needs_the_standard_library_alone():
+    program = """
+import sys
+for name in ("numpy", "torch", "pandas", "matplotlib", "scipy", "cattrs", "jinja2", "tqdm"):
+    sys.modules[name] = None
+from course_utils.traces.report import read_trace
+print(read_trace(sys.stdin.buffer.read()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], input=busy_steps().gz(), capture_output=True, check=False)
+    assert done.stderr == b""
+    assert done.stdout.startswith(b"Nothing stands out")

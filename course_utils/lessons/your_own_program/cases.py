@@ -69,13 +69,10 @@ def loader(wait_s: float = WAIT_S, workers: int = 0) -> DataLoader:
     """Files of digits, each with so many rows; after a wait, or at once."""
     rows, digits = scaled(cpu=256, cuda=4096), load_digits_split()
     again = -(-FILES * rows // len(digits.train_images))
-    images, labels = (part.repeat(again, *[1] * (part.ndim - 1))[: FILES * rows] for part in _train(digits))
-    files = planted.Files(images.flatten(1), labels, rows, wait_s)
+    images = digits.train_images.flatten(1).repeat(again, 1)[: FILES * rows]
+    labels = digits.train_labels.repeat(again)[: FILES * rows]
+    files = planted.Files(images, labels, rows, wait_s)
     return DataLoader(files, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
-
-
-def _train(digits: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return digits.train_images, digits.train_labels
 
 
 def repeated(batches: Iterable[planted.Batch]) -> Iterator[planted.Batch]:
@@ -133,7 +130,11 @@ def memory_row(name: str, snapshot: Mapping[str, Any]) -> dict[str, Any]:
     segments = [segment for segment in snapshot["segments"] if segment["device"] == 0]
     before = sum(segment["total_size"] for segment in segments) - sum(changes)
     held = sum(segment["allocated_size"] for segment in segments)
-    return {"training": name, "reserved at most": max(itertools.accumulate(changes, initial=before)), "at its end": held}
+    return {
+        "training": name,
+        "reserved at most": max(itertools.accumulate(changes, initial=before)),
+        "at its end": held,
+    }
 
 
 # What was said, and what came out

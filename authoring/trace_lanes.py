@@ -7,28 +7,22 @@ from the two traces that its ``source`` names; where to get them, and what is kn
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
 import json
 import sys
-import zlib
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from math import inf
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from course_utils.materials.h100_step import PATH
 from course_utils.records.files import write_whole
+from course_utils.traces.events import RawTrace, TraceError
+from course_utils.traces.intervals import Spans, between, common, length, union
 
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
-Spans = list[tuple[float, float]]
-
-
-class TraceError(ValueError):
-    """A file is not the trace that it should be; the message says why."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,12 +57,11 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
     Raises:
         TraceError: if it is none.
     """
-    data = path.read_bytes()
-    try:
-        trace = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-        return [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    except (EOFError, OSError, zlib.error, ValueError, KeyError, TypeError) as error:
-        raise TraceError(f"{path} is no trace of PyTorch's profiler, or a damaged one: {error!r}") from error
+    raw = RawTrace(path)
+    events = [event for event in raw if event.get("ph") == "X"]
+    if raw.flaws or not events:
+        raise TraceError(f"{path} is no trace of PyTorch's profiler, or a damaged one. {' '.join(raw.flaws)}".rstrip())
+    return events
 
 
 def step_lanes(events: Sequence[dict[str, Any]], merged_below_us: float) -> list[dict[str, Any]]:
@@ -102,32 +95,32 @@ def step_lanes(events: Sequence[dict[str, Any]], merged_below_us: float) -> list
     for _, _, name in steps:
         if not all(own[name].values()):
             raise TraceError(f"{name} launched no {'computation' if own[name][True] else 'NCCL kernel'} in this trace.")
-    computing = _union(computing)
+    computing = union(computing)
     firsts = [min(start for of in own[name].values() for start, *_ in of) for *_, name in steps]
     lanes = []
     for index, (begins, _, name) in enumerate(steps):
-        compute, nccl = (_union((start, end) for start, end, _ in own[name][sends]) for sends in (False, True))
+        compute, nccl = (union((start, end) for start, end, _ in own[name][sends]) for sends in (False, True))
         first = firsts[index]
         end = firsts[index + 1] if index + 1 < len(steps) else max(compute[-1][1], nccl[-1][1])
-        hidden, exposed = _common(nccl, computing), _common(nccl, _between(computing))
-        lane = _union(hidden, merged_below_us)
+        hidden, exposed = common(nccl, computing), common(nccl, between(computing))
+        lane = union(hidden, merged_below_us)
         update = next((start for start in optimizers if start >= begins), end)
         totals = {
             "span": end - first,
-            "busy": _length(_union([*compute, *nccl])),
-            "compute": _length(compute),
-            "nccl": _length(nccl),
-            "overlapped": _length(hidden),
-            "exposed": _length(exposed),
+            "busy": length(union([*compute, *nccl])),
+            "compute": length(compute),
+            "nccl": length(nccl),
+            "overlapped": length(hidden),
+            "exposed": length(exposed),
         }
         lanes.append(
             {
                 "number": _number(name),
                 "totals_us": {what: round(length, 1) for what, length in totals.items()},
                 "backward_ends_us": round(max(end for _, end, at in own[name][False] if at < update) - first, 1),
-                "compute_us": _since(first, _union(compute, merged_below_us)),
+                "compute_us": _since(first, union(compute, merged_below_us)),
                 "hidden_us": _since(first, lane),
-                "exposed_us": _since(first, _common(_union(nccl, merged_below_us), _between(lane))),
+                "exposed_us": _since(first, common(union(nccl, merged_below_us), between(lane))),
             }
         )
     return lanes
@@ -140,37 +133,6 @@ def _number(name: str) -> int:
 
 def _correlation(event: dict[str, Any]) -> Any:
     return event.get("args", {}).get("correlation")
-
-
-def _union(spans: Iterable[tuple[float, float]], closer_than: float = 0.0) -> Spans:
-    united: Spans = []
-    for start, end in sorted(spans):
-        if united and start <= united[-1][1] + closer_than:
-            united[-1] = (united[-1][0], max(united[-1][1], end))
-        else:
-            united.append((start, end))
-    return united
-
-
-def _common(some: Spans, others: Spans) -> Spans:
-    found, left = [], list(others)
-    for start, end in some:
-        while left and left[0][1] <= start:
-            del left[0]
-        for low, high in left:
-            if low >= end:
-                break
-            found.append((max(start, low), min(end, high)))
-    return found
-
-
-def _between(spans: Spans) -> Spans:
-    edges = [-inf, *(edge for span in spans for edge in span), inf]
-    return list(zip(edges[::2], edges[1::2], strict=True))
-
-
-def _length(spans: Spans) -> float:
-    return sum(end - start for start, end in spans)
 
 
 def _since(first: float, spans: Spans) -> list[list[float]]:

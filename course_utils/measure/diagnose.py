@@ -9,7 +9,7 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,8 @@ _FAR_SLOWER = 3.0
 # A part of a step that is no model's and no optimizer's stands out from this share on.
 _STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT = 0.15, 0.05, 0.05
 _SMALL = 0.005
+# Calls are of two kinds if so wide a gap lies between them, among so many.
+_GAP, _CALLS_FOR_KINDS = 2.0, 8
 # Beside a change that saves such a share, what the others save is lost in the noise.
 _HIDES_OTHERS = 0.5
 
@@ -380,9 +382,11 @@ class _Work:
         started = time.perf_counter()
         seconds: list[float] = []
         waits: list[float] = []
+        sizes: set[str] = set()
         while len(seconds) < _MOST_CALLS:
             if batches is not None:
                 batch, wait_s = batches.following()
+                sizes.add(_described(batch))
                 if not seconds:
                     self.work.args = (batch,)
                 waits.append(wait_s)
@@ -394,6 +398,9 @@ class _Work:
                 break
         # The first call wakes everything up; so does the first batch, and workers then have some ready.
         seconds, waits = seconds[1:], waits[1:]
+        self._kinds = _two_kinds(seconds) if self.data is None else None
+        if len(sizes) > 1:
+            diagnosis.notes.append("Batches differ in size; changes are tried on the first.")
         seen: list[Seen] = []
         with PhaseWatch(self.found, self.device) as watch:
             while len(seen) < _MOST_WATCHED:
@@ -498,6 +505,8 @@ class _Work:
             self._too_short(least_s / _SCREEN_SHARE)
             return
         plain = self._repeated(bench)
+        if self._kinds is not None and not diagnosis.busy:
+            self._check_times(bench, *self._kinds)
         several = []
         for trial in trials(self.found, seen, self.work, diagnosis.tolerance):
             if trial.name != COMPILE or diagnosis.budget_s >= _LEAST_FOR_COMPILING_S:
@@ -533,6 +542,18 @@ class _Work:
                 "step take a batch."
             )
         return second
+
+    def _check_times(self, bench: Bench, short_s: float, long_s: float) -> None:
+        """Calls of two kinds, which from the same state are of one kind: it is the step, and not the machine."""
+        seconds = []
+        for _ in range(_CALLS_FOR_KINDS):
+            bench.arrange(())
+            seconds.append(self._timed())
+        if _two_kinds(seconds) is None:
+            raise StepError(
+                f"The step does different work in each call: some take {format_seconds(short_s)} and others "
+                f"{format_seconds(long_s)}. Hand over a step that always does the same."
+            )
 
     def _parity(self, bench: Bench, plain: Steps, changes: tuple[Trial, ...], name: str) -> Tried:
         """Whether a change gives what the step gives."""
@@ -663,6 +684,15 @@ class _Batches:
                 continue
             return batch, time.perf_counter() - start
         raise StepError("data has no more batches: pass a loader, or a list of batches, that can be read again.")
+
+
+def _two_kinds(seconds: Sequence[float]) -> tuple[float, float] | None:
+    """The medians of two groups with a wide gap between them and a quarter of the calls in each; None otherwise."""
+    ordered = sorted(seconds)
+    for i in range(math.ceil(len(ordered) / 4), len(ordered) - len(ordered) // 4):
+        if len(ordered) >= _CALLS_FOR_KINDS and ordered[i] > _GAP * ordered[i - 1]:
+            return statistics.median(ordered[:i]), statistics.median(ordered[i:])
+    return None
 
 
 def _check_arguments(step: Any, data: Any, budget_s: float, tolerance: float) -> None:

@@ -78,7 +78,7 @@ class PhaseWatch:
         >>> watch = PhaseWatch(Found(models={"model": model}), Device())
         >>> with watch:
         ...     seen = watch.call(lambda: model(torch.ones(2, 4)).sum().backward())
-        >>> seen.counts["backward"], seen.seconds["backward pass"] > 0
+        >>> seen.counts["backward passes"], seen.seconds["backward pass"] > 0
         (1, True)
     """
 

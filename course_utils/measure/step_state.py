@@ -27,7 +27,7 @@ from course_utils.measure.fresh import RandomState, Switches
 _MOST_BYTES = 256 * 2**20
 _MOST_ITEMS = 1000  # of a list or dictionary that is looked through
 _DEEPEST = 4
-_LIBRARIES = ("torch", "numpy", "builtins", "course_utils")
+_LIBRARIES = ("torch", "numpy", "builtins")
 
 
 @dataclass

@@ -128,7 +128,7 @@ def read_events(source: str | Path | bytes) -> Trace:
 
 def _read(raw: RawTrace) -> Trace:
     kept: dict[int, list[Event]] = {kind: [] for kind in range(9)}
-    seen = timeless = 0
+    seen = held = timeless = 0
     torch_like = False
     for event in raw:
         if event.get("ph") != "X" or not isinstance(event.get("name"), str):
@@ -143,7 +143,8 @@ def _read(raw: RawTrace) -> Trace:
             continue
         torch_like = torch_like or kind != OVERHEAD
         kept[kind].append(understood)
-        if seen > _MOST_EVENTS:
+        held += 1
+        if held > _MOST_EVENTS:
             raise TraceError(f"{raw.name} holds over {_MOST_EVENTS:,} events: record fewer steps, without with_stack.")
     if not torch_like:
         raise TraceError(_nothing(raw, seen, timeless))
@@ -270,6 +271,8 @@ class RawTrace:
                 raise TraceError(f"{self.name} has no traceEvents, which a trace has.{snapshot} {HOW}.")
             if text.peek() != "}" and not self.flaws:
                 self._cut()
+        elif self.flaws:
+            raise TraceError(f"{self.name} is damaged, and no trace can be read from it: copy it again.")
         else:
             raise TraceError(f"{self.name} is not JSON, which a trace is. {HOW}.")
 

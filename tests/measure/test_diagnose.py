@@ -104,6 +104,15 @@ def changes(diagnosis):
     return [advice.change for advice in diagnosis.plan]
 
 
+def advised(step, change, budget_s=4.0):
+    """A diagnosis that advises a change: on a machine that is busy, one may be too short to tell."""
+    for factor in (1, 2, 4):
+        diagnosis = diagnose(step, budget_s=factor * budget_s)
+        if change in changes(diagnosis):
+            return diagnosis
+    raise AssertionError(f"{change!r} was not found in {diagnosis}")
+
+
 def plant(monkeypatch, changes):
     """Let these be all that is tried: name to what puts it in force."""
     several = [Trial(name, f"do {name}", "It was planted.", "01_profiler", on) for name, on in changes.items()]
@@ -120,7 +129,7 @@ def test_anomaly_mode_that_was_left_on():
         with torch.autograd.detect_anomaly():
             return training.step()
 
-    diagnosis = diagnose(step, budget_s=4.0)
+    diagnosis = advised(step, "switch anomaly mode off")
     (advice,) = [advice for advice in diagnosis.plan if "anomaly" in advice.change]
     assert advice.known == "tried"
     assert 0.3 < advice.low <= advice.saves <= advice.high < 1
@@ -130,17 +139,17 @@ def test_anomaly_mode_that_was_left_on():
 
 
 def test_an_optimizer_that_loops_over_tensors():
-    slow = Training(30, 16, foreach=False)
-    diagnosis = diagnose(slow.step, budget_s=6.0)
+    slow = Training(60, 8, foreach=False)
+    diagnosis = advised(slow.step, "pass fused=True to AdamW")
     (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
     assert (advice.change, advice.lesson) == ("pass fused=True to AdamW", "14_in_place_operations")
-    assert "AdamW updates 60 tensors, one by one." in advice.because
+    assert "AdamW updates 120 tensors, one by one." in advice.because
     card = diagnosis.card()
     (phase,) = [row for row in card.rows if row.label == "optimizer"]
     assert advice.saves < phase.bar.high  # no more than its share
     assert f"{100 * advice.saves:.2g}" in card.words
     # And with what it advises, there is nothing left to say.
-    fast = Training(30, 16, fused=True)
+    fast = Training(60, 8, fused=True)
     assert not [advice for advice in diagnose(fast.step, budget_s=QUICK_S).plan if advice.known == "tried"]
 
 
@@ -226,9 +235,9 @@ def test_parameters_that_no_optimizer_updates():
         optimizer.zero_grad()
         return loss
 
-    diagnosis = diagnose(step, budget_s=4.0)
+    diagnosis = advised(step, "freeze model: requires_grad_(False)")
     (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
-    assert advice.change == "freeze model: requires_grad_(False)"
+    assert advice.lesson == "15_no_grad"
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
@@ -259,7 +268,7 @@ def test_two_changes_are_tried_together(monkeypatch):
         return lambda work: mock.patch.dict(sleeps, {name: 0.0})
 
     plant(monkeypatch, {name: without(name) for name in sleeps})
-    diagnosis = diagnose(step, budget_s=8.0)
+    diagnosis = advised(step, "do one", budget_s=6.0)
     two, one = (advice for advice in sorted(diagnosis.plan, key=lambda a: -a.saves) if advice.known == "tried")
     assert (one.change, two.change) == ("do one", "do two")
     assert diagnosis.together.name == "two + one"
@@ -485,6 +494,18 @@ def few_batches():
 def test_it_refuses_what_it_cannot_judge(step, words):
     with pytest.raises(StepError, match=re.escape(words)):
         diagnose(step(), budget_s=QUICK_S)
+
+
+def test_a_step_that_takes_now_short_and_now_long_is_refused(monkeypatch):
+    monkeypatch.setattr(diagnosing.Watch, "__exit__", lambda *_: None)  # a busy machine makes times of two kinds, too
+    training = Training(1)
+
+    def step():
+        time.sleep(0.03 * (training.steps % 2))
+        return training.step()
+
+    with pytest.raises(StepError, match="different work in each call: some take"):
+        diagnose(step, budget_s=4.0)
 
 
 @pytest.mark.parametrize(("argument", "value"), [("budget_s", 0), ("budget_s", "long"), ("tolerance", -1)])

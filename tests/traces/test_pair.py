@@ -1,0 +1,131 @@
+"""Two traces: what differs between them, and no more than the steps carry."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from course_utils.traces import shares as places
+from course_utils.traces.pair import LASTS, TracePair, _student
+from course_utils.traces.report import TraceError, read_trace
+from tests.traces.made_up import ALL_GATHER, GEMM, MadeUp, busy_steps
+
+
+def alternating(hidden: tuple[float, float], count: int = 4, wobble: float = 3.0) -> MadeUp:
+    """Steps of 10 ms of two kinds; in each, 1 ms of communication and more, of which the given part is hidden."""
+    made = MadeUp()
+    at = 20_000.0
+    for number in range(count):
+        more = wobble * (number // 2 % 2)
+        start = 10_000.0 * number
+        made.step(10 + number, start, 10_000)
+        beside = hidden[number % 2] + more / 2
+        made.work(GEMM, at, 9000 + more, launched=start + 1)
+        sends = 1000 + 300 * (number // 2 % 2)  # waits for other ranks differ
+        made.work(ALL_GATHER, at + 9000 + more - beside, sends, launched=start + 4, stream=23)
+        for extra in range(number % 2 * 2):
+            made.work("update", at + extra, 5, launched=start + 7)
+        at += 9000 + more - beside + sends
+    return made
+
+
+def compared(before: MadeUp, after: MadeUp) -> TracePair:
+    pair = read_trace(before.json(), after.json())
+    assert isinstance(pair, TracePair)
+    assert pair.plan == ()
+    pair._repr_html_()
+    return pair
+
+
+def test_a_difference_in_one_kind_of_steps_is_named_and_kinds_are_not_averaged():
+    pair = compared(alternating((100, 100)), alternating((105, 500)))
+    card = pair.card()
+    named = "communication hidden behind computing: +400 µs in steps 11 and 13, +5.00 µs in steps 10 and 12"
+    assert card.words.startswith(f"What differs most clearly is {named}.")
+    assert "No interval claimed: 2 steps each of a kind" in card.warning
+    assert "Steps as the GPU saw them" in card.provenance
+    (changed,) = (
+        change
+        for of_kind in pair.changes
+        for change in of_kind
+        if change.what == places.HIDDEN and change.kind == "steps 11 and 13"
+    )
+    assert changed.interval is None
+    assert changed.carried
+    assert changed.by == pytest.approx(400, abs=0.1)
+
+
+def test_the_same_program_twice_differs_in_nothing():
+    card = compared(alternating((100, 100)), alternating((100.1, 100.2), wobble=4)).card()
+    assert card.words.startswith("No difference that the steps carry")
+    assert "yes" not in repr(card)
+
+
+def steps_of(lengths: list[float], gap: float) -> MadeUp:
+    made = MadeUp()
+    at = 0.0
+    for number, lasts in enumerate(lengths):
+        made.step(number, at, lasts + gap)
+        made.work(GEMM, at + gap, lasts, launched=at + gap - 5)
+        at += lasts + gap
+    return made
+
+
+def test_intervals_from_six_steps_on():
+    noise = random.Random(1)
+    lengths = [[1000 + noise.gauss(0, 10) for _ in range(8)] for _ in range(2)]
+    pair = compared(steps_of(lengths[0], 300), steps_of(lengths[1], 100))
+    (changes,) = pair.changes
+    by_name = {change.what: change for change in changes}
+    low, high = by_name[places.LAUNCH].interval or (0, 0)
+    assert low <= -200 <= high + 1
+    assert by_name[places.LAUNCH].carried
+    assert not by_name[places.COMPUTE].carried
+    low, high = by_name[LASTS].interval or (0, 0)
+    assert low < -200 + statistics.fmean(lengths[1]) - statistics.fmean(lengths[0]) < high
+    words = pair.card().words
+    assert "idle: waits for the host" in words
+    assert "−200 µs" in words
+    assert "A step's length" in words
+    assert "No interval claimed" not in pair.card().warning
+    assert "as if steps were independent" in " ".join(pair.card().notes)
+
+
+def test_an_interval_holds_what_it_says():
+    noise = random.Random(7)
+    false = 0
+    for _ in range(60):
+        lengths = [[1000 + noise.gauss(0, 20) for _ in range(6)] for _ in range(2)]
+        pair = compared(steps_of(lengths[0], 100), steps_of(lengths[1], 100))
+        false += any(change.carried for of_kind in pair.changes for change in of_kind)
+    assert false <= 8  # 3 are expected
+
+
+@pytest.mark.parametrize(("freedom", "exact"), [(5, 2.5706), (10, 2.2281), (30, 2.0423)])
+def test_students_quantiles(freedom: float, exact: float):
+    assert _student(0.975, freedom) == pytest.approx(exact, rel=2e-3)
+
+
+def test_one_step_carries_nothing():
+    pair = compared(steps_of([1000], 300), steps_of([1000], 100))
+    assert pair.card().words.startswith("No difference that the steps carry: a step's length changed by −200 µs")
+    assert "1 step of a kind" in pair.card().warning
+
+
+def test_steps_that_run_nothing_alike_are_not_compared():
+    before, after = alternating((100, 100)), busy_steps(kernel="other")
+    card = compared(before, after).card()
+    assert card.words.startswith("The two cannot be compared")
+    assert "steps 11 and 13" in " ".join(card.notes)
+
+
+def test_a_gpu_and_a_cpu_cannot_be_compared():
+    made = MadeUp()
+    made.step(1, 0, 1000)
+    made.op("aten::mm", 10, 900)
+    with pytest.raises(TraceError, match="holds no work of a GPU"):
+        read_trace(busy_steps().json(), made.json())
+    pair = compared(made, made)
+    assert "No difference" in pair.card().words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import pickle
@@ -190,12 +191,13 @@ def test_what_was_there_before_counts_as_reserved() -> None:
     assert cases.memory_row("a", snapshot) == {"training": "a", "reserved at most": 50, "at its end": 5}
 
 
-def test_a_plan_without_an_entry_says_none() -> None:
+def test_what_was_said_stands_beside_what_came_out() -> None:
     assert cases.said_row("a step", (), 0.1)["first entry"] == "none"
     first = Advice("compile it", "It waits.", "10_torch_compile", 0.2)
     assert cases.said_row("a step", (first,), 0.1) == {
-        "program": "a step", "first entry": "compile it", "said": 0.2, "known": "at most", "came out": 0.1,
+        "program": "a step", "said": "at most 20%", "came out": 0.1, "first entry": "compile it",
     }  # fmt: skip
+    assert cases.said_row("a step", (dataclasses.replace(first, saves=None),), 0.1)["said"] == "no number"
 
 
 def test_what_was_recorded_is_counted_by_the_cell_to_paste(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from course_utils.materials.models import GPT, MLP
 from course_utils.materials.text import library_text
 from course_utils.measure.machine import scaled
 from course_utils.show.advice import Advice
+from course_utils.show.formats import format_percent
 
 FILES = 6  # of the loop
 WAIT_S = 0.02  # for each of them
@@ -141,12 +142,11 @@ def memory_row(name: str, snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def said_row(program: str, plan: Sequence[Advice], gained: float) -> dict[str, Any]:
-    """The first entry of a plan beside what mending gained, as shares."""
+    """The first entry of a plan beside the share that mending gained."""
     first = plan[0] if plan else None
     return {
         "program": program,
-        "first entry": first.change if first else "none",
-        "said": first.saves if first else None,
-        "known": first.known if first else "–",
+        "said": f"{first.known} {format_percent(first.saves)}" if first and first.saves is not None else "no number",
         "came out": gained,
+        "first entry": first.change if first else "none",
     }

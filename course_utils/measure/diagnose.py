@@ -521,6 +521,11 @@ class _Work:
         self.compiling_s: float | None = None
         self._step_s = {"": plain.step_s}
         for trial in several:
+            self._step_s[trial.name] = plain.step_s
+            # Nobody shall wait for a compiler whose work could not be timed.
+            if trial.name == COMPILE and self._rounds_s([trial]) > diagnosis.budget_s * _SCREEN_SHARE:
+                diagnosis.tried.append(Tried(trial.name, verdict=NO_TIME))
+                continue
             tried = self._parity(bench, plain, (trial,), trial.name)
             diagnosis.tried.append(tried)
             if not tried.verdict:
@@ -575,11 +580,14 @@ class _Work:
     def _time(self, bench: Bench, alike: list[Trial]) -> None:
         diagnosis = self.diagnosis
         budget_s = diagnosis.budget_s
-        fitting = [
-            trial for i, trial in enumerate(alike) if self._rounds_s(alike[: i + 1]) <= budget_s * _SCREEN_SHARE
-        ] or alike[:1]
-        for trial in alike[len(fitting) :]:
-            self._put(trial.name, verdict=NO_TIME)
+        fitting: list[Trial] = []
+        for trial in alike:
+            if self._rounds_s([*fitting, trial]) <= budget_s * _SCREEN_SHARE:
+                fitting.append(trial)
+        fitting = fitting or alike[:1]
+        for trial in alike:
+            if trial not in fitting:
+                self._put(trial.name, verdict=NO_TIME)
         if not fitting:
             return
         screen = StepRounds(bench, {t.name: (t,) for t in fitting}, "trying changes", budget_s * _SCREEN_SHARE)

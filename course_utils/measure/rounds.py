@@ -67,6 +67,8 @@ Enough = Callable[[Sequence[Sequence[float]], float, float], bool]
 class Rounds:
     """One measurement from the first call to the last pass."""
 
+    most_overrun = _MOST_OVERRUN
+
     def __init__(
         self,
         cases: Mapping[str, Case],
@@ -251,7 +253,7 @@ class Rounds:
         if not done:
             return True
         round_s = spent_s / done
-        most_s = left_s + (_MOST_OVERRUN - 1) * self.budget_s
+        most_s = left_s + (self.most_overrun - 1) * self.budget_s
         return spent_s + round_s <= left_s or (done < least and spent_s + (least - done) * round_s <= most_s)
 
     def _warm_up(self, case: RunningCase, shared_by: int) -> float:

@@ -80,10 +80,10 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "21_reproducible_runs",
             lambda work: _deterministic_off(),
         )
-    for name, optimizer in found.optimizers.items():
-        yield from _of_optimizer(name if len(found.optimizers) > 1 else type(optimizer).__name__, optimizer)
     if not is_compiled(found) and can_compile(devices):
         yield _compile(found)
+    for name, optimizer in found.optimizers.items():
+        yield from _of_optimizer(name if len(found.optimizers) > 1 else type(optimizer).__name__, optimizer)
     if seen.zeroes:
         yield Trial(
             "set_to_none",

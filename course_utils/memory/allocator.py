@@ -492,6 +492,7 @@ class Allocator:
                 raise ValueError(f"{name} must be a whole number of bytes, 0 or more, got {value!r}")
         self.options, self.cap, self.device, self.ties = options, cap_bytes, device_bytes, ties
         self.segments: list[_Segment] = []
+        self._by_address: list[_Segment] = []
         self.pools = (_Pool(False), _Pool(True))
         self.live: dict[Hashable, _Block] = {}
         self.pending: dict[Hashable, _Block] = {}
@@ -697,8 +698,14 @@ class Allocator:
     def _new_segment(self, address: int, stream: int, pool: _Pool, page: int | None = None) -> _Segment:
         self._segment_count += 1
         age = self._segment_count if self.ties == "oldest" else 0
-        self.segments.append(_Segment(address, stream, pool, age, page))
-        return self.segments[-1]
+        segment = _Segment(address, stream, pool, age, page)
+        self.segments.append(segment)
+        insort(self._by_address, segment, key=_address_of)
+        return segment
+
+    def _forget(self, segment: _Segment) -> None:
+        self.segments.remove(segment)
+        self._by_address.remove(segment)
 
     def _call(self, action: Action, address: int, size: int) -> None:
         """Write down a call to the device."""
@@ -725,8 +732,13 @@ class Allocator:
 
     def _taken(self, address: int, size: int) -> bool:
         """Whether there is memory of ours at an address already."""
-        blocks = chain.from_iterable(segment.blocks for segment in self.segments)
-        return any(block.mapped and block.address < address + size and address < block.end for block in blocks)
+        for at in range(bisect_left(self._by_address, address + size, key=_address_of) - 1, -1, -1):
+            segment = self._by_address[at]
+            if any(block.mapped and block.address < address + size and address < block.end for block in segment.blocks):
+                return True
+            if segment.address <= address:  # those before it end before
+                break
+        return False
 
     # Giving memory back
 
@@ -749,7 +761,7 @@ class Allocator:
     def _release(self, block: _Block) -> None:
         """CudaFree of one segment. release_block."""
         block.segment.pool.erase(block)
-        self.segments.remove(block.segment)
+        self._forget(block.segment)
         self._call("segment_free", block.address, block.size)
 
     def _release_available(self, pool: _Pool, stream: int, size: int) -> bool:
@@ -869,7 +881,7 @@ class Allocator:
         segment.cache(block)
         if len(segment.blocks) == 1:
             segment.pool.erase(block)
-            self.segments.remove(segment)
+            self._forget(segment)
 
 
 # A run

@@ -42,7 +42,7 @@ def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
     name = best.name.partition(":")[0]
     own = option_pairs(tries.replay.run.begin.options.text)
     beside = [f"{other}:{word}" for other, word in own if other != name]
-    change = f"set PYTORCH_ALLOC_CONF={','.join([*beside, best.name])}"
+    change = f"set PYTORCH_CUDA_ALLOC_CONF={','.join([*beside, best.name])}"
     if tries.base.fails:
         because = "The request that failed is met then, in a simulation of the same requests with as much memory."
         return Advice(change, because, "11_caching_allocator")

@@ -132,10 +132,9 @@ class DeviceReport(Shown):
 
     def _rows(self) -> Iterator[Row]:
         shown = self.holders[:_MOST_ROWS]
-        earlier = EARLIER if self.device.entries else "no stack recorded"
         for holder in shown:
             stack = holder.stack
-            label = _short(stack.place) if stack and stack.place else holder.kind if stack else earlier
+            label = _short(stack.place) if stack and stack.place else self._words_of(holder.kind)
             words = [holder.kind] if stack and label != holder.kind else []
             words += [f"{holder.blocks} blocks"] if holder.blocks > 1 else []
             words += [f"from {stack.caller}"] if stack and stack.caller else []
@@ -144,6 +143,9 @@ class DeviceReport(Shown):
         if rest:
             size = sum(holder.bytes for holder in rest)
             yield Row(f"{len(rest)} other places", "", format_bytes(size), bar=Bar(0.0, float(size)))
+
+    def _words_of(self, kind: str) -> str:
+        return kind if kind != EARLIER or self.device.entries else "no stack recorded"
 
     def _trials(self) -> Grid | None:
         tries = self.tries
@@ -189,7 +191,10 @@ class DeviceReport(Shown):
             yield _failure_words(failure)
         kinds = device.kinds(device.peak)
         if device.has_stacks and sum(kinds.values()):
-            shares = [f"{kind} {format_percent(size / sum(kinds.values()))}" for kind, size in kinds.most_common(5)]
+            shares = [
+                f"{self._words_of(kind)} {format_percent(size / sum(kinds.values()))}"
+                for kind, size in kinds.most_common(5)
+            ]
             yield f"By what it is for: {', '.join(shares)}."
         if device.entries:
             lost = format_percent(self.lost_bytes / max(1, self.peak_reserved_bytes))

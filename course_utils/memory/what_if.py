@@ -32,6 +32,8 @@ _OPTIONS = (
     "max_split_size_mb:512",
 )
 _EARLIER_SHARE = 0.5  # of the peak that was there before, from which on a try begins empty
+_FEWER = ("expandable_segments:True", "roundup_power2_divisions:4", "max_split_size_mb:512")
+_LONG = 30_000  # entries, from which on the fewer are tried
 _COLLECTS = "garbage_collection_threshold:0.8"
 LEAST_SAVING = 0.05
 _TIGHTER = 0.9
@@ -170,7 +172,7 @@ def what_if(requests: Requests, advance: Callable[[], object] = lambda: None) ->
     own, trials = requests.snapshot.options, []
     base = requests.tried("as recorded")
     advance()
-    for text in ("expandable_segments:False", *_OPTIONS):
+    for text in ("expandable_segments:False", *(_OPTIONS if len(requests.snapshot.entries) < _LONG else _FEWER)):
         if (options := _on_top(own, text)) != own:
             trials.append(requests.tried(text, options, is_setting=True))
         advance()

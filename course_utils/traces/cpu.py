@@ -23,7 +23,7 @@ _SPECIAL = (
     (OPTIMIZING, re.compile(r"Optimizer\.(step|zero_grad)")),
     (COMMUNICATION, re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|_c10d_functional")),
 )
-_OF_A_GPU = re.compile(r"(nccl|xccl|hccl):|cudnn|cuda|miopen|hip", re.IGNORECASE)
+_OF_A_GPU = re.compile(r"(nccl|xccl|hccl):|cudnn|cuda|miopen|\bhip", re.IGNORECASE)
 _BACKWARD = re.compile(r"\w+Backward\w*$")
 
 
@@ -36,11 +36,11 @@ class CpuShares:
     operators: dict[str, tuple[int, float]]  # how many, and microseconds of their own, by name
     functions: Counter[str]  # Python's, in microseconds of their own
     collectives: Counter[str] = field(default_factory=Counter)
-    small: int = 0  # operators shorter than 20 microseconds
+    small: int = 0  # operators that take next to nothing each
     updates: int = 0  # operators inside the optimizer
     loader: str = ""
     unseen: bool = False  # whether an optimizer is in the file, and no backward pass
-    for_gpu: bool = False  # whether the program used a device, which the recording left out
+    for_gpu: bool = False  # whether there was a device, which the recording left out
 
     def shares(self, steps: Iterable[object]) -> list[StepShares]:
         """Those of some steps."""
@@ -62,8 +62,8 @@ def cpu_shares(trace: Trace) -> CpuShares:
 
     Where the step's own thread records nothing, what another thread does counts: the program waits for it.
     """
-    events = [*trace.events[OP], *trace.events[MARK], *trace.events[PYTHON]]
-    if not any(event.end > event.start for event in (*trace.events[OP], *trace.events[MARK])):
+    events = [*trace.events[OP], *trace.events[MARK]]
+    if not any(event.end > event.start for event in events):
         raise TraceError(f"{trace.name} holds no operator and no work of a GPU that took any time. {HOW}.")
     steps = cpu_steps(trace)
     threads: dict[object, list[Event]] = defaultdict(list)
@@ -78,8 +78,12 @@ def cpu_shares(trace: Trace) -> CpuShares:
         COMMUNICATION: union((p.start, p.end) for p in others if p.place == COMMUNICATION),
         ELSEWHERE: union((p.start, p.end) for p in others if p.place in (OPERATORS, OPTIMIZING)),
     }
-    small = union((p.start, p.end) for p in own if p.place == OPERATORS and p.event.end - p.event.start < _SMALL_US)
+    alone: Counter[int] = Counter()
+    for piece in (*own, *others):
+        alone[id(piece.event)] += piece.end - piece.start  # type: ignore[assignment]
+    small = union((p.start, p.end) for p in own if p.place == OPERATORS and alone[id(p.event)] < _SMALL_US)
     of = {}
+    silent: Spans = []
     for step in steps.all:
         places = {place: length(clip(spans, step.span)) for place, spans in lanes.items()}
         left: Spans = [step.span]
@@ -89,9 +93,13 @@ def cpu_shares(trace: Trace) -> CpuShares:
             places[place] = places.get(place, 0.0) + length(common(left, clip(spans, step.span)))
             left = without(left, clip(spans, step.span))
         places[PYTHON_CODE] = length(left)
+        silent += left
         of[id(step)] = StepShares(step.lasts, places, {SMALL: length(clip(small, step.span))})
     found = CpuShares(steps, of, {}, Counter())
-    _count(found, [*own, *others])
+    _count(found, [*own, *others], alone)
+    # Python's functions begin and end across annotations, so they are told apart by themselves.
+    for piece in _pieces([event for event in trace.events[PYTHON] if event.tid == main]):
+        found.functions[piece.event.name] += length(clip(silent, (piece.start, piece.end)))  # type: ignore[assignment]
     names = {event.name for event in events}
     found.loader = next((name for name in names if _SPECIAL[0][1].match(name)), "")
     updates = any(name.startswith("Optimizer.step") for name in names)
@@ -112,7 +120,7 @@ def _place(event: Event, outer: str) -> str:
     if outer in (LOADING, OPTIMIZING, COMMUNICATION):
         return outer
     for place, pattern in _SPECIAL:
-        if event.kind != PYTHON and pattern.match(event.name):
+        if pattern.match(event.name):
             return place
     return OPERATORS if event.kind == OP else PYTHON_CODE
 
@@ -145,7 +153,7 @@ def _pieces(events: Sequence[Event]) -> list[_Piece]:
     return found
 
 
-def _count(found: CpuShares, pieces: Sequence[_Piece]) -> None:
+def _count(found: CpuShares, pieces: Sequence[_Piece], alone: Counter[int]) -> None:
     spans = union(step.span for step in found.steps.all)
     starts = [start for start, _ in spans]
     operators: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -163,9 +171,7 @@ def _count(found: CpuShares, pieces: Sequence[_Piece]) -> None:
             operators[event.name][0] += first
             operators[event.name][1] += lasts
             found.updates += first and piece.place == OPTIMIZING
-            found.small += first and piece.place == OPERATORS and event.end - event.start < _SMALL_US
-        elif event.kind == PYTHON:
-            found.functions[event.name] += lasts
+            found.small += first and piece.place == OPERATORS and alone[id(event)] < _SMALL_US
     found.operators = {name: (int(count), lasts) for name, (count, lasts) in operators.items()}
 
 

@@ -13,7 +13,7 @@ from course_utils.traces.columns import Amount, Column, Reading, total
 
 _LEAST = 0.025  # of a step: what saves less at most is no entry
 _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
-_LEAST_POINTWISE = 0.10
+_LEAST_POINTWISE = 0.10  # and of what a CPU's many small operators take
 _LEAST_SMALL = 200  # small operators in a step, from which on their number is what costs
 _LEAST_UPDATES = 100
 _MOST_ENTRIES = 5
@@ -132,7 +132,8 @@ def _communication(reading: Reading) -> tuple[Amount, Advice | None]:
     collectives: Counter[str] = sum((device.collectives for device in reading.devices), Counter())
     hidden = total(reading.columns, lambda shares: shares.get(on_gpu.HIDDEN))
     beside = f"; {format_percent(hidden)} of the time more is hidden" if hidden >= 0.001 else "; none is hidden"
-    because = f"{_names(collectives)} ran with no computing beside it (waits for slower ranks are in it{beside})"
+    because = f"communication ({_names(collectives)}) ran with no computing beside it "
+    because += f"(waits for slower ranks are in it{beside})"
     change = "overlap communication with computing"
     return amount, _advice(reading.columns, amount, _LEAST, change, because, _lesson(collectives))
 
@@ -144,7 +145,7 @@ def _lesson(collectives: Counter[str]) -> str:
 
 def _names(collectives: Counter[str]) -> str:
     names = [name for name, lasts in collectives.most_common(3) if lasts > 0.05 * collectives.total()]
-    return listed(names) if names else "communication"
+    return listed(names) if names else "of an unknown kind"
 
 
 def _waits(reading: Reading) -> str:
@@ -179,17 +180,17 @@ def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     for name, lasts in found.collectives.items():
         short = next((each for each, pattern in on_gpu.COLLECTIVES.items() if pattern.search(name)), name)
         collectives[short] += lasts  # type: ignore[assignment]
-    because = f"the program waited for {_names(collectives)} with no operator running beside it"
+    because = f"the program waited for communication ({_names(collectives)}) with no operator running beside it"
     change = "overlap communication with computing, or send less"
     entries.append((sends, _advice(columns, sends, _LEAST, change, because, _lesson(collectives))))
     if found.updates / steps >= _LEAST_UPDATES:
         update = of(on_cpu.OPTIMIZING)
         because = f"the optimizer called {found.updates / steps:,.0f} operators a step"
         change = "update all parameters in one call (fused=True, or a compiled optimizer)"
-        entries.append((update, _advice(columns, update, _LEAST_OF_KERNELS, change, because, "10_torch_compile")))
+        entries.append((update, _advice(columns, update, _LEAST_POINTWISE, change, because, "10_torch_compile")))
     if found.small / steps >= _LEAST_SMALL and max(c.share(of(on_cpu.SMALL)) for c in columns) >= _LEAST_POINTWISE:
         small = of(on_cpu.SMALL, on_cpu.PYTHON_CODE)
-        because = f"{found.small / steps:,.0f} operators a step took under 20 µs each, with Python between them"
+        because = f"{found.small / steps:,.0f} operators a step took under 20 µs of their own, with Python between them"
         change = "fuse small operators: compile the model"
         entries.append((small, _advice(columns, small, _LEAST_POINTWISE, change, because, "10_torch_compile")))
     return entries

@@ -138,7 +138,7 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     if plan:
         return [f"{said}. To change first: ", Toned(plan[0].change), "."]
     if found.cpu and found.cpu.for_gpu:
-        return [f"{said}; what its GPU did is not in the file."]
+        return [f"{said}; what the GPU did is not in the file."]
     places = [place for place in _places(found) if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
     rest = max(places, key=lambda place: total(found.columns, _amount(place)))
     share = total(found.columns, _amount(rest))
@@ -175,7 +175,7 @@ def _warning(found: Reading) -> str:
     parts = list(found.trace.flaws)
     if found.cpu and found.cpu.for_gpu:
         parts.append(
-            "The program used a GPU, and its work is not in the file: only the CPU's side is told, without a plan. "
+            "There was a GPU, and no work of its is in the file: only the CPU's side is told, without a plan. "
             "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )
     if not found.parts[0].steps.marked:
@@ -202,8 +202,11 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
         python = total(found.columns, _amount(on_cpu.PYTHON_CODE))
         if python >= 0.1:
             unseen = ", or a wait for a thread that is not in the file: no backward pass is" if found.cpu.unseen else ""
-            notes.append(f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
-                         "No entry follows from it; with_stack=True records Python's functions.")  # fmt: skip
+            said = f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
+            most = found.cpu.functions.most_common(1)
+            lasts = sum(column.lasts for column in found.columns)
+            more = f"Most of it in {most[0][0]} ({format_percent(most[0][1] / lasts)})." if most else ""
+            notes.append(said + (more or "No entry follows from it; with_stack=True records Python's functions."))
     return notes
 
 
@@ -242,7 +245,7 @@ def _numbers(found: Reading) -> Sheet:
         ]
         grids.append(
             named_values(
-                f"{who}the whole recording, {format_seconds(whole['span'] / 1e6)} from first to last work", values
+                f"{who}The whole recording, {format_seconds(whole['span'] / 1e6)} from first to last work", values
             )
         )
         if device.waits:
@@ -265,7 +268,8 @@ _FINE_PRINT = (
     "Every moment of a step has one place: computing before copies on the GPU, then communication, then other copies; "
     "where nothing runs, why not is told by what the CPU did before it launched the next kernel.",
     "What is told beside (kernels by what a lesson would touch, hidden communication) lies in these places.",
-    "HolisticTraceAnalysis leaves out work that was launched before the recording began, so it finds more idle time.",
+    "HolisticTraceAnalysis finds other shares: it leaves out the last step, and work that was launched before the "
+    "recording began, which it then counts as idle.",
 )
 _FINE_PRINT_CPU = (
     "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, "

@@ -444,6 +444,6 @@ def _count(found: DeviceShares, work: Sequence[Event], own_work: Spans) -> None:
 
 
 def collective(event: Event) -> str:
-    """Which collective a kernel of communication is: ``all_reduce``; ``communication`` where its name does not say."""
+    """Which collective a kernel of communication is: ``all_reduce``; ``others`` where its name does not say."""
     words = f"{event.collective} {event.name}"
-    return next((name for name, pattern in COLLECTIVES.items() if pattern.search(words)), "communication")
+    return next((name for name, pattern in COLLECTIVES.items() if pattern.search(words)), "others")

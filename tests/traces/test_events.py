@@ -193,3 +193,13 @@ def test_times_keep_their_fractions():
     (kernel,) = read_events(made.json()).events[KERNEL]
     assert kernel.start == pytest.approx(10.25, abs=0.001)
     assert kernel.end - kernel.start == pytest.approx(50.5, abs=0.001)
+
+
+def test_a_terminal_sees_how_far_reading_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(events, "_QUIET_S", 0.0)
+    monkeypatch.setattr(events, "_PIECE", 512)
+    read_events(WHOLE)
+    assert capsys.readouterr().err == ""  # a log file sees nothing
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    read_events(WHOLE)
+    assert "reading the file" in capsys.readouterr().err

@@ -156,9 +156,9 @@ def test_copies_by_their_kind(name: str, place: str, lesson: str | None):
 @pytest.mark.parametrize(
     ("kernel", "lesson", "word"),
     [
-        (ALL_REDUCE, "17_ddp", "All_reduce"),
-        (ALL_GATHER, "18_fsdp", "All_gather"),
-        ("ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclWorkElem)", "18_fsdp", "Reduce_scatter"),
+        (ALL_REDUCE, "17_ddp", "all_reduce"),
+        (ALL_GATHER, "18_fsdp", "all_gather"),
+        ("ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclWorkElem)", "18_fsdp", "reduce_scatter"),
     ],
 )
 def test_communication_that_nothing_hides(kernel: str, lesson: str, word: str):
@@ -173,7 +173,7 @@ def test_communication_that_nothing_hides(kernel: str, lesson: str, word: str):
     assert share(report, places.SENDS) == pytest.approx(0.2)
     assert share(report, places.HIDDEN) == pytest.approx(0.3)
     assert (advice.lesson, advice.saving) == (lesson, "at most 20% of a step")
-    assert advice.because.startswith(word)
+    assert advice.because.startswith(f"Communication ({word}) ran")
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_a_cpu_that_waits_for_another_rank():
     report = read(cpu_trace(sends=4500), deviceProperties=[])
     assert share(report, COMMUNICATION) == pytest.approx(0.45)
     assert only(report).lesson == "17_ddp"
-    assert "All_reduce" in only(report).because or "all_reduce" in only(report).because
+    assert "waited for communication (all_reduce)" in only(report).because
 
 
 def test_pythons_time_is_a_note_and_no_advice():
@@ -461,7 +461,7 @@ def test_many_small_operators_on_a_cpu():
             made.op("aten::add", start + 20 * place, 10)
     advice = only(read(made))
     assert advice.lesson == "10_torch_compile"
-    assert "500 operators a step took under 20 µs" in advice.because
+    assert "500 operators a step took under 20 µs of their own" in advice.because
 
 
 def test_a_healthy_cpu_gets_no_advice():
@@ -531,3 +531,17 @@ print(read_trace(sys.stdin.buffer.read()))
     done = subprocess.run([sys.executable, "-c", program], input=busy_steps().gz(), capture_output=True, check=False)
     assert done.stderr == b""
     assert done.stdout.startswith(b"Nothing stands out")
+
+
+def test_pythons_functions_name_where_its_own_time_went():
+    made = cpu_trace(loads=2000)
+    for number in range(3):
+        start = 10_000.0 * number
+        made.event("python_function", "train.py(1): main", start, 10_000)
+        # It begins before the annotation that it opens, and ends inside of it.
+        made.event("python_function", "torch/autograd/profiler.py(1): __enter__", start - 5, 30)
+        made.event("python_function", "train.py(9): augment", start + 2000, 2500)
+    report = read(made)
+    assert share(report, LOADING) == pytest.approx(0.2)
+    assert "train.py(9): augment (25%)" in " ".join(report.card().notes)
+    assert "train.py(9): augment" in repr(report.card().numbers)

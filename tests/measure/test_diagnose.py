@@ -7,6 +7,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import time
 from unittest import mock
 
@@ -531,6 +533,36 @@ def test_a_budget_that_is_too_short_is_said():
     assert "too short" in diagnosis.card().warning
     assert "Nothing stands out" not in repr(diagnosis)
     assert not [advice for advice in diagnosis.plan if advice.known == "tried"]
+
+
+# --- on a GPU, as far as one can be played
+
+ON_GPU = """
+from tests.played_cuda.torch_on_it import PLAYED, install
+install()
+import torch
+from course_utils import diagnose
+with PLAYED.playing():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 10)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    def step(batch):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(batch[0].cuda()), batch[1].cuda())
+        loss.backward()
+        loss.item()
+        optimizer.step()
+        return loss
+    found = diagnose(step, data=[(torch.randn(8, 3, 8, 8), torch.zeros(8, dtype=torch.long))] * 4, budget_s=12.0)
+    assert {p.device.type for p in model.parameters()} == {"cuda"}
+assert not optimizer.state
+print(*sorted(tried.name for tried in found.tried if tried.difference is not None), sep=", ")
+"""
+
+
+def test_what_is_tried_on_a_gpu():
+    run = subprocess.run([sys.executable, "-c", ON_GPU], capture_output=True, text=True, timeout=200, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "TF32, channels_last, cudnn.benchmark, fused AdamW, pinned batches"
 
 
 # --- how it shows itself

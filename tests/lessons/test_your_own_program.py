@@ -98,7 +98,7 @@ def _row(keep: Callable[[torch.Tensor], torch.Tensor], folder: Path) -> dict[str
 @pytest.mark.serial
 @pytest.mark.usefixtures("anomaly_detection", "enough_time")
 def test_the_switch_that_is_left_on_is_the_first_entry_of_a_step() -> None:
-    first = diagnose(_step(), budget_s=6).card().plan[0]
+    first = diagnose(_step(), budget_s=9).card().plan[0]
     assert "anomaly" in first.change
     assert first.known == "tried"
     assert torch.is_anomaly_enabled()  # put back as it was

@@ -20,7 +20,7 @@ from course_utils.records.statements import Statement, needed, statements
 from course_utils.show.suggestions import did_you_mean
 
 # Calls that measure something and may be named with ``name="slug/experiment"``.
-MEASURING = frozenset({"ceilings", "check_cluster", "compare", "curves", "measure"})
+MEASURING = frozenset({"ceilings", "check_cluster", "compare", "curves", "keep_card", "measure"})
 MEASURING |= {"run_ranks", "simulate_cluster", "sweep", "tabulate", "trace_memory"}
 # Calls that only show something: they are no part of what is measured.
 SHOWING = frozenset({"print", "display", "predict", "Markdown", "HTML", "environment", "recorded"})

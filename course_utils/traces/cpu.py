@@ -104,7 +104,7 @@ def cpu_shares(trace: Trace) -> CpuShares:
     found.loader = next((name for name in names if _SPECIAL[0][1].match(name)), "")
     updates = any(name.startswith("Optimizer.step") for name in names)
     found.unseen = updates and not any(_BACKWARD.search(name) for name in names)
-    device = trace.header.get("deviceProperties")
+    device = trace.header.get("deviceProperties", trace.header.get("computeProperties"))
     found.for_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
     return found
 

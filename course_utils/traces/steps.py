@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from course_utils.show.formats import listed
-from course_utils.traces.events import CALL, DEVICE, GPU_MARK, MARK, OP, Event, Trace
+from course_utils.traces.events import CALL, DEVICE, GPU_MARK, KERNEL, MARK, OP, Event, Trace
 from course_utils.traces.intervals import Span
+from course_utils.traces.names import is_communication
 
-_STEP = re.compile(r"ProfilerStep\s*#?(\d+)$")
+_STEP = re.compile(r"ProfilerStep\s*#?(\d{1,9})$")
 # Two steps of one kind differ in at most this share of what they ran: the least that leaves kinds of several steps.
 _ALIKE = (0.01, 0.05, 0.2)
 _BEHIND_US = 100.0  # a launch takes less: what starts later waited for other work
+_LONGER, _APART = 0.2, 3.0  # of the shorter steps' time; of the steps' spread on either side
 _SLOW_START = 1.5  # times as long as the slowest of the others: a first step that warms up
 
 
@@ -28,11 +30,13 @@ class Step:
         number: as the profiler counts; None for a whole recording.
         span: where it lies on the device's clock, or on the CPU's where no device ran, in microseconds.
         ran: what ran in it, by name.
+        kernels: how long a device's kernels ran in it that compute, in microseconds.
     """
 
     number: int | None
     span: Span
     ran: Counter[str] = field(default_factory=Counter)
+    kernels: float = 0.0
 
     @property
     def lasts(self) -> float:
@@ -143,13 +147,18 @@ def _by_calls(marks: Sequence[tuple[int, Span]], own: dict[int, list[Event]], be
     for place in places:
         begins.append(min(own[place][0].start, max(marks[place][1][0], before)))
         before = max(before, *(event.end for event in own[place]))
-    # The last ends with its work, or with the CPU's part of it.
-    edges = [*begins, max(before, marks[places[-1]][1][1])]
-    return [
-        Step(marks[place][0], (start, end), Counter(event.name for event in own[place]))
-        for place, (start, end) in zip(places, pairwise(edges), strict=True)
-        if start < end
-    ]
+    steps = []
+    for place, start, following in zip(places, begins, [*begins[1:], None], strict=True):
+        end = following
+        number = marks[place][0]
+        if end is None or marks[place + 1][0] != number + 1:
+            # The last ends with its work, or with the CPU's part of it; so does one after which marks are missing.
+            last = max(marks[place][1][1], *(event.end for event in own[place]))
+            end = last if end is None else min(end, last)
+        if start < end:
+            kernels = sum(e.end - e.start for e in own[place] if e.kind == KERNEL and not is_communication(e))
+            steps.append(Step(number, (start, end), Counter(event.name for event in own[place]), kernels))
+    return steps
 
 
 def _by_marks(marks: Sequence[tuple[int, Span]], work: Sequence[Event]) -> list[Step]:
@@ -209,7 +218,23 @@ def _kinds(steps: Sequence[Step]) -> list[list[Step]]:
                 kinds.append([step])
         if len(kinds) <= len(steps) / 2:
             break
-    return kinds
+    return [part for kind in kinds for part in _by_length(kind)]
+
+
+def _by_length(kind: list[Step]) -> list[list[Step]]:
+    """Steps that run the same kernels on more data, as on longer texts, apart from the others, if that is clear."""
+    ranked = sorted(kind, key=lambda step: step.kernels)
+    times = [step.kernels for step in ranked]
+    # A kind has two steps at least, and its steps lie near one another.
+    places = range(2, len(times) - 1)
+    if not places:
+        return [kind]
+    at = max(places, key=lambda place: times[place] - times[place - 1])
+    gap = times[at] - times[at - 1]
+    spread = max(times[at - 1] - times[0], times[-1] - times[at])
+    if gap <= _LONGER * times[at - 1] or gap <= _APART * spread:
+        return [kind]
+    return [sorted(part, key=lambda step: step.span) for part in (ranked[:at], ranked[at:])]
 
 
 def difference(some: Counter[str], others: Counter[str]) -> float:

@@ -138,6 +138,7 @@ def read_events(source: str | Path | bytes) -> Trace:
 def _read(raw: RawTrace) -> Trace:
     kept: dict[int, list[Event]] = {kind: [] for kind in range(9)}
     seen = held = timeless = 0
+    programs: set[Any] = set()
     torch_like = False
     for event in raw:
         if event.get("ph") != "X" or not isinstance(event.get("name"), str):
@@ -151,12 +152,16 @@ def _read(raw: RawTrace) -> Trace:
             timeless += 1
             continue
         torch_like = torch_like or kind != OVERHEAD
+        if kind == MARK and understood.name.startswith("ProfilerStep"):
+            programs.add(_plain(event.get("pid")))
         kept[kind].append(understood)
         held += 1
         if held > _MOST_EVENTS:
             raise TraceError(f"{raw.name} holds over {_MOST_EVENTS:,} events: record fewer steps, without with_stack.")
     if not torch_like:
         raise TraceError(_nothing(raw, seen, timeless))
+    if len(programs) > 1:  # the ids that tie a call to its kernel are each program's own
+        raise TraceError(f"{raw.name} holds the steps of {len(programs)} programs, merged: read one rank's own file.")
     if timeless:
         raw.flaws.append(f"{timeless:,} events were left out: their time is missing, negative or no number.")
     _tie(kept)

@@ -202,7 +202,8 @@ def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     for name, lasts in found.collectives.items():
         short = next((each for each, pattern in on_gpu.COLLECTIVES.items() if pattern.search(name)), name)
         collectives[short] += lasts  # type: ignore[assignment]
-    because = f"the program waited for communication ({_names(collectives)}) with no operator running beside it"
+    because = f"the program waited for communication ({_names(collectives)}) with no operator running beside it "
+    because += "(waits for slower ranks are in it)"
     change = "overlap communication with computing, or send less"
     entries.append((sends, _advice(columns, sends, _LEAST, change, because, _lesson(collectives))))
     if found.updates / steps >= _LEAST_UPDATES:

@@ -670,3 +670,33 @@ def test_there_is_no_plan_from_a_file_that_breaks_off():
 def test_one_step_alone_is_said_to_be_one():
     assert "Only one step" in " ".join(read(busy_steps(count=1)).card().notes)
     assert "Only one step" not in " ".join(read(busy_steps(count=2)).card().notes)
+
+
+def test_communication_of_another_thread_is_hidden_by_a_third():
+    made = MadeUp()
+    for number in range(4):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.op("aten::mm", start, 400)
+        made.mark("gloo:all_reduce", start + 400, 600, tid=2)
+        made.op("aten::mm", start + 400, 500, tid=3)
+    report = read(made)
+    assert share(report, COMMUNICATION) == pytest.approx(0.1)
+    assert "waits for slower ranks are in it" in only(report).because
+
+
+def test_marks_alone_are_no_steps_of_python():
+    made = MadeUp()
+    made.step(4, 0, 60)
+    with pytest.raises(TraceError, match="repeat=1"):
+        read(made)
+
+
+def test_ranks_in_one_file_are_not_told_as_one_program():
+    made = busy_steps()
+    other = busy_steps()
+    for event in other.events:
+        event["pid"] = 2
+    made.events += other.events
+    with pytest.raises(TraceError, match="2 programs, merged"):
+        read(made)

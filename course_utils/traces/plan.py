@@ -42,9 +42,11 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     launches, graphs = (
         sum(each) / steps for each in zip(*((d.launches, d.graphs) for d in reading.devices), strict=True)
     )
-    # A launch takes 10 us with its operator, and some 50 with much Python around it: more is other work.
+    # A launch takes 10 us with its operator, and some 50 with much Python around it: more, outside operators, is other
+    # work, of which a compiler knows nothing.
     waited = sum(share.get(on_gpu.LAUNCH) for column in columns for share in column.shares) / steps
-    busy_host = graphs * 2 > launches or waited > _MOST_PER_LAUNCH_US * launches
+    inside = sum(device.in_operators for device in reading.devices) / steps
+    busy_host = graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches and inside < waited / 2)
     entries = [
         entry(
             on_gpu.DATA,

@@ -149,6 +149,7 @@ class DeviceShares:
     waits: list[Wait] = field(default_factory=list)
     launches: int = 0  # calls that started kernels of the steps
     graphs: int = 0  # of these, launches of whole CUDA graphs
+    in_operators: float = 0.0  # microseconds that the device waited for the host and the CPU was inside an operator
     whole: dict[str, float] = field(default_factory=dict)  # of the whole recording, as HolisticTraceAnalysis counts
 
     def shares(self, steps: Iterable[object]) -> list[StepShares]:
@@ -190,6 +191,7 @@ def device_shares(trace: Trace, device: int) -> DeviceShares:
         beside[HIDDEN] = length(clip(hidden, step.span))
         beside[SHORT] = moments
         of[id(step)] = StepShares(step.lasts, places, beside)
+    found.in_operators = causes.in_operators
     found.waits = sorted(causes.waits.values(), key=lambda wait: -wait.idle)
     _count(found, trace, work, own_work)
     span = (busy[0][0], busy[-1][1])
@@ -256,6 +258,8 @@ class _Causes:
         self._operators = _Within(trace.events[OP])
         self._frames = _Within(event for event in trace.events[PYTHON] if _own_code(event.name))
         self.waits: dict[tuple[str, str, str], Wait] = {}
+        self._inside = union(event.span for event in trace.events[OP])
+        self.in_operators = 0.0
 
     def of(self, gap: Span) -> dict[str, float]:
         """The places of a stretch in which the device did nothing: all between two pieces of work, or a step's part."""
@@ -283,6 +287,8 @@ class _Causes:
         if wait and rest:
             wait.idle += rest
             wait.times += dry == gap[0]
+        if not wait and left:
+            self.in_operators += length(common(left, clip(self._inside, (left[0][0], left[-1][1]))))
         places[SYNC if wait else LAUNCH] = rest
         return places
 

@@ -317,11 +317,17 @@ class _Within:
         for event in events:
             self._by_thread[event.tid].append(event)
         self._starts = {tid: [event.start for event in events] for tid, events in self._by_thread.items()}
+        self._outer = {tid: _outer(events) for tid, events in self._by_thread.items()}
 
     def _enclosing(self, call: Event) -> list[Event]:
-        events = self._by_thread.get(call.tid, [])
-        last = bisect_right(self._starts.get(call.tid, []), call.start)
-        return [event for event in events[max(0, last - 400) : last] if event.end >= call.start]
+        place = bisect_right(self._starts.get(call.tid, []), call.start) - 1
+        found: list[Event] = []
+        while place >= 0:
+            event = self._by_thread[call.tid][place]
+            if event.end >= call.start:
+                found.append(event)
+            place = self._outer[call.tid][place]
+        return found[::-1]
 
     def outermost(self, call: Event, prefix: str) -> str:
         """The name of the first that encloses it, of those that begin with a prefix."""
@@ -333,9 +339,23 @@ class _Within:
         return enclosing[-1].name if enclosing else ""
 
 
+def _outer(events: Sequence[Event]) -> list[int]:
+    """For each of a thread's events the place of the one that was open when it began; -1 where none was."""
+    outer: list[int] = []
+    open_: list[int] = []
+    for place, event in enumerate(events):
+        while open_ and events[open_[-1]].end < event.start:
+            open_.pop()
+        outer.append(open_[-1] if open_ else -1)
+        open_.append(place)
+    return outer
+
+
 def _own_code(frame: str) -> bool:
     """Whether a frame is of the program, not of a library: ``train.py(42): step``."""
-    return ".py(" in frame and not re.search(r"(^|/)(torch|site-packages|dist-packages|lib/python[\d.]+)/", frame)
+    return ".py(" in frame and not re.search(
+        r"(^|[\\/])(torch|site-packages|dist-packages|lib/python[\d.]+)[\\/]", frame
+    )
 
 
 def _classes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:

@@ -703,3 +703,19 @@ def test_ranks_in_one_file_are_not_told_as_one_program():
     made.events += other.events
     with pytest.raises(TraceError, match="2 programs, merged"):
         read(made)
+
+
+def test_a_line_is_named_though_thousands_of_frames_came_before():
+    made = MadeUp()
+    made.event("python_function", "train.py(42): train", -1, 5000)
+    for number in range(4):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 10, 690, launched=start + 5)
+        for frame in range(600):
+            made.event("python_function", "model.py(7): forward", start + 2 + frame / 100, 0.005)
+        library = "C:\\python\\Lib\\site-packages\\torch\\_tensor.py(9): item"
+        made.event("python_function", library, start + 15, 690)
+        made.event("cuda_runtime", "cudaStreamSynchronize", start + 25, 676)
+        made.work(GEMM, start + 900, 100, launched=start + 895)
+    assert "train.py(42): train" in only(read(made)).because

@@ -18,6 +18,7 @@ _LEAST_SMALL = 200  # small operators in a step, from which on their number is w
 _LEAST_UPDATES = 100
 _MOST_PER_LAUNCH_US = 100.0  # that the GPU waits for each
 _MOST_ENTRIES = 5
+_ENOUGH_STEPS = 4  # to say that one of them is the exception
 
 
 def plan_of(reading: Reading) -> tuple[Advice, ...]:
@@ -238,6 +239,9 @@ def _advice(
     times = first.times(amount)
     if not first.whole:
         times += " a step" if len(columns) == 1 else f" in {first.name}"
+    amounts = [amount(shares) for shares in first.shares]
+    if len(amounts) >= _ENOUGH_STEPS and max(amounts) > sum(amounts) / 2:
+        times += f", most of it in step {first.kind.steps[amounts.index(max(amounts))].number} alone"
     because = f"{because[0].upper()}{because[1:]}: {times}."
     return Advice(change, because, lesson, shares[0], "at most", of)
 

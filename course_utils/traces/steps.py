@@ -156,9 +156,13 @@ def _by_calls(marks: Sequence[tuple[int, Span]], own: dict[int, list[Event]], be
             last = max(marks[place][1][1], *(event.end for event in own[place]))
             end = last if end is None else min(end, last)
         if start < end:
-            kernels = sum(e.end - e.start for e in own[place] if e.kind == KERNEL and not is_communication(e))
-            steps.append(Step(number, (start, end), Counter(event.name for event in own[place]), kernels))
+            ran = Counter(event.name for event in own[place])
+            steps.append(Step(number, (start, end), ran, sum(map(_computes, own[place]))))
     return steps
+
+
+def _computes(event: Event) -> float:
+    return event.end - event.start if event.kind == KERNEL and not is_communication(event) else 0.0
 
 
 def _by_marks(marks: Sequence[tuple[int, Span]], work: Sequence[Event]) -> list[Step]:
@@ -171,6 +175,7 @@ def _by_marks(marks: Sequence[tuple[int, Span]], work: Sequence[Event]) -> list[
         place = bisect_right(starts, event.start) - 1
         if place >= 0 and event.start < steps[place].span[1]:
             steps[place].ran[event.name] += 1
+            steps[place].kernels += _computes(event)
     return steps
 
 

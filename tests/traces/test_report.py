@@ -649,6 +649,18 @@ def test_steps_on_more_data_are_a_kind_of_their_own_though_they_run_the_same_ker
     assert names == ["steps 1, 3, 5 and 7", "steps 0, 2, 4 and 6"]
 
 
+def test_what_happened_once_is_said_to_have_happened_once():
+    made = MadeUp()
+    at = 0.0
+    for number in range(8):
+        late = 2000 if number == 5 else 0
+        made.step(number, at, 1000 + late)
+        made.op("aten::mm", at, late)
+        made.work(GEMM, at + late + 5, 995, launched=at + late)
+        at += 1000 + late
+    assert "most of it in step 5 alone." in only(read(made)).because
+
+
 def test_noise_makes_no_kinds():
     made = MadeUp()
     at = 0.0
@@ -719,3 +731,12 @@ def test_a_line_is_named_though_thousands_of_frames_came_before():
         made.event("cuda_runtime", "cudaStreamSynchronize", start + 25, 676)
         made.work(GEMM, start + 900, 100, launched=start + 895)
     assert "train.py(42): train" in only(read(made)).because
+
+
+def test_steps_without_calls_have_kinds_by_length_as_well():
+    made = MadeUp()
+    for number in range(8):
+        start, lasts = 1000 * number, 900 if number % 2 else 300
+        made.event("gpu_user_annotation", f"ProfilerStep#{number}", start, 1000, 7, device=0)
+        made.work(GEMM, start + 10, lasts)
+    assert len(read(made).reading.columns) == 2

@@ -17,6 +17,7 @@ from course_utils.traces.names import is_communication
 _STEP = re.compile(r"ProfilerStep\s*#?(\d{1,9})$")
 # Two steps of one kind differ in at most this share of what they ran: the least that leaves kinds of several steps.
 _ALIKE = (0.01, 0.05, 0.2)
+_FEW = 3  # so few steps do not show which of them recur
 _BEHIND_US = 100.0  # a launch takes less: what starts later waited for other work
 _LONGER, _APART = 0.2, 3.0  # of the shorter steps' time; of the steps' spread on either side
 _SLOW_START = 1.5  # times as long as the slowest of the others: a first step that warms up
@@ -213,7 +214,7 @@ def _sorted(steps: list[Step], basis: str) -> Steps:
 
 def _kinds(steps: Sequence[Step]) -> list[list[Step]]:
     kinds: list[list[Step]] = []
-    for alike in _ALIKE:
+    for alike in _ALIKE if len(steps) > _FEW else _ALIKE[:1]:
         kinds = []
         for step in steps:
             near = [kind for kind in kinds if difference(step.ran, kind[0].ran) <= alike]

@@ -661,6 +661,13 @@ def test_what_happened_once_is_said_to_have_happened_once():
     assert "most of it in step 5 alone." in only(read(made)).because
 
 
+def test_two_steps_that_run_different_work_are_not_averaged():
+    made = busy_steps(count=2, parts=30)
+    made.work(POINTWISE, 2990, 10, launched=1500)
+    made.work(ALL_REDUCE, 3000, 300, launched=1600, stream=20)
+    assert [column.name for column in read(made).reading.columns] == ["step 6", "step 5"]
+
+
 def test_noise_makes_no_kinds():
     made = MadeUp()
     at = 0.0

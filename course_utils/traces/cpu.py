@@ -63,8 +63,11 @@ def cpu_shares(trace: Trace) -> CpuShares:
     Where the step's own thread records nothing, what another thread does counts: the program waits for it.
     """
     events = [*trace.events[OP], *trace.events[MARK]]
-    if not any(event.end > event.start for event in events):
-        raise TraceError(f"{trace.name} holds no operator and no work of a GPU that took any time. {HOW}.")
+    if not any(event.end > event.start for event in events if not marked_steps([event])):
+        raise TraceError(
+            f"{trace.name} holds no operator and no work of a GPU that took any time; without repeat=1, the next cycle "
+            f"of a schedule may have written over them. {HOW}."
+        )
     steps = cpu_steps(trace)
     threads: dict[object, list[Event]] = defaultdict(list)
     for event in events:
@@ -74,9 +77,9 @@ def cpu_shares(trace: Trace) -> CpuShares:
     own = pieces[main]
     others = [piece for tid, each in pieces.items() if tid != main for piece in each]
     lanes = {place: union((p.start, p.end) for p in own if p.place == place) for place in CPU_PLACES[:4]}
-    elsewhere = {
-        COMMUNICATION: union((p.start, p.end) for p in others if p.place == COMMUNICATION),
+    elsewhere = {  # what computes comes first: communication beside it costs nothing
         ELSEWHERE: union((p.start, p.end) for p in others if p.place in (OPERATORS, OPTIMIZING)),
+        COMMUNICATION: union((p.start, p.end) for p in others if p.place == COMMUNICATION),
     }
     alone: Counter[int] = Counter()
     for piece in (*own, *others):
@@ -104,7 +107,7 @@ def cpu_shares(trace: Trace) -> CpuShares:
     found.loader = next((name for name in names if _SPECIAL[0][1].match(name)), "")
     updates = any(name.startswith("Optimizer.step") for name in names)
     found.unseen = updates and not any(_BACKWARD.search(name) for name in names)
-    device = trace.header.get("deviceProperties")
+    device = trace.header.get("deviceProperties", trace.header.get("computeProperties"))
     found.for_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
     return found
 

@@ -24,6 +24,7 @@ HOW = (
     "step() after each training step, export_chrome_trace(...) at the end"
 )
 _PIECE = 1 << 18  # bytes that are read at once
+_PACKED_PIECE = 1 << 12  # of a compressed file: a damaged piece is lost as a whole
 _MOST_TEXT = 1_500 << 20  # bytes of JSON: beyond, a file is a mistake or an attack
 _MOST_EVENTS = 3_000_000  # that are kept, at about 300 bytes each
 _MOST_VALUE = 1 << 26  # letters of a single value
@@ -43,11 +44,17 @@ _MARKS = re.compile(
 )
 _FOREIGN = {
     b"\x80": "a pickle, such as a memory snapshot (`course snapshot` reads those)",
-    b"PK": "a zip archive or a torch checkpoint; if a trace is in it, unpack that",
+    b"PK": "a zip archive (unpack it first, if a trace is in it) or a torch checkpoint",
     b"SQLite": "a database, such as an export of Nsight Systems",
     b"\x89PNG": "an image",
     b"<": "a page or XML",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd (unpack it first)",
+}
+
+
+_LOOKS = {
+    "device_traces": " It looks like a memory snapshot.",
+    "nodes": " It looks like an execution trace, which tells no durations.",
 }
 
 
@@ -85,12 +92,14 @@ class Trace:
         events: those that were understood, by their kind.
         header: what stands beside the events, such as ``distributedInfo``.
         flaws: what is wrong with the file, each a sentence.
+        cut: whether it breaks off. Events do not stand in the order of their time, so what is missing may be of any.
     """
 
     name: str
     events: dict[int, list[Event]]
     header: dict[str, Any]
     flaws: list[str] = field(default_factory=list)
+    cut: bool = False
 
     @property
     def rank(self) -> str:
@@ -129,6 +138,7 @@ def read_events(source: str | Path | bytes) -> Trace:
 def _read(raw: RawTrace) -> Trace:
     kept: dict[int, list[Event]] = {kind: [] for kind in range(9)}
     seen = held = timeless = 0
+    programs: set[Any] = set()
     torch_like = False
     for event in raw:
         if event.get("ph") != "X" or not isinstance(event.get("name"), str):
@@ -142,26 +152,39 @@ def _read(raw: RawTrace) -> Trace:
             timeless += 1
             continue
         torch_like = torch_like or kind != OVERHEAD
+        if kind == MARK and understood.name.startswith("ProfilerStep"):
+            programs.add(_plain(event.get("pid")))
         kept[kind].append(understood)
         held += 1
         if held > _MOST_EVENTS:
             raise TraceError(f"{raw.name} holds over {_MOST_EVENTS:,} events: record fewer steps, without with_stack.")
     if not torch_like:
         raise TraceError(_nothing(raw, seen, timeless))
+    if len(programs) > 1:  # the ids that tie a call to its kernel are each program's own
+        raise TraceError(f"{raw.name} holds the steps of {len(programs)} programs, merged: read one rank's own file.")
     if timeless:
         raw.flaws.append(f"{timeless:,} events were left out: their time is missing, negative or no number.")
+    _tie(kept)
     zero = min(event.start for events in kept.values() for event in events)
     for events in kept.values():
         for event in events:
             event.start, event.end = event.start - zero, event.end - zero
         events.sort(key=lambda event: (event.start, -event.end))
-    return Trace(raw.name, kept, raw.header, raw.flaws)
+    return Trace(raw.name, kept, raw.header, raw.flaws, raw.cut)
+
+
+def _tie(kept: dict[int, list[Event]]) -> None:
+    """Tie calls to what they started by their "External id", where no "correlation" is: so ROCm's traces write it."""
+    tied = [event for kind in (*DEVICE, CALL) for event in kept[kind]]
+    if not any(event.correlation is not None for event in tied):
+        for event in tied:
+            event.correlation, event.operator = event.operator, None
 
 
 def _nothing(raw: RawTrace, seen: int, timeless: int) -> str:
     if timeless:
         return f"No event of {raw.name} has a time that can be read. {HOW}."
-    if seen:
+    if seen and "schemaVersion" not in raw.header:  # which Kineto writes
         return f"{raw.name} is a trace, but not one of torch.profiler: no event has a category of its. {HOW}."
     if raw.flaws:
         return f"{raw.name} breaks off before its first event: copy it again, and export it before the program ends."
@@ -218,6 +241,7 @@ class RawTrace:
     def __init__(self, source: str | Path | bytes) -> None:
         self.header: dict[str, Any] = {}
         self.flaws: list[str] = []
+        self.cut = False
         self.name = "the file" if isinstance(source, bytes) else Path(source).name
         self._source = source
 
@@ -267,8 +291,8 @@ class RawTrace:
                 if text.peek() == ",":
                     text.skip()
             if not found:
-                snapshot = " It looks like a memory snapshot." if "device_traces" in self.header else ""
-                raise TraceError(f"{self.name} has no traceEvents, which a trace has.{snapshot} {HOW}.")
+                looks = next((what for key, what in _LOOKS.items() if key in self.header), "")
+                raise TraceError(f"{self.name} has no traceEvents, which a trace has.{looks} {HOW}.")
             if text.peek() != "}" and not self.flaws:
                 self._cut()
         elif self.flaws:
@@ -289,6 +313,7 @@ class RawTrace:
                 damaged += 1
             else:
                 self._cut()
+                self.cut = True
                 break
         else:
             text.skip()
@@ -392,7 +417,7 @@ def _pieces(file: BinaryIO, flaws: list[str], bar: _Bar) -> Iterator[bytes]:
     packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     unpack = zlib.decompressobj(31)
-    while piece := file.read(_PIECE):
+    while piece := file.read(_PACKED_PIECE if packed else _PIECE):
         bar.advance(len(piece))
         if not packed:
             yield piece
@@ -401,7 +426,7 @@ def _pieces(file: BinaryIO, flaws: list[str], bar: _Bar) -> Iterator[bytes]:
             if unpack.eof:  # several parts, one after the other, are a file of gzip, too
                 unpack = zlib.decompressobj(31)
             try:
-                yield unpack.decompress(piece, 4 * _PIECE)
+                yield unpack.decompress(piece, _PIECE)
             except zlib.error:
                 flaws.append("The compressed file is damaged: what stands before the damage was read.")
                 return

@@ -250,18 +250,24 @@ def _matched(before: Sequence[Column], after: Sequence[Column]) -> tuple[list[tu
     if len(before) == len(after) == 1:
         return [(before[0], after[0])], []
     near = sorted(
-        (difference(a.kind.steps[0].ran, b.kind.steps[0].ran), i, j)
+        (difference(a.kind.steps[0].ran, b.kind.steps[0].ran), _ratio(a, b), i, j)
         for i, a in enumerate(before)
         for j, b in enumerate(after)
         if before[i].device == after[j].device or len({c.device for c in (*before, *after)}) > 2
     )
     found: dict[int, int] = {}
-    for far, i, j in near:
+    for far, _, i, j in near:
         if far < 0.5 and i not in found and j not in found.values():
             found[i] = j
     alone = [column.name for i, column in enumerate(before) if i not in found]
     alone += [column.name for j, column in enumerate(after) if j not in found.values()]
     return [(before[i], after[j]) for i, j in sorted(found.items())], alone
+
+
+def _ratio(some: Column, other: Column) -> float:
+    """How many times as long as the other the longer one lasts: kinds may run the same on more or less data."""
+    lasts = [column.mean(lambda shares: shares.lasts) for column in (some, other)]
+    return max(lasts) / min(lasts)
 
 
 def _mean(values: Sequence[float], interval: object) -> str:

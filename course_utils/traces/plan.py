@@ -16,11 +16,15 @@ _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it fast
 _LEAST_POINTWISE = 0.10  # and of what a CPU's many small operators take
 _LEAST_SMALL = 200  # small operators in a step, from which on their number is what costs
 _LEAST_UPDATES = 100
+_MOST_PER_LAUNCH_US = 100.0  # that the GPU waits for each
 _MOST_ENTRIES = 5
+_ENOUGH_STEPS = 4  # to say that one of them is the exception
 
 
 def plan_of(reading: Reading) -> tuple[Advice, ...]:
     """The entries of a plan, the one that can save the most first; none where nothing stands out."""
+    if reading.trace.cut:
+        return ()
     entries = _on_cpu(reading) if reading.cpu else _on_gpu(reading)
     found = [(total(reading.columns, amount), advice) for amount, advice in entries if advice is not None]
     return tuple(advice for _, advice in sorted(found, key=lambda each: -each[0])[:_MOST_ENTRIES])
@@ -35,7 +39,15 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
 
         return amount, _advice(columns, amount, least, change, because, lesson)
 
-    launches = sum(device.launches for device in reading.devices) / max(1, sum(len(c.shares) for c in columns))
+    steps = max(1, sum(len(c.shares) for c in columns))
+    launches, graphs = (
+        sum(each) / steps for each in zip(*((d.launches, d.graphs) for d in reading.devices), strict=True)
+    )
+    # A launch takes 10 us with its operator, and some 50 with much Python around it: more, outside operators, is other
+    # work, of which a compiler knows nothing.
+    waited = sum(share.get(on_gpu.LAUNCH) for column in columns for share in column.shares) / steps
+    inside = sum(device.in_operators for device in reading.devices) / steps
+    busy_host = graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches and inside < waited / 2)
     entries = [
         entry(
             on_gpu.DATA,
@@ -54,8 +66,18 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
         entry(
             on_gpu.LAUNCH,
             _LEAST,
-            "launch less: compile the step, with CUDA graphs (mode='reduce-overhead')",
-            f"the GPU had nothing to do until the CPU launched its next kernel, of {launches:,.0f} a step",
+            "find what the CPU does between its launches, and do less of it"
+            if busy_host
+            else "launch less: compile the step, with CUDA graphs (mode='reduce-overhead')",
+            f"the GPU had nothing to do until the CPU made its next launch, of {launches:,.0f} a step"
+            + (f" ({graphs:,.0f} of CUDA graphs)" if graphs >= 1 else ""),
+            "01_profiler" if busy_host else "10_torch_compile",
+        ),
+        entry(
+            on_gpu.SHORT,
+            _LEAST_OF_KERNELS,
+            "run fewer kernels, each for longer: compile the model",
+            "the GPU was idle for moments from one short kernel to the next, which had been launched",
             "10_torch_compile",
         ),
         entry(
@@ -91,7 +113,8 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
             on_gpu.ATTENTION,
             _LEAST_OF_KERNELS,
             "call scaled_dot_product_attention",
-            "a softmax between two matrix products, each a kernel of its own, is attention that writes its scores out",
+            "a softmax between two matrix products, each a kernel of its own, is attention that writes its scores out "
+            "(the products are counted, too, and remain in part)",
             "09_flash_attention",
         ),
         entry(
@@ -117,7 +140,9 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     precise = max((c.share(halved) for c in columns), default=0.0)
     single = total(columns, lambda shares: shares.get(on_gpu.FP32))
     what = "fp32, off the tensor cores" if single * 2 > precise else "fp32 as TF32"
-    because = f"matrix products ran in {what}; of those in TF32 half can go at most"
+    because = f"matrix products ran in {what}"
+    if total(columns, lambda shares: shares.get(on_gpu.TF32)):
+        because += "; of those in TF32 half can go at most"
     entries.append(
         (halved, _advice(columns, halved, _LEAST_OF_KERNELS, "compute in 16 bits (autocast to bfloat16)", because,
                          "07_mixed_precision"))
@@ -180,7 +205,8 @@ def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     for name, lasts in found.collectives.items():
         short = next((each for each, pattern in on_gpu.COLLECTIVES.items() if pattern.search(name)), name)
         collectives[short] += lasts  # type: ignore[assignment]
-    because = f"the program waited for communication ({_names(collectives)}) with no operator running beside it"
+    because = f"the program waited for communication ({_names(collectives)}) with no operator running beside it "
+    because += "(waits for slower ranks are in it)"
     change = "overlap communication with computing, or send less"
     entries.append((sends, _advice(columns, sends, _LEAST, change, because, _lesson(collectives))))
     if found.updates / steps >= _LEAST_UPDATES:
@@ -213,6 +239,9 @@ def _advice(
     times = first.times(amount)
     if not first.whole:
         times += " a step" if len(columns) == 1 else f" in {first.name}"
+    amounts = [amount(shares) for shares in first.shares]
+    if len(amounts) >= _ENOUGH_STEPS and max(amounts) > sum(amounts) / 2:
+        times += f", most of it in step {first.kind.steps[amounts.index(max(amounts))].number} alone"
     because = f"{because[0].upper()}{because[1:]}: {times}."
     return Advice(change, because, lesson, shares[0], "at most", of)
 

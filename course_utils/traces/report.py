@@ -139,6 +139,8 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
         return [f"{said}. To change first: ", Toned(plan[0].change), "."]
     if found.cpu and found.cpu.for_gpu:
         return [f"{said}; what the GPU did is not in the file."]
+    if found.trace.cut:
+        return [f"{said}, as far as the file goes. What is missing may look like idle time, so there is no plan."]
     places = [place for place in _places(found) if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
     rest = max(places, key=lambda place: total(found.columns, _amount(place)))
     share = total(found.columns, _amount(rest))
@@ -180,7 +182,7 @@ def _warning(found: Reading) -> str:
         )
     if not found.parts[0].steps.marked:
         parts.append(f"No step is marked, so the program's start and its steps are told together. {HOW}.")
-    queued = total(found.columns, _amount(on_gpu.QUEUED))
+    queued = total(found.columns, lambda shares: shares.get(on_gpu.QUEUED) - shares.get(on_gpu.SHORT))
     if queued >= _SUSPECT:
         parts.append(
             f"In {format_percent(queued)} of the time the GPU was idle though its next kernel had been launched: it "
@@ -198,6 +200,8 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
     for part in found.parts:
         who = f"GPU {part.device}: " if isinstance(part, on_gpu.DeviceShares) and len(found.devices) > 1 else ""
         notes += [who + note for note in part.steps.notes]
+    if found.parts[0].steps.marked and sum(len(column.shares) for column in found.columns) == len(found.parts):
+        notes.append("Only one step was read: whether others are like it, the file does not say.")
     if found.cpu:
         python = total(found.columns, _amount(on_cpu.PYTHON_CODE))
         if python >= 0.1:
@@ -212,7 +216,7 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
 
 def _provenance(found: Reading) -> str:
     trace = found.trace
-    devices = trace.header.get("deviceProperties")
+    devices = trace.header.get("deviceProperties", trace.header.get("computeProperties"))
     names = [d.get("name") for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
     gpu = next((name for name in names if isinstance(name, str)), "")
     count = sum(len(events) for events in trace.events.values())
@@ -268,8 +272,9 @@ _FINE_PRINT = (
     "Every moment of a step has one place: computing before copies on the GPU, then communication, then other copies; "
     "where nothing runs, why not is told by what the CPU did before it launched the next kernel.",
     "What is told beside (kernels by what a lesson would touch, hidden communication) lies in these places.",
-    "HolisticTraceAnalysis finds other shares: it leaves out the last step, and work that was launched before the "
-    "recording began, which it then counts as idle.",
+    "HolisticTraceAnalysis (0.5.0) finds other shares: it leaves out what the last step launched and what was launched "
+    "before the recording began; and operators that name a stream, as Triton's do, it takes for work of the GPU, so "
+    "that its span begins with the first of them on the CPU.",
 )
 _FINE_PRINT_CPU = (
     "Every moment of a step has one place: that of the innermost event on the step's thread; where there is none, "

@@ -12,13 +12,14 @@ from operator import attrgetter
 
 from course_utils.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from course_utils.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
+from course_utils.traces.names import is_communication
 from course_utils.traces.steps import Steps, device_steps
 
 # The places of a step's time, in the order of a card.
 COMPUTE, SENDS = "computing", "communication, not hidden"
 PAGEABLE, PINNED, TO_HOST, WITHIN = (
     "copies to the GPU, pageable",
-    "copies to the GPU, pinned",
+    "copies to the GPU",
     "copies to the host",
     "copies on the GPU",
 )
@@ -53,6 +54,7 @@ PLACES = (
 IDLE = PLACES[6:]
 # What of a step is told beside: it lies in the places above.
 HIDDEN = "communication hidden behind computing"
+SHORT = "moments between kernels"
 FP32, TF32, POINTWISE, ATTENTION, OPTIMIZER = (
     "fp32 matrix products",
     "TF32 matrix products",
@@ -60,12 +62,8 @@ FP32, TF32, POINTWISE, ATTENTION, OPTIMIZER = (
     "attention in single kernels",
     "the optimizer's kernels",
 )
-BESIDE = (HIDDEN, FP32, TF32, POINTWISE, ATTENTION, OPTIMIZER)
+BESIDE = (HIDDEN, SHORT, FP32, TF32, POINTWISE, ATTENTION, OPTIMIZER)
 
-_SENDS = re.compile(
-    r"nccl|rccl|oneccl|nvshmem|cross_device_reduce|(one|two)_shot_|multimem_|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
-    re.IGNORECASE,
-)
 COLLECTIVES = {
     "all_reduce": re.compile(r"all_?reduce|cross_device_reduce|_shot_", re.IGNORECASE),
     "all_gather": re.compile(r"all_?gather", re.IGNORECASE),
@@ -101,9 +99,12 @@ _SYNCS = re.compile(
 _ALLOCS = re.compile(
     r"(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|HostRegister)|cuMem(Create|Map|Unmap|Release|SetAccess)|hipMemCreate"
 )
-_LOADS = re.compile(r"Module|Library|GetStreamPriorityRange|FuncGetAttributes|GetFunction|Init|DeviceReset|SetDevice")
+_LOADS = re.compile(
+    r"Module(?!Launch)|Library|GetStreamPriorityRange|FuncGetAttributes|GetFunction|Init|DeviceReset|SetDevice"
+)
 _LOADING = re.compile(r"enumerate\(DataLoader")
 _LATE_US = 1.0  # clocks of CPU and GPU agree to about that
+_SHORT_US = 5.0  # a GPU takes that long at most from one kernel to the next that waits for it
 
 
 @dataclass
@@ -146,7 +147,9 @@ class DeviceShares:
     kernels: dict[str, tuple[int, float]]  # how many, and microseconds, by name, in the steps that were read
     collectives: Counter[str] = field(default_factory=Counter)  # microseconds that no computing hides
     waits: list[Wait] = field(default_factory=list)
-    launches: int = 0  # kernels in the steps
+    launches: int = 0  # calls that started kernels of the steps
+    graphs: int = 0  # of these, launches of whole CUDA graphs
+    in_operators: float = 0.0  # microseconds that the device waited for the host and the CPU was inside an operator
     whole: dict[str, float] = field(default_factory=dict)  # of the whole recording, as HolisticTraceAnalysis counts
 
     def shares(self, steps: Iterable[object]) -> list[StepShares]:
@@ -165,7 +168,7 @@ def device_shares(trace: Trace, device: int) -> DeviceShares:
     work = sorted((e for kind in DEVICE for e in trace.events[kind] if e.device == device), key=attrgetter("start"))
     lanes = _lanes(trace, work)
     busy = union(event.span for event in work)
-    causes = _Causes(trace, work, first_use=not steps.marked)
+    causes = _Causes(trace, work, busy, first_use=not steps.marked)
     classes = _classes(trace, work)
     # A copy on the GPU is work as a kernel is: communication beside it costs nothing.
     own_work = union([*lanes[COMPUTE], *lanes[WITHIN]])
@@ -179,30 +182,24 @@ def device_shares(trace: Trace, device: int) -> DeviceShares:
             lane = clip(lanes[place], step.span)
             places[place] = length(without(lane, taken))
             taken = union([*taken, *lane])
+        moments = 0.0
         for gap in gaps(busy, step.span):
             for place, lasts in causes.of(gap).items():
                 places[place] += lasts
+                moments += lasts if place == QUEUED and gap[1] - gap[0] <= _SHORT_US else 0.0
         beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
         beside[HIDDEN] = length(clip(hidden, step.span))
+        beside[SHORT] = moments
         of[id(step)] = StepShares(step.lasts, places, beside)
+    found.in_operators = causes.in_operators
     found.waits = sorted(causes.waits.values(), key=lambda wait: -wait.idle)
-    _count(found, work, own_work)
+    _count(found, trace, work, own_work)
     span = (busy[0][0], busy[-1][1])
     compute = length(lanes[COMPUTE])
     idle = length(gaps(busy, span))
     total = span[1] - span[0]
     found.whole = {"span": total, "computing": compute, "other": total - compute - idle, "idle": idle}
     return found
-
-
-def is_communication(event: Event) -> bool:
-    """Whether a kernel sends or receives."""
-    return event.kind == KERNEL and _sends(event.name)
-
-
-@functools.lru_cache(4096)
-def _sends(name: str) -> bool:
-    return bool(_SENDS.search(name)) and "triton_" not in name
 
 
 def _lanes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:
@@ -229,7 +226,8 @@ def _copy(event: Event) -> str:
 class _Causes:
     """Why a device was idle: what the CPU did between the last work's end and the launch of the next."""
 
-    def __init__(self, trace: Trace, work: Sequence[Event], first_use: bool) -> None:
+    def __init__(self, trace: Trace, work: Sequence[Event], busy: Spans, first_use: bool) -> None:
+        self._busy = busy
         self._starts = [event.start for event in work]
         self._work = work
         calls = trace.events[CALL]
@@ -260,15 +258,20 @@ class _Causes:
         self._operators = _Within(trace.events[OP])
         self._frames = _Within(event for event in trace.events[PYTHON] if _own_code(event.name))
         self.waits: dict[tuple[str, str, str], Wait] = {}
+        self._inside = union(event.span for event in trace.events[OP])
+        self.in_operators = 0.0
 
     def of(self, gap: Span) -> dict[str, float]:
-        """The places of a stretch in which the device did nothing."""
+        """The places of a stretch in which the device did nothing: all between two pieces of work, or a step's part."""
         place = bisect_left(self._starts, gap[1] - 1e-6)
         after = self._work[place] if place < len(self._work) else None
         call = self._calls.get(after.correlation) if after is not None and after.correlation is not None else None
         if call is None and (after is not None or not self._calls):
             return {UNKNOWN if not self._calls else QUEUED: gap[1] - gap[0]}
-        if call is not None and call.start <= gap[0] + _LATE_US:
+        # A step may begin in the middle of an idle stretch, whose cause lies where the device ran dry.
+        last = bisect_left(self._busy, (gap[0],)) - 1
+        dry = self._busy[last][1] if last >= 0 else gap[0]
+        if call is not None and call.start <= dry + _LATE_US:
             return {QUEUED: gap[1] - gap[0]}
         places: dict[str, float] = {}
         left: Spans = [gap]
@@ -280,10 +283,12 @@ class _Causes:
         left = self._take(places, ALLOC, left, self._allocs)
         left = self._take(places, START, left, self._loads)
         rest = length(left)
-        wait = self._wait(gap)
+        wait = self._wait(dry)
         if wait and rest:
             wait.idle += rest
-            wait.times += 1
+            wait.times += dry == gap[0]
+        if not wait and left:
+            self.in_operators += length(common(left, clip(self._inside, (left[0][0], left[-1][1]))))
         places[SYNC if wait else LAUNCH] = rest
         return places
 
@@ -294,11 +299,11 @@ class _Causes:
             left = without(left, taken)
         return left
 
-    def _wait(self, gap: Span) -> Wait | None:
+    def _wait(self, dry: float) -> Wait | None:
         """Where the CPU stood and waited when the device ran dry, if it did."""
-        last = bisect_right(self._sync_starts, gap[0] + _LATE_US)
+        last = bisect_right(self._sync_starts, dry + _LATE_US)
         for call in reversed(self._syncs[max(0, last - 8) : last]):
-            if call.end >= gap[0] - _LATE_US:
+            if call.end >= dry - _LATE_US:
                 key = (call.name, self._operators.outermost(call, "aten::"), self._frames.innermost(call))
                 return self.waits.setdefault(key, Wait(*key))
         return None
@@ -312,11 +317,17 @@ class _Within:
         for event in events:
             self._by_thread[event.tid].append(event)
         self._starts = {tid: [event.start for event in events] for tid, events in self._by_thread.items()}
+        self._outer = {tid: _outer(events) for tid, events in self._by_thread.items()}
 
     def _enclosing(self, call: Event) -> list[Event]:
-        events = self._by_thread.get(call.tid, [])
-        last = bisect_right(self._starts.get(call.tid, []), call.start)
-        return [event for event in events[max(0, last - 400) : last] if event.end >= call.start]
+        place = bisect_right(self._starts.get(call.tid, []), call.start) - 1
+        found: list[Event] = []
+        while place >= 0:
+            event = self._by_thread[call.tid][place]
+            if event.end >= call.start:
+                found.append(event)
+            place = self._outer[call.tid][place]
+        return found[::-1]
 
     def outermost(self, call: Event, prefix: str) -> str:
         """The name of the first that encloses it, of those that begin with a prefix."""
@@ -328,14 +339,28 @@ class _Within:
         return enclosing[-1].name if enclosing else ""
 
 
+def _outer(events: Sequence[Event]) -> list[int]:
+    """For each of a thread's events the place of the one that was open when it began; -1 where none was."""
+    outer: list[int] = []
+    open_: list[int] = []
+    for place, event in enumerate(events):
+        while open_ and events[open_[-1]].end < event.start:
+            open_.pop()
+        outer.append(open_[-1] if open_ else -1)
+        open_.append(place)
+    return outer
+
+
 def _own_code(frame: str) -> bool:
     """Whether a frame is of the program, not of a library: ``train.py(42): step``."""
-    return ".py(" in frame and not re.search(r"(^|/)(torch|site-packages|dist-packages|lib/python[\d.]+)/", frame)
+    return ".py(" in frame and not re.search(
+        r"(^|[\\/])(torch|site-packages|dist-packages|lib/python[\d.]+)[\\/]", frame
+    )
 
 
 def _classes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:
     kernels = [event for event in work if event.kind == KERNEL and not is_communication(event)]
-    spans: dict[str, list[Span]] = {what: [] for what in BESIDE[1:]}
+    spans: dict[str, list[Span]] = {what: [] for what in BESIDE[2:]}
     for event in kernels:
         if precision := single_precision(event.name):
             spans[precision].append(event.span)
@@ -426,7 +451,9 @@ def _optimizer(trace: Trace, kernels: Sequence[Event]) -> list[Span]:
     return found
 
 
-def _count(found: DeviceShares, work: Sequence[Event], own_work: Spans) -> None:
+def _count(found: DeviceShares, trace: Trace, work: Sequence[Event], own_work: Spans) -> None:
+    graphs = {call.correlation for call in trace.events[CALL] if "GraphLaunch" in call.name}
+    started: set[object] = set()
     spans = [step.span for step in found.steps.all]
     starts = [start for start, _ in spans]
     kernels: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
@@ -434,12 +461,13 @@ def _count(found: DeviceShares, work: Sequence[Event], own_work: Spans) -> None:
         place = bisect_right(starts, event.start) - 1
         if place < 0 or event.start >= spans[place][1]:
             continue
-        if event.kind == KERNEL:
-            found.launches += 1
+        if event.kind == KERNEL:  # a graph's kernels have one call
+            started.add(id(event) if event.correlation is None else event.correlation)
         kernels[event.name][0] += 1
         kernels[event.name][1] += event.end - event.start
         if is_communication(event):
             found.collectives[collective(event)] += length(without([event.span], clip(own_work, event.span)))
+    found.launches, found.graphs = len(started), len(started & graphs)
     found.kernels = {name: (int(count), lasts) for name, (count, lasts) in kernels.items()}
 
 

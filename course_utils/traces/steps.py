@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from course_utils.show.formats import listed
-from course_utils.traces.events import CALL, DEVICE, GPU_MARK, MARK, OP, Event, Trace
+from course_utils.traces.events import CALL, DEVICE, GPU_MARK, KERNEL, MARK, OP, Event, Trace
 from course_utils.traces.intervals import Span
+from course_utils.traces.names import is_communication
 
-_STEP = re.compile(r"ProfilerStep\s*#?(\d+)$")
+_STEP = re.compile(r"ProfilerStep\s*#?(\d{1,9})$")
 # Two steps of one kind differ in at most this share of what they ran: the least that leaves kinds of several steps.
 _ALIKE = (0.01, 0.05, 0.2)
+_FEW = 3  # so few steps do not show which of them recur
 _BEHIND_US = 100.0  # a launch takes less: what starts later waited for other work
+_LONGER, _APART = 0.2, 3.0  # of the shorter steps' time; of the steps' spread on either side
 _SLOW_START = 1.5  # times as long as the slowest of the others: a first step that warms up
 
 
@@ -28,11 +31,13 @@ class Step:
         number: as the profiler counts; None for a whole recording.
         span: where it lies on the device's clock, or on the CPU's where no device ran, in microseconds.
         ran: what ran in it, by name.
+        kernels: how long a device's kernels ran in it that compute, in microseconds.
     """
 
     number: int | None
     span: Span
     ran: Counter[str] = field(default_factory=Counter)
+    kernels: float = 0.0
 
     @property
     def lasts(self) -> float:
@@ -143,13 +148,22 @@ def _by_calls(marks: Sequence[tuple[int, Span]], own: dict[int, list[Event]], be
     for place in places:
         begins.append(min(own[place][0].start, max(marks[place][1][0], before)))
         before = max(before, *(event.end for event in own[place]))
-    # The last ends with its work, or with the CPU's part of it.
-    edges = [*begins, max(before, marks[places[-1]][1][1])]
-    return [
-        Step(marks[place][0], (start, end), Counter(event.name for event in own[place]))
-        for place, (start, end) in zip(places, pairwise(edges), strict=True)
-        if start < end
-    ]
+    steps = []
+    for place, start, following in zip(places, begins, [*begins[1:], None], strict=True):
+        end = following
+        number = marks[place][0]
+        if end is None or marks[place + 1][0] != number + 1:
+            # The last ends with its work, or with the CPU's part of it; so does one after which marks are missing.
+            last = max(marks[place][1][1], *(event.end for event in own[place]))
+            end = last if end is None else min(end, last)
+        if start < end:
+            ran = Counter(event.name for event in own[place])
+            steps.append(Step(number, (start, end), ran, sum(map(_computes, own[place]))))
+    return steps
+
+
+def _computes(event: Event) -> float:
+    return event.end - event.start if event.kind == KERNEL and not is_communication(event) else 0.0
 
 
 def _by_marks(marks: Sequence[tuple[int, Span]], work: Sequence[Event]) -> list[Step]:
@@ -162,6 +176,7 @@ def _by_marks(marks: Sequence[tuple[int, Span]], work: Sequence[Event]) -> list[
         place = bisect_right(starts, event.start) - 1
         if place >= 0 and event.start < steps[place].span[1]:
             steps[place].ran[event.name] += 1
+            steps[place].kernels += _computes(event)
     return steps
 
 
@@ -199,7 +214,7 @@ def _sorted(steps: list[Step], basis: str) -> Steps:
 
 def _kinds(steps: Sequence[Step]) -> list[list[Step]]:
     kinds: list[list[Step]] = []
-    for alike in _ALIKE:
+    for alike in _ALIKE if len(steps) > _FEW else _ALIKE[:1]:
         kinds = []
         for step in steps:
             near = [kind for kind in kinds if difference(step.ran, kind[0].ran) <= alike]
@@ -209,7 +224,23 @@ def _kinds(steps: Sequence[Step]) -> list[list[Step]]:
                 kinds.append([step])
         if len(kinds) <= len(steps) / 2:
             break
-    return kinds
+    return [part for kind in kinds for part in _by_length(kind)]
+
+
+def _by_length(kind: list[Step]) -> list[list[Step]]:
+    """Steps that run the same kernels on more data, as on longer texts, apart from the others, if that is clear."""
+    ranked = sorted(kind, key=lambda step: step.kernels)
+    times = [step.kernels for step in ranked]
+    # A kind has two steps at least, and its steps lie near one another.
+    places = range(2, len(times) - 1)
+    if not places:
+        return [kind]
+    at = max(places, key=lambda place: times[place] - times[place - 1])
+    gap = times[at] - times[at - 1]
+    spread = max(times[at - 1] - times[0], times[-1] - times[at])
+    if gap <= _LONGER * times[at - 1] or gap <= _APART * spread:
+        return [kind]
+    return [sorted(part, key=lambda step: step.span) for part in (ranked[:at], ranked[at:])]
 
 
 def difference(some: Counter[str], others: Counter[str]) -> float:

@@ -27,7 +27,7 @@ WHOLE = busy_steps().json()
         (b"", "is empty"),
         (b"   \n", "is empty"),
         (pickle.dumps({"segments": []}), "`course snapshot`"),
-        (b"PK\x03\x04 archive.zip", "zip archive or a torch checkpoint"),
+        (b"PK\x03\x04 archive.zip", "a zip archive .*, not a trace"),
         (b"SQLite format 3\x00", "Nsight"),
         (b"\x89PNG\r\n", "an image"),
         (b"<!DOCTYPE html><html>", "a page or XML"),
@@ -203,3 +203,30 @@ def test_a_terminal_sees_how_far_reading_is(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     read_events(WHOLE)
     assert "reading the file" in capsys.readouterr().err
+
+
+def test_a_recording_of_nothing_is_one_of_torch():
+    span = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "ts": 1, "dur": 2, "pid": "Spans", "tid": "x"}
+    with pytest.raises(TraceError, match="without events"):
+        read_events(json.dumps({"schemaVersion": 1, "traceEvents": [span]}).encode())
+
+
+def test_an_execution_trace_is_named():
+    with pytest.raises(TraceError, match="looks like an execution trace"):
+        read_events(b'{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": 1, "name": "aten::mm"}]}')
+
+
+def test_a_mark_with_an_absurd_number_is_no_step():
+    mark = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#" + "9" * 5000, "ts": 0, "dur": 5, "tid": 1}
+    op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 5, "tid": 1}
+    assert "no step is marked" in read_trace(json.dumps({"traceEvents": [mark, op]}).encode()).card().provenance
+
+
+def test_what_lies_before_the_damage_of_a_compressed_file_is_read():
+    made = busy_steps(count=400)
+    packed = bytearray(made.gz())
+    assert len(packed) > 20_000
+    packed[-4:-1] = b"\xff\xff\xff"  # the length at its end does not agree
+    trace = read_events(bytes(packed))
+    assert len(trace.events[KERNEL]) > 0.5 * 1600
+    assert "damaged" in trace.flaws[0]

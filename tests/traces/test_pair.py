@@ -129,3 +129,20 @@ def test_a_gpu_and_a_cpu_cannot_be_compared():
         read_trace(busy_steps().json(), made.json())
     pair = compared(made, made)
     assert "No difference" in pair.card().words
+
+
+def of_lengths(*lengths: float) -> bytes:
+    made = MadeUp()
+    at = 0.0
+    for number, lasts in enumerate(lengths):
+        made.step(number, at, lasts)
+        for kernel in range(4):
+            made.work(GEMM, at + kernel * lasts / 4, lasts / 4, launched=at + kernel / 10)
+        at += lasts
+    return made.json()
+
+
+def test_kinds_that_run_the_same_are_matched_by_their_length():
+    before = of_lengths(*[3000, 1000] * 4)
+    after = of_lengths(3000, 3000, *[1000] * 9)  # here the short ones are most of the time
+    assert "No difference that the steps carry" in read_trace(before, after).card().words

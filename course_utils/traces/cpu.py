@@ -38,6 +38,7 @@ class CpuShares:
     collectives: Counter[str] = field(default_factory=Counter)
     small: int = 0  # operators that take next to nothing each
     updates: int = 0  # operators inside the optimizer
+    fused: bool = False  # whether one call updates all parameters already
     loader: str = ""
     unseen: bool = False  # whether an optimizer is in the file, and no backward pass
     for_gpu: bool = False  # whether there was a device, which the recording left out
@@ -105,6 +106,7 @@ def cpu_shares(trace: Trace) -> CpuShares:
         found.functions[piece.event.name] += length(clip(silent, (piece.start, piece.end)))  # type: ignore[assignment]
     names = {event.name for event in events}
     found.loader = next((name for name in names if _SPECIAL[0][1].match(name)), "")
+    found.fused = any("_fused_" in name for name in names)
     updates = any(name.startswith("Optimizer.step") for name in names)
     found.unseen = updates and not any(_BACKWARD.search(name) for name in names)
     device = trace.header.get("deviceProperties", trace.header.get("computeProperties"))

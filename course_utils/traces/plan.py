@@ -209,7 +209,7 @@ def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     because += "(waits for slower ranks are in it)"
     change = "overlap communication with computing, or send less"
     entries.append((sends, _advice(columns, sends, _LEAST, change, because, _lesson(collectives))))
-    if found.updates / steps >= _LEAST_UPDATES:
+    if found.updates / steps >= _LEAST_UPDATES and not found.fused:
         update = of(on_cpu.OPTIMIZING)
         because = f"the optimizer called {found.updates / steps:,.0f} operators a step"
         change = "update all parameters in one call (fused=True, or a compiled optimizer)"

@@ -105,14 +105,13 @@ def _rows(column: Column, places: Sequence[str]) -> tuple[Row, ...]:
         amount = _amount(place)
         if column.share(amount) < _SHOWN:
             continue
-        low, high = column.range(amount)
-        bar = Bar(low / 1e6, high / 1e6, column.mean(amount) / 1e6)
+        bar = Bar(0.0, column.mean(amount) / 1e6)
         words = column.times(amount)
         hidden = column.mean(_amount(on_gpu.HIDDEN))
         if place == on_gpu.SENDS and hidden:
             words += f"; {format_seconds(hidden / 1e6)} more is hidden"
         rows.append(Row(place, words, format_percent(column.share(amount)), bar=bar))
-    rows.sort(key=lambda row: -(row.bar.dot or 0.0) if row.bar else 0.0)
+    rows.sort(key=lambda row: -(row.bar.high or 0.0) if row.bar else 0.0)
     return tuple(rows[:_MOST_ROWS])
 
 

@@ -464,6 +464,21 @@ def test_many_small_operators_on_a_cpu():
     assert "500 operators a step took under 20 µs of their own" in advice.because
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_optimizer_of_many_operators_on_a_cpu(fused: bool):
+    made = MadeUp()
+    for number in range(3):
+        start = 10_000.0 * number
+        made.step(number, start, 10_000)
+        made.op("aten::addmm", start + 1, 5999)
+        made.mark("Optimizer.step#AdamW.step", start + 6000, 4000)
+        for place in range(100):
+            made.op("aten::add_", start + 6001 + 30 * place, 25)
+        made.op("aten::_fused_adamw_" if fused else "aten::addcdiv_", start + 9100, 800)
+    report = read(made)
+    assert [advice.lesson for advice in report.plan] == ([] if fused else ["10_torch_compile"])
+
+
 def test_a_healthy_cpu_gets_no_advice():
     made = MadeUp()
     for number in range(3):

@@ -10,12 +10,14 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from course_utils.memory.snapshots import ACTIONS
+from course_utils.memory.snapshots import ACTIONS, MOST_DEVICE_BYTES
 from course_utils.show.formats import format_bytes, listed
 
 MOST_FILE_BYTES = 160 * 2**20  # read, it takes four to eleven times as much: less than 2 GiB
@@ -204,6 +206,16 @@ def _checked(value: Mapping[str, Any], name: str) -> SnapshotFile:
             raise SnapshotError(
                 f"{name} is damaged: segment {index} has no address, size or blocks as PyTorch has them"
             )
+    if sum(len(each["blocks"]) for each in segments) > MOST_ENTRIES:
+        raise SnapshotError(f"{name} has over {MOST_ENTRIES} blocks, which no program has: do not load this file")
+    sizes: Counter[int] = Counter()
+    for each in segments:
+        sizes[each.get("device", 0)] += each["total_size"]
+    if max(sizes.values(), default=0) > MOST_DEVICE_BYTES:
+        raise SnapshotError(f"{name} is damaged: it has more memory than any device")
+    spans = sorted((each.get("device", 0), each["address"], each["total_size"]) for each in segments)
+    if any(one[0] == other[0] and one[1] + one[2] > other[1] for one, other in pairwise(spans)):
+        raise SnapshotError(f"{name} is damaged: segments overlap, which no device's memory does")
     unknown: dict[str, int] = {}
     kept = []
     for device, trace in enumerate(traces):
@@ -233,7 +245,6 @@ def _segment(segment: Mapping[str, Any]) -> bool:
     return (
         all(map(_whole, numbers))
         and segment.get("device", 0) < _MOST_DEVICES
-        and segment["total_size"] < _MOST_BYTES
         and segment.get("segment_type") in ("small", "large")
         and _rows(blocks)
         and all(_whole(block.get("size")) and isinstance(block.get("state"), str) for block in blocks)

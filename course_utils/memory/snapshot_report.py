@@ -79,11 +79,6 @@ class DeviceReport(Shown):
         """What held the memory at the peak, the most first."""
         return self.device.holders(self.device.peak)
 
-    @property
-    def failure(self) -> OutOfMemory | None:
-        """The first request that failed."""
-        return self.device.failures[0] if self.device.failures else None
-
     @cached_property
     def plan(self) -> tuple[Any, ...]:
         """What to change, the most first."""
@@ -113,7 +108,7 @@ class DeviceReport(Shown):
     def _sentence(self) -> list[str | Toned]:
         gpu, held = f"GPU {self.device.device}", format_bytes(self.peak_allocated_bytes)
         reserved = format_bytes(self.peak_reserved_bytes)
-        if failure := self.failure:
+        if failure := self.device.failure:
             asked = format_bytes(failure.requested_bytes)
             return [
                 f"{gpu} ",
@@ -187,7 +182,7 @@ class DeviceReport(Shown):
 
     def _notes(self) -> Iterator[str]:
         device = self.device
-        if failure := self.failure:
+        if failure := self.device.failure:
             yield _failure_words(failure)
         kinds = device.kinds(device.peak)
         if device.has_stacks and sum(kinds.values()):
@@ -328,7 +323,7 @@ class SnapshotReport(Shown):
             return self.devices[0].card()
         rows = [self._row(report) for report in self.devices]
         most = max(self.devices, key=lambda report: report.peak_reserved_bytes)
-        failed = [f"GPU {report.device.device}" for report in self.devices if report.failure]
+        failed = [f"GPU {report.device.device}" for report in self.devices if report.device.failure]
         held = f"GPU {most.device.device} the most, {format_bytes(most.peak_reserved_bytes)} reserved"
         words: list[str | Toned] = [f"{len(self.devices)} GPUs, {held}."]
         if failed:
@@ -340,7 +335,7 @@ class SnapshotReport(Shown):
     def _row(report: DeviceReport) -> Row:
         reserved, allocated = report.peak_reserved_bytes, report.peak_allocated_bytes
         words = f"{format_bytes(allocated)} in tensors"
-        words = f"ran out of memory, {words}" if report.failure else words
+        words = f"ran out of memory, {words}" if report.device.failure else words
         bar = Bar(0.0, float(reserved), float(allocated))
         return Row(f"GPU {report.device.device}", words, format_bytes(reserved), bar=bar)
 
@@ -427,8 +422,10 @@ def _read(file: SnapshotFile, number: int, advance: Any) -> DeviceReport:
 
 def _limit(device: DeviceHistory) -> int | None:
     """What the device could give, if a request failed and what was left is recorded."""
-    failures = [each for each in device.failures if each.device_free_bytes is not None]
-    return failures[0].reserved_bytes + failures[0].device_free_bytes if failures and not device.private_bytes else None
+    failure = device.failure
+    if failure is None or failure.device_free_bytes is None or device.private_bytes:
+        return None
+    return failure.reserved_bytes + failure.device_free_bytes
 
 
 def _progress(expected_s: float) -> AbstractContextManager[Any]:

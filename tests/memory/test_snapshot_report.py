@@ -212,7 +212,7 @@ def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
     assert device.peak_reserved_bytes == whole
     trial = next(trial for trial in device.tries.trials if trial.name == "expandable_segments:True")
     assert trial.reserved_bytes == 180 * MIB  # the largest request, in pages of 20 MiB
-    assert advice.change == "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
     assert (advice.known, advice.of, advice.lesson) == ("tried", "the reserved peak", "11_caching_allocator")
     assert advice.saves == pytest.approx(1 - 180 * MIB / whole)
     assert "expandable_segments:True" in report.card().words
@@ -328,7 +328,7 @@ def test_a_request_that_failed_says_what_stood_in_its_way() -> None:
         program.take(f"again {number}", 40 * MIB, FORWARD)  # 20 MiB are left of each
     program.take("large", 500 * MIB, FORWARD)
     report = read_snapshot(program.snapshot())
-    failure = report.devices[0].failure
+    failure = report.devices[0].device.failure
     assert failure.requested_bytes == 500 * MIB
     assert failure.reserved_bytes == 720 * MIB
     assert failure.device_free_bytes == 280 * MIB
@@ -353,8 +353,8 @@ def test_a_setting_under_which_the_request_is_met_is_found() -> None:
         program.take(f"b {number}", 60 * MIB, INPUT)  # in segments of 100 MiB, 40 MiB of each are left
     program.take("large", 300 * MIB, INPUT)
     device = read_snapshot(program.snapshot()).devices[0]
-    assert device.failure.largest_free_bytes == 40 * MIB
-    assert [advice.change for advice in device.plan] == ["set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"]
+    assert device.device.failure.largest_free_bytes == 40 * MIB
+    assert [advice.change for advice in device.plan] == ["set PYTORCH_ALLOC_CONF=expandable_segments:True"]
     assert device.plan[0].saves is None
 
 

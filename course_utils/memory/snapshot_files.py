@@ -194,20 +194,22 @@ def _checked(value: Mapping[str, Any], name: str) -> SnapshotFile:
     if "traceEvents" in value:
         raise SnapshotError(f"{name} is a trace of torch.profiler and no memory snapshot: read it with `course trace`")
     segments, traces = value.get("segments"), value.get("device_traces", [])
-    if not _rows(segments) or not isinstance(traces, list | tuple) or not all(map(_rows, traces)):
+    if not _rows(segments) or not isinstance(traces, list | tuple):
         raise SnapshotError(f"{name} has no list of segments, so it is no memory snapshot: {_RECORD}")
-    if sum(map(len, traces)) > MOST_ENTRIES or len(traces) > _MOST_DEVICES:
+    # Counted before any is looked at: a small pickle may name one list many times.
+    entries, blocks = _count(traces), _count([segment.get("blocks") for segment in segments])
+    if max(entries, blocks, len(segments)) > MOST_ENTRIES or len(traces) > _MOST_DEVICES:
         raise SnapshotError(
-            f"{name} has {sum(map(len, traces))} entries, and at most {MOST_ENTRIES} are read: record with "
+            f"{name} has {entries} entries and {blocks} blocks, and at most {MOST_ENTRIES} are read: record with "
             "max_entries=100_000"
         )
+    if not all(map(_rows, traces)):
+        raise SnapshotError(f"{name} is damaged: its history is no list of entries")
     for index, segment in enumerate(segments):
         if not _segment(segment):
             raise SnapshotError(
                 f"{name} is damaged: segment {index} has no address, size or blocks as PyTorch has them"
             )
-    if sum(len(each["blocks"]) for each in segments) > MOST_ENTRIES:
-        raise SnapshotError(f"{name} has over {MOST_ENTRIES} blocks, which no program has: do not load this file")
     sizes: Counter[int] = Counter()
     for each in segments:
         sizes[each.get("device", 0)] += each["total_size"]
@@ -233,6 +235,10 @@ def _checked(value: Mapping[str, Any], name: str) -> SnapshotFile:
             kept[-1].append(entry)
     settings = value.get("allocator_settings")
     return SnapshotFile(name, segments, kept, settings if isinstance(settings, Mapping) else None, unknown)
+
+
+def _count(lists: Sequence[Any]) -> int:
+    return sum(len(each) for each in lists if isinstance(each, list | tuple))
 
 
 def _rows(value: Any) -> bool:

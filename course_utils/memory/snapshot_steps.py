@@ -87,8 +87,14 @@ def growth_of(device: DeviceHistory) -> Growth | None:
     names = [number for number, action in enumerate(requests, 1) if action == "alloc"]
     stacks = [device.stack_of(block) for block in blocks]
     lines = _numbered(stacks)
-    grows = (_left(blocks, stacks, lines, names, begins) for begins in rounds_of(stacks))
-    return next((growth for growth in grows if growth), None)
+    for number, begins in enumerate(rounds_of(stacks)):
+        # Of the loop that is most of it any end will do; a rarer one that ended long ago only filled something.
+        longest = max(end - start for start, end in pairwise(begins))
+        if number == 0 or len(stacks) - begins[-1] <= 2 * longest:
+            growth = _left(blocks, stacks, lines, names, begins)
+            if growth is not None:
+                return growth
+    return None
 
 
 def _left(

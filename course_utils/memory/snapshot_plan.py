@@ -31,7 +31,7 @@ def plan_of(
     """
     if tries is None:
         return ()
-    entries = [_setting(device, tries), _growth(tries, growth, mended), _empty_cache(device, tries)]
+    entries = [_setting(device, tries), _growth(device, tries, growth, mended), _empty_cache(device, tries)]
     if device.failure or device.give_backs["retry"]:
         entries += _large_kinds(device)
     kept = [entry for entry in entries if entry is not None]
@@ -67,19 +67,20 @@ def _worth(tries: WhatIf, trial: Trial) -> bool:
     return tries.counts(tries.saving(trial)) and tries.recorded_bytes - trial.reserved_bytes >= _LEAST_BYTES
 
 
-def _growth(tries: WhatIf, growth: Growth | None, mended: Trial | None) -> Advice | None:
+def _growth(device: DeviceHistory, tries: WhatIf, growth: Growth | None, mended: Trial | None) -> Advice | None:
     if growth is None or mended is None or (mended.fails and not tries.base.fails):
         return None
-    saves = tries.saving(mended)
-    if not tries.counts(saves) and not tries.base.fails:
+    if growth.bytes_a_round * growth.rounds < LEAST_SAVING * device.allocated_bytes[device.peak]:
         return None
     because = (
         f"Each of {growth.rounds} steps leaves {format_bytes(growth.bytes_a_round)} that no later one frees, most of "
         f"it from {growth.stack.place}. Freed at each step's end in a simulation, the peak is "
         f"{format_bytes(mended.reserved_bytes)}."
     )
+    saves = tries.saving(mended)
+    saves = saves if saves > 0 and (tries.counts(saves) or tries.base.fails) else None  # else it is the recording's
     change = f"free what each step keeps from {growth.stack.place}, or move it to the CPU"
-    return Advice(change, because, "12_memory_snapshots", max(saves, 0.0) or None, "about", "the reserved peak")
+    return Advice(change, because, "12_memory_snapshots", saves, "about", "the reserved peak")
 
 
 def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:

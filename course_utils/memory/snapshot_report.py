@@ -214,7 +214,8 @@ class DeviceReport(Shown):
             if device.common and device.common.start.segments:
                 words.append("the recording begins after the program")
         if device.common:
-            words.append(f"options: {device.common.options.text or 'defaults'}")
+            assumed = "" if device.settings else " (not recorded, assumed)"
+            words.append(f"options: {device.common.options.text or 'defaults'}{assumed}")
         return ", ".join(words)
 
     def _numbers(self) -> Sheet:

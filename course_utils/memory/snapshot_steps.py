@@ -19,6 +19,7 @@ from course_utils.memory.stacks import BACKWARD, CACHE, FORWARD, NO_STACK, OPTIM
 _LEAST_ROUNDS = 4  # the first may set up what stays, and what the last one keeps may still be freed
 _LEAST_ALIKE = 0.5  # of what two neighbouring rounds ask for
 _MOST_MARKERS = 50
+_MOST_KEPT = 0.5  # of what a round without training asks for; layers of one pass keep more, for a backward pass
 _BACKWARD = (BACKWARD, NO_STACK)
 
 
@@ -92,7 +93,8 @@ def growth_of(device: DeviceHistory) -> Growth | None:
         longest = max(end - start for start, end in pairwise(begins))
         if number == 0 or len(stacks) - begins[-1] <= 2 * longest:
             growth = _left(blocks, stacks, lines, names, begins)
-            if growth is not None:
+            # An optimizer's state comes late where more of a model is trained from some step on.
+            if growth is not None and (number == 0 or growth.stack.kind != OPTIMIZER):
                 return growth
     return None
 
@@ -111,6 +113,9 @@ def _left(
     left = [[i for i in each if lines[i] in always] for each in left]
     if not always:
         return None
+    asked = sum(blocks[i].size_bytes for each in rounds for i in each)
+    if not _trains(stacks) and sum(blocks[i].size_bytes for each in left for i in each) >= _MOST_KEPT * asked:
+        return None
     held: Counter[int] = Counter()
     for i in (i for each in left for i in each):
         held[lines[i]] += blocks[i].size_bytes
@@ -122,5 +127,8 @@ def _left(
 def loops_without_training(device: DeviceHistory) -> bool:
     """Whether a model is called again and again, and nothing is trained."""
     stacks = [device.stack_of(block) for block in device.history.allocations if block.born]
-    trains = any(stack.kind in (*_BACKWARD, OPTIMIZER) for stack in stacks)
-    return not trains and any(True for _ in rounds_of(stacks))
+    return not _trains(stacks) and any(True for _ in rounds_of(stacks))
+
+
+def _trains(stacks: Sequence[Stack]) -> bool:
+    return any(stack.kind in (*_BACKWARD, OPTIMIZER) for stack in stacks)

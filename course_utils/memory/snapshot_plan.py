@@ -56,10 +56,16 @@ def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
         return None
     because = (
         f"The same requests need {format_bytes(best.reserved_bytes)} instead of {format_bytes(tries.recorded_bytes)}, "
-        f"in a simulation that is off by {format_percent(tries.error)} for the recorded settings. {_OLDER_NAME}"
+        f"in a simulation that {_error_words(tries)}. {_OLDER_NAME}"
     )
     of = "the reserved peak outside private pools" if device.private_bytes else "the reserved peak"
     return Advice(change, because, "11_caching_allocator", tries.saving(best), "tried", of)
+
+
+def _error_words(tries: WhatIf) -> str:
+    if tries.error < 5e-4:
+        return "reproduces the recorded peak"
+    return f"is off by {format_percent(tries.error)} for the recorded settings"
 
 
 def _worth(tries: WhatIf, trial: Trial) -> bool:

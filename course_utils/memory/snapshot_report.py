@@ -28,6 +28,7 @@ __all__ = ["DeviceReport", "SnapshotError", "SnapshotReport", "read_snapshot"]
 
 _MOST_ROWS = 7
 _MOST_PLACES = 25
+_LEAST_SHARE = 1e-3  # of what is in use, to be named
 _FILE_LETTERS, _NAME_LETTERS = 20, 26
 _PARTS = 12  # of the timeline
 _SECONDS_AN_ENTRY = 6e-5  # of all tries together, on two cores of a server
@@ -137,7 +138,12 @@ class DeviceReport(Shown):
         rest = self.holders[_MOST_ROWS:]
         if rest:
             size = sum(holder.bytes for holder in rest)
-            yield Row(f"{len(rest)} other places", "", format_bytes(size), bar=Bar(0.0, float(size)))
+            yield Row(
+                f"{len(rest)} other place{'s' if len(rest) > 1 else ''}",
+                "",
+                format_bytes(size),
+                bar=Bar(0.0, float(size)),
+            )
 
     def _words_of(self, kind: str) -> str:
         return kind if kind != EARLIER or self.device.entries else "no stack recorded"
@@ -185,10 +191,12 @@ class DeviceReport(Shown):
         if failure := self.device.failure:
             yield _failure_words(failure)
         kinds = device.kinds(device.peak)
-        if device.has_stacks and sum(kinds.values()):
+        held = sum(kinds.values())
+        if device.has_stacks and held:
             shares = [
-                f"{self._words_of(kind)} {format_percent(size / sum(kinds.values()))}"
+                f"{self._words_of(kind)} {format_percent(size / held)}"
                 for kind, size in kinds.most_common(5)
+                if size >= _LEAST_SHARE * held
             ]
             yield f"By what it is for: {', '.join(shares)}."
         if device.entries:

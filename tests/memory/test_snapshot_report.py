@@ -159,6 +159,13 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
     assert "forward 63%" in text(report)
 
 
+def test_what_is_next_to_nothing_is_not_named_by_its_share() -> None:
+    program = Recorded()
+    program.take("weights", 100 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
+    program.take("counter", 8, INPUT)
+    assert "By what it is for: weights 100%." in text(read_snapshot(program.snapshot()))
+
+
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*-2.13.0.json")), ids=lambda path: path.stem)
 def test_what_pytorch_counted_itself_is_on_the_card(path: Path) -> None:
     recorded = json.loads(path.read_text())
@@ -220,6 +227,7 @@ def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
     assert (advice.known, advice.of, advice.lesson) == ("tried", "the reserved peak", "11_caching_allocator")
     assert advice.saves == pytest.approx(1 - 180 * MIB / whole)
     assert "expandable_segments:True" in report.card().words
+    assert "in a simulation that reproduces the recorded peak." in advice.because
 
 
 def test_what_a_segment_or_two_make_is_no_advice() -> None:

@@ -10,6 +10,7 @@ from course_utils.memory.what_if import LEAST_SAVING, Trial, WhatIf
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_bytes, format_percent
 
+LEAK_LESSON = "12_memory_snapshots"
 _MOST = 5
 _LARGE = 0.4  # of the peak, from which on it is the thing to change
 _OPTIMIZER_LARGE = 0.3
@@ -86,7 +87,7 @@ def _growth(device: DeviceHistory, tries: WhatIf, growth: Growth | None, mended:
     saves = tries.saving(mended)
     saves = saves if saves > 0 and (tries.counts(saves) or tries.base.fails) else None  # else it is the recording's
     change = f"free what each step keeps from {growth.stack.place}, or move it to the CPU"
-    return Advice(change, because, "12_memory_snapshots", saves, "about", "the reserved peak")
+    return Advice(change, because, LEAK_LESSON, saves, "about", "the reserved peak")
 
 
 def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_utils.memory.snapshot_files import SnapshotError, SnapshotFile, read_file, unknown_words
 from course_utils.memory.snapshot_history import DeviceHistory, Holder, OutOfMemory
-from course_utils.memory.snapshot_plan import plan_of
+from course_utils.memory.snapshot_plan import LEAK_LESSON, plan_of
 from course_utils.memory.snapshot_steps import Growth, growth_of
 from course_utils.memory.stacks import EARLIER, Place
 from course_utils.memory.what_if import Requests, Trial, WhatIf, freed_earlier, what_if
@@ -165,7 +165,7 @@ class DeviceReport(Shown):
             Column("the same requests", tuple(names), numeric=False),
             Column("reserved peak", tuple(peaks)),
             Column("change", tuple(changes)),
-            Column("cudaMalloc/map calls", tuple(map(str, calls))),
+            Column("device calls", tuple(map(str, calls))),
         )
         own = tries.replay.run.begin.options.text
         return Grid(f"What if, simulated{f', each beside {own}' if own else ''}. {self._error()}", columns)
@@ -204,7 +204,7 @@ class DeviceReport(Shown):
             yield f"When the most was reserved, {format_bytes(self.lost_bytes)} ({lost}) of it was not in use."
         if device.give_backs:
             yield f"Cached memory was given back {_give_back_words(device.give_backs)}."
-        if self.growth:
+        if self.growth and not any(entry.lesson == LEAK_LESSON for entry in self.plan):
             each = format_bytes(self.growth.bytes_a_round)
             yield f"Each of {self.growth.rounds} steps leaves about {each} behind, most at {self.growth.stack.place}."
         if device.private_bytes:

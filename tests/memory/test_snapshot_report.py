@@ -701,18 +701,3 @@ print(read_snapshot({str(path)!r}))
 def test_what_is_drawn_is_said_in_words() -> None:
     figure = read_snapshot(training(4).snapshot()).plot()
     assert re.search(r"up to 142 MiB in use, and 146 MiB reserved", figure.alt), figure.alt
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_narrow_page_has_the_whole_card(chromium: Any, dark: bool) -> None:
-    program = training(10, leak=True)
-    program.take(
-        "long", 300 * MIB, frames(train(1), ("/home/me/a_long_name_of_a_file.py", 1234, "a_long_name_of_a_function"))
-    )
-    page = chromium.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark" if dark else "light")
-    head = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    page.set_content(head + read_snapshot(program.snapshot()).html())
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    assert "device calls" in page.inner_text(".course-card")
-    page.close()

@@ -411,14 +411,15 @@ class _Segment:
 
     def cache(self, block: _Block) -> None:
         """Merge a free block with free neighbours, and keep it for later. free_block, try_merge_blocks."""
-        at = self.index(block)
+        blocks, at = self.blocks, self.index(block)
         for beside in (at + 1, at - 1):
-            if 0 <= beside < len(self.blocks):
-                other = self.blocks[beside]
+            if 0 <= beside < len(blocks):
+                other = blocks[beside]
                 if other.state == "free" and other.mapped == block.mapped:
                     self.pool.erase(other)
-                    del self.blocks[beside]
-                    block.address = min(block.address, other.address)
+                    del blocks[beside]
+                    if beside < at:
+                        block.address = other.address
                     block.size += other.size
         self.pool.insert(block)
 
@@ -445,22 +446,24 @@ class _Pool:
         self.unmapped: dict[int, list[tuple[int, _Block]]] = {}  # address
         self.searches = 0
 
-    def _place(self, block: _Block) -> tuple[list[Any], tuple[int, ...]]:
-        segment = block.segment
-        if block.mapped:
-            return self.cached.setdefault(segment.stream, []), (block.size, segment.age, block.address)
-        return self.unmapped.setdefault(segment.stream, []), (block.address,)
-
     def insert(self, block: _Block) -> None:
         """Keep a block for later. Its age is counted from now: insert_into_blocks."""
         block.born = self.searches
-        row, key = self._place(block)
-        insort(row, (*key, block))
+        segment = block.segment
+        if block.mapped:
+            insort(self.cached.setdefault(segment.stream, []), (block.size, segment.age, block.address, block))
+        else:
+            insort(self.unmapped.setdefault(segment.stream, []), (block.address, block))
 
     def erase(self, block: _Block) -> None:
         """Take a block out, before its size or address changes."""
-        row, key = self._place(block)
-        del row[bisect_left(row, key)]
+        segment = block.segment
+        if block.mapped:
+            row = self.cached[segment.stream]
+            del row[bisect_left(row, (block.size, segment.age, block.address))]
+        else:
+            row = self.unmapped[segment.stream]
+            del row[bisect_left(row, (block.address,))]
 
     def in_order(self) -> list[_Block]:
         """All cached blocks in that order."""
@@ -568,19 +571,19 @@ class Allocator:
         Raises:
             ValueError: if it makes no sense.
         """
-        self.operations, self.how, self._recorded = [], "", list(recorded)
-        match event:
-            case Allocate():
-                return self.allocate(event.id, event.bytes, event.stream)
-            case Free():
-                self.free(event.id, event.completes)
-            case EmptyCache():
-                self.release_cached_blocks()
-            case FreeCompleted():
-                if event.id in self.pending:
-                    self._free_block(self.pending.pop(event.id))
-            case RecordStream():
-                self.record_stream(event.id, event.stream)
+        self.operations, self.how, self._recorded = [], "", list(recorded) if recorded else []
+        kind = type(event)  # many times a second: faster than to match
+        if kind is Allocate:
+            return self.allocate(*event)
+        if kind is Free:
+            self.free(*event)
+        elif kind is EmptyCache:
+            self.release_cached_blocks()
+        elif kind is FreeCompleted:
+            if event.id in self.pending:
+                self._free_block(self.pending.pop(event.id))
+        elif kind is RecordStream:
+            self.record_stream(event.id, event.stream)
         return True
 
     def allocate(self, name: Hashable, requested: int, stream: int) -> bool:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from course_utils.memory.snapshots import ACTIONS
+from course_utils.memory.snapshots import ACTIONS, MOST_DEVICE_BYTES
 from course_utils.show.formats import format_bytes, listed
 
 MOST_FILE_BYTES = 160 * 2**20  # read, it takes four to eleven times as much: less than 2 GiB
@@ -192,18 +194,30 @@ def _checked(value: Mapping[str, Any], name: str) -> SnapshotFile:
     if "traceEvents" in value:
         raise SnapshotError(f"{name} is a trace of torch.profiler and no memory snapshot: read it with `course trace`")
     segments, traces = value.get("segments"), value.get("device_traces", [])
-    if not _rows(segments) or not isinstance(traces, list | tuple) or not all(map(_rows, traces)):
+    if not _rows(segments) or not isinstance(traces, list | tuple):
         raise SnapshotError(f"{name} has no list of segments, so it is no memory snapshot: {_RECORD}")
-    if sum(map(len, traces)) > MOST_ENTRIES or len(traces) > _MOST_DEVICES:
+    # Counted before any is looked at: a small pickle may name one list many times.
+    entries, blocks = _count(traces), _count([segment.get("blocks") for segment in segments])
+    if max(entries, blocks, len(segments)) > MOST_ENTRIES or len(traces) > _MOST_DEVICES:
         raise SnapshotError(
-            f"{name} has {sum(map(len, traces))} entries, and at most {MOST_ENTRIES} are read: record with "
+            f"{name} has {entries} entries and {blocks} blocks, and at most {MOST_ENTRIES} are read: record with "
             "max_entries=100_000"
         )
+    if not all(map(_rows, traces)):
+        raise SnapshotError(f"{name} is damaged: its history is no list of entries")
     for index, segment in enumerate(segments):
         if not _segment(segment):
             raise SnapshotError(
                 f"{name} is damaged: segment {index} has no address, size or blocks as PyTorch has them"
             )
+    sizes: Counter[int] = Counter()
+    for each in segments:
+        sizes[each.get("device", 0)] += each["total_size"]
+    if max(sizes.values(), default=0) > MOST_DEVICE_BYTES:
+        raise SnapshotError(f"{name} is damaged: it has more memory than any device")
+    spans = sorted((each.get("device", 0), each["address"], each["total_size"]) for each in segments)
+    if any(one[0] == other[0] and one[1] + one[2] > other[1] for one, other in pairwise(spans)):
+        raise SnapshotError(f"{name} is damaged: segments overlap, which no device's memory does")
     unknown: dict[str, int] = {}
     kept = []
     for device, trace in enumerate(traces):
@@ -223,6 +237,10 @@ def _checked(value: Mapping[str, Any], name: str) -> SnapshotFile:
     return SnapshotFile(name, segments, kept, settings if isinstance(settings, Mapping) else None, unknown)
 
 
+def _count(lists: Sequence[Any]) -> int:
+    return sum(len(each) for each in lists if isinstance(each, list | tuple))
+
+
 def _rows(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(row, Mapping) for row in value)
 
@@ -233,7 +251,6 @@ def _segment(segment: Mapping[str, Any]) -> bool:
     return (
         all(map(_whole, numbers))
         and segment.get("device", 0) < _MOST_DEVICES
-        and segment["total_size"] < _MOST_BYTES
         and segment.get("segment_type") in ("small", "large")
         and _rows(blocks)
         and all(_whole(block.get("size")) and isinstance(block.get("state"), str) for block in blocks)

@@ -56,6 +56,8 @@ class DeviceHistory:
         self.entries = [entry for entry in trace if entry["action"] not in REMARKS]
         self.segments = [segment for segment in file.segments if segment.get("device", 0) == device]
         self.settings = file.settings
+        if self.settings is None and any(entry["action"] == "segment_map" for entry in self.entries):
+            self.settings = {"expandable_segments": True}  # older versions do not say so
         private = [segment for segment in self.segments if pool_of(segment, "segment_pool_id")]
         self.private_bytes = sum(segment["total_size"] for segment in private)
         self.whole: Snapshot | None = None
@@ -185,7 +187,10 @@ class DeviceHistory:
         for at, entry in enumerate(entries):
             if entry["action"] not in GIVES_BACK or (at and entries[at - 1]["action"] in GIVES_BACK):
                 continue
-            after = next((e["action"] for e in entries[at:] if e["action"] not in GIVES_BACK), "")
+            end = at
+            while end < len(entries) and entries[end]["action"] in GIVES_BACK:
+                end += 1
+            after = entries[end]["action"] if end < len(entries) else ""
             path = self._read(entry.get("frames") or ()).path
             if any(place.name == "empty_cache" for place in path):
                 counts["empty_cache"] += 1
@@ -194,9 +199,10 @@ class DeviceHistory:
         return counts
 
     @cached_property
-    def failures(self) -> list[OutOfMemory]:
-        """The requests that failed."""
-        return [self._failure(at) for at, entry in enumerate(self.entries) if entry["action"] == "oom"]
+    def failure(self) -> OutOfMemory | None:
+        """The first request that failed."""
+        failed = (at for at, entry in enumerate(self.entries) if entry["action"] == "oom")
+        return next(map(self._failure, failed), None)
 
     def _failure(self, at: int) -> OutOfMemory:
         entry, largest = self.entries[at], None

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from course_utils.memory.allocator import option_pairs
+from course_utils.memory.allocator import DEFAULT_LARGE_SEGMENT_BYTES, option_pairs
 from course_utils.memory.snapshot_history import DeviceHistory
 from course_utils.memory.snapshot_steps import Growth, loops_without_training
 from course_utils.memory.stacks import FORWARD, OPTIMIZER
-from course_utils.memory.what_if import Trial, WhatIf
+from course_utils.memory.what_if import LEAST_SAVING, Trial, WhatIf
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_bytes, format_percent
 
+LEAK_LESSON = "12_memory_snapshots"
 _MOST = 5
 _LARGE = 0.4  # of the peak, from which on it is the thing to change
 _OPTIMIZER_LARGE = 0.3
 _KEPT_BLOCKS = 8  # fewer may be the results that a pass needs at once
 _CALLS_A_SECOND = 100
+_PREFERRED = "expandable_segments:True"  # it suits other sizes as well; the others suit those of the recording
+_LEAST_BYTES = 2 * DEFAULT_LARGE_SEGMENT_BYTES
+# 2.9 knows the new name, and ignores it for some options: https://github.com/pytorch/pytorch/issues/183387
+_OLDER_NAME = "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF."
 
 
 def plan_of(
@@ -27,8 +32,8 @@ def plan_of(
     """
     if tries is None:
         return ()
-    entries = [_setting(device, tries), _growth(tries, growth, mended), _empty_cache(device, tries)]
-    if device.failures or device.give_backs["retry"]:
+    entries = [_setting(device, tries), _growth(device, tries, growth, mended), _empty_cache(device, tries)]
+    if device.failure or device.give_backs["retry"]:
         entries += _large_kinds(device)
     kept = [entry for entry in entries if entry is not None]
     return tuple(sorted(kept, key=lambda entry: -(entry.saves or 0.0))[:_MOST])
@@ -38,37 +43,51 @@ def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
     met = [trial for trial in tries.trials if trial.is_setting and not trial.fails]
     if not met:
         return None
-    best = min(met, key=lambda trial: trial.reserved_bytes)
+    best = min(met, key=lambda trial: (trial.name != _PREFERRED or not _worth(tries, trial), trial.reserved_bytes))
     name = best.name.partition(":")[0]
     own = option_pairs(tries.replay.run.begin.options.text)
     beside = [f"{other}:{word}" for other, word in own if other != name]
-    change = f"set PYTORCH_CUDA_ALLOC_CONF={','.join([*beside, best.name])}"
+    change = f"set PYTORCH_ALLOC_CONF={','.join([*beside, best.name])}"
     if tries.base.fails:
+        if tries.error >= LEAST_SAVING:
+            return None
         because = "The request that failed is met then, in a simulation of the same requests with as much memory."
-        return Advice(change, because, "11_caching_allocator")
-    if not tries.counts(tries.saving(best)):
+        return Advice(change, f"{because} {_OLDER_NAME}", "11_caching_allocator")
+    if not _worth(tries, best):
         return None
     because = (
         f"The same requests need {format_bytes(best.reserved_bytes)} instead of {format_bytes(tries.recorded_bytes)}, "
-        f"in a simulation that is off by {format_percent(tries.error)} for the recorded settings."
+        f"in a simulation that {_error_words(tries)}. {_OLDER_NAME}"
     )
     of = "the reserved peak outside private pools" if device.private_bytes else "the reserved peak"
     return Advice(change, because, "11_caching_allocator", tries.saving(best), "tried", of)
 
 
-def _growth(tries: WhatIf, growth: Growth | None, mended: Trial | None) -> Advice | None:
+def _error_words(tries: WhatIf) -> str:
+    if tries.error < 5e-4:
+        return "reproduces the recorded peak"
+    return f"is off by {format_percent(tries.error)} for the recorded settings"
+
+
+def _worth(tries: WhatIf, trial: Trial) -> bool:
+    """Whether a setting saves what counts, and more than how the last segments happen to be filled."""
+    return tries.counts(tries.saving(trial)) and tries.recorded_bytes - trial.reserved_bytes >= _LEAST_BYTES
+
+
+def _growth(device: DeviceHistory, tries: WhatIf, growth: Growth | None, mended: Trial | None) -> Advice | None:
     if growth is None or mended is None or (mended.fails and not tries.base.fails):
         return None
-    saves = tries.saving(mended)
-    if not tries.counts(saves) and not tries.base.fails:
+    if growth.bytes_a_round * growth.rounds < LEAST_SAVING * device.allocated_bytes[device.peak]:
         return None
     because = (
         f"Each of {growth.rounds} steps leaves {format_bytes(growth.bytes_a_round)} that no later one frees, most of "
         f"it from {growth.stack.place}. Freed at each step's end in a simulation, the peak is "
         f"{format_bytes(mended.reserved_bytes)}."
     )
-    change = f"free what each step keeps from {growth.stack.place}"
-    return Advice(change, because, "12_memory_snapshots", max(saves, 0.0) or None, "about", "the reserved peak")
+    saves = tries.saving(mended)
+    saves = saves if saves > 0 and (tries.counts(saves) or tries.base.fails) else None  # else it is the recording's
+    change = f"free what each step keeps from {growth.stack.place}, or move it to the CPU"
+    return Advice(change, because, LEAK_LESSON, saves, "about", "the reserved peak")
 
 
 def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:
@@ -78,8 +97,8 @@ def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:
     if not device.give_backs["empty_cache"] or kept is None or not often or kept.reserved_bytes > tries.recorded_bytes:
         return None
     because = (
-        f"It is called {device.give_backs['empty_cache']} times in {device.seconds:.3g} s. Without it, memory is taken "
-        f"from the device {kept.device_allocs} times instead of {calls}, and the peak is no higher."
+        f"It is called {device.give_backs['empty_cache']} times in {device.seconds:.3g} s. Without it, calls that take "
+        f"memory from the device are {kept.device_allocs} instead of {calls}, and the peak is no higher."
     )
     saves = 1 - kept.device_allocs / calls
     change, of = "leave out torch.cuda.empty_cache()", "the calls that take memory from the device"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_utils.memory.snapshot_files import SnapshotError, SnapshotFile, read_file, unknown_words
 from course_utils.memory.snapshot_history import DeviceHistory, Holder, OutOfMemory
-from course_utils.memory.snapshot_plan import plan_of
+from course_utils.memory.snapshot_plan import LEAK_LESSON, plan_of
 from course_utils.memory.snapshot_steps import Growth, growth_of
 from course_utils.memory.stacks import EARLIER, Place
 from course_utils.memory.what_if import Requests, Trial, WhatIf, freed_earlier, what_if
@@ -28,9 +28,10 @@ __all__ = ["DeviceReport", "SnapshotError", "SnapshotReport", "read_snapshot"]
 
 _MOST_ROWS = 7
 _MOST_PLACES = 25
+_LEAST_SHARE = 1e-3  # of what is in use, to be named
 _FILE_LETTERS, _NAME_LETTERS = 20, 26
 _PARTS = 12  # of the timeline
-_SECONDS_AN_ENTRY = 1.5e-4  # of all tries together, on two cores of a server
+_SECONDS_AN_ENTRY = 6e-5  # of all tries together, on two cores of a server
 _QUIET_S = 2.0
 _RECORD = (
     "No history: call torch.cuda.memory._record_memory_history(max_entries=100_000) before the steps, to see the "
@@ -79,11 +80,6 @@ class DeviceReport(Shown):
         """What held the memory at the peak, the most first."""
         return self.device.holders(self.device.peak)
 
-    @property
-    def failure(self) -> OutOfMemory | None:
-        """The first request that failed."""
-        return self.device.failures[0] if self.device.failures else None
-
     @cached_property
     def plan(self) -> tuple[Any, ...]:
         """What to change, the most first."""
@@ -113,7 +109,7 @@ class DeviceReport(Shown):
     def _sentence(self) -> list[str | Toned]:
         gpu, held = f"GPU {self.device.device}", format_bytes(self.peak_allocated_bytes)
         reserved = format_bytes(self.peak_reserved_bytes)
-        if failure := self.failure:
+        if failure := self.device.failure:
             asked = format_bytes(failure.requested_bytes)
             return [
                 f"{gpu} ",
@@ -142,7 +138,12 @@ class DeviceReport(Shown):
         rest = self.holders[_MOST_ROWS:]
         if rest:
             size = sum(holder.bytes for holder in rest)
-            yield Row(f"{len(rest)} other places", "", format_bytes(size), bar=Bar(0.0, float(size)))
+            yield Row(
+                f"{len(rest)} other place{'s' if len(rest) > 1 else ''}",
+                "",
+                format_bytes(size),
+                bar=Bar(0.0, float(size)),
+            )
 
     def _words_of(self, kind: str) -> str:
         return kind if kind != EARLIER or self.device.entries else "no stack recorded"
@@ -164,7 +165,7 @@ class DeviceReport(Shown):
             Column("the same requests", tuple(names), numeric=False),
             Column("reserved peak", tuple(peaks)),
             Column("change", tuple(changes)),
-            Column("cudaMalloc/map calls", tuple(map(str, calls))),
+            Column("device calls", tuple(map(str, calls))),
         )
         own = tries.replay.run.begin.options.text
         return Grid(f"What if, simulated{f', each beside {own}' if own else ''}. {self._error()}", columns)
@@ -187,13 +188,15 @@ class DeviceReport(Shown):
 
     def _notes(self) -> Iterator[str]:
         device = self.device
-        if failure := self.failure:
+        if failure := self.device.failure:
             yield _failure_words(failure)
         kinds = device.kinds(device.peak)
-        if device.has_stacks and sum(kinds.values()):
+        held = sum(kinds.values())
+        if device.has_stacks and held:
             shares = [
-                f"{self._words_of(kind)} {format_percent(size / sum(kinds.values()))}"
+                f"{self._words_of(kind)} {format_percent(size / held)}"
                 for kind, size in kinds.most_common(5)
+                if size >= _LEAST_SHARE * held
             ]
             yield f"By what it is for: {', '.join(shares)}."
         if device.entries:
@@ -201,7 +204,7 @@ class DeviceReport(Shown):
             yield f"When the most was reserved, {format_bytes(self.lost_bytes)} ({lost}) of it was not in use."
         if device.give_backs:
             yield f"Cached memory was given back {_give_back_words(device.give_backs)}."
-        if self.growth:
+        if self.growth and not any(entry.lesson == LEAK_LESSON for entry in self.plan):
             each = format_bytes(self.growth.bytes_a_round)
             yield f"Each of {self.growth.rounds} steps leaves about {each} behind, most at {self.growth.stack.place}."
         if device.private_bytes:
@@ -219,7 +222,8 @@ class DeviceReport(Shown):
             if device.common and device.common.start.segments:
                 words.append("the recording begins after the program")
         if device.common:
-            words.append(f"options: {device.common.options.text or 'defaults'}")
+            assumed = "" if device.settings else " (not recorded, assumed)"
+            words.append(f"options: {device.common.options.text or 'defaults'}{assumed}")
         return ", ".join(words)
 
     def _numbers(self) -> Sheet:
@@ -328,7 +332,7 @@ class SnapshotReport(Shown):
             return self.devices[0].card()
         rows = [self._row(report) for report in self.devices]
         most = max(self.devices, key=lambda report: report.peak_reserved_bytes)
-        failed = [f"GPU {report.device.device}" for report in self.devices if report.failure]
+        failed = [f"GPU {report.device.device}" for report in self.devices if report.device.failure]
         held = f"GPU {most.device.device} the most, {format_bytes(most.peak_reserved_bytes)} reserved"
         words: list[str | Toned] = [f"{len(self.devices)} GPUs, {held}."]
         if failed:
@@ -340,7 +344,7 @@ class SnapshotReport(Shown):
     def _row(report: DeviceReport) -> Row:
         reserved, allocated = report.peak_reserved_bytes, report.peak_allocated_bytes
         words = f"{format_bytes(allocated)} in tensors"
-        words = f"ran out of memory, {words}" if report.failure else words
+        words = f"ran out of memory, {words}" if report.device.failure else words
         bar = Bar(0.0, float(reserved), float(allocated))
         return Row(f"GPU {report.device.device}", words, format_bytes(reserved), bar=bar)
 
@@ -427,8 +431,10 @@ def _read(file: SnapshotFile, number: int, advance: Any) -> DeviceReport:
 
 def _limit(device: DeviceHistory) -> int | None:
     """What the device could give, if a request failed and what was left is recorded."""
-    failures = [each for each in device.failures if each.device_free_bytes is not None]
-    return failures[0].reserved_bytes + failures[0].device_free_bytes if failures and not device.private_bytes else None
+    failure = device.failure
+    if failure is None or failure.device_free_bytes is None or device.private_bytes:
+        return None
+    return failure.reserved_bytes + failure.device_free_bytes
 
 
 def _progress(expected_s: float) -> AbstractContextManager[Any]:

@@ -7,17 +7,19 @@ a call of a module or a backward pass between, is taken for one: layers of one f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import median
 
+from course_utils.memory.cuda_history import Allocation
 from course_utils.memory.snapshot_history import DeviceHistory
 from course_utils.memory.stacks import BACKWARD, CACHE, FORWARD, NO_STACK, OPTIMIZER, WEIGHTS, Stack
 
 _LEAST_ROUNDS = 4  # the first may set up what stays, and what the last one keeps may still be freed
 _LEAST_ALIKE = 0.5  # of what two neighbouring rounds ask for
 _MOST_MARKERS = 50
+_MOST_KEPT = 0.5  # of what a round without training asks for; layers of one pass keep more, for a backward pass
 _BACKWARD = (BACKWARD, NO_STACK)
 
 
@@ -38,10 +40,10 @@ class Growth:
     ends: Mapping[int, Sequence[int]]
 
 
-def rounds_of(requests: Sequence[Stack]) -> list[int]:
-    """Where rounds begin, as indices of requests; empty if there is no sign of any.
+def rounds_of(requests: Sequence[Stack]) -> Iterator[list[int]]:
+    """Where rounds begin, as indices of requests: of each line that may begin one, that with the most first.
 
-    If there are backward passes, each round has one.
+    If there are backward passes, each round has one. Rounds into which weights are brought are layers, and no steps.
     """
     trains = any(stack.kind in _BACKWARD for stack in requests)
     tells = [stack.kind in _BACKWARD if trains else stack.in_module or stack.kind == FORWARD for stack in requests]
@@ -54,7 +56,13 @@ def rounds_of(requests: Sequence[Stack]) -> list[int]:
             if not begins or passed[index] > passed[begins[-1]]:
                 begins.append(index)
     often = sorted((begins for begins in markers.values() if len(begins) >= _LEAST_ROUNDS), key=len, reverse=True)
-    return next((begins for begins in often[:_MOST_MARKERS] if _alike(lines, begins)), [])
+    return (begins for begins in often[:_MOST_MARKERS] if _alike(lines, begins) and not _brings(requests, begins))
+
+
+def _brings(requests: Sequence[Stack], begins: Sequence[int]) -> bool:
+    """Whether all rounds but the first bring weights."""
+    rounds = [requests[start:end] for start, end in pairwise(begins)][1:]
+    return all(any(stack.kind == WEIGHTS for stack in each) for each in rounds)
 
 
 def _numbered(requests: Sequence[Stack]) -> list[int]:
@@ -79,14 +87,34 @@ def growth_of(device: DeviceHistory) -> Growth | None:
     requests = [entry["action"] for entry in device.entries if entry["action"] in ("alloc", "oom")]
     names = [number for number, action in enumerate(requests, 1) if action == "alloc"]
     stacks = [device.stack_of(block) for block in blocks]
-    begins, lines = rounds_of(stacks), _numbered(stacks)
-    if len(begins) < _LEAST_ROUNDS:
-        return None
+    lines = _numbered(stacks)
+    for number, begins in enumerate(rounds_of(stacks)):
+        # Of the loop that is most of it any end will do; a rarer one that ended long ago only filled something.
+        longest = max(end - start for start, end in pairwise(begins))
+        if number == 0 or len(stacks) - begins[-1] <= 2 * longest:
+            growth = _left(blocks, stacks, lines, names, begins)
+            # An optimizer's state comes late where more of a model is trained from some step on.
+            if growth is not None and (number == 0 or growth.stack.kind != OPTIMIZER):
+                return growth
+    return None
+
+
+def _left(
+    blocks: Sequence[Allocation],
+    stacks: Sequence[Stack],
+    lines: Sequence[int],
+    names: Sequence[int],
+    begins: Sequence[int],
+) -> Growth | None:
+    """What each round leaves behind, given where they begin."""
     rounds = [range(*span) for span in pairwise(begins)][1:]
     left = [[i for i in each if blocks[i].died is None and stacks[i].kind not in (WEIGHTS, CACHE)] for each in rounds]
     always = set.intersection(*({lines[i] for i in each} for each in left))  # only what every round leaves
     left = [[i for i in each if lines[i] in always] for each in left]
     if not always:
+        return None
+    asked = sum(blocks[i].size_bytes for each in rounds for i in each)
+    if not _trains(stacks) and sum(blocks[i].size_bytes for each in left for i in each) >= _MOST_KEPT * asked:
         return None
     held: Counter[int] = Counter()
     for i in (i for each in left for i in each):
@@ -99,5 +127,8 @@ def growth_of(device: DeviceHistory) -> Growth | None:
 def loops_without_training(device: DeviceHistory) -> bool:
     """Whether a model is called again and again, and nothing is trained."""
     stacks = [device.stack_of(block) for block in device.history.allocations if block.born]
-    trains = any(stack.kind in (*_BACKWARD, OPTIMIZER) for stack in stacks)
-    return not trains and len(rounds_of(stacks)) >= _LEAST_ROUNDS
+    return not _trains(stacks) and any(True for _ in rounds_of(stacks))
+
+
+def _trains(stacks: Sequence[Stack]) -> bool:
+    return any(stack.kind in (*_BACKWARD, OPTIMIZER) for stack in stacks)

@@ -43,7 +43,9 @@ from course_utils.memory.allocator import (
 )
 
 _SEGMENT_ACTIONS = ("segment_alloc", "segment_free", "segment_map", "segment_unmap")
-_MOST_SEGMENT_BYTES = 2**42  # more than any device has
+MOST_DEVICE_BYTES = 2**42  # more than any device has
+# Of what is recorded: a limit shows in the history, and so does what happens where there is none.
+_LEFT_OUT = ("per_process_memory_fraction", "throw_on_cudamalloc_oom")
 # Say something about memory, and take or give none: `_annotate_memory` of PyTorch 2.14, `record_function` of 2.4.
 # https://github.com/pytorch/pytorch/pull/190575, https://github.com/pytorch/pytorch/pull/124179
 REMARKS = ("snapshot", "annotate", "user_defined")
@@ -96,7 +98,7 @@ def _entries(trace: Sequence[Mapping[str, Any]]) -> tuple[TraceEntry, ...]:
         if action in REMARKS:
             entries.append(TraceEntry(action, 0, 0, 0))
         else:
-            entries.append(TraceEntry(action, entry.get("addr", 0), entry["size"], entry["stream"]))
+            entries.append(TraceEntry(action, entry.get("addr", 0), entry["size"], entry.get("stream", 0)))
     return tuple(entries)
 
 
@@ -110,7 +112,7 @@ def recorded_options(snapshot: Mapping[str, Any]) -> tuple[AllocatorOptions, lis
     for name, word in option_pairs(settings.get("PYTORCH_CUDA_ALLOC_CONF") or ""):
         if name not in KNOWN_OPTIONS:
             notes.append(f"The snapshot's option {name!r} is not known here and is left out.")
-        elif not word.startswith("[") and name != "per_process_memory_fraction":  # what a list means is told below
+        elif not word.startswith("[") and name not in _LEFT_OUT:  # what a list means is told below
             known.append(f"{name}:{word}")
     if "roundup_power2_divisions" in settings:
         divisions = settings["roundup_power2_divisions"]
@@ -223,6 +225,7 @@ class _Past:
     def _add_segment(self, segment: Mapping[str, Any], where: str) -> None:
         _default_pool(segment.get("segment_pool_id"), where)
         address, size, pool = segment["address"], segment["total_size"], segment["segment_type"]
+        stream = segment.get("stream", 0)
         at = address
         for block in segment["blocks"]:
             if block["state"] != "inactive":
@@ -233,9 +236,9 @@ class _Past:
         if at != address + size:
             raise ValueError(f"the blocks of {where} do not fill it: {at - address} of {size} bytes")
         if segment.get("is_expandable", False):
-            self.pages |= dict.fromkeys(pages_of(address, size), (segment["stream"], pool))
+            self.pages |= dict.fromkeys(pages_of(address, size), (stream, pool))
         else:
-            self.segments[address] = _Piece(address, size, segment["stream"], pool, False)
+            self.segments[address] = _Piece(address, size, stream, pool, False)
             self.edges.add(address, at)
 
     def undo(self, entry: TraceEntry, requests: bool) -> str | None:
@@ -281,7 +284,7 @@ class _Past:
 
     def _undo_release(self, entry: TraceEntry) -> str | None:
         action, address, size, stream = entry
-        if not 0 < size < _MOST_SEGMENT_BYTES or address in self.segments or address in self.pages:
+        if not 0 < size < MOST_DEVICE_BYTES or address in self.segments or address in self.pages:
             return "the memory that it gives back is still there"
         if self.edges.inside(address, size):
             return "the memory that it gives back is in use"
@@ -294,6 +297,8 @@ class _Past:
         if size != SMALL_SEGMENT_BYTES and size % self.options.large_segment_bytes == 0:
             beside = (self.pages.get(address - SMALL_SEGMENT_BYTES), self.pages.get(address + size))
             pool = next((pool for own, pool in filter(None, beside) if own == stream), "large")
+        if SMALL_SEGMENT_BYTES * len(self.pages) + size > MOST_DEVICE_BYTES:
+            return "there was more memory than any device has"
         self.pages |= dict.fromkeys(pages_of(address, size), (stream, pool))
         return None
 

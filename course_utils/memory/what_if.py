@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from course_utils.memory.allocator import (
     MIB,
     Allocate,
     Allocator,
     AllocatorOptions,
-    AllocatorRun,
     EmptyCache,
     Event,
     Free,
     options_of,
-    run_events,
 )
 from course_utils.memory.snapshots import Replay, Snapshot
 
@@ -110,7 +109,12 @@ class Requests:
                 if entry.action == "oom":
                     self._failing.add(number)
 
-    def events(self) -> Iterator[Event]:
+    @cached_property
+    def events(self) -> list[Event]:
+        """All that happens in a try."""
+        return list(self._events())
+
+    def _events(self) -> Iterator[Event]:
         """What happened, and before that what was in use at the beginning, where a try begins empty."""
         for segment in self.snapshot.start.segments if self.begins_empty else ():
             for block in segment.blocks:
@@ -142,22 +146,18 @@ class Requests:
             cap_bytes: how much may be taken from the device.
             is_setting: whether the name is a value of ``PYTORCH_ALLOC_CONF``.
         """
-        run = self.run(options, events, cap_bytes)
-        allocs = run.device_allocs[-1] if len(run) else 0
-        return Trial(name, run.peak_reserved_bytes, allocs, run.out_of_memory is not None, is_setting)
-
-    def run(
-        self,
-        options: AllocatorOptions | str | None = None,
-        events: Callable[[Iterator[Event]], Iterator[Event]] = iter,
-        cap_bytes: int | None = None,
-    ) -> AllocatorRun:
-        """As :meth:`tried`, with the whole curve."""
         chosen = self.snapshot.options if options is None else options_of(options)
         allocator = Allocator(chosen, cap_bytes, self.limit, self.replay.ties)
         if not self.begins_empty:
             allocator.begin(self.snapshot.start, self.snapshot.beyond)
-        return run_events(allocator, ((event, ()) for event in events(self.events())), stops=False)
+        peak, met = allocator.reserved, True
+        for event in events(iter(self.events)):  # without the curves that run_events writes down
+            level = allocator.reserved
+            met &= allocator.apply(event)
+            for operation in allocator.operations:
+                level += operation.change_bytes
+                peak = max(peak, level)
+        return Trial(name, peak, allocator.device_allocs, not met, is_setting)
 
 
 def what_if(requests: Requests, advance: Callable[[], object] = lambda: None) -> WhatIf:
@@ -172,13 +172,15 @@ def what_if(requests: Requests, advance: Callable[[], object] = lambda: None) ->
     own, trials = requests.snapshot.options, []
     base = requests.tried("as recorded")
     advance()
-    for text in ("expandable_segments:False", *(_OPTIONS if len(requests.snapshot.entries) < _LONG else _FEWER)):
+    long = len(requests.snapshot.entries) >= _LONG
+    for text in ("expandable_segments:False", *(_FEWER if long else _OPTIONS)):
         if (options := _on_top(own, text)) != own:
             trials.append(requests.tried(text, options, is_setting=True))
         advance()
     if requests.limit is None:
         collects, most = _on_top(own, _COLLECTS), base.reserved_bytes
-        trials.append(requests.tried(f"{_COLLECTS}, limited to the peak", collects, cap_bytes=most))
+        if not long:
+            trials.append(requests.tried(f"{_COLLECTS}, limited to the peak", collects, cap_bytes=most))
         trials.append(requests.tried(f"limited to {100 * _TIGHTER:.0f}% of the peak", cap_bytes=int(_TIGHTER * most)))
     trials.append(requests.tried("sizes padded to powers of two", events=_padded))
     advance()

@@ -20,6 +20,7 @@ from torch import nn
 from course_utils.lessons.memory_snapshots.cases import memory_history
 from course_utils.memory.allocator import Allocate, Allocator, AllocatorOptions, EmptyCache, Event, Free
 from course_utils.memory.snapshot_report import SnapshotError, SnapshotReport, read_snapshot
+from course_utils.memory.snapshots import Snapshot
 from course_utils.memory.stacks import read_stack
 from tests.memory.test_allocator import TRACES
 
@@ -114,9 +115,12 @@ def text(report: SnapshotReport) -> str:
     return " ".join(repr(report).split())
 
 
-def training(steps: int, leak: bool = False) -> Recorded:
+def training(steps: int, leak: bool = False, setup_bytes: int = 0) -> Recorded:
     """Three layers forward, three back; the optimizer's state is taken in the first step."""
     program = Recorded()
+    if setup_bytes:
+        program.take("setup", setup_bytes, frames(train(2)))
+        program.give("setup")
     for step in range(steps):
         program.take(f"batch {step}", 4 * MIB, INPUT)
         for layer in range(3):
@@ -153,6 +157,13 @@ def test_a_healthy_training_has_no_plan_and_its_peak_is_told_by_line_and_kind() 
     assert device.tries.error == 0
     assert "reproduced to the byte" in text(report)
     assert "forward 63%" in text(report)
+
+
+def test_what_is_next_to_nothing_is_not_named_by_its_share() -> None:
+    program = Recorded()
+    program.take("weights", 100 * MIB, frames((MODULE[0], 900, "_apply"), train(3)))
+    program.take("counter", 8, INPUT)
+    assert "By what it is for: weights 100%." in text(read_snapshot(program.snapshot()))
 
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*-2.13.0.json")), ids=lambda path: path.stem)
@@ -212,10 +223,53 @@ def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
     assert device.peak_reserved_bytes == whole
     trial = next(trial for trial in device.tries.trials if trial.name == "expandable_segments:True")
     assert trial.reserved_bytes == 180 * MIB  # the largest request, in pages of 20 MiB
-    assert advice.change == "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
     assert (advice.known, advice.of, advice.lesson) == ("tried", "the reserved peak", "11_caching_allocator")
     assert advice.saves == pytest.approx(1 - 180 * MIB / whole)
     assert "expandable_segments:True" in report.card().words
+    assert "in a simulation that reproduces the recorded peak." in advice.because
+
+
+def test_what_a_segment_or_two_make_is_no_advice() -> None:
+    program = Recorded()
+    for size in (30, 34):
+        program.take(f"part {size}", size * MIB, INPUT)
+        program.give(f"part {size}")
+    device = read_snapshot(program.snapshot()).devices[0]
+    assert device.peak_reserved_bytes == 64 * MIB
+    assert min(trial.reserved_bytes for trial in device.tries.trials if trial.is_setting) == 40 * MIB
+    assert device.plan == ()
+
+
+def test_expandable_segments_come_before_a_setting_that_suits_the_recording_alone() -> None:
+    program = Recorded()
+    for number in range(8):
+        program.take(f"part {number}", (130 + 2 * number) * MIB, INPUT)  # rounded to 144 MiB they are all the same
+        program.give(f"part {number}")
+    device = read_snapshot(program.snapshot()).devices[0]
+    pages, rounded = (
+        next(trial.reserved_bytes for trial in device.tries.trials if trial.name == name)
+        for name in ("expandable_segments:True", "roundup_power2_divisions:8")
+    )
+    assert rounded <= pages
+    (advice,) = device.plan
+    assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
+    assert "Before PyTorch 2.10 the variable is PYTORCH_CUDA_ALLOC_CONF" in advice.because
+
+
+def test_settings_that_are_not_recorded_show_in_the_history() -> None:
+    program = Recorded("expandable_segments:True")
+    for number in range(5):
+        program.take(f"part {number}", 30 * MIB, INPUT)
+        program.give(f"part {number}")
+    value = program.snapshot()
+    del value["allocator_settings"]
+    report = read_snapshot(value)
+    assert report.devices[0].tries.replay.agrees
+    assert "options: expandable_segments:True" in text(report)
+    value = training(2).snapshot()
+    del value["allocator_settings"]
+    assert "options: defaults (not recorded, assumed)" in text(read_snapshot(value))
 
 
 def test_an_option_that_is_set_already_stays_beside_the_others() -> None:
@@ -277,6 +331,67 @@ def test_layers_of_one_forward_pass_are_no_steps() -> None:
     assert device.plan == ()
 
 
+def test_what_an_evaluation_now_and_then_leaves_is_found() -> None:
+    program = Recorded()
+    for step in range(24):
+        program.take(f"batch {step}", 4 * MIB, INPUT)
+        program.take(f"kept {step}", 30 * MIB, FORWARD)
+        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
+        program.give(f"kept {step}", f"batch {step}", f"gradient {step}")
+        if step % 4 == 3:
+            program.take(f"asked {step}", 4 * MIB, frames(train(50)))
+            program.take(f"prediction {step}", 25 * MIB, frames(("/home/me/net.py", 7, "forward"), MODULE, train(51)))
+            program.give(f"asked {step}")
+    growth = read_snapshot(program.snapshot()).devices[0].growth
+    assert (growth.bytes_a_round, growth.rounds, growth.stack.caller.line) == (25 * MIB, 4, 51)
+
+
+def test_what_is_filled_and_then_stays_is_no_leak() -> None:
+    program = Recorded()
+    for step in range(30):
+        program.take(f"batch {step}", 4 * MIB, INPUT)
+        program.take(f"kept {step}", 30 * MIB, FORWARD)
+        program.take(f"gradient {step}", 12 * MIB, BACKWARD)
+        program.give(f"kept {step}", f"batch {step}", f"gradient {step}")
+        if step < 12:
+            program.take(f"buffer {step}", 20 * MIB, frames(train(30)))
+        if step % 5 == 4:  # more of the model is trained
+            program.take(f"state {step}", 20 * MIB, STATE)
+    assert read_snapshot(program.snapshot()).devices[0].growth is None
+
+
+def test_a_leak_is_told_where_it_fits_into_memory_that_is_reserved_anyway() -> None:
+    device = read_snapshot(training(10, leak=True, setup_bytes=500 * MIB).snapshot()).devices[0]
+    assert device.peak_reserved_bytes < 520 * MIB
+    (advice,) = device.plan
+    assert (advice.lesson, advice.saves) == ("12_memory_snapshots", None)
+    assert "Each of 8 steps leaves 20.0 MiB" in advice.because
+    assert len(re.findall("Each of 8 steps leaves", text(read_snapshot(training(10, leak=True).snapshot())))) == 1
+
+
+def test_layers_that_are_called_one_by_one_and_keep_most_are_no_steps() -> None:
+    program = Recorded()
+    for number in range(12):  # x = relu(layer(x)) * 2, with gradients to come
+        program.take(f"layer {number}", 20 * MIB, FORWARD)
+        program.take(f"kept {number}", 20 * MIB, frames(train(20)))
+        program.take(f"next {number}", 20 * MIB, frames(train(21)))
+        program.give(f"layer {number}")
+    device = read_snapshot(program.snapshot()).devices[0]
+    assert device.growth is None
+    assert device.plan == ()
+
+
+def test_a_pass_of_modules_whose_weights_come_one_by_one_has_no_steps() -> None:
+    program = Recorded()
+    for number in range(12):
+        program.take(f"weights {number}", 60 * MIB, frames((MODULE[0], 900, "_apply"), train(9)))
+        program.take(f"inside {number}", 60 * MIB, FORWARD)
+        program.give(f"inside {number}")
+        program.take(f"packed {number}", 16 * MIB, frames(train(15)))
+        program.give(f"weights {number}")
+    assert read_snapshot(program.snapshot()).devices[0].growth is None
+
+
 def test_weights_that_are_loaded_one_by_one_are_no_leak() -> None:
     program = Recorded()
     moved = frames((MODULE[0], 900, "_apply"), train(3))
@@ -328,7 +443,7 @@ def test_a_request_that_failed_says_what_stood_in_its_way() -> None:
         program.take(f"again {number}", 40 * MIB, FORWARD)  # 20 MiB are left of each
     program.take("large", 500 * MIB, FORWARD)
     report = read_snapshot(program.snapshot())
-    failure = report.devices[0].failure
+    failure = report.devices[0].device.failure
     assert failure.requested_bytes == 500 * MIB
     assert failure.reserved_bytes == 720 * MIB
     assert failure.device_free_bytes == 280 * MIB
@@ -353,8 +468,8 @@ def test_a_setting_under_which_the_request_is_met_is_found() -> None:
         program.take(f"b {number}", 60 * MIB, INPUT)  # in segments of 100 MiB, 40 MiB of each are left
     program.take("large", 300 * MIB, INPUT)
     device = read_snapshot(program.snapshot()).devices[0]
-    assert device.failure.largest_free_bytes == 40 * MIB
-    assert [advice.change for advice in device.plan] == ["set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"]
+    assert device.device.failure.largest_free_bytes == 40 * MIB
+    assert [advice.change for advice in device.plan] == ["set PYTORCH_ALLOC_CONF=expandable_segments:True"]
     assert device.plan[0].saves is None
 
 
@@ -419,6 +534,24 @@ def test_annotations_of_later_versions_change_nothing_and_unknown_entries_are_sa
     assert "1 entry named teleport" in text(read_snapshot(marked))
 
 
+def test_streams_that_are_not_recorded_are_one() -> None:
+    value = training(4).snapshot()
+    expected = repr(read_snapshot(value))
+    for each in (*value["segments"], *value["device_traces"][0]):
+        del each["stream"]
+    assert repr(read_snapshot(value)) == expected
+
+
+def test_many_requests_that_fail_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, looked = Recorded(device_bytes=100 * MIB), []
+    for number in range(20):
+        program.take(f"large {number}", 200 * MIB, INPUT)
+    undone = Snapshot.state_before
+    monkeypatch.setattr(Snapshot, "state_before", lambda self, entry: looked.append(entry) or undone(self, entry))
+    assert "ran out of memory" in repr(read_snapshot(program.snapshot()))
+    assert looked == [0]
+
+
 def test_a_snapshot_without_a_history_shows_who_holds_the_memory() -> None:
     program = training(3)
     report = read_snapshot(program.snapshot() | {"device_traces": [[]]})
@@ -455,6 +588,15 @@ def test_a_file_its_bytes_and_json_give_the_same(tmp_path: Path) -> None:
         assert read_snapshot(pickle.dumps(value, protocol)).devices[0].plan == ()
 
 
+SEGMENT = {
+    "address": 2**21,
+    "total_size": 2**21,
+    "segment_type": "small",
+    "blocks": [{"size": 2**21, "state": "inactive"}],
+}
+BLOCKS = [{"size": 0, "state": "inactive"}] * 2000
+
+
 class Hostile:
     def __reduce__(self):
         return os.mkdir, ("hostile",)
@@ -489,6 +631,11 @@ def deep(count: int) -> bytes:
         (b'{"segments": [], "device_traces": [[{"action": "alloc", "size": -1}]]}', "a size that is none"),
         (b'{"segments": [{"address": 0}], "device_traces": []}', "segment 0 has no address"),
         (b'{"segments": [], "device_traces": []}', "has no memory of any GPU"),
+        (pickle.dumps({"segments": [SEGMENT] * 2}), "segments overlap"),
+        (pickle.dumps({"segments": [{**SEGMENT, "blocks": BLOCKS}] * 1000}), "2000000 blocks, and at most 1000000"),
+        (pickle.dumps({"segments": [{**SEGMENT, "total_size": 2**60}]}), "more memory than any device"),
+        (pickle.dumps({"segments": [SEGMENT], "device_traces": [[{}] * 2000] * 1000}), "2000000 entries"),
+        (pickle.dumps({"segments": [SEGMENT], "device_traces": [[1]]}), "no list of entries"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
@@ -502,6 +649,14 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_history_of_more_memory_than_there_is_is_not_replayed() -> None:
+    value = training(1).snapshot()
+    value["device_traces"][0] += [
+        {"action": "segment_unmap", "addr": 2**45 + number * 2**40, "size": 2**40, "stream": 0} for number in range(9)
+    ]
+    assert "more memory than any device has" in text(read_snapshot(value))
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:

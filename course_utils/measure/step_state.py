@@ -83,7 +83,9 @@ def find(step: Callable[..., Any], models: Any = None, optimizers: Any = None) -
             several = [given] if isinstance(given, kind) else list(given)
             names = {id(value): name for name, value in there.items()}
             there.clear()
-            there.update({names.get(id(value), type(value).__name__): value for value in several})
+            for number, value in enumerate(several, 1):  # two may be of one class
+                name = names.get(id(value), type(value).__name__)
+                there[f"{name} {number}" if name in there else name] = value
     inner = {id(m) for model in found.models.values() for m in list(model.modules())[1:]}
     found.models = {
         name: m for name, m in found.models.items() if id(m) not in inner and any(True for _ in m.parameters())

@@ -190,7 +190,7 @@ class Diagnosis(Shown):
             saves = most.saving.removesuffix(f" of {most.of}")
             said += [": that saves ", Toned(saves), " of it."] if saves else ["."]
         count = sum(each.verdict != NO_TIME for each in self.tried)
-        unclear = any(each.verdict == Verdict.UNCLEAR for each in self.tried)
+        unclear = any(t.verdict == Verdict.UNCLEAR and t.interval.low * _UNSTEADY < 1 for t in self.tried)
         if not self.plan and (self.short or self.interrupted):
             said += ["What could make it shorter is not known."]
         elif not self.plan and unclear and (self.noise or 1.0) > _UNSTEADY:

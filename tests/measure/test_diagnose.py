@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -20,10 +21,21 @@ from torch.utils.data import DataLoader, Dataset
 from course_utils.measure import diagnose as diagnosing
 from course_utils.measure import step_trials
 from course_utils.measure.devices import Device
-from course_utils.measure.diagnose import CHANGES_RESULTS, IMPOSSIBLE, StepError, diagnose
+from course_utils.measure.diagnose import (
+    CHANGES_RESULTS,
+    IMPOSSIBLE,
+    NO_TIME,
+    Diagnosis,
+    StepError,
+    Tried,
+    diagnose,
+)
+from course_utils.measure.machine import environment
 from course_utils.measure.step_phases import PhaseWatch, replayed
+from course_utils.measure.step_rounds import Bench, StepRounds
 from course_utils.measure.step_state import Snapshot, find
-from course_utils.measure.step_trials import Trial
+from course_utils.measure.step_trials import Trial, Work
+from course_utils.records.paired import Interval, Verdict
 
 pytestmark = pytest.mark.serial
 QUICK_S = 0.5
@@ -155,6 +167,49 @@ def test_an_optimizer_that_loops_over_tensors():
     assert not [advice for advice in diagnose(fast.step, budget_s=QUICK_S).plan if advice.known == "tried"]
 
 
+def test_small_gains_are_tried_on_top_of_a_large_one(monkeypatch):
+    training, sleeps = Training(2, fused=True), {"small": 4e-3, "large": 40e-3, "both": 30e-3}
+
+    def step():
+        loss = training.step()
+        time.sleep(sum(sleeps.values()))
+        return loss
+
+    def without(*names):
+        return lambda work: mock.patch.dict(sleeps, dict.fromkeys(names, 0.0))
+
+    plant(monkeypatch, {"small": without("small"), "large": without("large", "both"), "useless": without()})
+    diagnosis = advised(step, "do small", budget_s=8.0)
+    large, small = sorted((a for a in diagnosis.plan if a.known == "tried"), key=lambda advice: -advice.saves)
+    assert (large.change, small.change) == ("do large", "do small")
+    assert small.because.endswith("Tried on top of: large.")
+    assert diagnosis.together.name == "large + small"
+    assert large.saves + small.saves == pytest.approx(1 - diagnosis.together.ratio)
+    low, high = (1 - end for end in reversed(diagnosis.together.interval.ends))
+    assert low < 1 - diagnosis.together.ratio < high
+    # Of the step as it is, not of what the large one leaves.
+    assert 0.5 * 4 / 74 < small.saves < 1.5 * 4 / 74
+    assert "Tried together, 2 changes" in diagnosis.card().words
+    assert sum(sleeps.values()) == pytest.approx(74e-3)
+
+
+def test_a_forward_pass_that_no_gradient_comes_from():
+    training = Training(40, 64, fused=True)
+
+    def step(mode=torch.enable_grad):
+        with mode():
+            training.model(training.x)
+        return training.step()
+
+    change = "leave out the forward pass of model that no gradient comes from"
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    (advice,) = [advice for advice in diagnosis.plan if advice.change == change]
+    assert advice.known == "about"
+    assert advice.lesson == "15_no_grad"
+    assert 0 < advice.saves < diagnosis.phases["forward pass and loss"]
+    assert change not in changes(diagnose(lambda: step(torch.no_grad), budget_s=QUICK_S))
+
+
 def test_a_healthy_step_gets_no_advice():
     training = Training(3, 384, fused=True)
     diagnosis = diagnose(training.step, budget_s=2.0)
@@ -197,6 +252,13 @@ def test_a_loader_that_is_too_slow():
     assert "num_workers=0" in advice.because
     assert slow.step_s > 8e-3  # the wait is part of a step
     assert not diagnose(step, data=[torch.ones(8, 32)] * 4, budget_s=QUICK_S).plan
+
+
+def test_batches_that_are_ready_as_soon_as_a_worker_could_hand_them_over():
+    learning = learn()
+    diagnosis = diagnose(learning, data=DataLoader(Slow(0.0), batch_size=4), budget_s=QUICK_S)
+    assert diagnosis.phases["waiting for data"] > 0.05
+    assert "05_data_loading" not in [advice.lesson for advice in diagnosis.plan]
 
 
 def test_a_loader_inside_of_the_step():
@@ -277,6 +339,39 @@ def test_two_changes_are_tried_together(monkeypatch):
     assert 1 - diagnosis.together.ratio > two.high
     assert re.search(r"Tried together, 2 changes make it \S+% \(\S+ to \S+%\) shorter", diagnosis.card().words)
     assert sleeps == {"one": 4e-3, "two": 6e-3}
+
+
+def test_other_programs_turns_do_not_hide_a_change():
+    """A third of the calls takes five times as long: no statistics of single calls would decide in so few rounds."""
+    dice, sleeps = random.Random(0), {"half": 1e-3}
+    found = find(lambda: 1)
+    turns = (10e-3 * (dice.random() < 1 / 3) for _ in itertools.count())
+    work = Work(lambda: time.sleep(1e-3 + sleeps["half"] + next(turns)))
+    half = Trial("half", "", "", "", lambda work: mock.patch.dict(sleeps, half=0.0))
+    same = Trial("same", "", "", "", lambda work: contextlib.nullcontext())
+    bench = Bench(work, found, Device(), Snapshot(found))
+    rounds = StepRounds(bench, {"half": (half,), "same": (same,)}, "rounds", 6.0)
+    judged = rounds.judged()
+    assert judged["half"].verdict == "FASTER"
+    assert judged["half"].interval.high < 0.9
+    assert judged["same"].verdict != "FASTER"
+    # What is decided leaves its time to the others.
+    base, decided, _ = (len(case.samples) for case in rounds.cases)
+    assert decided < base
+
+
+def test_a_budget_holds_where_there_is_much_to_try(monkeypatch):
+    training = Training(2, fused=True)
+
+    def step():
+        time.sleep(0.1)
+        return training.step()
+
+    plant(monkeypatch, {f"change {i}": lambda work: contextlib.nullcontext() for i in range(20)})
+    start = time.perf_counter()
+    diagnosis = diagnose(step, budget_s=4.0)
+    assert time.perf_counter() - start < 2 * 4.0
+    assert [tried.name for tried in diagnosis.tried if tried.verdict == NO_TIME]
 
 
 # --- what is tried must give the same
@@ -416,6 +511,12 @@ def test_models_and_optimizers_are_found_where_a_step_names_them():
     assert not find(lambda: 1).parameters
 
 
+def test_two_models_of_one_class_are_both_worked_on():
+    generator, discriminator = layers(1), layers(2)
+    found = find(lambda: 1, [generator, discriminator])
+    assert found.models == {"Sequential": generator, "Sequential 2": discriminator}
+
+
 def test_phases_add_up_to_the_call_and_hooks_are_gone():
     training = Training()
     training.step()
@@ -510,7 +611,20 @@ def test_a_step_that_takes_now_short_and_now_long_is_refused(monkeypatch):
         diagnose(step, budget_s=9.0)  # compiling takes 10
 
 
-@pytest.mark.parametrize(("argument", "value"), [("budget_s", 0), ("budget_s", "long"), ("tolerance", -1)])
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("budget_s", 0),
+        ("budget_s", "long"),
+        ("tolerance", -1),
+        ("model", "resnet"),
+        ("model", []),
+        ("model", {"G": torch.nn.Linear(1, 1)}),
+        ("optimizer", torch.nn.Linear(1, 1)),
+        ("data", torch.utils.data.Dataset()),
+    ],
+    ids=str,
+)
 def test_it_refuses_arguments_that_make_no_sense(argument, value):
     with pytest.raises(StepError, match=argument):
         diagnose(Training().step, **{argument: value})
@@ -533,6 +647,20 @@ def test_a_budget_that_is_too_short_is_said():
     assert "too short" in diagnosis.card().warning
     assert "Nothing stands out" not in repr(diagnosis)
     assert not [advice for advice in diagnosis.plan if advice.known == "tried"]
+
+
+def said(**known):
+    interval = Interval(0.7, 1.3, 0.99)
+    tried = [Tried("change", 0.0, 1.0, interval, str(Verdict.UNCLEAR))] * known.pop("count", 1)
+    found = find(Training().step)
+    return Diagnosis(environment(), found, 1.0, 1e-3, step_s=1.0, tried=tried, **known).card().words
+
+
+def test_what_is_said_where_nothing_is_advised():
+    assert "one change was tried, and none makes it clearly shorter" in said(noise=1.02)
+    assert "Times vary too much here" in said(noise=1.3)
+    assert "Nothing stands out, and there was nothing to try." in said(count=0)
+    assert "not known" in said(short="The budget is too short.")
 
 
 # --- on a GPU, as far as one can be played

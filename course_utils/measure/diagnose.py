@@ -177,9 +177,9 @@ class Diagnosis(Shown):
         tried = [advice for advice in self.plan if advice.known == "tried"]
         best = max(tried, key=lambda advice: advice.saves, default=None)
         both = self._saving(self.together) if self.together and self.together.verdict == Verdict.FASTER else None
-        if both is not None and (best is None or both[0] > best.saves):
-            count = self.together.name.count(" + ") + 1
-            said += [f"Tried together, {count} changes make it ", Toned(f"{_ends(both)} shorter", "faster"), "."]
+        # All of them are in the plan, or it would not be clear which those are.
+        if both is not None and len(tried) == self.together.name.count(" + ") + 1 > 1 and both[0] > best.saves:
+            said += [f"Tried together, {len(tried)} changes make it ", Toned(f"{_ends(both)} shorter", "faster"), "."]
         elif best is not None:
             less = _ends((best.saves, best.low, best.high))
             said += ["Tried: ", Toned(best.change), ". That makes it ", Toned(f"{less} shorter", "faster"), "."]
@@ -615,7 +615,9 @@ class _Work:
             return None
         self._judge(best.name, judged[best.name])
         self._advise(best)
-        self._adopted = self.diagnosis.together = self._of(best.name).with_all()
+        self._adopted = self._of(best.name).with_all()
+        if bench.adopted:
+            self.diagnosis.together = self._adopted
         return best
 
     def _repeated(self, bench: Bench) -> Steps:
@@ -704,12 +706,12 @@ class _Work:
             if trial.name in judged:
                 self._judge(trial.name, judged[trial.name])
                 self._advise(trial)
-        if together is None and self._of(finalists[0].name).verdict == Verdict.FASTER:
-            diagnosis.together = self._of(finalists[0].name).with_all() if self._adopted else None
-        elif all_names in judged and together is not None:
+        if together is not None and all_names in judged:
             together = _with(together, judged[all_names])
             if self._adopted is None or together.verdict == Verdict.FASTER:
                 diagnosis.together = replace(together, on_top_of=self._adopted).with_all()
+        elif self._adopted is not None and all_names in judged and judged[all_names].verdict is Verdict.FASTER:
+            diagnosis.together = self._of(all_names).with_all()
 
     def _learn(self, rounds: StepRounds) -> None:
         diagnosis = self.diagnosis

@@ -501,7 +501,7 @@ class _Work:
             has = "" if workers is None else f", with num_workers={workers}"
             waits = f"It waits {format_seconds(phases[LOADING] * diagnosis.step_s)} for each batch{has}."
             diagnosis.plan.append(Advice(change, waits, "05_data_loading", phases[LOADING]))
-        if phases[BEFORE] > _STANDS_OUT:
+        if phases[BEFORE] > max(_STANDS_OUT, _HANDED_OVER_S / diagnosis.step_s):
             takes = format_seconds(phases[BEFORE] * diagnosis.step_s)
             because = f"{takes} pass in a step before the first module runs, and not in a DataLoader."
             diagnosis.plan.append(

@@ -62,7 +62,6 @@ class Seen:
     waits: dict[str, float] = field(default_factory=dict)
     unused: dict[str, float] = field(default_factory=dict)
     zeroes: bool = False  # gradients were set to zero instead of None
-    retains: bool = False  # a backward pass kept its graph
     anomaly: bool = False
     deterministic: bool = False
     profiled: bool = False
@@ -186,8 +185,6 @@ class PhaseWatch:
         seen.anomaly |= torch.is_anomaly_enabled()
         seen.deterministic |= torch.are_deterministic_algorithms_enabled()
         seen.profiled |= torch.autograd._profiler_enabled()
-        given = dict(zip(("tensors", "grad_tensors", "retain_graph", "create_graph"), args, strict=False)) | kwargs
-        seen.retains |= bool(given.get("retain_graph")) and not given.get("create_graph")
         if self._phase == BACKWARD:
             return backward(*args, **kwargs)
         seen.counts["backward passes"] += 1

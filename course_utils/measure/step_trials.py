@@ -100,14 +100,6 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "15_no_grad",
             lambda work: _frozen(found),
         )
-    if seen.retains:
-        yield Trial(
-            "retain_graph",
-            "leave out retain_graph=True",
-            "The backward pass keeps its graph, and nothing uses it again.",
-            "15_no_grad",
-            lambda work: wrapped(torch.autograd, "backward", _let_go),
-        )
     if any(isinstance(module, torch.nn.Conv2d) for module in found.modules) and not _is_channels_last(found):
         yield Trial(
             "channels_last",
@@ -287,10 +279,6 @@ def _frozen(found: Found) -> Iterator[None]:
     finally:
         for p in idle:
             p.requires_grad_(True)
-
-
-def _let_go(backward: Callable[..., Any], tensors: Any, gradients: Any = None, *_: Any, **kwargs: Any) -> Any:
-    return backward(tensors, gradients, **{**kwargs, "retain_graph": False, "create_graph": False})
 
 
 def _images(found: Found) -> list[torch.nn.Parameter]:

@@ -224,11 +224,12 @@ def _compile(found: Found) -> Trial:
     @contextlib.contextmanager
     def on(work: Work) -> Iterator[None]:
         import torch._inductor.config as inductor
+        from torch._dynamo.external_utils import wrap_inline
 
         for name, model in found.models.items():
             if name not in compiled:
-                model.compile()
-                compiled[name] = model._compiled_call_impl
+                # As torch.compile(model) does: model.compile() leaves a Sequential as it is, and says nothing.
+                compiled[name] = torch.compile(wrap_inline(model._call_impl))
             model._compiled_call_impl = compiled[name]
         try:
             # Dropout draws what it draws without: with numbers of its own the losses could not be compared.

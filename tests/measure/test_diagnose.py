@@ -412,10 +412,13 @@ def test_a_compiled_model_draws_what_dropout_draws_without():
     training.model.append(torch.nn.Dropout(0.5))
     found = find(training.step)
     bench = Bench(Work(training.step), found, Device(), Snapshot(found))
+    graphs = torch._dynamo.utils.counters["stats"]
+    before = graphs["unique_graphs"]
     try:
         plain, compiled = bench.steps(), bench.steps([step_trials._compile(found)])
     finally:
         bench.close()
+    assert graphs["unique_graphs"] > before  # a Sequential is compiled, too
     assert plain.difference(compiled) < 1e-5
 
 

@@ -10,19 +10,19 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from course_utils.measure.busy import Watch
 from course_utils.measure.devices import CudaDevice, Device, MpsDevice
-from course_utils.measure.fresh import RandomState, Switches
 from course_utils.measure.machine import course_size, environment
-from course_utils.measure.rounds import LONG_CALL_S, MAX_BUDGET_S
+from course_utils.measure.rounds import MAX_BUDGET_S
 from course_utils.measure.step_phases import (
     AFTER,
     BEFORE,
+    FORWARD,
     LOADING,
     PHASES,
     PhaseWatch,
@@ -30,7 +30,7 @@ from course_utils.measure.step_phases import (
     is_compiled,
     replayed,
 )
-from course_utils.measure.step_rounds import PARITY_STEPS, Bench, StepRounds, Steps, loss_of
+from course_utils.measure.step_rounds import PARITY_STEPS, Bench, StepRounds, Steps, loss_of, timings
 from course_utils.measure.step_state import Found, Snapshot, find
 from course_utils.measure.step_trials import COMPILE, Trial, Work, can_compile, of_each_kind, trials
 from course_utils.measure.tabulate import keep_card
@@ -48,8 +48,10 @@ DEFAULT_TOLERANCE = 1e-3
 _TEST_BUDGET_S = 1.0
 # Below this, compiling would take longer than all the rest.
 _LEAST_FOR_COMPILING_S = 10.0
-# Shares of the budget: calls as they come, rounds that look at all changes, rounds that decide on the best of them.
-_CALLS_SHARE, _SCREEN_SHARE, _FINAL_SHARE = 0.15, 0.4, 0.4
+# The share of the budget for calls as they come. Of what is left, a half goes to rounds that look at all changes.
+_CALLS_SHARE, _SCREEN_SHARE = 0.15, 0.5
+# What earlier stages have used up, rounds still get such a share of the budget: without them all that was in vain.
+_LEAST_SHARE = 0.25
 _LEAST_CALLS, _MOST_CALLS, _MOST_WATCHED = 4, 24, 16
 _FINALISTS = 4
 _PROMISING = 0.98
@@ -59,11 +61,15 @@ _FAR_SLOWER = 3.0
 # A part of a step that is no model's and no optimizer's stands out from this share on.
 _STANDS_OUT, _LOADING_STANDS_OUT, _WAITS_STAND_OUT = 0.15, 0.05, 0.05
 _SMALL = 0.005
+# A worker takes about so long to hand a batch over: where batches are ready sooner, it saves nothing.
+_HANDED_OVER_S = 1e-3
 # Calls are of two kinds if so wide a gap lies between them, among so many.
 _GAP, _CALLS_FOR_KINDS = 2.0, 8
-# Beside a change that saves such a share, what the others save is lost in the noise.
-_HIDES_OTHERS = 0.5
-
+# A change with which the first steps take no more than this is timed by itself, and the others on top of it: in a step
+# with so large a waste, what they save is lost in the noise.
+_CLEAR = 0.6
+# Where the step as it is strays so far from itself, that no change is clearly faster says little of the changes.
+_UNSTEADY = 1.1
 
 # Verdicts of changes that were not timed.
 CHANGES_RESULTS, IMPOSSIBLE, NO_TIME = "CHANGES THE RESULTS", "IMPOSSIBLE", "NO TIME"
@@ -84,6 +90,7 @@ class Tried:
         interval: 99% interval of that ratio.
         verdict: FASTER, SLOWER, SAME or UNCLEAR; ``CHANGES THE RESULTS``, ``IMPOSSIBLE`` or ``NO TIME``.
         remark: more about it, such as why it was impossible.
+        on_top_of: what was in force while it was timed, and is not in its ratio.
     """
 
     name: str
@@ -92,6 +99,23 @@ class Tried:
     interval: Interval | None = None
     verdict: str = ""
     remark: str = ""
+    on_top_of: Tried | None = None
+
+    def with_all(self) -> Tried:
+        """Together with what it was timed on top of.
+
+        The ends of two intervals are multiplied. Both ratios would have to be beyond theirs, or one far beyond, for the
+        product to be outside.
+        """
+        if (before := self.on_top_of) is None:
+            return self
+        low, high = (a * b for a, b in zip(before.interval.ends, self.interval.ends, strict=True))
+        return Tried(
+            f"{before.name} + {self.name}",
+            ratio=before.ratio * self.ratio,
+            interval=Interval(low, high, self.interval.confidence),
+            verdict=self.verdict,
+        )
 
 
 @dataclass(repr=False)
@@ -153,22 +177,27 @@ class Diagnosis(Shown):
         tried = [advice for advice in self.plan if advice.known == "tried"]
         best = max(tried, key=lambda advice: advice.saves, default=None)
         both = self._saving(self.together) if self.together and self.together.verdict == Verdict.FASTER else None
-        if both is not None and (best is None or both[0] > best.saves):
-            count = self.together.name.count(" + ") + 1
-            said += [f"Tried together, {count} changes make it ", Toned(f"{_ends(both)} shorter", "faster"), "."]
+        # All of them are in the plan, or it would not be clear which those are.
+        if both is not None and len(tried) == self.together.name.count(" + ") + 1 > 1 and both[0] > best.saves:
+            said += [f"Tried together, {len(tried)} changes make it ", Toned(f"{_ends(both)} shorter", "faster"), "."]
         elif best is not None:
             less = _ends((best.saves, best.low, best.high))
-            said += ["Tried: ", Toned(best.change), " makes it ", Toned(f"{less} shorter", "faster"), "."]
+            said += ["Tried: ", Toned(best.change), ". That makes it ", Toned(f"{less} shorter", "faster"), "."]
         others = [advice for advice in self.plan if advice.known != "tried"]
         if others:
             most = max(others, key=lambda advice: advice.saves or 0.0)
             said.append(f"{' ' * bool(tried)}{most.change[0].upper()}{most.change[1:]}")
             saves = most.saving.removesuffix(f" of {most.of}")
             said += [": that saves ", Toned(saves), " of it."] if saves else ["."]
+        count = sum(each.verdict != NO_TIME for each in self.tried)
+        unclear = any(t.verdict == Verdict.UNCLEAR and t.interval.low * _UNSTEADY < 1 for t in self.tried)
         if not self.plan and (self.short or self.interrupted):
             said += ["What could make it shorter is not known."]
+        elif not self.plan and unclear and (self.noise or 1.0) > _UNSTEADY:
+            said += ["Times vary too much here to tell what makes it shorter."]
+        elif not self.plan and not count:
+            said += ["Nothing stands out, and there was nothing to try."]
         elif not self.plan:
-            count = sum(each.verdict != NO_TIME for each in self.tried)
             many = "one change was" if count == 1 else f"{count} changes were"
             said += [f"Nothing stands out: {many} tried, and none makes it clearly shorter."]
         return said
@@ -183,7 +212,11 @@ class Diagnosis(Shown):
     def _saving(self, tried: Tried) -> tuple[float, float, float]:
         """The share of a step that it saves, with its interval: waiting for data is no part of what was timed."""
         timed = 1 - self.phases.get(LOADING, 0.0)
-        return (1 - tried.ratio) * timed, (1 - tried.interval.high) * timed, (1 - tried.interval.low) * timed
+        ratio, low, high = 1.0, 1.0, 1.0
+        if tried.on_top_of is not None:
+            ratio, (low, high) = tried.on_top_of.ratio, tried.on_top_of.interval.ends
+        ends = (1 - tried.interval.high) * low, (1 - tried.interval.low) * high
+        return (1 - tried.ratio) * ratio * timed, ends[0] * timed, ends[1] * timed
 
     def _warning(self) -> str:
         stopped = "Stopped early: this is what was known so far." if self.interrupted else ""
@@ -191,11 +224,9 @@ class Diagnosis(Shown):
 
     def _notes(self) -> Iterator[str]:
         yield from self.notes
-        done = {advice.change for advice in self.plan}
         by_verdict: dict[str, list[str]] = {}
         for tried in self.tried:
-            if tried.remark not in done:
-                by_verdict.setdefault(tried.verdict, []).append(tried.name)
+            by_verdict.setdefault(tried.verdict, []).append(tried.name)
         useless = by_verdict.get(Verdict.SAME, []) + by_verdict.get(Verdict.SLOWER, [])
         for words, names in (
             ("Tried and of no use here", useless),
@@ -246,8 +277,8 @@ class Diagnosis(Shown):
 def diagnose(
     step: Callable[..., Any],
     *,
-    model: torch.nn.Module | Iterable[torch.nn.Module] | None = None,
-    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
+    model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     data: Iterable[Any] | None = None,
     budget_s: float = DEFAULT_BUDGET_S,
     tolerance: float = DEFAULT_TOLERANCE,
@@ -258,16 +289,17 @@ def diagnose(
     The step is called some hundred times. First as it is, to see where its time goes. Then each change that is safe to
     try is put in force: it must give the losses that the step gives, from the same weights and random numbers, before
     it is timed in rounds against the step as it is. What looks faster is timed once more, and only that is reported.
+    After a change that saves very much the others are tried on top of it.
     In the end weights, buffers, gradients, optimizers, schedulers, random numbers, global switches, and plain Python
     variables that the step names are as they were, also after an error or Ctrl-C; iterators over data have moved on.
 
     Args:
         step: runs one training step and returns its loss: forward pass, backward pass, optimizer. It takes nothing, or
             one batch of ``data``. Where it returns no loss, the weights that come out are compared.
-        model: what it trains; by default every module with parameters that the step's code names.
+        model: what it trains, one module or a list; by default every module with parameters that the step's code names.
         optimizer: what updates it, likewise.
         data: the loader, or a list of batches. Waiting for it is then measured; changes are tried on its first batch.
-        budget_s: about how many seconds it may take; compiling comes on top.
+        budget_s: about how many seconds it may take, at most half as many more; compiling comes on top.
         tolerance: how far the loss after three steps may be from the step's own, relative to it. From 0.01 on,
             bfloat16 is tried, too.
         name: ``lesson/experiment``, to keep the card in a record.
@@ -295,6 +327,8 @@ def diagnose(
         (True, True)
     """
     _check_arguments(step, data, budget_s, tolerance)
+    _check_kind("model", model, torch.nn.Module)
+    _check_kind("optimizer", optimizer, torch.optim.Optimizer)
     found = find(step, model, optimizer)
     if not found.parameters:
         raise StepError(
@@ -340,7 +374,9 @@ class _Work:
         kind = next(iter(self.found.parameters)).device.type
         self.device = {"cuda": CudaDevice, "mps": MpsDevice}.get(kind, Device)()
         self.work = Work(self._step)
-        self._switches, self._random = Switches.now(), RandomState.now()
+        self._started, self._compiling_s = time.perf_counter(), 0.0
+        self._adopted: Tried | None = None
+        self._step_s: dict[str, float] = {}  # of each change, from its first steps; of the step as it is: ""
 
     def run(self) -> None:
         """All stages."""
@@ -457,7 +493,7 @@ class _Work:
     def _bounds(self, seen: list[Seen]) -> None:
         """What no change was made for, and how much it can save at most."""
         diagnosis, phases = self.diagnosis, self.diagnosis.phases
-        if phases[LOADING] > _LOADING_STANDS_OUT:
+        if phases[LOADING] > max(_LOADING_STANDS_OUT, _HANDED_OVER_S / diagnosis.step_s):
             workers = getattr(self.data, "num_workers", None)
             change = "load batches in workers of the DataLoader"
             if workers or (workers is None and self.data is not None):
@@ -465,12 +501,23 @@ class _Work:
             has = "" if workers is None else f", with num_workers={workers}"
             waits = f"It waits {format_seconds(phases[LOADING] * diagnosis.step_s)} for each batch{has}."
             diagnosis.plan.append(Advice(change, waits, "05_data_loading", phases[LOADING]))
-        if phases[BEFORE] > _STANDS_OUT:
+        if phases[BEFORE] > max(_STANDS_OUT, _HANDED_OVER_S / diagnosis.step_s):
             takes = format_seconds(phases[BEFORE] * diagnosis.step_s)
             because = f"{takes} pass in a step before the first module runs, and not in a DataLoader."
             diagnosis.plan.append(
                 Advice("prepare batches before the step needs them", because, "05_data_loading", phases[BEFORE])
             )
+        for name in seen[-1].unused:
+            takes_s = statistics.median(call.unused.get(name, 0.0) for call in seen)
+            parts = (call.unused.get(name, 0.0) / max(call.seconds[FORWARD], 1e-9) for call in seen)
+            share = phases[FORWARD] * min(1.0, statistics.median(parts))
+            if share > _STANDS_OUT:
+                because = (
+                    f"It takes {format_seconds(takes_s)} in a step, and no backward pass goes through it. Where it is "
+                    "needed all the same, it costs less under torch.no_grad()."
+                )
+                change = f"leave out the forward pass of {name} that no gradient comes from"
+                diagnosis.plan.append(Advice(change, because, "15_no_grad", share, "about"))
         if phases[AFTER] > _STANDS_OUT:
             takes = format_seconds(phases[AFTER] * diagnosis.step_s)
             because = f"{takes} pass in a step after the optimizer's."
@@ -517,25 +564,61 @@ class _Work:
                 )
         if not can_compile({p.device.type for p in self.found.parameters}) and not is_compiled(self.found):
             diagnosis.notes.append("torch.compile was not tried: it finds no compiler on this machine.")
-        alike: list[Trial] = []
-        self.compiling_s: float | None = None
-        self._step_s = {"": plain.step_s}
-        for trial in several:
-            self._step_s[trial.name] = plain.step_s
-            # Nobody shall wait for a compiler whose work could not be timed.
-            if trial.name == COMPILE and self._rounds_s([trial]) > diagnosis.budget_s * _SCREEN_SHARE:
-                diagnosis.tried.append(Tried(trial.name, verdict=NO_TIME))
-                continue
-            tried = self._parity(bench, plain, (trial,), trial.name)
-            diagnosis.tried.append(tried)
-            if not tried.verdict:
-                alike.append(trial)
-        self._time(bench, alike)
+        quick = [trial for trial in several if trial.name != COMPILE]
+        alike = self._alike(bench, plain, quick)
+        while (clear := self._clear(bench, alike)) is not None and not diagnosis.interrupted:
+            bench.adopted += (clear,)
+            quick = of_each_kind([clear, *quick])[1:]
+            plain = bench.steps()
+            alike = self._alike(bench, plain, quick)
+        if diagnosis.interrupted:
+            return
+        # Last, since nobody shall wait for a compiler whose work could not be timed.
+        alike += self._alike(bench, plain, [trial for trial in several if trial.name == COMPILE])
+        self._time(bench, sorted(alike, key=several.index))
+
+    def _left_s(self) -> float:
+        """Seconds for more rounds."""
+        spent_s = time.perf_counter() - self._started - self._compiling_s
+        return max(self.diagnosis.budget_s - spent_s, _LEAST_SHARE * self.diagnosis.budget_s)
 
     def _rounds_s(self, several: list[Trial]) -> float:
-        """Seconds that the rounds of a verdict take: each timing of a short call follows one that is not timed."""
-        calls_s = [self._step_s[""], self._step_s[""], *(self._step_s[trial.name] for trial in several)]
-        return paired.MIN_ROUNDS * sum(call_s * (2 if call_s < LONG_CALL_S else 1) for call_s in calls_s)
+        """Seconds that the rounds of a verdict take."""
+        step_s = self._step_s[""]
+        calls_s = 2 * step_s + sum(self._step_s.get(trial.name, step_s) for trial in several)
+        return paired.MIN_ROUNDS * timings(step_s) * calls_s
+
+    def _alike(self, bench: Bench, plain: Steps, several: list[Trial]) -> list[Trial]:
+        """Those changes with which the first steps give what they give without."""
+        self._step_s = {"": plain.step_s}
+        alike = []
+        for trial in several:
+            needed_s = self._rounds_s([trial]) if trial.name == COMPILE else 2 * PARITY_STEPS * plain.step_s
+            if needed_s > self._left_s() * _SCREEN_SHARE:
+                self._put(Tried(trial.name, verdict=NO_TIME))
+                continue
+            tried = self._parity(bench, plain, (trial,), trial.name)
+            self._put(tried)
+            if not tried.verdict:
+                alike.append(trial)
+        return alike
+
+    def _clear(self, bench: Bench, alike: list[Trial]) -> Trial | None:
+        """A change that saves so much that the others had better be tried on top of it."""
+        best = min(alike, key=lambda trial: self._step_s[trial.name], default=None)
+        if best is None or len(alike) == 1 or self._step_s[best.name] > _CLEAR * self._step_s[""]:
+            return None
+        rounds = StepRounds(bench, {best.name: (best,)}, f"timing: {best.name}", self._left_s() * _SCREEN_SHARE)
+        judged = rounds.judged()
+        self._learn(rounds)
+        if best.name not in judged or judged[best.name].verdict is not Verdict.FASTER:
+            return None
+        self._judge(best.name, judged[best.name])
+        self._advise(best)
+        self._adopted = self._of(best.name).with_all()
+        if bench.adopted:
+            self.diagnosis.together = self._adopted
+        return best
 
     def _repeated(self, bench: Bench) -> Steps:
         """The step as it is, twice from the same state: only what repeats itself can be compared."""
@@ -570,7 +653,7 @@ class _Work:
         finally:
             bench.close()
         if name == COMPILE:
-            self.compiling_s = max(0.0, steps.seconds[0] - plain.seconds[0])
+            self._compiling_s = max(0.0, steps.seconds[0] - plain.seconds[0])
         difference = plain.difference(steps)
         self._step_s[name] = steps.step_s
         if difference <= self.diagnosis.tolerance and steps.step_s > _FAR_SLOWER * plain.step_s:
@@ -578,19 +661,16 @@ class _Work:
         return Tried(name, difference, verdict=CHANGES_RESULTS if difference > self.diagnosis.tolerance else "")
 
     def _time(self, bench: Bench, alike: list[Trial]) -> None:
-        diagnosis = self.diagnosis
-        budget_s = diagnosis.budget_s
+        diagnosis, screen_s = self.diagnosis, self._left_s() * _SCREEN_SHARE
         fitting: list[Trial] = []
         for trial in alike:
-            if self._rounds_s([*fitting, trial]) <= budget_s * _SCREEN_SHARE:
+            if not fitting or self._rounds_s([*fitting, trial]) <= screen_s:
                 fitting.append(trial)
-        fitting = fitting or alike[:1]
-        for trial in alike:
-            if trial not in fitting:
-                self._put(trial.name, verdict=NO_TIME)
+            else:
+                self._put(replace(self._of(trial.name), verdict=NO_TIME))
         if not fitting:
             return
-        screen = StepRounds(bench, {t.name: (t,) for t in fitting}, "trying changes", budget_s * _SCREEN_SHARE)
+        screen = StepRounds(bench, {t.name: (t,) for t in fitting}, "trying changes", screen_s)
         judged = screen.judged()
         self._learn(screen)
         for label, judgement in judged.items():
@@ -617,18 +697,21 @@ class _Work:
             together = self._parity(bench, bench.steps(), tuple(finalists), all_names)
             if not together.verdict:
                 cases[all_names] = tuple(finalists)
-            diagnosis.together = together
-        final = StepRounds(bench, cases, "timing the best again", diagnosis.budget_s * _FINAL_SHARE)
+            if self._adopted is None:
+                diagnosis.together = together
+        final = StepRounds(bench, cases, "timing the best again", self._left_s())
         judged = final.judged()
         self._learn(final)
         for trial in finalists:
             if trial.name in judged:
                 self._judge(trial.name, judged[trial.name])
-                self._advise(trial, judged[trial.name])
-        if any(advice.known == "tried" and advice.saves > _HIDES_OTHERS for advice in diagnosis.plan):
-            diagnosis.notes.append("Beside so large a change smaller ones do not show: make it, and diagnose again.")
-        if all_names in judged and together is not None:
-            diagnosis.together = _with(together, judged[all_names])
+                self._advise(trial)
+        if together is not None and all_names in judged:
+            together = _with(together, judged[all_names])
+            if self._adopted is None or together.verdict == Verdict.FASTER:
+                diagnosis.together = replace(together, on_top_of=self._adopted).with_all()
+        elif self._adopted is not None and all_names in judged and judged[all_names].verdict is Verdict.FASTER:
+            diagnosis.together = self._of(all_names).with_all()
 
     def _learn(self, rounds: StepRounds) -> None:
         diagnosis = self.diagnosis
@@ -644,27 +727,31 @@ class _Work:
             f"The budget of {budget_s:g} s is too short to tell what changes do: pass budget_s={math.ceil(needed_s)}."
         )
 
-    def _put(self, name: str, **values: Any) -> None:
-        tried = self.diagnosis.tried
-        index = next(i for i, t in enumerate(tried) if t.name == name)
-        tried[index] = Tried(**{**vars(tried[index]), **values})
+    def _of(self, name: str) -> Tried:
+        return next(tried for tried in self.diagnosis.tried if tried.name == name)
+
+    def _put(self, tried: Tried) -> None:
+        """In the place of what was known of the same change."""
+        names = [each.name for each in self.diagnosis.tried]
+        index = names.index(tried.name) if tried.name in names else len(names)
+        self.diagnosis.tried[index : index + 1] = [replace(tried, on_top_of=self._adopted)]
 
     def _judge(self, name: str, judgement: paired.Judgement) -> None:
-        self._put(name, ratio=judgement.ratio, interval=judgement.interval, verdict=str(judgement.verdict))
+        self._put(_with(self._of(name), judgement))
 
-    def _advise(self, trial: Trial, judgement: paired.Judgement) -> None:
-        if judgement.verdict is not Verdict.FASTER:
+    def _advise(self, trial: Trial) -> None:
+        diagnosis, tried = self.diagnosis, self._of(trial.name)
+        if tried.verdict != Verdict.FASTER:
             return
-        diagnosis = self.diagnosis
-        tried = next(t for t in diagnosis.tried if t.name == trial.name)
         saves, low, high = diagnosis._saving(tried)
         same = "The losses are the same to the bit" if not tried.difference else "The losses agree"
         because = f"{trial.because} {same}{_difference(tried.difference, ' to ')}."
-        if trial.name == COMPILE and self.compiling_s:
-            steps = math.ceil(self.compiling_s / (saves * diagnosis.step_s))
-            because += f" Compiling took {format_seconds(self.compiling_s)}: {steps} steps win that back."
+        if tried.on_top_of is not None:
+            because += f" Tried on top of: {tried.on_top_of.name}."
+        if trial.name == COMPILE and self._compiling_s:
+            steps = math.ceil(self._compiling_s / (saves * diagnosis.step_s))
+            because += f" Compiling took {format_seconds(self._compiling_s)}: {steps} steps win that back."
         diagnosis.plan.append(Advice(trial.change, because, trial.lesson, saves, "tried", low=low, high=high))
-        self._put(trial.name, remark=trial.change)
 
     def _peak(self, bench: Bench) -> None:
         if self.diagnosis.interrupted or self.diagnosis.step_s > 1.0:
@@ -712,6 +799,8 @@ def _check_arguments(step: Any, data: Any, budget_s: float, tolerance: float) ->
         raise StepError(f"budget_s is a time in seconds, more than 0 and at most {MAX_BUDGET_S:.0f}; got {budget_s!r}")
     if not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
         raise StepError(f"tolerance is a relative difference from 0 to 1; got {tolerance!r}")
+    if data is not None and not isinstance(data, Iterable):
+        raise StepError(f"data is of the type {type(data).__name__}: pass a DataLoader, or a list of batches.")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise StepError("diagnose() does not support several ranks: call it in a program of one process.")
     try:
@@ -725,6 +814,13 @@ def _check_arguments(step: Any, data: Any, budget_s: float, tolerance: float) ->
         raise StepError(f"The step must take {wanted} ({error}).") from None
 
 
+def _check_kind(argument: str, given: Any, kind: type) -> None:
+    several = given if isinstance(given, list | tuple) and given else [given]
+    if given is not None and not all(isinstance(value, kind) for value in several):
+        got = listed(sorted({type(value).__name__ for value in several}))
+        raise StepError(f"{argument}= takes a torch {kind.__name__}, or a list of them; got {got}.")
+
+
 def _described(batch: Any) -> str:
     leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     shapes = listed([str(tuple(leaf.shape)) for leaf in leaves[:4]]) if leaves else ""
@@ -732,8 +828,7 @@ def _described(batch: Any) -> str:
 
 
 def _with(tried: Tried, judgement: paired.Judgement) -> Tried:
-    values = {"ratio": judgement.ratio, "interval": judgement.interval, "verdict": str(judgement.verdict)}
-    return Tried(**{**vars(tried), **values})
+    return replace(tried, ratio=judgement.ratio, interval=judgement.interval, verdict=str(judgement.verdict))
 
 
 def _ends(less: tuple[float, float, float]) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from course_utils.measure.devices import Device
@@ -52,14 +53,15 @@ class Seen:
     Attributes:
         seconds: phase to seconds; together they are the call.
         counts: how often it did what.
+        unused: name of a model to seconds of its forward passes that recorded a graph and got no gradient.
         waits: place in the code (``train.py:31``) to seconds in which Python waited there for the GPU.
     """
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
     waits: dict[str, float] = field(default_factory=dict)
+    unused: dict[str, float] = field(default_factory=dict)
     zeroes: bool = False  # gradients were set to zero instead of None
-    retains: bool = False  # a backward pass kept its graph
     anomaly: bool = False
     deterministic: bool = False
     profiled: bool = False
@@ -98,8 +100,12 @@ class PhaseWatch:
             for model in self._found.models.values():
                 stack.enter_context(wrapped(model, "zero_grad", self._zero_grad))
             # A hook would make a compiled model compile again: there all before the backward pass is one.
-            for module in [] if is_compiled(self._found) else self._found.modules:
-                stack.callback(module.register_forward_pre_hook(self._module_begins).remove)
+            if not is_compiled(self._found):
+                for module in self._found.modules:
+                    stack.callback(module.register_forward_pre_hook(self._module_begins).remove)
+                for name, model in self._found.models.items():
+                    stack.callback(model.register_forward_pre_hook(self._pass_begins).remove)
+                    stack.callback(model.register_forward_hook(functools.partial(self._pass_ends, name)).remove)
             stack.enter_context(wrapped(torch.autograd, "backward", self._backward))
             stack.enter_context(wrapped(_BaseDataLoaderIter, "__next__", self._next))
             if self._device.kind != "cpu":
@@ -118,12 +124,17 @@ class PhaseWatch:
         asked for, it must not: they would find nothing to wait for.
         """
         self._seen = seen = Seen()
+        self._begun: list[float] = []
+        self._passes: list[tuple[str, float, list[bool]]] = []
         self._device.synchronize()
         self._waits_between = waits_between
         self._phase, self._since = BEFORE, time.perf_counter()
         step()
         self._device.synchronize()
         self._to(AFTER)
+        for name, seconds, used in self._passes:
+            if not used:
+                seen.unused[name] = seen.unused.get(name, 0.0) + seconds
         if not seen.counts["forward passes"]:  # compiled, or written without modules: where it begins is not seen
             seen.seconds[FORWARD] += seen.seconds[BEFORE]
             seen.seconds[BEFORE] = 0.0
@@ -153,6 +164,17 @@ class PhaseWatch:
         if self._phase not in (FORWARD, BACKWARD):
             self._to(FORWARD, "forward passes")
 
+    def _pass_begins(self, *_: Any) -> None:
+        self._begun.append(time.perf_counter())
+
+    def _pass_ends(self, name: str, model: torch.nn.Module, given: Any, came_out: Any) -> None:
+        seconds, used = time.perf_counter() - self._begun.pop(), []
+        recorded = [leaf for leaf in tree_leaves(came_out) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        for tensor in recorded:
+            tensor.register_hook(lambda _: used.append(True))
+        if recorded:
+            self._passes.append((name, seconds, used))
+
     def _zero_grad(self, zero_grad: Callable[..., Any], set_to_none: bool = True) -> None:
         self._seen.zeroes |= not set_to_none
         with self._in(OPTIMIZER):
@@ -163,8 +185,6 @@ class PhaseWatch:
         seen.anomaly |= torch.is_anomaly_enabled()
         seen.deterministic |= torch.are_deterministic_algorithms_enabled()
         seen.profiled |= torch.autograd._profiler_enabled()
-        given = dict(zip(("tensors", "grad_tensors", "retain_graph", "create_graph"), args, strict=False)) | kwargs
-        seen.retains |= bool(given.get("retain_graph")) and not given.get("create_graph")
         if self._phase == BACKWARD:
             return backward(*args, **kwargs)
         seen.counts["backward passes"] += 1

@@ -13,8 +13,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from course_utils.measure.cases import Case, CaseError, RunningCase
-from course_utils.measure.devices import Device
-from course_utils.measure.rounds import Rounds
+from course_utils.measure.devices import Device, Sample
+from course_utils.measure.rounds import LONG_CALL_S, Rounds
 from course_utils.measure.step_state import Found, Snapshot
 from course_utils.measure.step_trials import Trial, Work
 from course_utils.records import paired
@@ -23,6 +23,7 @@ PARITY_STEPS = 3
 # Changes may move the weights a little further or less far, where rounding decides the sign of a tiny gradient.
 _MOVES_ALIKE = 0.1
 STEP = "as it is"
+_MOST_TIMINGS = 5
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Bench:
     found: Found
     device: Device
     state: Snapshot
+    adopted: tuple[Trial, ...] = ()  # these changes are part of the step from now on
 
     def __post_init__(self) -> None:
         self._on = contextlib.ExitStack()
@@ -72,7 +74,7 @@ class Bench:
         """Take back what is in force, put the state back, and put other changes in force."""
         self._on.close()
         self.state.restore()
-        for change in changes:
+        for change in (*self.adopted, *changes):
             self._on.enter_context(change.on(self.work))
 
     def close(self) -> None:
@@ -107,7 +109,10 @@ class _Arrangement:
 
 
 class StepRounds(Rounds):
-    """Rounds of one step with different changes in force; the first case has none."""
+    """Rounds of one step with different changes in force; the first case has none.
+
+    A change that is decided leaves the rounds, and its time is left to the others.
+    """
 
     # There are two of them in a diagnosis, and somebody waits for both.
     most_overrun = 1.5
@@ -116,21 +121,39 @@ class StepRounds(Rounds):
         super().__init__(dict.fromkeys((STEP, *cases), bench.work.call), title, budget_s, "warm", bench.device)
         self._bench = bench
         self._changes = {STEP: (), **cases}
+        self._times = 1
 
     def _built(self, label: str, source: Case, keep_output: bool) -> RunningCase:
         return RunningCase(label, self._bench.work.call, _Arrangement(self._bench, tuple(self._changes[label])))
 
+    def _set_calls(self, order: list[RunningCase], estimates: list[float]) -> float:
+        round_s = super()._set_calls(order, estimates)
+        self._times = timings(estimates[0])
+        for case in order:
+            case.preceded = False  # the first timing of several does the same
+        return self._times * round_s
+
+    def _timed(self, case: RunningCase, calls: int) -> Sample:
+        """The shortest of several timings: in a short step another program's turn is longer than the step."""
+        return min((super(StepRounds, self)._timed(case, calls) for _ in range(self._times)), key=lambda s: s.elapsed_s)
+
     def judged(self) -> dict[str, paired.Judgement]:
         """Run the rounds; label to what they say of it. Empty if they were stopped before the first was complete."""
+        judged: dict[str, paired.Judgement] = {}
 
         def decided(seconds: Sequence[Sequence[float]], confidence: float, spent_s: float) -> bool:
-            base, *others, control = seconds
-            return all(paired.judge(case, base, control, confidence).is_enough(spent_s) for case in others)
+            base, *others, again = seconds
+            for case, own in zip(order[1:-1], others, strict=True):
+                judgement = paired.judge(own, base, again, confidence)
+                if judgement.is_enough(spent_s):
+                    judged[case.label] = judgement
+            order[1:-1] = [case for case in order[1:-1] if case.label not in judged]
+            self._orders.clear()  # they are of as many as there were
+            return len(order) == 2
 
         with self:
             self.first_calls(keep_outputs=False)
-            control = self.add_control()
-            order = [*self.cases, control]
+            order = [*self.cases, self.add_control()]
             try:
                 self.run(order, decided)
             except CaseError as error:
@@ -141,12 +164,15 @@ class StepRounds(Rounds):
             finally:
                 self._bench.close()
         base, *others, again = ([sample.elapsed_s for sample in case.samples] for case in order)
-        self.base_s = base
         self.noise = paired.noise_floor(paired.ratio_interval(paired.log_ratios(again, base), self.confidence))
-        labels = list(self._changes)[1:]
-        return {
-            label: paired.judge(case, base, again, self.confidence) for label, case in zip(labels, others, strict=True)
-        }
+        for case, own in zip(order[1:-1], others, strict=True):
+            judged[case.label] = paired.judge(own, base, again, self.confidence)
+        return judged
+
+
+def timings(step_s: float) -> int:
+    """How many timings of a step there are in a round, of which the shortest counts."""
+    return max(1, min(_MOST_TIMINGS, math.ceil(LONG_CALL_S / step_s)))
 
 
 def loss_of(returned: Any) -> float | None:

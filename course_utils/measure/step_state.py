@@ -11,6 +11,7 @@ import contextlib
 import copy
 import dis
 import functools
+import random
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ class Found:
     optimizers: dict[str, Optimizer] = field(default_factory=dict)
     tensors: list[torch.Tensor] = field(default_factory=list)
     stateful: list[Any] = field(default_factory=list)  # schedulers, gradient scalers
-    generators: list[torch.Generator] = field(default_factory=list)
+    generators: list[Any] = field(default_factory=list)  # torch's, numpy's, Python's
     containers: list[Any] = field(default_factory=list)
     objects: list[Any] = field(default_factory=list)  # of the learner's own classes
     cells: list[types.CellType] = field(default_factory=list)
@@ -83,7 +84,9 @@ def find(step: Callable[..., Any], models: Any = None, optimizers: Any = None) -
             several = [given] if isinstance(given, kind) else list(given)
             names = {id(value): name for name, value in there.items()}
             there.clear()
-            there.update({names.get(id(value), type(value).__name__): value for value in several})
+            for number, value in enumerate(several, 1):  # two may be of one class
+                name = names.get(id(value), type(value).__name__)
+                there[f"{name} {number}" if name in there else name] = value
     inner = {id(m) for model in found.models.values() for m in list(model.modules())[1:]}
     found.models = {
         name: m for name, m in found.models.items() if id(m) not in inner and any(True for _ in m.parameters())
@@ -101,7 +104,7 @@ def _sort_in(found: Found, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         found.optimizers[name] = value
     elif isinstance(value, torch.Tensor):
         found.tensors.append(value)
-    elif isinstance(value, torch.Generator):
+    elif isinstance(value, torch.Generator | random.Random) or hasattr(value, "bit_generator"):
         found.generators.append(value)
     elif isinstance(value, types.FunctionType):
         if (value.__module__ or "").partition(".")[0] not in _LIBRARIES or hasattr(value, "__wrapped__"):
@@ -172,9 +175,11 @@ class Snapshot:
         self._in_place([p.data for p in found.parameters])
         for p in found.parameters:
             self._puts.append(functools.partial(_point_to, p, p.data))
-            self._puts.append(functools.partial(p.requires_grad_, p.requires_grad))
-            self._puts.append(functools.partial(setattr, p, "grad", p.grad))
-        self._in_place([p.grad for p in found.parameters if p.grad is not None])
+        leaves = [*found.parameters, *(t for t in found.tensors if t.is_leaf and t.requires_grad)]
+        for leaf in leaves:
+            self._puts.append(functools.partial(leaf.requires_grad_, leaf.requires_grad))
+            self._puts.append(functools.partial(setattr, leaf, "grad", leaf.grad))
+        self._in_place([leaf.grad for leaf in leaves if leaf.grad is not None])
         for optimizer in found.optimizers.values():
             self._optimizer(optimizer)
         for thing in found.stateful:
@@ -183,7 +188,7 @@ class Snapshot:
                 self._puts.append(lambda thing=thing, state=state: thing.load_state_dict(copy.deepcopy(state)))
         self._in_place([t for t in found.tensors if not t.is_inference()], only_changed=True)
         for generator in found.generators:
-            self._puts.append(functools.partial(generator.set_state, generator.get_state()))
+            self._puts.append(_generator_put(generator))
 
     def restore(self) -> None:
         """Put everything back."""
@@ -259,6 +264,14 @@ class Snapshot:
 
         self._puts.append(put)
         self._in_place(direct)
+
+
+def _generator_put(generator: Any) -> Callable[[], None]:
+    if isinstance(generator, random.Random):
+        return functools.partial(generator.setstate, generator.getstate())
+    if isinstance(generator, torch.Generator):
+        return functools.partial(generator.set_state, generator.get_state())
+    return functools.partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
 
 
 def _point_to(parameter: torch.nn.Parameter, data: torch.Tensor) -> None:

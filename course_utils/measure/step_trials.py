@@ -100,14 +100,6 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "15_no_grad",
             lambda work: _frozen(found),
         )
-    if seen.retains:
-        yield Trial(
-            "retain_graph",
-            "leave out retain_graph=True",
-            "The backward pass keeps its graph, and nothing uses it again.",
-            "15_no_grad",
-            lambda work: wrapped(torch.autograd, "backward", _let_go),
-        )
     if any(isinstance(module, torch.nn.Conv2d) for module in found.modules) and not _is_channels_last(found):
         yield Trial(
             "channels_last",
@@ -231,13 +223,18 @@ def _compile(found: Found) -> Trial:
 
     @contextlib.contextmanager
     def on(work: Work) -> Iterator[None]:
+        import torch._inductor.config as inductor
+        from torch._dynamo.external_utils import wrap_inline
+
         for name, model in found.models.items():
             if name not in compiled:
-                model.compile()
-                compiled[name] = model._compiled_call_impl
+                # As torch.compile(model) does: model.compile() leaves a Sequential as it is, and says nothing.
+                compiled[name] = torch.compile(wrap_inline(model._call_impl))
             model._compiled_call_impl = compiled[name]
         try:
-            yield
+            # Dropout draws what it draws without: with numbers of its own the losses could not be compared.
+            with inductor.patch(fallback_random=True):
+                yield
         finally:
             for model in found.models.values():
                 model._compiled_call_impl = None
@@ -283,10 +280,6 @@ def _frozen(found: Found) -> Iterator[None]:
     finally:
         for p in idle:
             p.requires_grad_(True)
-
-
-def _let_go(backward: Callable[..., Any], tensors: Any, gradients: Any = None, *_: Any, **kwargs: Any) -> Any:
-    return backward(tensors, gradients, **{**kwargs, "retain_graph": False, "create_graph": False})
 
 
 def _images(found: Found) -> list[torch.nn.Parameter]:

@@ -164,7 +164,7 @@ def _of_optimizer(name: str, optimizer: Optimizer) -> Iterator[Trial]:
             f"fused {name}",
             f"pass fused=True to {name}",
             f"{name} updates {count} tensors, {how}.",
-            "14_in_place_operations",
+            "10_torch_compile",
             lambda work: _flags(optimizer, {"fused": True, "foreach": False}),
         )
     elif "foreach" in optimizer.defaults and _is_loop(optimizer):
@@ -172,7 +172,7 @@ def _of_optimizer(name: str, optimizer: Optimizer) -> Iterator[Trial]:
             f"foreach {name}",
             f"pass foreach=True to {name}",
             f"{name} updates {count} tensors, one by one.",
-            "14_in_place_operations",
+            "10_torch_compile",
             lambda work: _flags(optimizer, {"foreach": True}),
         )
 

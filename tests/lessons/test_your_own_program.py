@@ -201,8 +201,8 @@ def test_what_was_said_stands_beside_what_came_out() -> None:
 
 
 def test_what_was_recorded_is_counted_by_the_cell_to_paste(tmp_path: Path) -> None:
-    is_readable = _pasted("is_readable")
-    assert is_readable(_trace(0, tmp_path)) == {"steps": 4, "of the GPU": 0}
+    what_is_in = _pasted("what_is_in")
+    assert what_is_in(_trace(0, tmp_path)) == {"steps": 4, "of the GPU": 0}
     path = _snapshot(planted.most_likely, tmp_path)
     entries = len(pickle.loads(path.read_bytes())["device_traces"][0])
-    assert is_readable(path) == {"entries of the history": entries}
+    assert what_is_in(path) == {"entries of the history": entries}

@@ -76,6 +76,7 @@ _SHARES: Mapping[str | None, Callable[[float, float, int], float]] = {
     "no_overlap": lambda load, compute, workers: 1 - (compute + load / workers) / (load + compute),
     "one_worker": lambda load, compute, workers: 1 - max(compute, load) / (load + compute),
     "seconds": lambda load, compute, workers: load + compute - max(compute, load / workers),
+    "percent": lambda load, compute, workers: 100 - 100 * max(compute, load / workers) / (load + compute),
     "what_is_left": lambda load, compute, workers: max(compute, load / workers) / (load + compute),
 }
 
@@ -107,6 +108,8 @@ _TRACES: tuple[tuple[Sequence[Event], bool, bool], ...] = (
     ([*_CPU, _event("kernel", "gemm")], False, True),
     ([*_CPU, _METADATA, _event("user_annotation", "ProfilerStep#10")], True, False),
     ([*_CPU, _METADATA, _event("user_annotation", "forward")], False, False),
+    # Copies are the GPU's work as well, and a name that only speaks of a step is none.
+    ([*_CPU, _event("gpu_memcpy", "Memcpy HtoD"), _event("user_annotation", "after ProfilerStep#2")], False, True),
     # An annotation of the GPU's is no work of its own.
     ([*_CPU, _event("gpu_user_annotation", "ProfilerStep#5")], True, False),
 )
@@ -125,7 +128,9 @@ def _lacks(
 _READINGS: Mapping[str | None, Callable[[Sequence[Event]], set[str]]] = {
     None: _lacks,
     "exact_name": lambda events: _lacks(events, is_step="ProfilerStep".__eq__),
-    "launches": lambda events: _lacks(events, is_gpus=lambda cat: cat in ("kernel", "cuda_runtime")),
+    "named_so": lambda events: _lacks(events, is_step=lambda name: "ProfilerStep" in name),
+    "kernels_alone": lambda events: _lacks(events, is_gpus="kernel".__eq__),
+    "launches": lambda events: _lacks(events, is_gpus=lambda cat: cat in ("kernel", "gpu_memcpy", "cuda_runtime")),
     "annotations": lambda events: _lacks(events, is_gpus=lambda cat: cat == "kernel" or cat.startswith("gpu_")),
     "what_is_there": lambda events: {"steps", "kernels"} - _lacks(events),
 }
@@ -133,7 +138,7 @@ _READINGS: Mapping[str | None, Callable[[Sequence[Event]], set[str]]] = {
 
 @exercise
 def check_missing(answer: Any) -> str | None:
-    """Hands out events of five small traces, with and without steps and kernels."""
+    """Hands out events of six small traces, with and without steps and kernels."""
     given = []
     for events, *_ in _TRACES:
         value = ask(answer, [dict(event) for event in events])
@@ -145,4 +150,7 @@ def check_missing(answer: Any) -> str | None:
             return key
     wrong = next(n for n, (events, *_) in enumerate(_TRACES) if given[n] != _lacks(events))
     names = ", ".join(f"{event.get('cat', 'no cat')} {event['name']!r}" for event in _TRACES[wrong][0])
-    raise NotRight(f"For a trace with the events {names} you say {sorted(given[wrong])}.")
+    raise NotRight(
+        f"For a trace with the events {names} you say {sorted(given[wrong])}. Which of them marks a step, and which is "
+        "work of the GPU's?"
+    )

@@ -31,6 +31,7 @@ WRONG = {
         "no_overlap": lambda load, compute, workers: 1 - (compute + load / workers) / (load + compute),
         "one_worker": lambda load, compute, workers: 1 - max(compute, load) / (load + compute),
         "seconds": lambda load, compute, workers: load + compute - max(compute, load / workers),
+        "percent": lambda load, compute, workers: 100 * (1 - max(compute, load / workers) / (load + compute)),
         "what_is_left": lambda load, compute, workers: max(compute, load / workers) / (load + compute),
     },
     "check_missing": {
@@ -38,11 +39,20 @@ WRONG = {
             what
             for what, there in (
                 ("steps", any(event["name"] == "ProfilerStep" for event in events)),
-                ("kernels", any(event.get("cat") == "kernel" for event in events)),
+                ("kernels", any(event.get("cat") in ("kernel", "gpu_memcpy") for event in events)),
             )
             if not there
         },
-        "launches": lambda events: lacks(events, work=("kernel", "cuda_runtime")),
+        "named_so": lambda events: {
+            what
+            for what, there in (
+                ("steps", any("ProfilerStep" in event["name"] for event in events)),
+                ("kernels", "kernels" not in lacks(events)),
+            )
+            if not there
+        },
+        "kernels_alone": lambda events: lacks(events, work=("kernel",)),
+        "launches": lambda events: lacks(events, work=("kernel", "gpu_memcpy", "cuda_runtime")),
         "annotations": lambda events: lacks(events, work=("kernel", "gpu_memcpy", "gpu_user_annotation")),
         "what_is_there": lambda events: {"steps", "kernels"} - lacks(events),
     },

@@ -46,7 +46,8 @@ class Advice:
         if self.saves is None:
             return ""
         interval = "" if self.low is None else f" ({_percent(self.low)} to {_percent(self.high)})"
-        return f"{self.known} {_percent(self.saves)} of {self.of}{interval}".removeprefix("tried ")
+        comma = "," if self.known == "tried" else ""
+        return f"{self.known}{comma} {_percent(self.saves)} of {self.of}{interval}"
 
     @property
     def lesson_number(self) -> str:

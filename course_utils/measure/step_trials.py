@@ -69,8 +69,17 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "switch anomaly mode off",
             "Autograd's anomaly mode is on: it keeps a Python stack for every operation and looks for NaN in every "
             "gradient.",
-            "14_in_place_operations",
+            "24_your_own_program",
             lambda work: _no_anomaly(),
+        )
+    if hooks := _hooks(found):
+        names = listed(sorted({getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks}))
+        yield Trial(
+            "hooks off",
+            f"take the hooks off the modules: {names}",
+            f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run in each step.",
+            "24_your_own_program",
+            lambda work: _no_hooks(found),
         )
     if seen.deterministic:
         yield Trial(
@@ -150,6 +159,36 @@ def _deterministic_off() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(True, warn_only=warn_only)
+
+
+_KINDS_OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _modules_hooks(found: Found) -> Iterator[dict[int, Any]]:
+    for model in found.models.values():
+        for module in model.modules():
+            yield from (getattr(module, kind) for kind in _KINDS_OF_HOOKS)
+
+
+def _hooks(found: Found) -> list[Any]:
+    """Hooks that are not PyTorch's own, such as those that normalise weights."""
+    every = [hook for hooks in _modules_hooks(found) for hook in hooks.values()]
+    return [hook for hook in every if not (getattr(hook, "__module__", None) or "").startswith("torch.")]
+
+
+@contextlib.contextmanager
+def _no_hooks(found: Found) -> Iterator[None]:
+    own = {id(hook) for hook in _hooks(found)}
+    before = [(hooks, dict(hooks)) for hooks in _modules_hooks(found)]
+    for hooks, kept in before:
+        for key in [key for key, hook in kept.items() if id(hook) in own]:
+            del hooks[key]
+    try:
+        yield
+    finally:
+        for hooks, kept in before:
+            hooks.clear()
+            hooks.update(kept)
 
 
 def _of_optimizer(name: str, optimizer: Optimizer) -> Iterator[Trial]:

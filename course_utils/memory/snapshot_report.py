@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["DeviceReport", "SnapshotError", "SnapshotReport", "read_snapshot"]
 
 _MOST_ROWS = 7
+_UNEVEN = 2.0  # times as much on one GPU as on another
 _MOST_PLACES = 25
 _LEAST_SHARE = 1e-3  # of what is in use, to be named
 _FILE_LETTERS, _NAME_LETTERS = 20, 26
@@ -338,7 +339,10 @@ class SnapshotReport(Shown):
         if failed:
             words = [f"{len(self.devices)} GPUs: ", Toned(f"{listed(failed)} ran out of memory", "slower"), "."]
         axis = amount_axis([row.bar.high for row in rows], format_bytes)
-        return Card(words, tuple(rows), axis, ("", "most reserved"), title=self.name)
+        least = min(self.devices, key=lambda report: report.peak_reserved_bytes).peak_reserved_bytes
+        uneven = most.peak_reserved_bytes > _UNEVEN * least
+        notes = ("They are loaded unevenly: the fullest limits the batch of all, and the others have room.",) * uneven
+        return Card(words, tuple(rows), axis, ("", "most reserved"), notes=notes, title=self.name)
 
     @staticmethod
     def _row(report: DeviceReport) -> Row:
@@ -346,7 +350,7 @@ class SnapshotReport(Shown):
         words = f"{format_bytes(allocated)} in tensors"
         words = f"ran out of memory, {words}" if report.device.failure else words
         bar = Bar(0.0, float(reserved), float(allocated))
-        return Row(f"GPU {report.device.device}", words, format_bytes(reserved), bar=bar)
+        return Row(f"GPU\u00a0{report.device.device}", words, format_bytes(reserved), bar=bar)
 
     @property
     def cards(self) -> tuple[Card, ...]:

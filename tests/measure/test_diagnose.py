@@ -154,6 +154,28 @@ def test_anomaly_mode_that_was_left_on():
     assert "anomaly" not in repr(diagnose(training.step, budget_s=QUICK_S))
 
 
+def test_hooks_that_were_left_on_and_those_that_change_results():
+    training = Training(8, 16, fused=True)
+
+    def look_for_nan(module, inputs, output):
+        for _ in range(20):
+            assert not output.isnan().any()
+
+    for module in training.model:
+        module.register_forward_hook(look_for_nan)
+    before = [dict(module._forward_hooks) for module in training.model]
+    diagnosis = advised(training.step, f"take the hooks off the modules: {look_for_nan.__qualname__}")
+    assert diagnosis.plan[0].known == "tried"
+    assert [dict(module._forward_hooks) for module in training.model] == before
+    # A hook that the loss needs is no candidate for leaving out, and PyTorch's own are none at all.
+    needed = Training(2, 16)
+    needed.model[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    assert not [advice for advice in diagnose(needed.step, budget_s=QUICK_S).plan if "hooks" in advice.change]
+    with pytest.warns(FutureWarning):
+        torch.nn.utils.weight_norm(needed.model[1])
+    assert len(step_trials._hooks(find(needed.step))) == 1
+
+
 def test_an_optimizer_that_loops_over_tensors():
     slow = Training(60, 8, foreach=False)
     diagnosis = advised(slow.step, "pass fused=True to AdamW")

@@ -497,6 +497,8 @@ def test_each_device_has_a_card_and_one_names_them() -> None:
     report = read_snapshot(several())
     assert [part.device.device for part in report.devices] == [0, 2]
     assert report.card().words.startswith("2 GPUs, GPU 2 the most")
+    first, second = (part.peak_reserved_bytes for part in report.devices)
+    assert bool(report.card().notes) == (second > 2 * first)
     assert len(report.cards) == 3
     assert report._repr_html_().count('class="course-card"') == 3
     assert report.html(lessons="../notebooks/{}.html").count("<style>") == 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from course_utils.traces.events import CALL, HOW, MARK, OP, PYTHON, Event, Trace, TraceError
 from course_utils.traces.intervals import Span, Spans, clip, common, length, union, without
-from course_utils.traces.shares import StepShares
+from course_utils.traces.shares import DOUBLE, StepShares
 from course_utils.traces.steps import Steps, cpu_steps, marked_steps
 
 OPERATORS, COMMUNICATION, LOADING = "operators", "communication", "loading data"
@@ -33,7 +33,6 @@ class CpuShares:
 
     steps: Steps
     of: dict[int, StepShares]
-    operators: dict[str, tuple[int, float]]  # how many, and microseconds of their own, by name
     functions: Counter[str]  # Python's, in microseconds of their own
     collectives: Counter[str] = field(default_factory=Counter)
     small: int = 0  # operators that take next to nothing each
@@ -86,6 +85,7 @@ def cpu_shares(trace: Trace) -> CpuShares:
     for piece in (*own, *others):
         alone[id(piece.event)] += piece.end - piece.start  # type: ignore[assignment]
     small = union((p.start, p.end) for p in own if p.place == OPERATORS and alone[id(p.event)] < _SMALL_US)
+    double = union((p.start, p.end) for p in (*own, *others) if p.event.double)
     of = {}
     silent: Spans = []
     for step in steps.all:
@@ -98,8 +98,9 @@ def cpu_shares(trace: Trace) -> CpuShares:
             left = without(left, clip(spans, step.span))
         places[PYTHON_CODE] = length(left)
         silent += left
-        of[id(step)] = StepShares(step.lasts, places, {SMALL: length(clip(small, step.span))})
-    found = CpuShares(steps, of, {}, Counter())
+        beside = {what: length(clip(spans, step.span)) for what, spans in ((SMALL, small), (DOUBLE, double))}
+        of[id(step)] = StepShares(step.lasts, places, beside)
+    found = CpuShares(steps, of, Counter())
     _count(found, [*own, *others], alone)
     # Python's functions begin and end across annotations, so they are told apart by themselves.
     for piece in _pieces([event for event in trace.events[PYTHON] if event.tid == main]):
@@ -159,25 +160,24 @@ def _pieces(events: Sequence[Event]) -> list[_Piece]:
 
 
 def _count(found: CpuShares, pieces: Sequence[_Piece], alone: Counter[int]) -> None:
-    spans = union(step.span for step in found.steps.all)
-    starts = [start for start, _ in spans]
-    operators: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    steps = found.steps.all
+    starts = [step.span[0] for step in steps]
     seen: set[int] = set()
     for piece in pieces:
-        place = bisect_left(starts, piece.end) - 1
-        if place < 0 or not common([spans[place]], [(piece.start, piece.end)]):
-            continue
-        event, lasts = piece.event, _overlap((piece.start, piece.end), spans[place])
-        first = id(event) not in seen
-        seen.add(id(event))
-        if piece.place == COMMUNICATION:
-            found.collectives[event.name] += lasts
-        if event.kind == OP:
-            operators[event.name][0] += first
-            operators[event.name][1] += lasts
-            found.updates += first and piece.place == OPTIMIZING
-            found.small += first and piece.place == OPERATORS and alone[id(event)] < _SMALL_US
-    found.operators = {name: (int(count), lasts) for name, (count, lasts) in operators.items()}
+        event, place = piece.event, bisect_left(starts, piece.end) - 1
+        while place >= 0 and (lasts := _overlap((piece.start, piece.end), steps[place].span)):
+            first = id(event) not in seen
+            seen.add(id(event))
+            if piece.place == COMMUNICATION:
+                found.collectives[event.name] += lasts  # type: ignore[assignment]
+            if event.kind == OP:
+                name = f"{piece.place}: {event.name}" if piece.place in (OPTIMIZING, LOADING) else event.name
+                ran = found.of[id(steps[place])].ran[piece.place, name]
+                ran[0] += first
+                ran[1] += lasts
+                found.updates += first and piece.place == OPTIMIZING
+                found.small += first and piece.place == OPERATORS and alone[id(event)] < _SMALL_US
+            place -= 1
 
 
 def _overlap(some: Span, other: Span) -> float:

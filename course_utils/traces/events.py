@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 HOW = (
-    "Record with torch.profiler: profile(activities=[CPU, CUDA], schedule=schedule(wait=1, warmup=3, active=8)), "
+    "Record with torch.profiler: profile(activities=[CPU, CUDA], schedule=schedule(wait=5, warmup=3, active=8)), "
     "step() after each training step, export_chrome_trace(...) at the end"
 )
 _PIECE = 1 << 18  # bytes that are read at once
@@ -76,6 +76,7 @@ class Event:
     device: int = 0
     stream: Any = None
     collective: str = ""
+    double: bool = False  # an operator that was given a tensor in float64; only known with record_shapes
 
     @property
     def span(self) -> tuple[float, float]:
@@ -217,12 +218,21 @@ def _understood(event: dict[str, Any], kind: int) -> Event | None:
     operator = args.get("External id", args.get("external id"))
     found = Event(kind, sys.intern(event["name"]), start, start + lasts, _plain(event.get("tid")))
     found.correlation, found.operator = _plain(args.get("correlation")), _plain(operator)
+    found.double = kind == OP and _has_double(args)
     if kind in (KERNEL, COPY, SET, GPU_MARK):
         device = args.get("device", event.get("pid"))
         found.device = device if isinstance(device, int) and not isinstance(device, bool) else 0
         found.stream = _plain(args.get("stream", event.get("tid")))
         found.collective = sys.intern(str(args.get("Collective name") or ""))
     return found
+
+
+def _has_double(args: dict[str, Any]) -> bool:
+    types, sizes = args.get("Input type"), args.get("Input Dims", args.get("Input dims"))
+    if not isinstance(types, list) or not isinstance(sizes, list):
+        return False
+    # Python's numbers are doubles without a size, whatever the tensor beside them is.
+    return any(what == "double" and size for what, size in zip(types, sizes, strict=False))
 
 
 def _plain(value: Any) -> Any:

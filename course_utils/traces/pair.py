@@ -15,7 +15,6 @@ from course_utils.traces import cpu as on_cpu
 from course_utils.traces import shares as on_gpu
 from course_utils.traces.columns import Amount, Column, Reading
 from course_utils.traces.events import TraceError
-from course_utils.traces.names import short
 from course_utils.traces.steps import difference
 
 LASTS = "a step in all"
@@ -26,7 +25,7 @@ _APART = {2: 8.0, 3: 2.0, 4: 1.0, 5: 0.5}
 _MATTERS = 0.002  # of a step: what changed by less is no difference worth naming
 _SHOWN = 0.0005
 _RISK = 0.05
-_MOST_NAMES, _MOST_ROWS = 12, 6
+_MOST_NAMES, _MOST_ROWS, _NOTED = 12, 6, 3
 
 
 @dataclass
@@ -150,7 +149,7 @@ class TracePair(Shown):
                 f"No interval claimed: {words}{each} of a kind, where {_ENOUGH} are needed; in brackets is from where "
                 "to where the steps went. How much faster the program became, so few steps cannot say."
             )
-        notes = []
+        notes = self._named()
         if len(few) < len(steps):
             notes.append(
                 "In brackets is an interval of the difference, 95% for all lines of a kind together, as if steps were "
@@ -217,32 +216,50 @@ class TracePair(Shown):
         cells = [TableColumn(head, tuple(values)) for head, values in columns]
         return Grid("", (TableColumn("", tuple(names), numeric=False), *cells))
 
+    def _named(self) -> list[str]:
+        """The operators or kernels that changed most, where it is their time that differs."""
+        what = "operators" if self.before.cpu else "kernels that compute"
+        places = (on_cpu.OPERATORS, on_cpu.ELSEWHERE) if self.before.cpu else (on_gpu.COMPUTE,)
+        notes = []
+        for (before, after), of_kind in zip(self.pairs, self.changes, strict=True):
+            if not any(change.carried and change.what in places for change in of_kind):
+                continue
+            names = _changed(before, after, places[0])[:_NOTED]
+            least = _MATTERS * of_kind[0].step
+            most = [f"{name} {_signed(new - old)}" for name, old, new in names if abs(new - old) >= least]
+            if most:
+                notes.append(
+                    f"Of the {what} in {before.name}, these changed most, a step on average: {', '.join(most)}. "
+                    "None was tested by itself."
+                )
+        return notes
+
     def _numbers(self) -> Sheet | None:
-        """The work on the devices that changed most, by name."""
-        if not self.before.devices:
-            return None
-        sides = []
-        for reading in (self.before, self.after):
-            names: dict[str, float] = {}
-            for device in reading.devices:
-                for name, (_, lasts) in device.kernels.items():
-                    names[name] = names.get(name, 0.0) + lasts / len(device.steps.all)
-            sides.append(names)
-        old, new = sides
-        ranked = sorted(old.keys() | new.keys(), key=lambda n: (-abs(new.get(n, 0.0) - old.get(n, 0.0)), n))[
-            :_MOST_NAMES
-        ]
-        texts = [(old.get(n, 0.0), new.get(n, 0.0)) for n in ranked]
-        grid = Grid(
-            "The work that changed most by name, a step on average",
-            (
-                TableColumn("", tuple(map(short, ranked)), numeric=False),
-                TableColumn("before", tuple(format_seconds(a / 1e6) for a, _ in texts)),
-                TableColumn("after", tuple(format_seconds(b / 1e6) for _, b in texts)),
-                TableColumn("change", tuple(_signed(b - a) for a, b in texts)),
-            ),
-        )
-        return Sheet((grid,))
+        """What changed most, by name, in each kind of steps."""
+        grids = []
+        for before, after in self.pairs:
+            ranked = _changed(before, after)[:_MOST_NAMES]
+            if not ranked:
+                continue
+            grids.append(
+                Grid(
+                    f"What changed most by name in {before.name}, a step on average",
+                    (
+                        TableColumn("", tuple(name for name, _, _ in ranked), numeric=False),
+                        TableColumn("before", tuple(format_seconds(old / 1e6) for _, old, _ in ranked)),
+                        TableColumn("after", tuple(format_seconds(new / 1e6) for _, _, new in ranked)),
+                        TableColumn("change", tuple(_signed(new - old) for _, old, new in ranked)),
+                    ),
+                )
+            )
+        return Sheet(tuple(grids)) if grids else None
+
+
+def _changed(before: Column, after: Column, *places: str) -> list[tuple[str, float, float]]:
+    """Names with their microseconds a step, before and after; what changed most comes first."""
+    old, new = (on_gpu.by_name(column.shares, *places) for column in (before, after))
+    found = [(name, old.get(name, (0, 0.0))[1], new.get(name, (0, 0.0))[1]) for name in old.keys() | new.keys()]
+    return sorted(found, key=lambda each: (-abs(each[2] - each[1]), each[0]))
 
 
 def _matched(before: Sequence[Column], after: Sequence[Column]) -> tuple[list[tuple[Column, Column]], list[str]]:

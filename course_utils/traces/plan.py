@@ -133,6 +133,8 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
         ),
     ]
 
+    entries.append(_double(columns, "kernels ran in float64, as their names say"))
+
     def halved(shares: on_gpu.StepShares) -> float:
         # TF32's matrix products run at half the rate of those in 16 bits; of fp32's, nothing that general is known.
         return shares.get(on_gpu.FP32) + shares.get(on_gpu.TF32) / 2
@@ -148,6 +150,14 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
                          "07_mixed_precision"))
     )  # fmt: skip
     return entries
+
+
+def _double(columns: Sequence[Column], because: str) -> tuple[Amount, Advice | None]:
+    def amount(shares: on_gpu.StepShares) -> float:
+        return shares.get(on_gpu.DOUBLE)
+
+    change = "compute in float32 (or less)"
+    return amount, _advice(columns, amount, _LEAST_OF_KERNELS, change, because, "07_mixed_precision")
 
 
 def _communication(reading: Reading) -> tuple[Amount, Advice | None]:
@@ -209,6 +219,7 @@ def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     because += "(waits for slower ranks are in it)"
     change = "overlap communication with computing, or send less"
     entries.append((sends, _advice(columns, sends, _LEAST, change, because, _lesson(collectives))))
+    entries.append(_double(columns, "operators ran on tensors in float64"))
     if found.updates / steps >= _LEAST_UPDATES and not found.fused:
         update = of(on_cpu.OPTIMIZING)
         because = f"the optimizer called {found.updates / steps:,.0f} operators a step"

@@ -22,6 +22,7 @@ __all__ = ["TraceError", "TraceReport", "read_trace"]
 
 _SHOWN = 0.003  # of a step: a place with less has no line of its own
 _MOST_ROWS, _MOST_COLUMNS, _MOST_NAMES = 10, 4, 15
+_NOTED, _LEAST_NOTED = 3, 0.05  # names in a note, and of the time that they take together
 _SUSPECT = 0.10  # of a step that the GPU idled though its next kernel had been launched
 
 
@@ -192,8 +193,31 @@ def _warning(found: Reading) -> str:
     return " ".join(parts)
 
 
+def _most(found: Reading) -> list[str]:
+    """What takes most of the largest part, where that has names."""
+    largest = max(_places(found), key=lambda place: total(found.columns, _amount(place)))
+    if largest not in (on_gpu.COMPUTE, on_cpu.OPERATORS, on_cpu.ELSEWHERE):
+        return []
+    shares = [each for column in found.columns for each in column.shares]
+    names = on_gpu.by_name(shares, on_cpu.OPERATORS if found.cpu else on_gpu.COMPUTE)
+    together = sum(lasts for _, lasts in names.values())
+    each = "a step" if found.parts[0].steps.marked else "in all"
+    most = [
+        f"{name} {format_percent(lasts / together)} ({_often(count)} {each})"
+        for name, (count, lasts) in list(names.items())[:_NOTED]
+        if lasts >= _LEAST_NOTED * together
+    ]
+    what = "operators" if found.cpu else "kernels that compute"
+    kinds = ", all steps together" if len(found.columns) > 1 else ""
+    return [f"Of the {what}{kinds}: {', '.join(most)}."] if most else []
+
+
+def _often(count: float) -> str:
+    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
+
+
 def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
-    notes = []
+    notes = _most(found)
     if len(plan) > 1:
         notes.append("The savings overlap, so they do not add up: mend one, record again, read again.")
     for part in found.parts:
@@ -231,7 +255,7 @@ def _numbers(found: Reading) -> Sheet:
             for step, share in zip(column.kind.steps, column.shares, strict=True)
         ]
         numbers = numbers[:12]
-        beside = on_gpu.BESIDE if not found.cpu else (on_cpu.SMALL,)
+        beside = on_gpu.BESIDE if not found.cpu else (on_cpu.SMALL, on_gpu.DOUBLE)
         names = [n for n in (*_places(found), *beside) if column.mean(_amount(n))]
         cells = [TableColumn("", (*names, "the step"), numeric=False)]
         for name, share in numbers:
@@ -240,7 +264,7 @@ def _numbers(found: Reading) -> Sheet:
         grids.append(Grid(f"{column.name[0].upper()}{column.name[1:]}, step by step", tuple(cells)))
     for device in found.devices:
         who = f"GPU {device.device}: " if len(found.devices) > 1 else ""
-        grids += _named(f"{who}the device's work by name", device.kernels, len(device.steps.all))
+        grids += _named(f"{who}the device's work by name", on_gpu.by_name([*device.of.values()]))
         whole = device.whole
         values = [
             (name, f"{format_seconds(whole[name] / 1e6)}, {format_percent(whole[name] / whole['span'])}")
@@ -261,9 +285,10 @@ def _numbers(found: Reading) -> Sheet:
                 TableColumn("idle", tuple(format_seconds(w.idle / 1e6) for w in waits)),
             )))  # fmt: skip
     if found.cpu:
-        grids += _named("operators by their own time", found.cpu.operators, len(found.cpu.steps.all))
-        functions = {name: (0, lasts) for name, lasts in found.cpu.functions.items()}
-        grids += _named("Python's functions by their own time", functions, len(found.cpu.steps.all))
+        grids += _named("operators by their own time", on_gpu.by_name([*found.cpu.of.values()]))
+        steps = len(found.cpu.of)
+        functions = {name: (0.0, lasts / steps) for name, lasts in found.cpu.functions.most_common()}
+        grids += _named("Python's functions by their own time", functions)
     return Sheet(tuple(grids), fine_print=_FINE_PRINT if not found.cpu else _FINE_PRINT_CPU)
 
 
@@ -281,11 +306,11 @@ _FINE_PRINT_CPU = (
 )
 
 
-def _named(caption: str, names: dict[str, tuple[int, float]], steps: int) -> list[Grid]:
-    ranked = sorted(names.items(), key=lambda each: -each[1][1])[:_MOST_NAMES]
+def _named(caption: str, names: dict[str, tuple[float, float]]) -> list[Grid]:
+    ranked = list(names.items())[:_MOST_NAMES]
     if not ranked:
         return []
-    counted = TableColumn("a step", tuple(f"{count / steps:.3g}×" if count else "" for _, (count, _) in ranked))
-    times = TableColumn("time a step", tuple(format_seconds(lasts / steps / 1e6) for _, (_, lasts) in ranked))
+    counted = TableColumn("a step", tuple(f"{_often(count)}×" if count else "" for _, (count, _) in ranked))
+    times = TableColumn("time a step", tuple(format_seconds(lasts / 1e6) for _, (_, lasts) in ranked))
     head = f"{caption[0].upper()}{caption[1:]}"
     return [Grid(head, (TableColumn("", tuple(short(name) for name, _ in ranked), numeric=False), counted, times))]

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from course_utils.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from course_utils.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
-from course_utils.traces.names import is_communication
+from course_utils.traces.names import is_communication, short
 from course_utils.traces.steps import Steps, device_steps
 
 # The places of a step's time, in the order of a card.
@@ -55,14 +55,15 @@ IDLE = PLACES[6:]
 # What of a step is told beside: it lies in the places above.
 HIDDEN = "communication hidden behind computing"
 SHORT = "moments between kernels"
-FP32, TF32, POINTWISE, ATTENTION, OPTIMIZER = (
+FP32, TF32, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER = (
     "fp32 matrix products",
     "TF32 matrix products",
+    "computing in float64",
     "runs of elementwise kernels",
     "attention in single kernels",
     "the optimizer's kernels",
 )
-BESIDE = (HIDDEN, SHORT, FP32, TF32, POINTWISE, ATTENTION, OPTIMIZER)
+BESIDE = (HIDDEN, SHORT, FP32, TF32, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER)
 
 COLLECTIVES = {
     "all_reduce": re.compile(r"all_?reduce|cross_device_reduce|_shot_", re.IGNORECASE),
@@ -81,6 +82,7 @@ _HALF = re.compile(
 _SINGLE = re.compile(
     r"sgemm|scudnn|f32f32_f32f32|_SB_|_S_B_|gemv\w*<\w*,?\s*float|simt_s|convolve_s|winograd.*float", re.IGNORECASE
 )
+_DOUBLE = re.compile(r"(?<![a-z])dgemm|(?<![a-z\d])d884|<double\b|_f64(?!\d)|fp64|cijk_\w*_DB_", re.IGNORECASE)
 _POINTWISE = re.compile(
     r"elementwise_kernel|CatArrayBatchedCopy|fused_dropout|dropout_kernel|GeluCUDAKernel|masked_fill|triu_tril",
     re.IGNORECASE,
@@ -115,15 +117,40 @@ class StepShares:
         lasts: how long it lasted.
         places: the time in each of `PLACES`; their sum is the step.
         beside: what lies in these places and is told as well, each of `BESIDE`.
+        ran: what ran, by its place and name: how often, and for how long by itself.
     """
 
     lasts: float
     places: dict[str, float]
     beside: dict[str, float]
+    ran: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(lambda: [0, 0.0]))
 
     def get(self, what: str) -> float:
         """The time of a place, or of what is told beside."""
         return self.places.get(what, self.beside.get(what, 0.0))
+
+
+def by_name(steps: Sequence[StepShares], *places: str) -> dict[str, tuple[float, float]]:
+    """What ran, by its short name: how often a step, and for how many microseconds a step; what took most comes first.
+
+    Args:
+        steps: those to average over.
+        places: which places count; all, if none is named.
+
+    Example:
+        >>> step = StepShares(10.0, {}, {})
+        >>> step.ran["computing", "void gemm<float>()"] = [2, 8.0]
+        >>> by_name([step, step])
+        {'gemm': (2.0, 8.0)}
+    """
+    found: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+    for step in steps:
+        for (place, name), (count, lasts) in step.ran.items():
+            if not places or place in places:
+                found[short(name)][0] += count
+                found[short(name)][1] += lasts
+    ranked = sorted(found.items(), key=lambda each: -each[1][1])
+    return {name: (count / len(steps), lasts / len(steps)) for name, (count, lasts) in ranked}
 
 
 @dataclass
@@ -144,7 +171,6 @@ class DeviceShares:
     device: int
     steps: Steps
     of: dict[int, StepShares]  # by the step's identity
-    kernels: dict[str, tuple[int, float]]  # how many, and microseconds, by name, in the steps that were read
     collectives: Counter[str] = field(default_factory=Counter)  # microseconds that no computing hides
     waits: list[Wait] = field(default_factory=list)
     launches: int = 0  # calls that started kernels of the steps
@@ -174,7 +200,7 @@ def device_shares(trace: Trace, device: int) -> DeviceShares:
     own_work = union([*lanes[COMPUTE], *lanes[WITHIN]])
     hidden = common(lanes[SENDS], own_work)
     of = {}
-    found = DeviceShares(device, steps, of, {})
+    found = DeviceShares(device, steps, of)
     for step in steps.all:
         places = dict.fromkeys(PLACES, 0.0)
         taken: Spans = []
@@ -205,11 +231,14 @@ def device_shares(trace: Trace, device: int) -> DeviceShares:
 def _lanes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:
     spans: dict[str, list[Span]] = defaultdict(list)
     for event in work:
-        if event.kind == KERNEL:
-            spans[SENDS if is_communication(event) else COMPUTE].append(event.span)
-        else:
-            spans[_copy(event)].append(event.span)
+        spans[_place(event)].append(event.span)
     return {place: union(spans[place]) for place in PLACES[:6]}
+
+
+def _place(event: Event) -> str:
+    if event.kind == KERNEL:
+        return SENDS if is_communication(event) else COMPUTE
+    return _copy(event)
 
 
 def _copy(event: Event) -> str:
@@ -364,6 +393,8 @@ def _classes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:
     for event in kernels:
         if precision := single_precision(event.name):
             spans[precision].append(event.span)
+        if _is(_DOUBLE, event.name):
+            spans[DOUBLE].append(event.span)
     operators = {event.operator: event.name for event in trace.events[OP] if event.operator is not None}
     by_stream: dict[object, list[Event]] = defaultdict(list)
     for event in kernels:
@@ -454,21 +485,20 @@ def _optimizer(trace: Trace, kernels: Sequence[Event]) -> list[Span]:
 def _count(found: DeviceShares, trace: Trace, work: Sequence[Event], own_work: Spans) -> None:
     graphs = {call.correlation for call in trace.events[CALL] if "GraphLaunch" in call.name}
     started: set[object] = set()
-    spans = [step.span for step in found.steps.all]
-    starts = [start for start, _ in spans]
-    kernels: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+    steps = found.steps.all
+    starts = [step.span[0] for step in steps]
     for event in work:
         place = bisect_right(starts, event.start) - 1
-        if place < 0 or event.start >= spans[place][1]:
+        if place < 0 or event.start >= steps[place].span[1]:
             continue
         if event.kind == KERNEL:  # a graph's kernels have one call
             started.add(id(event) if event.correlation is None else event.correlation)
-        kernels[event.name][0] += 1
-        kernels[event.name][1] += event.end - event.start
+        ran = found.of[id(steps[place])].ran[_place(event), event.name]
+        ran[0] += 1
+        ran[1] += event.end - event.start
         if is_communication(event):
             found.collectives[collective(event)] += length(without([event.span], clip(own_work, event.span)))
     found.launches, found.graphs = len(started), len(started & graphs)
-    found.kernels = {name: (int(count), lasts) for name, (count, lasts) in kernels.items()}
 
 
 def collective(event: Event) -> str:

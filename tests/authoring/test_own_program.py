@@ -22,6 +22,7 @@ from authoring.execution import KERNELSPEC
 from authoring.pages import build, own_program
 from authoring.pages.generated import BookError, write
 from course_utils.own_program import example
+from course_utils.traces.events import HOW
 from course_utils.traces.example import example_trace
 from course_utils.traces.report import TraceError, read_trace
 
@@ -91,6 +92,15 @@ def test_the_example_has_a_plan_whose_lessons_are_there():
     plan = example().plan
     assert plan
     assert [advice.lesson for advice in plan if not (ROOT / f"notebooks/{advice.lesson}.ipynb").is_file()] == []
+
+
+def test_the_page_records_as_the_readers_messages_say():
+    recipe = re.compile(r"schedule\(wait=(\d+), warmup=(\d+), active=(\d+)\)")
+    page = (ROOT / "book/own_program.md").read_text(encoding="utf-8")
+    said = recipe.findall(HOW)
+    assert said == recipe.findall(page)
+    (steps,) = re.findall(r"at least (\d+) steps", page)
+    assert int(steps) == sum(map(int, said[0]))
 
 
 # The page, built with its links turned to itself, and opened from the disk

@@ -146,3 +146,53 @@ def test_kinds_that_run_the_same_are_matched_by_their_length():
     before = of_lengths(*[3000, 1000] * 4)
     after = of_lengths(3000, 3000, *[1000] * 9)  # here the short ones are most of the time
     assert "No difference that the steps carry" in read_trace(before, after).card().words
+
+
+def operators(count: int, **lasts: float) -> MadeUp:
+    """Steps of a CPU that run these operators, each for a time that hardly varies."""
+    made = MadeUp()
+    at = 0.0
+    for number in range(count):
+        began = at
+        for name, time in lasts.items():
+            made.op(f"aten::{name}", at, time + number % 3)
+            at += time + number % 3
+        at += 1
+        made.step(number, began, at - began)
+    return made
+
+
+def test_the_operators_that_changed_most_are_named_where_operators_differ():
+    before = operators(8, addmm=1000, mm=500, relu=100, sum=100, tiny=50)
+    after = operators(8, addmm=1400, mm=300, relu=150, sum=101, tiny=50)
+    card = compared(before, after).card()
+    named = "aten::addmm +400 µs, aten::mm −200 µs, aten::relu +50.0 µs"
+    assert f"Of the operators in steps 0 to 7, these changed most, a step on average: {named}. None was tested" in (
+        " ".join(card.notes)
+    )
+    assert "aten::sum" in repr(card.numbers)
+    assert "changed most" not in " ".join(compared(before, before).card().notes)
+
+
+def test_names_are_not_told_where_the_steps_carry_no_difference():
+    card = compared(operators(1, addmm=1000), operators(1, addmm=1400)).card()
+    assert "changed most" not in " ".join(card.notes)
+    assert "aten::addmm" in repr(card.numbers)
+
+
+def test_the_kernels_that_changed_most_are_told_of_the_kind_of_steps_that_differs():
+    def made(lasts: float) -> MadeUp:
+        made = MadeUp()
+        for number in range(12):
+            start = 1000.0 * number
+            made.step(number, start, 1000)
+            made.work(GEMM, start + 1000, lasts if number % 2 else 400, launched=start + 1)
+            for extra in range(number % 2 * 3):
+                made.work("update", start + 1800 + extra, 1, launched=start + 5 + extra)
+        return made
+
+    pair = compared(made(600), made(500))
+    (note,) = (note for note in pair.card().notes if "changed most" in note)
+    kind = "steps 1, 3, … 11 (6 of them)"
+    assert note.startswith(f"Of the kernels that compute in {kind}, these changed most, a step on average: ")
+    assert f"{GEMM} −100 µs." in note

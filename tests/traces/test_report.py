@@ -498,6 +498,123 @@ def test_a_gpus_program_without_the_gpus_side():
     assert "ProfilerActivity.CUDA" in report.card().warning
 
 
+# What takes most, by name
+
+
+def test_the_operators_that_take_most_are_named_with_their_own_time():
+    made = MadeUp()
+    for number in range(3):
+        start = 10_000 * number
+        made.step(number, start, 10_000)
+        made.op("aten::linear", start, 6000)
+        made.op("aten::addmm", start + 100, 5900)  # inside: what remains of the former is 100
+        for place in range(150):
+            made.op("aten::copy_", start + 6000 + 20 * place, 20)
+        made.op("aten::sum", start + 9000, 600)
+        made.mark("Optimizer.step#SGD.step", start + 9600, 400)
+        made.op("aten::copy_", start + 9610, 390)
+    card = read(made).card()
+    assert "Of the operators: aten::addmm 61% (1 a step), aten::copy_ 31% (150 a step), aten::sum 6.2% (1 a step)." in (
+        card.notes
+    )
+    assert "150×" in repr(card.numbers)
+    assert "the optimizer: aten::copy_" in repr(card.numbers)
+
+
+def test_operators_of_which_none_takes_much_are_not_named_nor_where_others_are_the_largest_part():
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        for place in range(25):
+            made.op(f"aten::op_{place}", 1000 * number + 40 * place, 40)
+    assert "Of the operators" not in " ".join(read(made).card().notes)
+    made = MadeUp()
+    made.step(1, 0, 1000)
+    made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 600)
+    made.op("aten::mm", 600, 400)
+    assert "Of the operators" not in " ".join(read(made).card().notes)
+
+
+def test_the_kernels_that_take_most_are_named_without_copies_and_communication():
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.copy("Memcpy DtoD (Device -> Device)", start + 1000, 100, launched=start + 1)
+        made.work(ALL_REDUCE, start + 1000, 300, launched=start + 2, stream=20)
+        made.work(GEMM, start + 1300, 525, launched=start + 3)
+        for place in range(2):  # two names, of which as much is shown as is the same
+            kernel = POINTWISE.replace("add", f"add{place}")
+            made.work(kernel, start + 1825 + 70 * place, 70, launched=start + 4 + place)
+        made.work("tiny", start + 1965, 35, launched=start + 7)
+    pointwise = "at::native::vectorized_elementwise_kernel"
+    assert f"Of the kernels that compute: {GEMM} 75% (1 a step), {pointwise} 20% (2 a step), tiny 5% (1 a step)." in (
+        read(made).card().notes
+    )
+    idle = dry(900)
+    assert "Of the kernels" not in " ".join(read(idle).card().notes)
+
+
+# Double precision
+
+
+@pytest.mark.parametrize(
+    ("kernel", "double"),
+    [
+        ("volta_dgemm_64x64_nn", True),
+        ("cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1", True),
+        ("sm80_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize64x64x8", True),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<double, 4>>()", True),
+        ("Cijk_Ailk_Bljk_DB_MT64x64x8", True),
+        ("my_kernel_fp64", True),
+        ("void cutlass::GroupedGemm<float>", False),
+        ("void copy_kernel<double2, 4>(double2*)", False),  # 16 bytes at once, of anything
+        ("void pow_tensor_scalar_kernel_impl<float, double>()", False),
+        ("triton_poi_fused_f640", False),
+        (GEMM, False),
+    ],
+)
+def test_kernels_in_double_precision(kernel: str, double: bool):
+    made = busy_steps()
+    for number in range(4):  # on another stream, beside the rest: no more than they last
+        made.work(kernel, 1000 * number + 1100, 300, launched=1000 * number + 50, stream=20)
+    report = read(made)
+    found = [(advice.lesson, advice.saving) for advice in report.plan]
+    assert found == ([("07_mixed_precision", "at most 30% of a step")] if double else [])
+
+
+@pytest.mark.parametrize(
+    ("types", "sizes", "double"),
+    [
+        (["double", "double"], [[8, 8], [8, 8]], True),
+        (["float", "double"], [[8, 8], [8, 8]], True),
+        (["float", "double"], [[8, 8], []], False),  # times a number of Python's
+        (["float", "float"], [[8, 8], [8, 8]], False),
+        (["double"], None, False),
+        ("double", 5, False),
+    ],
+)
+def test_operators_in_double_precision(types: Any, sizes: Any, double: bool):
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.op("aten::mm", start, 300, **{"Input type": types, "Input Dims": sizes})
+        made.op("aten::relu", start + 300, 700, **{"Input type": ["float"], "Input Dims": [[8, 8]]})
+    report = read(made)
+    found = [(advice.lesson, advice.saving) for advice in report.plan]
+    assert found == ([("07_mixed_precision", "at most 30% of a step")] if double else [])
+
+
+def test_a_little_double_precision_is_no_advice():
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 1000 * number, 1000)
+        made.op("aten::mm", 1000 * number, 40, **{"Input type": ["double"], "Input Dims": [[8]]})
+        made.op("aten::relu", 1000 * number + 40, 960)
+    assert read(made).plan == ()
+
+
 # Anything at all
 
 

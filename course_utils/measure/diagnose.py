@@ -534,8 +534,8 @@ class _Work:
         weights = [p for p in self.found.parameters if p.is_floating_point()]
         total, doubles = (sum(p.numel() for p in of) for of in (weights, [p for p in weights if _is_double(p)]))
         if doubles:
-            of = "All" if doubles == total else f"{format_percent(doubles / total)} of"
-            because = f"{of} the {format_count(total)} weights are in float64: each takes the bytes of two in float32."
+            part = "All" if doubles == total else f"{format_percent(doubles / total)} of the"
+            because = f"{part} {format_count(total)} weights are in float64: each takes the bytes of two in float32."
             models = [name for name, model in self.found.models.items() if any(map(_is_double, model.parameters()))]
             how = f": {listed(f'{name}.float()' for name in models)}, and inputs of that type" if models else ""
             diagnosis.plan.append(Advice(f"train in float32{how}", because, "07_mixed_precision"))

@@ -310,7 +310,7 @@ def test_parameters_that_no_optimizer_updates():
 
 @pytest.mark.parametrize(
     ("layers_in_double", "words"),
-    [((0, 1), "All the 2.11 thousand weights"), ((1,), "50% of the 2.11 thousand weights"), ((), "")],
+    [((0, 1), "All 2.11 thousand weights"), ((1,), "50% of the 2.11 thousand weights"), ((), "")],
 )
 def test_weights_in_float64_are_noticed(layers_in_double, words):
     model, x = layers(2), torch.randn(8, 32)
@@ -485,7 +485,7 @@ def test_compiling_ends_in_time_and_is_silent(caplog):
         bench.close()
         log.removeHandler(caplog.handler)
     assert work.gave_up
-    assert {record.name for record in caplog.records} == {"own"}
+    assert {record.name for record in caplog.records if record.levelno >= logging.WARNING} == {"own"}
     assert log.level == level
 
 

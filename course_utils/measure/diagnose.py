@@ -39,15 +39,17 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval, Verdict
 from course_utils.show.advice import Advice
 from course_utils.show.cards import Axis, Bar, Card, Row, Shown, Toned
-from course_utils.show.formats import format_bytes, format_noise, format_percent, format_seconds, listed
+from course_utils.show.formats import format_bytes, format_count, format_noise, format_percent, format_seconds, listed
 from course_utils.show.progress import progress
 from course_utils.show.tables import Column, Grid, Sheet, named_values
 
 DEFAULT_BUDGET_S = 20.0
 DEFAULT_TOLERANCE = 1e-3
 _TEST_BUDGET_S = 1.0
-# Below this, compiling would take longer than all the rest.
-_LEAST_FOR_COMPILING_S = 10.0
+# Below this budget compiling would take longer than all the rest. It begins only where so much of the budget is left.
+_LEAST_FOR_COMPILING_S, _LEFT_FOR_COMPILING_S = 15.0, 10.0
+# Beside other programs a compiler takes so many times as long.
+_BUSY_COMPILER = 3.0
 # The share of the budget for calls as they come. Of what is left, a half goes to rounds that look at all changes.
 _CALLS_SHARE, _SCREEN_SHARE = 0.15, 0.5
 # What earlier stages have used up, rounds still get such a share of the budget: without them all that was in vain.
@@ -68,8 +70,10 @@ _GAP, _CALLS_FOR_KINDS = 2.0, 8
 # A change with which the first steps take no more than this is timed by itself, and the others on top of it: in a step
 # with so large a waste, what they save is lost in the noise.
 _CLEAR = 0.6
-# Where the step as it is strays so far from itself, that no change is clearly faster says little of the changes.
-_UNSTEADY = 1.1
+# Where a change that is too close to tell may well save so much, nobody can say that nothing stands out.
+_MAY_SAVE = 1.1
+# What a card without a plan leads to.
+_MORE = "A trace tells more: lesson 01."
 
 # Verdicts of changes that were not timed.
 CHANGES_RESULTS, IMPOSSIBLE, NO_TIME = "CHANGES THE RESULTS", "IMPOSSIBLE", "NO TIME"
@@ -190,16 +194,18 @@ class Diagnosis(Shown):
             saves = most.saving.removesuffix(f" of {most.of}")
             said += [": that saves ", Toned(saves), " of it."] if saves else ["."]
         count = sum(each.verdict != NO_TIME for each in self.tried)
-        unclear = any(t.verdict == Verdict.UNCLEAR and t.interval.low * _UNSTEADY < 1 for t in self.tried)
-        if not self.plan and (self.short or self.interrupted):
-            said += ["What could make it shorter is not known."]
-        elif not self.plan and unclear and (self.noise or 1.0) > _UNSTEADY:
-            said += ["Times vary too much here to tell what makes it shorter."]
+        unclear = any(t.verdict == Verdict.UNCLEAR and t.interval.low * _MAY_SAVE < 1 for t in self.tried)
+        if not self.plan and self.interrupted:
+            said += ["What could make it shorter is not known yet: let diagnose() run to its end."]
+        elif not self.plan and (self.short or count < len(self.tried)):
+            said += ["What could make it shorter is not known yet: pass a larger budget_s."]
+        elif not self.plan and unclear:
+            said += ["Too close to tell what makes it shorter: close other programs, or pass a larger budget_s."]
         elif not self.plan and not count:
-            said += ["Nothing stands out, and there was nothing to try."]
+            said += [f"Nothing stands out, and no change was tried. {_MORE}"]
         elif not self.plan:
             many = "one change was" if count == 1 else f"{count} changes were"
-            said += [f"Nothing stands out: {many} tried, and none makes it clearly shorter."]
+            said += [f"Nothing stands out: {many} tried, and none makes it clearly shorter. {_MORE}"]
         return said
 
     def _rows(self) -> Iterator[Row]:
@@ -230,7 +236,7 @@ class Diagnosis(Shown):
         useless = by_verdict.get(Verdict.SAME, []) + by_verdict.get(Verdict.SLOWER, [])
         for words, names in (
             ("Tried and of no use here", useless),
-            ("Tried, and too close to tell", by_verdict.get(Verdict.UNCLEAR, [])),
+            ("Tried, and too close to tell (a larger budget_s tells more)", by_verdict.get(Verdict.UNCLEAR, [])),
             (
                 f"Not advised, since the loss changes by more than {self.tolerance:g}",
                 by_verdict.get(CHANGES_RESULTS, []),
@@ -299,7 +305,9 @@ def diagnose(
         model: what it trains, one module or a list; by default every module with parameters that the step's code names.
         optimizer: what updates it, likewise.
         data: the loader, or a list of batches. Waiting for it is then measured; changes are tried on its first batch.
-        budget_s: about how many seconds it may take, at most half as many more; compiling comes on top.
+        budget_s: about how many seconds it may take, at most half as many more. torch.compile is tried where 10 s of
+            them are left, on a busy machine 30 s, and given up when half of those are over, after the graph that it is
+            at.
         tolerance: how far the loss after three steps may be from the step's own, relative to it. From 0.01 on,
             bfloat16 is tried, too.
         name: ``lesson/experiment``, to keep the card in a record.
@@ -523,6 +531,14 @@ class _Work:
             because = f"{takes} pass in a step after the optimizer's."
             change = "do what follows the optimizer's step less often"
             diagnosis.plan.append(Advice(change, because, "01_profiler", phases[AFTER]))
+        weights = [p for p in self.found.parameters if p.is_floating_point()]
+        total, doubles = (sum(p.numel() for p in of) for of in (weights, [p for p in weights if _is_double(p)]))
+        if doubles:
+            part = "All" if doubles == total else f"{format_percent(doubles / total)} of the"
+            because = f"{part} {format_count(total)} weights are in float64: each takes the bytes of two in float32."
+            models = [name for name, model in self.found.models.items() if any(map(_is_double, model.parameters()))]
+            how = f": {listed(f'{name}.float()' for name in models)}, and inputs of that type" if models else ""
+            diagnosis.plan.append(Advice(f"train in float32{how}", because, "07_mixed_precision"))
         if any(call.profiled for call in seen):
             because = "A profiler records every operation while the step runs, and these times hold what that costs."
             diagnosis.plan.append(Advice("switch the profiler off", because, "01_profiler"))
@@ -577,10 +593,13 @@ class _Work:
         alike += self._alike(bench, plain, [trial for trial in several if trial.name == COMPILE])
         self._time(bench, sorted(alike, key=several.index))
 
+    def _unspent_s(self) -> float:
+        """Seconds of the budget that are left; negative where it is exceeded."""
+        return self.diagnosis.budget_s - (time.perf_counter() - self._started)
+
     def _left_s(self) -> float:
         """Seconds for more rounds."""
-        spent_s = time.perf_counter() - self._started - self._compiling_s
-        return max(self.diagnosis.budget_s - spent_s, _LEAST_SHARE * self.diagnosis.budget_s)
+        return max(self._unspent_s(), _LEAST_SHARE * self.diagnosis.budget_s)
 
     def _rounds_s(self, several: list[Trial]) -> float:
         """Seconds that the rounds of a verdict take."""
@@ -594,7 +613,9 @@ class _Work:
         alike = []
         for trial in several:
             needed_s = self._rounds_s([trial]) if trial.name == COMPILE else 2 * PARITY_STEPS * plain.step_s
-            if needed_s > self._left_s() * _SCREEN_SHARE:
+            compiling_s = _LEFT_FOR_COMPILING_S * (_BUSY_COMPILER if self.diagnosis.busy else 1.0)
+            is_late = trial.name == COMPILE and self._unspent_s() < compiling_s
+            if is_late or needed_s > self._left_s() * _SCREEN_SHARE:
                 self._put(Tried(trial.name, verdict=NO_TIME))
                 continue
             tried = self._parity(bench, plain, (trial,), trial.name)
@@ -645,15 +666,24 @@ class _Work:
 
     def _parity(self, bench: Bench, plain: Steps, changes: tuple[Trial, ...], name: str) -> Tried:
         """Whether a change gives what the step gives."""
+        started = time.perf_counter()
+        self.work.compile_until = started + self._left_s() * _SCREEN_SHARE
         try:
             with progress(f"first steps: {name}", 1.0):
                 steps = bench.steps(changes)
         except Exception as error:
+            if self.work.gave_up:
+                self.diagnosis.notes.append(
+                    f"Compiling was given up after {format_seconds(time.perf_counter() - started)}: {name}."
+                )
+                return Tried(name, verdict=NO_TIME, remark="compiling was given up")
             return Tried(name, verdict=IMPOSSIBLE, remark=f"{type(error).__name__}: {str(error).splitlines()[0][:80]}")
         finally:
             bench.close()
+            self.work.compile_until = math.inf  # what is in the rounds is compiled
         if name == COMPILE:
             self._compiling_s = max(0.0, steps.seconds[0] - plain.seconds[0])
+            self.diagnosis.notes.append(f"Compiling took {format_seconds(self._compiling_s)} of the time.")
         difference = plain.difference(steps)
         self._step_s[name] = steps.step_s
         if difference <= self.diagnosis.tolerance and steps.step_s > _FAR_SLOWER * plain.step_s:
@@ -669,6 +699,8 @@ class _Work:
             else:
                 self._put(replace(self._of(trial.name), verdict=NO_TIME))
         if not fitting:
+            if self._adopted is None and any(tried.verdict == NO_TIME for tried in diagnosis.tried):
+                self._too_short(2 * diagnosis.budget_s)
             return
         screen = StepRounds(bench, {t.name: (t,) for t in fitting}, "trying changes", screen_s)
         judged = screen.judged()
@@ -825,6 +857,10 @@ def _described(batch: Any) -> str:
     leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     shapes = listed([str(tuple(leaf.shape)) for leaf in leaves[:4]]) if leaves else ""
     return f"a {type(batch).__name__}" + (f" with tensors of {shapes}" if shapes else "")
+
+
+def _is_double(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.float64
 
 
 def _with(tried: Tried, judgement: paired.Judgement) -> Tried:

@@ -7,7 +7,10 @@ a context has to undo only what no snapshot holds.
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,10 +32,17 @@ COMPILE = "torch.compile"
 
 @dataclass
 class Work:
-    """What is called: a step, and what it is given."""
+    """What is called: a step, and what it is given.
+
+    Attributes:
+        compile_until: after this moment of ``time.perf_counter()`` no further graph is compiled, and the step fails.
+        gave_up: whether it failed so.
+    """
 
     step: Callable[..., Any]
     args: tuple[Any, ...] = ()
+    compile_until: float = math.inf
+    gave_up: bool = False
 
     def call(self) -> Any:
         """Call it once."""
@@ -264,15 +274,23 @@ def _compile(found: Found) -> Trial:
     def on(work: Work) -> Iterator[None]:
         import torch._inductor.config as inductor
         from torch._dynamo.external_utils import wrap_inline
+        from torch._inductor import compile as compile_graph
 
+        def in_time(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+            work.gave_up = time.perf_counter() > work.compile_until
+            if work.gave_up:
+                raise TimeoutError("compiling takes too long")
+            return compile_graph(graph, inputs)
+
+        work.gave_up = False
         for name, model in found.models.items():
             if name not in compiled:
                 # As torch.compile(model) does: model.compile() leaves a Sequential as it is, and says nothing.
-                compiled[name] = torch.compile(wrap_inline(model._call_impl))
+                compiled[name] = torch.compile(wrap_inline(model._call_impl), backend=in_time)
             model._compiled_call_impl = compiled[name]
         try:
             # Dropout draws what it draws without: with numbers of its own the losses could not be compared.
-            with inductor.patch(fallback_random=True):
+            with inductor.patch(fallback_random=True), _quiet_compiler():
                 yield
         finally:
             for model in found.models.values():
@@ -281,6 +299,20 @@ def _compile(found: Found) -> Trial:
     return Trial(
         COMPILE, f"compile {names}: torch.compile", f"{names} runs operation by operation.", "10_torch_compile", on
     )
+
+
+@contextlib.contextmanager
+def _quiet_compiler() -> Iterator[None]:
+    """Without the compiler's warnings: nobody can mend what it says of a trial. Other loggers speak on."""
+    loggers = [logging.getLogger(f"torch.{part}") for part in ("_dynamo", "_functorch", "_inductor")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 @contextlib.contextmanager

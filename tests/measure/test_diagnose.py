@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import random
 import re
@@ -35,7 +36,7 @@ from course_utils.measure.machine import environment
 from course_utils.measure.step_phases import PhaseWatch, replayed
 from course_utils.measure.step_rounds import Bench, StepRounds
 from course_utils.measure.step_state import Snapshot, find
-from course_utils.measure.step_trials import Trial, Work
+from course_utils.measure.step_trials import COMPILE, Trial, Work
 from course_utils.records.paired import Interval, Verdict
 from course_utils.show.advice import Advice
 
@@ -329,6 +330,41 @@ def test_parameters_that_no_optimizer_updates():
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
+@pytest.mark.parametrize(
+    ("layers_in_double", "words"),
+    [((0, 1), "All 2.11 thousand weights"), ((1,), "50% of the 2.11 thousand weights"), ((), "")],
+)
+def test_weights_in_float64_are_noticed(layers_in_double, words):
+    model, x = layers(2), torch.randn(8, 32)
+    for index in layers_in_double:
+        model[index].double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+
+    def step():
+        optimizer.zero_grad()
+        out = x
+        for layer in model:
+            out = layer(out.to(layer.weight.dtype))
+        loss = out.square().mean()
+        loss.backward()
+        optimizer.step()
+        time.sleep(2e-3)
+        return loss
+
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    found = [advice for advice in diagnosis.plan if "float32" in advice.change]
+    if not words:
+        assert not found
+        return
+    (advice,) = found
+    assert advice.change == "train in float32: model.float(), and inputs of that type"
+    assert advice.because.startswith(words)
+    assert (advice.lesson, advice.saves) == ("07_mixed_precision", None)
+    plan = diagnosis.card().plan
+    assert len(plan) > 1  # the sleep is one
+    assert plan[-1] is advice
+
+
 def test_gradients_set_to_zero_are_noticed():
     training = Training(2, fused=True)
 
@@ -442,6 +478,62 @@ def test_a_compiled_model_draws_what_dropout_draws_without():
         bench.close()
     assert graphs["unique_graphs"] > before  # a Sequential is compiled, too
     assert plain.difference(compiled) < 1e-5
+
+
+class Branching(torch.nn.Linear):
+    """Its graph breaks where Python asks for a value."""
+
+    def forward(self, x):
+        return super().forward(x) if x.sum().item() > 0 else -super().forward(x)
+
+
+@pytest.mark.skipif(compiler() is None, reason="torch.compile finds no C++ compiler")
+def test_compiling_ends_in_time_and_is_silent(caplog):
+    training, log = Training(1, 8, fused=True), logging.getLogger("torch._dynamo")
+    training.model.append(Branching(8, 8))
+    found, level = find(training.step), log.level
+
+    def step():
+        logging.getLogger("own").warning("the step's own")
+        return training.step()
+
+    work = Work(step, compile_until=0.0)
+    bench = Bench(work, found, Device(), Snapshot(found))
+    log.addHandler(caplog.handler)
+    try:
+        with pytest.raises(Exception, match="compiling takes too long"):
+            bench.steps([step_trials._compile(found)])
+    finally:
+        bench.close()
+        log.removeHandler(caplog.handler)
+    assert work.gave_up
+    assert {record.name for record in caplog.records if record.levelno >= logging.WARNING} == {"own"}
+    assert log.level == level
+
+
+def test_a_compiler_that_is_given_up_leaves_it_open_what_it_saves(monkeypatch):
+    training, limits = Training(2, fused=True), []
+
+    @contextlib.contextmanager
+    def slow(work):
+        limits.append(work.compile_until - time.perf_counter())
+        work.gave_up = True
+        raise TimeoutError
+        yield
+
+    plant(monkeypatch, {COMPILE: slow})
+    monkeypatch.setattr(diagnosing, "_LEAST_FOR_COMPILING_S", 0.0)
+    late = diagnose(training.step, budget_s=QUICK_S)
+    monkeypatch.setattr(diagnosing, "_LEFT_FOR_COMPILING_S", -100.0)
+    given_up = diagnose(training.step, budget_s=QUICK_S)
+    assert len(limits) == 1
+    assert 0 < limits[0] <= QUICK_S / 2
+    assert any("Compiling was given up after" in note for note in given_up.notes)
+    for diagnosis in (late, given_up):
+        assert [(tried.name, tried.verdict) for tried in diagnosis.tried] == [(COMPILE, NO_TIME)]
+        if not diagnosis.plan:
+            assert "not known yet: pass a larger budget_s" in diagnosis.card().words
+        assert "pass budget_s=1." in diagnosis.card().warning
 
 
 def test_a_change_that_this_step_cannot_do(monkeypatch):
@@ -666,7 +758,7 @@ def test_a_step_that_takes_now_short_and_now_long_is_refused(monkeypatch):
         return training.step()
 
     with pytest.raises(StepError, match="different work in each call: some take"):
-        diagnose(step, budget_s=9.0)  # compiling takes 10
+        diagnose(step, budget_s=9.0)  # compiling takes 15
 
 
 @pytest.mark.parametrize(
@@ -707,18 +799,34 @@ def test_a_budget_that_is_too_short_is_said():
     assert not [advice for advice in diagnosis.plan if advice.known == "tried"]
 
 
-def said(**known):
-    interval = Interval(0.7, 1.3, 0.99)
-    tried = [Tried("change", 0.0, 1.0, interval, str(Verdict.UNCLEAR))] * known.pop("count", 1)
+def said(count=1, low=0.95, more=(), **known):
+    interval = Interval(low, 1.3, 0.99)
+    tried = [Tried("change", 0.0, 1.0, interval, str(Verdict.UNCLEAR))] * count + [*more]
     found = find(Training().step)
     return Diagnosis(environment(), found, 1.0, 1e-3, step_s=1.0, tried=tried, **known).card().words
 
 
 def test_what_is_said_where_nothing_is_advised():
     assert "one change was tried, and none makes it clearly shorter" in said(noise=1.02)
-    assert "Times vary too much here" in said(noise=1.3)
-    assert "Nothing stands out, and there was nothing to try." in said(count=0)
-    assert "not known" in said(short="The budget is too short.")
+    assert said(noise=1.02).endswith("A trace tells more: lesson 01.")
+    assert "Nothing stands out, and no change was tried. A trace tells more" in said(count=0)
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ({"short": "The budget is too short."}, "not known yet: pass a larger budget_s."),
+        ({"interrupted": True}, "not known yet: let diagnose() run to its end."),
+        ({"count": 0, "more": [Tried("late", verdict=NO_TIME)]}, "not known yet: pass a larger budget_s."),
+        ({"more": [Tried("late", verdict=NO_TIME)]}, "not known yet: pass a larger budget_s."),
+        ({"low": 0.7}, "Too close to tell what makes it shorter: close other programs, or pass a larger budget_s."),
+        ({"low": 0.7, "noise": 1.02}, "Too close to tell what makes it shorter"),
+    ],
+    ids=str,
+)
+def test_nothing_is_cleared_that_was_not_timed(known, words):
+    assert words in said(**known)
+    assert "Nothing stands out" not in said(**known)
 
 
 def test_changes_together_are_those_of_the_plan():

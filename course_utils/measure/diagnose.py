@@ -73,8 +73,6 @@ _CLEAR = 0.6
 # Where a change that is too close to tell may well save so much, nobody can say that nothing stands out.
 _MAY_SAVE = 1.1
 # What a card without a plan leads to.
-_MORE = "A trace tells more: lesson 01."
-
 # Verdicts of changes that were not timed.
 CHANGES_RESULTS, IMPOSSIBLE, NO_TIME = "CHANGES THE RESULTS", "IMPOSSIBLE", "NO TIME"
 
@@ -202,11 +200,17 @@ class Diagnosis(Shown):
         elif not self.plan and unclear:
             said += ["Too close to tell what makes it shorter: close other programs, or pass a larger budget_s."]
         elif not self.plan and not count:
-            said += [f"Nothing stands out, and no change was tried. {_MORE}"]
+            said += [f"Nothing stands out, and no change was tried. {self._more()}"]
         elif not self.plan:
             many = "one change was" if count == 1 else f"{count} changes were"
-            said += [f"Nothing stands out: {many} tried, and none makes it clearly shorter. {_MORE}"]
+            said += [f"Nothing stands out: {many} tried, and none makes it clearly shorter. {self._more()}"]
         return said
+
+    def _more(self) -> str:
+        """What to do where no change helps."""
+        most = max(self.phases, key=self.phases.__getitem__, default="")
+        largest = f"The largest part is {most} ({format_percent(self.phases[most])}), and a" if most else "A"
+        return f"{largest} trace tells what is inside: lesson 01."
 
     def _rows(self) -> Iterator[Row]:
         for phase in PHASES:

@@ -808,8 +808,10 @@ def said(count=1, low=0.95, more=(), **known):
 
 def test_what_is_said_where_nothing_is_advised():
     assert "one change was tried, and none makes it clearly shorter" in said(noise=1.02)
-    assert said(noise=1.02).endswith("A trace tells more: lesson 01.")
-    assert "Nothing stands out, and no change was tried. A trace tells more" in said(count=0)
+    assert said(noise=1.02).endswith("A trace tells what is inside: lesson 01.")
+    largest = said(noise=1.02, phases={"backward pass": 0.4, "optimizer": 0.5})
+    assert largest.endswith("The largest part is optimizer (50%), and a trace tells what is inside: lesson 01.")
+    assert "Nothing stands out, and no change was tried. A trace tells what is inside" in said(count=0)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ _SENDS = re.compile(
 # The profiler leaves out what stands in sys.path: a library's file begins with the library's name.
 _LIBRARIES = re.compile(
     r"(^|[\\/])(torch|site-packages|dist-packages|lib[\\/]python[\d.]+)[\\/]"
-    r"|^(torch\w+|triton|numpy|pandas|scipy|sklearn|PIL|cv2|h5py|pyarrow|fsspec|matplotlib|tqdm|wandb|tensorboard"
+    r"|^(torch(vision|audio|text|data|metrics|ao|tune)|triton|numpy|pandas|scipy|sklearn|PIL|cv2|h5py|pyarrow|fsspec|matplotlib|tqdm|wandb|tensorboard"
     r"|transformers|accelerate|timm|(pytorch_)?lightning|IPython|ipykernel|tornado|traitlets)[\\/]"
 )
 _STANDARD = sys.stdlib_module_names - {"code", "profile", "trace"}  # as people call their own scripts, too
@@ -40,6 +40,8 @@ def is_own_code(frame: str) -> bool:
         >>> [is_own_code(each) for each in ("train.py(42): step", "random.py(7): choice", "<built-in function sleep>")]
         [True, False, False]
     """
+    if frame.startswith("<ipython-input"):  # a notebook's cell
+        return True
     file = frame.partition(".py(")[0]
     return file != frame and not _LIBRARIES.search(file) and re.split(r"[\\/]", file)[0] not in _STANDARD
 

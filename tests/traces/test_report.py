@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from course_utils.show.advice import Advice
 from course_utils.traces import shares as places
 from course_utils.traces.cpu import COMMUNICATION, LOADING, PYTHON_CODE
+from course_utils.traces.names import is_own_code
 from course_utils.traces.report import TraceError, TraceReport, read_trace
 from tests.traces.made_up import ALL_GATHER, ALL_REDUCE, GEMM, POINTWISE, TO_GPU, MadeUp, busy_steps
 
@@ -639,6 +640,25 @@ def test_a_wait_belongs_to_the_programs_function_that_waits():
     assert read(made).plan == ()
     assert card.words.endswith("is Python, or nothing recorded (91%), most of it in mine/data.py(8): batches.")
     assert "Most of it in mine/data.py(8): batches (90%)." in " ".join(card.notes)
+
+
+@pytest.mark.parametrize(
+    ("frame", "own"),
+    [
+        ("/home/me/train.py(3): step", True),
+        ("profile.py(3): main", True),
+        ("torch_examples/data.py(3): load", True),
+        ("<ipython-input-5-0c1>(3): train", True),
+        ("/tmp/ipykernel_12/34.py(1): <module>", True),
+        ("torch/nn/modules/module.py(3): _call_impl", False),
+        ("C:\\python\\Lib\\site-packages\\mine\\a.py(9): item", False),
+        ("torchvision/transforms/functional.py(3): resize", False),
+        ("multiprocessing/queues.py(3): get", False),
+        ("<frozen importlib._bootstrap>(241): _call_with_frames_removed", False),
+    ],
+)
+def test_the_programs_own_functions(frame: str, own: bool):
+    assert is_own_code(frame) == own
 
 
 def test_what_the_cpu_does_while_the_gpu_waits_is_named():

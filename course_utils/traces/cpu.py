@@ -10,14 +10,29 @@ from dataclasses import dataclass, field
 
 from course_utils.traces.events import CALL, HOW, MARK, OP, PYTHON, Event, Trace, TraceError
 from course_utils.traces.intervals import Span, Spans, clip, common, length, union, without
+from course_utils.traces.names import is_own_code
 from course_utils.traces.shares import DOUBLE, StepShares
 from course_utils.traces.steps import Steps, cpu_steps, marked_steps
 
 OPERATORS, COMMUNICATION, LOADING = "operators", "communication", "loading data"
 OPTIMIZING, ELSEWHERE, PYTHON_CODE = "the optimizer", "operators of other threads", "Python, or nothing recorded"
 CPU_PLACES = (OPERATORS, COMMUNICATION, LOADING, OPTIMIZING, ELSEWHERE, PYTHON_CODE)
-SMALL = "small operators"
+SMALL, POINTWISE = "small operators", "runs of elementwise operators"
 _SMALL_US = 20.0
+_LEAST_RUN, _LEAST_RUN_US = 3, 15.0  # for each of them: shorter ones cost by their number, as small operators do
+_ELEMENTWISE = re.compile(
+    r"aten::(add|r?sub|mul|div|true_divide|pow|square|r?sqrt|reciprocal|exp(2|m1)?|log(2|10|1p)?|abs|neg|sign|floor|ceil"
+    r"|round|trunc|remainder|fmod|a?(sin|cos|tan)h?|atan2|erfc?|sigmoid|logit|relu6?|leaky_relu|p?relu|c?elu|gelu|selu"
+    r"|silu|mish|soft(plus|sign)|log_sigmoid|hard(tanh|swish|sigmoid|shrink)|threshold|clamp(_min|_max)?|clip|minimum"
+    r"|maximum|where|masked_fill|lerp|addcmul|addcdiv|(native_)?dropout|eq|ne|lt|le|gt|ge|(logical|bitwise)_\w+"
+    r"|(tanh|sigmoid|leaky_relu|elu|gelu|silu|mish|softplus|hard\w+|threshold|native_dropout)_backward)_?$"
+)
+_NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)")
+_NO_WORK = re.compile(  # views, and what stands around the operators of the backward pass
+    r"aten::(view|_unsafe_view|reshape|_reshape_alias|t|transpose|permute|expand|expand_as|unsqueeze|squeeze|slice|select"
+    r"|narrow|chunk|split|split_with_sizes|unbind|as_strided|detach|alias|flatten|unflatten|empty\w*)$"
+    r"|\w+Backward\w*$"
+)
 _SPECIAL = (
     (LOADING, re.compile(r"enumerate\(DataLoader")),
     (OPTIMIZING, re.compile(r"Optimizer\.(step|zero_grad)")),
@@ -33,7 +48,7 @@ class CpuShares:
 
     steps: Steps
     of: dict[int, StepShares]
-    functions: Counter[str]  # Python's, in microseconds of their own
+    functions: Counter[str]  # Python's, in microseconds in which nothing else was recorded
     collectives: Counter[str] = field(default_factory=Counter)
     small: int = 0  # operators that take next to nothing each
     updates: int = 0  # operators inside the optimizer
@@ -86,6 +101,8 @@ def cpu_shares(trace: Trace) -> CpuShares:
         alone[id(piece.event)] += piece.end - piece.start  # type: ignore[assignment]
     small = union((p.start, p.end) for p in own if p.place == OPERATORS and alone[id(p.event)] < _SMALL_US)
     double = union((p.start, p.end) for p in (*own, *others) if p.event.double)
+    runs = _runs_of_elementwise(threads[main])
+    small = without(small, runs)
     of = {}
     silent: Spans = []
     for step in steps.all:
@@ -98,13 +115,12 @@ def cpu_shares(trace: Trace) -> CpuShares:
             left = without(left, clip(spans, step.span))
         places[PYTHON_CODE] = length(left)
         silent += left
-        beside = {what: length(clip(spans, step.span)) for what, spans in ((SMALL, small), (DOUBLE, double))}
+        beside = {SMALL: small, DOUBLE: double, POINTWISE: runs}
+        beside = {what: length(clip(spans, step.span)) for what, spans in beside.items()}
         of[id(step)] = StepShares(step.lasts, places, beside)
     found = CpuShares(steps, of, Counter())
     _count(found, [*own, *others], alone)
-    # Python's functions begin and end across annotations, so they are told apart by themselves.
-    for piece in _pieces([event for event in trace.events[PYTHON] if event.tid == main]):
-        found.functions[piece.event.name] += length(clip(silent, (piece.start, piece.end)))  # type: ignore[assignment]
+    found.functions = own_functions(trace, main, silent)
     names = {event.name for event in events}
     found.loader = next((name for name in names if _SPECIAL[0][1].match(name)), "")
     found.fused = any("_fused_" in name for name in names)
@@ -113,6 +129,51 @@ def cpu_shares(trace: Trace) -> CpuShares:
     device = trace.header.get("deviceProperties", trace.header.get("computeProperties"))
     found.for_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
     return found
+
+
+def own_functions(trace: Trace, tid: object, spans: Spans) -> Counter[str]:
+    """Which of the program's own functions a thread was in: microseconds of some spans, by the innermost of them."""
+    found: Counter[str] = Counter()
+    # Python's functions begin and end across annotations, so they are told apart by themselves.
+    for piece in _pieces([event for event in trace.events[PYTHON] if event.tid == tid and is_own_code(event.name)]):
+        found[piece.event.name] += length(clip(spans, (piece.start, piece.end)))  # type: ignore[assignment]
+    return found
+
+
+def _runs_of_elementwise(events: Sequence[Event]) -> Spans:
+    """Operators of a thread that a compiler could put into one: three and more of them, one after the other.
+
+    The backward pass of an operator counts as one, though it may call several: that of a loss would be a run by itself.
+    """
+    found: list[Span] = []
+    run: list[Span] = []
+    owners: set[int] = set()
+    node, until = None, 0.0
+
+    def close() -> None:
+        if len(owners) >= _LEAST_RUN and length(run) >= _LEAST_RUN_US * len(run):
+            found.extend(run)
+        run.clear()
+        owners.clear()
+
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        if event.start < until or _NO_WORK.match(event.name):
+            continue
+        if event.kind == MARK and _place(event, "") == PYTHON_CODE:  # one of the user's; a step's ends a run
+            if marked_steps([event]):
+                close()
+            continue
+        if _NODE.match(event.name):
+            node = event
+            continue
+        until = event.end
+        if _ELEMENTWISE.match(event.name):
+            run.append(event.span)
+            owners.add(id(node if node and event.start < node.end else event))
+        else:
+            close()
+    close()
+    return union(found)
 
 
 def _main_thread(trace: Trace, threads: dict[object, list[Event]]) -> object:

@@ -10,6 +10,7 @@ from course_utils.show.formats import format_percent, listed
 from course_utils.traces import cpu as on_cpu
 from course_utils.traces import shares as on_gpu
 from course_utils.traces.columns import Amount, Column, Reading, total
+from course_utils.traces.names import short
 
 _LEAST = 0.025  # of a step: what saves less at most is no entry
 _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
@@ -69,8 +70,8 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
             "find what the CPU does between its launches, and do less of it"
             if busy_host
             else "launch less: compile the step, with CUDA graphs (mode='reduce-overhead')",
-            f"the GPU had nothing to do until the CPU made its next launch, of {launches:,.0f} a step"
-            + (f" ({graphs:,.0f} of CUDA graphs)" if graphs >= 1 else ""),
+            f"the GPU had nothing to do until the CPU{_meanwhile(reading) if busy_host else ''} made its next launch, "
+            f"of {launches:,.0f} a step" + (f" ({graphs:,.0f} of CUDA graphs)" if graphs >= 1 else ""),
             "01_profiler" if busy_host else "10_torch_compile",
         ),
         entry(
@@ -193,6 +194,17 @@ def _waits(reading: Reading) -> str:
     return words + (f", {first.line}" if first.line else "")
 
 
+def _meanwhile(reading: Reading) -> str:
+    """In which of the program's functions the CPU was while the GPU waited for it, if mostly in one."""
+    functions: Counter[str] = Counter()
+    for device in reading.devices:
+        for tid, spans in device.silent.items():
+            functions += on_cpu.own_functions(reading.trace, tid, spans)
+    waited = sum(shares.get(on_gpu.LAUNCH) for column in reading.columns for shares in column.shares)
+    name, lasts = next(iter(functions.most_common(1)), ("", 0.0))
+    return f", most of that time in {short(name)}," if lasts > waited / 2 else ""
+
+
 def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     found, columns = reading.cpu, reading.columns
     if found is None or found.for_gpu:  # what the device did meanwhile is not in the file
@@ -230,6 +242,10 @@ def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
         because = f"{found.small / steps:,.0f} operators a step took under 20 µs of their own, with Python between them"
         change = "fuse small operators: compile the model"
         entries.append((small, _advice(columns, small, _LEAST_POINTWISE, change, because, "10_torch_compile")))
+    runs = of(on_cpu.POINTWISE)
+    change = "fuse elementwise operators: compile the model"
+    because = "elementwise operators ran three and more in a row, each reading and writing all of its data"
+    entries.append((runs, _advice(columns, runs, _LEAST_POINTWISE, change, because, "10_torch_compile")))
     return entries
 
 

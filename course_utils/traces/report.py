@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -147,6 +148,9 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     if share < 0.1:
         return [Toned("Nothing stands out"), f": {said[0].lower() if said.startswith('The') else said[0]}{said[1:]}."]
     if found.cpu:
+        name, held = _function(found)
+        if rest == on_cpu.PYTHON_CODE and share > 0.5 and held > share / 2:
+            return [f"{said}, most of it in ", Toned(name), "."]
         return [f"{said}; no change follows from that."]
     return [f"{said}. Most of the rest is ", Toned(rest), f" ({format_percent(share)}); no change follows from that."]
 
@@ -230,11 +234,18 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
         if python >= 0.1:
             unseen = ", or a wait for a thread that is not in the file: no backward pass is" if found.cpu.unseen else ""
             said = f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
-            most = found.cpu.functions.most_common(1)
-            lasts = sum(column.lasts for column in found.columns)
-            more = f"Most of it in {most[0][0]} ({format_percent(most[0][1] / lasts)})." if most else ""
-            notes.append(said + (more or "No entry follows from it; with_stack=True records Python's functions."))
+            name, share = _function(found)
+            much = "Most" if share > python / 2 else "The largest part"
+            more = f"{much} of it in {name} ({format_percent(share)})." if name else ""
+            notes.append(said + (more or "Record with with_stack=True to see which function of yours holds it."))
     return notes
+
+
+def _function(found: Reading) -> tuple[str, float]:
+    """The function of the program that held most of Python's time, and that as a share; empty without stacks."""
+    functions = found.cpu.functions if found.cpu else Counter[str]()
+    name, lasts = next(iter(functions.most_common(1)), ("", 0.0))
+    return short(name), lasts / sum(column.lasts for column in found.columns)
 
 
 def _provenance(found: Reading) -> str:
@@ -255,7 +266,7 @@ def _numbers(found: Reading) -> Sheet:
             for step, share in zip(column.kind.steps, column.shares, strict=True)
         ]
         numbers = numbers[:12]
-        beside = on_gpu.BESIDE if not found.cpu else (on_cpu.SMALL, on_gpu.DOUBLE)
+        beside = on_gpu.BESIDE if not found.cpu else (on_cpu.SMALL, on_cpu.POINTWISE, on_gpu.DOUBLE)
         names = [n for n in (*_places(found), *beside) if column.mean(_amount(n))]
         cells = [TableColumn("", (*names, "the step"), numeric=False)]
         for name, share in numbers:
@@ -288,7 +299,7 @@ def _numbers(found: Reading) -> Sheet:
         grids += _named("operators by their own time", on_gpu.by_name([*found.cpu.of.values()]))
         steps = len(found.cpu.of)
         functions = {name: (0.0, lasts / steps) for name, lasts in found.cpu.functions.most_common()}
-        grids += _named("Python's functions by their own time", functions)
+        grids += _named("the program's functions by Python's own time in them", functions)
     return Sheet(tuple(grids), fine_print=_FINE_PRINT if not found.cpu else _FINE_PRINT_CPU)
 
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from course_utils.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from course_utils.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
-from course_utils.traces.names import is_communication, short
+from course_utils.traces.names import is_communication, is_own_code, short
 from course_utils.traces.steps import Steps, device_steps
 
 # The places of a step's time, in the order of a card.
@@ -176,6 +176,7 @@ class DeviceShares:
     launches: int = 0  # calls that started kernels of the steps
     graphs: int = 0  # of these, launches of whole CUDA graphs
     in_operators: float = 0.0  # microseconds that the device waited for the host and the CPU was inside an operator
+    silent: dict[object, Spans] = field(default_factory=dict)  # when it was in none, by the thread that launches next
     whole: dict[str, float] = field(default_factory=dict)  # of the whole recording, as HolisticTraceAnalysis counts
 
     def shares(self, steps: Iterable[object]) -> list[StepShares]:
@@ -217,7 +218,7 @@ def device_shares(trace: Trace, device: int) -> DeviceShares:
         beside[HIDDEN] = length(clip(hidden, step.span))
         beside[SHORT] = moments
         of[id(step)] = StepShares(step.lasts, places, beside)
-    found.in_operators = causes.in_operators
+    found.in_operators, found.silent = causes.in_operators, causes.silent
     found.waits = sorted(causes.waits.values(), key=lambda wait: -wait.idle)
     _count(found, trace, work, own_work)
     span = (busy[0][0], busy[-1][1])
@@ -285,10 +286,11 @@ class _Causes:
                     seen.add(event.name)
                     self._first.add(id(event))
         self._operators = _Within(trace.events[OP])
-        self._frames = _Within(event for event in trace.events[PYTHON] if _own_code(event.name))
+        self._frames = _Within(event for event in trace.events[PYTHON] if is_own_code(event.name))
         self.waits: dict[tuple[str, str, str], Wait] = {}
         self._inside = union(event.span for event in trace.events[OP])
         self.in_operators = 0.0
+        self.silent: dict[object, Spans] = defaultdict(list)
 
     def of(self, gap: Span) -> dict[str, float]:
         """The places of a stretch in which the device did nothing: all between two pieces of work, or a step's part."""
@@ -317,7 +319,10 @@ class _Causes:
             wait.idle += rest
             wait.times += dry == gap[0]
         if not wait and left:
-            self.in_operators += length(common(left, clip(self._inside, (left[0][0], left[-1][1]))))
+            inside = clip(self._inside, (left[0][0], left[-1][1]))
+            self.in_operators += length(common(left, inside))
+            if call is not None:
+                self.silent[call.tid] += without(left, inside)
         places[SYNC if wait else LAUNCH] = rest
         return places
 
@@ -378,13 +383,6 @@ def _outer(events: Sequence[Event]) -> list[int]:
         outer.append(open_[-1] if open_ else -1)
         open_.append(place)
     return outer
-
-
-def _own_code(frame: str) -> bool:
-    """Whether a frame is of the program, not of a library: ``train.py(42): step``."""
-    return ".py(" in frame and not re.search(
-        r"(^|[\\/])(torch|site-packages|dist-packages|lib/python[\d.]+)[\\/]", frame
-    )
 
 
 def _classes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from course_utils.show.advice import Advice
 from course_utils.traces import shares as places
 from course_utils.traces.cpu import COMMUNICATION, LOADING, PYTHON_CODE
+from course_utils.traces.names import is_own_code
 from course_utils.traces.report import TraceError, TraceReport, read_trace
 from tests.traces.made_up import ALL_GATHER, ALL_REDUCE, GEMM, POINTWISE, TO_GPU, MadeUp, busy_steps
 
@@ -449,6 +450,7 @@ def test_pythons_time_is_a_note_and_no_advice():
     notes = " ".join(report.card().notes)
     assert "In 50% of the time nothing was recorded" in notes
     assert "no backward pass is" in notes
+    assert "Record with with_stack=True" in notes
     assert "Nothing stands out" not in report.card().words
 
 
@@ -477,6 +479,67 @@ def test_an_optimizer_of_many_operators_on_a_cpu(fused: bool):
         made.op("aten::_fused_adamw_" if fused else "aten::addcdiv_", start + 9100, 800)
     report = read(made)
     assert [advice.lesson for advice in report.plan] == ([] if fused else ["10_torch_compile"])
+
+
+def rows_of_operators(forward: tuple[str, ...], backward: tuple[tuple[str, str], ...] = (), each: int = 90) -> MadeUp:
+    """Steps of 1000 us; each operator takes the same time, and the last one the rest."""
+    made = MadeUp()
+    for number in range(4):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        for name in forward:
+            made.op(name, start, each)
+            made.op("aten::to", start + 1, 1)  # of a number, as `x * 2` has it
+            made.op("aten::view", start + each, 1)
+            start += each + 1
+        for node, name in backward:
+            made.op(f"autograd::engine::evaluate_function: {node}", start, each)
+            made.op(node, start + 1, each - 2)
+            for part in range(3):
+                made.op(name, start + 2 + 28 * part, 27)
+            start += each
+        made.op("aten::mm", start, 1000 * (number + 1) - start)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("forward", "runs"),
+    [
+        (("aten::mul", "aten::add", "aten::mul", "aten::add_"), 0.36),
+        (("aten::mm", "aten::sigmoid", "aten::pow", "aten::gelu", "aten::mm", "aten::relu"), 0.27),
+        (("aten::relu", "aten::mm", "aten::relu", "aten::mm", "aten::relu", "aten::mm"), 0),
+        (("aten::dropout", "aten::add", "aten::layer_norm", "aten::gelu", "aten::mm", "aten::dropout"), 0),
+        (("aten::batch_norm", "aten::relu", "aten::mkldnn_convolution", "aten::batch_norm", "aten::add"), 0),
+    ],
+)
+def test_runs_of_elementwise_operators_on_a_cpu(forward: tuple[str, ...], runs: float):
+    report = read(rows_of_operators(forward))
+    found = [(a.lesson, a.known, a.saves) for a in report.plan]
+    assert found == ([("10_torch_compile", "at most", pytest.approx(runs))] if runs else [])
+    assert ("Nothing stands out" in report.card().words) == (not runs)
+
+
+def test_a_loss_is_no_run_by_itself():
+    loss = (("PowBackward0", "aten::mul"), ("SubBackward0", "aten::neg"))
+    assert read(rows_of_operators((), loss)).plan == ()
+    assert only(read(rows_of_operators((), (*loss, ("TanhBackward0", "aten::tanh_backward"))))).saves == pytest.approx(
+        9 * 0.027
+    )
+
+
+def test_short_runs_are_a_matter_of_small_operators():
+    assert read(rows_of_operators(("aten::add",) * 20, each=10)).plan == ()
+
+
+def test_a_run_ends_with_its_step():
+    made = MadeUp()
+    for number in range(4):
+        made.step(number, 1000 * number, 1000)
+        made.op("aten::add", 1000 * number + 1, 200)
+        made.op("aten::mm", 1000 * number + 202, 500)
+        made.op("aten::add", 1000 * number + 710, 280)
+        made.op("aten::tanh", 1000 * number + 991, 8)
+    assert read(made).plan == ()
 
 
 def test_a_healthy_cpu_gets_no_advice():
@@ -677,6 +740,61 @@ def test_pythons_functions_name_where_its_own_time_went():
     assert share(report, LOADING) == pytest.approx(0.2)
     assert "train.py(9): augment (25%)" in " ".join(report.card().notes)
     assert "train.py(9): augment" in repr(report.card().numbers)
+
+
+def test_a_wait_belongs_to_the_programs_function_that_waits():
+    made = MadeUp()
+    for number in range(4):
+        start = 10_000.0 * number
+        made.step(number, start, 10_000)
+        made.event("python_function", "train.py(30): main", start, 10_000)
+        made.event("python_function", "torch/utils/data/dataset.py(9): __getitem__", start + 1, 9000)
+        made.event("python_function", "mine/data.py(8): batches", start + 2, 8998)
+        made.event("python_function", "random.py(3): choice", start + 3, 8996)
+        made.event("python_function", "<built-in function sleep>", start + 4, 8994)
+        made.op("aten::mm", start + 9100, 890)
+    card = read(made).card()
+    assert read(made).plan == ()
+    assert card.words.endswith("is Python, or nothing recorded (91%), most of it in mine/data.py(8): batches.")
+    assert "Most of it in mine/data.py(8): batches (90%)." in " ".join(card.notes)
+
+
+@pytest.mark.parametrize(
+    ("frame", "own"),
+    [
+        ("/home/me/train.py(3): step", True),
+        ("profile.py(3): main", True),
+        ("torch_examples/data.py(3): load", True),
+        ("<ipython-input-5-0c1>(3): train", True),
+        ("/tmp/ipykernel_12/34.py(1): <module>", True),
+        ("torch/nn/modules/module.py(3): _call_impl", False),
+        ("C:\\python\\Lib\\site-packages\\mine\\a.py(9): item", False),
+        ("torchvision/transforms/functional.py(3): resize", False),
+        ("multiprocessing/queues.py(3): get", False),
+        ("<frozen importlib._bootstrap>(241): _call_with_frames_removed", False),
+    ],
+)
+def test_the_programs_own_functions(frame: str, own: bool):
+    assert is_own_code(frame) == own
+
+
+def test_what_the_cpu_does_while_the_gpu_waits_is_named():
+    made = MadeUp()
+    for number in range(4):
+        start = 1000.0 * number
+        made.step(number, start, 1000)
+        made.event("python_function", "train.py(30): main", start, 1000)
+        made.work(GEMM, start + 600, 400, launched=start + 595)
+    quiet = read(made)
+    assert "most of that time in train.py(30): main," in only(quiet).because
+    for number in range(4):
+        made.event("python_function", "data.py(8): batches", 1000.0 * number + 1, 500)
+        made.event("python_function", "<built-in function sleep>", 1000.0 * number + 2, 490)
+    advice = only(read(made))
+    assert advice.change == "find what the CPU does between its launches, and do less of it"
+    assert (
+        "until the CPU, most of that time in data.py(8): batches, made its next launch, of 1 a step" in advice.because
+    )
 
 
 # Others' traces

@@ -99,6 +99,14 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "21_reproducible_runs",
             lambda work: _deterministic_off(),
         )
+    if useless := _without_optimizer(found):
+        yield Trial(
+            f"freezing {useless}",
+            f"freeze {useless}: requires_grad_(False)",
+            f"No optimizer updates {useless}, and its parameters ask for gradients.",
+            "15_no_grad",
+            lambda work: _frozen(found),
+        )
     if not is_compiled(found) and can_compile(devices):
         yield _compile(found)
     for name, optimizer in found.optimizers.items():
@@ -110,14 +118,6 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "zero_grad() writes zeros into every gradient, and the backward pass adds to them.",
             "12_memory_snapshots",
             lambda work: _set_to_none(found),
-        )
-    if useless := _without_optimizer(found):
-        yield Trial(
-            "frozen",
-            f"freeze {useless}: requires_grad_(False)",
-            f"No optimizer updates {useless}, and its parameters ask for gradients.",
-            "15_no_grad",
-            lambda work: _frozen(found),
         )
     if any(isinstance(module, torch.nn.Conv2d) for module in found.modules) and not _is_channels_last(found):
         yield Trial(

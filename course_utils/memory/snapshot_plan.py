@@ -92,7 +92,7 @@ def _growth(device: DeviceHistory, tries: WhatIf, growth: Growth | None, mended:
 
 def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:
     kept = next((trial for trial in tries.trials if trial.keeps_cache), None)
-    calls = tries.replay.run.device_allocs[-1]
+    calls = tries.device_calls
     often = device.seconds > 0 and calls > _CALLS_A_SECOND * device.seconds
     if not device.give_backs["empty_cache"] or kept is None or not often or kept.reserved_bytes > tries.recorded_bytes:
         return None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["DeviceReport", "SnapshotError", "SnapshotReport", "read_snapshot"]
 
 _MOST_ROWS = 7
+_MUCH_LOST = 0.1  # of what is reserved, to be explained
 _UNEVEN = 2.0  # times as much on one GPU as on another
 _MOST_PLACES = 25
 _LEAST_SHARE = 1e-3  # of what is in use, to be named
@@ -157,7 +158,7 @@ class DeviceReport(Shown):
         names = ["as recorded", *(trial.name for trial in trials)]
         sizes = [tries.recorded_bytes, *(trial.reserved_bytes for trial in trials)]
         changes = ["", *(_change(-tries.saving(trial)) for trial in trials)]
-        calls = [tries.replay.run.device_allocs[-1] if len(tries.replay.run) else 0]
+        calls = [tries.device_calls]
         calls += [trial.device_allocs for trial in trials]
         fails = [tries.base.fails, *(trial.fails for trial in trials)]
         peaks = ["runs out" if fail else format_bytes(size) for size, fail in zip(sizes, fails, strict=True)]
@@ -178,7 +179,8 @@ class DeviceReport(Shown):
             words = "Your history is reproduced to the byte"
         else:
             words = f"Your history is reproduced but for {len(replay.differences)} of {len(replay.run)} events"
-        return f"{words}; the tries are off by {format_percent(tries.error)}." if tries.error else f"{words}."
+        begin = " begin with an empty allocator, and" if tries.begins_empty else ""
+        return f"{words}; the tries{begin} are off by {format_percent(tries.error)}." if tries.error else f"{words}."
 
     def _warning(self) -> str:
         if self.device.problem:
@@ -202,7 +204,11 @@ class DeviceReport(Shown):
             yield f"By what it is for: {', '.join(shares)}."
         if device.entries:
             lost = format_percent(self.lost_bytes / max(1, self.peak_reserved_bytes))
-            yield f"When the most was reserved, {format_bytes(self.lost_bytes)} ({lost}) of it was not in use."
+            much = self.lost_bytes > _MUCH_LOST * self.peak_reserved_bytes
+            back = (
+                ", and no setting that was tried clearly gets it back" if much and self.tries and not self.plan else ""
+            )
+            yield f"When the most was reserved, {format_bytes(self.lost_bytes)} ({lost}) of it was not in use{back}."
         if device.give_backs:
             yield f"Cached memory was given back {_give_back_words(device.give_backs)}."
         if self.growth and not any(entry.lesson == LEAK_LESSON for entry in self.plan):

@@ -70,6 +70,7 @@ class WhatIf:
         base: the recorded settings, tried like the others.
         trials: other settings, and other requests.
         limit_bytes: what the device could give this process, where the history ran out of memory; None if unknown.
+        begins_empty: whether the tries ask anew for what was there before the recording.
     """
 
     recorded_bytes: int
@@ -77,11 +78,17 @@ class WhatIf:
     base: Trial
     trials: tuple[Trial, ...]
     limit_bytes: int | None
+    begins_empty: bool = False
 
     @property
     def error(self) -> float:
         """How far the recorded settings' try is from the recorded peak, as a share of it."""
         return abs(self.base.reserved_bytes - self.recorded_bytes) / max(1, self.recorded_bytes)
+
+    @property
+    def device_calls(self) -> int:
+        """How often the history itself took memory from the device."""
+        return self.replay.run.device_allocs[-1] if len(self.replay.run) else 0
 
     def saving(self, trial: Trial) -> float:
         """By how much less a try reserves, as a share of the recorded peak."""
@@ -187,7 +194,7 @@ def what_if(requests: Requests, advance: Callable[[], object] = lambda: None) ->
     if any(isinstance(event, EmptyCache) for event in requests.replay.run.events):
         kept = requests.tried("without giving cached memory back", events=_kept)
         trials.append(replace(kept, keeps_cache=True))
-    return WhatIf(peak, requests.replay, base, tuple(trials), requests.limit)
+    return WhatIf(peak, requests.replay, base, tuple(trials), requests.limit, requests.begins_empty)
 
 
 def _on_top(own: AllocatorOptions, text: str) -> AllocatorOptions:

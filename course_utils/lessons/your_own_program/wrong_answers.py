@@ -39,7 +39,7 @@ WRONG = {
             what
             for what, there in (
                 ("steps", any(event["name"] == "ProfilerStep" for event in events)),
-                ("kernels", any(event.get("cat") in ("kernel", "gpu_memcpy") for event in events)),
+                ("kernels", any(event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") for event in events)),
             )
             if not there
         },
@@ -52,8 +52,8 @@ WRONG = {
             if not there
         },
         "kernels_alone": lambda events: lacks(events, work=("kernel",)),
-        "launches": lambda events: lacks(events, work=("kernel", "gpu_memcpy", "cuda_runtime")),
-        "annotations": lambda events: lacks(events, work=("kernel", "gpu_memcpy", "gpu_user_annotation")),
+        "launches": lambda events: lacks(events, work=("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime")),
+        "annotations": lambda events: lacks(events, work=("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")),
         "what_is_there": lambda events: {"steps", "kernels"} - lacks(events),
     },
 }

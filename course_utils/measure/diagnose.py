@@ -73,6 +73,7 @@ _CLEAR = 0.6
 # Where a change that is too close to tell may well save so much, nobody can say that nothing stands out.
 _MAY_SAVE = 1.1
 # What a card without a plan leads to.
+_NOT_COMPILED = "torch.compile was not tried"
 # Verdicts of changes that were not timed.
 CHANGES_RESULTS, IMPOSSIBLE, NO_TIME = "CHANGES THE RESULTS", "IMPOSSIBLE", "NO TIME"
 
@@ -203,7 +204,8 @@ class Diagnosis(Shown):
             said += [f"Nothing stands out, and no change was tried. {self._more()}"]
         elif not self.plan:
             many = "one change was" if count == 1 else f"{count} changes were"
-            said += [f"Nothing stands out: {many} tried, and none makes it clearly shorter. {self._more()}"]
+            compiled = ", torch.compile was not" * any(note.startswith(_NOT_COMPILED) for note in self.notes)
+            said += [f"Nothing stands out: {many} tried{compiled}, and none makes it clearly shorter. {self._more()}"]
         return said
 
     def _more(self) -> str:
@@ -579,11 +581,9 @@ class _Work:
             if trial.name != COMPILE or diagnosis.budget_s >= _LEAST_FOR_COMPILING_S:
                 several.append(trial)
             else:
-                diagnosis.notes.append(
-                    f"torch.compile was not tried: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more."
-                )
+                diagnosis.notes.append(f"{_NOT_COMPILED}: that takes a budget_s of {_LEAST_FOR_COMPILING_S:g} or more.")
         if not can_compile({p.device.type for p in self.found.parameters}) and not is_compiled(self.found):
-            diagnosis.notes.append("torch.compile was not tried: it finds no compiler on this machine.")
+            diagnosis.notes.append(f"{_NOT_COMPILED}: it finds no compiler on this machine.")
         quick = [trial for trial in several if trial.name != COMPILE]
         alike = self._alike(bench, plain, quick)
         while (clear := self._clear(bench, alike)) is not None and not diagnosis.interrupted:

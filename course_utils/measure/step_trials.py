@@ -102,8 +102,8 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
     if useless := _without_optimizer(found):
         yield Trial(
             f"freezing {useless}",
-            f"freeze {useless}: requires_grad_(False)",
-            f"No optimizer updates {useless}, and its parameters ask for gradients.",
+            f"run {useless} under torch.no_grad(), or freeze what is trained nowhere",
+            f"No optimizer that this step names updates {useless}, and its parameters ask for gradients.",
             "15_no_grad",
             lambda work: _frozen(found),
         )

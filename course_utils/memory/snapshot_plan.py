@@ -60,7 +60,7 @@ def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
         f"in a simulation that {_error_words(tries)}. {_OLDER_NAME}"
     )
     of = "the reserved peak outside private pools" if device.private_bytes else "the reserved peak"
-    return Advice(change, because, "11_caching_allocator", tries.saving(best), "tried", of)
+    return Advice(change, because, "11_caching_allocator", tries.saving(best), "simulated", of)
 
 
 def _error_words(tries: WhatIf) -> str:
@@ -102,7 +102,7 @@ def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:
     )
     saves = 1 - kept.device_allocs / calls
     change, of = "leave out torch.cuda.empty_cache()", "the calls that take memory from the device"
-    return Advice(change, because, "11_caching_allocator", saves, "tried", of)
+    return Advice(change, because, "11_caching_allocator", saves, "simulated", of)
 
 
 def _large_kinds(device: DeviceHistory) -> list[Advice]:

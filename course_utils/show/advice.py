@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-KNOWN = ("at most", "about", "tried")
+KNOWN = ("at most", "about", "tried", "simulated")
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Advice:
         because: what was seen that speaks for it, with its numbers: one or two sentences.
         lesson: the notebook that shows how, without its ending: ``10_torch_compile``.
         saves: the share that it saves, from 0 to 1; None where no number can be given honestly.
-        known: how the share is known: ``at most`` (no more can be gained), ``about`` (worked out) or ``tried`` (the
-            change was made, or simulated, and this came out).
+        known: how the share is known: ``at most`` (no more can be gained), ``about`` (worked out), ``tried`` (the
+            change was made, and this came out) or ``simulated``.
         of: what the share is of, such as ``a step`` or ``the peak``.
         low: the lower end of the saving's interval, where it was tried with one.
         high: its upper end.
@@ -46,7 +46,7 @@ class Advice:
         if self.saves is None:
             return ""
         interval = "" if self.low is None else f" ({_percent(self.low)} to {_percent(self.high)})"
-        comma = "," if self.known == "tried" else ""
+        comma = "," if self.known in ("tried", "simulated") else ""
         return f"{self.known}{comma} {_percent(self.saves)} of {self.of}{interval}"
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _LABEL_WIDTH, _WORDS_WIDTH, _BAR_WIDTH = 26, 30, 37  # letters of a line in a te
 _GAP = "  "
 _NICE = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
 _HERE = Path(__file__).parent
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # names in a file may hold what a terminal would obey
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Card:
         notes = [line for note in (self.warning, *self.notes) for line in _wrapped(note)]
         table = tables.text(Sheet((self.table,))).splitlines() if self.table else []
         blocks = [sentence, self._rows_as_text(), table, self._plan_as_text(), notes, _wrapped(self.provenance)]
-        return "\n\n".join("\n".join(block) for block in blocks if block)
+        return _CONTROL.sub("", "\n\n".join("\n".join(block) for block in blocks if block))
 
     def _repr_html_(self) -> str:
         return self.html()
@@ -134,7 +136,7 @@ class Card:
         table = tables.html(Sheet((self.table,))) if self.table else ""
         shown = {"parts": parts, "table": table, "numbers": numbers, "percent": self.percent, "styled": styled}
         shown |= {"links": [lessons.format(advice.lesson) for advice in self.plan]}
-        return _template().render(card=self, axis=self.axis, **shown)
+        return _CONTROL.sub("", _template().render(card=self, axis=self.axis, **shown))
 
     def percent(self, value: float) -> float:
         """Where a value lies on the axis, in percent; a margin keeps dots at its ends whole."""

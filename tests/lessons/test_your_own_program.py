@@ -75,7 +75,8 @@ def _step(fused: bool = False) -> Callable[[], torch.Tensor]:
 
 def _trace(wait_s: float, folder: Path) -> Path:
     path = folder / f"{wait_s}.json.gz"
-    _pasted("record_trace")(cases.repeated(cases.loader(wait_s)), cases.train_step("cpu"), str(path))
+    batches, train_step = cases.repeated(cases.loader(wait_s)), cases.train_step("cpu")
+    _pasted("record_trace")(batches, train_step, str(path), wait=1, warmup=1, steps=4)
     return path
 
 

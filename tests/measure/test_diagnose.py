@@ -324,7 +324,7 @@ def test_parameters_that_no_optimizer_updates():
         optimizer.zero_grad()
         return loss
 
-    diagnosis = advised(step, "freeze model: requires_grad_(False)")
+    diagnosis = advised(step, "run model under torch.no_grad(), or freeze what is trained nowhere")
     (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
     assert advice.lesson == "15_no_grad"
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
@@ -809,6 +809,8 @@ def said(count=1, low=0.95, more=(), **known):
 def test_what_is_said_where_nothing_is_advised():
     assert "one change was tried, and none makes it clearly shorter" in said(noise=1.02)
     assert said(noise=1.02).endswith("A trace tells what is inside: lesson 01.")
+    left = said(noise=1.02, notes=["torch.compile was not tried: that takes a budget_s of 15 or more."])
+    assert "one change was tried, torch.compile was not, and none makes it clearly shorter" in left
     largest = said(noise=1.02, phases={"backward pass": 0.4, "optimizer": 0.5})
     assert largest.endswith("The largest part is optimizer (50%), and a trace tells what is inside: lesson 01.")
     assert "Nothing stands out, and no change was tried. A trace tells what is inside" in said(count=0)

@@ -224,7 +224,7 @@ def test_a_setting_that_needs_less_is_advised_with_what_it_saves() -> None:
     trial = next(trial for trial in device.tries.trials if trial.name == "expandable_segments:True")
     assert trial.reserved_bytes == 180 * MIB  # the largest request, in pages of 20 MiB
     assert advice.change == "set PYTORCH_ALLOC_CONF=expandable_segments:True"
-    assert (advice.known, advice.of, advice.lesson) == ("tried", "the reserved peak", "11_caching_allocator")
+    assert (advice.known, advice.of, advice.lesson) == ("simulated", "the reserved peak", "11_caching_allocator")
     assert advice.saves == pytest.approx(1 - 180 * MIB / whole)
     assert "expandable_segments:True" in report.card().words
     assert "in a simulation that reproduces the recorded peak." in advice.because

@@ -52,6 +52,13 @@ def test_sentence_and_table_say_it_where_style_and_svg_are_stripped():
     assert "as fast</i>" not in CARD._repr_html_()
 
 
+def test_what_a_terminal_would_obey_is_left_out():
+    card = Card("evil\x1b[31m\x07 name", (Row("a\x9bb", value="1\r"),), notes=("two\tthree\nfour",))
+    for shown in (repr(card), card._repr_html_()):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
+        assert "evil[31m name" in shown
+
+
 def test_html_is_well_formed_and_the_same_each_time_and_words_carry_every_verdict():
     markup = CARD._repr_html_()
     assert markup == dataclasses.replace(CARD)._repr_html_()

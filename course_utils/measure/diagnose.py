@@ -22,6 +22,7 @@ from course_utils.measure.rounds import MAX_BUDGET_S
 from course_utils.measure.step_phases import (
     AFTER,
     BEFORE,
+    BETWEEN,
     FORWARD,
     LOADING,
     PHASES,
@@ -522,16 +523,20 @@ class _Work:
                 Advice("prepare batches before the step needs them", because, "05_data_loading", phases[BEFORE])
             )
         for name in seen[-1].unused:
-            takes_s = statistics.median(call.unused.get(name, 0.0) for call in seen)
             parts = (call.unused.get(name, 0.0) / max(call.seconds[FORWARD], 1e-9) for call in seen)
             share = phases[FORWARD] * min(1.0, statistics.median(parts))
             if share > _STANDS_OUT:
                 because = (
-                    f"It takes {format_seconds(takes_s)} in a step, and no backward pass goes through it. Where it is "
+                    f"It takes {format_seconds(share * diagnosis.step_s)} in a step, and no backward pass goes through it. Where it is "
                     "needed all the same, it costs less under torch.no_grad()."
                 )
                 change = f"leave out the forward pass of {name} that no gradient comes from"
                 diagnosis.plan.append(Advice(change, because, "15_no_grad", share, "about"))
+        if phases[BETWEEN] > _STANDS_OUT:
+            takes = format_seconds(phases[BETWEEN] * diagnosis.step_s)
+            because = f"{takes} pass in a step after its backward pass, and not in the optimizer's step."
+            change = "do less between the backward pass and the optimizer's step"
+            diagnosis.plan.append(Advice(change, because, "01_profiler", phases[BETWEEN]))
         if phases[AFTER] > _STANDS_OUT:
             takes = format_seconds(phases[AFTER] * diagnosis.step_s)
             because = f"{takes} pass in a step after the optimizer's."

@@ -25,15 +25,16 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from course_utils.measure.devices import Device
 from course_utils.measure.step_state import Found
 
-LOADING, BEFORE, FORWARD, BACKWARD, OPTIMIZER, AFTER = (
+LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER = (
     "waiting for data",
     "before the forward pass",
     "forward pass and loss",
     "backward pass",
+    "after the backward pass",
     "optimizer",
     "after the optimizer",
 )
-PHASES = (LOADING, BEFORE, FORWARD, BACKWARD, OPTIMIZER, AFTER)
+PHASES = (LOADING, BEFORE, FORWARD, BACKWARD, BETWEEN, OPTIMIZER, AFTER)
 # Methods that hand a value of the GPU to Python, and so wait until it is done.
 _WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__")
 _TORCH = str(Path(torch.__file__).parent)
@@ -188,8 +189,9 @@ class PhaseWatch:
         if self._phase == BACKWARD:
             return backward(*args, **kwargs)
         seen.counts["backward passes"] += 1
-        # What comes between it and the step of the optimizer, such as clipping, is the optimizer's.
-        with self._in(BACKWARD, OPTIMIZER):
+        if self._phase == BETWEEN:  # a second backward pass, and no module ran since the first: its loss was computed
+            self._phase = FORWARD
+        with self._in(BACKWARD, BETWEEN):
             return backward(*args, **kwargs)
 
     def _next(self, following: Callable[..., Any], *args: Any) -> Any:

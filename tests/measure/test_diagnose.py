@@ -39,6 +39,7 @@ from course_utils.measure.step_state import Snapshot, find
 from course_utils.measure.step_trials import COMPILE, Trial, Work
 from course_utils.records.paired import Interval, Verdict
 from course_utils.show.advice import Advice
+from course_utils.show.formats import format_seconds
 
 pytestmark = pytest.mark.serial
 QUICK_S = 0.5
@@ -232,6 +233,7 @@ def test_a_forward_pass_that_no_gradient_comes_from():
     assert advice.known == "about"
     assert advice.lesson == "15_no_grad"
     assert 0 < advice.saves < diagnosis.phases["forward pass and loss"]
+    assert f"It takes {format_seconds(advice.saves * diagnosis.step_s)} in a step" in advice.because
     assert change not in changes(diagnose(lambda: step(torch.no_grad), budget_s=QUICK_S))
 
 
@@ -310,6 +312,38 @@ def test_what_a_step_does_besides():
     assert "batches" in before.change
     assert after.saves > before.saves > 0.15
     assert after.saves + before.saves < 1
+
+
+def test_what_a_step_does_between_its_backward_pass_and_the_optimizer():
+    training = Training(2, fused=True)
+
+    def step():
+        loss = training.model(training.x).square().mean()
+        loss.backward()
+        time.sleep(8e-3)
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        return loss
+
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    (advice,) = [advice for advice in diagnosis.plan if advice.known == "at most"]
+    assert advice.change == "do less between the backward pass and the optimizer's step"
+    assert advice.saves == diagnosis.phases["after the backward pass"] > 0.5
+    assert diagnosis.phases["optimizer"] < 0.5
+
+
+def test_a_loss_without_modules_between_two_backward_passes_is_a_forward_pass():
+    training, weight = Training(2), torch.ones((), requires_grad=True)
+
+    def step():
+        training.model(training.x).sum().backward()
+        time.sleep(4e-3)
+        (weight * 2).backward()
+
+    with PhaseWatch(find(training.step), Device()) as watch:
+        seen = watch.call(step)
+    assert seen.counts["backward passes"] == 2
+    assert seen.seconds["forward pass and loss"] > 4e-3 > seen.seconds["after the backward pass"]
 
 
 def test_parameters_that_no_optimizer_updates():
@@ -670,12 +704,13 @@ def test_two_models_of_one_class_are_both_worked_on():
 def test_phases_add_up_to_the_call_and_hooks_are_gone():
     training = Training()
     training.step()
-    watch = PhaseWatch(find(training.step), Device())
-    with watch:
-        start = time.perf_counter()
-        seen = watch.call(training.step)
-        elapsed = time.perf_counter() - start
-    assert 0.5 * elapsed < sum(seen.seconds.values()) <= elapsed
+    shares = []
+    with PhaseWatch(find(training.step), Device()) as watch:
+        for _ in range(5):  # another program may run between the two readings of a clock
+            start = time.perf_counter()
+            seen = watch.call(training.step)
+            shares.append(sum(seen.seconds.values()) / (time.perf_counter() - start))
+    assert 0.5 < max(shares) <= 1
     assert seen.counts == {"forward passes": 1, "backward passes": 1, "optimizer steps": 1}
     assert not training.model._forward_pre_hooks
     assert "zero_grad" not in vars(training.optimizer)

@@ -150,7 +150,8 @@ class Diagnosis(Shown):
     noise: float | None = None
     peak_bytes: int | None = None
     interrupted: bool = False
-    short: str = ""  # what a longer budget would have to be, where this one told nothing
+    needed_s: float | None = None  # a longer budget, where this one told nothing
+    compared: str = "loss"  # or weights, where no loss was seen
 
     def card(self) -> Card:
         """What a step takes, what to change, and where its time goes."""
@@ -197,8 +198,9 @@ class Diagnosis(Shown):
         unclear = any(t.verdict == Verdict.UNCLEAR and t.interval.low * _MAY_SAVE < 1 for t in self.tried)
         if not self.plan and self.interrupted:
             said += ["What could make it shorter is not known yet: let diagnose() run to its end."]
-        elif not self.plan and (self.short or count < len(self.tried)):
-            said += ["What could make it shorter is not known yet: pass a larger budget_s."]
+        elif not self.plan and (self.needed_s or count < len(self.tried)):
+            quiet = "close other programs, or " * bool(self.busy)
+            said += [f"What could make it shorter is not known yet: {quiet}pass a larger budget_s."]
         elif not self.plan and unclear:
             said += ["Too close to tell what makes it shorter: close other programs, or pass a larger budget_s."]
         elif not self.plan and not count:
@@ -233,7 +235,13 @@ class Diagnosis(Shown):
 
     def _warning(self) -> str:
         stopped = "Stopped early: this is what was known so far." if self.interrupted else ""
-        return " ".join(filter(None, (stopped, self.short, self.busy)))
+        short = ""
+        if self.needed_s:
+            quiet = "close other programs, or " * bool(self.busy)
+            short = (
+                f"{self.budget_s:g} s were too short to tell what changes do: {quiet}pass budget_s={self.needed_s:g}."
+            )
+        return " ".join(filter(None, (stopped, short, self.busy)))
 
     def _notes(self) -> Iterator[str]:
         yield from self.notes
@@ -245,7 +253,7 @@ class Diagnosis(Shown):
             ("Tried and of no use here", useless),
             ("Tried, and too close to tell (a larger budget_s tells more)", by_verdict.get(Verdict.UNCLEAR, [])),
             (
-                f"Not advised, since the loss changes by more than {self.tolerance:g}",
+                f"Not advised, since the {self.compared} would change by more than {self.tolerance:g}",
                 by_verdict.get(CHANGES_RESULTS, []),
             ),
             ("Tried, and this step cannot do it", by_verdict.get(IMPOSSIBLE, [])),
@@ -308,7 +316,8 @@ def diagnose(
 
     Args:
         step: runs one training step and returns its loss: forward pass, backward pass, optimizer. It takes nothing, or
-            one batch of ``data``. Where it returns no loss, the weights that come out are compared.
+            one batch of ``data``. Losses are compared that its backward pass begins with; where those are no single
+            numbers, the weights that come out.
         model: what it trains, one module or a list; by default every module with parameters that the step's code names.
         optimizer: what updates it, likewise.
         data: the loader, or a list of batches. Waiting for it is then measured; changes are tried on its first batch.
@@ -526,9 +535,10 @@ class _Work:
             parts = (call.unused.get(name, 0.0) / max(call.seconds[FORWARD], 1e-9) for call in seen)
             share = phases[FORWARD] * min(1.0, statistics.median(parts))
             if share > _STANDS_OUT:
+                takes = format_seconds(share * diagnosis.step_s)
                 because = (
-                    f"It takes {format_seconds(share * diagnosis.step_s)} in a step, and no backward pass goes through it. Where it is "
-                    "needed all the same, it costs less under torch.no_grad()."
+                    f"It takes {takes} in a step, and no backward pass goes through it. Where it is needed all the "
+                    "same, it costs less under torch.no_grad()."
                 )
                 change = f"leave out the forward pass of {name} that no gradient comes from"
                 diagnosis.plan.append(Advice(change, because, "15_no_grad", share, "about"))
@@ -579,6 +589,7 @@ class _Work:
             self._too_short(least_s / _SCREEN_SHARE)
             return
         plain = self._repeated(bench)
+        diagnosis.compared = "loss" if plain.losses else "weights"
         if self._kinds is not None and not diagnosis.busy:
             self._check_times(bench, *self._kinds)
         several = []
@@ -763,10 +774,7 @@ class _Work:
             self._too_short(2 * diagnosis.budget_s)
 
     def _too_short(self, needed_s: float) -> None:
-        budget_s = self.diagnosis.budget_s
-        self.diagnosis.short = (
-            f"The budget of {budget_s:g} s is too short to tell what changes do: pass budget_s={math.ceil(needed_s)}."
-        )
+        self.diagnosis.needed_s = math.ceil(needed_s)
 
     def _of(self, name: str) -> Tried:
         return next(tried for tried in self.diagnosis.tried if tried.name == name)
@@ -785,13 +793,16 @@ class _Work:
         if tried.verdict != Verdict.FASTER:
             return
         saves, low, high = diagnosis._saving(tried)
-        same = "The losses are the same to the bit" if not tried.difference else "The losses agree"
+        what = "losses" if diagnosis.compared == "loss" else "weights"
+        same = f"The {what} are the same to the bit" if not tried.difference else f"The {what} agree"
         because = f"{trial.because} {same}{_difference(tried.difference, ' to ')}."
         if tried.on_top_of is not None:
             because += f" Tried on top of: {tried.on_top_of.name}."
         if trial.name == COMPILE and self._compiling_s:
             steps = math.ceil(self._compiling_s / (saves * diagnosis.step_s))
             because += f" Compiling took {format_seconds(self._compiling_s)}: {steps} steps win that back."
+        if trial.instead_of == "threads" and diagnosis.busy:
+            because += " On a machine without other programs it may save nothing."
         diagnosis.plan.append(Advice(trial.change, because, trial.lesson, saves, "tried", low=low, high=high))
 
     def _peak(self, bench: Bench) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from course_utils.measure.cases import Case, CaseError, RunningCase
 from course_utils.measure.devices import Device, Sample
 from course_utils.measure.rounds import LONG_CALL_S, Rounds
+from course_utils.measure.step_phases import wrapped
 from course_utils.measure.step_state import Found, Snapshot
 from course_utils.measure.step_trials import Trial, Work
 from course_utils.records import paired
@@ -31,7 +32,7 @@ class Steps:
     """What a few steps gave, all from the same state.
 
     Attributes:
-        losses: of each step; empty where the step returns none.
+        losses: what the backward passes began with, or what the steps returned; empty where that is no single number.
         moves: how far the weights went, one tensor for each parameter; where there are losses, the distance alone.
         seconds: of each.
     """
@@ -49,6 +50,8 @@ class Steps:
     def difference(self, other: Steps) -> float:
         """How far the other is from this one, relative to it, in losses or in the weights' way; 0 for the same bits."""
         if self.losses:
+            if len(other.losses) != len(self.losses):
+                return math.inf
             pairs = zip(self.losses, other.losses, strict=True)
             worst = max(abs(a - b) / max(abs(a), 1e-12) if a != b else 0.0 for a, b in pairs)
             far = abs(other.distance - self.distance) > _MOVES_ALIKE * self.distance
@@ -86,12 +89,23 @@ class Bench:
         self.arrange(changes)
         parameters = self.found.parameters
         before = [p.detach().clone() for p in parameters]
-        losses, seconds = [], []
-        for _ in range(PARITY_STEPS):
-            start = time.perf_counter()
-            losses.append(loss_of(self.work.call()))
-            self.device.synchronize()
-            seconds.append(time.perf_counter() - start)
+        losses: list[float | None] = []
+        seconds, roots = [], []
+
+        def noted(backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            begins = tree_leaves((args[:1], kwargs.get("tensors")))
+            roots.extend(t.detach().clone() for t in begins if isinstance(t, torch.Tensor) and t.numel() == 1)
+            return backward(*args, **kwargs)
+
+        with wrapped(torch.autograd, "backward", noted):
+            for _ in range(PARITY_STEPS):
+                roots.clear()
+                start = time.perf_counter()
+                returned = self.work.call()
+                self.device.synchronize()
+                seconds.append(time.perf_counter() - start)
+                # What a step returns may be an accuracy, or nothing.
+                losses += [float(root) for root in roots] or [loss_of(returned)]
         moves = [p.detach() - old for p, old in zip(parameters, before, strict=True)]
         known = all(loss is not None for loss in losses)
         return Steps(tuple(losses) if known else (), () if known else tuple(moves), _norm(moves), tuple(seconds))

@@ -479,14 +479,59 @@ def test_a_change_of_the_results_is_no_advice(monkeypatch):
     assert tried.verdict == CHANGES_RESULTS
     assert tried.difference > diagnosis.tolerance
     assert "do half" not in changes(diagnosis)
-    assert "Not advised, since the loss changes by more than 0.001: half." in repr(diagnosis)
+    assert "Not advised, since the loss would change by more than 0.001: half." in repr(diagnosis)
+
+
+@pytest.mark.parametrize("returned", [None, "ok", 7, torch.zeros(3)], ids=str)
+def test_whatever_a_step_returns_the_loss_of_its_backward_pass_is_compared(monkeypatch, returned):
+    training = Training(2, fused=True)
+    x = training.x
+    plant(
+        monkeypatch,
+        {
+            "half": lambda work: step_trials._attribute(training, "x", x / 2),
+            "almost": lambda work: step_trials._attribute(training, "x", x * (1 + 1e-5)),
+        },
+    )
+    half, almost = diagnose(lambda: (training.step(), returned)[1], budget_s=QUICK_S).tried
+    assert half.verdict == CHANGES_RESULTS
+    assert almost.verdict != CHANGES_RESULTS
+    assert 0 < almost.difference < 1e-3
 
 
 def test_without_a_loss_the_weights_are_compared(monkeypatch):
     training = Training(2, fused=True)
-    plant(monkeypatch, {"half": lambda work: step_trials._attribute(training, "x", training.x / 2)})
-    (tried,) = diagnose(lambda: training.step() and None, budget_s=QUICK_S).tried
-    assert tried.verdict == CHANGES_RESULTS
+
+    def step():
+        outputs = training.model(training.x)
+        outputs.backward(torch.ones_like(outputs))
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+
+    changes = {
+        "half": lambda work: step_trials._attribute(training, "x", -training.x),
+        "none": lambda work: contextlib.nullcontext(),
+    }
+    plant(monkeypatch, changes)
+    diagnosis = diagnose(step, budget_s=QUICK_S)
+    turned, none = diagnosis.tried
+    assert (turned.verdict, none.difference) == (CHANGES_RESULTS, 0.0)
+    assert "Not advised, since the weights would change by more than 0.001: turned." in diagnosis.card().notes
+
+
+def test_a_bias_whose_gradient_is_rounding_does_not_hide_a_change():
+    """A bias before a normalization: AdamW makes steps of the learning rate out of what is noise."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU())
+    optimizer, x = torch.optim.AdamW(model.parameters(), lr=1e-3), torch.randn(8, 3, 16, 16)
+
+    def step():
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    tried = {each.name: each for each in diagnose(step, budget_s=2.0).tried}
+    assert 0 <= tried["channels_last"].difference < 1e-3
 
 
 def test_a_change_that_leaves_the_optimizer_out_is_no_gain(monkeypatch):
@@ -829,7 +874,8 @@ def test_a_budget_that_is_too_short_is_said():
         return training.step()
 
     diagnosis = diagnose(step, budget_s=0.1)
-    assert "too short" in diagnosis.card().warning
+    assert "0.1 s were too short to tell what changes do: " in diagnosis.card().warning
+    assert re.search(r"pass budget_s=\d", diagnosis.card().warning)
     assert "Nothing stands out" not in repr(diagnosis)
     assert not [advice for advice in diagnosis.plan if advice.known == "tried"]
 
@@ -854,7 +900,8 @@ def test_what_is_said_where_nothing_is_advised():
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        ({"short": "The budget is too short."}, "not known yet: pass a larger budget_s."),
+        ({"needed_s": 2.0}, "not known yet: pass a larger budget_s."),
+        ({"needed_s": 2.0, "busy": "Others ran."}, "not known yet: close other programs, or pass a larger budget_s."),
         ({"interrupted": True}, "not known yet: let diagnose() run to its end."),
         ({"count": 0, "more": [Tried("late", verdict=NO_TIME)]}, "not known yet: pass a larger budget_s."),
         ({"more": [Tried("late", verdict=NO_TIME)]}, "not known yet: pass a larger budget_s."),

@@ -509,7 +509,7 @@ def test_without_a_loss_the_weights_are_compared(monkeypatch):
         training.optimizer.zero_grad()
 
     changes = {
-        "half": lambda work: step_trials._attribute(training, "x", -training.x),
+        "turned": lambda work: step_trials._attribute(training, "x", -training.x),
         "none": lambda work: contextlib.nullcontext(),
     }
     plant(monkeypatch, changes)

@@ -142,7 +142,10 @@ class Answer:
     def _around(self) -> list[float]:
         """Values that leave room on the axis for a guess that is not there yet."""
         factor = 5 if self.unit.name in _OTHER else 2
-        return [self.value, self.value * factor, self.value / factor]
+        most = self.value * factor
+        if self.unit.name == "%" and self.value <= 100:  # a guess beyond it is rare
+            most = min(most, 100)
+        return [self.value, most, self.value / factor]
 
     @property
     def ends(self) -> list[tuple[float | str | None, str]]:

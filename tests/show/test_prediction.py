@@ -8,6 +8,7 @@ import pytest
 
 from course_utils.show import prediction as prediction_module
 from course_utils.show.prediction import predict
+from course_utils.show.reveal import Answer, Unit
 from tests.example_results import RESULTS
 from tests.html_checks import Parsed
 
@@ -49,6 +50,14 @@ def test_a_guess_against_a_number(guess: float, measured: float, options: dict[s
     assert card.words == words
     assert [row.label for row in card.rows] == ["you", "measured"]
     assert all(card.axis.low <= end <= card.axis.high for row in card.rows for end in row.bar.values)
+
+
+@pytest.mark.parametrize(
+    ("measured", "unit", "end"), [(87, "%", 100), (20, "%", 40), (150, "%", 300), (80, "lines", 160)]
+)
+def test_without_a_guess_an_axis_leaves_room_for_one_and_a_share_ends_at_all(measured: float, unit: str, end: float):
+    card = Answer.of(measured, Unit(unit), ()).card(None, "")
+    assert card.axis.high == end
 
 
 def test_a_guess_against_a_case():

@@ -34,7 +34,10 @@ def started(pids: Path) -> list[int]:
 
 
 def runs(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def all_gone(pids: Path, least: int, within_s: float = 0) -> bool:

@@ -201,6 +201,15 @@ def test_what_was_said_stands_beside_what_came_out() -> None:
     assert cases.said_row("a step", (dataclasses.replace(first, saves=None),), 0.1)["said"] == "no number"
 
 
+def test_a_trace_of_too_few_batches_is_an_error(tmp_path: Path) -> None:
+    batches, path = list(cases.loader(wait_s=0)), tmp_path / "trace.json.gz"
+    with pytest.raises(ValueError, match="Only 6 batches came, of 16"):
+        _pasted("record_trace")(batches, cases.train_step("cpu"), str(path))
+    assert not path.exists()
+    with pytest.raises(ValueError, match="Only 6 batches came, of 7"):
+        _pasted("record_trace")(batches, cases.train_step("cpu"), str(path), wait=1, warmup=1, steps=5)
+
+
 def test_what_was_recorded_is_counted_by_the_cell_to_paste(tmp_path: Path) -> None:
     what_is_in = _pasted("what_is_in")
     assert what_is_in(_trace(0, tmp_path)) == {"steps": 4, "of the GPU": 0}

@@ -444,7 +444,7 @@ def test_other_programs_turns_do_not_hide_a_change():
     half = Trial("half", "", "", "", lambda work: mock.patch.dict(sleeps, half=0.0))
     same = Trial("same", "", "", "", lambda work: contextlib.nullcontext())
     bench = Bench(work, found, Device(), Snapshot(found))
-    rounds = StepRounds(bench, {"half": (half,), "same": (same,)}, "rounds", 4.0)
+    rounds = StepRounds(bench, {"half": (half,), "same": (same,)}, "rounds", 8.0)
     judged = rounds.judged()
     assert judged["half"].verdict == "FASTER"
     assert judged["half"].interval.high < 0.9

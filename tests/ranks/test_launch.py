@@ -20,6 +20,7 @@ from course_utils.ranks import launch
 from course_utils.ranks.launch import RankError, run_ranks
 from course_utils.records.kinds.rank_results import RankResults
 from course_utils.records.paired import Verdict
+from tests.sandbox import alive
 
 PROGRAMS = Path(__file__).parents[1] / "rank_programs"
 TRAIN, MISBEHAVE = PROGRAMS / "train.py", PROGRAMS / "misbehave.py"
@@ -33,20 +34,13 @@ def started(pids: Path) -> list[int]:
     return [int(line) for line in pids.read_text().split()] if pids.exists() else []
 
 
-def runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def all_gone(pids: Path, least: int, within_s: float = 0) -> bool:
     """Whether all processes of a run have ended; a moment may be granted when nobody has waited for it."""
     assert len(started(pids)) >= least, "the processes did not even start"
     deadline = time.monotonic() + within_s
-    while any(map(runs, started(pids))) and time.monotonic() < deadline:
+    while any(map(alive, started(pids))) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not any(map(runs, started(pids)))
+    return not any(map(alive, started(pids)))
 
 
 def misbehave(pids: Path, what: str, **options: Any) -> RankResults:

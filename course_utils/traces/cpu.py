@@ -80,8 +80,8 @@ def cpu_shares(trace: Trace) -> CpuShares:
     events = [*trace.events[OP], *trace.events[MARK]]
     if not any(event.end > event.start for event in events if not marked_steps([event])):
         raise TraceError(
-            f"{trace.name} holds no operator and no work of a GPU that took any time; without repeat=1, the next cycle "
-            f"of a schedule may have written over them. {HOW}."
+            f"{trace.name} holds no operator and no work of a GPU that took any time. A later cycle of the "
+            f"schedule may have written over what was recorded: repeat=1 forbids it. {HOW}."
         )
     steps = cpu_steps(trace)
     threads: dict[object, list[Event]] = defaultdict(list)

@@ -228,7 +228,10 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
         who = f"GPU {part.device}: " if isinstance(part, on_gpu.DeviceShares) and len(found.devices) > 1 else ""
         notes += [who + note for note in part.steps.notes]
     if found.parts[0].steps.marked and sum(len(column.shares) for column in found.columns) == len(found.parts):
-        notes.append("Only one step was read: whether others are like it, the file does not say.")
+        notes.append(
+            "Only one step was read: whether others are like it, the file does not say. If more were recorded, a later "
+            "cycle of the schedule wrote over them: repeat=1 forbids it."
+        )
     if found.cpu:
         python = total(found.columns, _amount(on_cpu.PYTHON_CODE))
         if python >= 0.1:

@@ -940,7 +940,8 @@ def test_there_is_no_plan_from_a_file_that_breaks_off():
 
 
 def test_one_step_alone_is_said_to_be_one():
-    assert "Only one step" in " ".join(read(busy_steps(count=1)).card().notes)
+    assert "Only one step was read" in (said := " ".join(read(busy_steps(count=1)).card().notes))
+    assert "If more were recorded, a later cycle of the schedule wrote over them: repeat=1 forbids it." in said
     assert "Only one step" not in " ".join(read(busy_steps(count=2)).card().notes)
 
 
@@ -960,7 +961,7 @@ def test_communication_of_another_thread_is_hidden_by_a_third():
 def test_marks_alone_are_no_steps_of_python():
     made = MadeUp()
     made.step(4, 0, 60)
-    with pytest.raises(TraceError, match="repeat=1"):
+    with pytest.raises(TraceError, match=r"repeat=1 forbids it\. Record with .*active=8, repeat=1\)"):
         read(made)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from course_utils.show.formats import format_seconds
+from course_utils.traces.anomaly import AnomalyMode, anomaly_mode
 from course_utils.traces.cpu import CpuShares, cpu_shares
 from course_utils.traces.events import Trace
 from course_utils.traces.shares import DeviceShares, StepShares, device_shares, devices_of
@@ -68,6 +69,7 @@ class Reading:
     devices: list[DeviceShares]
     cpu: CpuShares | None
     columns: list[Column]
+    anomaly: AnomalyMode
 
     @property
     def parts(self) -> list[DeviceShares] | list[CpuShares]:
@@ -77,16 +79,18 @@ class Reading:
 
 def reading(trace: Trace) -> Reading:
     """Read a trace's devices, or its CPU."""
-    devices = [device_shares(trace, device) for device in devices_of(trace)]
+    anomaly = anomaly_mode(trace)
+    devices = [device_shares(trace, device, anomaly) for device in devices_of(trace)]
     if not devices:
-        cpu = cpu_shares(trace)
-        return Reading(trace, [], cpu, [Column(k.name, k, cpu.shares(k.steps), None) for k in cpu.steps.kinds])
+        cpu = cpu_shares(trace, anomaly)
+        columns = [Column(kind.name, kind, cpu.shares(kind.steps), None) for kind in cpu.steps.kinds]
+        return Reading(trace, [], cpu, columns, anomaly)
     columns = []
     for found in devices:
         before = f"GPU {found.device}, " if len(devices) > 1 else ""
         for kind in found.steps.kinds:
             columns.append(Column(before + kind.name, kind, found.shares(kind.steps), found.device))
-    return Reading(trace, devices, None, columns)
+    return Reading(trace, devices, None, columns, anomaly)
 
 
 def total(columns: Sequence[Column], amount: Amount) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from course_utils.traces.anomaly import AnomalyMode
 from course_utils.traces.events import CALL, HOW, MARK, OP, PYTHON, Event, Trace, TraceError
 from course_utils.traces.intervals import Span, Spans, clip, common, length, union, without
 from course_utils.traces.names import is_own_code
-from course_utils.traces.shares import DOUBLE, StepShares
+from course_utils.traces.shares import ANOMALY, DOUBLE, StepShares
 from course_utils.traces.steps import Steps, cpu_steps, marked_steps
 
 OPERATORS, COMMUNICATION, LOADING = "operators", "communication", "loading data"
@@ -72,7 +73,7 @@ class _Piece:
     event: Event
 
 
-def cpu_shares(trace: Trace) -> CpuShares:
+def cpu_shares(trace: Trace, anomaly: AnomalyMode) -> CpuShares:
     """Work out where the time of each step on the CPU went: each moment belongs to the innermost event of its thread.
 
     Where the step's own thread records nothing, what another thread does counts: the program waits for it.
@@ -80,8 +81,8 @@ def cpu_shares(trace: Trace) -> CpuShares:
     events = [*trace.events[OP], *trace.events[MARK]]
     if not any(event.end > event.start for event in events if not marked_steps([event])):
         raise TraceError(
-            f"{trace.name} holds no operator and no work of a GPU that took any time; without repeat=1, the next cycle "
-            f"of a schedule may have written over them. {HOW}."
+            f"{trace.name} holds no operator and no work of a GPU that took any time. A later cycle of the "
+            f"schedule may have written over what was recorded: repeat=1 forbids it. {HOW}."
         )
     steps = cpu_steps(trace)
     threads: dict[object, list[Event]] = defaultdict(list)
@@ -99,10 +100,15 @@ def cpu_shares(trace: Trace) -> CpuShares:
     alone: Counter[int] = Counter()
     for piece in (*own, *others):
         alone[id(piece.event)] += piece.end - piece.start  # type: ignore[assignment]
-    small = union((p.start, p.end) for p in own if p.place == OPERATORS and alone[id(p.event)] < _SMALL_US)
+
+    def is_small(piece: _Piece) -> bool:
+        return piece.place == OPERATORS and alone[id(piece.event)] < _SMALL_US and not anomaly.covers(piece.event)
+
+    small = union((p.start, p.end) for p in own if is_small(p))
     double = union((p.start, p.end) for p in (*own, *others) if p.event.double)
     runs = _runs_of_elementwise(threads[main])
     small = without(small, runs)
+    added = union(span for spans in anomaly.spans.values() for span in spans)
     of = {}
     silent: Spans = []
     for step in steps.all:
@@ -115,11 +121,11 @@ def cpu_shares(trace: Trace) -> CpuShares:
             left = without(left, clip(spans, step.span))
         places[PYTHON_CODE] = length(left)
         silent += left
-        beside = {SMALL: small, DOUBLE: double, POINTWISE: runs}
+        beside = {SMALL: small, DOUBLE: double, POINTWISE: runs, ANOMALY: added}
         beside = {what: length(clip(spans, step.span)) for what, spans in beside.items()}
         of[id(step)] = StepShares(step.lasts, places, beside)
     found = CpuShares(steps, of, Counter())
-    _count(found, [*own, *others], alone)
+    _count(found, [*own, *others], is_small)
     found.functions = own_functions(trace, main, silent)
     names = {event.name for event in events}
     found.loader = next((name for name in names if _SPECIAL[0][1].match(name)), "")
@@ -220,7 +226,7 @@ def _pieces(events: Sequence[Event]) -> list[_Piece]:
     return found
 
 
-def _count(found: CpuShares, pieces: Sequence[_Piece], alone: Counter[int]) -> None:
+def _count(found: CpuShares, pieces: Sequence[_Piece], is_small: Callable[[_Piece], bool]) -> None:
     steps = found.steps.all
     starts = [step.span[0] for step in steps]
     seen: set[int] = set()
@@ -237,7 +243,7 @@ def _count(found: CpuShares, pieces: Sequence[_Piece], alone: Counter[int]) -> N
                 ran[0] += first
                 ran[1] += lasts
                 found.updates += first and piece.place == OPTIMIZING
-                found.small += first and piece.place == OPERATORS and alone[id(event)] < _SMALL_US
+                found.small += first and is_small(piece)
             place -= 1
 
 

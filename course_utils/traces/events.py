@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 HOW = (
-    "Record with torch.profiler: profile(activities=[CPU, CUDA], schedule=schedule(wait=5, warmup=3, active=8)), "
-    "step() after each training step, export_chrome_trace(...) at the end"
+    "Record with torch.profiler: profile(activities=[CPU, CUDA], "
+    "schedule=schedule(wait=5, warmup=3, active=8, repeat=1)), step() after each training step, "
+    "export_chrome_trace(...) at the end"
 )
 _PIECE = 1 << 18  # bytes that are read at once
 _PACKED_PIECE = 1 << 12  # of a compressed file: a damaged piece is lost as a whole

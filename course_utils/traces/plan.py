@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_percent, listed
 from course_utils.traces import cpu as on_cpu
 from course_utils.traces import shares as on_gpu
 from course_utils.traces.columns import Amount, Column, Reading, total
+from course_utils.traces.events import MARK, PYTHON
 from course_utils.traces.names import short
+from course_utils.traces.steps import marked_steps
 
 _LEAST = 0.025  # of a step: what saves less at most is no entry
 _LEAST_OF_KERNELS = 0.05  # a kernel does something; a lesson only makes it faster
 _LEAST_POINTWISE = 0.10  # and of what a CPU's many small operators take
 _LEAST_SMALL = 200  # small operators in a step, from which on their number is what costs
 _LEAST_UPDATES = 100
+_LEAST_OF_ANOMALY = 0.001  # its checks are the smaller part of what it takes
 _MOST_PER_LAUNCH_US = 100.0  # that the GPU waits for each
 _MOST_ENTRIES = 5
 _ENOUGH_STEPS = 4  # to say that one of them is the exception
@@ -28,27 +32,47 @@ def plan_of(reading: Reading) -> tuple[Advice, ...]:
         return ()
     entries = _on_cpu(reading) if reading.cpu else _on_gpu(reading)
     found = [(total(reading.columns, amount), advice) for amount, advice in entries if advice is not None]
-    return tuple(advice for _, advice in sorted(found, key=lambda each: -each[0])[:_MOST_ENTRIES])
+    ranked = [advice for _, advice in sorted(found, key=lambda each: -each[0])]
+    # It slows more than a trace shows, so that all other entries look different without it.
+    return tuple([*_anomaly(reading), *ranked][:_MOST_ENTRIES])
+
+
+def _anomaly(reading: Reading) -> list[Advice]:
+    mode, marks = reading.anomaly, len(marked_steps(reading.trace.events[MARK]))
+    if not mode.checks or (reading.cpu and reading.cpu.for_gpu):
+        return []
+    because = (
+        f"{mode.checks / max(1, marks):,.0f} NaN checks {'a step' if marks else 'in all'} ran in the backward pass"
+    )
+    because += ", and Python stacks were noted for its nodes" if mode.stacks else ""
+    change, lesson = "switch anomaly mode off", "24_your_own_program"
+    found = _advice(reading.columns, _amount(on_gpu.ANOMALY), _LEAST_OF_ANOMALY, change, because, lesson)
+    if found is None:
+        return []
+    because = f"{found.because} torch.is_anomaly_enabled() tells where it is on."
+    if not mode.stacks:
+        because += (
+            " It also notes a Python stack for each operator of the forward pass, which often takes longer: that "
+        )
+        because += "is a part of these operators' own time, and shows in a trace with with_stack=True alone."
+    return [replace(found, because=because, of=f"{found.of}, its checks{' and stacks' if mode.stacks else ''} alone")]
+
+
+def _amount(what: str) -> Amount:
+    return lambda shares: shares.get(what)
+
+
+def _without_anomaly(what: str) -> Amount:
+    return lambda shares: shares.get(what) - shares.anomaly.get(what, 0.0)
 
 
 def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     columns = reading.columns
 
     def entry(what: str, least: float, change: str, because: str, lesson: str) -> tuple[Amount, Advice | None]:
-        def amount(shares: on_gpu.StepShares) -> float:
-            return shares.get(what)
-
+        amount = _without_anomaly(what)
         return amount, _advice(columns, amount, least, change, because, lesson)
 
-    steps = max(1, sum(len(c.shares) for c in columns))
-    launches, graphs = (
-        sum(each) / steps for each in zip(*((d.launches, d.graphs) for d in reading.devices), strict=True)
-    )
-    # A launch takes 10 us with its operator, and some 50 with much Python around it: more, outside operators, is other
-    # work, of which a compiler knows nothing.
-    waited = sum(share.get(on_gpu.LAUNCH) for column in columns for share in column.shares) / steps
-    inside = sum(device.in_operators for device in reading.devices) / steps
-    busy_host = graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches and inside < waited / 2)
     entries = [
         entry(
             on_gpu.DATA,
@@ -57,23 +81,7 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
             "the GPU was idle while the program waited in the DataLoader",
             "05_data_loading",
         ),
-        entry(
-            on_gpu.SYNC,
-            _LEAST,
-            "let the program run ahead of the GPU",
-            f"the GPU ran dry while the program waited for it{_waits(reading)}, and idled until more was launched",
-            "03_host_device_syncs",
-        ),
-        entry(
-            on_gpu.LAUNCH,
-            _LEAST,
-            "find what the CPU does between its launches, and do less of it"
-            if busy_host
-            else "launch less: compile the step, with CUDA graphs (mode='reduce-overhead')",
-            f"the GPU had nothing to do until the CPU{_meanwhile(reading) if busy_host else ''} made its next launch, "
-            f"of {launches:,.0f} a step" + (f" ({graphs:,.0f} of CUDA graphs)" if graphs >= 1 else ""),
-            "01_profiler" if busy_host else "10_torch_compile",
-        ),
+        *_waits_for_the_host(reading),
         entry(
             on_gpu.SHORT,
             _LEAST_OF_KERNELS,
@@ -153,6 +161,48 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     return entries
 
 
+def _waits_for_the_host(reading: Reading) -> list[tuple[Amount, Advice | None]]:
+    """Where the host came late: since it had waited for the device, by its launches, or by other work of its own."""
+    columns, devices = reading.columns, reading.devices
+    steps = max(1, sum(len(column.shares) for column in columns))
+    launches, graphs = (sum(each) / steps for each in zip(*((d.launches, d.graphs) for d in devices), strict=True))
+    waits, late = _without_anomaly(on_gpu.SYNC), _without_anomaly(on_gpu.LAUNCH)
+    # What the host does by itself for longer than the device works, no running ahead can hide.
+    slow = total(columns, _amount(on_gpu.AFTER_SYNC)) > total(columns, _busy)
+    if slow:
+        waits, late = _sum(waits, on_gpu.AFTER_SYNC, -1), _sum(late, on_gpu.AFTER_SYNC, 1)
+    # A launch takes 10 us with its operator, and some 50 with much Python around it: more, outside operators, is other
+    # work, of which a compiler knows nothing.
+    waited = sum(late(shares) for column in columns for shares in column.shares) / steps
+    inside = sum(device.in_operators for device in devices) / steps
+    busy_host = graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches and inside < waited / 2)
+    change = "let the program run ahead of the GPU"
+    because = f"the GPU ran dry while the program waited for it{_waits(reading)}, and idled until more was launched"
+    entries = [(waits, _advice(columns, waits, _LEAST, change, because, "03_host_device_syncs"))]
+    if not busy_host and reading.anomaly.checks:  # stacks that are noted within operators make launches late as well
+        return entries
+    change, lesson = "launch less: compile the step, with CUDA graphs (mode='reduce-overhead')", "10_torch_compile"
+    if busy_host:
+        change, lesson = "find what the CPU does between its launches, and do less of it", "01_profiler"
+    meanwhile = _meanwhile(reading, slow, waited * steps) if busy_host else ""
+    because = f"the GPU had nothing to do until the CPU{meanwhile} made its next launch, of {launches:,.0f} a step"
+    because += f" ({graphs:,.0f} of CUDA graphs)" if graphs >= 1 else ""
+    found = _advice(columns, late, _LEAST, change, because, lesson)
+    if found and busy_host and not reading.trace.events[PYTHON]:
+        found = replace(
+            found, because=f"{found.because} Record with with_stack=True to see in which function of yours."
+        )
+    return [*entries, (late, found)]
+
+
+def _busy(shares: on_gpu.StepShares) -> float:
+    return shares.lasts - sum(map(shares.get, on_gpu.IDLE))
+
+
+def _sum(amount: Amount, what: str, times: int) -> Amount:
+    return lambda shares: amount(shares) + times * shares.get(what)
+
+
 def _double(columns: Sequence[Column], because: str) -> tuple[Amount, Advice | None]:
     def amount(shares: on_gpu.StepShares) -> float:
         return shares.get(on_gpu.DOUBLE)
@@ -185,22 +235,22 @@ def _names(collectives: Counter[str]) -> str:
 
 
 def _waits(reading: Reading) -> str:
-    waits = sorted((wait for device in reading.devices for wait in device.waits), key=lambda wait: -wait.idle)
+    waits = [wait for device in reading.devices for wait in device.waits if wait.operator != on_gpu.CHECK]
     if not waits:
         return ""
-    first = waits[0]
+    first = max(waits, key=lambda wait: wait.idle)
     words = f" in {first.operator or first.call}"
     words += f" ({first.call})" if first.operator else ""
     return words + (f", {first.line}" if first.line else "")
 
 
-def _meanwhile(reading: Reading) -> str:
+def _meanwhile(reading: Reading, slow: bool, waited: float) -> str:
     """In which of the program's functions the CPU was while the GPU waited for it, if mostly in one."""
     functions: Counter[str] = Counter()
     for device in reading.devices:
-        for tid, spans in device.silent.items():
-            functions += on_cpu.own_functions(reading.trace, tid, spans)
-    waited = sum(shares.get(on_gpu.LAUNCH) for column in reading.columns for shares in column.shares)
+        for silent in (device.silent, device.silent_after if slow else {}):
+            for tid, spans in silent.items():
+                functions += on_cpu.own_functions(reading.trace, tid, spans)
     name, lasts = next(iter(functions.most_common(1)), ("", 0.0))
     return f", most of that time in {short(name)}," if lasts > waited / 2 else ""
 
@@ -242,6 +292,8 @@ def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
         because = f"{found.small / steps:,.0f} operators a step took under 20 µs of their own, with Python between them"
         change = "fuse small operators: compile the model"
         entries.append((small, _advice(columns, small, _LEAST_POINTWISE, change, because, "10_torch_compile")))
+    if reading.anomaly.checks:  # how long these operators take by themselves is unknown: stacks were noted in them
+        return entries
     runs = of(on_cpu.POINTWISE)
     change = "fuse elementwise operators: compile the model"
     because = "elementwise operators ran three and more in a row, each reading and writing all of its data"

@@ -14,7 +14,7 @@ from course_utils.show.tables import Grid, Sheet, named_values
 from course_utils.traces import cpu as on_cpu
 from course_utils.traces import shares as on_gpu
 from course_utils.traces.columns import Amount, Column, Reading, reading, total
-from course_utils.traces.events import HOW, TraceError, read_events
+from course_utils.traces.events import HOW, PYTHON, TraceError, read_events
 from course_utils.traces.names import short
 from course_utils.traces.pair import TracePair
 from course_utils.traces.plan import plan_of
@@ -24,6 +24,7 @@ __all__ = ["TraceError", "TraceReport", "read_trace"]
 _SHOWN = 0.003  # of a step: a place with less has no line of its own
 _MOST_ROWS, _MOST_COLUMNS, _MOST_NAMES = 10, 4, 15
 _NOTED, _LEAST_NOTED = 3, 0.05  # names in a note, and of the time that they take together
+_LEAST_UNEXPLAINED = 0.10  # of a step that Python took by itself, to be worth words
 _SUSPECT = 0.10  # of a step that the GPU idled though its next kernel had been launched
 
 
@@ -137,7 +138,9 @@ def _table(found: Reading, places: Sequence[str]) -> Grid:
 def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     said = _cpu_sentence(found) if found.cpu else _gpu_sentence(found)
     if plan:
-        return [f"{said}. To change first: ", Toned(plan[0].change), "."]
+        unknown = _unexplained(found, plan[0])
+        first = ". To change first: " if unknown is None else f"{unknown}. Of what is known, change first: "
+        return [said + first, Toned(plan[0].change), "."]
     if found.cpu and found.cpu.for_gpu:
         return [f"{said}; what the GPU did is not in the file."]
     if found.trace.cut:
@@ -149,10 +152,26 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
         return [Toned("Nothing stands out"), f": {said[0].lower() if said.startswith('The') else said[0]}{said[1:]}."]
     if found.cpu:
         name, held = _function(found)
-        if rest == on_cpu.PYTHON_CODE and share > 0.5 and held > share / 2:
-            return [f"{said}, most of it in ", Toned(name), "."]
+        if rest == on_cpu.PYTHON_CODE and share > 0.5:
+            if held > share / 2:
+                return [f"{said}, most of it in ", Toned(name), "."]
+            if unknown := _unexplained(found):
+                return [f"{said}{unknown}."]
         return [f"{said}; no change follows from that."]
     return [f"{said}. Most of the rest is ", Toned(rest), f" ({format_percent(share)}); no change follows from that."]
+
+
+def _unexplained(found: Reading, first: Advice | None = None) -> str | None:
+    """What to add of Python's own time before the plan, if that is more than anything that the plan can save."""
+    python = total(found.columns, _amount(on_cpu.PYTHON_CODE)) if found.cpu else 0.0
+    if python < _LEAST_UNEXPLAINED or found.cpu.unseen or found.anomaly.checks or (first and python <= first.saves):
+        return None
+    largest = max(on_cpu.CPU_PLACES, key=lambda place: total(found.columns, _amount(place)))
+    words = "" if largest == on_cpu.PYTHON_CODE else f", and {format_percent(python)} is {on_cpu.PYTHON_CODE}"
+    name, held = _function(found)
+    if name:
+        return f"{words}, {'most' if held > python / 2 else 'the largest part'} of it in {name}"
+    return words + ("" if found.trace.events[PYTHON] else ". Record with with_stack=True to see where")
 
 
 def _gpu_sentence(found: Reading) -> str:
@@ -228,10 +247,13 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
         who = f"GPU {part.device}: " if isinstance(part, on_gpu.DeviceShares) and len(found.devices) > 1 else ""
         notes += [who + note for note in part.steps.notes]
     if found.parts[0].steps.marked and sum(len(column.shares) for column in found.columns) == len(found.parts):
-        notes.append("Only one step was read: whether others are like it, the file does not say.")
+        notes.append(
+            "Only one step was read: whether others are like it, the file does not say. If more were recorded, a later "
+            "cycle of the schedule wrote over them: repeat=1 forbids it."
+        )
     if found.cpu:
         python = total(found.columns, _amount(on_cpu.PYTHON_CODE))
-        if python >= 0.1:
+        if python >= _LEAST_UNEXPLAINED:
             unseen = ", or a wait for a thread that is not in the file: no backward pass is" if found.cpu.unseen else ""
             said = f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
             name, share = _function(found)

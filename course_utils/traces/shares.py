@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from course_utils.traces.anomaly import AnomalyMode
 from course_utils.traces.events import CALL, COPY, DEVICE, KERNEL, MARK, OP, OVERHEAD, PYTHON, SET, Event, Trace
 from course_utils.traces.intervals import Span, Spans, clip, common, gaps, length, union, without
 from course_utils.traces.names import is_communication, is_own_code, short
@@ -64,6 +65,9 @@ FP32, TF32, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER = (
     "the optimizer's kernels",
 )
 BESIDE = (HIDDEN, SHORT, FP32, TF32, DOUBLE, POINTWISE, ATTENTION, OPTIMIZER)
+AFTER_SYNC = "the host's own work after a synchronisation"
+ANOMALY = "anomaly mode"
+CHECK = "a NaN check of anomaly mode"
 
 COLLECTIVES = {
     "all_reduce": re.compile(r"all_?reduce|cross_device_reduce|_shot_", re.IGNORECASE),
@@ -118,12 +122,14 @@ class StepShares:
         places: the time in each of `PLACES`; their sum is the step.
         beside: what lies in these places and is told as well, each of `BESIDE`.
         ran: what ran, by its place and name: how often, and for how long by itself.
+        anomaly: what of the places anomaly mode took.
     """
 
     lasts: float
     places: dict[str, float]
     beside: dict[str, float]
     ran: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(lambda: [0, 0.0]))
+    anomaly: dict[str, float] = field(default_factory=dict)
 
     def get(self, what: str) -> float:
         """The time of a place, or of what is told beside."""
@@ -177,6 +183,7 @@ class DeviceShares:
     graphs: int = 0  # of these, launches of whole CUDA graphs
     in_operators: float = 0.0  # microseconds that the device waited for the host and the CPU was inside an operator
     silent: dict[object, Spans] = field(default_factory=dict)  # when it was in none, by the thread that launches next
+    silent_after: dict[object, Spans] = field(default_factory=dict)  # the same, where it had waited for the device
     whole: dict[str, float] = field(default_factory=dict)  # of the whole recording, as HolisticTraceAnalysis counts
 
     def shares(self, steps: Iterable[object]) -> list[StepShares]:
@@ -189,14 +196,16 @@ def devices_of(trace: Trace) -> list[int]:
     return sorted({event.device for kind in DEVICE for event in trace.events[kind] if event.end > event.start})
 
 
-def device_shares(trace: Trace, device: int) -> DeviceShares:
+def device_shares(trace: Trace, device: int, anomaly: AnomalyMode) -> DeviceShares:
     """Work out where the time of each step of a device went."""
     steps = device_steps(trace, device)
     work = sorted((e for kind in DEVICE for e in trace.events[kind] if e.device == device), key=attrgetter("start"))
-    lanes = _lanes(trace, work)
+    lanes = _lanes(work)
     busy = union(event.span for event in work)
-    causes = _Causes(trace, work, busy, first_use=not steps.marked)
-    classes = _classes(trace, work)
+    causes = _Causes(trace, work, busy, anomaly, first_use=not steps.marked)
+    calls = {call.correlation for call in trace.events[CALL] if anomaly.covers(call)} - {None}
+    added = _lanes([event for event in work if event.correlation in calls])
+    classes = _classes(trace, [event for event in work if event.correlation not in calls])
     # A copy on the GPU is work as a kernel is: communication beside it costs nothing.
     own_work = union([*lanes[COMPUTE], *lanes[WITHIN]])
     hidden = common(lanes[SENDS], own_work)
@@ -204,10 +213,13 @@ def device_shares(trace: Trace, device: int) -> DeviceShares:
     found = DeviceShares(device, steps, of)
     for step in steps.all:
         places = dict.fromkeys(PLACES, 0.0)
+        causes.anomaly, causes.after_sync = Counter(), 0.0
         taken: Spans = []
         for place in PLACES[:6]:
             lane = clip(lanes[place], step.span)
-            places[place] = length(without(lane, taken))
+            alone = without(lane, taken)
+            places[place] = length(alone)
+            causes.anomaly[place] = length(common(alone, added[place]))  # type: ignore[assignment]
             taken = union([*taken, *lane])
         moments = 0.0
         for gap in gaps(busy, step.span):
@@ -217,10 +229,11 @@ def device_shares(trace: Trace, device: int) -> DeviceShares:
         beside = {what: length(clip(spans, step.span)) for what, spans in classes.items()}
         beside[HIDDEN] = length(clip(hidden, step.span))
         beside[SHORT] = moments
-        of[id(step)] = StepShares(step.lasts, places, beside)
-    found.in_operators, found.silent = causes.in_operators, causes.silent
+        beside[ANOMALY], beside[AFTER_SYNC] = causes.anomaly.total(), causes.after_sync
+        of[id(step)] = StepShares(step.lasts, places, beside, anomaly=causes.anomaly)
+    found.in_operators, found.silent, found.silent_after = causes.in_operators, causes.silent, causes.silent_after
     found.waits = sorted(causes.waits.values(), key=lambda wait: -wait.idle)
-    _count(found, trace, work, own_work)
+    _count(found, trace, work, own_work, calls)
     span = (busy[0][0], busy[-1][1])
     compute = length(lanes[COMPUTE])
     idle = length(gaps(busy, span))
@@ -229,7 +242,7 @@ def device_shares(trace: Trace, device: int) -> DeviceShares:
     return found
 
 
-def _lanes(trace: Trace, work: Sequence[Event]) -> dict[str, Spans]:
+def _lanes(work: Sequence[Event]) -> dict[str, Spans]:
     spans: dict[str, list[Span]] = defaultdict(list)
     for event in work:
         spans[_place(event)].append(event.span)
@@ -256,7 +269,7 @@ def _copy(event: Event) -> str:
 class _Causes:
     """Why a device was idle: what the CPU did between the last work's end and the launch of the next."""
 
-    def __init__(self, trace: Trace, work: Sequence[Event], busy: Spans, first_use: bool) -> None:
+    def __init__(self, trace: Trace, work: Sequence[Event], busy: Spans, anomaly: AnomalyMode, first_use: bool) -> None:
         self._busy = busy
         self._starts = [event.start for event in work]
         self._work = work
@@ -290,7 +303,12 @@ class _Causes:
         self.waits: dict[tuple[str, str, str], Wait] = {}
         self._inside = union(event.span for event in trace.events[OP])
         self.in_operators = 0.0
+        self._mode = anomaly
+        self._added = union(span for spans in anomaly.spans.values() for span in spans)
+        self.anomaly: Counter[str] = Counter()  # microseconds of it, by their place
         self.silent: dict[object, Spans] = defaultdict(list)
+        self.silent_after: dict[object, Spans] = defaultdict(list)
+        self.after_sync = 0.0
 
     def of(self, gap: Span) -> dict[str, float]:
         """The places of a stretch in which the device did nothing: all between two pieces of work, or a step's part."""
@@ -314,15 +332,25 @@ class _Causes:
         left = self._take(places, ALLOC, left, self._allocs)
         left = self._take(places, START, left, self._loads)
         rest = length(left)
+        inside = clip(self._inside, (left[0][0], left[-1][1])) if left else []
+        silent = without(left, inside)
         wait = self._wait(dry)
+        if wait and wait.operator == CHECK:  # operators are late because of it; what else the host does is not
+            rest -= length(silent)
+            places[LAUNCH] = length(silent)
+            self.anomaly[SYNC] += rest  # type: ignore[assignment]
+        else:
+            of_anomaly = length(common(left, clip(self._added, gap)))
+            self.anomaly[SYNC if wait else LAUNCH] += of_anomaly  # type: ignore[assignment]
+            self.after_sync += length(silent) if wait else 0.0
         if wait and rest:
             wait.idle += rest
             wait.times += dry == gap[0]
-        if not wait and left:
-            inside = clip(self._inside, (left[0][0], left[-1][1]))
+        if not wait:
             self.in_operators += length(common(left, inside))
-            if call is not None:
-                self.silent[call.tid] += without(left, inside)
+        if call is not None:
+            after = wait and wait.operator != CHECK
+            (self.silent_after if after else self.silent)[call.tid] += silent
         places[SYNC if wait else LAUNCH] = rest
         return places
 
@@ -339,6 +367,8 @@ class _Causes:
         for call in reversed(self._syncs[max(0, last - 8) : last]):
             if call.end >= dry - _LATE_US:
                 key = (call.name, self._operators.outermost(call, "aten::"), self._frames.innermost(call))
+                if self._mode.covers(call):
+                    key = (call.name, CHECK, "")
                 return self.waits.setdefault(key, Wait(*key))
         return None
 
@@ -480,7 +510,7 @@ def _optimizer(trace: Trace, kernels: Sequence[Event]) -> list[Span]:
     return found
 
 
-def _count(found: DeviceShares, trace: Trace, work: Sequence[Event], own_work: Spans) -> None:
+def _count(found: DeviceShares, trace: Trace, work: Sequence[Event], own_work: Spans, of_anomaly: set[object]) -> None:
     graphs = {call.correlation for call in trace.events[CALL] if "GraphLaunch" in call.name}
     started: set[object] = set()
     steps = found.steps.all
@@ -489,7 +519,7 @@ def _count(found: DeviceShares, trace: Trace, work: Sequence[Event], own_work: S
         place = bisect_right(starts, event.start) - 1
         if place < 0 or event.start >= steps[place].span[1]:
             continue
-        if event.kind == KERNEL:  # a graph's kernels have one call
+        if event.kind == KERNEL and event.correlation not in of_anomaly:  # a graph's kernels have one call
             started.add(id(event) if event.correlation is None else event.correlation)
         ran = found.of[id(steps[place])].ran[_place(event), event.name]
         ran[0] += 1

@@ -95,10 +95,10 @@ def test_the_example_has_a_plan_whose_lessons_are_there():
 
 
 def test_the_page_records_as_the_readers_messages_say():
-    recipe = re.compile(r"schedule\(wait=(\d+), warmup=(\d+), active=(\d+)\)")
+    recipe = re.compile(r"schedule\(wait=(\d+), warmup=(\d+), active=(\d+), repeat=1\)")
     page = (ROOT / "book/own_program.md").read_text(encoding="utf-8")
     said = recipe.findall(HOW)
-    assert said == recipe.findall(page)
+    assert said == recipe.findall(page) != []
     (steps,) = re.findall(r"at least (\d+) steps", page)
     assert int(steps) == sum(map(int, said[0]))
 

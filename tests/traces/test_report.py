@@ -454,6 +454,54 @@ def test_pythons_time_is_a_note_and_no_advice():
     assert "Nothing stands out" not in report.card().words
 
 
+UNKNOWN = "Record with with_stack=True to see where. Of what is known, change first: "
+
+
+@pytest.mark.parametrize(
+    ("loads", "python", "stack", "words"),
+    [
+        (800, 7800, "", f"is Python, or nothing recorded (78%). {UNKNOWN}"),
+        (
+            800,
+            7800,
+            "g.py(23): slow",
+            "nothing recorded (78%), most of it in g.py(23): slow. Of what is known, change ",
+        ),
+        (800, 7800, "torch/a.py(23): slow", "is Python, or nothing recorded (78%). Of what is known, change first: "),
+        (800, 4000, "", f"is operators (52%), and 40% is Python, or nothing recorded. {UNKNOWN}"),
+        (800, 700, "", "is operators (85%). To change first: "),
+        (3000, 2500, "", "is operators (45%). To change first: "),
+    ],
+)
+def test_pythons_time_is_told_before_a_plan_that_saves_less(loads: float, python: float, stack: str, words: str):
+    made = MadeUp()
+    for number in range(3):
+        start = 10_000.0 * number
+        made.step(number, start, 10_000)
+        made.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, loads)
+        made.op("aten::addmm", start + loads + python, 10_000 - loads - python)
+        if stack:
+            made.event("python_function", stack, start + loads, python)
+    report = read(made)
+    assert words in report.card().words
+    assert report.card().words.endswith("load batches in worker processes (num_workers).")
+    assert only(report).saves == pytest.approx(loads / 10_000)
+
+
+def test_a_thread_that_is_not_in_the_file_is_no_riddle_for_stacks():
+    made = cpu_trace(loads=800)
+    made.mark("Optimizer.step#SGD.step", 9900, 10)
+    assert "is operators (50%). To change first: " in read(made).card().words
+
+
+def test_pythons_time_alone_asks_for_stacks():
+    made = MadeUp()
+    for number in range(3):
+        made.step(number, 10_000 * number, 10_000)
+        made.op("aten::addmm", 10_000 * number, 3000)
+    assert read(made).card().words.endswith("(70%). Record with with_stack=True to see where.")
+
+
 def test_many_small_operators_on_a_cpu():
     made = MadeUp()
     for number in range(3):
@@ -847,6 +895,35 @@ def test_a_host_that_does_other_work_than_launching_is_not_told_to_launch_less()
     assert "compile" in only(read(made)).change
 
 
+@pytest.mark.parametrize(
+    ("slow", "change"),
+    [
+        (2500, "find what the CPU does between its launches, and do less of it"),
+        (500, "let the program run ahead of the GPU"),
+    ],
+)
+@pytest.mark.parametrize("stacks", [True, False])
+def test_after_a_synchronisation_a_slow_host_is_told_from_one_that_only_waited(slow: float, change: str, stacks: bool):
+    made = MadeUp()
+    lasts = 1000 + slow
+    for number in range(5):
+        start = lasts * number
+        made.step(number, start, lasts)
+        for kernel in range(10):
+            made.work(GEMM, start + 10 + 99 * kernel, 99, launched=start + 1 + kernel)
+        made.op("aten::item", start + 20, 982)
+        made.event("cuda_runtime", "cudaStreamSynchronize", start + 21, 980)
+        if stacks:
+            made.event("python_function", "data.py(8): augment", start + 1002, slow - 10)
+    report = read(made)
+    advice = only(report)
+    assert advice.change == change
+    assert advice.saves == pytest.approx(slow / lasts, rel=0.03)
+    if slow > 1000:
+        assert ("most of that time in data.py(8): augment, made" in advice.because) == stacks
+        assert ("Record with with_stack=True" in advice.because) == (not stacks)
+
+
 def test_moments_between_short_kernels_are_advice_and_no_riddle():
     made = busy_steps(count=4, parts=200)
     for event in made.events:
@@ -940,7 +1017,8 @@ def test_there_is_no_plan_from_a_file_that_breaks_off():
 
 
 def test_one_step_alone_is_said_to_be_one():
-    assert "Only one step" in " ".join(read(busy_steps(count=1)).card().notes)
+    assert "Only one step was read" in (said := " ".join(read(busy_steps(count=1)).card().notes))
+    assert "If more were recorded, a later cycle of the schedule wrote over them: repeat=1 forbids it." in said
     assert "Only one step" not in " ".join(read(busy_steps(count=2)).card().notes)
 
 
@@ -960,7 +1038,7 @@ def test_communication_of_another_thread_is_hidden_by_a_third():
 def test_marks_alone_are_no_steps_of_python():
     made = MadeUp()
     made.step(4, 0, 60)
-    with pytest.raises(TraceError, match="repeat=1"):
+    with pytest.raises(TraceError, match=r"repeat=1 forbids it\. Record with .*active=8, repeat=1\)"):
         read(made)
 
 

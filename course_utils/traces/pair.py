@@ -122,7 +122,7 @@ class TracePair(Shown):
         plan: always empty: a difference is no advice. Read one trace alone for its plan.
 
     Raises:
-        TraceError: if they cannot be compared: one is of a GPU and the other is not.
+        TraceError: if they cannot be compared: one is of a GPU and the other is not, or one marks no steps.
     """
 
     plan: tuple[Advice, ...] = ()
@@ -131,9 +131,12 @@ class TracePair(Shown):
         if bool(before.devices) != bool(after.devices):
             without = (after if before.devices else before).trace.name
             raise TraceError(f"The two cannot be compared: {without} holds no work of a GPU, and the other does.")
+        if unmarked := [each for each in (before, after) if all(column.whole for column in each.columns)]:
+            raise TraceError(_without_steps(before, unmarked))
         self.before, self.after = before, after
         places = on_cpu.CPU_PLACES if before.cpu else (*on_gpu.PLACES, on_gpu.HIDDEN)
-        self.pairs, self._alone = _matched(before.columns, after.columns)
+        marked = [[column for column in each.columns if not column.whole] for each in (before, after)]
+        self.pairs, self._alone = _matched(*marked)
         self.changes = [changes_of(*pair, places) for pair in self.pairs]
 
     def card(self) -> Card:
@@ -157,6 +160,8 @@ class TracePair(Shown):
             )
         if self._alone:
             notes.append(f"Nothing in the other trace runs as {listed(self._alone)} does: not compared.")
+        if whole := {column.name for each in (self.before, self.after) for column in each.columns if column.whole}:
+            notes.append(f"No step is marked in {listed(sorted(whole))}: not compared.")
         notes += [
             f"{reading.trace.name}: {note}"
             for reading in (self.before, self.after)
@@ -253,6 +258,18 @@ class TracePair(Shown):
                 )
             )
         return Sheet(tuple(grids)) if grids else None
+
+
+def _without_steps(before: Reading, unmarked: Sequence[Reading]) -> str:
+    """Why recordings without steps are not compared: nothing says that they hold as much work."""
+    if len(unmarked) == 2:
+        which = "neither of them marks its steps"
+    else:
+        which = f"the {'first' if unmarked[0] is before else 'second'}, {unmarked[0].trace.name}, marks no steps"
+    mend = "record with the profiler's step() after each training step"
+    if any(each.trace.cut for each in unmarked):
+        mend = "it ends in the middle, so copy or export it again"
+    return f"The two cannot be compared: {which}; {mend}."
 
 
 def _changed(before: Column, after: Column, *places: str) -> list[tuple[str, float, float]]:

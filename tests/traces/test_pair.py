@@ -131,6 +131,39 @@ def test_a_gpu_and_a_cpu_cannot_be_compared():
     assert "No difference" in pair.card().words
 
 
+def whole(count: int) -> bytes:
+    """Steps of 1 ms that nobody marked."""
+    made = steps_of([900] * count, 100)
+    made.events = [event for event in made.events if not event["name"].startswith("ProfilerStep")]
+    return made.json()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (steps_of([900] * 8, 100).json(), whole(5), "the second, the file, marks no steps; record with the profiler's"),
+        (whole(5), steps_of([900] * 8, 100).json(), r"the first, the file, marks no steps; .* step\(\) after each"),
+        (whole(5), whole(5), r"neither of them marks its steps; record with the profiler's step\(\)"),
+        (steps_of([900] * 8, 100).json(), whole(5)[:-80], "marks no steps; it ends in the middle, so copy or export"),
+    ],
+)
+def test_a_recording_without_steps_is_not_compared_as_if_it_were_one(before: bytes, after: bytes, message: str):
+    with pytest.raises(TraceError, match=message):
+        read_trace(before, after)
+    made = MadeUp()
+    made.op("aten::mm", 10, 900)
+    with pytest.raises(TraceError, match="neither of them marks its steps"):
+        read_trace(made.json(), made.json())
+
+
+def test_a_gpu_on_which_no_step_is_marked_is_left_out_of_the_comparison():
+    made = busy_steps()
+    made.work(GEMM, -2000, 900, device=1)
+    card = compared(made, made).card()
+    assert "No step is marked in GPU 1, the recording: not compared." in card.notes
+    assert "recording" not in repr(card.table)
+
+
 def of_lengths(*lengths: float) -> bytes:
     made = MadeUp()
     at = 0.0

@@ -15,7 +15,7 @@ from course_utils.traces import shares as places
 from course_utils.traces.cpu import COMMUNICATION, LOADING, PYTHON_CODE
 from course_utils.traces.names import is_own_code
 from course_utils.traces.report import TraceError, TraceReport, read_trace
-from tests.traces.made_up import ALL_GATHER, ALL_REDUCE, GEMM, POINTWISE, TO_GPU, MadeUp, busy_steps
+from tests.traces.made_up import ALL_GATHER, ALL_REDUCE, GEMM, POINTWISE, SEND_RECV, TO_GPU, MadeUp, busy_steps
 
 
 def read(made: MadeUp, **header: Any) -> TraceReport:
@@ -175,6 +175,35 @@ def test_communication_that_nothing_hides(kernel: str, lesson: str, word: str):
     assert share(report, places.HIDDEN) == pytest.approx(0.3)
     assert (advice.lesson, advice.saving) == (lesson, "at most 20% of a step")
     assert advice.because.startswith(f"Communication ({word}) ran")
+
+
+@pytest.mark.parametrize(
+    ("asked_by", "argument", "word"),
+    [
+        ((), "", "send and receive, or all_to_all"),
+        (("nccl:all_to_all",), "", "all_to_all"),
+        (("nccl:send 0->1",), "", "send and receive"),
+        (("nccl:gather",), "", "gather"),
+        (("nccl:all_reduce",), "", "all_reduce"),  # as old versions of NCCL have it
+        (("c10d::alltoall_base_", "record_param_comms"), "", "all_to_all"),
+        (("c10d::alltoall_base_", "nccl:coalesced"), "", "all_to_all"),
+        (("my broadcast",), "", "send and receive, or all_to_all"),  # an annotation of the user's
+        (("nccl:coalesced",), "all_to_allv", "all_to_all"),
+        (("nccl:coalesced",), "recv", "send and receive"),
+    ],
+)
+def test_who_asked_for_a_kernel_says_which_collective_it_is(asked_by: tuple[str, ...], argument: str, word: str):
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 1000, 800, launched=start + 5)
+        for place, name in enumerate(asked_by):
+            made.event("user_annotation" if ":" in name else "cpu_op", name, start + 10 + place, 20 - 2 * place)
+        made.mark("nccl:broadcast", start + 10, 20, tid=2)
+        made.work(SEND_RECV, start + 1500, 500, launched=start + 15, stream=20)
+        made.events[-1]["args"]["Collective name"] = argument
+    assert only(read(made)).because.startswith(f"Communication ({word}) ran")
 
 
 @pytest.mark.parametrize(

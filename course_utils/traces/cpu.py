@@ -79,6 +79,8 @@ def cpu_shares(trace: Trace) -> CpuShares:
     """
     events = [*trace.events[OP], *trace.events[MARK]]
     if not any(event.end > event.start for event in events if not marked_steps([event])):
+        if trace.cut:
+            raise TraceError(f"{trace.name} ends in the middle, before anything that takes time: copy it again.")
         raise TraceError(
             f"{trace.name} holds no operator and no work of a GPU that took any time; without repeat=1, the next cycle "
             f"of a schedule may have written over them. {HOW}."

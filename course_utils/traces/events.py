@@ -188,8 +188,12 @@ def _nothing(raw: RawTrace, seen: int, timeless: int) -> str:
     if seen and "schemaVersion" not in raw.header:  # which Kineto writes
         return f"{raw.name} is a trace, but not one of torch.profiler: no event has a category of its. {HOW}."
     if raw.flaws:
-        return f"{raw.name} breaks off before its first event: copy it again, and export it before the program ends."
+        return _breaks_off(raw)
     return f"{raw.name} is a trace without events. {HOW}."
+
+
+def _breaks_off(raw: RawTrace) -> str:
+    return f"{raw.name} breaks off before its first event: copy it again, and export it before the program ends."
 
 
 def _kind(event: dict[str, Any]) -> int | None:
@@ -300,6 +304,8 @@ class RawTrace:
                     self.header[str(key)] = value
                 if text.peek() == ",":
                     text.skip()
+            if not found and "schemaVersion" in self.header and text.peek() != "}":
+                raise TraceError(_breaks_off(self))
             if not found:
                 looks = next((what for key, what in _LOOKS.items() if key in self.header), "")
                 raise TraceError(f"{self.name} has no traceEvents, which a trace has.{looks} {HOW}.")

@@ -129,8 +129,11 @@ class TracePair(Shown):
 
     def __init__(self, before: Reading, after: Reading) -> None:
         if bool(before.devices) != bool(after.devices):
-            without = (after if before.devices else before).trace.name
-            raise TraceError(f"The two cannot be compared: {without} holds no work of a GPU, and the other does.")
+            without = (after if before.devices else before).trace
+            mend = "; it ends in the middle, so copy or export it again" if without.cut else ""
+            raise TraceError(
+                f"The two cannot be compared: {without.name} holds no work of a GPU, and the other does{mend}."
+            )
         if unmarked := [each for each in (before, after) if all(column.whole for column in each.columns)]:
             raise TraceError(_without_steps(before, unmarked))
         self.before, self.after = before, after

@@ -138,10 +138,10 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     said = _cpu_sentence(found) if found.cpu else _gpu_sentence(found)
     if plan:
         return [f"{said}. To change first: ", Toned(plan[0].change), "."]
-    if found.cpu and found.cpu.for_gpu:
-        return [f"{said}; what the GPU did is not in the file."]
     if found.trace.cut:
         return [f"{said}, as far as the file goes. What is missing may look like idle time, so there is no plan."]
+    if found.cpu and found.cpu.for_gpu:
+        return [f"{said}; what the GPU did is not in the file."]
     places = [place for place in _places(found) if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
     rest = max(places, key=lambda place: total(found.columns, _amount(place)))
     share = total(found.columns, _amount(rest))
@@ -179,20 +179,24 @@ def _cpu_sentence(found: Reading) -> str:
 
 def _warning(found: Reading) -> str:
     parts = list(found.trace.flaws)
-    if found.cpu and found.cpu.for_gpu:
+    cut = found.trace.cut  # how to record is no advice then: what was recorded may stand in what is missing
+    if cut and found.cpu:
+        parts.append("No work of a GPU is in what was read: it may be in what is missing.")
+    elif found.cpu and found.cpu.for_gpu:
         parts.append(
             "There was a GPU, and no work of its is in the file: only the CPU's side is told, without a plan. "
             "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )
     if not found.parts[0].steps.marked:
-        parts.append(f"No step is marked, so the program's start and its steps are told together. {HOW}.")
+        parts.append("No step is marked, so the program's start and its steps are told together.")
+        parts += [] if cut else [f"{HOW}."]
     queued = total(found.columns, lambda shares: shares.get(on_gpu.QUEUED) - shares.get(on_gpu.SHORT))
     if queued >= _SUSPECT:
         parts.append(
             f"In {format_percent(queued)} of the time the GPU was idle though its next kernel had been launched: it "
             "waited for another stream or another GPU, or kernels are missing from the file."
         )
-    if total(found.columns, _amount(on_gpu.UNKNOWN)) >= _SUSPECT:
+    if total(found.columns, _amount(on_gpu.UNKNOWN)) >= _SUSPECT and not cut:
         parts.append("No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, too.")
     return " ".join(parts)
 
@@ -229,7 +233,7 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
         notes += [who + note for note in part.steps.notes]
     if found.parts[0].steps.marked and sum(len(column.shares) for column in found.columns) == len(found.parts):
         notes.append("Only one step was read: whether others are like it, the file does not say.")
-    if found.cpu:
+    if found.cpu and not found.trace.cut:
         python = total(found.columns, _amount(on_cpu.PYTHON_CODE))
         if python >= 0.1:
             unseen = ", or a wait for a thread that is not in the file: no backward pass is" if found.cpu.unseen else ""

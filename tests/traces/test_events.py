@@ -19,6 +19,7 @@ from course_utils.traces.report import read_trace
 from tests.traces.made_up import GEMM, MadeUp, busy_steps
 
 WHOLE = busy_steps().json()
+STEP = json.dumps({"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 5, "tid": 1})
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,8 @@ WHOLE = busy_steps().json()
         (b'{"traceEvents": []}', "without events"),
         (b'{"traceEvents": {}}', "has no traceEvents"),
         (b'{"traceEvents": [', "breaks off before its first event"),
+        (b'{"schemaVersion": 1, "deviceProperties": [{"id"', "breaks off before its first event"),
+        (b'{"traceEvents": [' + STEP.encode() + b", ", "ends in the middle, before anything that takes time"),
         (b"[]", "without events"),
         (b'[{"ph": "X", "cat": "toplevel", "name": "RunTask", "ts": 1, "dur": 2}]', "not one of torch.profiler"),
         (b'{"traceEvents": [1, "x", null, [], {}]}', "without events"),

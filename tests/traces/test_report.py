@@ -968,6 +968,35 @@ def test_there_is_no_plan_from_a_file_that_breaks_off():
     assert "ends in the middle" in report.card().warning
 
 
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_file_that_breaks_off_before_the_gpus_part_is_not_told_how_to_record(marked: bool):
+    made = MadeUp()
+    for number in range(3):
+        made.op("aten::mm", 1000 * number, 300)
+        if marked:
+            made.step(number, 1000 * number, 1000)
+    made.event("cuda_runtime", "cudaLaunchKernel", 400, 2, correlation=1)
+    whole = made.json(deviceProperties=[{"id": 0, "name": "H100"}])
+    assert "activities=[" in read_trace(whole).card().warning
+    card = read_trace(whole[:-2]).card()
+    assert "as far as the file goes" in card.words
+    assert "No work of a GPU is in what was read: it may be in what is missing." in card.warning
+    assert ("No step is marked" in card.warning) is not marked
+    for advice in ("activities", "with_stack", "Python's own work", "what the GPU did is not in the file"):
+        assert advice not in repr(card)
+    with pytest.raises(TraceError, match=r"holds no work of a GPU, and the other does; it ends in the middle"):
+        read_trace(busy_steps().json(), whole[:-2])
+
+
+def test_a_file_that_breaks_off_before_its_calls_is_not_told_to_record_them():
+    made = MadeUp()
+    made.work(GEMM, 0, 100)
+    made.work(GEMM, 200, 100)
+    advice = "Record ProfilerActivity.CPU, too."
+    assert advice in read_trace(made.json()).card().warning
+    assert advice not in read_trace(made.json()[:-2]).card().warning
+
+
 def test_one_step_alone_is_said_to_be_one():
     assert "Only one step" in " ".join(read(busy_steps(count=1)).card().notes)
     assert "Only one step" not in " ".join(read(busy_steps(count=2)).card().notes)

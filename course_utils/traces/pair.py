@@ -153,13 +153,15 @@ class TracePair(Shown):
             each = " each" if len(few) > 1 and len(counts) == 1 else ""
             warning.append(
                 f"No interval claimed: {words}{each} of a kind, where {_ENOUGH} are needed; in brackets is from where "
-                "to where the steps went. How much faster the program became, so few steps cannot say."
+                "to where the steps went, if three digits show it. How much faster the program became, so few steps "
+                f"cannot say. {_how_far(counts)}"
             )
         notes = self._named()
         if len(few) < len(steps):
             notes.append(
                 "In brackets is an interval of the difference, 95% for all lines of a kind together, as if steps were "
-                "independent. It speaks of these two recordings; another run may differ more."
+                "independent. It speaks of these two recordings; another run may differ more. Told apart is what "
+                f"changed by {format_percent(_MATTERS)} of a step and more, with an interval that leaves out zero."
             )
         if self._alone:
             notes.append(f"Nothing in the other trace runs as {listed(self._alone)} does: not compared.")
@@ -192,7 +194,9 @@ class TracePair(Shown):
             return [Toned("No difference that the steps carry"), f": a step's length changed by {lasts}."]
         first = max(inner or whole, key=lambda change: change.clearness)
         same = [change for change in every if change.what == first.what and change is not first]
-        also = [f"{_signed(change.by)} in {change.kind}" for change in same]
+        also = [
+            f"{_signed(change.by)} in {change.kind}{'' if change.carried else ' (not told apart)'}" for change in same
+        ]
         name = "the step itself" if first.what == LASTS else first.what
         words = f": {_signed(first.by)} in {first.kind}{', ' if also else ''}{', '.join(also)}."
         others = sorted((c for c in inner if c.what != first.what), key=lambda c: -abs(c.by))[:2]
@@ -202,6 +206,9 @@ class TracePair(Shown):
         if whole and first.what != LASTS:
             lasts = listed([f"{_signed(c.by)} ({_signed_share(c.by / c.step)}) in {c.kind}" for c in whole])
             more += f" A step's length: {lasts}."
+        if larger := [c for c in every if c.what == LASTS and not c.carried and abs(c.by) > abs(first.by)]:
+            lasts = listed([f"{_signed(c.by)} in {c.kind}" for c in larger])
+            more += f" A step's length changed by more, {lasts}, which is not told apart."
         return ["What differs most clearly is ", Toned(name), words + more]
 
     def _table(self) -> Grid | None:
@@ -273,6 +280,17 @@ def _without_steps(before: Reading, unmarked: Sequence[Reading]) -> str:
     if any(each.trace.cut for each in unmarked):
         mend = "it ends in the middle, so copy or export it again"
     return f"The two cannot be compared: {which}; {mend}."
+
+
+def _how_far(counts: Sequence[int]) -> str:
+    """What so few steps must do to be told apart."""
+    far = [f"{_APART[count]:g} times (with {count} steps)" for count in counts if count in _APART]
+    if not far:
+        return "One step tells nothing apart."
+    return (
+        f"Told apart is a change of {format_percent(_MATTERS)} of a step and more, where before and after lie over "
+        f"{listed(far)} the wider bracket from each other: by chance, under one line in a hundred does."
+    )
 
 
 def _changed(before: Column, after: Column, *places: str) -> list[tuple[str, float, float]]:

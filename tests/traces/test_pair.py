@@ -42,7 +42,8 @@ def compared(before: MadeUp, after: MadeUp) -> TracePair:
 def test_a_difference_in_one_kind_of_steps_is_named_and_kinds_are_not_averaged():
     pair = compared(alternating((100, 100)), alternating((105, 500)))
     card = pair.card()
-    named = "communication hidden behind computing: +400 µs in steps 11 and 13, +5.00 µs in steps 10 and 12"
+    named = "communication hidden behind computing: +400 µs in steps 11 and 13, +5.00 µs in steps 10 and 12 (not told "
+    named += "apart)"
     assert card.words.startswith(f"What differs most clearly is {named}.")
     assert "No interval claimed: 2 steps each of a kind" in card.warning
     assert "Steps as the GPU saw them" in card.provenance
@@ -55,6 +56,37 @@ def test_a_difference_in_one_kind_of_steps_is_named_and_kinds_are_not_averaged()
     assert changed.interval is None
     assert changed.carried
     assert changed.by == pytest.approx(400, abs=0.1)
+
+
+def test_a_larger_difference_that_is_not_told_apart_is_said_beside_the_one_that_is():
+    """As in two steps of 62.5 ms that became 61.6: their ranges do not overlap, and lie too near all the same."""
+
+    def made(shorter: float, hidden: float) -> MadeUp:
+        made = MadeUp()
+        at = 0.0
+        for number, lasts in enumerate((10_000 - shorter, 10_200 - shorter)):
+            made.step(number, at, lasts)
+            made.work(GEMM, at, lasts, launched=at)
+            made.work(ALL_GATHER, at + 100, hidden, launched=at + 1, stream=23)
+            at += lasts
+        return made
+
+    card = compared(made(0, 100), made(800, 400)).card()
+    assert card.words == (
+        "What differs most clearly is communication hidden behind computing: +300 µs in steps 0 and 1. A step's length "
+        "changed by more, −800 µs in steps 0 and 1, which is not told apart."
+    )
+    assert "a change of 0.2% of a step and more, where before and after lie over 8 times (with 2 steps)" in card.warning
+    clear = compared(made(0, 100), made(8000, 400)).card()
+    assert "not told apart" not in clear.words
+
+
+def test_what_told_apart_needs_is_said_of_each_number_of_steps():
+    card = compared(alternating((100, 100), count=5), alternating((105, 500), count=5)).card()
+    assert "over 8 times (with 2 steps) and 2 times (with 3 steps) the wider bracket" in card.warning
+    assert "One step tells nothing apart." in compared(busy_steps(1), busy_steps(1)).card().warning
+    (note,) = compared(busy_steps(8), busy_steps(8)).card().notes
+    assert note.endswith("0.2% of a step and more, with an interval that leaves out zero.")
 
 
 def test_the_same_program_twice_differs_in_nothing():

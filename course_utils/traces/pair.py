@@ -14,7 +14,7 @@ from course_utils.show.tables import Grid, Sheet
 from course_utils.traces import cpu as on_cpu
 from course_utils.traces import shares as on_gpu
 from course_utils.traces.columns import Amount, Column, Reading
-from course_utils.traces.events import TraceError
+from course_utils.traces.events import PYTHON, TraceError
 from course_utils.traces.steps import difference
 
 LASTS = "a step in all"
@@ -156,6 +156,9 @@ class TracePair(Shown):
                 "to where the steps went, if three digits show it. How much faster the program became, so few steps "
                 f"cannot say. {_how_far(counts)}"
             )
+        if (stacks := bool(self.before.trace.events[PYTHON])) != bool(self.after.trace.events[PYTHON]):
+            which = "first" if stacks else "second"
+            warning.append(f"Only the {which} was recorded with stacks, which make Python slower: record both alike.")
         notes = self._named()
         if len(few) < len(steps):
             notes.append(

@@ -14,7 +14,7 @@ from course_utils.show.tables import Grid, Sheet, named_values
 from course_utils.traces import cpu as on_cpu
 from course_utils.traces import shares as on_gpu
 from course_utils.traces.columns import Amount, Column, Reading, reading, total
-from course_utils.traces.events import HOW, TraceError, read_events
+from course_utils.traces.events import HOW, PYTHON, TraceError, read_events
 from course_utils.traces.names import short
 from course_utils.traces.pair import TracePair
 from course_utils.traces.plan import plan_of
@@ -240,8 +240,16 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
             said = f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
             name, share = _function(found)
             much = "Most" if share > python / 2 else "The largest part"
-            more = f"{much} of it in {name} ({format_percent(share)})." if name else ""
+            beside = "without other functions of yours that it calls"
+            more = f"{much} of it in {name} ({format_percent(share)}, {beside})." if name else ""
             notes.append(said + (more or "Record with with_stack=True to see which function of yours holds it."))
+            if not found.trace.events[PYTHON]:
+                notes.append("Stacks make Python slower: take times from a recording without them, such as this one.")
+    if found.trace.events[PYTHON]:
+        notes.append(
+            "It was recorded with stacks, which make Python slower: without them a step is shorter, and Python's part "
+            "is at most what is told here."
+        )
     return notes
 
 

@@ -213,6 +213,15 @@ def test_kinds_that_run_the_same_are_matched_by_their_length():
     assert "No difference that the steps carry" in read_trace(before, after).card().words
 
 
+def test_a_recording_with_stacks_is_told_from_one_without():
+    plain, stacked = busy_steps(), busy_steps()
+    stacked.event("python_function", "train.py(1): main", 0, 10)
+    slower = "was recorded with stacks, which make Python slower: record both alike."
+    assert f"Only the second {slower}" in compared(plain, stacked).card().warning
+    assert f"Only the first {slower}" in compared(stacked, plain).card().warning
+    assert "stacks" not in repr(compared(stacked, stacked).card())
+
+
 def operators(count: int, **lasts: float) -> MadeUp:
     """Steps of a CPU that run these operators, each for a time that hardly varies."""
     made = MadeUp()

@@ -480,6 +480,8 @@ def test_pythons_time_is_a_note_and_no_advice():
     assert "In 50% of the time nothing was recorded" in notes
     assert "no backward pass is" in notes
     assert "Record with with_stack=True" in notes
+    assert "Stacks make Python slower: take times from a recording without them" in notes
+    assert "It was recorded with stacks" not in notes
     assert "Nothing stands out" not in report.card().words
 
 
@@ -767,7 +769,7 @@ def test_pythons_functions_name_where_its_own_time_went():
         made.event("python_function", "train.py(9): augment", start + 2000, 2500)
     report = read(made)
     assert share(report, LOADING) == pytest.approx(0.2)
-    assert "train.py(9): augment (25%)" in " ".join(report.card().notes)
+    assert "train.py(9): augment (25%, without other" in " ".join(report.card().notes)
     assert "train.py(9): augment" in repr(report.card().numbers)
 
 
@@ -785,7 +787,10 @@ def test_a_wait_belongs_to_the_programs_function_that_waits():
     card = read(made).card()
     assert read(made).plan == ()
     assert card.words.endswith("is Python, or nothing recorded (91%), most of it in mine/data.py(8): batches.")
-    assert "Most of it in mine/data.py(8): batches (90%)." in " ".join(card.notes)
+    by_itself = "Most of it in mine/data.py(8): batches (90%, without other functions of yours that it calls)."
+    assert by_itself in " ".join(card.notes)
+    assert "It was recorded with stacks, which make Python slower: without them a step is shorter" in card.notes[-1]
+    assert "a recording without them" not in repr(card)
 
 
 @pytest.mark.parametrize(

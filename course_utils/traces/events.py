@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from course_utils.show.suggestions import file_in
+
 HOW = (
     "Record with torch.profiler: profile(activities=[CPU, CUDA], schedule=schedule(wait=5, warmup=3, active=8)), "
     "step() after each training step, export_chrome_trace(...) at the end"
@@ -266,7 +268,7 @@ class RawTrace:
         else:
             path = Path(self._source)
             if path.is_dir():
-                raise TraceError(_folder(path))
+                raise TraceError(f"{file_in(path, 'trace', ('.json', '.json.gz'))}.")
             try:
                 file, size = path.open("rb"), path.stat().st_size
             except OSError as error:
@@ -339,13 +341,6 @@ class RawTrace:
     def _cut(self) -> None:
         if not self.flaws:
             self.flaws.append("The file ends in the middle: what stands before that was read. Copy or export it again.")
-
-
-def _folder(path: Path) -> str:
-    traces = sorted(each.name for each in path.iterdir() if each.name.endswith((".json", ".json.gz")))
-    if not traces:
-        return f"{path} is a folder without a trace (.json or .json.gz)."
-    return f"{path} is a folder with {len(traces)} traces. Read one rank at a time, such as {path / traces[0]}."
 
 
 _BROKEN: Any = object()

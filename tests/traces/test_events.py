@@ -68,10 +68,10 @@ def test_a_missing_file_and_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
         read_trace(tmp_path / "none.json")
     with pytest.raises(TraceError, match="folder without a trace"):
         read_trace(tmp_path)
-    for rank in (0, 1):
+    for rank, folder in enumerate(("with 1 trace: read", "with 2 traces: read one at a time, such as")):
         (tmp_path / f"rank{rank}.json").write_bytes(WHOLE)
-    with pytest.raises(TraceError, match=r"2 traces. Read one rank at a time, such as .*rank0\.json"):
-        read_trace(tmp_path)
+        with pytest.raises(TraceError, match=rf"is a folder {folder} .*rank0\.json\."):
+            read_trace(tmp_path)
     assert cli.main(["trace", str(tmp_path / "none.json")]) == 1
     assert "No such file" in capsys.readouterr().err
     assert cli.main(["trace", str(tmp_path / "rank0.json")]) == 0

@@ -129,7 +129,8 @@ def cpu_shares(trace: Trace) -> CpuShares:
     updates = any(name.startswith("Optimizer.step") for name in names)
     found.unseen = updates and not any(_BACKWARD.search(name) for name in names)
     device = trace.header.get("deviceProperties", trace.header.get("computeProperties"))
-    found.for_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
+    of_a_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
+    found.for_gpu = of_a_gpu and not trace.cut  # whose missing part may hold it
     return found
 
 

@@ -138,10 +138,10 @@ def _sentence(found: Reading, plan: Sequence[Advice]) -> list[str | Toned]:
     said = _cpu_sentence(found) if found.cpu else _gpu_sentence(found)
     if plan:
         return [f"{said}. To change first: ", Toned(plan[0].change), "."]
-    if found.trace.cut:
-        return [f"{said}, as far as the file goes. What is missing may look like idle time, so there is no plan."]
     if found.cpu and found.cpu.for_gpu:
         return [f"{said}; what the GPU did is not in the file."]
+    if found.trace.cut:
+        return [f"{said}, as far as the file goes. What is missing may look like idle time, so there is no plan."]
     places = [place for place in _places(found) if place not in (on_gpu.COMPUTE, on_cpu.OPERATORS)]
     rest = max(places, key=lambda place: total(found.columns, _amount(place)))
     share = total(found.columns, _amount(rest))
@@ -182,7 +182,7 @@ def _warning(found: Reading) -> str:
     cut = found.trace.cut  # how to record is no advice then: what was recorded may stand in what is missing
     if cut and found.cpu:
         parts.append("No work of a GPU is in what was read: it may be in what is missing.")
-    elif found.cpu and found.cpu.for_gpu:
+    if found.cpu and found.cpu.for_gpu:
         parts.append(
             "There was a GPU, and no work of its is in the file: only the CPU's side is told, without a plan. "
             "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
@@ -233,7 +233,7 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
         notes += [who + note for note in part.steps.notes]
     if found.parts[0].steps.marked and sum(len(column.shares) for column in found.columns) == len(found.parts):
         notes.append("Only one step was read: whether others are like it, the file does not say.")
-    if found.cpu and not found.trace.cut:
+    if found.cpu:
         python = total(found.columns, _amount(on_cpu.PYTHON_CODE))
         if python >= 0.1:
             unseen = ", or a wait for a thread that is not in the file: no backward pass is" if found.cpu.unseen else ""
@@ -242,8 +242,9 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
             much = "Most" if share > python / 2 else "The largest part"
             beside = "without other functions of yours that it calls"
             more = f"{much} of it in {name} ({format_percent(share)}, {beside})." if name else ""
-            notes.append(said + (more or "Record with with_stack=True to see which function of yours holds it."))
-            if not found.trace.events[PYTHON]:
+            if not found.trace.cut:  # else more may have been recorded
+                notes.append(said + (more or "Record with with_stack=True to see which function of yours holds it."))
+            if not found.trace.cut and not found.trace.events[PYTHON]:
                 notes.append("Stacks make Python slower: take times from a recording without them, such as this one.")
     if found.trace.events[PYTHON]:
         notes.append(

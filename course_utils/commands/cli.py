@@ -95,17 +95,23 @@ def _parser() -> tuple[_Parser, list[str]]:
         "where a step's time goes in a trace of torch.profiler, and what to change first",
         "It may come from any GPU, or from none. With a second file: what differs between the two, step by step.",
     )
-    add("file", type=Path, metavar="FILE", help="a trace in Chrome's format: .json or .json.gz")
-    add("other", type=Path, nargs="?", metavar="OTHER", help="a second trace, to compare with the first")
+    add("file", type=_file, metavar="FILE", help="a trace in Chrome's format: .json or .json.gz")
+    add("other", type=_file, nargs="?", metavar="OTHER", help="a second trace, to compare with the first")
 
     add = verb(
         _snapshot,
         "what holds a GPU's memory in a snapshot of PyTorch, and what would need less",
         "The same requests are replayed under other settings of the allocator. Nothing in the file is run.",
     )
-    add("file", type=Path, metavar="FILE", help="what torch.cuda.memory._dump_snapshot wrote")
+    add("file", type=_file, metavar="FILE", help="what torch.cuda.memory._dump_snapshot wrote")
     add("--device", type=int, metavar="N", help="of several GPUs the one to read; default: each")
     return parser, list(verbs.choices)
+
+
+def _file(text: str) -> Path:
+    if not text:  # Path would take it for the current folder
+        raise argparse.ArgumentTypeError("the name of a file is needed, and this one is empty")
+    return Path(text)
 
 
 def _seconds(text: str) -> float:

@@ -19,6 +19,7 @@ from typing import Any
 
 from course_utils.memory.snapshots import ACTIONS, MOST_DEVICE_BYTES
 from course_utils.show.formats import format_bytes, listed
+from course_utils.show.suggestions import file_in
 
 MOST_FILE_BYTES = 160 * 2**20  # read, it takes four to eleven times as much: less than 2 GiB
 MOST_ENTRIES = 1_000_000
@@ -87,6 +88,8 @@ def read_file(source: str | Path | bytes | Mapping[str, Any]) -> SnapshotFile:
 
 def _bytes_of(path: Path) -> bytes:
     try:
+        if path.is_dir():
+            raise SnapshotError(file_in(path, "snapshot", (".pickle", ".pkl")))
         if path.stat().st_size > MOST_FILE_BYTES:  # not read at all
             size, most = format_bytes(path.stat().st_size), format_bytes(MOST_FILE_BYTES)
             raise SnapshotError(

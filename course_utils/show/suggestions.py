@@ -1,9 +1,10 @@
-"""What somebody may have meant by a name that does not exist."""
+"""What somebody may have meant by a name that does not exist, or by a folder that is no file."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
@@ -15,3 +16,20 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(str(name), list(choices), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def file_in(folder: Path, what: str, endings: tuple[str, ...]) -> str:
+    """Return in a sentence, without its full stop, which file of a folder to read.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Path(folder, "a.json").touch()
+        ...     file_in(Path(folder), "trace", (".json",)).replace(folder, "runs")
+        'runs is a folder with 1 trace: read runs/a.json'
+    """
+    names = sorted(each.name for each in folder.iterdir() if each.name.endswith(endings))
+    if not names:
+        return f"{folder} is a folder without a {what} ({' or '.join(endings)})"
+    several = f"{len(names)} {what}s: read one at a time, such as" if len(names) > 1 else f"1 {what}: read"
+    return f"{folder} is a folder with {several} {folder / names[0]}"

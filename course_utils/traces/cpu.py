@@ -80,6 +80,8 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode) -> CpuShares:
     """
     events = [*trace.events[OP], *trace.events[MARK]]
     if not any(event.end > event.start for event in events if not marked_steps([event])):
+        if trace.cut:
+            raise TraceError(f"{trace.name} ends in the middle, before anything that takes time: copy it again.")
         raise TraceError(
             f"{trace.name} holds no operator and no work of a GPU that took any time. A later cycle of the "
             f"schedule may have written over what was recorded: repeat=1 forbids it. {HOW}."
@@ -133,7 +135,8 @@ def cpu_shares(trace: Trace, anomaly: AnomalyMode) -> CpuShares:
     updates = any(name.startswith("Optimizer.step") for name in names)
     found.unseen = updates and not any(_BACKWARD.search(name) for name in names)
     device = trace.header.get("deviceProperties", trace.header.get("computeProperties"))
-    found.for_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
+    of_a_gpu = bool(device) or bool(trace.events[CALL]) or any(_OF_A_GPU.search(name) for name in names)
+    found.for_gpu = of_a_gpu and not trace.cut  # whose missing part may hold it
     return found
 
 

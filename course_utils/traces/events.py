@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from course_utils.show.suggestions import file_in
+
 HOW = (
     "Record with torch.profiler: profile(activities=[CPU, CUDA], "
     "schedule=schedule(wait=5, warmup=3, active=8, repeat=1)), step() after each training step, "
@@ -189,8 +191,12 @@ def _nothing(raw: RawTrace, seen: int, timeless: int) -> str:
     if seen and "schemaVersion" not in raw.header:  # which Kineto writes
         return f"{raw.name} is a trace, but not one of torch.profiler: no event has a category of its. {HOW}."
     if raw.flaws:
-        return f"{raw.name} breaks off before its first event: copy it again, and export it before the program ends."
+        return _breaks_off(raw)
     return f"{raw.name} is a trace without events. {HOW}."
+
+
+def _breaks_off(raw: RawTrace) -> str:
+    return f"{raw.name} breaks off before its first event: copy it again, and export it before the program ends."
 
 
 def _kind(event: dict[str, Any]) -> int | None:
@@ -263,7 +269,7 @@ class RawTrace:
         else:
             path = Path(self._source)
             if path.is_dir():
-                raise TraceError(_folder(path))
+                raise TraceError(f"{file_in(path, 'trace', ('.json', '.json.gz'))}.")
             try:
                 file, size = path.open("rb"), path.stat().st_size
             except OSError as error:
@@ -301,6 +307,8 @@ class RawTrace:
                     self.header[str(key)] = value
                 if text.peek() == ",":
                     text.skip()
+            if not found and "schemaVersion" in self.header and text.peek() != "}":
+                raise TraceError(_breaks_off(self))
             if not found:
                 looks = next((what for key, what in _LOOKS.items() if key in self.header), "")
                 raise TraceError(f"{self.name} has no traceEvents, which a trace has.{looks} {HOW}.")
@@ -334,13 +342,6 @@ class RawTrace:
     def _cut(self) -> None:
         if not self.flaws:
             self.flaws.append("The file ends in the middle: what stands before that was read. Copy or export it again.")
-
-
-def _folder(path: Path) -> str:
-    traces = sorted(each.name for each in path.iterdir() if each.name.endswith((".json", ".json.gz")))
-    if not traces:
-        return f"{path} is a folder without a trace (.json or .json.gz)."
-    return f"{path} is a folder with {len(traces)} traces. Read one rank at a time, such as {path / traces[0]}."
 
 
 _BROKEN: Any = object()

@@ -14,7 +14,7 @@ from course_utils.show.tables import Grid, Sheet
 from course_utils.traces import cpu as on_cpu
 from course_utils.traces import shares as on_gpu
 from course_utils.traces.columns import Amount, Column, Reading
-from course_utils.traces.events import TraceError
+from course_utils.traces.events import PYTHON, TraceError
 from course_utils.traces.steps import difference
 
 LASTS = "a step in all"
@@ -122,18 +122,24 @@ class TracePair(Shown):
         plan: always empty: a difference is no advice. Read one trace alone for its plan.
 
     Raises:
-        TraceError: if they cannot be compared: one is of a GPU and the other is not.
+        TraceError: if they cannot be compared: one is of a GPU and the other is not, or one marks no steps.
     """
 
     plan: tuple[Advice, ...] = ()
 
     def __init__(self, before: Reading, after: Reading) -> None:
         if bool(before.devices) != bool(after.devices):
-            without = (after if before.devices else before).trace.name
-            raise TraceError(f"The two cannot be compared: {without} holds no work of a GPU, and the other does.")
+            without = (after if before.devices else before).trace
+            mend = "; it ends in the middle, so copy or export it again" if without.cut else ""
+            raise TraceError(
+                f"The two cannot be compared: {without.name} holds no work of a GPU, and the other does{mend}."
+            )
+        if unmarked := [each for each in (before, after) if all(column.whole for column in each.columns)]:
+            raise TraceError(_without_steps(before, unmarked))
         self.before, self.after = before, after
         places = on_cpu.CPU_PLACES if before.cpu else (*on_gpu.PLACES, on_gpu.HIDDEN)
-        self.pairs, self._alone = _matched(before.columns, after.columns)
+        marked = [[column for column in each.columns if not column.whole] for each in (before, after)]
+        self.pairs, self._alone = _matched(*marked)
         self.changes = [changes_of(*pair, places) for pair in self.pairs]
 
     def card(self) -> Card:
@@ -147,16 +153,23 @@ class TracePair(Shown):
             each = " each" if len(few) > 1 and len(counts) == 1 else ""
             warning.append(
                 f"No interval claimed: {words}{each} of a kind, where {_ENOUGH} are needed; in brackets is from where "
-                "to where the steps went. How much faster the program became, so few steps cannot say."
+                "to where the steps went, if three digits show it. How much faster the program became, so few steps "
+                f"cannot say. {_how_far(counts)}"
             )
+        if (stacks := bool(self.before.trace.events[PYTHON])) != bool(self.after.trace.events[PYTHON]):
+            which = "first" if stacks else "second"
+            warning.append(f"Only the {which} was recorded with stacks, which make Python slower: record both alike.")
         notes = self._named()
         if len(few) < len(steps):
             notes.append(
                 "In brackets is an interval of the difference, 95% for all lines of a kind together, as if steps were "
-                "independent. It speaks of these two recordings; another run may differ more."
+                "independent. It speaks of these two recordings; another run may differ more. Told apart is what "
+                f"changed by {format_percent(_MATTERS)} of a step and more, with an interval that leaves out zero."
             )
         if self._alone:
             notes.append(f"Nothing in the other trace runs as {listed(self._alone)} does: not compared.")
+        if whole := {column.name for each in (self.before, self.after) for column in each.columns if column.whole}:
+            notes.append(f"No step is marked in {listed(sorted(whole))}: not compared.")
         notes += [
             f"{reading.trace.name}: {note}"
             for reading in (self.before, self.after)
@@ -184,7 +197,9 @@ class TracePair(Shown):
             return [Toned("No difference that the steps carry"), f": a step's length changed by {lasts}."]
         first = max(inner or whole, key=lambda change: change.clearness)
         same = [change for change in every if change.what == first.what and change is not first]
-        also = [f"{_signed(change.by)} in {change.kind}" for change in same]
+        also = [
+            f"{_signed(change.by)} in {change.kind}{'' if change.carried else ' (not told apart)'}" for change in same
+        ]
         name = "the step itself" if first.what == LASTS else first.what
         words = f": {_signed(first.by)} in {first.kind}{', ' if also else ''}{', '.join(also)}."
         others = sorted((c for c in inner if c.what != first.what), key=lambda c: -abs(c.by))[:2]
@@ -194,6 +209,9 @@ class TracePair(Shown):
         if whole and first.what != LASTS:
             lasts = listed([f"{_signed(c.by)} ({_signed_share(c.by / c.step)}) in {c.kind}" for c in whole])
             more += f" A step's length: {lasts}."
+        if larger := [c for c in every if c.what == LASTS and not c.carried and abs(c.by) > abs(first.by)]:
+            lasts = listed([f"{_signed(c.by)} in {c.kind}" for c in larger])
+            more += f" A step's length changed by more, {lasts}, which is not told apart."
         return ["What differs most clearly is ", Toned(name), words + more]
 
     def _table(self) -> Grid | None:
@@ -253,6 +271,29 @@ class TracePair(Shown):
                 )
             )
         return Sheet(tuple(grids)) if grids else None
+
+
+def _without_steps(before: Reading, unmarked: Sequence[Reading]) -> str:
+    """Why recordings without steps are not compared: nothing says that they hold as much work."""
+    if len(unmarked) == 2:
+        which = "neither of them marks its steps"
+    else:
+        which = f"the {'first' if unmarked[0] is before else 'second'}, {unmarked[0].trace.name}, marks no steps"
+    mend = "record with the profiler's step() after each training step"
+    if any(each.trace.cut for each in unmarked):
+        mend = "it ends in the middle, so copy or export it again"
+    return f"The two cannot be compared: {which}; {mend}."
+
+
+def _how_far(counts: Sequence[int]) -> str:
+    """What so few steps must do to be told apart."""
+    far = [f"{_APART[count]:g} times (with {count} steps)" for count in counts if count in _APART]
+    if not far:
+        return "One step tells nothing apart."
+    return (
+        f"Told apart is a change of {format_percent(_MATTERS)} of a step and more, where before and after lie over "
+        f"{listed(far)} the wider bracket from each other: by chance, under one line in a hundred does."
+    )
 
 
 def _changed(before: Column, after: Column, *places: str) -> list[tuple[str, float, float]]:

@@ -198,20 +198,24 @@ def _cpu_sentence(found: Reading) -> str:
 
 def _warning(found: Reading) -> str:
     parts = list(found.trace.flaws)
+    cut = found.trace.cut  # how to record is no advice then: what was recorded may stand in what is missing
+    if cut and found.cpu:
+        parts.append("No work of a GPU is in what was read: it may be in what is missing.")
     if found.cpu and found.cpu.for_gpu:
         parts.append(
             "There was a GPU, and no work of its is in the file: only the CPU's side is told, without a plan. "
             "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )
     if not found.parts[0].steps.marked:
-        parts.append(f"No step is marked, so the program's start and its steps are told together. {HOW}.")
+        parts.append("No step is marked, so the program's start and its steps are told together.")
+        parts += [] if cut else [f"{HOW}."]
     queued = total(found.columns, lambda shares: shares.get(on_gpu.QUEUED) - shares.get(on_gpu.SHORT))
     if queued >= _SUSPECT:
         parts.append(
             f"In {format_percent(queued)} of the time the GPU was idle though its next kernel had been launched: it "
             "waited for another stream or another GPU, or kernels are missing from the file."
         )
-    if total(found.columns, _amount(on_gpu.UNKNOWN)) >= _SUSPECT:
+    if total(found.columns, _amount(on_gpu.UNKNOWN)) >= _SUSPECT and not cut:
         parts.append("No launches were recorded, so why the GPU was idle is unknown. Record ProfilerActivity.CPU, too.")
     return " ".join(parts)
 
@@ -258,8 +262,17 @@ def _notes(found: Reading, plan: Sequence[Advice]) -> list[str]:
             said = f"In {format_percent(python)} of the time nothing was recorded: Python's own work{unseen}. "
             name, share = _function(found)
             much = "Most" if share > python / 2 else "The largest part"
-            more = f"{much} of it in {name} ({format_percent(share)})." if name else ""
-            notes.append(said + (more or "Record with with_stack=True to see which function of yours holds it."))
+            beside = "without other functions of yours that it calls"
+            more = f"{much} of it in {name} ({format_percent(share)}, {beside})." if name else ""
+            if not found.trace.cut:  # else more may have been recorded
+                notes.append(said + (more or "Record with with_stack=True to see which function of yours holds it."))
+            if not found.trace.cut and not found.trace.events[PYTHON]:
+                notes.append("Stacks make Python slower: take times from a recording without them, such as this one.")
+    if found.trace.events[PYTHON]:
+        notes.append(
+            "It was recorded with stacks, which make Python slower: without them a step is shorter, and Python's part "
+            "is at most what is told here."
+        )
     return notes
 
 

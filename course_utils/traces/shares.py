@@ -74,9 +74,13 @@ COLLECTIVES = {
     "all_gather": re.compile(r"all_?gather", re.IGNORECASE),
     "reduce_scatter": re.compile(r"reduce_?scatter", re.IGNORECASE),
     "all_to_all": re.compile(r"all_?to_?all", re.IGNORECASE),
+    "gather": re.compile(r"gather", re.IGNORECASE),
+    "scatter": re.compile(r"scatter", re.IGNORECASE),
     "broadcast": re.compile(r"broadcast", re.IGNORECASE),
     "send and receive": re.compile(r"send|recv", re.IGNORECASE),
 }
+_UNSURE = "send and receive, or all_to_all"  # which NCCL builds of the same kernel
+_SENDER = re.compile(r"(nccl|rccl|xccl|hccl|ucc):|c10d::|_c10d_functional::")
 _GEMM = re.compile(r"gemm|gemv|nvjet|_wgrad|_dgrad|_fprop|scudnn|convolve|conv2d|winograd|cijk_|xmma", re.IGNORECASE)
 _TF32 = re.compile(r"tf32|s1688|_XS_|xf32", re.IGNORECASE)
 _HALF = re.compile(
@@ -515,6 +519,7 @@ def _count(found: DeviceShares, trace: Trace, work: Sequence[Event], own_work: S
     started: set[object] = set()
     steps = found.steps.all
     starts = [step.span[0] for step in steps]
+    asked_by = _asked_by(trace, work)
     for event in work:
         place = bisect_right(starts, event.start) - 1
         if place < 0 or event.start >= steps[place].span[1]:
@@ -525,11 +530,32 @@ def _count(found: DeviceShares, trace: Trace, work: Sequence[Event], own_work: S
         ran[0] += 1
         ran[1] += event.end - event.start
         if is_communication(event):
-            found.collectives[collective(event)] += length(without([event.span], clip(own_work, event.span)))
+            name = collective(event, asked_by.get(id(event), ""))
+            found.collectives[name] += length(without([event.span], clip(own_work, event.span)))
     found.launches, found.graphs = len(started), len(started & graphs)
 
 
-def collective(event: Event) -> str:
-    """Which collective a kernel of communication is: ``all_reduce``; ``others`` where its name does not say."""
-    words = f"{event.collective} {event.name}"
-    return next((name for name, pattern in COLLECTIVES.items() if pattern.search(words)), "others")
+def _asked_by(trace: Trace, work: Sequence[Event]) -> dict[int, str]:
+    """For kernels of communication the operator or annotation that started each and names a collective."""
+    sent = [event for event in work if is_communication(event) and event.correlation is not None]
+    if not sent:
+        return {}
+    calls = {call.correlation: call for call in trace.events[CALL]}
+    named = [e for kind in (OP, MARK) for e in trace.events[kind] if _SENDER.match(e.name) and _named(e.name)]
+    senders = _Within(sorted(named, key=lambda event: (event.start, -event.end)))
+    return {id(event): senders.innermost(calls[event.correlation]) for event in sent if event.correlation in calls}
+
+
+def _named(words: str) -> str:
+    return next((name for name, pattern in COLLECTIVES.items() if pattern.search(words)), "")
+
+
+def collective(event: Event, asked_by: str = "") -> str:
+    """Which collective a kernel of communication is: ``all_reduce``; ``others`` where nothing says it.
+
+    What asked for it says it more surely than its own name: older versions of NCCL start one kernel for several.
+    """
+    if name := _named(event.collective) or _named(asked_by):
+        return name
+    name = _named(event.name) or "others"
+    return _UNSURE if name == "send and receive" else name

@@ -69,6 +69,9 @@ def test_every_command_says_the_same_of_a_lesson_that_is_planned(box, capsys, na
         ),
         (["record", "--size", "huge"], "argument --size: invalid choice: 'huge'"),
         (["record", "--timeout", "-1"], "argument --timeout: invalid number of seconds value: '-1'"),
+        (["trace", ""], "argument FILE: the name of a file is needed, and this one is empty"),
+        (["trace", "a.json", ""], "argument OTHER: the name of a file is needed"),
+        (["snapshot", ""], "argument FILE: the name of a file is needed"),
         (["report", "--outptu", "x"], "unrecognized arguments: --outptu"),
     ],
 )

@@ -670,6 +670,11 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         read_snapshot(path)
     with pytest.raises(SnapshotError, match="cannot be read: No such file"):
         read_snapshot(tmp_path / "none.pickle")
+    with pytest.raises(SnapshotError, match=r"is a folder with 1 snapshot: read .*snapshot\.pickle"):
+        read_snapshot(tmp_path)
+    path.unlink()
+    with pytest.raises(SnapshotError, match=r"is a folder without a snapshot \(\.pickle or \.pkl\)"):
+        read_snapshot(tmp_path)
 
 
 @settings(max_examples=60, deadline=None)

@@ -19,6 +19,7 @@ from course_utils.traces.report import read_trace
 from tests.traces.made_up import GEMM, MadeUp, busy_steps
 
 WHOLE = busy_steps().json()
+STEP = json.dumps({"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 5, "tid": 1})
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,8 @@ WHOLE = busy_steps().json()
         (b'{"traceEvents": []}', "without events"),
         (b'{"traceEvents": {}}', "has no traceEvents"),
         (b'{"traceEvents": [', "breaks off before its first event"),
+        (b'{"schemaVersion": 1, "deviceProperties": [{"id"', "breaks off before its first event"),
+        (b'{"traceEvents": [' + STEP.encode() + b", ", "ends in the middle, before anything that takes time"),
         (b"[]", "without events"),
         (b'[{"ph": "X", "cat": "toplevel", "name": "RunTask", "ts": 1, "dur": 2}]', "not one of torch.profiler"),
         (b'{"traceEvents": [1, "x", null, [], {}]}', "without events"),
@@ -65,10 +68,10 @@ def test_a_missing_file_and_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
         read_trace(tmp_path / "none.json")
     with pytest.raises(TraceError, match="folder without a trace"):
         read_trace(tmp_path)
-    for rank in (0, 1):
+    for rank, folder in enumerate(("with 1 trace: read", "with 2 traces: read one at a time, such as")):
         (tmp_path / f"rank{rank}.json").write_bytes(WHOLE)
-    with pytest.raises(TraceError, match=r"2 traces. Read one rank at a time, such as .*rank0\.json"):
-        read_trace(tmp_path)
+        with pytest.raises(TraceError, match=rf"is a folder {folder} .*rank0\.json\."):
+            read_trace(tmp_path)
     assert cli.main(["trace", str(tmp_path / "none.json")]) == 1
     assert "No such file" in capsys.readouterr().err
     assert cli.main(["trace", str(tmp_path / "rank0.json")]) == 0

@@ -42,7 +42,8 @@ def compared(before: MadeUp, after: MadeUp) -> TracePair:
 def test_a_difference_in_one_kind_of_steps_is_named_and_kinds_are_not_averaged():
     pair = compared(alternating((100, 100)), alternating((105, 500)))
     card = pair.card()
-    named = "communication hidden behind computing: +400 µs in steps 11 and 13, +5.00 µs in steps 10 and 12"
+    named = "communication hidden behind computing: +400 µs in steps 11 and 13, +5.00 µs in steps 10 and 12 (not told "
+    named += "apart)"
     assert card.words.startswith(f"What differs most clearly is {named}.")
     assert "No interval claimed: 2 steps each of a kind" in card.warning
     assert "Steps as the GPU saw them" in card.provenance
@@ -55,6 +56,37 @@ def test_a_difference_in_one_kind_of_steps_is_named_and_kinds_are_not_averaged()
     assert changed.interval is None
     assert changed.carried
     assert changed.by == pytest.approx(400, abs=0.1)
+
+
+def test_a_larger_difference_that_is_not_told_apart_is_said_beside_the_one_that_is():
+    """As in two steps of 62.5 ms that became 61.6: their ranges do not overlap, and lie too near all the same."""
+
+    def made(shorter: float, hidden: float) -> MadeUp:
+        made = MadeUp()
+        at = 0.0
+        for number, lasts in enumerate((10_000 - shorter, 10_200 - shorter)):
+            made.step(number, at, lasts)
+            made.work(GEMM, at, lasts, launched=at)
+            made.work(ALL_GATHER, at + 100, hidden, launched=at + 1, stream=23)
+            at += lasts
+        return made
+
+    card = compared(made(0, 100), made(800, 400)).card()
+    assert card.words == (
+        "What differs most clearly is communication hidden behind computing: +300 µs in steps 0 and 1. A step's length "
+        "changed by more, −800 µs in steps 0 and 1, which is not told apart."
+    )
+    assert "a change of 0.2% of a step and more, where before and after lie over 8 times (with 2 steps)" in card.warning
+    clear = compared(made(0, 100), made(8000, 400)).card()
+    assert "not told apart" not in clear.words
+
+
+def test_what_told_apart_needs_is_said_of_each_number_of_steps():
+    card = compared(alternating((100, 100), count=5), alternating((105, 500), count=5)).card()
+    assert "over 8 times (with 2 steps) and 2 times (with 3 steps) the wider bracket" in card.warning
+    assert "One step tells nothing apart." in compared(busy_steps(1), busy_steps(1)).card().warning
+    (note,) = compared(busy_steps(8), busy_steps(8)).card().notes
+    assert note.endswith("0.2% of a step and more, with an interval that leaves out zero.")
 
 
 def test_the_same_program_twice_differs_in_nothing():
@@ -131,6 +163,39 @@ def test_a_gpu_and_a_cpu_cannot_be_compared():
     assert "No difference" in pair.card().words
 
 
+def whole(count: int) -> bytes:
+    """Steps of 1 ms that nobody marked."""
+    made = steps_of([900] * count, 100)
+    made.events = [event for event in made.events if not event["name"].startswith("ProfilerStep")]
+    return made.json()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (steps_of([900] * 8, 100).json(), whole(5), "the second, the file, marks no steps; record with the profiler's"),
+        (whole(5), steps_of([900] * 8, 100).json(), r"the first, the file, marks no steps; .* step\(\) after each"),
+        (whole(5), whole(5), r"neither of them marks its steps; record with the profiler's step\(\)"),
+        (steps_of([900] * 8, 100).json(), whole(5)[:-80], "marks no steps; it ends in the middle, so copy or export"),
+    ],
+)
+def test_a_recording_without_steps_is_not_compared_as_if_it_were_one(before: bytes, after: bytes, message: str):
+    with pytest.raises(TraceError, match=message):
+        read_trace(before, after)
+    made = MadeUp()
+    made.op("aten::mm", 10, 900)
+    with pytest.raises(TraceError, match="neither of them marks its steps"):
+        read_trace(made.json(), made.json())
+
+
+def test_a_gpu_on_which_no_step_is_marked_is_left_out_of_the_comparison():
+    made = busy_steps()
+    made.work(GEMM, -2000, 900, device=1)
+    card = compared(made, made).card()
+    assert "No step is marked in GPU 1, the recording: not compared." in card.notes
+    assert "recording" not in repr(card.table)
+
+
 def of_lengths(*lengths: float) -> bytes:
     made = MadeUp()
     at = 0.0
@@ -146,6 +211,15 @@ def test_kinds_that_run_the_same_are_matched_by_their_length():
     before = of_lengths(*[3000, 1000] * 4)
     after = of_lengths(3000, 3000, *[1000] * 9)  # here the short ones are most of the time
     assert "No difference that the steps carry" in read_trace(before, after).card().words
+
+
+def test_a_recording_with_stacks_is_told_from_one_without():
+    plain, stacked = busy_steps(), busy_steps()
+    stacked.event("python_function", "train.py(1): main", 0, 10)
+    slower = "was recorded with stacks, which make Python slower: record both alike."
+    assert f"Only the second {slower}" in compared(plain, stacked).card().warning
+    assert f"Only the first {slower}" in compared(stacked, plain).card().warning
+    assert "stacks" not in repr(compared(stacked, stacked).card())
 
 
 def operators(count: int, **lasts: float) -> MadeUp:

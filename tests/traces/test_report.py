@@ -15,7 +15,7 @@ from course_utils.traces import shares as places
 from course_utils.traces.cpu import COMMUNICATION, LOADING, PYTHON_CODE
 from course_utils.traces.names import is_own_code
 from course_utils.traces.report import TraceError, TraceReport, read_trace
-from tests.traces.made_up import ALL_GATHER, ALL_REDUCE, GEMM, POINTWISE, TO_GPU, MadeUp, busy_steps
+from tests.traces.made_up import ALL_GATHER, ALL_REDUCE, GEMM, POINTWISE, SEND_RECV, TO_GPU, MadeUp, busy_steps
 
 
 def read(made: MadeUp, **header: Any) -> TraceReport:
@@ -175,6 +175,35 @@ def test_communication_that_nothing_hides(kernel: str, lesson: str, word: str):
     assert share(report, places.HIDDEN) == pytest.approx(0.3)
     assert (advice.lesson, advice.saving) == (lesson, "at most 20% of a step")
     assert advice.because.startswith(f"Communication ({word}) ran")
+
+
+@pytest.mark.parametrize(
+    ("asked_by", "argument", "word"),
+    [
+        ((), "", "send and receive, or all_to_all"),
+        (("nccl:all_to_all",), "", "all_to_all"),
+        (("nccl:send 0->1",), "", "send and receive"),
+        (("nccl:gather",), "", "gather"),
+        (("nccl:all_reduce",), "", "all_reduce"),  # as old versions of NCCL have it
+        (("c10d::alltoall_base_", "record_param_comms"), "", "all_to_all"),
+        (("c10d::alltoall_base_", "nccl:coalesced"), "", "all_to_all"),
+        (("my broadcast",), "", "send and receive, or all_to_all"),  # an annotation of the user's
+        (("nccl:coalesced",), "all_to_allv", "all_to_all"),
+        (("nccl:coalesced",), "recv", "send and receive"),
+    ],
+)
+def test_who_asked_for_a_kernel_says_which_collective_it_is(asked_by: tuple[str, ...], argument: str, word: str):
+    made = MadeUp()
+    for number in range(3):
+        start = 1000 * number
+        made.step(number, start, 1000)
+        made.work(GEMM, start + 1000, 800, launched=start + 5)
+        for place, name in enumerate(asked_by):
+            made.event("user_annotation" if ":" in name else "cpu_op", name, start + 10 + place, 20 - 2 * place)
+        made.mark("nccl:broadcast", start + 10, 20, tid=2)
+        made.work(SEND_RECV, start + 1500, 500, launched=start + 15, stream=20)
+        made.events[-1]["args"]["Collective name"] = argument
+    assert only(read(made)).because.startswith(f"Communication ({word}) ran")
 
 
 @pytest.mark.parametrize(
@@ -451,6 +480,8 @@ def test_pythons_time_is_a_note_and_no_advice():
     assert "In 50% of the time nothing was recorded" in notes
     assert "no backward pass is" in notes
     assert "Record with with_stack=True" in notes
+    assert "Stacks make Python slower: take times from a recording without them" in notes
+    assert "It was recorded with stacks" not in notes
     assert "Nothing stands out" not in report.card().words
 
 
@@ -786,7 +817,7 @@ def test_pythons_functions_name_where_its_own_time_went():
         made.event("python_function", "train.py(9): augment", start + 2000, 2500)
     report = read(made)
     assert share(report, LOADING) == pytest.approx(0.2)
-    assert "train.py(9): augment (25%)" in " ".join(report.card().notes)
+    assert "train.py(9): augment (25%, without other" in " ".join(report.card().notes)
     assert "train.py(9): augment" in repr(report.card().numbers)
 
 
@@ -804,7 +835,10 @@ def test_a_wait_belongs_to_the_programs_function_that_waits():
     card = read(made).card()
     assert read(made).plan == ()
     assert card.words.endswith("is Python, or nothing recorded (91%), most of it in mine/data.py(8): batches.")
-    assert "Most of it in mine/data.py(8): batches (90%)." in " ".join(card.notes)
+    by_itself = "Most of it in mine/data.py(8): batches (90%, without other functions of yours that it calls)."
+    assert by_itself in " ".join(card.notes)
+    assert "It was recorded with stacks, which make Python slower: without them a step is shorter" in card.notes[-1]
+    assert "a recording without them" not in repr(card)
 
 
 @pytest.mark.parametrize(
@@ -1014,6 +1048,35 @@ def test_there_is_no_plan_from_a_file_that_breaks_off():
     assert report.plan == ()
     assert "no plan" in report.card().words
     assert "ends in the middle" in report.card().warning
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_file_that_breaks_off_before_the_gpus_part_is_not_told_how_to_record(marked: bool):
+    made = MadeUp()
+    for number in range(3):
+        made.op("aten::mm", 1000 * number, 300)
+        if marked:
+            made.step(number, 1000 * number, 1000)
+    made.event("cuda_runtime", "cudaLaunchKernel", 400, 2, correlation=1)
+    whole = made.json(deviceProperties=[{"id": 0, "name": "H100"}])
+    assert "activities=[" in read_trace(whole).card().warning
+    card = read_trace(whole[:-2]).card()
+    assert "as far as the file goes" in card.words
+    assert "No work of a GPU is in what was read: it may be in what is missing." in card.warning
+    assert ("No step is marked" in card.warning) is not marked
+    for advice in ("activities", "with_stack", "Python's own work", "what the GPU did is not in the file"):
+        assert advice not in repr(card)
+    with pytest.raises(TraceError, match=r"holds no work of a GPU, and the other does; it ends in the middle"):
+        read_trace(busy_steps().json(), whole[:-2])
+
+
+def test_a_file_that_breaks_off_before_its_calls_is_not_told_to_record_them():
+    made = MadeUp()
+    made.work(GEMM, 0, 100)
+    made.work(GEMM, 200, 100)
+    advice = "Record ProfilerActivity.CPU, too."
+    assert advice in read_trace(made.json()).card().warning
+    assert advice not in read_trace(made.json()[:-2]).card().warning
 
 
 def test_one_step_alone_is_said_to_be_one():

@@ -800,7 +800,9 @@ class _Work:
             because += f" Tried on top of: {tried.on_top_of.name}."
         if trial.name == COMPILE and self._compiling_s:
             steps = math.ceil(self._compiling_s / (saves * diagnosis.step_s))
-            because += f" Compiling took {format_seconds(self._compiling_s)}: {steps} steps win that back."
+            because += (
+                f" Compiling took {format_seconds(self._compiling_s)}: {format_count(steps)} steps win that back."
+            )
         if trial.instead_of == "threads" and diagnosis.busy:
             because += " On a machine without other programs it may save nothing."
         diagnosis.plan.append(Advice(trial.change, because, trial.lesson, saves, "tried", low=low, high=high))

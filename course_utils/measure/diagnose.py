@@ -73,7 +73,7 @@ _GAP, _CALLS_FOR_KINDS = 2.0, 8
 _CLEAR = 0.6
 # Where a change that is too close to tell may well save so much, nobody can say that nothing stands out.
 _MAY_SAVE = 1.1
-# What a card without a plan leads to.
+# So a note begins; where there is one, a card without a plan says it in its sentence.
 _NOT_COMPILED = "torch.compile was not tried"
 # Verdicts of changes that were not timed.
 CHANGES_RESULTS, IMPOSSIBLE, NO_TIME = "CHANGES THE RESULTS", "IMPOSSIBLE", "NO TIME"

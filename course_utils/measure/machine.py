@@ -66,11 +66,14 @@ def scaled(*, cpu: Any, cuda: Any) -> Any:
         >>> scaled(cpu=512, cuda=8192) in (512, 8192)
         True
     """
-    if course_size() != "full" or device_kind() != "cuda":
-        return cpu
+    return cuda if course_size() == "full" and device_kind() == "cuda" and _takes_the_large_size() else cpu
+
+
+@lru_cache(maxsize=1)  # CUDA does not answer in a forked child, which then has the parent's answer
+def _takes_the_large_size() -> bool:
     gpu = torch.cuda.get_device_properties(0)
     # Drivers keep some of the 8 GiB.
-    return cuda if gpu.total_memory >= 7.5 * 2**30 and (gpu.major, gpu.minor) >= (7, 5) else cpu
+    return gpu.total_memory >= 7.5 * 2**30 and (gpu.major, gpu.minor) >= (7, 5)
 
 
 # What the environment holds of a GPU beside what torch knows.

@@ -55,6 +55,7 @@ WRONG = {
     "torch.ones(3, device='cuda').pin_memory()": "only dense CPU tensors can be pinned",
     "torch.cuda.Event().elapsed_time(torch.cuda.Event())": "enable_timing",
     "torch.empty(9 * 2**30, dtype=torch.uint8, device='cuda')": "CUDA out of memory",
+    "private_memory.resident_bytes(lambda: torch.cuda.get_device_properties(0))": "in forked subprocess",
 }
 RIGHT = [
     "x = torch.ones(3, pin_memory=True).to('cuda', non_blocking=True); assert x.is_cuda and x.sum().item() == 3",
@@ -64,12 +65,13 @@ RIGHT = [
     "assert torch.cuda.memory_allocated() - before == 2**22",
     "with torch.autocast('cuda', torch.half): assert (torch.ones(2, 2, device='cuda') @ y[:2]).dtype == torch.half",
 ]
+FORKS = "from course_utils.lessons.on_device_tensors import private_memory"
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory) -> list[dict]:
     """A notebook of right and wrong cells, then one without use of the GPU and two that cannot be pasted."""
-    cells = ["import torch", *RIGHT, *WRONG]
+    cells = [f"import torch\n{FORKS}", *RIGHT, *WRONG]
     cells += [
         made_up.code("torch.ones(3).sum()", "needs-cuda"),
         made_up.code("torch.ones(3, device='cuda').sum()", "needs-cuda"),

@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,7 @@ _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Pretends that this machine is another one."""
     monkeypatch.delenv("COURSE_SIZE", raising=False)
 
@@ -44,7 +44,9 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         if size is not None:
             monkeypatch.setenv("COURSE_SIZE", size)
 
-    return pretend
+    machine._takes_the_large_size.cache_clear()
+    yield pretend
+    machine._takes_the_large_size.cache_clear()
 
 
 # Sizes
@@ -79,6 +81,18 @@ def test_a_small_or_old_gpu_gets_the_small_size(on, monkeypatch, gib: float, cap
     on("cuda", "full")
     _gpu(monkeypatch, gib, capability)
     assert scaled(cpu="small", cuda="large") == "small"
+
+
+def test_a_forked_child_need_not_ask_cuda_for_its_size(on, monkeypatch):
+    on("cuda", "full")
+    _gpu(monkeypatch, 139.8, (9, 0))
+    assert scaled(cpu="small", cuda="large") == "large"
+
+    def refuse(device: int) -> None:
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
+    assert scaled(cpu="small", cuda="large") == "large"
 
 
 def test_a_size_that_is_none_is_one_clear_message(on):

@@ -700,6 +700,8 @@ def install() -> None:
         _exchange_device=lambda device: names_gpu(max(device, 0)) - 1,
         _maybe_exchange_device=lambda device: 0,
     )
+    parent = os.getpid()
+    _put(torch.cuda, _is_in_bad_fork=lambda: os.getpid() != parent)  # CUDA does not work in a forked child
     torch._C._scatter = lambda tensor, devices, sizes, dim, streams: (tensor.cuda(devices[0]),)  # one GPU gets it all
     _put(torch.cuda.graphs, _cuda_isCurrentStreamCapturing=lambda: False)
     _put(torch.version, cuda="13.0")

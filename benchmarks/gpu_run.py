@@ -101,13 +101,16 @@ def parts(output: Path, dry_run: bool, here: Environment) -> list[Part]:
 def lessons_to_record(root: Path, here: Environment) -> list[str]:
     """Slugs of the lessons whose record is missing or of another notebook, most wanted first.
 
-    First those that nobody has recorded on such a device, then those that took longest: they are hardest to place.
+    First those that nobody has recorded whole on such a device, then those that are done soonest: where a machine is
+    lent for minutes, most lessons come back so.
     """
 
     def wanted(lesson: lessons.Lesson) -> tuple[bool, float]:
         records = store.records_of(lesson.slug, store.reference_root())
         alike = [record for record in records if record.environment.device_kind == here.device_kind]
-        return (bool(alike), -max((record.seconds for record in alike or records), default=0.0))
+        needed = set(recording.required(lesson, here))
+        whole = any(needed <= set(record.experiments) for record in alike)
+        return (whole, max((record.seconds for record in alike or records), default=0.0))
 
     missing = [lesson for lesson in lessons.find_lessons() if not recording.is_current(lesson, root, here)]
     return [lesson.slug for lesson in sorted(missing, key=wanted)]

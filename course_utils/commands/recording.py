@@ -118,7 +118,7 @@ def is_current(lesson: Lesson, root: Path, here: Environment) -> LessonRecord | 
     same_machine = (there.size, there.torch, there.device_kind) == (here.size, here.torch, here.device_kind)
     if not same_machine or interrupted_experiments(record):
         return None
-    for name in _required(lesson, here):
+    for name in required(lesson, here):
         now = lessons.fingerprint(lesson.path, name)
         then = record.experiments.get(name)
         if then is None or (then.code_hash, then.parameters_hash) != (now.code_hash, now.parameters_hash):
@@ -126,7 +126,7 @@ def is_current(lesson: Lesson, root: Path, here: Environment) -> LessonRecord | 
     return record
 
 
-def _required(lesson: Lesson, here: Environment) -> list[str]:
+def required(lesson: Lesson, here: Environment) -> list[str]:
     """Experiments that must run live on this machine."""
     met, needed = satisfied(here), lessons.needs(lesson)
     return [name for name in lessons.experiments(lesson) if met.issuperset(needed.get(name, ()))]
@@ -179,7 +179,7 @@ def _gather(lesson: Lesson, kept: Path, here: Environment, seconds: float) -> Le
             f"{', '.join(unknown)} is measured, but {lesson.path.name} does not name it in a plain string: "
             f'write name="{lesson.slug}/..." in the call'
         )
-    if missing := [name for name in _required(lesson, here) if name not in staged]:
+    if missing := [name for name in required(lesson, here) if name not in staged]:
         raise RecordingError(
             f"no result of {', '.join(missing)}: {lesson.path.name} names it, and no cell measured it on this machine"
         )

@@ -17,6 +17,7 @@ from benchmarks import gpu_run
 from benchmarks.gpu_run import Part
 from course_utils.commands import recording
 from course_utils.records import store
+from course_utils.records.fingerprint import fingerprint
 from course_utils.records.kinds.ceilings import Ceiling
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.measurement import Measurement
@@ -168,16 +169,20 @@ def test_the_clocks_are_tested_first_and_every_test_is_a_part(tmp_path: Path) ->
     assert {name.removeprefix("tests-") for name in names if name.startswith("tests-")} == files
 
 
-def test_lessons_begin_with_what_no_gpu_has_recorded_and_with_the_longest(sandbox: Sandbox) -> None:
+def test_lessons_begin_with_what_no_gpu_has_recorded_whole_and_with_the_shortest(sandbox: Sandbox) -> None:
     here = dataclasses.replace(sandbox_here(), device_kind="cuda")
-    for number, (name, seconds, device) in enumerate(
-        (("short", 10, "cpu"), ("done", 99, "cuda"), ("long", 20, "cpu"), ("quick", 5, "cuda"))
+    lessons = (("short", 10, "cpu", True), ("done", 99, "cuda", True), ("long", 20, "cpu", True))
+    for number, (name, seconds, device, whole) in enumerate(
+        (*lessons, ("quick", 5, "cuda", True), ("begun", 15, "cuda", False))
     ):
-        sandbox.notebook(f"0{number}_{name}", comparing(f"{name}/loops"))
+        path = sandbox.notebook(f"0{number}_{name}", comparing(f"{name}/loops"))
         there = dataclasses.replace(here, machine="another", device_kind=device)
-        store.save_lesson(store.LessonRecord(name, there, {}, "2026-01-01", seconds), sandbox.reference)
+        hashes = vars(fingerprint(path, f"{name}/loops"))
+        measured = {f"{name}/loops": store.Experiment(f"{name}/loops", kind="comparison", data={}, **hashes)}
+        record = store.LessonRecord(name, there, measured if whole else {}, "2026-01-01", seconds)
+        store.save_lesson(record, sandbox.reference)
     sandbox.notebook("09_new", comparing("new/loops"))
-    assert gpu_run.lessons_to_record(sandbox.results, here) == ["long", "short", "new", "done", "quick"]
+    assert gpu_run.lessons_to_record(sandbox.results, here) == ["new", "short", "begun", "long", "quick", "done"]
 
 
 def test_a_real_run_needs_a_gpu(tmp_path: Path, capsys, monkeypatch) -> None:

@@ -132,3 +132,11 @@ def test_in_words_has_the_words_of_the_house():
     assert in_words(cases[0].verdict) in ("faster", "slower", "same", "too close to call")
     with pytest.raises(EvidenceError, match="a whole Comparison"):
         in_words(evaluate("torch_compile/mlp", machine))
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"), [("staging", "cpu"), ("copy", "cuda"), ("staging copy", "cuda"), ("copy staging", "cuda")]
+)
+def test_what_the_host_of_a_gpu_measured_is_not_said_of_the_gpu(names: str, kind: str) -> None:
+    experiments = [f"pinned_memory/{name}" for name in names.split()]
+    assert evidence.newest_environment(evidence.recorded(experiments, "nvidia-h200").values()).device_kind == kind

@@ -180,9 +180,9 @@ def test_the_page_says_what_is_not_known(tmp_path: Path, monkeypatch: pytest.Mon
     assert "No machine has recorded its rates yet." in page
     own = Ceiling("copy", "B/s", 100.0, (1.0,))
     slow = compared(GPU, measured("eager", 1.0, bytes=1.0), ceiling=own)
-    store.save_lesson(record("torch_compile", GPU, workloads=slow), tmp_path)
+    store.save_lesson(record("torch_compile", GPU, mlp=slow), tmp_path)
     page, figures = limits_page.limits_page(LESSONS)
-    assert "Why, on a CUDA GPU:\n\n- **workloads**: Nobody has written down the reason yet." in page
+    assert "Why, on a CUDA GPU:\n\n- **mlp**: Nobody has written down the reason yet." in page
     assert "Lesson 00 is not recorded here" in page
     assert "No GPU run is recorded yet" not in page
     assert len(figures) == 1

@@ -75,10 +75,19 @@ def test_a_record_that_changes_or_is_deleted_fails_and_names_the_sentence(tmp_pa
     assert "-->not recorded<!--/-->" in path.read_text(encoding="utf-8")
 
 
+def recorded_by_one(lesson: str, records: Path) -> str:
+    """The machine whose record of a lesson is left, of several."""
+    machine = recorder_of(lesson)
+    for path in records.glob(f"*/{lesson}.json"):
+        if path.parent.name != machine:
+            path.unlink()
+    return machine
+
+
 def test_the_machine_may_be_left_out_where_there_is_one(tmp_path: Path, records: Path):
     path = page(tmp_path, "There are <!--= len(torch_compile/mlp.labels) -->2<!--/--> cases.")
+    machine = recorded_by_one("torch_compile", records)
     assert check([path], records) == []
-    machine = recorder_of("torch_compile")
     shutil.copytree(records / machine, records / "the other")
     (fault,) = check([path], records)
     assert f"name one: len(torch_compile/mlp.labels) @ {machine}" in fault
@@ -91,7 +100,7 @@ def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
     path = tmp_path / "10_torch_compile.ipynb"
     path.write_text(dumped({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
     lesson = dataclasses.replace(find_lesson("torch_compile"), path=path)
-    recorder = recorder_of("torch_compile")
+    recorder = recorded_by_one("torch_compile", records)
     record = json.loads((records / recorder / "torch_compile.json").read_text(encoding="utf-8"))
     (records / "another").mkdir()
     for machine, seconds in ((recorder, 60), ("another", 120)):
@@ -109,7 +118,7 @@ def test_the_time_of_a_lesson(tmp_path: Path, records: Path):
         ("- <!--= len(torch_compile/mlp.labels) -->2<!--/--> is two.", "beginning of a line"),
         ("```\na <!--= len(torch_compile/mlp.labels) -->2<!--/-->\n```", "in code"),
         ("A <!--= len(torch_compile/mlp.labels) --1 -->3<!--/--> B", "two dashes"),
-        ("A <!--= torch_compile/mlp -->2<!--/--> B", "a whole Comparison"),
+        ("A <!--= torch_compile/mlp @ intel-xeon-processor -->2<!--/--> B", "a whole Comparison"),
         ("A <!--= len(torch_compile/mlp.labels) @ nowhere -->2<!--/--> B", "no machine 'nowhere'"),
         ("A <!--= 1 + 1 -->2<!--/--> B", "reads no experiment"),
         ("A <!--= claim X1 -->2<!--/--> B", "no claim 'X1'"),

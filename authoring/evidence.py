@@ -313,8 +313,9 @@ def machines(root: Path | None = None) -> list[str]:
 
 
 def newest_environment(recorded: Iterable[Recorded]) -> Environment:
-    """The machine and the software of the newest of some experiments."""
-    return max((each.record for each in recorded), key=lambda record: record.recorded_at).environment
+    """The machine and the software of the newest of some experiments; its CPU, where no GPU had a part in them."""
+    newest = max(recorded, key=lambda each: (each.record.recorded_at, each.result.measured_on.device_kind != "cpu"))
+    return newest.result.measured_on
 
 
 def evaluate(

@@ -313,12 +313,9 @@ def machines(root: Path | None = None) -> list[str]:
 
 
 def newest_environment(recorded: Iterable[Recorded]) -> Environment:
-    """The machine and the software of the newest of some experiments: its CPU where no GPU had a part in any."""
-
-    def place(each: Recorded) -> Environment:
-        return getattr(each.result, "measured_on", each.record.environment)
-
-    return place(max(recorded, key=lambda each: (each.record.recorded_at, place(each).device_kind != "cpu")))
+    """The machine and the software of the newest of some experiments; its CPU, where no GPU had a part in them."""
+    newest = max(recorded, key=lambda each: (each.record.recorded_at, each.result.measured_on.device_kind != "cpu"))
+    return newest.result.measured_on
 
 
 def evaluate(

@@ -134,9 +134,9 @@ def test_in_words_has_the_words_of_the_house():
         in_words(evaluate("torch_compile/mlp", machine))
 
 
-@pytest.mark.parametrize(
-    ("names", "kind"), [("staging", "cpu"), ("copy", "cuda"), ("staging copy", "cuda"), ("copy staging", "cuda")]
-)
-def test_what_the_host_of_a_gpu_measured_is_not_said_of_the_gpu(names: str, kind: str) -> None:
-    experiments = [f"pinned_memory/{name}" for name in names.split()]
-    assert evidence.newest_environment(evidence.recorded(experiments, "nvidia-h200").values()).device_kind == kind
+def test_what_a_cpu_did_beside_a_gpu_is_not_said_to_be_the_gpus():
+    """Lesson 03 times a queue on the CPU and then a loop on the GPU; one record holds both."""
+    queue, loop = (f"host_device_syncs/{name}" for name in ("reading", "on_gpu"))
+    for names, kind in [((queue,), "cpu"), ((loop,), "cuda"), ((queue, loop), "cuda")]:
+        recorded = evidence.recorded(names, "nvidia-h200").values()
+        assert evidence.newest_environment(recorded).device_kind == kind

@@ -18,6 +18,7 @@ from authoring.evidence import EvidenceError
 from authoring.lesson_files import Claim, LessonFileError, Part, load_lessons, read_lesson
 from authoring.published import word_of
 from course_utils.records import store
+from course_utils.records.kinds.curves import Curve, Curves
 from course_utils.records.lessons import experiments, find_lesson, find_lessons, needs
 from course_utils.records.notebook_files import parsed_cells, read_notebook
 from tests import made_up_records
@@ -211,12 +212,29 @@ def kept_parts(factor: float) -> list[Any]:
     return [made_up_records.table("mixed_precision/memory", rows, {"casts": "bytes"})]
 
 
+def capped(reserved: dict[str, int]) -> list[Any]:
+    """The table of a training under a cap, with these peaks in MiB."""
+    reserved = reserved | {"default again": reserved["default"]}
+    same = {"steps done": 96, "other steps": 1.0}
+    rows = [{"setting": label, "peak reserved": mib * 2**20, **same} for label, mib in reserved.items()]
+    return [made_up_records.table("caching_allocator/gpu", rows, {"peak reserved": "bytes"})]
+
+
+def after_steps(*mib: float) -> list[Any]:
+    curve = Curve("default", tuple(range(1, len(mib) + 1)), mib)
+    return [Curves((curve,), "step", "reserved (MiB)", made_up_records.GPU, name="caching_allocator/gpu_reserved")]
+
+
 ON_A_GPU: list[tuple[str, list[Any], str]] = [
     ("L2-0", copies(lambda kib: 0.5), "confirmed"),
     ("L2-0", copies(lambda kib: 1.0), "refuted"),
     ("L2-0", copies(lambda kib: 0.5 if kib > 2000 else 1.0), "depends"),
     ("L5-0", steps(0.9, 0.6), "confirmed"),
     ("L5-0", steps(0.6, 0.9), "refuted"),
+    ("T8-1", after_steps(300, 400, 400, 400), "confirmed"),
+    ("T8-1", after_steps(300, 400, 400, 380), "refuted"),
+    ("T10-1", capped({"default": 800, "expandable segments": 700}), "confirmed"),
+    ("T10-1", capped({"default": 800, "expandable segments": 800}), "refuted"),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -16,6 +17,7 @@ from torch.nn.attention.flex_attention import create_block_mask, create_mask, fl
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.profiler import ProfilerActivity, profile
+from torch.torch_version import TorchVersion
 from torch.utils.checkpoint import checkpoint
 
 from authoring.evidence import evaluate
@@ -109,6 +111,26 @@ def test_create_block_mask_as_it_is_makes_the_whole_mask_first():
         for make in (create_block_mask, create_mask)
     ]
     assert peaks[0] >= peaks[1] > 1024**2
+
+
+@pytest.mark.parametrize(
+    ("version", "has_cuda", "tried"),
+    [
+        ("2.11.0+cu130", True, False),
+        ("2.12.1+cu130", True, False),
+        ("2.13.0+cu130", True, True),
+        ("2.11.0", False, True),
+    ],
+)
+def test_no_block_mask_is_compiled_for_cuda_before_torch_2_13(
+    version: str, has_cuda: bool, tried: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    calls: list[None] = []
+    with nullcontext() if tried else pytest.warns(UserWarning, match=r"torch 2\.1[12].* create_block_mask for minutes"):
+        assert cases.compiles(lambda: calls.append(None)) == tried
+    assert bool(calls) == tried
 
 
 def test_the_function_to_paste_masks_each_batch_and_compiles_nothing_anew(monkeypatch: pytest.MonkeyPatch):

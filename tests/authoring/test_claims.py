@@ -141,7 +141,7 @@ def labels_in(expression: str) -> set[str]:
 # What would have to be in the committed records, and what would follow then: tables, sweeps, curves.
 OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "S1-1": (made_up_records.scale("measuring/training_step", "all CPU threads", 0.5), "confirmed"),
-    "L3-0": (made_up_records.scale("host_device_syncs/on_gpu", "one read at the end", 0.5), "confirmed"),
+    "L3-0": (lambda data: no_read(data), "confirmed"),
     "F1-0": (
         made_up_records.set_cells("flatten_parameters/what_scatters_it", "scattered in forward 2", False),
         "refuted",
@@ -155,6 +155,12 @@ OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 def level(data: dict[str, Any]) -> None:
     for line in data["curves"]:
         line["y"] = [line["y"][0]] * len(line["y"])
+
+
+def no_read(data: dict[str, Any]) -> None:
+    """A loop without reads that gains at each point, where a GPU has recorded it."""
+    if "host_device_syncs/on_gpu" in data:
+        made_up_records.scale("host_device_syncs/on_gpu", "one read at the end", 0.5)(data)
 
 
 def late(data: dict[str, Any]) -> None:

@@ -90,15 +90,16 @@ class Curves(Result):
 
     def _sentence(self) -> str:
         """Where the lines end, the lowest and the highest of several."""
-        last = max(curve.x[-1] for curve in self)
+        ends = sorted({curve.x[-1] for curve in self})
         final = {curve.label: curve.final for curve in self if curve.final is not None}
-        where = f"{self.y_label} at {self.x_label} {plain_number(last)}"
+        end = f"{self.x_label} {plain_number(ends[0])}" if len(ends) == 1 else f"each one's last {self.x_label}"
+        where = f"{self.y_label} at {end}"
         if not final:
             return f"{where}: not finite."
         if len(self.curves) == 1:
             (curve,) = self
             start = f"{_number(curve.y[0])} at {self.x_label} {plain_number(curve.x[0])}"
-            return f"{self.y_label}: from {start} to {_number(curve.final)} at {plain_number(last)}."
+            return f"{self.y_label}: from {start} to {_number(curve.final)} at {plain_number(ends[0])}."
         low, high = min(final, key=final.__getitem__), max(final, key=final.__getitem__)
         if _number(final[low]) == _number(final[high]):
             return f"{where}: {_number(final[low])} for all {len(final)}."

@@ -62,7 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
             cwd = tempfile.mkdtemp(dir=target.parent)
             shutil.copytree(target / "course_utils" / "notebooks" / "scripts", Path(cwd, "scripts"))
             options["env"] = wheels.variables(target)
-        return start_new_kernel(*arguments, cwd=cwd, **options)
+        try:
+            return start_new_kernel(*arguments, cwd=cwd, **options)
+        except RuntimeError:  # its ports are chosen before it starts, and another worker's kernel may take one
+            return start_new_kernel(*arguments, cwd=cwd, **options)
 
     kernel.start_new_kernel = start_kernel_of_wheel
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,11 @@ os.environ.setdefault("COURSE_SIZE", "test")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).with_name(".cache") / "inductor"))
 # With each new cache it compiles six programs to see what the compiler can, which is what the processor can.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
+# What is made once for all workers of a run; they inherit the folder's name.
+if "PYTEST_SHARED_FOLDER" not in os.environ:
+    os.environ["PYTEST_SHARED_FOLDER"] = tempfile.mkdtemp(prefix="course-tests-")
+    atexit.register(shutil.rmtree, os.environ["PYTEST_SHARED_FOLDER"], ignore_errors=True)
 
 # Workers of xdist share the cores. By default an idle OpenMP thread spins, and so takes the core from another worker:
 # a small training loop then takes several times as long, and the less even the more is going on besides.
@@ -46,13 +54,12 @@ def chromium() -> Iterator[Any]:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def only_new_objects() -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def _only_new_objects() -> None:
     """Sets aside what exists before the first test of a module.
 
-    A trace of memory looks for tensors among all objects, and a process that has run other tests holds a million.
+    Many measurements collect garbage, and a trace of memory looks for tensors among all objects. A process that has run
+    other tests holds a million of them.
     """
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from authoring import evidence
@@ -22,6 +24,7 @@ from authoring.evidence import EvidenceError, NotRecordedError
 from authoring.lesson_files import Claim, LessonFile, Part, load_lessons
 from authoring.published import RowSays, word_of
 from authoring.verdicts import RULED, weakest
+from course_utils.records.files import write_whole
 from course_utils.records.kinds.environment import Environment
 
 SPEAKS_OF = {"any": "any machine", "CPU": "a CPU", "CUDA": "a CUDA GPU", "two GPUs": "two CUDA GPUs"}
@@ -222,16 +225,23 @@ for code in json.load(sys.stdin):
             ended.append(warned[0] if warned else "works")
 json.dump(ended, sys.stdout)
 """
-# A call ends the same way as long as the process lives: torch does not change under it.
+# How calls ended is kept from one process to the next: with the same Python and torch a call ends the same way.
+_KEPT = Path(__file__).resolve().parents[1] / ".cache" / "calls.json"
+_VERSIONS = f"Python {platform.python_version()}, torch {version('torch')}"
 _ended: dict[str, str] = {}
 
 
 def outcomes_of(calls: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Run calls, each once and all together in one process, and say by name how each ended, in one line."""
     calls = list(calls)
+    if any(code not in _ended for _, code in calls):
+        with contextlib.suppress(OSError, ValueError):
+            _ended.update(json.loads(_KEPT.read_text(encoding="utf-8")).get(_VERSIONS, {}))
     new = list(dict.fromkeys(code for _, code in calls if code not in _ended))
     if new:
         _ended.update(zip(new, _run(new), strict=True))
+        with contextlib.suppress(OSError):
+            write_whole(_KEPT, json.dumps({_VERSIONS: _ended}))
     return {name: _ended[code] for name, code in calls}
 
 

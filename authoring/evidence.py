@@ -31,7 +31,7 @@ from course_utils.records.kinds.ceilings import Ceiling
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.rank_results import words_and_unit
 from course_utils.records.kinds.table import TABLE_UNITS, Table
-from course_utils.records.lessons import LessonError, experiments, find_lesson, notebooks_root
+from course_utils.records.lessons import Lesson, LessonError, experiments, find_lesson, notebooks_root
 from course_utils.records.paired import Interval, Verdict
 from course_utils.records.verdicts import WORDS
 from course_utils.show.formats import format_interval, value_text
@@ -298,8 +298,11 @@ def recorded(names: Iterable[str], machine: str | None, root: Path | None = None
 
 def _check_exists(name: str) -> None:
     """Raise if no notebook has an experiment of this name: it is misspelt, not missing."""
+    slug = name.partition("/")[0]
     try:
-        known = experiments(find_lesson(name.partition("/")[0]))
+        # Its file by name: all lessons would be read anew for each experiment that a machine lacks.
+        found = next(notebooks_root().glob(f"[0-9][0-9]_{slug}.ipynb"), None)
+        known = experiments(Lesson(0, slug, "", found) if found else find_lesson(slug))
     except LessonError as error:
         raise EvidenceError(f"there is no experiment {name!r}: {error}") from error
     if name not in known:

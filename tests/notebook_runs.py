@@ -6,8 +6,6 @@ The folder holds nothing but the programs of the lessons, as on a hosted noteboo
 
 from __future__ import annotations
 
-import atexit
-import functools
 import hashlib
 import shutil
 import tempfile
@@ -58,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     def start_kernel_of_wheel(*arguments: Any, cwd: str, **options: Any) -> Any:
         if Path(cwd) == ROOT / "notebooks":
-            target = _course_from_wheel()
+            target = wheels.installed()
             cwd = tempfile.mkdtemp(dir=target.parent)
             shutil.copytree(target / "course_utils" / "notebooks" / "scripts", Path(cwd, "scripts"))
             options["env"] = wheels.variables(target)
@@ -68,14 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
             return start_new_kernel(*arguments, cwd=cwd, **options)
 
     kernel.start_new_kernel = start_kernel_of_wheel
-
-
-@functools.cache
-def _course_from_wheel() -> Path:
-    """Builds the wheel and installs it, once for each worker that runs lessons."""
-    folder = tempfile.mkdtemp(prefix="course-tested-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return wheels.installed(Path(folder))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 SECONDS = Path(__file__).with_name("seconds.json")
 ROOT = SECONDS.parents[1]
-# A file that nobody has timed: a new lesson takes half a minute, a new test file less.
-UNTIMED_S = {".ipynb": 30.0, ".py": 5.0}
+# A file that nobody has timed counts as slow: one that starts last keeps a core waiting for as long as it takes.
+UNTIMED_S = 60.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     seconds = json.loads(SECONDS.read_text(encoding="utf-8")) if SECONDS.exists() else {}
 
     def expected(item: pytest.Item) -> float:
-        return seconds.get(item.path.relative_to(ROOT).as_posix(), UNTIMED_S.get(item.path.suffix, 0.0))
+        return seconds.get(item.path.relative_to(ROOT).as_posix(), UNTIMED_S)
 
     items.sort(key=lambda item: -expected(item) if item.path.is_relative_to(ROOT) else 0.0)
 
@@ -48,7 +48,5 @@ class _Stopwatch:
     def pytest_sessionfinish(self) -> None:
         earlier = json.loads(SECONDS.read_text(encoding="utf-8")) if SECONDS.exists() else {}
         timed = {name: round(seconds, 1) for name, seconds in self.seconds.items()}
-        kept = {
-            name: seconds for name, seconds in {**earlier, **timed}.items() if (ROOT / name).exists() and seconds >= 1
-        }
+        kept = {name: seconds for name, seconds in {**earlier, **timed}.items() if (ROOT / name).exists()}
         SECONDS.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")

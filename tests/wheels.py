@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from filelock import FileLock
+
 from tools.wheel import build
 
 
-def installed(folder: Path) -> Path:
-    """Build the wheel and install it into a folder, which is returned; packages that it needs are those of here."""
-    wheel = build(sys.executable, folder)
-    target = folder / "site-packages"
-    offline = ("--quiet", "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check")
-    subprocess.run([sys.executable, "-m", "pip", "install", *offline, "--target", target, wheel], check=True)
+@functools.cache
+def installed() -> Path:
+    """The folder with the installed wheel, made once for all workers; packages that it needs are those of here."""
+    folder = Path(os.environ["PYTEST_SHARED_FOLDER"])
+    target, ready = folder / "site-packages", folder / "wheel is installed"
+    with FileLock(folder / "wheel.lock"):
+        if not ready.exists():
+            wheel = build(sys.executable, folder)
+            offline = ("--quiet", "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check")
+            subprocess.run([sys.executable, "-m", "pip", "install", *offline, "--target", target, wheel], check=True)
+            ready.touch()
     return target
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 
+@functools.cache
 def package_root() -> Path:
     """The folder of ``course_utils``."""
     return Path(__file__).resolve().parents[1]

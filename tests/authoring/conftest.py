@@ -1,16 +1,19 @@
-"""Copies to damage: of the reference records, and of the whole course."""
+"""Copies to damage: of the reference records, and of a course of two lessons."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from course_utils.records import store
 
 ROOT = Path(__file__).resolve().parents[2]
-_MADE = ("_build", "_generated", "mathjax", "__pycache__", "*.tmp")
 
 
 @pytest.fixture
@@ -22,11 +25,77 @@ def records(tmp_path: Path) -> Path:
     return target
 
 
-@pytest.fixture
-def course_copy(tmp_path: Path) -> Path:
-    """A copy of all that the book and the pages are made of, with the programs that make them."""
-    folder = tmp_path / "copy"
-    for name in ("authoring", "book", "course_utils", "notebooks"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns(*_MADE))
-    shutil.copy(ROOT / "README.md", folder / "README.md")
+# Two lessons that stand, the first with a claim of its own, on which README opens.
+_LESSONS = ("measuring", "profiler")
+_RULE = 'measuring/training_step.points[0].comparison["all CPU threads"].verdict'
+_CLAIM = f"""
+  - id: X0
+    claim: More threads are faster.
+    kind: speed
+    speaks_of: any
+    why: It is about CPUs.
+    verdict: refuted
+    sentence: They are not.
+    condition: In a small step.
+    rule:
+      - confirmed: '{_RULE} == "FASTER"'
+      - refuted: '{_RULE} != "FASTER"'
+    evidence:
+      - {{label: all threads, show: '{_RULE.removesuffix(".verdict")}'}}
+"""
+_FRONT = """
+findings:
+  - claim: X0
+    machine: nvidia-h200-140gib-19ee
+    said: More threads are faster.
+    about: Speed
+    shows: [{evidence: all threads, label: all threads}]
+"""
+_README = "# A course\n\n" + "".join(
+    f"<!-- generated: {name} -->\n<!-- /generated -->\n\n" for name in ("findings", "lessons")
+)
+
+
+@pytest.fixture(scope="session")
+def _two_lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("course")
+    others = {path.name for path in (ROOT / "course_utils/lessons").glob("*/") if path.name not in _LESSONS}
+
+    def left_out(of: str, names: list[str]) -> set[str]:
+        records = {name for name in names if name.endswith(".json") and Path(name).stem not in _LESSONS}
+        return (others if Path(of).name == "lessons" else records if "records" in Path(of).parts else set()) | {
+            name for name in names if name == "__pycache__"
+        }
+
+    for name in ("authoring", "course_utils"):
+        shutil.copytree(ROOT / name, folder / name, ignore=left_out)
+    for name in ("book/images", "notebooks"):
+        (folder / name).mkdir(parents=True)
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        if path.stem.partition("_")[2] in _LESSONS:
+            shutil.copy(path, folder / "notebooks")
+    shutil.copy(ROOT / "book/parts.yml", folder / "book")
+    path = folder / "course_utils/lessons/measuring/lesson.yml"
+    lesson = yaml.safe_load(path.read_text(encoding="utf-8"))
+    lesson["claims"] = yaml.safe_load(_CLAIM)
+    path.write_text(yaml.dump(lesson, sort_keys=False), encoding="utf-8")
+    shutil.copy(ROOT / "book/stored_outputs.json", folder / "book")
+    texts = {"README.md": _README, "book/front.yml": _FRONT, "book/claims.md": "", "book/_toc.yml": ""}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    done = run_in(folder, "-m", "authoring.pages.refresh")
+    assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture
+def small_course(_two_lessons: Path, tmp_path: Path) -> Path:
+    """A course of two lessons, up to date, with copies of the programs that make its pages."""
+    return shutil.copytree(_two_lessons, tmp_path / "course", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def run_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the folder of a course, with that course's programs."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -30,10 +30,16 @@ OF_GPUS = ("CUDA", "two GPUs")
 
 
 @pytest.fixture
-def no_calls(monkeypatch: pytest.MonkeyPatch):
+def none_ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """No earlier process has run a call."""
+    monkeypatch.setattr(claims, "_ended", {})
+    monkeypatch.setattr(claims, "_KEPT", tmp_path / "calls.json")
+
+
+@pytest.fixture
+def no_calls(monkeypatch: pytest.MonkeyPatch, none_ran: None):
     """Calls that are not the test's subject are not run."""
     monkeypatch.setattr(claims, "_run", lambda codes: ["works" for _ in codes])
-    monkeypatch.setattr(claims, "_ended", {})
 
 
 def expressions_of(part: Part) -> list[str]:
@@ -383,7 +389,7 @@ def test_a_rule_or_a_number_that_does_not_fit_the_record_is_an_error_that_names_
 # Running calls
 
 
-def test_calls_run_apart_and_say_how_they_ended(monkeypatch):
+def test_calls_run_apart_once_for_all_processes_and_say_how_they_ended(monkeypatch, none_ran):
     calls = {
         "fine": "print('noise')",
         "warns": "import warnings\nwarnings.warn('old', FutureWarning)\nwarnings.warn('older')",
@@ -400,6 +406,7 @@ def test_calls_run_apart_and_say_how_they_ended(monkeypatch):
         "alone": "works",
         "alone, too": "works",
     }
+    monkeypatch.setattr(claims, "_ended", {})  # as in the next process
     monkeypatch.setattr(claims, "_run", lambda codes: pytest.fail(f"ran {codes} again"))
     assert claims.outcomes_of([("again", calls["fine"])]) == {"again": "works"}
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +11,10 @@ import pytest
 from authoring.lesson_files import LessonFileError, load_lessons, read_lesson
 from course_utils.records.notebook_files import dumped, read_notebook
 from course_utils.records.store import package_root
+from tests.authoring.conftest import run_in
 
 LESSON = """
-number: 25
+number: 2
 title: A trial
 part: In practice
 question: "Does a new lesson appear everywhere?"
@@ -41,7 +39,7 @@ limits: It times nothing.
 """
 # What somebody writes; records, stored outputs and pages are made by commands.
 BY_HAND = {
-    "notebooks/25_trial.ipynb",
+    "notebooks/02_trial.ipynb",
     *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "wrong_answers.py", "drawings.py")),
     *(f"course_utils/lessons/trial/{name}" for name in ("lesson.yml", "hints.yml")),
 }
@@ -49,51 +47,44 @@ MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.jso
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    paths = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    made = {"__pycache__", ".cache"}
+    paths = (path for path in folder.rglob("*") if path.is_file() and not made & set(path.parts))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_adding_a_lesson_edits_no_file_that_is_there_by_hand(course_copy: Path):
-    before = files_of(course_copy)
-    folder = course_copy / "course_utils/lessons/trial"
-    shutil.copytree(course_copy / "course_utils/lessons/pinned_memory", folder)
+def test_adding_a_lesson_edits_no_file_that_is_there_by_hand(small_course: Path):
+    before = files_of(small_course)
+    folder = small_course / "course_utils/lessons/trial"
+    folder.mkdir()
+    for name in ("checks.py", "wrong_answers.py", "drawings.py", "hints.yml"):
+        shutil.copy(small_course / "course_utils/lessons/profiler" / name, folder)
     (folder / "lesson.yml").write_text(LESSON, encoding="utf-8")
-    notebook = read_notebook(course_copy / "notebooks/04_pinned_memory.ipynb")
-    title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# 25 · A trial"}
-    (course_copy / "notebooks/25_trial.ipynb").write_text(dumped({**notebook, "cells": [title]}), encoding="utf-8")
-    assert {*files_of(course_copy)} - {*before} == BY_HAND
+    notebook = read_notebook(small_course / "notebooks/01_profiler.ipynb")
+    title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# 02 · A trial"}
+    (small_course / "notebooks/02_trial.ipynb").write_text(dumped({**notebook, "cells": [title]}), encoding="utf-8")
+    assert {*files_of(small_course)} - {*before} == BY_HAND
     assert len(BY_HAND) <= 6
 
-    refreshed = run(course_copy, "from authoring.pages.refresh import main; main([])")
-    after = files_of(course_copy)
+    refreshed = run_in(small_course, "-m", "authoring.pages.refresh")
+    after = files_of(small_course)
     assert {name for name in after if before.get(name) != after[name]} <= BY_HAND | MADE, refreshed.stderr
     rows = after["README.md"].decode().splitlines()
-    row = next((line for line in rows if line.startswith("| 25 |")), refreshed.stderr)
+    row = next((line for line in rows if line.startswith("| 02 |")), refreshed.stderr)
     assert "**Does a new lesson appear everywhere?**<br>[A trial" in row
-    assert "](./notebooks/25_trial.ipynb)" in row
+    assert "](./notebooks/02_trial.ipynb)" in row
     assert "| It does, [**yes**](./course_utils/records/" in row
-    assert 'file: notebooks/25_trial\n        title: "25 · A trial"' in after["book/_toc.yml"].decode()
+    assert 'file: notebooks/02_trial\n        title: "02 · A trial"' in after["book/_toc.yml"].decode()
     page = after["book/claims.md"].decode()
     assert "### X1\n" in page.split("## In practice")[1]
     assert "**A trial is a lesson.**" in page
-    assert "25_trial" in json.loads(after["book/stored_outputs.json"])
-    limits = run(
-        course_copy,
+    assert "02_trial" in json.loads(after["book/stored_outputs.json"])
+    limits = run_in(
+        small_course,
+        "-c",
         "from authoring.lesson_files import load_lessons; from authoring.pages.limits_page import limits_page; "
         "print(limits_page(load_lessons())[0])",
     )
-    assert "### [25 · A trial](../notebooks/25_trial.ipynb)\n\nIt times nothing." in limits.stdout, limits.stderr
+    assert "### [02 · A trial](../notebooks/02_trial.ipynb)\n\nIt times nothing." in limits.stdout, limits.stderr
 
 
 @pytest.mark.parametrize(

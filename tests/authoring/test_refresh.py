@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from authoring.lesson_files import load_lessons
 from authoring.pages import build, generated, refresh, stored_outputs
 from authoring.pages import readme as readme_page
 from course_utils.records.notebook_files import dumped, read_notebook
+from tests.authoring.conftest import run_in
 from tests.made_up_records import edit_record
 from tools import verbs
 
@@ -85,18 +85,7 @@ def test_the_check_names_what_is_out_of_date_and_changes_nothing(
     assert [path.read_bytes() for path in (readme, stamps)] == before
 
 
-# The command, on a copy of the repository
-
-
-def run(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "authoring.pages.refresh"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+# The command, on a course of two lessons
 
 
 def stale_notebook(folder: Path, source: str, output: str) -> Path:
@@ -119,15 +108,15 @@ def stale_notebook(folder: Path, source: str, output: str) -> Path:
     return notebook
 
 
-def test_refresh_mends_what_is_stale_and_runs_no_other_notebook(course_copy: Path):
+def test_refresh_mends_what_is_stale_and_runs_no_other_notebook(small_course: Path):
     # The kernel runs nothing of the cells below.
     skip = "get_ipython().input_transformers_cleanup.append(lambda lines: [])"
     source = f"from course_utils import recorded\n\nprint(recorded('measuring/training_step').kind)\n{skip}"
-    notebook = stale_notebook(course_copy, source, "an outdated text")
-    page = course_copy / "README.md"
+    notebook = stale_notebook(small_course, source, "an outdated text")
+    page = small_course / "README.md"
     page.write_text(page.read_text(encoding="utf-8").replace("](./notebooks/", "](./elsewhere/"), encoding="utf-8")
 
-    done = run(course_copy)
+    done = run_in(small_course, "-m", "authoring.pages.refresh")
     assert done.stdout.count("running ") == 1, done.stderr
     changed = done.stdout.splitlines()[-1]
     assert changed.startswith("Changed: "), done.stderr
@@ -136,10 +125,10 @@ def test_refresh_mends_what_is_stale_and_runs_no_other_notebook(course_copy: Pat
     assert "](./elsewhere/" not in page.read_text(encoding="utf-8")
 
 
-def test_a_notebook_that_fails_is_named_and_left_as_it_was(course_copy: Path):
-    notebook = stale_notebook(course_copy, "1 / 0", "fine once")
+def test_a_notebook_that_fails_is_named_and_left_as_it_was(small_course: Path):
+    notebook = stale_notebook(small_course, "1 / 0", "fine once")
     before = notebook.read_bytes()
-    done = run(course_copy)
+    done = run_in(small_course, "-m", "authoring.pages.refresh")
     assert done.returncode == 1
     assert "00_measuring.ipynb failed, and was left as it was" in done.stderr
     assert notebook.read_bytes() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import shutil
@@ -24,6 +25,13 @@ from tests.sandbox import here as sandbox_here
 __all__ = ["sandbox"]
 
 TIMES = {"short": 1e-3, "long": 2e-3}
+# The process that asks torch is real, and one for all tests: torch says the same each time.
+ask_torch = functools.cache(machine_check._ask_torch)
+
+
+@pytest.fixture(autouse=True)
+def _torch_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_check, "_ask_torch", ask_torch)
 
 
 @pytest.fixture

@@ -111,17 +111,22 @@ def test_the_page_holds_everything_and_escapes_what_it_shows(both):
         assert page.count(f'id="{target}"') == 1
 
 
-def test_all_committed_records_beside_a_course_of_ones_own_weigh_at_most_125_kb_a_lesson(tmp_path, monkeypatch):
+def test_committed_records_beside_a_course_of_ones_own_weigh_at_most_125_kb_a_lesson(tmp_path, monkeypatch):
+    """The records with most in them: figures take their time."""
+    committed_root = store.reference_root()
     monkeypatch.setenv("COURSE_RESULTS", str(tmp_path / "results"))
-    committed = {path.stem: path for path in sorted(store.reference_root().glob("*/*.json"))}
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "reference"))
+    largest = sorted(committed_root.glob("*/*.json"), key=lambda path: path.stat().st_size)[-4:]
+    committed = {path.stem: path for path in largest}
     for path in committed.values():
         record = store.load_lesson(path)
+        store.save_lesson(record, store.reference_root())
         mine = dataclasses.replace(record.environment, machine="mine", device_name="Mine")
         store.save_lesson(dataclasses.replace(record, environment=mine), store.results_root())
     path, unread = report.build(tmp_path)
     page = path.read_text(encoding="utf-8")
     assert unread == ""
-    assert set(re.findall(r'<section aria-labelledby="(\w+)">', page)) == set(committed)
+    assert set(re.findall(r'<section aria-labelledby="(\w+)">', page)) >= set(committed)
     assert page.count("<details><summary>All numbers of Mine") >= 5 * len(committed)
     assert path.stat().st_size <= 125_000 * len(committed)
 

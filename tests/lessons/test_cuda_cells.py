@@ -1,45 +1,86 @@
-"""Every code cell of every lesson runs as on a machine with one GPU: on the stand-in for CUDA, where none is.
+"""Every cell for a GPU has run on one: on a real one, by its record, or else on the stand-in for CUDA.
 
-Each lesson runs in a process of its own, since the stand-in changes all of torch.
+A lesson that a GPU has recorded as it is now, with all of its experiments, is not played: `is_recorded_on_a_gpu`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
-from course_utils.records.lessons import find_lessons
+from course_utils.records import store
+from course_utils.records.lessons import Lesson, experiments, find_lessons, fingerprint
 from course_utils.records.notebook_files import read_notebook
 from tests import made_up_notebooks as made_up
+from tests.played_cuda.lessons import strange_names
 
 ROOT = Path(__file__).resolve().parents[2]
+LESSONS = find_lessons()
+Play = Callable[[Path], list[dict]]
 
-pytestmark = pytest.mark.skipif(torch.backends.cuda.is_built(), reason="the stand-in plays on torch's CPU build")
+pytestmark = pytest.mark.skipif(
+    torch.backends.cuda.is_built() or not hasattr(os, "fork"), reason="the stand-in plays on torch's CPU build, by forks"
+)
 
 
-def outcomes_of(path: Path) -> list[dict]:
-    """What became of each code cell."""
-    command = [sys.executable, "-m", "tests.played_cuda", str(path), "--json"]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    return json.loads(ran.stdout.splitlines()[-1])
+@pytest.fixture(scope="module")
+def play() -> Iterator[Play]:
+    """Gives what became of each code cell of a notebook; one process has imported torch for all of them."""
+    command = [sys.executable, "-m", "tests.played_cuda", "--serve"]
+    server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def played(path: Path) -> list[dict]:
+        print(path, file=server.stdin, flush=True)
+        return json.loads(server.stdout.readline())
+
+    yield played
+    for process in [*psutil.Process(server.pid).children(recursive=True), server]:
+        process.kill()
+    server.communicate()
+
+
+def code_cells(lesson: Lesson) -> list[dict]:
+    return [cell for cell in read_notebook(lesson.path)["cells"] if cell["cell_type"] == "code"]
+
+
+def is_recorded_on_a_gpu(lesson: Lesson) -> bool:
+    """Whether a GPU has run all of a lesson's experiments, with the code that they have now."""
+    now = {name: fingerprint(lesson.path, name).code_hash for name in experiments(lesson)}
+    for record in store.records_of(lesson.slug, store.reference_root()):
+        then = {name: experiment.code_hash for name, experiment in record.experiments.items()}
+        if record.environment.device_kind == "cuda" and now.items() <= then.items():
+            return True
+    return False
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lesson", find_lessons(), ids=lambda lesson: lesson.slug)
-def test_every_cell_runs_on_a_gpu(lesson):
-    outcomes = outcomes_of(lesson.path)
+@pytest.mark.parametrize(
+    "lesson", [each for each in LESSONS if not is_recorded_on_a_gpu(each)], ids=lambda lesson: lesson.slug
+)
+def test_every_cell_runs_on_a_gpu(lesson: Lesson, play: Play):
+    outcomes = play(lesson.path)
     for outcome in outcomes:
         told = f"{lesson.path.name}, cell {outcome['cell']}, line {outcome['line']}: {outcome['error']}"
         assert not outcome["error"], told
-    code = [cell for cell in read_notebook(lesson.path)["cells"] if cell["cell_type"] == "code"]
+    code = code_cells(lesson)
     pasted = sum("standalone" in cell["metadata"].get("tags", []) for cell in code)
     assert len(outcomes) == len(code) + 2 * pasted
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.slug)
+def test_a_cell_to_paste_names_nothing_that_it_does_not_make(lesson: Lesson):
+    for cell in code_cells(lesson):
+        if "standalone" in cell["metadata"].get("tags", []):
+            assert strange_names(cell["source"]) == []
+            assert "course_utils" not in cell["source"]
 
 
 # The stand-in notices what a GPU would.
@@ -69,7 +110,7 @@ FORKS = "from course_utils.lessons.on_device_tensors import private_memory"
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory) -> list[dict]:
+def played(tmp_path_factory, play) -> list[dict]:
     """A notebook of right and wrong cells, then one without use of the GPU and two that cannot be pasted."""
     cells = [f"import torch\n{FORKS}", *RIGHT, *WRONG]
     cells += [
@@ -78,7 +119,7 @@ def played(tmp_path_factory) -> list[dict]:
         made_up.code("print(torch.ones(3))", "standalone"),
         made_up.code("import course_utils", "standalone"),
     ]
-    return outcomes_of(made_up.save(tmp_path_factory.mktemp("played") / "05_things.ipynb", *cells))
+    return play(made_up.save(tmp_path_factory.mktemp("played") / "05_things.ipynb", *cells))
 
 
 def test_the_stand_in_runs_what_is_right(played):

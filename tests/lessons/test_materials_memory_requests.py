@@ -12,8 +12,6 @@ from course_utils.memory.allocator import Allocate, Free, simulate_allocator
 from course_utils.memory.trace import trace_memory
 from course_utils.records.kinds.memory_trace import MemoryBlock
 
-pytestmark = pytest.mark.usefixtures("only_new_objects")
-
 
 def passes(model: GPT, length: int, rows: int, vocabulary: int) -> None:
     tokens, targets = torch.randint(vocabulary, (2, rows, length))

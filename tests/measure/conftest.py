@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.own_clock import own_clock
+
+__all__ = ["own_clock"]
+
 
 @pytest.fixture(autouse=True)
 def _smoke_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ from course_utils.records.paired import Interval, Verdict
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_seconds
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.usefixtures("own_clock")
 QUICK_S = 0.5
 
 
@@ -439,8 +439,9 @@ def test_other_programs_turns_do_not_hide_a_change():
     """Half of the calls take five times as long: from single calls nothing could be told."""
     dice, sleeps = random.Random(0), {"half": 1e-3}
     found = find(lambda: 1)
-    turns = (10e-3 * (dice.random() < 1 / 2) for _ in itertools.count())
-    work = Work(lambda: time.sleep(1e-3 + sleeps["half"] + next(turns)))
+    own = (dice.uniform(0.9e-3, 1.1e-3) for _ in itertools.count())
+    turns = (dice.choice((0, dice.uniform(8e-3, 12e-3))) for _ in itertools.count())
+    work = Work(lambda: time.sleep(next(own) + sleeps["half"] + next(turns)))
     half = Trial("half", "", "", "", lambda work: mock.patch.dict(sleeps, half=0.0))
     same = Trial("same", "", "", "", lambda work: contextlib.nullcontext())
     bench = Bench(work, found, Device(), Snapshot(found))
@@ -829,8 +830,7 @@ def test_it_refuses_what_it_cannot_judge(step, words):
         diagnose(step(), budget_s=QUICK_S)
 
 
-def test_a_step_that_takes_now_short_and_now_long_is_refused(monkeypatch):
-    monkeypatch.setattr(diagnosing.Watch, "__exit__", lambda *_: None)  # a busy machine makes times of two kinds, too
+def test_a_step_that_takes_now_short_and_now_long_is_refused():
     training = Training(1)
 
     def step():

@@ -402,7 +402,6 @@ def test_weights_that_are_loaded_one_by_one_are_no_leak() -> None:
     assert read_snapshot(program.snapshot()).devices[0].growth is None
 
 
-@pytest.mark.usefixtures("only_new_objects")
 @pytest.mark.parametrize("leaks", [False, True])
 def test_a_real_program_on_the_cpu(tmp_path: Path, leaks: bool) -> None:
     """Real operations and stacks, with what PyTorch's allocator would have written."""

@@ -26,8 +26,6 @@ from course_utils.records.kinds.memory_trace import MemoryTrace
 KIB = 1024
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.usefixtures("only_new_objects")
-
 
 def _kib(count: float) -> torch.Tensor:
     """A tensor of so many KiB that nobody has written to."""

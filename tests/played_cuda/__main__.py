@@ -2,6 +2,7 @@
 
 python -m tests.played_cuda 04                       # every cell; those tagged standalone by themselves, too
 python -m tests.played_cuda path/to/04_lesson.ipynb
+python -m tests.played_cuda --serve                  # for the tests: notebooks' paths in, outcomes as JSON out
 """
 
 from __future__ import annotations
@@ -9,30 +10,52 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
+import traceback
 from dataclasses import asdict
 from pathlib import Path
 
 os.environ |= {"COURSE_SIZE": "test", "COURSE_PROGRESS": "0"}
 
 from course_utils.records.lessons import find_lesson
-from tests.played_cuda.lessons import paste, play
+from tests.played_cuda.lessons import Outcome, paste, play
 
 SLOW_S = 5.0
+
+
+def serve() -> None:
+    """Play each notebook in a fork of this process: torch is imported once, and what the stand-in changes is undone."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what torch itself prints is no answer
+    for line in sys.stdin:
+        path = Path(line.strip())
+        child = os.fork()
+        if child == 0:
+            try:
+                outcomes = [asdict(outcome) for outcome in [*paste(path), *play(path)]]
+                os.write(answers, (json.dumps(outcomes) + "\n").encode())
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        if status:
+            died = Outcome(0, "", f"the process ended with {os.waitstatus_to_exitcode(status)}")
+            os.write(answers, (json.dumps([asdict(died)]) + "\n").encode())
 
 
 def main() -> None:
     """Run what is asked for, first what needs to see no GPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lesson", help="its number, or a notebook's path")
-    parser.add_argument("--only", choices=("cells", "pasted"), help="all cells in order, or those to be pasted")
-    parser.add_argument("--json", action="store_true", help="what became of every cell, for a program")
+    parser.add_argument("lesson", nargs="?", help="its number, or a notebook's path")
+    parser.add_argument("--serve", action="store_true", help="play the notebooks that standard input names")
     options = parser.parse_args()
+    if options.serve:
+        return serve()
+    if not options.lesson:
+        parser.error("name a lesson")
     path = Path(options.lesson) if options.lesson.endswith(".ipynb") else find_lesson(options.lesson).path
-    outcomes = [] if options.only == "cells" else paste(path.resolve())
-    outcomes += [] if options.only == "pasted" else play(path.resolve())
-    if options.json:
-        print(json.dumps([asdict(outcome) for outcome in outcomes]))
-        return
+    outcomes = [*paste(path.resolve()), *play(path.resolve())]
     for outcome in outcomes:
         if outcome.error:
             print(outcome)

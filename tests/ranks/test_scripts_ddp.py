@@ -134,18 +134,13 @@ def test_which_mistakes_raise_which_wait_and_which_say_nothing(where_the_noteboo
 
 
 def test_whom_torchrun_names_when_something_happens_to_rank_1(where_the_notebook_is):
-    fates = ["raises", "is killed", "hangs", "leaves", "sends another shape"]
-    listed, stacks = failed_runs("scripts/ddp_broken.py", fates)
+    listed, stacks = failed_runs("scripts/ddp_broken.py", ["is killed", "hangs"])
     runs = {run["rank 1"]: run for run in listed}
     named = {fate: (run["torchrun names"], run["exit code"]) for fate, run in runs.items()}
-    assert named["hangs"] == named["leaves"] == ("rank 0", 1)
+    assert named["hangs"] == ("rank 0", 1)
     # When rank 1 is gone, rank 0 loses its connection, mostly in the same second. Of two such failures torchrun names
     # the one that it saw first, and both at once on a busy machine: then rank 0, which ends by itself or at its signal.
-    lost_its_connection = [("rank 0", 1), ("rank 0", -15)]
-    assert named["raises"] in [("rank 1", 1), *lost_its_connection]
-    assert named["is killed"] in [("rank 1", -9), *lost_its_connection]
-    # Here rank 0 aborts and rank 1 loses its connection.
-    assert named["sends another shape"] in [("rank 0", -6), ("rank 1", 1), ("rank 1", -15)]
+    assert named["is killed"] in [("rank 1", -9), ("rank 0", 1), ("rank 0", -15)]
     assert "Timed out waiting" in runs["hangs"]["rank 0 said"]
     innermost = stacks["hangs"][0]
     assert innermost["rank 0"].startswith("all_reduce, distributed_c10d.py:")

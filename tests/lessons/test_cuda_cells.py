@@ -27,7 +27,8 @@ LESSONS = find_lessons()
 Play = Callable[[Path], list[dict]]
 
 pytestmark = pytest.mark.skipif(
-    torch.backends.cuda.is_built() or not hasattr(os, "fork"), reason="the stand-in plays on torch's CPU build, by forks"
+    torch.backends.cuda.is_built() or not hasattr(os, "fork"),
+    reason="the stand-in plays on a CPU build, in forks",
 )
 
 

@@ -51,7 +51,8 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help="play the notebooks that standard input names")
     options = parser.parse_args()
     if options.serve:
-        return serve()
+        serve()
+        return
     if not options.lesson:
         parser.error("name a lesson")
     path = Path(options.lesson) if options.lesson.endswith(".ipynb") else find_lesson(options.lesson).path

@@ -129,11 +129,16 @@ class LessonLimits:
 
 @dataclass(frozen=True)
 class Expected:
-    """A number that the room will see: what it is, and the expression that gives it."""
+    """A number that the room will see: what it is, and the expression that gives it, on one machine if it is named."""
 
     say: str
     value: str
     unit: str | None = None
+    machine: str | None = None
+
+    def is_asked(self, machine: str) -> bool:
+        """Whether the number is taken from a machine's records: from all, if none is named."""
+        return machine.startswith(self.machine or "")
 
 
 @dataclass(frozen=True)

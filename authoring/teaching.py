@@ -132,16 +132,16 @@ def expectations(lesson: Lesson) -> list[Expectation]:
     prediction = prediction_of(lesson)
     expected: list[Expectation] = []
     for each in read_lesson(package_root() / "lessons" / lesson.slug / "lesson.yml").expect:
-        problems = []
-        for machine in evidence.machines():
+        problems, asked = [], [machine for machine in evidence.machines() if each.is_asked(machine)]
+        for machine in asked:
             try:
                 words = _answer(evaluate(each.value, machine), each.unit, prediction)
                 experiments = evidence.recorded(evidence.experiments_in(each.value), machine).values()
                 expected.append(Expectation(each.say, newest_environment(experiments), words))
             except EvidenceError as error:  # this machine has no record of it, or one of another size
                 problems.append(error)
-        if len(problems) == len(evidence.machines()):
-            raise EvidenceError("\n".join(dict.fromkeys(map(str, problems))))
+        if len(problems) == len(asked):
+            raise EvidenceError("\n".join(dict.fromkeys(map(str, problems))) or f"no machine is called {each.machine}")
     return expected
 
 

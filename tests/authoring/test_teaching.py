@@ -70,6 +70,22 @@ def test_a_number_that_nobody_recorded_is_an_error(monkeypatch: pytest.MonkeyPat
         expectations(find_lesson("pinned_memory"))
 
 
+def test_a_number_may_be_asked_of_one_machine_alone(monkeypatch: pytest.MonkeyPatch):
+    lessons = {each.slug: each for each in load_lessons()}
+    asked = lessons["in_place_operations"].expect[0]
+    for machine in (None, "nvidia", "nowhere"):
+        expect = (dataclasses.replace(asked, machine=machine),)
+        lesson = dataclasses.replace(lessons["in_place_operations"], expect=expect)
+        monkeypatch.setattr(teaching, "read_lesson", lambda path, lesson=lesson: lesson)
+        if machine == "nowhere":
+            with pytest.raises(EvidenceError, match="no machine is called nowhere"):
+                expectations(find_lesson(lesson.slug))
+        else:
+            found = [each.environment.machine for each in expectations(find_lesson(lesson.slug))]
+            assert machine is None or all(each.startswith(machine) for each in found)
+            assert len(found) == (1 if machine else 2)
+
+
 def test_the_guide_includes_what_is_generated_and_nothing_else():
     page = (ROOT / "book" / "instructors.md").read_text(encoding="utf-8")
     included = re.findall(r"^```\{include\} _generated/(\S+)$", page, re.MULTILINE)

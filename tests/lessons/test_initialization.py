@@ -63,6 +63,20 @@ def test_defaults_of_a_tied_output_layer_are_those_of_the_embedding():
     assert cases.loss_held_out(model) > 2 * math.log(cases.VOCABULARY)
 
 
+def test_positions_of_size_one_begin_at_the_right_loss_and_learn_little_more_than_to_count():
+    torch.manual_seed(0)
+    model = cases.small_gpt()
+    init_like_gpt2(model, blocks=2)
+    nn.init.normal_(model.position_embedding.weight)
+    assert cases.loss_held_out(model) == pytest.approx(math.log(cases.VOCABULARY), rel=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003, fused=True)
+    for tokens, targets in cases.batches(0, 60):  # seed 0 needs fewer from GPT-2's own start
+        optimizer.zero_grad()
+        cases.loss_of(model, tokens, targets).backward()
+        optimizer.step()
+    assert cases.loss_held_out(model) == pytest.approx(cases.letter_frequencies(), abs=0.25)
+
+
 def test_the_signal_to_paste_agrees_with_the_experiments_and_leaves_no_hook():
     model = cases.deep_network(partial(cases.all_normal, std=0.01))
     images = cases.digits()[0][:256]

@@ -353,6 +353,15 @@ def test_evaluate_takes_low_precision_and_no_batches():
         assert evaluate(model, zip(logits.split(1024), targets.split(1024), strict=True)) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("vocabulary", [50, 16])  # 16: as many as tokens, so that a wrong dimension raises nothing
+def test_evaluate_takes_a_language_models_logits_and_leaves_padding_out(vocabulary: int):
+    logits, targets = torch.randn(3, 2, 16, vocabulary), torch.randint(vocabulary, (3, 2, 16))
+    targets[:, 0, 10:] = -100
+    kept = targets != -100
+    by_hand = -logits.log_softmax(-1)[kept].gather(-1, targets[kept][:, None]).mean()
+    assert pasted("evaluate")(nn.Identity(), zip(logits, targets, strict=True)) == pytest.approx(by_hand.item())
+
+
 # The exercises
 
 

@@ -853,7 +853,6 @@ def test_a_step_that_takes_now_short_and_now_long_is_refused():
         ("optimizer", torch.nn.Linear(1, 1)),
         ("data", torch.utils.data.Dataset()),
     ],
-    ids=str,
 )
 def test_it_refuses_arguments_that_make_no_sense(argument, value):
     with pytest.raises(StepError, match=argument):

@@ -289,7 +289,7 @@ def opened_again(notebook: Notebook, chromium: Any, lab: str, path: Path) -> Not
     notebook.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
     notebook.page.close()
     again = Notebook(chromium, f"{lab}/lab/workspaces/again/tree/{path.name}?token={TOKEN}", 1280, 800)
-    outputs = sum(len(cell.get("outputs", ())) for cell in again.cells())
+    outputs = sum(output.get("data") != {} for cell in again.cells() for output in cell.get("outputs", ()))
     drawn = again.page.locator(".jp-OutputArea-output")
     again.wait(lambda: drawn.count() >= outputs and not drawn.get_by_text("Loading widget").count(), 60, "it is drawn")
     assert not drawn.filter(has_text="Error").all_inner_texts()
@@ -306,6 +306,9 @@ def test_what_was_saved_in_the_middle_of_a_measurement_can_be_read_without_its_k
     sources = ["import time\nfrom pathlib import Path\nfrom course_utils import compare, predict\n"]
     sources[0] += "from course_utils.show.progress import progress\npredict('How many?', unit='sheep')"
     sources += ["compare({'one': lambda: sum(range(99)), 'two': lambda: sum(range(9999))})"]
+    sources += ["from course_utils.materials.memory_requests import growing_requests\n"]
+    sources[-1] += "from course_utils.memory.allocator_explorer import allocator_explorer\n"
+    sources[-1] += "allocator_explorer(growing_requests(), cap_bytes=110 * 2**20)"
     sources += [wait.format("in a moment", str(end)), wait.format("never", "never")]
     written = new_notebook(cells=[new_code_cell(source) for source in sources], metadata={"kernelspec": KERNELSPEC})
     path.write_text(nbformat.writes(written), encoding="utf-8")
@@ -319,7 +322,7 @@ def test_what_was_saved_in_the_middle_of_a_measurement_can_be_read_without_its_k
     notebook.picture("measuring")
     notebook.save()
     again = opened_again(notebook, chromium, lab, path)
-    for words in ("How many?", "one", "never"):
+    for words in ("How many?", "one", "to see the explorer", "never"):
         assert again.page.locator(".jp-OutputArea-output", has_text=words).first.is_visible()
     again.picture("measuring_again")
     again.page.close()

@@ -17,10 +17,12 @@ SAVES_NO_WIDGET = "--ContentsManager.pre_save_hook=course_utils.show.saving.with
 STAMP = "course-setup.json"
 INPUTS = ("requirements.txt", "constraints.txt", "pyproject.toml")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# Settings of JupyterLab with which the course works offline: no news, no look for updates, no list of extensions.
+# Settings of JupyterLab. The course works offline: no news, no look for updates, no list of extensions.
 OFFLINE = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
+    # All cells are in the page. Where JupyterLab guesses how high those out of view are, a link within a lesson misses.
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
 }
 
 

@@ -44,8 +44,8 @@ def progress(label: str, expected_s: float) -> Any:
 
     class NotebookBar(Bar):
         def display(self, msg: str | None = None, pos: int | None = None) -> None:
-            bar = f'<progress value="{self.n:.1f}" max="{self.total:.1f}"></progress>'
-            _lines[self.start_t] = f"{html.escape(self.desc)} {bar} {self.n:.0f} s, at most about {self.total:.0f} s"
+            bar = f'<progress value="{self.n:.1f}" max="{self.total:.1f}" style="vertical-align: middle"></progress>'
+            _lines[self.start_t] = f"{bar} {html.escape(self.desc)}: {self.n:.0f} s, at most about {self.total:.0f} s"
             _draw()
 
         def close(self) -> None:

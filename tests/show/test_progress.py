@@ -105,8 +105,9 @@ def test_the_bars_of_a_cell_are_one_output_that_is_html_and_empty_in_the_end(mon
             inner.advance(0.5)
             outer.describe("width &c.")
             both = outputs[-1][-1]["text/html"]
-            assert "at most about 30 s<br>inner <progress" in both
-            assert both.startswith('width &amp;c. <progress value="0.0" max="30.0">')
+            assert both.startswith('<progress value="0.0" max="30.0"')
+            assert "</progress> width &amp;c.: 0 s, at most about 30 s<br><progress" in both
+            assert both.endswith("</progress> inner: 0 s, at most about 1 s")
         shell.execution_count += 1
     assert [contents[-1] for contents in outputs] == [{}, {}]
     assert {kind for contents in outputs for content in contents for kind in content} == {"text/html", "text/plain"}

@@ -25,4 +25,5 @@ RUN pip install --no-cache-dir --no-deps --no-build-isolation -e .
 USER 1000
 
 EXPOSE 8888
-CMD ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser", "notebooks"]
+CMD ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser", \
+     "--ContentsManager.pre_save_hook=course_utils.show.saving.without_widgets", "notebooks"]

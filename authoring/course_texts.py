@@ -25,7 +25,8 @@ _FENCE_OF_PROSE = re.compile(r"^ *(?:`{3,}|~{3,})[^\n]*$", re.M)
 _INLINE_CODE = re.compile(r"(?<!`)(`+)(?!`)(?:.|\n(?!\s*\n))+?(?<!`)\1(?!`)")
 _MATH = re.compile(r"\$\$.*?\$\$|(?<![\w$])\$(?=\S)[^$\n]*\S\$(?![\w$])", re.S)
 _GENERATED = re.compile(r"<!-- generated:.*?<!-- /generated -->", re.S)
-_COMMENT = re.compile(r"<!--.*?-->", re.S)
+ANCHOR = r'<a id="[^"]*"></a>\n?'  # where a link leads to: a line of its own above a heading
+_COMMENT = re.compile(rf"<!--.*?-->|{ANCHOR}", re.S)
 _LINK = re.compile(
     r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+\"[^\"]*\")?\)|<?https?://[^\s>)]+>?"
 )

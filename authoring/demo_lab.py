@@ -18,12 +18,12 @@ from tools.environment import OFFLINE, jupyter_variables, open_jupyterlab
 LARGE_TYPE = {"code-font-size": "20px", "content-font-size1": "22px", "ui-font-size1": "15px"}
 """Type sizes of the JupyterLab that shows a demo."""
 _SETTINGS = {
+    **OFFLINE,
     "@jupyterlab/notebook-extension:tracker": {
-        "windowingMode": "none",  # all cells are in the page
+        **OFFLINE["@jupyterlab/notebook-extension:tracker"],
         "scrollPastEnd": True,
         "codeCellConfig": {"lineNumbers": False, "lineWrap": True},  # a long line is read, not cut off
     },
-    **OFFLINE,
 }
 _STYLE = Path(__file__).parent / "templates" / "demo.css"
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from authoring import evidence
 from authoring.claims import load_claims
-from authoring.course_texts import BLANK, Passage, code_blanked, one_line, passages, sentence_at, text_files
+from authoring.course_texts import ANCHOR, BLANK, Passage, code_blanked, one_line, passages, sentence_at, text_files
 from authoring.evidence import EvidenceError, NotRecordedError
 from authoring.lesson_answers import minute_text, published_values, rows_text
 from authoring.lesson_files import load_lessons
@@ -46,7 +46,8 @@ _EXERCISE = re.compile(r"^#+ Exercise \d+ · .+ · (?P<minutes>\d+) min\s*$", re
 
 def reading_minutes(texts: Iterable[str]) -> float:
     """How long it takes to read Markdown and code, without what is folded, comments and the addresses of links."""
-    shown = (re.sub(r"<details>.*?</details>|<!--.*?-->|\]\([^)]*\)", " ", text, flags=re.S) for text in texts)
+    unseen = re.compile(rf"<details>.*?</details>|<!--.*?-->|\]\([^)]*\)|{ANCHOR}", re.S)
+    shown = (unseen.sub(" ", text) for text in texts)
     return sum(len(re.findall(r"\S*\w\S*", text)) for text in shown) / WORDS_A_MINUTE
 
 

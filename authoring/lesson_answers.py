@@ -55,7 +55,9 @@ class _Values(Mapping[str, Any]):
 
 
 def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) -> AnswerText:
-    """A lesson's answer; ``root`` is the way from the text to the root of the repository, such as ``..``.
+    """A lesson's answer; ``root`` is the way from the text to the root of the repository, such as ``.``.
+
+    Without one, nothing links our record: a learner's copy of the lessons has none beside it.
 
     Raises:
         EvidenceError: if there is none, or its number cannot be worked out. It names the lesson.
@@ -70,12 +72,12 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
         if experiments := evidence.experiments_in(answer.number):
             slug = experiments[0].partition("/")[0]
             environment = evidence.newest_environment(evidence.recorded(experiments, answer.machine).values())
-            link = f"{root}/course_utils/records/{environment.machine}/{slug}.json"
+            link = root and f"{root}/course_utils/records/{environment.machine}/{slug}.json"
             whose = f"Measured by us: {environment.caption}."
         else:
             row = next(row for each in lessons for row in each.published if f'"{row.id}"' in answer.number)
             link, whose = row.source.link, f"Published by {row.source.who}: {row.device}, {row.date}."
-        sentence = answer.says.format(number=f"[**{words}**]({link})")
+        sentence = answer.says.format(number=f"[**{words}**]({link})" if link else f"**{words}**")
         return AnswerText(sentence, whose, answer.skip, answer.not_when)
     except (EvidenceError, KeyError, StopIteration, store.RecordError) as error:
         problem = f"{lesson.slug}/lesson.yml, answer: {error or 'its number names no experiment and no published row'}"
@@ -84,7 +86,7 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
 
 def minute_text(lesson: LessonFile, lessons: Sequence[LessonFile]) -> str:
     """*If you only have a minute*: what stands folded at the top of a lesson."""
-    return rendered("pages/minute.md", answer=answer_text(lesson, lessons, "..")).strip()
+    return rendered("pages/minute.md", answer=answer_text(lesson, lessons, "")).strip()
 
 
 def answer_of(slug: str, root: str) -> AnswerText:

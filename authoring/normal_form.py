@@ -25,6 +25,9 @@ TAGS = (
     *("standalone", "demo", *STARTS),
 )
 
+SOLUTION = "# Solution"
+"""The first line of a solution: JupyterLab shows it while the cell is folded."""
+_HEADING = re.compile(r"^##+ .+", re.MULTILINE)
 _CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OF_THIS_MACHINE = re.compile(
     r"(?<![\w.:/<>-])/(?:home|root|Users|tmp|work|workspace|usr|opt|var|private|mnt|etc|srv|data|content|nix|run)/[\w.+-]+"
@@ -40,11 +43,15 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
     question for a prediction stands there, for the book (see `authoring.predictions`). Cells tagged ``stable`` keep
     their outputs. All other code cells have none, but an execution count: nbval compares nothing
     at all in a cell without one, so that a cell that prints would pass, and fails one that has outputs without it.
+
+    The folded cell of an exercise is its solution: its first line, which shows, is ``# Solution``, and its output is
+    folded until somebody runs it.
     """
     cells: list[dict[str, Any]] = []
     problems: list[str] = []
     identifiers: set[str] = set()
     code_cells = 0
+    heading = ""
     for number, cell in enumerate(notebook["cells"], start=1):
         kind = cell["cell_type"]
         source = "\n".join(line.rstrip() for line in cell["source"].split("\n")).rstrip("\n")
@@ -57,12 +64,17 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
         tags = set(cell["metadata"].get("tags", []))
         reasons = list(_refused_tags(kind, tags))
         tags &= set(TAGS)
+        heading = ([heading, *_HEADING.findall(source)] if kind == "markdown" else [heading])[-1]
+        folded = {"source_hidden": True} if "hide-cell" in tags else {}
+        if folded and heading.startswith("### Exercise"):
+            folded["outputs_hidden"] = True
+            source = source if source.startswith(f"{SOLUTION}\n") else f"{SOLUTION}\n{source}"
         clean: dict[str, Any] = {"cell_type": kind, "metadata": {}, "source": source}
         clean["id"] = _identifier(cell.get("id"), source, identifiers)
         if kind == "code":
             code_cells += 1
             tags |= {"nbval-ignore-output"} if "experiment" in tags else set()
-            clean["metadata"] = {"jupyter": {"source_hidden": True}} if "hide-cell" in tags else {}
+            clean["metadata"] = {"jupyter": folded} if folded else {}
             clean |= {"execution_count": code_cells, "outputs": []}
             if "experiment" in tags:
                 clean["outputs"] = stored_outputs(source, file_name)

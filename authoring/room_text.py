@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 
+from authoring.course_texts import ANCHOR
+
 NOT_FOR_A_ROOM = ("Exercises", "Solutions", "Sources", "Next", "Next lesson")
 """Headings whose text is left out, with everything under them."""
 
 # Code is matched, too, so that an index and a call in it are not taken for a link.
 _CODE_OR_RELATIVE_LINK = re.compile(r"(`+[^`]+`+)|(?<!!)\[([^\[\]]*)\]\((?!https?:|mailto:)[^()\s]*\)")
-_ANSWER = re.compile(r"<!--= answer \d\d -->.*?<!--/-->\s*", re.DOTALL)
+_ANSWER_OR_ANCHOR = re.compile(rf"<!--= answer \d\d -->.*?<!--/-->\s*|{ANCHOR}", re.DOTALL)
 _MARKDOWN = MarkdownIt().enable("table")
 
 
@@ -54,7 +56,7 @@ def excerpt(markdown: str, dropped: Collection[str] = NOT_FOR_A_ROOM) -> str:
     lead to another file of the course become plain text: on a slide and in a demo they would lead nowhere. The answer
     that stands folded at the top of a lesson would spoil the prediction.
     """
-    markdown = _ANSWER.sub("", markdown)
+    markdown = _ANSWER_OR_ANCHOR.sub("", markdown)
     return "\n\n".join(
         block.text if block.is_code else _CODE_OR_RELATIVE_LINK.sub(lambda match: match[1] or match[2], block.text)
         for block, is_left_out in _sorted(markdown, dropped)

@@ -46,7 +46,7 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     cells = read_notebook(lesson.path)["cells"]
     for index, cell in enumerate(cells):
         above, heading = heading, _last_heading(cell) or heading
-        if question and cell["source"].startswith("## Verdict"):
+        if question and "## Verdict\n" in cell["source"]:
             parts.append(_page(_recorded_answer(lesson, question), "slide"))
             parts += _answer(lesson)
         prediction = asked(cell["source"]) if cell["cell_type"] == "code" else None

@@ -93,6 +93,9 @@ class Notebook:
         """Starts a command of JupyterLab, and does not wait for what it started."""
         self.page.evaluate("command => { window.jupyterapp.commands.execute(command); }", command)
 
+    def save(self) -> None:
+        self.page.evaluate("() => window.jupyterapp.shell.currentWidget.context.save()")
+
     def cells(self) -> list[dict[str, Any]]:
         return self.page.evaluate(
             "() => window.jupyterapp.shell.currentWidget.content.model.sharedModel.toJSON().cells"

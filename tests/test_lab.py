@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 from authoring.execution import KERNELSPEC
 from course_utils.records.lessons import find_lesson, notebooks_root
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
-from tools.environment import OFFLINE, jupyter_variables
+from tools.environment import OFFLINE, SAVES_NO_WIDGET, jupyter_variables
+from tools.workspace import copy_pages
 
 LESSON = os.environ.get("COURSE_LAB_LESSON", "00")
 RUN_S = 300 if LESSON == "00" else 600
@@ -42,6 +44,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A learner's copy of the notebooks, stored outputs included."""
     folder = tmp_path_factory.mktemp("learner") / "workspace"
     shutil.copytree(notebooks_root(), folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    copy_pages(notebooks_root().parent / "book", folder)
     return folder
 
 
@@ -49,14 +52,13 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(workspace: Path) -> Iterator[str]:
     """A JupyterLab of its own, with empty settings; gives its address."""
     home = workspace.parent
-    # All cells are in the page, not only those in view.
-    overrides = OFFLINE | {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}}
     settings = home / "config" / "labconfig" / "default_setting_overrides.json"
     settings.parent.mkdir(parents=True)
-    settings.write_text(json.dumps(overrides), encoding="utf-8")
+    settings.write_text(json.dumps(OFFLINE), encoding="utf-8")
     port = free_port()
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={workspace}"]
     command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--ServerApp.ip=127.0.0.1", *ARGUMENTS]
+    command.append(SAVES_NO_WIDGET)
     with running(command, port, home, jupyter_variables(home)) as address:
         yield address
 
@@ -134,6 +136,18 @@ def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     path.unlink()
 
 
+def solutions_of(notebook: Notebook) -> list[int]:
+    """Where its folded cells with a stored output are: the solutions of its exercises."""
+    tags = [set(cell["metadata"].get("tags", ())) for cell in notebook.cells()]
+    return [index for index, those in enumerate(tags) if {"hide-cell", "stable"} <= those]
+
+
+def test_a_solution_shows_its_answer_once_it_has_run(lesson: Notebook):
+    right = lesson.page.locator(".jp-OutputArea-output", has_text="✓ Right").all()
+    assert len(right) == len(solutions_of(lesson))
+    assert all(output.is_visible() for output in right)
+
+
 @pytest.mark.parametrize(("what", "selector"), [("table", "table"), ("figure", "img, svg[role=img], svg:has(path)")])
 def test_a_figure_and_a_table_are_visible(lesson: Notebook, what: str, selector: str):
     shown = lesson.page.locator(".jp-OutputArea-output").locator(selector)
@@ -179,21 +193,11 @@ def test_nothing_leaves_the_machine_and_the_console_has_no_unexpected_errors(les
     lesson.check_that_nothing_left_the_machine()
 
 
-def has_outputs(notebook: Path) -> bool:
-    """While the server writes a file, it is empty or half there."""
-    try:
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    except ValueError:
-        return False
-    return any(cell.get("outputs") for cell in cells)
-
-
 def test_only_the_learners_copy_changes(lesson: Notebook, workspace: Path, originals: dict[str, str]):
     original = find_lesson(LESSON).path
     copy = workspace / original.name
-    lesson.run("docmanager:save")
-    saved = lambda: copy.read_bytes() != original.read_bytes() and has_outputs(copy)  # noqa: E731
-    lesson.wait(saved, 20, "the notebook is saved, with its outputs")
+    lesson.save()
+    assert copy.read_bytes() != original.read_bytes()
     assert digest(notebooks_root()) == originals
     # For people to look at: JupyterLab scrolls inside the page, so a picture of all of it needs a page as tall.
     height = lesson.page.locator(".jp-Notebook-cell").evaluate_all(
@@ -201,3 +205,134 @@ def test_only_the_learners_copy_changes(lesson: Notebook, workspace: Path, origi
     )
     lesson.page.set_viewport_size({"width": 1400, "height": min(int(height) + 200, 16_000)})
     lesson.picture(f"lesson_{LESSON}")
+
+
+# A lesson that nobody has run
+
+OPENED, SYNCS = "18_fsdp.ipynb", "03_host_device_syncs.ipynb"
+LINKS = (
+    # from here, this link, leads to this document, and there to a heading that begins so
+    (OPENED, "#18-verdict", OPENED, "Verdict"),
+    (OPENED, "17_ddp.ipynb", "17_ddp.ipynb", "17 · "),
+    # The lesson behind this one has such a section, too.
+    ("17_ddp.ipynb", "#17-in-your-own-program", "17_ddp.ipynb", "In your own program"),
+    # JupyterLab looks for the heading before it has drawn a lesson that it opens: the second click finds it.
+    (SYNCS, "02_on_device_tensors.ipynb#02-in-your-own-program", "02_on_device_tensors.ipynb", ""),
+    (SYNCS, "02_on_device_tensors.ipynb#02-in-your-own-program", "02_on_device_tensors.ipynb", "In your own program"),
+    (OPENED, "book/claims.md#t17", "book/claims.md", "T17"),
+    (OPENED, "book/glossary.md#zero-stages", "book/glossary.md", "ZeRO stages"),
+    (OPENED, "scripts/fsdp_train.py", "scripts/fsdp_train.py", ""),
+    ("book/claims.md", "18_fsdp.ipynb#18-what-travels-and-when", OPENED, "What travels, and when"),
+    ("book/glossary.md", "book/how_we_measure.md#from-an-interval-to-a-verdict", "book/how_we_measure.md", "From an"),
+    ("24_your_own_program.ipynb", "book/own_program.md", "book/own_program.md", "Your own program"),
+    # In a stored card.
+    ("24_your_own_program.ipynb", "12_memory_snapshots.ipynb", "12_memory_snapshots.ipynb", "12 · "),
+)
+IN_VIEW = """([path, words]) => {
+    const shown = window.jupyterapp.shell.currentWidget;
+    if (shown?.context?.path !== path || !words) return shown?.context?.path === path;
+    const headings = [...shown.node.querySelectorAll('h1, h2, h3')];
+    const heading = headings.find(each => each.textContent.startsWith(words))?.getBoundingClientRect();
+    const pane = shown.node.getBoundingClientRect();
+    return heading?.height > 0 && heading.top >= pane.top - 1 && heading.bottom <= pane.bottom;
+}"""
+
+
+@pytest.fixture(scope="module")
+def unrun(chromium: Any, lab: str) -> Notebook:
+    return Notebook(chromium, f"{lab}/lab/workspaces/unrun/tree/{OPENED}?token={TOKEN}", 1280, 800)
+
+
+def test_an_exercise_that_nobody_has_tried_is_not_given_away(unrun: Notebook):
+    cells = unrun.page.locator(".jp-Notebook-cell")
+    assert solutions_of(unrun)
+    for index in solutions_of(unrun):
+        cells.nth(index).scroll_into_view_if_needed()
+        assert re.sub(r"\[\d*\]:", "", cells.nth(index).inner_text()).strip() == "# Solution"
+    unrun.picture("unrun_solution")
+    assert not any(mark.is_visible() for mark in unrun.page.get_by_text("✓").all())
+
+
+@pytest.mark.parametrize(
+    ("start", "link", "place", "heading"), LINKS, ids=lambda words: words.partition("#")[2] or words
+)
+def test_a_link_leads_to_its_document_and_heading(unrun: Notebook, start: str, link: str, place: str, heading: str):
+    page = unrun.page
+    factory = "Markdown Preview" if start.endswith(".md") else "Notebook"
+    page.evaluate(
+        "([path, factory]) => { window.jupyterapp.commands.execute('docmanager:open', { path, factory }); }",
+        [start, factory],
+    )
+    unrun.wait(lambda: page.evaluate(IN_VIEW, [start, ""]), 60, f"{start} is open")
+    # JupyterLab has taken a link over once it leads to the server's files.
+    path, hash_, fragment = link.partition("#")
+    address = f'[href*="/files/{path}"]' if path else ""
+    end = f'[href$="{hash_}{fragment}"]' if hash_ else ':not([href*="#"])'
+    found = page.locator(f".jp-MainAreaWidget:not(.lm-mod-hidden) a{address}{end}:visible").first
+    found.scroll_into_view_if_needed(timeout=60_000)
+    assert place != start or not page.evaluate(IN_VIEW, [place, heading])
+    found.click()
+    seen = []
+
+    def arrived() -> bool:
+        """And stays there, while what is around it is drawn."""
+        seen.append(page.evaluate(IN_VIEW, [place, heading]))
+        return seen[-5:] == [True] * 5
+
+    unrun.wait(arrived, 30, f"{heading or place} is in view")
+
+
+# A notebook that is opened again, when its kernel is gone
+
+
+def opened_again(notebook: Notebook, chromium: Any, lab: str, path: Path) -> Notebook:
+    notebook.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    notebook.page.close()
+    again = Notebook(chromium, f"{lab}/lab/workspaces/again/tree/{path.name}?token={TOKEN}", 1280, 800)
+    outputs = sum(output.get("data") != {} for cell in again.cells() for output in cell.get("outputs", ()))
+    drawn = again.page.locator(".jp-OutputArea-output")
+    again.wait(lambda: drawn.count() >= outputs and not drawn.get_by_text("Loading widget").count(), 60, "it is drawn")
+    assert not drawn.filter(has_text="Error").all_inner_texts()
+    assert "widget-view" not in path.read_text(encoding="utf-8")
+    return again
+
+
+def test_what_was_saved_in_the_middle_of_a_measurement_can_be_read_without_its_kernel(
+    chromium: Any, lab: str, workspace: Path
+):
+    path, end = workspace / "measuring.ipynb", workspace / "end"
+    wait = "with progress({!r}, expected_s=60) as bar:\n    while not Path({!r}).exists():\n"
+    wait += "        time.sleep(0.1)\n        bar.advance(0.1)"
+    sources = ["import time\nfrom pathlib import Path\nfrom course_utils import compare, predict\n"]
+    sources[0] += "from course_utils.show.progress import progress\npredict('How many?', unit='sheep')"
+    sources += ["compare({'one': lambda: sum(range(99)), 'two': lambda: sum(range(99))})"]
+    sources += ["from course_utils.memory.allocator_explorer import allocator_explorer\nallocator_explorer([])"]
+    sources += [wait.format("in a moment", str(end)), wait.format("never", "never")]
+    written = new_notebook(cells=[new_code_cell(source) for source in sources], metadata={"kernelspec": KERNELSPEC})
+    path.write_text(nbformat.writes(written), encoding="utf-8")
+    notebook = Notebook(chromium, f"{lab}/lab/workspaces/own/tree/{path.name}?token={TOKEN}", 1280, 800)
+    notebook.run("notebook:run-all-cells")
+    bar = notebook.page.locator(".jp-OutputArea-output", has_text="at most about 60 s")
+    bar.filter(has_text="in a moment").wait_for(timeout=60_000)
+    end.touch()
+    bar.filter(has_text="never").wait_for(timeout=60_000)
+    assert bar.count() == 1
+    notebook.picture("measuring")
+    notebook.save()
+    again = opened_again(notebook, chromium, lab, path)
+    for words in ("How many?", "one", "to see the explorer", "never"):
+        assert again.page.locator(".jp-OutputArea-output", has_text=words).first.is_visible()
+    again.picture("measuring_again")
+    again.page.close()
+    path.unlink()
+    end.unlink()
+
+
+def test_a_lesson_that_was_run_can_be_read_without_its_kernel(
+    lesson: Notebook, chromium: Any, lab: str, workspace: Path
+):
+    lesson.save()
+    again = opened_again(lesson, chromium, lab, workspace / find_lesson(LESSON).path.name)
+    assert again.page.locator(".course-card").count()
+    again.picture(f"lesson_{LESSON}_again")
+    again.page.close()

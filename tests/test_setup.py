@@ -469,13 +469,17 @@ def test_new_stored_outputs_reach_an_untouched_lesson_and_bother_no_changed_one(
 def test_pages_that_lessons_link_to_are_brought_up_to_date(tmp_path):
     book, workspace = tmp_path / "book", tmp_path / "workspace"
     book.mkdir()
+    workspace.mkdir()
+    (workspace / "00_measuring.ipynb").touch()
     (book / "glossary.md").write_text("one", encoding="utf-8")
     (book / "build.py").touch()
     copy_pages(book, workspace)
-    (book / "glossary.md").write_text("two", encoding="utf-8")
+    links = "[00](../notebooks/00_measuring.ipynb#00-a) [term](glossary.md#b) {}[{}"
+    (book / "glossary.md").write_text(links.format("[two](../records/two.json) ", "x](https://x.y)"), encoding="utf-8")
     copy_pages(book, workspace)
     assert [path.name for path in (workspace / "book").iterdir()] == ["glossary.md"]
-    assert (workspace / "book" / "glossary.md").read_text(encoding="utf-8") == "two"
+    expected = links.format("two ", "x](https://x.y)").replace("../notebooks/", "../")
+    assert (workspace / "book" / "glossary.md").read_text(encoding="utf-8") == expected
 
 
 def test_a_lost_manifest_or_a_damaged_notebook_loses_no_work(lessons):

@@ -12,13 +12,17 @@ import sys
 import time
 from pathlib import Path
 
+# JupyterLab saves no widget, of which nothing is left when the notebook is opened again.
+SAVES_NO_WIDGET = "--ContentsManager.pre_save_hook=course_utils.show.saving.without_widgets"
 STAMP = "course-setup.json"
 INPUTS = ("requirements.txt", "constraints.txt", "pyproject.toml")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# Settings of JupyterLab with which the course works offline: no news, no look for updates, no list of extensions.
+# Settings of JupyterLab. The course works offline: no news, no look for updates, no list of extensions.
 OFFLINE = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
+    # All cells are in the page. Where JupyterLab guesses how high those out of view are, a link within a lesson misses.
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
 }
 
 
@@ -53,7 +57,7 @@ def jupyter_variables(home: Path) -> dict[str, str]:
 
 def open_jupyterlab(python: Path | str, arguments: list[str], settings: dict[str, str]) -> int:
     """Start JupyterLab, in place of this process where the system can do that, and return its exit code."""
-    command = [str(python), "-m", "jupyterlab", *arguments]
+    command = [str(python), "-m", "jupyterlab", SAVES_NO_WIDGET, *arguments]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # in a container there is often no other user
     if os.name != "nt":

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from course_utils.records.files import write_whole
 
 MANIFEST = ".course.json"
+_LINK = re.compile(r"\[([^\[\]]*)\]\((?!https?:|#)([^()#\s]+)(?:#[^()\s]*)?\)")
 IGNORED = {"__pycache__", ".ipynb_checkpoints"}
 
 
@@ -64,12 +66,22 @@ def copy_pages(book: Path, workspace: Path) -> None:
     """Put the book's pages where the lessons' links find them in JupyterLab.
 
     A lesson links to ``../book/glossary.md``. Nothing lies above JupyterLab's root, which is the workspace, so it opens
-    ``book/glossary.md`` there. The pages are no work of the learner's: a changed copy is replaced.
+    ``book/glossary.md`` there. The pages are no work of the learner's: a changed copy is replaced. Their links to
+    lessons lead to the learner's copies, and those to files that the workspace lacks become plain text.
     """
-    for page in sorted(book.glob("*.md")):
-        target = workspace / "book" / page.name
-        if not target.exists() or target.read_bytes() != page.read_bytes():
-            write_whole(target, page.read_bytes())
+    (workspace / "book").mkdir(parents=True, exist_ok=True)
+    files = {path.relative_to(book).as_posix(): path for path in [*book.glob("*.md"), *book.glob("images/*")]}
+
+    def kept(link: re.Match[str]) -> str:
+        return link[0] if link[2] in files or (workspace / "book" / link[2]).exists() else link[1]
+
+    for name, path in sorted(files.items()):
+        target, content = workspace / "book" / name, path.read_bytes()
+        if path.suffix == ".md":
+            text = content.decode("utf-8").replace("](../notebooks/", "](../")
+            content = _LINK.sub(kept, text).encode("utf-8")
+        if not target.exists() or target.read_bytes() != content:
+            write_whole(target, content)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -98,7 +98,7 @@ def _section(lesson: LessonFile, experiment: str) -> str:
     heading = heading_of(lesson.notebook, experiment)
     if heading is None:
         return f"[{lesson.name}](../notebooks/{lesson.stem}.ipynb)"
-    return f"[{lesson.name} › {heading}](../notebooks/{lesson.stem}.ipynb#{slugify(heading)})"
+    return f"[{lesson.name} › {heading}](../notebooks/{lesson.stem}.ipynb#{lesson.number:02d}-{slugify(heading)})"
 
 
 def heading_of(notebook: Path, experiment: str) -> str | None:

@@ -1,11 +1,14 @@
-"""A Sphinx extension for stored outputs: figures are described by their own words, and a card's links stay in the book.
+"""A Sphinx extension: figures are described by their own words, and links lead where the book has what they mean.
 
-A card in a notebook links lessons as notebooks; in the book they are pages.
+A card in a notebook links lessons as notebooks; in the book they are pages. And JupyterLab finds a heading by an anchor
+above it, ``<a id="10-verdict"></a>``, whose number keeps lessons that are open at the same time apart; in the book the
+heading has that name itself, without the number.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,8 +43,15 @@ def link_pages(app: Sphinx, document: nodes.document) -> None:
             raw.children = [nodes.Text(linked_to_pages(raw.astext(), is_page))]
 
 
+def use_names_of_headings(_: Sphinx, __: str, source: list[str]) -> None:
+    """Take the anchors from a text, and the numbers from its links to headings of lessons."""
+    text = re.sub(r'<a id=(\\?")[\w-]+\1></a>', "", source[0])
+    source[0] = re.sub(r"(\]\((?:[\w./]+\.ipynb)?#)\d\d-", r"\1", text)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Sphinx's way to ask what an extension does."""
+    app.connect("source-read", use_names_of_headings)
     app.connect("doctree-read", describe_figures)
     app.connect("doctree-read", link_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

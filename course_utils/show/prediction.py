@@ -11,6 +11,7 @@ show the same.
 from __future__ import annotations
 
 import functools
+import html
 import json
 import math
 from collections.abc import Sequence
@@ -150,8 +151,13 @@ class Prediction:
         from IPython import get_ipython
 
         in_notebook = getattr(get_ipython(), "kernel", None) is not None
-        shown = self.form._repr_mimebundle_(include=include, exclude=exclude)[0] if in_notebook else {}
-        return {**shown, "text/plain": repr(self)}
+        if not in_notebook:
+            return {"text/plain": repr(self)}
+        # The HTML is what is left of a notebook that was saved.
+        how = self._locked or "Run this cell (Shift+Enter) to answer."
+        words = f"<p><b>{html.escape(self.question)}</b><br>{html.escape(how)}</p>"
+        form = self.form._repr_mimebundle_(include=include, exclude=exclude)[0]
+        return {**form, "text/html": words, "text/plain": repr(self)}
 
 
 def predict(

@@ -40,6 +40,10 @@ class Viewer(anywidget.AnyWidget):
     state = traitlets.Dict().tag(sync=True)
     message = traitlets.Unicode().tag(sync=True)
 
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = super()._repr_mimebundle_(**kwargs)
+        return {**data, "text/html": "<p>Run this cell (Shift+Enter) to see the explorer.</p>"}, metadata
+
 
 def field(key: str, label: str, options: Iterable[Any] | None = None, **more: Any) -> dict[str, Any]:
     """A field of a viewer's form: a list if it has options (values, or pairs of words and value), else by its value.

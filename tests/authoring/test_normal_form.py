@@ -75,6 +75,15 @@ def test_the_normal_form(untidy: Path):
     }
 
 
+def test_a_solution_begins_with_its_name_and_its_output_is_folded():
+    exercise, folded = text("## Exercises\n\n### Exercise 1 · sums · 3 min"), code("# Add.\na + b", "hide-cell")
+    stored, _ = normal_form.normalised({"cells": [exercise, code("..."), folded]}, "01_untidy.ipynb")
+    _, start, solution = stored["cells"]
+    assert (start["source"], start["metadata"]) == ("...", {})
+    assert solution["source"] == "# Solution\n# Add.\na + b"
+    assert solution["metadata"]["jupyter"] == {"source_hidden": True, "outputs_hidden": True}
+
+
 def test_a_stored_question_has_an_execution_count_for_nbval():
     """It fails a cell that has outputs and no count."""
     question = code('predict("How many times as long?", unit="times as long")', "experiment")

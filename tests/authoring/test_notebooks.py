@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from authoring.course_texts import prose_only
+from authoring.course_texts import ANCHOR, prose_only
 from authoring.figures_in_text import figure
 from authoring.normal_form import check
 from authoring.slides import slides_notebook
@@ -106,7 +106,9 @@ def cut(path: Path) -> list[Cell]:
 
 def unfolded(text: str) -> str:
     """Markdown without folds, those within folds included, and without comments."""
-    while (rest := re.sub(r"<details>(?:(?!<details>).)*?</details>|<!--.*?-->", "", text, flags=re.DOTALL)) != text:
+    while (
+        rest := re.sub(rf"<details>(?:(?!<details>).)*?</details>|<!--.*?-->|{ANCHOR}", "", text, flags=re.DOTALL)
+    ) != text:
         text = rest
     return text
 

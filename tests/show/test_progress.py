@@ -6,6 +6,8 @@ import io
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -84,17 +86,28 @@ def test_a_bar_can_be_turned_off_and_a_log_file_gets_none(
     assert log.getvalue() == stream.getvalue() == ""
 
 
-def test_a_bar_in_a_notebook_is_gone_at_the_end_even_if_it_was_quicker_than_expected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import tqdm.auto
-    import tqdm.notebook
-
+def test_the_bars_of_a_cell_are_one_output_that_is_html_and_empty_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COURSE_PROGRESS", raising=False)
-    monkeypatch.setattr(tqdm.auto, "tqdm", tqdm.notebook.tqdm)
-    for expected_s in (30.0, 1.0):
-        with progress("quicker", expected_s=expected_s) as bar:
-            bar.advance(expected_s / 2)
-            widget = bar.container
-            assert widget.comm is not None
-        assert widget.comm is None  # closed: JupyterLab takes it off the page
+    shell = SimpleNamespace(kernel=object(), execution_count=3)
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    outputs: list[list[dict[str, str]]] = []
+
+    def shown(content: dict[str, str], **_: Any) -> SimpleNamespace:
+        outputs.append([content])
+        return SimpleNamespace(update=lambda content, **_: outputs[-1].append(content))
+
+    monkeypatch.setattr("IPython.display.display", shown)
+    late = time.time() + 60
+    for _ in range(2):
+        with progress("outer <sweep>", expected_s=30.0) as outer, progress("inner", expected_s=1.0) as inner:
+            monkeypatch.setattr(outer, "_time", lambda: late)
+            monkeypatch.setattr(inner, "_time", lambda: late)
+            inner.advance(0.5)
+            outer.describe("width &c.")
+            both = outputs[-1][-1]["text/html"]
+            assert both.startswith('<progress value="0.0" max="30.0"')
+            assert "</progress> width &amp;c.: 0 s, at most about 30 s<br><progress" in both
+            assert both.endswith("</progress> inner: 0 s, at most about 1 s")
+        shell.execution_count += 1
+    assert [contents[-1] for contents in outputs] == [{}, {}]
+    assert {kind for contents in outputs for content in contents for kind in content} == {"text/html", "text/plain"}

@@ -209,16 +209,13 @@ def test_only_the_learners_copy_changes(lesson: Notebook, workspace: Path, origi
 
 # A lesson that nobody has run
 
-OPENED, SYNCS = "18_fsdp.ipynb", "03_host_device_syncs.ipynb"
+OPENED = "18_fsdp.ipynb"
 LINKS = (
     # from here, this link, leads to this document, and there to a heading that begins so
     (OPENED, "#18-verdict", OPENED, "Verdict"),
     (OPENED, "17_ddp.ipynb", "17_ddp.ipynb", "17 · "),
     # The lesson behind this one has such a section, too.
     ("17_ddp.ipynb", "#17-in-your-own-program", "17_ddp.ipynb", "In your own program"),
-    # JupyterLab looks for the heading before it has drawn a lesson that it opens: the second click finds it.
-    (SYNCS, "02_on_device_tensors.ipynb#02-in-your-own-program", "02_on_device_tensors.ipynb", ""),
-    (SYNCS, "02_on_device_tensors.ipynb#02-in-your-own-program", "02_on_device_tensors.ipynb", "In your own program"),
     (OPENED, "book/claims.md#t17", "book/claims.md", "T17"),
     (OPENED, "book/glossary.md#zero-stages", "book/glossary.md", "ZeRO stages"),
     (OPENED, "scripts/fsdp_train.py", "scripts/fsdp_train.py", ""),

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -228,20 +229,31 @@ def test_a_watched_loader_tells_of_a_break_and_of_no_batch(capsys: pytest.Captur
     assert capsys.readouterr().out.startswith("0 batches")
 
 
-@pytest.mark.serial  # times are compared
 def test_the_numbers_to_time_are_those_of_the_loader_and_of_the_step(capsys: pytest.CaptureFixture[str]) -> None:
     (source,) = [cell for cell in pasted() if "Timer" in cell]
     slow = source.replace("torch.randn(2048, 256), batch_size=64", "Late(), batch_size=1").replace("@ batch.T", "* 2")
     exec(slow, {"Late": lambda: Calls(lambda index: time.sleep(0.005) or torch.zeros(2), 23)})
     load_ms, _, step_ms = map(float, re.findall(r"([\d.e+-]+) ms", capsys.readouterr().out))
-    assert load_ms > 4 > step_ms
+    assert load_ms > 4
+    assert load_ms > step_ms
 
 
-@pytest.mark.serial  # times are compared
-def test_no_worker_is_advised_where_a_batch_costs_less_than_to_send_it(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("load_ms", "price_ms", "step_ms", "workers"), [(1, 2, 0.1, "no"), (3, 2, 9, 1), (50, 2, 0.1, os.cpu_count())]
+)
+def test_workers_are_advised_where_a_batch_costs_more_than_to_send_it(
+    load_ms: float, price_ms: float, step_ms: float, workers: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    times_ms = {"next(batches)": load_ms, "next(sent)": price_ms, "step()": step_ms}
+    timer = lambda call, **_: SimpleNamespace(timeit=lambda _: SimpleNamespace(mean=times_ms[call] / 1e3))  # noqa: E731
+    monkeypatch.setattr("torch.utils.benchmark.Timer", timer)
     (source,) = [cell for cell in pasted() if "Timer" in cell]
     exec(source, {})
-    assert capsys.readouterr().out.endswith(": no workers\n")
+    assert capsys.readouterr().out.endswith(f": {workers} workers\n")
+
+
+def test_a_worker_is_advised_where_batches_really_are_late(capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = [cell for cell in pasted() if "Timer" in cell]
     exec(source.replace("torch.randn(2048, 256), batch_size=64", "Late(), batch_size=1"), {"Late": _late})
     assert re.search(r": \d+ workers$", capsys.readouterr().out.strip())
 

@@ -186,7 +186,7 @@ def test_an_optimizer_that_loops_over_tensors():
     assert "AdamW updates 120 tensors, one by one." in advice.because
     card = diagnosis.card()
     (phase,) = [row for row in card.rows if row.label == "optimizer"]
-    assert advice.saves < phase.bar.high  # no more than its share
+    assert advice.low < phase.bar.high  # no more than its share: two measurements, so the interval says it
     assert f"{100 * advice.saves:.2g}" in card.words
     # And with what it advises, there is nothing left to say.
     fast = Training(60, 8, fused=True)

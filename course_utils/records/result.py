@@ -119,6 +119,15 @@ def _what_is_wrong(error: BaseException, kind: type | None) -> str:
     return str(error) if isinstance(error, TypeError | ValueError) else format_exception(error, kind)
 
 
+# What did the work that a result tells of, and the words for it.
+WORKED_BY = {
+    "gpu": "measured on the GPU",
+    "cpu": "measured on the CPU",
+    "arithmetic": "worked out",  # formulas, shapes, fake tensors: no clock, no device
+    "simulation": "simulated",
+}
+
+
 class Recorded(Shown):
     """What shows itself as a card, and has a form for files."""
 
@@ -161,6 +170,7 @@ class Result(Recorded):
     parameters: Mapping[str, Any] = field(default_factory=dict)  # problem sizes and settings
     notes: tuple[str, ...] = ()  # what a reader must know, in words
     busy: str = ""  # what other programs did while it was measured, in a sentence; empty if nothing was noticed
+    worked_by: str = ""  # what did the work: a key of `WORKED_BY`; empty where it stands in what this is a part of
     # Of this run alone, neither recorded nor compared. Whose machine: ``your machine``, ``recorded``, or not said
     whose: str = field(default="", compare=False)
     # the recorded run of the same experiment, for the grey bars behind a live result

@@ -104,6 +104,8 @@ class Card:
     provenance: str = ""  # where and when it was measured, and how noisy it was there
     numbers: Sheet | None = None  # folded
     title: str = ""  # a small line above the sentence, such as a record's name
+    head: str = ""  # who and when, before all else: "You, just now", "Recorded: H200, 27 Nov 2026", "Worked out"
+    is_recorded: bool = False  # a recorded run, which a tint tells from a live one
 
     @property
     def parts(self) -> list[str | Toned]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from course_utils.records.notebook_files import read_notebook
 
 # Pages that follow from other files as a whole.
-GENERATED_PAGES = ("claims.md", "limits.md")
+GENERATED_PAGES = ("claims.md",)
 BLANK = "\x00"
 _ROOT = Path(__file__).resolve().parent.parent
 

@@ -111,23 +111,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class HeldAgainst:
-    """What the rates of one experiment are held against."""
-
-    ceiling: CeilingNames = field(default_factory=dict)  # by case; under "" those of all others
-    host: bool = False
-    why: Mapping[DeviceKind, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class LessonLimits:
-    """What a lesson says of ceilings: why none applies (``none``), or its experiments by their full name."""
-
-    none: str = ""
-    experiments: Mapping[str, HeldAgainst] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Expected:
     """A number that the room will see: what it is, and the expression that gives it, on one machine if it is named."""
 
@@ -153,7 +136,6 @@ class LessonFile:
     answer: Answer | None = None
     claims: tuple[Claim, ...] = ()
     published: tuple[Row, ...] = ()
-    limits: LessonLimits | None = None
     expect: tuple[Expected, ...] = ()
 
     @property
@@ -264,13 +246,12 @@ def _lesson(slug: str, text: str) -> LessonFile:
     where = f"{slug}/lesson.yml"
     if not isinstance(entry, dict):
         raise LessonFileError(f"{where} begins with number:, title:, part: and question:.")
-    own = {key: value for key, value in entry.items() if key not in ("claims", "limits", "published")}
+    own = {key: value for key, value in entry.items() if key not in ("claims", "published")}
     lesson = _structured(LessonFile, {"slug": slug, **own}, where)
     rows = tuple(_row(each, slug) for each in entry.get("published", ()))
     lesson = dataclasses.replace(lesson, published=rows)
     claims = tuple(_claim(each, lesson) for each in entry.get("claims", ()))
-    limits = _limits(slug, entry["limits"]) if "limits" in entry else None
-    return dataclasses.replace(lesson, claims=claims, limits=limits)
+    return dataclasses.replace(lesson, claims=claims)
 
 
 # Published rows
@@ -360,21 +341,4 @@ def _check(claim: Claim) -> None:
             evidence.experiments_in(text)
 
 
-# Limits
-
-
-def _limits(slug: str, entry: Any) -> LessonLimits:
-    limits = {"none": entry}
-    if isinstance(entry, dict):
-        limits = {"experiments": {f"{slug}/{name}": held for name, held in entry.items()}}
-    return _structured(LessonLimits, limits, f"{slug}/lesson.yml, limits")
-
-
-def _ceilings(given: Any, _: Any) -> Mapping[str, tuple[str, ...]]:
-    """One name, several, or those of each case."""
-    by_case = given if isinstance(given, dict) else {"": given}
-    return {case: (name,) if isinstance(name, str) else tuple(name) for case, name in by_case.items()}
-
-
-_CONVERTER.register_structure_hook(CeilingNames, _ceilings)
 _CONVERTER.register_structure_hook(RowSays, lambda says, _: says)

@@ -25,7 +25,6 @@ from authoring.pages import instructors, own_program
 from authoring.pages.claims_page import PAGE, claims_page, summary
 from authoring.pages.front import front_text
 from authoring.pages.generated import BOOK, ROOT, BookError, write
-from authoring.pages.limits_page import limits_page
 from authoring.pages.readme import TOC, lessons_table, table_of_contents
 from authoring.pages.stored_outputs import stale_notebooks
 from course_utils.records import store
@@ -59,10 +58,6 @@ def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> Non
 
 def generate(lessons: Sequence[LessonFile], judgements: Sequence[Judgement], reads_files: bool) -> None:
     """Write the generated pages that are not committed, and what other pages include."""
-    limits, figures = limits_page(lessons)
-    write(BOOK / "limits.md", limits)
-    for name, figure in figures.items():
-        write(GENERATED / name, figure._repr_png_())
     write(GENERATED / "findings.md", front_text(judgements, ".."))
     write(GENERATED / "lessons.md", lessons_table(lessons, ".."))
     write(GENERATED / "claims.md", summary(judgements))

@@ -48,9 +48,11 @@ def settings_of_its_own(path: Path) -> dict[str, str]:
         # The theme takes its type sizes only from what counts as the user's own choice.
         "settings/@jupyterlab/apputils-extension/themes.jupyterlab-settings": json.dumps({"overrides": LARGE_TYPE}),
         "config/custom/custom.css": _STYLE.read_text(encoding="utf-8"),
-        # Every kernel runs it first: also after "Restart kernel", the live cell is ready.
-        "ipython/profile_default/startup/00-demo.py": start_up(read_notebook(path)),
     }
+    # Every kernel runs them first: also after "Restart kernel", the live cell is ready. One that fails, since somebody
+    # edited it, stops no other.
+    for number, source in enumerate(start_up(read_notebook(path))):
+        files[f"ipython/profile_default/startup/{number:02d}-demo.py"] = source
     for name, text in files.items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(text, encoding="utf-8")

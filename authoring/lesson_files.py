@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NewType
 
@@ -24,9 +23,7 @@ from authoring.verdicts import OTHERWISE, RULED, RuledWord, VerdictWord
 from course_utils.records.lessons import notebooks_root
 from course_utils.records.store import package_root
 
-DeviceKind = Literal["cpu", "cuda", "mps"]
 _Code = NewType("_Code", str)
-CeilingNames = NewType("CeilingNames", Mapping[str, tuple[str, ...]])
 
 
 class LessonFileError(ValueError):
@@ -112,16 +109,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Expected:
-    """A number that the room will see: what it is, and the expression that gives it, on one machine if it is named."""
+    """The answer to a lesson's prediction: the expression that gives it, on one machine if it is named."""
 
-    say: str
     value: str
     unit: str | None = None
     machine: str | None = None
-
-    def is_asked(self, machine: str) -> bool:
-        """Whether the number is taken from a machine's records: from all, if none is named."""
-        return machine.startswith(self.machine or "")
 
 
 @dataclass(frozen=True)
@@ -136,7 +128,7 @@ class LessonFile:
     answer: Answer | None = None
     claims: tuple[Claim, ...] = ()
     published: tuple[Row, ...] = ()
-    expect: tuple[Expected, ...] = ()
+    expect: Expected | None = None
 
     @property
     def name(self) -> str:

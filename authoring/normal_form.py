@@ -19,10 +19,10 @@ from course_utils.records.notebook_files import NEEDS, LessonError, dumped, read
 
 STARTS = ("slide", "subslide")
 """Tags of Markdown cells that begin a slide (`authoring.slides`)."""
-_OF_CODE = {"experiment", "stable", "standalone", "nbval-ignore-output"}
+_OF_CODE = {"experiment", "stable", "standalone", "set-up", "nbval-ignore-output"}
 TAGS = (
     *("experiment", "hide-cell", "nbval-ignore-output", *(f"needs-{need}" for need in NEEDS), "stable"),
-    *("standalone", "demo", *STARTS),
+    *("standalone", "demo", "set-up", *STARTS),
 )
 
 SOLUTION = "# Solution"

@@ -1,21 +1,34 @@
 """What a lesson asks its readers to predict, and what the book shows of it: the form, with the recorded answer folded.
 
-The answer is the first number that lesson.yml expects. So it comes from a record, and where no machine has recorded it
+The answer is the number that lesson.yml expects. So it comes from a record, and where no machine has recorded it
 with today's parameters there is none.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from authoring.evidence import NotRecordedError, evaluate, experiments_in, newest_environment, recorded
+from authoring.evidence import (
+    NotRecordedError,
+    Recorded,
+    evaluate,
+    experiments_in,
+    in_words,
+    newest_environment,
+    recorded,
+)
 from authoring.lesson_files import read_lesson
 from course_utils.records import store
+from course_utils.records.kinds.comparison import Case
+from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.notebook_files import read_notebook
 from course_utils.show.prediction import Prediction
+from course_utils.show.reveal import Unit
 
 
 def asked(source: str) -> Prediction | None:
@@ -47,28 +60,49 @@ def prediction_of(lesson: Lesson) -> Prediction:
     raise LessonError(f"{lesson.name} asks for no prediction: add a cell with predict().")
 
 
+class RecordedAnswer(NamedTuple):
+    """The answer to a prediction as one machine has recorded it."""
+
+    value: Any
+    unit: str | None
+    results: tuple[Recorded, ...]
+
+    @property
+    def environment(self) -> Environment:
+        """Where and when it was measured."""
+        return newest_environment(self.results)
+
+    def words(self, prediction: Prediction) -> str:
+        """The answer as the room sees it when the prediction is revealed: with its unit."""
+        if isinstance(self.value, Case) or self.unit:
+            return in_words(self.value, self.unit)
+        return Unit(prediction.unit).words(self.value)
+
+
+def recorded_answers(slug: str) -> Iterator[RecordedAnswer]:
+    """The number that a lesson expects, on each machine that has recorded it with today's parameters, newest first."""
+    expected = read_lesson(store.package_root() / "lessons" / slug / "lesson.yml").expect
+    for record in store.records_of(slug, store.reference_root()) if expected else ():
+        machine = record.environment.machine
+        if machine.startswith(expected.machine or ""):
+            with contextlib.suppress(NotRecordedError):
+                value = evaluate(expected.value, machine)
+                results = recorded(experiments_in(expected.value), machine).values()
+                yield RecordedAnswer(value, expected.unit, tuple(results))
+
+
 def stored_outputs(source: str, file_name: str) -> list[dict[str, Any]]:
     """The outputs of a code cell that asks for a prediction, as they are stored; none if no machine has the answer."""
     prediction, slug = asked(source), re.fullmatch(r"\d\d_(\w+)\.ipynb", file_name)
-    lesson_file = store.package_root() / "lessons" / slug[1] / "lesson.yml" if prediction and slug else None
-    if lesson_file is None or not lesson_file.is_file():
+    if not (prediction and slug and (store.package_root() / "lessons" / slug[1] / "lesson.yml").is_file()):
         return []
-    for expected in read_lesson(lesson_file).expect[:1]:
-        for record in store.records_of(slug[1], store.reference_root()):
-            machine = record.environment.machine
-            if not expected.is_asked(machine):
-                continue
-            try:
-                answer = evaluate(expected.value, machine)
-                results = recorded(experiments_in(expected.value), machine).values()
-            except NotRecordedError:
-                continue
-            if expected.unit == "percent":
-                answer = 100 * float(answer)
-            where = newest_environment(results).caption
-            if any(result.is_of_other_code for result in results):
-                where += " · the experiment's code has changed since"
-            shown = prediction.reveal(answer, f"Recorded: {where}")
-            data = {"text/html": shown._repr_html_(), "text/plain": repr(shown)}
-            return [{"output_type": "display_data", "data": data, "metadata": {}}]
-    return []
+    answer = next(recorded_answers(slug[1]), None)
+    if answer is None:
+        return []
+    where = answer.environment.caption
+    if any(result.is_of_other_code for result in answer.results):
+        where += " · the experiment's code has changed since"
+    value = 100 * float(answer.value) if answer.unit == "percent" else answer.value
+    shown = prediction.reveal(value, f"Recorded: {where}")
+    data = {"text/html": shown._repr_html_(), "text/plain": repr(shown)}
+    return [{"output_type": "display_data", "data": data, "metadata": {}}]

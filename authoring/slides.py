@@ -23,12 +23,12 @@ from traitlets.config import Config
 from authoring.execution import KERNELSPEC
 from authoring.lesson_answers import answer_of
 from authoring.normal_form import STARTS
-from authoring.predictions import asked
+from authoring.predictions import asked, recorded_answers
 from authoring.rendering import linked_to_pages
 from authoring.room_text import TextBlock, blocks, ends_left_out, excerpt, opening
-from authoring.teaching import expectations
 from course_utils.records.lessons import Lesson, LessonError, notebooks_root
 from course_utils.records.notebook_files import read_notebook
+from course_utils.show.prediction import Prediction
 
 ASSETS = "assets"
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -42,15 +42,14 @@ _CODE_OR_CITATION = re.compile(rf"({_CODE})|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])
 def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     """The slides of a lesson as a notebook, one cell for each part, with nbconvert's slide types."""
     parts: list[dict[str, Any]] = []
-    heading = question = ""
+    heading, prediction = "", None
     cells = read_notebook(lesson.path)["cells"]
     for index, cell in enumerate(cells):
         above, heading = heading, _last_heading(cell) or heading
-        if question and "## Verdict\n" in cell["source"]:
-            parts.append(_page(_recorded_answer(lesson, question), "slide"))
+        if prediction and "## Verdict\n" in cell["source"]:
+            parts.append(_page(_recorded_answer(lesson, prediction), "slide"))
             parts += _answer(lesson)
-        prediction = asked(cell["source"]) if cell["cell_type"] == "code" else None
-        question = question or (prediction.question if prediction else "")
+        prediction = prediction or (asked(cell["source"]) if cell["cell_type"] == "code" else None)
         if begins := _start(cell):
             text = excerpt(cell["source"] if parts else opening(cell["source"], _TITLE_ENDS))
             # Slides have no list of sources to cite.
@@ -77,10 +76,11 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     return new_notebook(cells=parts, metadata=metadata)
 
 
-def _recorded_answer(lesson: Lesson, question: str) -> str:
+def _recorded_answer(lesson: Lesson, prediction: Prediction) -> str:
     """What the room predicted, and what was recorded, before the verdict."""
-    answers = [f"- {each.say}: **{each.words}**. *{each.environment.caption}*" for each in expectations(lesson)]
-    return "\n\n".join([f"## Your prediction: recorded\n\n> {question}", "\n".join(answers)])
+    answers = recorded_answers(lesson.slug)
+    lines = [f"- **{answer.words(prediction)}**. *{answer.environment.caption}*" for answer in answers]
+    return "\n\n".join([f"## Your prediction: recorded\n\n> {prediction.question}", "\n".join(lines)])
 
 
 def _answer(lesson: Lesson) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
-"""What an instructor wants to know: routes, times, what to expect on each machine, and where people go wrong.
+"""What an instructor wants to know: routes and their minutes, and notes on the five-minute path of each lesson.
 
-Routes are in ``book/instructors.yml``, and what to expect is in each lesson.yml. Everything else comes from records,
-from the lessons and from their checks.
+Routes are in ``book/instructors.yml``. Everything else comes from records, from the lessons and from their checks.
 """
 
 from __future__ import annotations
@@ -15,33 +14,17 @@ from typing import Any
 
 import yaml
 
-from authoring import evidence
-from authoring.demo import SET_UP_ID, demo_notebook, demo_times
-from authoring.evidence import EvidenceError, evaluate, in_words, newest_environment
+from authoring.demo import demo_notebook, demo_times, live_cells
 from authoring.figures_in_text import figure, reading_minutes
 from authoring.lesson_answers import answer_of
-from authoring.lesson_files import read_lesson
-from authoring.predictions import prediction_of
+from authoring.predictions import prediction_of, recorded_answers
 from authoring.rendering import rendered
 from course_utils.lessons.answers import Exercise
-from course_utils.records.kinds.comparison import Case
-from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, find_lesson
 from course_utils.records.store import package_root
-from course_utils.show.prediction import Prediction
-from course_utils.show.reveal import Unit
 
 _PLANS = package_root().parent / "book" / "instructors.yml"
 _HALF_A_DAY = 300  # minutes; a longer day has lunch
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """One number that the room will see: what is measured, where, and the result with its interval."""
-
-    say: str
-    environment: Environment
-    words: str
 
 
 @dataclass(frozen=True)
@@ -80,9 +63,11 @@ def plans() -> dict[str, Any]:
 
 
 def demo_minutes(lesson: Lesson) -> float:
-    """How long a five-minute path takes: its words at reading speed, and its cells on the slowest machine."""
-    shown = [cell["source"] for cell in demo_notebook(lesson)["cells"] if not cell["id"].startswith(SET_UP_ID)]
-    return reading_minutes(shown) + max((timed.seconds for timed in demo_times(lesson)), default=0) / 60
+    """How long a five-minute path takes: its words at reading speed, and its cells as they were timed."""
+    path = demo_notebook(lesson)
+    live = live_cells(path)
+    shown = [cell["source"] for cell in path["cells"] if cell["cell_type"] == "markdown" or cell["id"] in live]
+    return reading_minutes(shown) + sum(demo_times()[lesson.slug]["cells_s"].values()) / 60
 
 
 def routes() -> list[Route]:
@@ -123,35 +108,6 @@ def _with_breaks(stops: Sequence[Stop], plan: dict[str, int], has_lunch: bool) -
         yield stop
 
 
-def expectations(lesson: Lesson) -> list[Expectation]:
-    """The numbers to expect, on each machine that has recorded them.
-
-    Raises:
-        EvidenceError: if no machine at all has a number that its lesson.yml names.
-    """
-    prediction = prediction_of(lesson)
-    expected: list[Expectation] = []
-    for each in read_lesson(package_root() / "lessons" / lesson.slug / "lesson.yml").expect:
-        problems, asked = [], [machine for machine in evidence.machines() if each.is_asked(machine)]
-        for machine in asked:
-            try:
-                words = _answer(evaluate(each.value, machine), each.unit, prediction)
-                experiments = evidence.recorded(evidence.experiments_in(each.value), machine).values()
-                expected.append(Expectation(each.say, newest_environment(experiments), words))
-            except EvidenceError as error:  # this machine has no record of it, or one of another size
-                problems.append(error)
-        if len(problems) == len(asked):
-            raise EvidenceError("\n".join(dict.fromkeys(map(str, problems))) or f"no machine is called {each.machine}")
-    return expected
-
-
-def _answer(value: Any, unit: str | None, prediction: Prediction) -> str:
-    """A result as the room sees it when the prediction is revealed: with its unit."""
-    if isinstance(value, Case) or unit:
-        return in_words(value, unit)
-    return Unit(prediction.unit).words(value)
-
-
 def wrong_turns(lesson: Lesson) -> list[Exercise]:
     """The checks of a lesson that recognise misconceptions: each has them by name, with the hint that it gives."""
     checks = vars(importlib.import_module(f"course_utils.lessons.{lesson.slug}.checks")).values()
@@ -160,11 +116,14 @@ def wrong_turns(lesson: Lesson) -> list[Exercise]:
 
 def presenter_notes(lesson: Lesson) -> str:
     """Markdown for whoever gives the five-minute path: times, what to expect, where people go wrong."""
+    prediction = prediction_of(lesson)
+    timed = demo_times()[lesson.slug]
     return rendered(
         "presenter_notes.md",
-        times=demo_times(lesson),
+        timed=timed,
+        seconds=sum(timed["cells_s"].values()),
         first_lines={cell["id"]: cell["source"].split("\n", 1)[0] for cell in demo_notebook(lesson)["cells"]},
-        expectations=expectations(lesson),
+        expected=[(answer.words(prediction), answer.environment) for answer in recorded_answers(lesson.slug)],
         # The path lies in workspace/demo/.
         answer=answer_of(lesson.slug, "../.."),
         wrong_turns=wrong_turns(lesson),

@@ -1,9 +1,9 @@
-"""Time the five-minute path of each lesson, for the instructor's guide.
+"""Time the five-minute path of each lesson, for the instructor's routes and notes.
 
     python -m benchmarks.demo_seconds            # all lessons, some minutes on 2 cores
     python -m benchmarks.demo_seconds 04 09      # these alone; the others stay as they are
 
-The result goes to ``benchmarks/records/demo_seconds/<machine>.json``.
+The result goes to ``benchmarks/records/demo_seconds.json``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from authoring.demo import TIMES, code_hash, demo_notebook, time_demo
+from authoring.demo import TIMES, demo_times, time_demo
 from course_utils.commands.recording import environment_here
 from course_utils.records.files import write_whole
 from course_utils.records.lessons import find_lesson, find_lessons
@@ -22,17 +22,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time the five-minute path of each lesson.")
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="number, name or file; default: all")
     chosen = parser.parse_args().lessons
-    here = environment_here()
-    path = TIMES / f"{here.machine}.json"
-    timed = json.loads(path.read_text(encoding="utf-8"))["lessons"] if path.is_file() else {}
+    here = environment_here().caption
+    times = dict(demo_times())
     for lesson in map(find_lesson, chosen) if chosen else find_lessons():
-        set_up_s, cells_s = time_demo(lesson)
-        rounded = {name: round(seconds, 2) for name, seconds in cells_s.items()}
-        code = code_hash(demo_notebook(lesson))
-        timed[lesson.slug] = {"code": code, "set_up_s": round(set_up_s, 2), "cells_s": rounded}
-        record = {"environment": here.to_record(), "lessons": timed}
-        write_whole(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
-        print(f"{lesson.name}: set-up {set_up_s:.1f} s, cells {sum(cells_s.values()):.1f} s", flush=True)
+        timed = times[lesson.slug] = time_demo(lesson) | {"timed_on": here}
+        write_whole(TIMES, json.dumps(times, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+        print(f"{lesson.name}: set-up {timed['set_up_s']} s, cells {sum(timed['cells_s'].values()):.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
-
 from authoring.limits import load_limits, shares
+
 from course_utils.commands import recording
 from course_utils.lessons.measuring import timer_trial
 from course_utils.records import lessons, store

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from authoring.demo import SET_UP_ID
+from authoring.demo import tags_of
 from authoring.demo_lab import LARGE_TYPE
 from course_utils.records.lessons import notebooks_root
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
@@ -51,9 +51,9 @@ def test_one_document_opens_in_large_type_with_its_notes_folded(opened: Notebook
 def test_the_live_cells_run_with_nothing_run_before_them(opened: Notebook):
     """Only the code cells of the path itself: the folded set-up has run when the kernel started."""
     cells = opened.cells()
-    last = max(index for index, cell in enumerate(cells) if "experiment" in cell["metadata"].get("tags", []))
+    last = max(index for index, cell in enumerate(cells) if "experiment" in tags_of(cell))
     for index, cell in enumerate(cells[: last + 1]):
-        if cell["cell_type"] != "code" or cell["id"].startswith(SET_UP_ID):
+        if cell["cell_type"] != "code" or "demo" not in tags_of(cell):
             continue
         opened.page.evaluate(
             "index => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = index; }", index

@@ -12,9 +12,9 @@ from bs4 import BeautifulSoup
 
 from authoring import __main__ as command
 from authoring.lesson_answers import answer_of
+from authoring.predictions import prediction_of, recorded_answers
 from authoring.room_text import excerpt
 from authoring.slides import slides_notebook, write_slides
-from authoring.teaching import expectations
 from course_utils.records.lessons import Lesson, find_lesson, find_lessons
 from course_utils.records.notebook_files import read_notebook
 from tests.made_up_notebooks import code, lesson_of, text
@@ -65,7 +65,7 @@ def test_slides_show_what_is_for_the_room_and_all_of_it(lesson: Lesson):
     assert deck[answer + 2]["metadata"]["slideshow"]["slide_type"] == "notes"
     assert texts[answer + 3].startswith("## Verdict")
     assert not any(answer_of(lesson.slug, "").not_when in text for text in texts[:answer]), "it spoils the prediction"
-    assert all(each.words in texts[answer] for each in expectations(lesson))
+    assert all(each.words(prediction_of(lesson)) in texts[answer] for each in recorded_answers(lesson.slug))
 
 
 def test_a_slide_is_a_heading_and_a_sentence_and_the_rest_is_said(tmp_path: Path):

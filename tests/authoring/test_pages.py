@@ -9,15 +9,14 @@ import pytest
 import yaml
 
 from authoring.claims import Judgement, MachineJudgement, PartJudgement, judge_all
-from authoring.course_texts import Passage
 from authoring.evidence import EvidenceError
 from authoring.lesson_answers import answer_of, answer_text
 from authoring.lesson_files import load_lessons
 from authoring.pages import claims_page, front, readme
 from authoring.pages.generated import BookError
+from authoring.typed_numbers import typed_numbers
 from authoring.verdicts import WORDINGS
 from tests.figure_checks import problems_of_texts
-from tests.text_checks import typed_numbers
 
 LESSONS = load_lessons()
 
@@ -87,7 +86,7 @@ def unlinked_numbers(text: str, *known: str) -> list[str]:
         text = text.replace(each, "")
     # A table's row may cite its source once, so no row may look like one.
     plain = re.sub(r"!?\[[^\[\]]*\]\([^()\s]+\)", "LINK", text).replace("|", "")
-    return [typed.number for typed in typed_numbers([Passage("front.md", None, plain)])]
+    return [number for number, _ in typed_numbers(plain)]
 
 
 def is_there(link: str, rows: set[str]) -> bool:

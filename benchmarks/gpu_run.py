@@ -2,11 +2,11 @@
 
     python -m benchmarks.gpu_run                             # all lessons, then all tests
     python -m benchmarks.gpu_run 04 10 --output OUT          # these lessons alone, then the tests
-    python -m benchmarks.gpu_run 04 --size smoke             # a rehearsal on a CPU: the tests are skipped there
+    python -m benchmarks.gpu_run 04 --size smoke --output rehearsal     # on a CPU, where the tests are skipped
 
-The same command goes on where a run was stopped: lessons whose record in ``OUT/records`` is current, and test files that
-passed, are left out. To keep the records: ``cp -r OUT/records/. course_utils/records/``. Where there is no Jupyter and
-no network, bring its wheels along: ``pip install --no-index --no-deps --target FOLDER *.whl``, and ``PYTHONPATH=FOLDER``.
+The same command goes on where a run was stopped: lessons whose record in ``OUT/records`` is current, and files of tests
+that passed, are left out. ``cp -r OUT/records/. course_utils/records/`` keeps the records. Where there are no Jupyter
+and no network, bring its wheels: ``pip install --no-index --no-deps --target FOLDER *.whl``, and ``PYTHONPATH=FOLDER``.
 """
 
 from __future__ import annotations

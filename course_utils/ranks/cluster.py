@@ -238,12 +238,12 @@ def check_cluster(measured: Sequence[Mapping[str, Any]], *, name: str | None = N
 
 
 def stored_check() -> ClusterCheck:
-    """The committed check: real ranks on gloo against the simulation, by ``benchmarks/cluster_memory.py``."""
+    """The committed check of `check_cluster`: 2 to 4 real ranks on gloo against the simulation."""
     return _stored("cluster_memory/*.json", ClusterCheck.from_record)
 
 
 def stored_plans(kind: str = "gpt") -> tuple[ClusterPlan, ...]:
-    """The committed plans, by ``benchmarks/cluster_memory.py --plans``, with the errors of :func:`stored_check`.
+    """The committed plans of `simulate_cluster`, with the errors of :func:`stored_check`.
 
     Args:
         kind: ``gpt``, of about 7 and 1.3 billion parameters; ``llama``, of 1.5, 8 and 71 billion, each on 8, 64 and
@@ -269,10 +269,7 @@ def _stored(files: str, build: Callable[[Mapping[str, Any]], T]) -> T:
     try:
         return build(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(
-            f"{path.name} is missing or damaged ({error!r}). Restore it from git, or run"
-            " `python benchmarks/cluster_memory.py`, with --plans for the plans."
-        ) from error
+        raise RecordError(f"{path.name} is missing or damaged ({error!r}). Restore it from git.") from error
 
 
 def settings_of(

@@ -38,4 +38,3 @@ def test_what_is_done_is_kept_what_fails_is_named_and_the_same_command_goes_on(
     assert "test_good" not in printed
     assert f"All is in {output}." in printed
     assert kept == [file.read_bytes() for file in (path, output / "test_good.passed.txt")]
-

@@ -18,7 +18,6 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.cluster_memory import LLAMA_STRATEGIES, PLANNED, PLANNED_LLAMAS, PUBLISHED
 from course_utils.lessons.planning_a_cluster.cases import LLAMA_7B
 from course_utils.materials.models import GPT, Llama
 from course_utils.ranks import cluster
@@ -39,7 +38,7 @@ from course_utils.records.unrecorded import Unrecorded
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = GPTShape(width=64, layers=2, heads=2, vocabulary=128, context=32)
-STORED = PLANNED[1]
+STORED = GPTShape(width=2048, layers=24, heads=16, vocabulary=50257, context=2048)
 # What real ranks are asked. The simulation of it has gloo's copies.
 STEP = {
     "width": 64,
@@ -238,33 +237,32 @@ def test_the_least_ranks_on_which_a_step_fits(monkeypatch: pytest.MonkeyPatch) -
 # Computed ahead
 
 
-def test_the_stored_plans_are_those_that_were_asked_for() -> None:
-    plans = stored_plans()
-    assert [(plan.shape, plan.parameters["checkpointing"]) for plan in plans] == [
-        (shape, checkpointing) for shape in PLANNED for checkpointing in (False, True)
-    ]
-    for plan in plans:
-        (asked,) = settings_of(plan.shape, strategies="ddp", ranks=8, checkpointing=plan.parameters["checkpointing"])
-        unused = ("strategy", "ranks", "group")
-        assert plan.parameters == {key: value for key, value in asked.items() if key not in unused}
-        assert (plan.strategies, plan.ranks) == (("ddp", "zero1", "fsdp_no_reshard", "fsdp"), (8, 64, 1024))
-        assert plan.errors == stored_check().errors
+def test_the_stored_plans_come_in_pairs_without_and_with_checkpointing_and_with_todays_settings() -> None:
+    strategies = {
+        "gpt": ("ddp", "zero1", "fsdp_no_reshard", "fsdp"),
+        "llama": ("ddp", "fsdp_no_reshard", "fsdp", "hsdp"),
+        "published": ("fsdp",),
+    }
+    for kind, expected in strategies.items():
+        plans = stored_plans(kind)
+        assert [plan.shape for plan in plans[::2]] == [plan.shape for plan in plans[1::2]]
+        for number, plan in enumerate(plans):
+            more = {"checkpointing": bool(number % 2), "batch": plan.parameters["batch"]}
+            (asked,) = settings_of(plan.shape, strategies="ddp", ranks=8, **more)
+            unused = ("strategy", "ranks", "group")
+            assert plan.parameters == {key: value for key, value in asked.items() if key not in unused}
+            assert (plan.strategies, plan.ranks) == (expected, (8,) if kind == "published" else (8, 64, 1024))
+            assert plan.errors == stored_check().errors
+    nothing, recomputed = stored_plans("published")
+    assert nothing.shape == LLAMA_7B
+    assert nothing["fsdp", 8].peak_bytes > recomputed["fsdp", 8].peak_bytes
 
 
 @pytest.mark.usefixtures("answered")
 def test_a_stored_point_is_what_is_simulated_today() -> None:
     again = simulate_cluster(STORED, ranks=8, strategies="ddp")
     (stored,) = (plan for plan in stored_plans() if plan.parameters == again.parameters)
-    assert again["ddp", 8] == stored["ddp", 8], "the simulation has changed: `benchmarks/cluster_memory.py --plans`"
-
-
-def test_the_stored_plans_of_llamas_are_those_that_were_asked_for() -> None:
-    plans = stored_plans("llama")
-    assert [plan.shape for plan in plans[::2]] == [plan.shape for plan in plans[1::2]] == list(PLANNED_LLAMAS)
-    assert {plan.strategies for plan in plans} == {LLAMA_STRATEGIES}
-    nothing, recomputed = stored_plans("published")
-    assert nothing.shape == recomputed.shape == PUBLISHED == LLAMA_7B
-    assert nothing["fsdp", 8].peak_bytes > recomputed["fsdp", 8].peak_bytes
+    assert again["ddp", 8] == stored["ddp", 8], "the simulation has changed: simulate course_utils/ranks/plans anew"
 
 
 def test_one_process_does_all_of_a_block() -> None:
@@ -288,7 +286,7 @@ def test_missing_and_damaged_stored_plans_are_named(tmp_path: Path, monkeypatch:
     folder = tmp_path / "ranks" / "plans" / "cluster_plans"
     folder.mkdir(parents=True)
     (folder / "gpt.json").write_text('{"environment": {}, "plans": [{}]}')
-    with pytest.raises(cluster.RecordError, match=r"gpt.json is missing or damaged .* --plans"):
+    with pytest.raises(cluster.RecordError, match=r"gpt.json is missing or damaged .* Restore it"):
         stored_plans()
 
 

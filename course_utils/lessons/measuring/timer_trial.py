@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Verdict
-from course_utils.records.store import RecordError, package_root
-from course_utils.show.formats import format_percent, format_seconds
+from course_utils.records.store import package_root
+from course_utils.show.formats import format_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCHEMA_VERSION = 1
-KIND = "timer_quality"
 # Each judge is a method together with the rule that turns its numbers into a verdict: a field of its trials.
 JUDGES = {
     "compare": ("compare", "verdict"),
@@ -45,8 +42,7 @@ _JUDGE_COLOUR = dict(zip(JUDGES, ("#0072B2", "#D55E00", "#E69F00"), strict=True)
 _METHOD_LABEL = {"compare": "compare", "timer": "Timer"}
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """One question put to one timer, and its answer.
 
     Attributes:
@@ -96,27 +92,10 @@ class TimerQuality:
     """The record of one run of the benchmark. It says how often each judge was right, and draws itself."""
 
     environment: Environment
-    settings: Mapping[str, Any]
+    conditions: tuple[str, ...]
     trials: tuple[Trial, ...]
     recorded_at: str
     complete: bool
-
-    @classmethod
-    def from_record(cls, data: Mapping[str, Any]) -> TimerQuality:
-        """The benchmark's result from its JSON. Unknown columns are ignored."""
-        known = {field.name for field in fields(Trial)}
-        rows = [dict(zip(data["columns"], row, strict=True)) for row in data["trials"]]
-        trials = [Trial(**{name: value for name, value in row.items() if name in known}) for row in rows]
-        return cls(
-            Environment.from_record(data["environment"]),
-            trials=tuple(trials),
-            **{name: data[name] for name in ("settings", "recorded_at", "complete")},
-        )
-
-    @property
-    def conditions(self) -> list[str]:
-        """The conditions that were tried, in the order of the settings."""
-        return self.settings["conditions"]
 
     def select(self, judge: str, condition: str, truth: float) -> list[tuple[float, str]]:
         """Ratios of the trials of one kind, each with the judge's verdict."""
@@ -142,14 +121,9 @@ class TimerQuality:
         """How often identical code was called the same."""
         return self.rate(judge, condition, 1.0, (Verdict.SAME,))
 
-    def of_compare(self, condition: str, truth: float) -> list[Trial]:
-        """``compare``'s trials of one kind, whole."""
-        kind = ("compare", condition, truth)
-        return [trial for trial in self.trials if (trial.method, trial.condition, trial.truth) == kind]
-
     def sentences(self) -> list[str]:
-        """How good each judge was, in each condition; then what only ``compare`` tells."""
-        judged = [
+        """How good each judge was, in each condition."""
+        return [
             f"{judge}, {condition}: false verdicts {self.false_verdicts(judge, condition).words('at most')}, "
             f"identical code called the same in {self.called_same(judge, condition).words('at least')}, "
             f"1.03x twin found in {self.detection(judge, condition, 1.03).words('at least')}, "
@@ -157,21 +131,6 @@ class TimerQuality:
             for condition in self.conditions
             for judge in JUDGES
         ]
-        return [*judged, *filter(None, map(self._twice_the_work, self.conditions))]
-
-    def _twice_the_work(self, condition: str) -> str:
-        """What ``compare`` says of twice the work, how long it took, and whether it noticed other programs."""
-        trials = [trial for trial in self.of_compare(condition, 2.0) if trial.high]
-        if not trials:
-            return ""
-        ratios, widths = [trial.ratio for trial in trials], [trial.high / trial.low - 1 for trial in trials]
-        everything = [trial for trial in self.trials if trial.condition == condition and trial.noticed is not None]
-        return (
-            f"compare, {condition}: twice the work took {min(ratios):.3f} to {max(ratios):.3f} times as long, decided "
-            f"in {format_seconds(statistics.median(trial.seconds for trial in trials))}, interval "
-            f"{_percent(statistics.median(widths))} wide (medians); other programs were noticed in "
-            f"{sum(trial.noticed for trial in everything)} of {len(everything)}"
-        )
 
     def __repr__(self) -> str:
         return "\n".join([*self.sentences(), self.environment.caption])
@@ -191,31 +150,18 @@ def _percent(fraction: float) -> str:
 
 
 def load(path: Path) -> TimerQuality:
-    """Read a record of the benchmark, or raise a RecordError that says what to do."""
-    shown = f"{path.parent.name}/{path.name}"
-    advice = "Run `python benchmarks/timer_quality.py --reference` to make it anew, or restore the file from git."
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["kind"] == KIND and data["schema_version"] > SCHEMA_VERSION:
-            raise RecordError(
-                f"{shown} has schema version {data['schema_version']}, and this course reads up to {SCHEMA_VERSION}. "
-                "Update the course (git pull)."
-            )
-        return TimerQuality.from_record(data)
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"{shown} cannot be read as a trial of timers ({error!r}). {advice}") from error
-
-
-def reference_root() -> Path:
-    """Where the committed records of the benchmark are, one file a machine: no lesson's record lies there."""
-    return package_root() / "lessons" / "measuring" / "timer_trials"
+    """Read a record of the benchmark."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    trials = tuple(Trial(**dict(zip(data["columns"], row, strict=True))) for row in data["trials"])
+    conditions = tuple(data["settings"]["conditions"])
+    environment = Environment.from_record(data["environment"])
+    return TimerQuality(environment, conditions, trials, data["recorded_at"], data["complete"])
 
 
 def timer_quality() -> TimerQuality:
-    """The committed record of the benchmark, the newest first and a GPU's before that."""
-    records = [load(path) for path in reference_root().glob("*.json")]
-    if not records:
-        raise RecordError("there is no trial of the timers: run `python benchmarks/timer_quality.py --reference`")
+    """The committed record of the benchmark: the newest, and a GPU's before that."""
+    folder = package_root() / "lessons" / "measuring" / "timer_trials"
+    records = [load(path) for path in folder.glob("*.json")]
     return max(records, key=lambda record: (record.environment.device_kind != "cpu", record.recorded_at))
 
 

@@ -1,7 +1,7 @@
 """Steps of a real training on eight H100s, before and after its gradients were sent during the backward pass.
 
 Others measured this (see ``source`` in ``h100_step.json``). The numbers are worked out from the two profiler traces
-that they published, by ``authoring/trace_lanes.py``.
+that they published.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One step of a real training on eight H100s, as its trace shows it: threads, streams and the step's two labels.
 
 Others measured it (``source`` of :mod:`course_utils.materials.h100_step`, the trace after the change). The spans are
-taken from their trace by ``authoring/profiler_lanes.py``.
+taken from their trace.
 """
 
 from __future__ import annotations

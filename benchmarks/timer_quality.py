@@ -179,7 +179,9 @@ def main() -> None:
     """Run the trial from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trials", type=int, default=100, help="on identical code, for each function and condition")
-    print(run(RESULTS / environment().machine / "timer_quality.json", parser.parse_args().trials))
+    path = RESULTS / environment().machine / "timer_quality.json"
+    run(path, parser.parse_args().trials)
+    print(path)
 
 
 if __name__ == "__main__":

@@ -80,16 +80,10 @@ class Rate(NamedTuple):
         least, most = (binomtest(*self, alternative=side).proportion_ci(0.95) for side in ("greater", "less"))
         return {"at least": least.low, "at most": most.high}
 
-    def words(self, bound: str) -> str:
-        """For example ``0 of 400 (at most 0.75%)``."""
-        if not self.trials:
-            return "–"
-        return f"{self.hits} of {self.trials} ({bound} {_percent(self.bounds[bound])})"
 
-
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class TimerQuality:
-    """The record of one run of the benchmark. It says how often each judge was right, and draws itself."""
+    """The record of one run of the benchmark. It counts how often each judge was right, and draws itself."""
 
     environment: Environment
     conditions: tuple[str, ...]
@@ -120,20 +114,6 @@ class TimerQuality:
     def called_same(self, judge: str, condition: str) -> Rate:
         """How often identical code was called the same."""
         return self.rate(judge, condition, 1.0, (Verdict.SAME,))
-
-    def sentences(self) -> list[str]:
-        """How good each judge was, in each condition."""
-        return [
-            f"{judge}, {condition}: false verdicts {self.false_verdicts(judge, condition).words('at most')}, "
-            f"identical code called the same in {self.called_same(judge, condition).words('at least')}, "
-            f"1.03x twin found in {self.detection(judge, condition, 1.03).words('at least')}, "
-            f"1.05x in {self.detection(judge, condition, 1.05).words('at least')}"
-            for condition in self.conditions
-            for judge in JUDGES
-        ]
-
-    def __repr__(self) -> str:
-        return "\n".join([*self.sentences(), self.environment.caption])
 
     def plot(self) -> Figure:
         """Draw every trial on identical code, and how often slower twins were found."""
@@ -179,10 +159,8 @@ def _draw(record: TimerQuality) -> Figure:
     upper, lower = figure.subplots(2, 1, height_ratios=(upper_in, lower_in))
     _draw_identical(upper, record, strips)
     _draw_detection(lower, record)
-    figure.alt = (
-        "Measured speed in every trial on identical code, coloured by verdict, and the share of slower twins found. "
-        f"{'; '.join(record.sentences())}. {caption}."
-    )
+    seen = "Measured speed in every trial on identical code, coloured by verdict, and the share of slower twins found"
+    figure.alt = f"{seen}. {caption}."
     return figure
 
 

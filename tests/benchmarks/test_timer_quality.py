@@ -101,7 +101,7 @@ def test_the_committed_trial_reaches_what_the_course_promises():
         assert false.hits <= 1
         for rate, wanted in (
             (record.detection("compare", condition, 1.03), found),
-            (record.called_same("compare", condition), same),
+            (record.rate("compare", condition, 1.0, ["SAME"]), same),
         ):
             assert rate.hits >= wanted * rate.trials > 0
     twice = [each for each in record.trials if each[:3:2] == ("compare", "idle") and each.truth == 2.0]

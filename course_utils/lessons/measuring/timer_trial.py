@@ -111,10 +111,6 @@ class TimerQuality:
         """How often a twin that does more work was called slower."""
         return self.rate(judge, condition, truth, (Verdict.SLOWER,))
 
-    def called_same(self, judge: str, condition: str) -> Rate:
-        """How often identical code was called the same."""
-        return self.rate(judge, condition, 1.0, (Verdict.SAME,))
-
     def plot(self) -> Figure:
         """Draw every trial on identical code, and how often slower twins were found."""
         from course_utils.show.canvas import styled

@@ -72,8 +72,8 @@ def ways(
     """Attention by hand, and each way that runs here, forward and backward."""
     compiled = device.type == "cuda"  # a CPU's FlexAttention has no backward pass
     sizes = {"heads": heads, "head_size": head_size}
-    tried = attention.attention_backends(device, dtype, training=True, compiled=compiled, **sizes)
-    return {"by hand": Backend("by hand", by_hand)} | attention.available(tried)
+    that_run = attention.attention_backends(device, dtype, training=True, compiled=compiled, **sizes)
+    return {"by hand": Backend("by hand", by_hand)} | that_run
 
 
 def operations(length: int, *, heads: int, head_size: int, training: bool = False) -> float:
@@ -96,9 +96,9 @@ def errors(by_hand: Attend, device: torch.device, *, heads: int, head_size: int)
     """Rows for a table: how far each way that runs here is from float64, by dtype; None where one does not run."""
     found: dict[str, dict[str, Any]] = {}
     for kind, dtype in KINDS.items():
-        tried = attention.available(attention.attention_backends(device, dtype, head_size, heads=heads))
-        for name, way in ({"by hand": Backend("by hand", by_hand)} | tried).items():
-            error = attention.errors_of(way, device, dtype, head_size, heads)["output"]
+        that_run = attention.attention_backends(device, dtype, head_size, heads=heads)
+        for name, way in ({"by hand": Backend("by hand", by_hand)} | that_run).items():
+            error = attention.error_of(way, device, dtype, head_size, heads)
             found.setdefault(name, {"way": name, **dict.fromkeys(KINDS)})[kind] = error
     return list(found.values())
 

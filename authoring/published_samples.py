@@ -100,7 +100,6 @@ def _write(target: str, files: Sequence[Path], samples: Mapping[str, Sequence[fl
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the samples of one source."""
     sources = {function.__name__: function for function in (mlperf, kernelbench, timm)}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("source", choices=sources)

@@ -16,7 +16,6 @@ SLIDES = "slides"
 
 
 def generated() -> dict[str, str]:
-    """The parts that ``book/instructors.md`` includes, by file name."""
     lessons = find_lessons()
     environments: dict[str, Environment] = {}
     demos = []

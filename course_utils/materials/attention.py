@@ -153,8 +153,6 @@ def assert_close(expected: Any, actual: Any) -> None:
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes the name of every operation that reaches a device."""
-
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[str] = []
@@ -207,7 +205,6 @@ def error_of(backend: Backend, device: str | torch.device, dtype: torch.dtype, h
 
 
 def _with_gradients(attend: Attend, tensors: Sequence[torch.Tensor], is_causal: bool) -> list[torch.Tensor]:
-    """The output, and the gradients of q, k and v for a gradient of q's values."""
     inputs = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     output = attend(*inputs, is_causal)
     upstream = tensors[0].detach().roll(1, dims=-1).to(output)

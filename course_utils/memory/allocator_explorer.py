@@ -37,7 +37,6 @@ _PICTURE = (
 
 
 def _state(run: AllocatorRun, moments: Iterable[int]) -> dict[str, Any]:
-    """A run as the script draws it, with frames for some moments."""
     reserved = [run.begin.reserved, *run.reserved_bytes]
     allocated = [run.begin.allocated, *run.allocated_bytes]
     limit = min((each for each in (run.begin.cap, run.begin.device) if each is not None), default=None)
@@ -69,7 +68,6 @@ def _pools(run: AllocatorRun) -> list[dict[str, Any]]:
 
 
 def _frame(run: AllocatorRun, after: int) -> dict[str, Any]:
-    """One moment: what happened, the numbers, and the blocks of each row."""
     state = run.state(after)
     touched = getattr(run.events[after - 1], "id", None) if after else None
     rows = {pool: [(label, _blocks(segments)) for label, segments in rows_of(state, pool)] for pool in _POOLS}

@@ -106,7 +106,6 @@ def lines(case: Case, events: Sequence[Event]) -> str:
 
 
 def build(torch: Path, cuda: Path, folder: Path, old: bool) -> Path:
-    """Compile the stand-in and the program that drives the allocator."""
     stand_in, program = folder / "libcudart.so.13", folder / "drive"
     common = ["-O1", "-fPIC", "-I", str(cuda / "include")]
     subprocess.run(["gcc", *common, "-c", HERE / "refused.c", "-o", folder / "refused.o"], check=True)
@@ -121,7 +120,6 @@ def build(torch: Path, cuda: Path, folder: Path, old: bool) -> Path:
 
 
 def record(program: Path, case: Case, version: str) -> dict[str, object]:
-    """Run one case, and return the snapshot."""
     environment = {
         **os.environ,
         "PYTORCH_ALLOC_CONF": case.options,
@@ -143,7 +141,6 @@ def record(program: Path, case: Case, version: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Record every case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("torch", type=Path, help="the folder torch/ of an unpacked CUDA 13 wheel")
     parser.add_argument("cuda", type=Path, help="the folder nvidia/cu13/ of unpacked nvidia-cuda-runtime and -crt")

@@ -9,11 +9,7 @@ from course_utils.show.shapes import BLUE, INK, ORANGE
 
 @styled
 def memory_against_time(trade: Comparison) -> ResultFigure:
-    """Draw each way of the experiment ``activation_checkpointing/trade`` by its time and its peak.
-
-    Args:
-        trade: the comparison; its first case keeps everything.
-    """
+    """Draw each way of the experiment ``activation_checkpointing/trade`` by its time and its peak."""
     points = {
         case.label: (1.0 if case.is_baseline else case.ratio, case.measurement.peak_allocated_bytes / 2**20)
         for case in trade

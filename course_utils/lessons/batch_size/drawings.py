@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 @styled
 def two_curves(target: Table) -> ResultFigure:
-    """Draw samples a second, samples to the target, and the time that follows, all relative to the smallest batch.
-
-    Args:
-        target: the table of the experiment ``batch_size/target``.
-    """
+    """Draw samples a second, samples to the target, and the time that follows, all relative to the smallest batch."""
     rows = list(target)
     first = rows[0]
     sizes = [int(row["in steps of"].split()[-1]) for row in rows]

@@ -69,7 +69,6 @@ def of(
 def ways(
     by_hand: Attend, device: torch.device, dtype: torch.dtype, *, heads: int, head_size: int
 ) -> dict[str, Backend]:
-    """Attention by hand, and each way that runs here, forward and backward."""
     compiled = device.type == "cuda"  # a CPU's FlexAttention has no backward pass
     sizes = {"heads": heads, "head_size": head_size}
     that_run = attention.attention_backends(device, dtype, training=True, compiled=compiled, **sizes)
@@ -83,12 +82,10 @@ def operations(length: int, *, heads: int, head_size: int, training: bool = Fals
 
 
 def ceiling(dtype: torch.dtype) -> Any:
-    """This machine's matrix product in a dtype."""
     return ceilings()[f"matmul {str(dtype).removeprefix('torch.')}"]
 
 
 def own_choice(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str:
-    """The kernel that SDPA chooses for a plain call."""
     return attention.kernel_of(lambda: functional.scaled_dot_product_attention(q, k, v))
 
 

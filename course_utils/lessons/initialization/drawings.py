@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 @styled
 def seeds_to_target(runs: Table) -> ResultFigure:
-    """Draw each seed's steps to the target for each start: at one rate for all, and at a rate chosen for each.
-
-    Args:
-        runs: the table of the experiment ``initialization/seeds``.
-    """
+    """Draw each seed's steps to the target for each start: at one rate for all, and at a rate chosen for each."""
     rows = list(runs)
     most = runs.parameters["most"]
     looks = {

@@ -164,7 +164,6 @@ _OTHERS: Mapping[str, set[str]] = {
 
 @exercise
 def check_bottlenecks(answer: Any) -> str | None:
-    """Looks which names lie above the gaps."""
     if isinstance(answer, str):
         raise NotRight("One text is no list: write the three names between brackets, with commas.")
     names = [str(name) for name in listed(answer)]

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple, get_args
 RuledWord = Literal["confirmed", "depends", "refuted", "outdated API"]
 VerdictWord = Literal[RuledWord, "documented", "published", "depends (published)", "open"]
 RULED: tuple[str, ...] = get_args(RuledWord)
-VERDICTS: tuple[str, ...] = get_args(VerdictWord)
 # A bare "documented" beside a claim reads as approval, so what a source contradicts is shown in other words.
 OTHERWISE = {"documented": "documented otherwise", "published": "published otherwise"}
 # A claim of several parts holds only if all of them do: the first of these that a part has is the claim's.

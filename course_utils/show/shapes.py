@@ -9,10 +9,8 @@ from matplotlib.patches import FancyBboxPatch
 
 from course_utils.show.canvas import WIDTH_IN, ResultFigure
 
-# Okabe and Ito's palette; the darker inks are for text on white. A word or a line style
-# carries each difference as well.
+# Okabe and Ito's palette. A word or a line style carries each difference as well.
 ORANGE, BLUE = "#D55E00", "#0072B2"
-ORANGE_INK, BLUE_INK = "#A34800", "#005A8C"
 INK, NOTE, FAINT, EDGE = "#222222", "#555555", "#F3F3F3", "#888888"
 
 

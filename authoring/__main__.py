@@ -18,7 +18,6 @@ _LESSON = "number, name or file of a lesson"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m authoring", description="Teach with the lessons.")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 

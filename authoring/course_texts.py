@@ -44,7 +44,6 @@ class Passage:
 
     @property
     def where(self) -> str:
-        """The place in words, for messages."""
         return self.file if self.cell is None else f"{self.file}, cell {self.cell}"
 
 
@@ -109,7 +108,6 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
 
 
 def one_line(text: str) -> str:
-    """The text on one line, with single spaces."""
     return " ".join(text.split())
 
 
@@ -130,7 +128,6 @@ def sentences(text: str) -> list[Sentence]:
 
 
 def sentence_at(text: str, position: int) -> Sentence:
-    """The sentence that holds a place of a text."""
     return next(
         (each for each in sentences(text) if each.start <= position < each.end),
         Sentence(position, position, one_line(text[position : position + 80]), ""),

@@ -29,7 +29,6 @@ _STYLE = Path(__file__).parent / "templates" / "demo.css"
 
 
 def open_demo(path: Path, arguments: Sequence[str] = ()) -> int:
-    """Opens the notebook of a demo in JupyterLab, with more of its arguments, and returns JupyterLab's exit status."""
     variables = settings_of_its_own(path)
     root = path.parent.parent
     options = [f"--ServerApp.root_dir={root}", "--LabApp.custom_css=True"]

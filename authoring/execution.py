@@ -50,7 +50,6 @@ def executed(notebook: dict[str, Any], folder: Path, timeout_s: float = 300, siz
 
 
 def seconds_of(cell: dict[str, Any]) -> float:
-    """How long a cell of an executed notebook ran."""
     at = cell["metadata"]["execution"]
     begin, end = (datetime.fromisoformat(at[key]) for key in ("iopub.execute_input", "shell.execute_reply"))
     return (end - begin).total_seconds()

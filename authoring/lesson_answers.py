@@ -17,8 +17,6 @@ from course_utils.records import store
 
 
 class AnswerText(NamedTuple):
-    """A lesson's answer in words."""
-
     sentence: str  # with its number, a link to where the number comes from
     whose: str  # who measured it, on what and when: a sentence
     skip: str

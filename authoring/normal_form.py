@@ -182,7 +182,6 @@ def _refused_outputs(outputs: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check notebooks or put them into normal form, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m authoring.normal_form", description="Keep the notebooks in one normal form."
     )

@@ -42,13 +42,10 @@ _OWN_FOLDERS = ("course_utils", "authoring", "notebooks", "book")
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number that was worked out from raw samples, with its interval."""
-
     value: float
     interval: Interval
 
     def in_words(self, unit: str | None = None) -> str:
-        """The number, and the interval where there were enough samples for one."""
         words = evidence.in_words(self.value, unit)
         if not self.interval.bounded:
             return words
@@ -125,7 +122,6 @@ class Source:
 
     @property
     def link(self) -> str:
-        """The address: of the file at its commit, where there is a repository."""
         return self.address or f"https://github.com/{self.repository}/blob/{self.commit}/{self.path}"
 
     @property
@@ -136,7 +132,6 @@ class Source:
 
     @property
     def words(self) -> str:
-        """What the link is called."""
         return self.title or f"{self.repository}, {Path(self.path).name}"
 
     @property
@@ -151,8 +146,6 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One published measurement. CONTRIBUTING.md, "What lesson.yml holds", says what each entry means."""
-
     id: str
     compared: str
     hardware: str

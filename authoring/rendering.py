@@ -26,7 +26,6 @@ _TEMPLATES.filters["link"] = lambda lesson: f"[{lesson.number:02d} · {lesson.ti
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A text from a template."""
     return _TEMPLATES.get_template(f"{template}.j2").render(values)
 
 

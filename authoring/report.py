@@ -25,7 +25,6 @@ def judged_here() -> list[tuple[Claim, MachineJudgement]]:
 
 
 def claims_section() -> list[Section]:
-    """The report's section about claims; none where one's own records decide nothing."""
     judged, problem = [], ""
     try:
         judged = judged_here()

@@ -21,8 +21,6 @@ _MARKDOWN = MarkdownIt().enable("table")
 
 
 class TextBlock(NamedTuple):
-    """A paragraph, list, table, piece of code or heading; a heading has its level, from 1, and its words."""
-
     text: str
     level: int
     heading: str
@@ -30,7 +28,6 @@ class TextBlock(NamedTuple):
 
 
 def blocks(markdown: str) -> Iterator[TextBlock]:
-    """The blocks of a text, in order."""
     lines = markdown.split("\n")
     tokens = _MARKDOWN.parse(markdown)
     for token, inner in zip_longest(tokens, tokens[1:]):

@@ -137,9 +137,8 @@ def _groups(outputs: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]
 
 
 def _lines_of(output: dict[str, Any]) -> int:
-    """How much of a slide an output takes."""
     html = output.get("data", {}).get("text/html", "")
-    is_picture = "image/png" in output.get("data", {}) or "<script" in html
+    is_picture = "image/png" in output.get("data", {}) or html.startswith("<img") or "<script" in html
     return _LINES if is_picture else output.get("text", "").count("\n") + html.count("<tr")
 
 

@@ -18,8 +18,6 @@ _WEAKEST_FIRST = (
 
 
 class Wording(NamedTuple):
-    """How readers see a verdict."""
-
     sign: str  # stands beside the word, so that nobody has to tell colours apart
     meaning: str
 

@@ -31,7 +31,6 @@ class SetupError(Exception):
 
 
 def venv_python(root: Path) -> Path:
-    """Where the environment's Python is, or will be."""
     return root / ".venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
@@ -68,7 +67,6 @@ def open_jupyterlab(python: Path | str, arguments: list[str], settings: dict[str
 
 
 def prepare(root: Path) -> Path:
-    """Return the environment's Python, after making or updating the environment where that is needed."""
     python = venv_python(root)
     # IPython warns at each start, and takes another folder, where the folder around its own is not there.
     (root / ".jupyter").mkdir(exist_ok=True)
@@ -187,7 +185,6 @@ def _install(root: Path, torch_index: str | None, stamp: dict) -> None:
 
 
 def _run_pip(root: Path, words: str, *arguments: str) -> None:
-    """Run pip, which shows its own progress."""
     print(f"{words} ...", flush=True)
     settings = {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if "PYTHONDONTWRITEBYTECODE" not in os.environ:

@@ -12,7 +12,6 @@ class BuildWithLessons(build_py):
     """Puts ``notebooks/`` into the package. A package that is only linked to the clone finds them in the clone."""
 
     def run(self) -> None:
-        """Build as usual, then add the lessons and the programs that they run."""
         super().run()
         if self.editable_mode:
             return

@@ -21,7 +21,6 @@ CELL_TIMEOUT_S = 240
 
 
 def main(arguments: list[str]) -> int:
-    """Run one verb and return its exit code."""
     # A kill ends this program as Ctrl-C does: through the clean-up of whatever is under way.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     verb, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
@@ -59,7 +58,6 @@ def workspace(_arguments: list[str]) -> int:
 
 
 def lab(arguments: list[str]) -> int:
-    """Open JupyterLab at the first lesson."""
     python = prepare(ROOT)
     workspace([])
     settings = Path(variables(ROOT)["JUPYTER_CONFIG_DIR"])
@@ -217,7 +215,6 @@ TORCH_INDEX_URL=... make lab  takes torch from another index. Delete .venv to ch
 
 
 def _run(command: list) -> int:
-    """Run a program of the environment in the project's folder and return its exit code."""
     process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env=variables(ROOT))
     try:
         return process.wait()

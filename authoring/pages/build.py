@@ -118,7 +118,6 @@ def render(output: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m authoring.pages.build", description="Build the book from the notebooks and the records."
     )

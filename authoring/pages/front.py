@@ -58,8 +58,6 @@ class _Front:
 
 @dataclass(frozen=True)
 class Bar:
-    """One number of a finding."""
-
     label: str
     value: Any
     unit: str | None
@@ -102,7 +100,6 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the claim, with its sign."""
         return f"{WORDINGS[self.judgement.verdict].sign} {self.judgement.verdict}"
 
 
@@ -181,7 +178,6 @@ def _captions(found: Sequence[Finding]) -> list[str]:
 
 
 def _alt(found: Sequence[Finding]) -> str:
-    """What the picture shows, in words."""
     said = [
         f"“{each.said}” {each.judgement.verdict.capitalize()}. {each.about}: "
         + ", ".join(f"{bar.label} {bar.words}" for bar in each.bars)

@@ -28,12 +28,10 @@ def write(path: Path, content: str | bytes) -> bool:
 
 
 def page(template: str, **values: Any) -> str:
-    """A file, from its template in ``authoring/templates/pages``."""
     return rendered(f"pages/{template}", **values).rstrip("\n") + "\n"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 

@@ -24,7 +24,6 @@ def _bundles(document: nodes.document) -> Iterator[nodes.Element]:
 
 
 def describe_figures(_: Sphinx, document: nodes.document) -> None:
-    """Give each picture of an output the text that stands for it in a terminal: a figure's is what it shows."""
     for bundle in _bundles(document):
         text = next((form.astext() for form in bundle.children if form["mime_type"] == "text/plain"), None)
         for picture in bundle.findall(nodes.image) if text else ():
@@ -32,7 +31,6 @@ def describe_figures(_: Sphinx, document: nodes.document) -> None:
 
 
 def link_pages(app: Sphinx, document: nodes.document) -> None:
-    """Turn the links of outputs to notebooks into links to the pages that the book has of them."""
     here = posixpath.dirname(app.env.docname)
 
     def is_page(place: str) -> bool:

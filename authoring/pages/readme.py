@@ -21,8 +21,6 @@ TOC = BOOK / "_toc.yml"
 
 
 class LessonRow(NamedTuple):
-    """What the table says of a lesson."""
-
     lesson: LessonFile
     answer: AnswerText
     minutes: int | None  # None as long as no machine has recorded it

@@ -57,7 +57,6 @@ def stale(lessons: Sequence[LessonFile]) -> list[str]:
 
 
 def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
-    """Bring everything up to date, and return what changed, and which figures in texts could not be filled."""
     changed = []
     for lesson in stale_notebooks(lessons):
         print(f"running {lesson.stem}: its records have changed", flush=True)

@@ -34,8 +34,6 @@ class _WrongUse(Exception):  # noqa: N818 - becomes a message, never a traceback
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with errors in one line."""
-
     def error(self, message: str) -> NoReturn:
         raise _WrongUse(f"{message}. `{self.prog} --help` shows what there is.")
 

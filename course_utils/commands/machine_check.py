@@ -152,7 +152,6 @@ def _notebooks() -> Facility:
 
 
 def _gpus(probe: Mapping[str, Any] | None) -> tuple[Facility, Facility]:
-    """The first GPU, and the second."""
     second = Facility("second GPU", "missing", "", "Lessons on several GPUs run their ranks on the CPU instead.")
     if probe and probe["available"]:
         environment = probe["environment"]
@@ -217,7 +216,6 @@ def _disk() -> Facility:
 
 
 def _lessons(here: Environment | None) -> Iterator[tuple[str, LessonCheck]]:
-    """Each lesson by its name."""
     try:
         all_lessons = lessons.find_lessons()
     except lessons.LessonError:

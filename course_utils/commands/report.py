@@ -102,7 +102,6 @@ def render(today: datetime.date | None = None, extra: Sequence[Section] = (), pr
 
 
 def _columns(root: Path, own: bool, problems: list[str]) -> list[MachineColumn]:
-    """All records below a folder, one column each."""
     records = []
     for path in sorted(root.glob("*/[!.]*.json")):
         try:
@@ -117,7 +116,6 @@ def _columns(root: Path, own: bool, problems: list[str]) -> list[MachineColumn]:
 
 
 def _machines(columns: Sequence[MachineColumn]) -> list[tuple[MachineColumn, int]]:
-    """Each machine once, with the number of its lessons; its newest record speaks for it."""
     groups: dict[tuple[bool, str], list[MachineColumn]] = {}
     for column in columns:
         groups.setdefault((column.own, column.record.environment.machine), []).append(column)
@@ -150,7 +148,6 @@ def _sections(columns: Sequence[MachineColumn], problems: list[str]) -> list[dic
 
 
 def _experiments(lesson: Lesson | None, columns: Sequence[MachineColumn], problems: list[str]) -> list[dict[str, Any]]:
-    """What the template shows of each experiment, in the order of the notebook where there is one."""
     recorded = sorted({name for column in columns for name in column.record.experiments})
     in_order: list[str] = []
     with contextlib.suppress(lessons.LessonError):

@@ -199,7 +199,6 @@ def number(value: Any, wanted: str = "A number") -> float:
 
 
 def truth(value: Any) -> bool:
-    """True or False, of Python, NumPy or torch."""
     if isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool"):
         return bool(value)
     raise NotRight(f"True or False is asked for, and you return {type(value).__name__}.")

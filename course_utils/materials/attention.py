@@ -1,14 +1,11 @@
-"""Attention by every route that this machine has: each is tried on a small input, and says why not where it fails.
+"""Attention by every route that torch has on this machine: each is tried on a small input.
 
-The routes are the kernels of :func:`torch.nn.functional.scaled_dot_product_attention` (SDPA), FlexAttention, and three
-packages that may be installed beside torch. All take ``[batch, heads, length, head_size]`` here, whatever they want
-inside.
+The routes are the kernels of :func:`torch.nn.functional.scaled_dot_product_attention` (SDPA), and FlexAttention. All
+take ``[batch, heads, length, head_size]``.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +32,6 @@ _SDPA_SWITCHES = {
     "efficient": torch.backends.cuda.enable_mem_efficient_sdp,
     "cudnn": torch.backends.cuda.enable_cudnn_sdp,
 }
-# How torch introduces the reasons against each kernel (select_sdp_backend in sdp_utils.cpp and sdp_utils_cpp.cpp).
-_HEADINGS = {"flash": "Flash attention", "efficient": "Memory efficient", "cudnn": "cuDNN attention"}
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
 
@@ -48,18 +43,6 @@ class Backend:
     name: str
     attend: Attend
     sdpa: str | None = None  # the one SDPA kernel that is allowed meanwhile; None if its switches do not matter
-    reason: str = ""  # why it is not available, in the words of what refused
-
-    @property
-    def available(self) -> bool:
-        """Whether it ran on a small input and was right."""
-        return not self.reason
-
-    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
-        """Compute attention by this backend and no other."""
-        with Switches.kept():
-            self.select()
-            return self.attend(q, k, v, is_causal)
 
     def select(self) -> None:
         """Allow SDPA no other kernel than this one, from now on."""
@@ -74,8 +57,6 @@ class Backend:
 
         With ``backward`` it returns the gradients of q, k and v, for a gradient of q's values, and the output without.
         """
-        if not self.available:
-            raise RuntimeError(f"{self.name} is not available here: {self.reason}")
         return fresh(self._built, q, k, v, is_causal, backward)
 
     def _built(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool, backward: bool) -> Any:
@@ -96,7 +77,7 @@ def attention_backends(
     training: bool = False,
     compiled: bool = False,
 ) -> dict[str, Backend]:
-    """Try every route to attention on a small input of this kind; those that are not available say why.
+    """The routes that run here and are right, each tried on a small input of this kind.
 
     The number of heads matters to FlexAttention alone, which is compiled anew for another one. It is tried only if
     ``compiled`` is set: compiling takes seconds, and needs a compiler.
@@ -106,26 +87,13 @@ def attention_backends(
         cuda/sdp_utils.cpp, torch 2.13.0.
 
     Example:
-        >>> backends = attention_backends("cpu", torch.float32)
-        >>> backends["flash"].available, backends["cudnn"].available
-        (True, False)
+        >>> list(attention_backends("cpu", torch.float32))
+        ['math', 'flash']
     """
-    device = torch.device(device)
     routes = [Backend(name, _sdpa, sdpa=name) for name in _SDPA_SWITCHES]
-    routes += [Backend("flex", _flex), Backend("xformers", _xformers), Backend("flash-attn", _flash_attn)]
-    routes += [Backend("transformer-engine", _te)]
-    tried = {}
-    for route in routes:
-        reason = "not tried here: it has to be compiled first"
-        if compiled or route.attend is not _flex:
-            reason = _refusal(route, device, dtype, head_size, heads, training)
-        tried[route.name] = dataclasses.replace(route, reason=reason)
-    return tried
-
-
-def available(backends: dict[str, Backend]) -> dict[str, Backend]:
-    """Those backends that can be used."""
-    return {name: backend for name, backend in backends.items() if backend.available}
+    routes += [Backend("flex", _flex)] if compiled else []
+    trial = (torch.device(device), dtype, head_size, heads, training)
+    return {route.name: route for route in routes if _runs(route, *trial)}
 
 
 def that_run(
@@ -144,8 +112,8 @@ def that_run(
             with Switches.kept():
                 try:
                     case.build()()
-                except Exception as error:  # a package may raise what it likes
-                    refused[name] = f"{name} is left out, since at {value} it raises {_sentence(error)}"
+                except Exception as error:  # whatever this device has against the input
+                    refused[name] = f"{name} is left out, since at {value} it raises {type(error).__name__}: {error}"
     for words in refused.values():
         warnings.warn(words, stacklevel=2)
     return lambda value: {name: case for name, case in make_cases(value).items() if name not in refused}
@@ -185,8 +153,6 @@ def assert_close(expected: Any, actual: Any) -> None:
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes the name of every operation that reaches a device."""
-
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[str] = []
@@ -223,61 +189,22 @@ def kernel_of(call: Callable[[], Any]) -> str:
     return next((name for name in seen.operations if re.search("attn|attention|fmha|flash", name)), "none")
 
 
-def choice_of(call: Callable[[], Any]) -> tuple[str, str]:
-    """The kernel that SDPA chooses for a call, or ``raises ...``; and what torch has against flash, if anything."""
-    try:
-        chosen = kernel_of(call)
-    except Exception as error:  # whatever this device has against the input
-        return f"raises {type(error).__name__}", _first_sentence(str(error))
-    with Switches.kept(), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        Backend("flash", _sdpa, sdpa="flash").select()
-        try:
-            alone = kernel_of(call)
-        except Exception:  # no kernel is left
-            return chosen, _why("flash", caught) or "torch gives no reason"
-    return chosen, "" if alone == "flash" else f"SDPA ran {alone} although only flash was allowed"
-
-
-def choices_of(calls: Mapping[str, Callable[[], Any]]) -> list[dict[str, str]]:
-    """Rows for :func:`course_utils.tabulate`: what :func:`choice_of` says of each of some calls."""
-    rows = []
-    for name, call in calls.items():
-        kernel, reason = choice_of(call)
-        rows.append({"call": name, "kernel": kernel, "against flash": reason})
-    return rows
-
-
-def errors_of(
-    backend: Backend, device: str | torch.device, dtype: torch.dtype, head_size: int = 64, heads: int = _TRIAL_HEADS
-) -> dict[str, float | str | None]:
-    """How far a backend is from float64, on causal attention over 1024 positions, and which kernel ran.
+def error_of(backend: Backend, device: str | torch.device, dtype: torch.dtype, head_size: int, heads: int) -> float:
+    """How far a backend is from float64 on causal attention over 1024 positions: the relative error of its output.
 
     Both sides see the same rounded inputs; from the fourth head on, they repeat the first three.
-
-    Returns:
-        ``output`` and ``gradient``: norm of the error relative to that of the reference, of the gradients the largest.
-        ``ran``: what :func:`kernel_of` saw in the forward pass, or ``compiled``. None where there is no such backend.
     """
-    if not backend.available:
-        return {"output": None, "gradient": None, "ran": None}
-    tensors, expected = _exact(dtype, head_size)
+    inputs, expected = _exact(dtype, head_size)
     # Heads do not touch each other, so the reference need not know of those that repeat.
-    inputs = [each[:, torch.arange(heads) % _TRIAL_HEADS].to(device).requires_grad_() for each in tensors]
+    repeated = [each[:, torch.arange(heads) % _TRIAL_HEADS].to(device) for each in inputs]
     with Switches.kept():
         backend.select()
-        # The forward pass alone: not every package's backward pass can be watched, and who watches compiled code,
-        # prevents it.
-        watched = backend.attend is not _flex
-        ran = kernel_of(lambda: backend.attend(*inputs, is_causal=True)) if watched else "compiled"
-        results = _with_gradients(backend.attend, inputs, is_causal=True)
+        output = backend.attend(*repeated, is_causal=True)
     kept = slice(0, min(heads, _TRIAL_HEADS))
-    errors = [relative_error(ours[:, kept], exact[:, kept]) for ours, exact in zip(results, expected, strict=True)]
-    return {"output": errors[0], "gradient": max(errors[1:]), "ran": ran}
+    return relative_error(output[:, kept], expected[:, kept])
 
 
 def _with_gradients(attend: Attend, tensors: Sequence[torch.Tensor], is_causal: bool) -> list[torch.Tensor]:
-    """The output, and the gradients of q, k and v for a gradient of q's values."""
     inputs = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     output = attend(*inputs, is_causal)
     upstream = tensors[0].detach().roll(1, dims=-1).to(output)
@@ -285,30 +212,26 @@ def _with_gradients(attend: Attend, tensors: Sequence[torch.Tensor], is_causal: 
 
 
 @cache
-def _exact(dtype: torch.dtype, head_size: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Inputs on the CPU, and what causal attention makes of them in float64: output, and three gradients."""
+def _exact(dtype: torch.dtype, head_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs on the CPU, and what causal attention makes of them in float64."""
     generator = torch.Generator().manual_seed(0)
     tensors = torch.randn(3, 1, _TRIAL_HEADS, _ERROR_LENGTH, head_size, generator=generator).to(dtype)
-    return tensors, _with_gradients(reference, tensors.double(), is_causal=True)
+    return tensors, reference(*tensors, is_causal=True)
 
 
-# Trying
-
-
-def _refusal(backend: Backend, *trial: Any) -> str:
-    """Why the backend cannot be used; empty if it can."""
-    with Switches.kept(), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+def _runs(backend: Backend, *trial: Any) -> bool:
+    """Whether the backend runs on a small input and is right. What torch says against a kernel is caught."""
+    with Switches.kept(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
-            return _trial(backend, *trial)
-        except Exception as error:  # a package may raise what it likes, also when it is imported
-            return _why(backend.sdpa, caught) or _sentence(error)
+            return _is_right(backend, *trial)
+        except Exception:  # no such kernel for this input, or no compiler
+            return False
 
 
-def _trial(
+def _is_right(
     backend: Backend, device: torch.device, dtype: torch.dtype, head_size: int, heads: int, training: bool
-) -> str:
-    """Why the backend cannot be used, or nothing; or whatever it raises."""
+) -> bool:
     # Three different numbers, so that a backend that takes heads for positions gives other results.
     generator = torch.Generator().manual_seed(0)
     # FlexAttention is compiled anew where a size is 1 or was 1: the batch, or the number of blocks of 128 positions.
@@ -316,45 +239,15 @@ def _trial(
     inputs = [torch.randn(*sizes, head_size, generator=generator).to(device, dtype) for _ in range(3)]
     backend.select()
     for is_causal in (False, True):
-        if backend.sdpa:
-            ran = kernel_of(lambda: backend.attend(*inputs, is_causal))  # noqa: B023 - called at once
-            if ran != backend.sdpa:
-                return f"SDPA ran {ran} although only {backend.sdpa} was allowed"
+        if backend.sdpa and kernel_of(lambda: backend.attend(*inputs, is_causal)) != backend.sdpa:  # noqa: B023
+            return False
         if training:
             ours, theirs = (_with_gradients(attend, inputs, is_causal) for attend in (backend.attend, reference))
         else:
             ours, theirs = [backend.attend(*inputs, is_causal)], [reference(*inputs, is_causal)]
-        for result, expected in zip(ours, theirs, strict=True):
-            if result.shape != expected.shape:
-                return f"it returned {list(result.shape)} for inputs of {list(expected.shape)}"
-            if not (error := relative_error(result, expected)) <= _LARGEST_TRIAL_ERROR:
-                return f"it ran and was wrong, by a relative error of {error:.2g}"
-    return ""
-
-
-def _why(kernel: str | None, caught: Sequence[warnings.WarningMessage]) -> str | None:
-    """The first reason that torch gave against a kernel of SDPA: its warnings come in groups with a heading."""
-    heading, begun = _HEADINGS.get(kernel or "", "no heading"), False
-    for message in [str(warning.message) for warning in caught]:
-        if "not used because" in message:
-            begun = message.startswith(heading)
-        elif begun and "runtime disabled" not in message:
-            return _first_sentence(message)
-    return None
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        return f"the package {error.name} is not installed"
-    return f"{type(error).__name__}: {_first_sentence(str(error))}"
-
-
-def _first_sentence(text: str) -> str:
-    lines = text.split("(Triggered internally")[0].strip().splitlines()
-    return re.split(r"(?<=\w)\. ", lines[0] if lines else "no reason given")[0].rstrip(" .:")
-
-
-# One adapter for each route. Packages are imported when they are called: an import may take long, or fail.
+        if any(not relative_error(*pair) <= _LARGEST_TRIAL_ERROR for pair in zip(ours, theirs, strict=True)):
+            return False
+    return True
 
 
 def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
@@ -386,46 +279,3 @@ def _blocks(queries: int, keys: int, is_causal: bool, device: torch.device) -> A
 
 def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
     return _compiled_flex()(q, k, v, block_mask=_blocks(q.shape[2], k.shape[2], is_causal, q.device))
-
-
-def _swapped(tensor: torch.Tensor) -> torch.Tensor:
-    """``[batch, heads, length, head_size]`` from ``[batch, length, heads, head_size]``, and back: a view."""
-    return tensor.transpose(1, 2)
-
-
-def _xformers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """xFormers: [batch, length, heads, head_size]; a mask is an object. It chooses a kernel itself.
-
-    Source: https://facebookresearch.github.io/xformers/components/ops.html (0.0.28 or later).
-    """
-    ops = importlib.import_module("xformers.ops")
-    bias = ops.LowerTriangularMask() if is_causal else None
-    return _swapped(ops.memory_efficient_attention(*map(_swapped, (q, k, v)), attn_bias=bias))
-
-
-def _flash_attn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """flash-attn: [batch, length, heads, head_size].
-
-    Source: https://github.com/Dao-AILab/flash-attention, flash_attn_interface.py (2.6 or later).
-    """
-    attend = importlib.import_module("flash_attn").flash_attn_func
-    return _swapped(attend(*map(_swapped, (q, k, v)), causal=is_causal))
-
-
-@cache
-def _te_module(heads: int, head_size: int, mask: str) -> Any:
-    te = importlib.import_module("transformer_engine.pytorch")
-    # Its own default is a causal mask, and [length, batch, heads, head_size].
-    return te.DotProductAttention(heads, head_size, qkv_format="bshd", attn_mask_type=mask)
-
-
-def _te(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Transformer Engine: a module; ``bshd`` goes in, and [batch, length, heads * head_size] comes out.
-
-    Source: transformer_engine/pytorch/attention/dot_product_attention (2.x),
-    https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/api/pytorch.html
-    """
-    batch, heads, length, head_size = q.shape
-    module = _te_module(heads, head_size, "causal" if is_causal else "no_mask")
-    flat = module(*(_swapped(tensor).contiguous() for tensor in (q, k, v)))
-    return _swapped(flat.view(batch, length, heads, head_size))

@@ -403,7 +403,6 @@ class _Work:
         self._step_s: dict[str, float] = {}  # of each change, from its first steps; of the step as it is: ""
 
     def run(self) -> None:
-        """All stages."""
         diagnosis = self.diagnosis
         with Watch() as watch, progress("calls as they are", diagnosis.budget_s * _CALLS_SHARE):
             seen = self._as_it_is()
@@ -618,7 +617,6 @@ class _Work:
         return self.diagnosis.budget_s - (time.perf_counter() - self._started)
 
     def _left_s(self) -> float:
-        """Seconds for more rounds."""
         return max(self._unspent_s(), _LEAST_SHARE * self.diagnosis.budget_s)
 
     def _rounds_s(self, several: list[Trial]) -> float:
@@ -816,14 +814,11 @@ class _Work:
 
 
 class _Batches:
-    """Batches one after the other, from the beginning again when they end."""
-
     def __init__(self, data: Iterable[Any]) -> None:
         self._data, self._batches = data, iter(data)
         self.workers = getattr(data, "num_workers", 0)
 
     def following(self) -> tuple[Any, float]:
-        """The next batch, and the seconds that it took."""
         for _ in range(2):
             start = time.perf_counter()
             try:

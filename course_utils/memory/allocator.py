@@ -203,7 +203,6 @@ def segment_size(block_bytes: int, options: AllocatorOptions | None = None) -> i
 
 
 def _up(size: int, step: int) -> int:
-    """The next multiple of a step."""
     return -(-size // step) * step
 
 
@@ -361,8 +360,6 @@ def _size(count: int) -> str:
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Block:
-    """A piece of a segment."""
-
     address: int
     size: int
     segment: _Segment
@@ -375,7 +372,6 @@ class _Block:
 
     @property
     def end(self) -> int:
-        """The address behind it."""
         return self.address + self.size
 
     @property
@@ -466,7 +462,6 @@ class _Pool:
             del row[bisect_left(row, (block.address,))]
 
     def in_order(self) -> list[_Block]:
-        """All cached blocks in that order."""
         return [entry[-1] for stream in sorted(self.cached) for entry in self.cached[stream]]
 
 
@@ -711,7 +706,6 @@ class Allocator:
         self._by_address.remove(segment)
 
     def _call(self, action: Action, address: int, size: int) -> None:
-        """Write down a call to the device."""
         operation = Operation(action, address, size)
         self.operations.append(operation)
         self.reserved += operation.change_bytes
@@ -734,7 +728,6 @@ class Allocator:
         return address
 
     def _taken(self, address: int, size: int) -> bool:
-        """Whether there is memory of ours at an address already."""
         for at in range(bisect_left(self._by_address, address + size, key=_address_of) - 1, -1, -1):
             segment = self._by_address[at]
             if any(block.mapped and block.address < address + size and address < block.end for block in segment.blocks):
@@ -1072,7 +1065,6 @@ def short_bytes(count: int) -> str:
 
 
 def _words(allocator: Allocator, event: Event) -> str:
-    """What the last event did."""
     match event:
         case Allocate():
             return _allocate_words(allocator, event)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from course_utils.memory.allocator import AllocatorRun, Event, simulate_allocator
-from course_utils.memory.allocator_figures import LOOKS, MIB, rows_of
 from course_utils.show.formats import format_bytes
 from course_utils.show.viewer import StoredView, Viewer, field, stored_view
+
+if TYPE_CHECKING:
+    from course_utils.memory.allocator import AllocatorState, SegmentState
+
+MIB = 2**20
 
 
 def _sizes(*values: int, none: str = "none") -> dict[str, Any]:
@@ -29,7 +33,7 @@ _OPTIONS: Mapping[str, tuple[Any, dict[str, Any]]] = {
 # More frames than this, over all runs together, make a page slow.
 MOST_FRAMES = 240
 _POOLS = ("small", "large")
-_KINDS = {state: number for number, state in enumerate(LOOKS)}
+_KINDS = {"allocated": 0, "awaiting free": 1, "free": 2}
 _PICTURE = (
     "Above, reserved and allocated memory over the events. Below, a row for each segment with its blocks: blue is "
     "allocated, orange waits for another stream, a dashed edge is cached."
@@ -37,7 +41,6 @@ _PICTURE = (
 
 
 def _state(run: AllocatorRun, moments: Iterable[int]) -> dict[str, Any]:
-    """A run as the script draws it, with frames for some moments."""
     reserved = [run.begin.reserved, *run.reserved_bytes]
     allocated = [run.begin.allocated, *run.allocated_bytes]
     limit = min((each for each in (run.begin.cap, run.begin.device) if each is not None), default=None)
@@ -68,8 +71,34 @@ def _pools(run: AllocatorRun) -> list[dict[str, Any]]:
     return [{"name": pool, "bytes": largest[pool], "rows": rows[pool]} for pool in used]
 
 
+def rows_of(state: AllocatorState, pool: str) -> list[tuple[str, list[tuple[float, SegmentState]]]]:
+    """The rows of a pool, each with a label, and its segments with the distance from where the row begins.
+
+    Pages of one expandable segment share a row, at their places.
+    """
+    by_row: dict[tuple[int, int], list[tuple[float, SegmentState]]] = {}
+    for segment in state.segments:
+        if segment.pool == pool:
+            key = (segment.reserved_address, segment.stream)
+            by_row.setdefault(key, []).append((segment.address - segment.reserved_address, segment))
+    rows = []
+    for (_, stream), segments in by_row.items():
+        size = format_bytes(sum(segment.bytes for _, segment in segments))
+        expandable = segments[0][1].expandable
+        if stream:
+            label = f"{'expandable' if expandable else size}, stream {_stream(stream)}"
+        else:
+            label = f"expandable, {size}" if expandable else size
+        rows.append((label, segments))
+    return rows
+
+
+def _stream(stream: int) -> str:
+    """Recorded streams are addresses: their end tells them apart."""
+    return str(stream) if stream < 1000 else f"…{stream & 0xFFFF:04x}"
+
+
 def _frame(run: AllocatorRun, after: int) -> dict[str, Any]:
-    """One moment: what happened, the numbers, and the blocks of each row."""
     state = run.state(after)
     touched = getattr(run.events[after - 1], "id", None) if after else None
     rows = {pool: [(label, _blocks(segments)) for label, segments in rows_of(state, pool)] for pool in _POOLS}

@@ -75,8 +75,6 @@ class Phase:
 
 
 class _Origin(NamedTuple):
-    """Who asked for an operation."""
-
     module: str
     place: Place
 
@@ -337,7 +335,6 @@ class LiveStorages(StorageMode):
                 self._know_optimizer(optimizer)
 
     def _watch_existing(self, tensor: torch.Tensor, used: bool = False) -> list[Block]:
-        """The blocks of a tensor that is known to exist."""
         blocks = [self._live.get(storage._cdata) or self._existing(storage) for storage in self._storages(tensor)]
         for block in blocks:
             block.counted |= used
@@ -443,7 +440,6 @@ class LiveStorages(StorageMode):
         return _Origin(module, self._place(sys._getframe(2)))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and note what it allocates."""
         kwargs, handling = kwargs or {}, _handling_of(func)
         origin: _Origin | None = None
         accumulating: torch.Tensor | None = None

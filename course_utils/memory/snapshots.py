@@ -188,7 +188,6 @@ class _Piece(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The address behind it."""
         return self.address + self.bytes
 
 
@@ -303,7 +302,6 @@ class _Past:
         return None
 
     def state(self) -> AllocatorState:
-        """The segments at this moment, with a name for each block that is in use."""
         names = {start: f"earlier {number}" for number, start in enumerate(sorted(self.held), 1)}
         starts, placed = list(names), 0
         bases: dict[tuple[int, str], int] = {}  # one reservation for each stream and pool
@@ -545,8 +543,6 @@ class Replay:
 
 
 class _Replayer:
-    """One replay of a snapshot."""
-
     def __init__(self, snapshot: Snapshot, allocator: Allocator) -> None:
         self.snapshot, self.allocator = snapshot, allocator
         allocator.begin(snapshot.start, snapshot.beyond)

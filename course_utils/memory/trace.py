@@ -45,8 +45,6 @@ class TraceError(RuntimeError):
 
 @dataclass
 class _TracedCall:
-    """One traced call."""
-
     times_us: list[int]
     blocks: list[MemoryBlock]
     phases: list[MemoryPhase]
@@ -57,14 +55,11 @@ class _TracedCall:
 
     @property
     def above_start(self) -> int:
-        """The most bytes above the start."""
         totals = totals_of(self.blocks, len(self.times_us))
         return max(totals) - totals[0]
 
 
 class _CpuTracer:
-    """Follows storages on the CPU."""
-
     meter = "torch's profiler"
     device = torch.device("cpu")
 
@@ -75,7 +70,6 @@ class _CpuTracer:
         """A CPU is idle once the call is back."""
 
     def run(self, fn: Callable[[], Any]) -> _TracedCall:
-        """Call ``fn`` once, and trace it."""
         storages = LiveStorages(self.device, self._model)
         seconds, error = _followed(fn, storages, self.synchronize)
         start = storages.times_ns[0]
@@ -121,7 +115,6 @@ class _CudaTracer:
         self._api.synchronize(self.device)
 
     def run(self, fn: Callable[[], Any]) -> _TracedCall:
-        """Call ``fn`` once, and trace it."""
         memory = self._api.memory
         if self._api.is_initialized() and _history_is_on():
             raise RuntimeError(
@@ -356,7 +349,6 @@ def _trace(
     before = RandomState.now()
 
     def build() -> Callable[[], Any]:
-        """The function to call; one with fresh state at each time if it was asked for so."""
         if not isinstance(fn, Fresh):
             return fn
         before.restore()

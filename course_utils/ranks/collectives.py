@@ -23,7 +23,6 @@ class Collectives(TorchDispatchMode):
         self._weights = {weight.data_ptr() for weight in weights}
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and note it."""
         if operation.namespace == "c10d":
             sides = [[leaf for leaf in tree_leaves(side) if isinstance(leaf, torch.Tensor)] for side in args[:2]]
             whole = max(sides, key=lambda tensors: sum(tensor.nbytes for tensor in tensors))

@@ -191,7 +191,6 @@ def _checked_backend(backend: str | None, ranks: int) -> str:
 
 
 def _variables(backend: str, threads: int, more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of torchrun and its ranks."""
     variables = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
     variables["OMP_NUM_THREADS"] = variables["MKL_NUM_THREADS"] = str(threads)
     if backend == "gloo":

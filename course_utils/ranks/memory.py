@@ -170,7 +170,6 @@ class RankMemory(StorageMode):
         return super().__enter__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and follow what it returns."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it is taken apart first, and comes back with local tensors
         result = func(*args, **(kwargs or {}))

@@ -106,7 +106,6 @@ def _print_on_rank_0(*lines: str) -> None:
 
 
 def _plain(value: Any, name: str) -> Any:
-    """A value as JSON holds it."""
     if hasattr(value, "tolist") and getattr(value, "ndim", 2) <= 1:  # NumPy's or torch's
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):

@@ -116,7 +116,6 @@ def _planned(path: Path) -> Lesson:
 
 @lru_cache(maxsize=64)
 def _entry(path: Path) -> dict[str, Any]:
-    """What a lesson.yml holds."""
     import yaml
 
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -121,7 +121,6 @@ def _height(lane: str, rows: Sequence[tuple[int, Span]]) -> float:
 
 
 def _columns(kinds: Sequence[str]) -> int:
-    """How many columns of a legend fit."""
     room = 0.6 + max(text_width_in(kind, 9.5) for kind in kinds)
     return max(1, min(len(kinds), int((WIDTH_IN - 0.2) / room)))
 

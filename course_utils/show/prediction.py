@@ -64,7 +64,6 @@ class Prediction:
         return self
 
     def _show(self) -> None:
-        """Bring the form up to date, if there is one."""
         if "form" in self.__dict__:
             self.form.content = self._content
 
@@ -137,7 +136,6 @@ class Prediction:
         return PredictionForm(self._content, self._hear)
 
     def _hear(self, answer: float | str | None, locked: bool) -> None:
-        """Takes what stands in the form, or what is locked in there."""
         self.typed = answer
         if locked and self.value is None:
             self.answer(answer)

@@ -1,4 +1,4 @@
-"""The pen of all drawings: a figure in inches, words, boxes, arrows, and the colours that tell things apart."""
+"""The pen of the findings' picture, and the colours that tell things apart."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from matplotlib.patches import FancyBboxPatch
 
 from course_utils.show.canvas import WIDTH_IN, ResultFigure
 
-# Okabe and Ito's palette; the darker inks are for text on white. A word or a line style
-# carries each difference as well.
+# Okabe and Ito's palette. A word or a line style carries each difference as well.
 ORANGE, BLUE = "#D55E00", "#0072B2"
-ORANGE_INK, BLUE_INK = "#A34800", "#005A8C"
 INK, NOTE, FAINT, EDGE = "#222222", "#555555", "#F3F3F3", "#888888"
-PLAIN, PALE_BLUE, PALE_GREEN = "#FFFFFF", "#DCEBF5", "#E3EFE0"
 
 
 class Pen:
@@ -53,26 +50,6 @@ class Pen:
         """Fill an area with rounded corners."""
         rounded = f"round,pad=0,rounding_size={radius}"
         self.ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=rounded, fc=fc, ec=ec, **style))
-
-    def box(
-        self, x: float, y: float, width: float, height: float, text: str, colour: str = PLAIN, bold: bool = True
-    ) -> None:
-        """Draw a box with a text in its middle."""
-        self.area(x, y, width, height, 0.06, fc=colour, ec=EDGE, lw=1)
-        weight = "bold" if bold else "normal"
-        self.write(x + width / 2, y + height / 2, text, size=10, ha="center", weight=weight, linespacing=1.3)
-
-    def arrow(
-        self, start: tuple[float, float], end: tuple[float, float], colour: str, style: str = "-", width: float = 3
-    ) -> None:
-        """Draw an arrow from one point to another; ``style`` is a matplotlib line style."""
-        head = "-|>,head_width=0.35,head_length=0.7"
-        arrow = {"arrowstyle": head, "color": colour, "lw": width, "ls": style}
-        self.ax.annotate("", xy=end, xytext=start, arrowprops=arrow)
-
-    def axis(self, start: tuple[float, float], end: tuple[float, float], **style: Any) -> None:
-        """Draw a thin arrow: the direction of time, or of memory."""
-        self.ax.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>", "color": EDGE, **style})
 
     def described(self, alt: str) -> ResultFigure:
         """The figure, with words for people who cannot see it."""

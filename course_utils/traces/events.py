@@ -371,7 +371,6 @@ class _Text:
                 return ""
 
     def skip(self) -> None:
-        """Pass over that letter."""
         self._at += 1
 
     def value(self) -> Any:

@@ -253,7 +253,6 @@ class TracePair(Shown):
         return notes
 
     def _numbers(self) -> Sheet | None:
-        """What changed most, by name, in each kind of steps."""
         grids = []
         for before, after in self.pairs:
             ranked = _changed(before, after)[:_MOST_NAMES]

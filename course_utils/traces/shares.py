@@ -271,8 +271,6 @@ def _copy(event: Event) -> str:
 
 
 class _Causes:
-    """Why a device was idle: what the CPU did between the last work's end and the launch of the next."""
-
     def __init__(self, trace: Trace, work: Sequence[Event], busy: Spans, anomaly: AnomalyMode, first_use: bool) -> None:
         self._busy = busy
         self._starts = [event.start for event in work]
@@ -378,8 +376,6 @@ class _Causes:
 
 
 class _Within:
-    """Finds the events that enclose another one on its thread."""
-
     def __init__(self, events: Iterable[Event]) -> None:
         self._by_thread: dict[object, list[Event]] = defaultdict(list)
         for event in events:
@@ -398,11 +394,9 @@ class _Within:
         return found[::-1]
 
     def outermost(self, call: Event, prefix: str) -> str:
-        """The name of the first that encloses it, of those that begin with a prefix."""
         return next((event.name for event in self._enclosing(call) if event.name.startswith(prefix)), "")
 
     def innermost(self, call: Event) -> str:
-        """The name of the last that encloses it."""
         enclosing = self._enclosing(call)
         return enclosing[-1].name if enclosing else ""
 

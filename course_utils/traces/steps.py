@@ -167,7 +167,6 @@ def _computes(event: Event) -> float:
 
 
 def _by_marks(marks: Sequence[tuple[int, Span]], work: Sequence[Event]) -> list[Step]:
-    """Each from its mark to the next one."""
     edges = [span[0] for _, span in marks] + [max((span[1] for _, span in marks), default=0.0)]
     spans = pairwise(edges)
     steps = [Step(number, span) for (number, _), span in zip(marks, spans, strict=True) if span[0] < span[1]]

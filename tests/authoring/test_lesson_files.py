@@ -39,8 +39,7 @@ claims:
 # What somebody writes; records, stored outputs and pages are made by commands.
 BY_HAND = {
     "notebooks/02_trial.ipynb",
-    *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "wrong_answers.py", "drawings.py")),
-    *(f"course_utils/lessons/trial/{name}" for name in ("lesson.yml", "hints.yml")),
+    *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "wrong_answers.py", "lesson.yml", "hints.yml")),
 }
 MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json"}
 
@@ -55,7 +54,7 @@ def test_adding_a_lesson_edits_no_file_that_is_there_by_hand(small_course: Path)
     before = files_of(small_course)
     folder = small_course / "course_utils/lessons/trial"
     folder.mkdir()
-    for name in ("checks.py", "wrong_answers.py", "drawings.py", "hints.yml"):
+    for name in ("checks.py", "wrong_answers.py", "hints.yml"):
         shutil.copy(small_course / "course_utils/lessons/profiler" / name, folder)
     (folder / "lesson.yml").write_text(LESSON, encoding="utf-8")
     notebook = read_notebook(small_course / "notebooks/01_profiler.ipynb")

@@ -25,7 +25,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, T
 
 from course_utils import compare
 from course_utils.lessons.data_loading.checks import check_share, check_workers
-from course_utils.lessons.data_loading.drawings import _timeline
 from course_utils.lessons.data_loading.memory import ROW_BYTES, growth_in_a_worker, read_short_of_memory, write_rows
 from course_utils.lessons.data_loading.samples import SIDE, Numbers, Photographs, write_photographs
 from course_utils.records.lessons import find_lesson
@@ -302,14 +301,7 @@ def test_kept_workers_do_not_see_what_changes_in_the_data_set() -> None:
     assert not workers_left()
 
 
-# The table and the exercises
-
-
-@pytest.mark.parametrize(("load", "step", "workers"), [(15, 10, 0), (15, 10, 1), (15, 10, 2), (30, 10, 2), (5, 10, 1)])
-def test_a_step_takes_what_the_table_says(load: float, step: float, workers: int) -> None:
-    ends = [end for what, _, end in _timeline(workers, load, step, 4000)["training"] if what == "step"]
-    expected = max(step, load / workers) if workers else load + step
-    assert (ends[-1] - ends[-101]) / 100 == pytest.approx(expected, rel=0.01)
+# The exercises
 
 
 def in_blocks(shards: list[str], worker: Any) -> Any:

@@ -7,7 +7,6 @@ import gzip
 import json
 import pickle
 import re
-import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from authoring.lesson_files import load_lessons
 from course_utils import diagnose, read_snapshot, read_trace
 from course_utils.lessons.memory_snapshots import cases as snapshots
 from course_utils.lessons.your_own_program import cases, planted
-from course_utils.materials.h100_step import h100_steps
 from course_utils.show.advice import Advice
 from tests.own_clock import own_clock
 
@@ -38,10 +35,6 @@ def _pasted(name: str) -> Callable[..., Any]:
             exec(source, pasted)
             return pasted[name]
     raise LookupError(name)
-
-
-def _published(name: str) -> Any:
-    return next(row for lesson in load_lessons() for row in lesson.published if row.id == name)
 
 
 @pytest.fixture
@@ -140,19 +133,6 @@ def test_what_is_kept_from_step_to_step_is_the_first_entry_of_a_snapshot(tmp_pat
 
 def test_a_training_that_keeps_next_to_nothing_has_no_entry(tmp_path: Path) -> None:
     assert read_snapshot(_snapshot(planted.most_likely, tmp_path)).card().plan == ()
-
-
-def test_the_published_plan_is_that_of_the_stored_steps() -> None:
-    steps, row = h100_steps(), _published("modded_nanogpt_plan")
-    hidden = steps.changes_s("overlapped_s")
-    for name, parity in (("odd", 1), ("even", 0)):
-        before = [step for step in steps.before if step.number % 2 == parity]
-        share = sum(step.exposed_s for step in before) / sum(step.span_s for step in before)
-        assert row.values[f"bound_{name}_percent"] == pytest.approx(100 * share, abs=0.001)
-        more = statistics.fmean(1e6 * hidden[step.number] for step in before)
-        assert row.values[f"hidden_{name}_us"] == pytest.approx(more, abs=0.05)
-    for when in ("before", "after"):
-        assert row.values[f"runs_{when}_s"] == pytest.approx(statistics.fmean(steps.runs[f"{when}_s"]), abs=1e-4)
 
 
 # The programs

@@ -1,4 +1,4 @@
-"""The drawings of the simulated allocator, the form for JupyterLab and the frames for the book."""
+"""The simulated allocator shown: the form for JupyterLab and the frames for the book."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from course_utils.memory.allocator import (
     RecordStream,
     simulate_allocator,
 )
-from course_utils.memory.allocator_explorer import MOST_FRAMES, allocator_explorer, allocator_frames
-from course_utils.memory.allocator_figures import rows_of, state_figure
-from course_utils.show.canvas import WIDTH_IN
-from tests.figure_checks import problems_of_texts
+from course_utils.memory.allocator_explorer import MOST_FRAMES, allocator_explorer, allocator_frames, rows_of
 from tests.html_checks import content_of
 
 MIB = 2**20
@@ -36,47 +33,15 @@ def run_of(options: str = "", cap: int | None = 110) -> AllocatorRun:
 
 
 EVERY = ("", "expandable_segments:True", "roundup_power2_divisions:2", "max_split_size_mb:32")
-every_run = pytest.mark.parametrize("options", EVERY)
 
 
-# Figures
-
-
-@every_run
-def test_states_are_drawn_so_that_they_can_be_read(options: str) -> None:
-    run = run_of(options)
-    for after in (0, 1, 5, len(run) - 1, len(run)):
-        figure = state_figure(run.state(after))
-        assert problems_of_texts(figure) == []
-        assert figure.alt.endswith(".")
-        assert figure.get_size_inches()[0] == WIDTH_IN
-
-
-def test_a_drawn_state_has_a_box_for_each_block_at_its_place() -> None:
-    state = simulate_allocator(
-        [Allocate("a", 8 * MIB), Allocate("b", 4 * MIB), Free("a"), Allocate("c", 40 * MIB)]
-    ).state(4)
-    (panel,) = state_figure(state).axes
-    boxes = sorted((patch.get_y(), patch.get_x(), patch.get_width()) for patch in panel.patches)
-    assert [(round(y), x, width) for y, x, width in boxes] == [(0, 0, 8), (0, 8, 4), (0, 12, 8), (1, 0, 40)]
-    assert [text.get_text() for text in panel.texts] == ["b", "c"]
-    colours = {
-        patch.get_x(): (patch.get_facecolor(), patch.get_hatch()) for patch in panel.patches if patch.get_y() < 0
-    }
-    assert colours[0] == colours[12] != colours[8]
-
-
-def test_pages_of_one_expandable_segment_share_a_row_and_rows_that_do_not_fit_are_counted() -> None:
+def test_pages_of_one_expandable_segment_share_a_row() -> None:
     events = [Allocate(n, 20 * MIB, stream=0x55D0C0A1B2C3) for n in "abc"] + [Free("b"), EmptyCache()]
     state = simulate_allocator(events, options="expandable_segments:True").state(len(events))
     assert len(state.segments) == 2
     ((label, segments),) = rows_of(state, "large")
     assert label.startswith("expandable, stream …b2c3")
     assert [offset for offset, _ in segments] == [0, 40 * MIB]
-    assert problems_of_texts(state_figure(state)) == []
-    many = state_figure(simulate_allocator([Allocate(n, 20 * MIB) for n in range(30)]).state(30))
-    assert "10 more segments are not drawn" in many.axes[0].get_xlabel()
-    assert problems_of_texts(many) == []
 
 
 # The explorers; what a browser makes of them is in tests/show/test_viewer.py

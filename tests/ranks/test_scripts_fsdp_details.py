@@ -9,11 +9,9 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
-import yaml
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course_utils.materials.h100_step import h100_steps
 from course_utils.ranks.cluster import stored_plans
 from course_utils.ranks.launch import RankError, run_ranks
 from course_utils.records.kinds.rank_results import RankResults
@@ -199,11 +197,3 @@ def test_zero_grad_frees_gradients_but_not_ddps_buckets() -> None:
     assert freed["alone"] == pytest.approx(64, abs=12)
     assert freed["plain"] == pytest.approx(64, abs=12)  # the copy; its bucket stays
     assert freed["views"] == pytest.approx(0, abs=12)
-
-
-def test_the_step_that_the_lesson_quotes_is_the_stored_one() -> None:
-    lesson = yaml.safe_load((ROOT / "course_utils/lessons/fsdp/lesson.yml").read_text(encoding="utf-8"))
-    (row,) = (row["values"] for row in lesson["published"] if row["id"] == "nanogpt_exposed_h100")
-    step, other = (step for step in h100_steps().after if step.number % 2)
-    quoted = (step.span_s, step.nccl_s, step.overlapped_s, step.exposed_s, other.overlapped_s, other.exposed_s)
-    assert list(row.values()) == pytest.approx([1e3 * seconds for seconds in quoted], abs=1e-3)

@@ -45,14 +45,7 @@ def _device() -> torch.device:
 def training_step(
     change: Change, *, layers: int = LAYERS, vocabulary: int = 256, optimizer: bool = True
 ) -> Callable[[], list[torch.Tensor]]:
-    """A training step of a GPT whose blocks ``change`` has wrapped; the step returns its gradients.
-
-    Args:
-        change: what is done to the model before it trains, such as recomputing some of its blocks.
-        layers: blocks.
-        vocabulary: words.
-        optimizer: whether AdamW's step is part of it.
-    """
+    """A training step of a GPT whose blocks ``change`` has wrapped; the step returns its gradients."""
     sizes = _sizes()
     device = _device()
     model = GPT(vocabulary, sizes["length"], sizes["width"], layers, sizes["heads"]).to(device)
@@ -170,11 +163,6 @@ def peaks_by_budget(budgets: Iterable[float]) -> list[dict[str, Any]]:
 
 def against_plain(block: nn.Module, x: torch.Tensor, **options: Any) -> dict[str, Any]:
     """What ``checkpoint(block, x, **options)`` does to the gradient of the block's first weight.
-
-    Args:
-        block: the module to recompute; it may draw random numbers.
-        x: its input, which needs no gradient, like the output of a frozen embedding.
-        **options: of ``checkpoint``.
 
     Returns:
         ``gradient`` in words, how far it is off, and what PyTorch said.

@@ -29,7 +29,6 @@ def _exactly(peak: float, with_one: float, layers: int, limit: float) -> float:
 
 @exercise
 def check_count(answer: Any) -> str | None:
-    """Compares counts with the line's, and with what comes out of common slips."""
     given = [number(ask(answer, *model), "A number of blocks") for model in _MODELS]
     ways: dict[str | None, Callable[..., float]] = {
         None: lambda *model: max(0, math.ceil(_exactly(*model))),
@@ -54,8 +53,6 @@ def check_count(answer: Any) -> str | None:
 
 
 class _Work(nn.Module):
-    """Something of everything: layers with and without a bias, a batched product, attention, and cheap operations."""
-
     def __init__(self) -> None:
         super().__init__()
         self.with_bias, self.without = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)

@@ -37,12 +37,7 @@ def digits_on(device: torch.device | str) -> Digits:
 
 
 def convnet() -> nn.Sequential:
-    """Two convolutions and a linear layer: float32 ``[n, 1, 8, 8]`` to ten logits ``[n, 10]``.
-
-    Example:
-        >>> convnet()(torch.zeros(3, 1, 8, 8)).shape
-        torch.Size([3, 10])
-    """
+    """Two convolutions and a linear layer: float32 ``[n, 1, 8, 8]`` to ten logits ``[n, 10]``."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
@@ -70,10 +65,6 @@ def batches_of(digits: Digits, batch: int, most: int) -> Iterator[tuple[int, tor
 
     Raises:
         ValueError: if there are fewer digits than a batch has.
-
-    Example:
-        >>> [seen for seen, _, _ in batches_of(load_digits_split(), batch=512, most=1500)]
-        [512, 1024, 1536]
     """
     there = len(digits.train_labels)
     if not 1 <= batch <= there:

@@ -17,7 +17,6 @@ _MEMORIES = (
 
 
 def _line(peaks: dict[int, int]) -> tuple[float, float]:
-    """The bytes of a sample, and the fixed part."""
     (small, low), (large, high) = sorted(peaks.items())
     per_sample = (high - low) / (large - small)
     return per_sample, low - small * per_sample
@@ -36,7 +35,6 @@ def _without_the_gap(peaks: dict[int, int], limit: int) -> int:
 
 @exercise
 def check_largest_batch(answer: Any) -> str | None:
-    """Compares batches with the line's, and with what comes out without its fixed part."""
     given = [number(ask(answer, dict(peaks), limit), "A batch size") for peaks, limit in _MEMORIES]
 
     def is_all(way: Any) -> bool:
@@ -78,7 +76,6 @@ _RUNS = (
 
 @exercise
 def check_fastest(answer: Any) -> str | None:
-    """Compares the choices with those by speed, by samples and by steps alone."""
     given = [number(ask(answer, dict(speeds), dict(samples)), "A batch size") for speeds, samples in _RUNS]
     ways = {
         None: lambda speeds, samples: min(speeds, key=lambda batch: samples[batch] / speeds[batch]),

@@ -56,10 +56,6 @@ def largest_from(peaks: dict[int, float], limit_bytes: float) -> int:
 
     Raises:
         ValueError: if there are not two batches, or the larger one takes no more memory.
-
-    Example:
-        >>> largest_from({8: 100, 16: 180}, limit_bytes=500)
-        48
     """
     if len(peaks) != 2:
         raise ValueError(f"a line goes through two points; got the peaks of {len(peaks)} batches")

@@ -44,7 +44,6 @@ def hole(size_mib: int) -> list[Event]:
 
 
 def hole_row(case: str, size_mib: int, options: str = "", cap_mib: int = 320) -> dict[str, Any]:
-    """What an allocator does with that hole."""
     run = simulate_allocator(hole(size_mib), options=options, cap_bytes=cap_mib * MIB)
     back = sum(-each.change_bytes for each in run.operations.get(len(run) - 1, ()) if each.change_bytes < 0)
     return {"case": case, "free in the hole": size_mib * MIB, "given back": back, "fits": run.out_of_memory is None}
@@ -112,7 +111,6 @@ def row(label: str, run: tuple[AllocatorRun, list[int]], first: Sequence[str] = 
 def simulated_rows(
     model: GPT, kinds: Mapping[str, Requests], lengths: Sequence[int], cap_bytes: int | None = None
 ) -> list[dict[str, Any]]:
-    """The numbers of every setting, for a table."""
     runs = {
         label: simulated(model, kinds, lengths, cap_bytes=cap_bytes, **setting) for label, setting in SETTINGS.items()
     }

@@ -40,7 +40,6 @@ _BY_HAND: Mapping[str | None, Callable[[int], int]] = {
 
 @exercise
 def check_by_hand(answer: Any) -> str | None:
-    """Compares with each rule that people apply, on sizes at every boundary."""
     given = [number(ask(answer, size), "A number of bytes") for size in _REQUESTS]
     key = recognise(given, _BY_HAND, [(size,) for size in _REQUESTS], rel_tol=0)
     if key != UNKNOWN:
@@ -96,7 +95,6 @@ _READINGS: Mapping[str | None, Callable[[Mapping[str, int], int, int], bool]] = 
 
 @exercise
 def check_can_a_setting_help(answer: Any) -> str | None:
-    """Compares with each reading of the statistics, on failures where they differ."""
     cases = [(_statistics(*numbers), requested * MIB, cap * MIB) for numbers, requested, cap in _FAILURES]
     given = [truth(ask(answer, *case)) for case in cases]
     key = recognise(given, _READINGS, cases)

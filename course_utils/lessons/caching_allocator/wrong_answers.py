@@ -8,8 +8,6 @@ def up(size, step):
 
 
 def rule(*, small=2 * MIB, is_small=lambda size: size <= MIB, rounds=True, large=lambda size: up(size, 2 * MIB)):
-    """What is taken for a request, by the allocator's rule with something changed."""
-
     def taken(size):
         size = up(size, 512) if rounds else size
         if is_small(size):

@@ -55,7 +55,6 @@ _STEP_MS: _Ways = {
 
 @exercise
 def check_workers(answer: Any) -> str | None:
-    """Compares both numbers with what people write, on loaders where the formulas differ."""
     given = []
     for case in _LOADERS:
         both = ask(answer, *case)

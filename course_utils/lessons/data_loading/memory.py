@@ -41,11 +41,6 @@ def growth_in_a_worker(containers: Mapping[str, Any]) -> dict[str, int]:
 
     Raises:
         ValueError: where the system cannot fork.
-
-    Example:
-        >>> growth = growth_in_a_worker({"list": [str(number) for number in range(200_000)]})
-        >>> growth["list"] > 2**20
-        True
     """
     loader = DataLoader(
         ReadWhole(list(containers.values())), batch_size=None, num_workers=1, multiprocessing_context="fork"

@@ -13,42 +13,18 @@ from course_utils.lessons.data_loading.samples import ProcessNumbers
 
 
 def count_samples(batches: Iterable[Any]) -> int:
-    """Go through batches, tensors or pairs of inputs and targets, and count the samples.
-
-    Example:
-        >>> count_samples([torch.zeros(8, 3), (torch.zeros(4, 3), torch.zeros(4))])
-        12
-    """
+    """Go through batches, tensors or pairs of inputs and targets, and count the samples."""
     return sum(len(batch if isinstance(batch, torch.Tensor) else batch[0]) for batch in batches)
 
 
 def through(dataset: Dataset, batch_size: int, workers: int, kept: bool = True) -> Callable[[], int]:
-    """A function that goes once through a loader that shuffles, and returns how many samples came.
-
-    Args:
-        dataset: with a length.
-        batch_size: in samples.
-        workers: 0 for none.
-        kept: whether workers stay from one call to the next.
-
-    Example:
-        >>> through(torch.zeros(10, 3), 4, workers=0)()
-        10
-    """
+    """A function that goes once through a loader that shuffles, and returns how many samples came."""
     loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=workers, persistent_workers=kept and workers > 0)
     return lambda: count_samples(loader)
 
 
 def until_first_batch_s(method: str) -> float:
-    """Seconds from asking a loader with one worker for its first batch until it is there; the worker ends.
-
-    Args:
-        method: how the worker is started, one of ``multiprocessing.get_all_start_methods()``.
-
-    Example:
-        >>> until_first_batch_s("spawn") > 0
-        True
-    """
+    """Seconds from asking a loader with one worker for its first batch until it is there; the worker ends."""
     begun = time.perf_counter()
     next(iter(DataLoader(ProcessNumbers(), num_workers=1, multiprocessing_context=method)))
     return time.perf_counter() - begun

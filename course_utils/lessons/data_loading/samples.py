@@ -25,12 +25,6 @@ def write_photographs(folder: str | Path, count: int) -> list[Path]:
     Source:
         https://scikit-learn.org/1.9/modules/generated/sklearn.datasets.load_sample_images.html (scikit-learn 1.9): a
         temple in China and a flower, 640 x 427 pixels each, under a Creative Commons licence.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     [path.name for path in write_photographs(folder, 2)]
-        ['0000.jpg', '0001.jpg']
     """
     from sklearn.datasets import load_sample_images
 

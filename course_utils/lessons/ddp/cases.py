@@ -61,7 +61,6 @@ def _innermost_frames(log: str) -> list[str]:
 
 
 def _last_words(log: str) -> str:
-    """The exception that a rank wrote down, without paths and addresses."""
     lines = re.findall(r"^(?:\[rank\d\]: |  what\(\):  )(?!\s)(?!Traceback)(.*)$", log, re.M)
     said = re.sub(r"\[/\S+\] |\[enforce fail at \S+\] | ?\[127\.0\.0\.1\]:\d+", "", lines[-1] if lines else "nothing")
     if re.search("Connection (closed|reset) by peer", said):  # which of the two changes from run to run

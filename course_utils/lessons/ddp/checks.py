@@ -66,7 +66,6 @@ _SHARES = ((96.0, 48, 64, 2), (8.0, 16, 64, 2), (30.0, 10, 100, 4), (21.0, 7, 7,
 
 @exercise
 def check_local_loss(answer: Any) -> str | None:
-    """Compares with each formula that people write, on shares where they differ."""
     given = [number(ask(answer, *share)) for share in _SHARES]
     formulas = {
         None: lambda s, own, total, ranks: s * ranks / total,

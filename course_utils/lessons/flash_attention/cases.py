@@ -69,11 +69,10 @@ def of(
 def ways(
     by_hand: Attend, device: torch.device, dtype: torch.dtype, *, heads: int, head_size: int
 ) -> dict[str, Backend]:
-    """Attention by hand, and each way that runs here, forward and backward."""
     compiled = device.type == "cuda"  # a CPU's FlexAttention has no backward pass
     sizes = {"heads": heads, "head_size": head_size}
-    tried = attention.attention_backends(device, dtype, training=True, compiled=compiled, **sizes)
-    return {"by hand": Backend("by hand", by_hand)} | attention.available(tried)
+    that_run = attention.attention_backends(device, dtype, training=True, compiled=compiled, **sizes)
+    return {"by hand": Backend("by hand", by_hand)} | that_run
 
 
 def operations(length: int, *, heads: int, head_size: int, training: bool = False) -> float:
@@ -83,12 +82,10 @@ def operations(length: int, *, heads: int, head_size: int, training: bool = Fals
 
 
 def ceiling(dtype: torch.dtype) -> Any:
-    """This machine's matrix product in a dtype."""
     return ceilings()[f"matmul {str(dtype).removeprefix('torch.')}"]
 
 
 def own_choice(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str:
-    """The kernel that SDPA chooses for a plain call."""
     return attention.kernel_of(lambda: functional.scaled_dot_product_attention(q, k, v))
 
 
@@ -96,9 +93,9 @@ def errors(by_hand: Attend, device: torch.device, *, heads: int, head_size: int)
     """Rows for a table: how far each way that runs here is from float64, by dtype; None where one does not run."""
     found: dict[str, dict[str, Any]] = {}
     for kind, dtype in KINDS.items():
-        tried = attention.available(attention.attention_backends(device, dtype, head_size, heads=heads))
-        for name, way in ({"by hand": Backend("by hand", by_hand)} | tried).items():
-            error = attention.errors_of(way, device, dtype, head_size, heads)["output"]
+        that_run = attention.attention_backends(device, dtype, head_size, heads=heads)
+        for name, way in ({"by hand": Backend("by hand", by_hand)} | that_run).items():
+            error = attention.error_of(way, device, dtype, head_size, heads)
             found.setdefault(name, {"way": name, **dict.fromkeys(KINDS)})[kind] = error
     return list(found.values())
 

@@ -13,7 +13,6 @@ from course_utils.materials.attention import kernel_of, reference, relative_erro
 
 @exercise
 def check_cross_attention(answer: Any) -> str | None:
-    """Runs the answer on three padded texts, with fewer queries than keys."""
     generator = torch.Generator().manual_seed(3)
     q = torch.randn(3, 2, 4, 8, generator=generator)
     k, v = torch.randn(2, 3, 2, 7, 8, generator=generator)
@@ -46,7 +45,6 @@ def _check_shape(given: Any, expected: torch.Tensor, what: str, like: str) -> No
 
 @exercise
 def check_evaluate(answer: Any) -> str | None:
-    """Runs the answer on 3-D inputs whose last dimension is not contiguous, and watches the kernel."""
     generator = torch.Generator().manual_seed(5)
     q, k, v = torch.randn(3, 4, 16, 40, generator=generator).transpose(-2, -1)
     expected = reference(q, k, v)
@@ -75,8 +73,6 @@ def check_evaluate(answer: Any) -> str | None:
 
 
 class _Watched(torch.overrides.TorchFunctionMode):
-    """Notes the shapes of the queries that SDPA is called with."""
-
     def __init__(self) -> None:
         super().__init__()
         self.shapes: list[tuple[int, ...]] = []

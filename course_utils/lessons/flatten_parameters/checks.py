@@ -22,7 +22,6 @@ _UPPER_BOUND = 114
 
 @exercise
 def check_repair(answer: Any) -> str | None:
-    """Runs the answer on stand-ins that count, then runs each forward twice."""
     rnns, done, needy = _rnns_to_repair()
     before = {name: rnn.calls for name, rnn in rnns.items()}
     returned = effect(answer, dict(rnns), dict(done))
@@ -56,7 +55,6 @@ def check_repair(answer: Any) -> str | None:
 
 @exercise
 def check_shortest_length(answer: Any) -> str | None:
-    """Compares with the answers of people who count otherwise, on GPUs and sizes where they differ."""
     # Bound by memory, by products, and by products at another batch.
     shapes = ((2048, 32, 2.0e12, 150e12), (1024, 512, 3.0e12, 400e12), (512, 8, 1.0e12, 4e12))
     estimates = [functools.partial(_estimate, *shape) for shape in shapes]
@@ -134,7 +132,6 @@ def _estimate(hidden: int, batch: int, bandwidth: float, flops: float, length: i
 def _shortest_length(
     estimate: Callable[[int], tuple[float, float]], share: float = 0.05, whole: bool = True, shift: int = 0
 ) -> int:
-    """The first length at which the copy's share is below; the settings are what people do otherwise."""
     for length in itertools.count(1):
         copy_s, call_s = estimate(length)
         if copy_s / (copy_s * whole + call_s) < share:

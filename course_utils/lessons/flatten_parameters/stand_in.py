@@ -33,7 +33,6 @@ def lay_flat(weights: Sequence[torch.Tensor]) -> None:
 
 
 def is_flat(weights: Sequence[torch.Tensor]) -> bool:
-    """Whether weights are views of one storage, from its start, in order. Gaps are cuDNN's business, and allowed."""
     ordered = _in_order(weights)
     start = ordered[0].untyped_storage().data_ptr()
     in_one = all(weight.untyped_storage().data_ptr() == start for weight in ordered)
@@ -42,8 +41,6 @@ def is_flat(weights: Sequence[torch.Tensor]) -> bool:
 
 
 class CountingLSTM(nn.LSTM):
-    """An LSTM that counts its forwards and calls of ``flatten_parameters``, and on a CPU lays the buffer by hand."""
-
     calls = 0
     forwards = 0
 
@@ -58,7 +55,6 @@ class CountingLSTM(nn.LSTM):
             lay_flat(weights)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run as any LSTM, and count it."""
         self.forwards += 1
         return super().forward(*args, **kwargs)
 
@@ -111,7 +107,6 @@ def cloned(rnn: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def saved_and_loaded(rnn: nn.Module) -> nn.Module:
-    """The module after ``torch.save`` and ``torch.load``."""
     file = io.BytesIO()
     torch.save(rnn, file)
     file.seek(0)
@@ -158,7 +153,6 @@ MORE_OPERATIONS: dict[str, Callable[[CountingLSTM], Any]] = {
 
 
 def counted(run: Callable[[nn.Module, torch.Tensor], Any], rnn: CountingLSTM) -> dict[str, int]:
-    """How often ``run(rnn, x)`` computes the parametrized ``weight_hh_l0``, if it is one, and flattens."""
     computed: list[None] = []
     x = torch.zeros(1, 1, rnn.input_size)
     if parametrize.is_parametrized(rnn):

@@ -27,13 +27,11 @@ def sizes(name: str) -> dict[str, Any]:
 
 
 def arguments(sizes: Mapping[str, Any]) -> list[str | int]:
-    """What ``scripts/fsdp_train.py`` is told."""
     shape = ["--width", sizes["width"], "--length", sizes["length"], "--batch", *sizes["batches"]]
     return [*shape, "--timed", *sizes["timed"], "--budget", 4]
 
 
 def kept(run: RankResults, bytes_each: Mapping[str, tuple[float, ...]]) -> Rows:
-    """By strategy, the bytes of the rank that keeps most, beside what the formula says."""
     rows = []
     for strategy, each in bytes_each.items():
         most = max((of_rank["memory"][strategy] for of_rank in run), key=lambda kinds: sum(kinds.values()))
@@ -54,7 +52,6 @@ def peaks(run: RankResults, strategies: Mapping[str, Any]) -> Rows:
 
 
 def traffic(run: RankResults) -> Rows:
-    """Each kind of collective in one step."""
     rows = []
     weights = 4 * run[0]["parameters"]
     for strategy, collectives in run[0]["traffic"].items():
@@ -105,7 +102,6 @@ def precision(details: RankResults) -> Rows:
 
 
 def clipping(details: RankResults) -> Rows:
-    """The norm of the gradients, in three ways, on each rank."""
     rows = []
     alone = details[0]["clipping"]["one process"]
     for way in ("one process", "FSDP", "by hand on this rank's shards"):

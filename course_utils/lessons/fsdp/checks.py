@@ -34,7 +34,6 @@ def _formula(weights: float, gradients: float, optimizer: float, sharded: str) -
 
 @exercise
 def check_rank_bytes(answer: Any) -> str | None:
-    """Compares with each formula that people write."""
     given = [number(ask(answer, *case), "A number of bytes") for case in _CASES]
     formulas: dict[str | None, Callable[[str, int, int], float]] = {
         None: _formula(4, 4, 8, "o"),
@@ -144,7 +143,6 @@ _DESCRIBED = {
 
 @exercise
 def check_steps_the_model(answer: Any) -> str | None:
-    """Asks about optimizers that were built before and after, in whole and in part, and then about real shards."""
     right = {}
     for name, model, optimizer, steps in _situations():
         if truth(ask(answer, model, optimizer)) != steps:

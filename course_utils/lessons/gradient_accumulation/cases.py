@@ -27,12 +27,7 @@ TEXTS, PARTS = 32, (1, 2, 4, 8, 16, 32)
 
 
 def parts_of_text() -> list[Part]:
-    """Four parts: int64 ``(tokens, targets)`` of ``[8, 64]``; -100 stands for a target that does not count.
-
-    Example:
-        >>> [int((targets != -100).sum()) for _, targets in parts_of_text()]
-        [512, 64, 16, 8]
-    """
+    """Four parts: int64 ``(tokens, targets)`` of ``[8, 64]``; -100 stands for a target that does not count."""
     parts = []
     batches = text_batches(library_text(2**18), batch=8, length=64, steps=len(COUNTED))
     for counted, (tokens, targets) in zip(COUNTED, batches, strict=True):
@@ -159,7 +154,6 @@ def steps_by(ways: Ways) -> list[dict[str, Any]]:
 
 
 def _trainer(device: torch.device | str) -> tuple[nn.Module, torch.optim.Optimizer, Part]:
-    """A GPT, its optimizer, and the texts of one step."""
     small = (16, 48, 1) if course_size() == "test" else (64, 96, 2)
     length, width, layers = scaled(cpu=small, cuda=(512, 384, 6))
     torch.manual_seed(0)
@@ -171,17 +165,7 @@ def _trainer(device: torch.device | str) -> tuple[nn.Module, torch.optim.Optimiz
 def step_in_parts(
     parts: int, steps: int = 1, device: torch.device | str = "cpu", watch: Callable[[nn.Module], Any] | None = None
 ) -> Callable[[], int]:
-    """A training step on the group in so many parts, or so many steps on a share of the parts each.
-
-    Args:
-        parts: into how many parts the texts are cut.
-        steps: how many optimizer steps are taken, each after as many parts.
-        device: where the model and its texts are.
-        watch: is called with the model, before anything else is.
-
-    Returns:
-        a function that takes the step or steps, and returns how many tokens it trained on.
-    """
+    """A step on the group in so many parts, or so many steps on a share of the parts each; it gives its tokens."""
     model, optimizer, (tokens, targets) = _trainer(device)
     if watch:
         watch(model)

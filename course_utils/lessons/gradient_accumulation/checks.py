@@ -21,14 +21,11 @@ _MOST_NORM = 1.5
 
 
 class _Watched(torch.optim.SGD):
-    """Notes the gradient and the learning rate of each step, and leaves the weights as they are."""
-
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model.parameters(), lr=1.0)
         self.steps: list[tuple[torch.Tensor | None, float]] = []
 
     def step(self, closure: Any = None) -> None:
-        """Note a step."""
         gradients = [weight.grad for weight in self.param_groups[0]["params"]]
         missing = any(gradient is None for gradient in gradients)
         vector = None if missing else torch.cat([gradient.flatten() for gradient in gradients])
@@ -82,7 +79,6 @@ def _groups(batches: Sequence[Batch], parts: int, last: str) -> Iterator[Sequenc
 def _gradients(
     model: nn.Module, batches: list[Batch], parts: int, last: str, divisor: str, clip: str, zero: str
 ) -> list[torch.Tensor]:
-    """The gradients of all steps of a loop with some of the mistakes; without any where all are ``right``."""
     weights, steps = list(model.parameters()), []
     model.zero_grad()
     for group in _groups(batches, parts, last):
@@ -220,7 +216,6 @@ def _in_proportion(batch: int, sample: int, weights: int, limit: int) -> int:
 
 @exercise
 def check_fewest_parts(answer: Any) -> str | None:
-    """Compares numbers of parts with those of formulas that forget a kind of memory."""
     given = []
     for case in _MEMORIES:
         try:

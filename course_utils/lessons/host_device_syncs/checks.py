@@ -25,7 +25,6 @@ _WAYS: Mapping[str | None, Callable[[float, float, int], float]] = {
 
 @exercise
 def check_step_s(answer: Any) -> str | None:
-    """Compares the time of a step with what people write, on loops where the formulas differ."""
     given = [number(ask(answer, *loop), "A number of seconds") for loop in _LOOPS]
     key = recognise(given, _WAYS, _LOOPS)
     if key == UNKNOWN:

@@ -11,13 +11,7 @@ PREPARES, QUEUES, WAITS, KERNELS = "prepares the batch", "queues the step", "wai
 
 @dataclass(frozen=True)
 class Timeline:
-    """Who did what when.
-
-    Attributes:
-        python: what Python did, in order.
-        gpu: the kernels, in order.
-        steps: how many steps the loop has.
-    """
+    """Who did what when."""
 
     python: tuple[Span, ...]
     gpu: tuple[Span, ...]

@@ -64,26 +64,18 @@ def peak_bytes(fn: Callable[[], Any], device: str) -> int:
 
 
 class Apply(nn.Module):
-    """A function as a layer."""
-
     def __init__(self, operation: Operation) -> None:
         super().__init__()
         self.operation = operation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply it."""
         return self.operation(x)
 
 
 def step_with(
     operation: Operation, device: str, pairs: int = PAIRS, compiled: bool = False
 ) -> Callable[[], list[torch.Tensor]]:
-    """A training step of so many pairs of a linear layer and the operation, and a linear layer; it gives gradients.
-
-    Example:
-        >>> len(step_with(torch.relu, "cpu", pairs=2)())
-        6
-    """
+    """A training step of so many pairs of a linear layer and the operation, and a linear layer; it gives gradients."""
     torch.manual_seed(0)
     layers = [layer for _ in range(pairs) for layer in (nn.Linear(WIDTH, WIDTH), Apply(operation))]
     model = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH)).to(device)
@@ -100,13 +92,7 @@ def step_with(
 
 
 def small_net(operation: Operation) -> tuple[Callable[[], torch.Tensor], list[torch.Tensor]]:
-    """Two linear layers with an operation between them: the forward pass, and the tensors that live anyway.
-
-    Example:
-        >>> forward, alive = small_net(torch.relu)
-        >>> forward().shape, len(alive)
-        (torch.Size([128, 32]), 5)
-    """
+    """Two linear layers with an operation between them: the forward pass, and the tensors that live anyway."""
     first, last, x = nn.Linear(32, 32), nn.Linear(32, 32), torch.randn(128, 32)
     return lambda: last(operation(first(x))), [x, *first.parameters(), *last.parameters()]
 
@@ -147,10 +133,6 @@ def tried(
     """What ``backward()`` says in place, and how far the weight's gradient is from the one out of place.
 
     Both are called with ``x @ w``, ``x`` and ``w``, which are square.
-
-    Example:
-        >>> tried(lambda h, x, w: h.sigmoid() * 2, lambda h, x, w: h.sigmoid().mul_(2), "cpu")["backward()"]
-        'raises: output 0 of Sigmoid'
     """
 
     def gradient(function: Function) -> list[torch.Tensor]:
@@ -178,12 +160,7 @@ def named_in(error: RuntimeError) -> str:
 
 
 def doubled(write: Callable[[torch.Tensor], Any]) -> dict[str, Any]:
-    """What ``tried`` finds if this call doubles the output of a sigmoid, which keeps it; on the CPU, as NumPy needs.
-
-    Example:
-        >>> doubled(lambda s: s.mul_(2))["backward()"]
-        'raises: output 0 of Sigmoid'
-    """
+    """What ``tried`` finds if this call doubles the output of a sigmoid, which keeps it; on the CPU, as NumPy needs."""
 
     def in_place(h: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         s = h.sigmoid()
@@ -239,13 +216,7 @@ def without_gradients(cases: Mapping[str, Sequence[Callable[[], Any]]], device: 
 
 
 def caches(length: int, device: str, tokens: int = 64) -> dict[str, Callable[[], torch.Tensor]]:
-    """Append so many tokens to a cache of 8 heads, one by one, until it has this length: two ways.
-
-    Example:
-        >>> cat, in_place = caches(128, "cpu").values()
-        >>> torch.equal(cat(), in_place())
-        True
-    """
+    """Append so many tokens to a cache of 8 heads, one by one, until it has this length: two ways."""
     new = torch.ones(1, 8, 1, 64, device=device)
     places = torch.arange(length, device=device)
 
@@ -286,7 +257,6 @@ class Bottleneck(nn.Module):
         self.activation = activation()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[batch, inputs, height, width]`` to four times the width in channels; the sum is taken in place."""
         out = self.path(x)
         out += self.shortcut(x)
         return self.activation(out)

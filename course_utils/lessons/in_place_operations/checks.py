@@ -26,7 +26,6 @@ _WAYS = {
 
 @exercise
 def check_saves(answer: Any) -> str | None:
-    """Asks about six operations, of all four kinds."""
     given = set()
     for name in _ASKED:
         torch.manual_seed(0)
@@ -46,7 +45,6 @@ def check_saves(answer: Any) -> str | None:
 
 
 def _reference(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """What the block of exercise 2 is to compute."""
     hidden = functional.leaky_relu(x @ first)
     return torch.sigmoid(hidden @ second) * hidden + x
 
@@ -99,7 +97,6 @@ def check_block(answer: Any) -> str | None:
 
 
 def _kept(block: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
-    """What autograd keeps besides the inputs, each storage once."""
     inputs = _inputs()
     kept: dict[int, torch.Tensor] = {}
 

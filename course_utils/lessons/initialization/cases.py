@@ -42,12 +42,7 @@ def texts() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def small_gpt() -> GPT:
-    """Two blocks of width 32, for pieces of 32 bytes; its embedding is its output layer, too.
-
-    Example:
-        >>> small_gpt()(torch.zeros(1, 8, dtype=torch.int64)).shape
-        torch.Size([1, 8, 256])
-    """
+    """Two blocks of width 32, for pieces of 32 bytes; its embedding is its output layer, too."""
     return GPT(vocabulary=VOCABULARY, context=CONTEXT, width=32, layers=2, heads=4)
 
 
@@ -62,7 +57,6 @@ def pytorch_defaults(model: nn.Module) -> None:
 
 
 def all_normal(model: nn.Module, std: float) -> None:
-    """Normal weights of one standard deviation in each matrix, and biases of zero."""
     for weight in model.parameters():
         if weight.ndim > 1:
             nn.init.normal_(weight, std=std)
@@ -88,12 +82,7 @@ def with_embeddings(model: nn.Module, start: Start, std: float) -> None:
 
 
 def small_lstm() -> LSTMLanguageModel:
-    """An LSTM of width 32 over bytes.
-
-    Example:
-        >>> small_lstm()(torch.zeros(1, 8, dtype=torch.int64)).shape
-        torch.Size([1, 8, 256])
-    """
+    """An LSTM of width 32 over bytes."""
     return LSTMLanguageModel(vocabulary=VOCABULARY, width=32)
 
 

@@ -26,7 +26,6 @@ _STDS: dict[str | None, Callable[[int, int], float]] = {
 
 @exercise
 def check_std(answer: Any) -> str | None:
-    """Compares standard deviations with He's, and with what other rules give."""
     given = [number(ask(answer, fan_in, fan_out), "A standard deviation") for fan_in, fan_out in _FANS]
     for key, rule in _STDS.items():
         if all(math.isclose(value, rule(*fans), rel_tol=1e-3) for value, fans in zip(given, _FANS, strict=True)):
@@ -41,7 +40,6 @@ _STD = 0.02
 
 
 def _fresh_gpt(blocks: int, width: int) -> GPT:
-    """A GPT all of whose matrices are drawn with one standard deviation."""
     torch.manual_seed(0)
     model = GPT(vocabulary=64, context=8, width=width, layers=blocks, heads=4)
     for weight in model.parameters():
@@ -52,7 +50,6 @@ def _fresh_gpt(blocks: int, width: int) -> GPT:
 
 @exercise
 def check_residual(answer: Any) -> str | None:
-    """Looks at the spread of each matrix of models of several depths, after the learner's function."""
     for blocks, width in ((8, 32), (2, 64)):
         model = _fresh_gpt(blocks, width)
         before = {name: weight.detach().clone() for name, weight in model.named_parameters()}

@@ -54,7 +54,6 @@ class TextBar(TQDMProgressBar):
     """The default bar where Rich is not installed, as a terminal has it; in a notebook it would be a widget."""
 
     def init_train_tqdm(self) -> tqdm.tqdm:
-        """The bar of the training, written to standard output."""
         return tqdm.std.tqdm(disable=self.is_disabled, file=sys.stdout, bar_format=self.BAR_FORMAT)
 
 
@@ -82,14 +81,7 @@ def quiet() -> Iterator[str]:
 
 
 def fits(ways: Mapping[str, tuple[Fit, Any]], make: Callable[[Any], Any], batch: Any, steps: int) -> dict[str, Any]:
-    """Cases for ``compare``: each way with one step, and with ``steps`` more. They return steps and trained weights.
-
-    Args:
-        ways: name to a fit and to what ``make`` takes.
-        make: makes the module; the seed is the same for all.
-        batch: what each step trains on.
-        steps: how many more steps the long fit takes than the short one.
-    """
+    """Cases for ``compare``: each way with one step, and with ``steps`` more. They return steps and trained weights."""
 
     def run(way: str, count: int) -> tuple[int, list[Tensor]]:
         fit, options = ways[way]
@@ -193,12 +185,7 @@ def asked(ways: Mapping[str, tuple[Fit, Any]], make: Callable[[Any], Any], batch
 
 
 def precisions(words: list[Any]) -> list[dict[str, Any]]:
-    """Rows by what is passed as ``precision`` on a CPU: the one that the Trainer takes, and dtypes that a step sees.
-
-    Example:
-        >>> precisions(["16-mixed"])[0]["taken as"]
-        'bf16-mixed'
-    """
+    """Rows by what is passed as ``precision`` on a CPU: the one that the Trainer takes, and dtypes that a step sees."""
     rows = []
     for word in words:
         module, batches = _Watched(), Batches(torch.ones(2, 32), 1)
@@ -211,8 +198,6 @@ def precisions(words: list[Any]) -> list[dict[str, Any]]:
 
 
 class _Watched(BoringModel):
-    """Notes the dtypes of a step."""
-
     def training_step(self, batch: Tensor, _: int) -> Tensor:
         out = self(batch)
         self.seen = {"batch": batch.dtype, "output": out.dtype}

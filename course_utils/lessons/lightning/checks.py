@@ -13,7 +13,6 @@ from course_utils.lessons.answers import NotRight, ask, exercise
 
 @exercise
 def check_settings(answer: Any) -> str | None:
-    """Looks at the arguments that ask for hardware, then trains with the others, and looks at what is done besides."""
     # Lightning is an optional extra: without it, the other check still works.
     import lightning as L  # noqa: N812
 

@@ -51,7 +51,6 @@ def old_words() -> list[dict[str, Any]]:
 
 
 def _old_arguments() -> list[dict[str, Any]]:
-    """Rows: an old argument, what the Trainer does with it in one step of training on the CPU, and today's form."""
     rows = []
     for name, value, today in ARGUMENTS:
         options = {"accelerator": "cpu", **LEAN, name: value}
@@ -61,7 +60,6 @@ def _old_arguments() -> list[dict[str, Any]]:
 
 
 def _old_hooks() -> list[dict[str, Any]]:
-    """Rows: an old hook of the module, whether it is refused, called or forgotten, and today's form."""
     rows = []
     for name, today in HOOKS:
         called: list[str] = []

@@ -21,9 +21,6 @@ def problem() -> str | None:
     """Why this lesson cannot run here and what to do, from the installed package's metadata; None if it can.
 
     Nothing of Lightning is imported.
-
-    Example:
-        >>> problem()  # here: nothing stands in the way
     """
     versions = {name: _version(name) for name in ("lightning", "pytorch-lightning")}
     for name, version in versions.items():

@@ -36,8 +36,6 @@ def draw_histogram() -> None:
 
 
 class _Layer(nn.Module):
-    """A layer; a slow one spends its time in PyTorch's own operators."""
-
     def __init__(self, is_slow: bool) -> None:
         super().__init__()
         self.is_slow = is_slow
@@ -101,7 +99,6 @@ _PROFILERS: Mapping[str, Any] = {
 
 
 def _report(bottleneck: str | None, profiler: str) -> str:
-    """The report of a training of six steps, as the profiler writes it."""
     with quiet() as folder:
         trainer = L.Trainer(
             accelerator="cpu",
@@ -115,7 +112,6 @@ def _report(bottleneck: str | None, profiler: str) -> str:
 
 
 def seen_by_profilers() -> list[dict[str, Any]]:
-    """Rows: a bottleneck, and the innermost line of each profiler's report that has most of what was planted."""
     return [
         {"planted": bottleneck, **{name: _culprit(_report(bottleneck, name), bottleneck, name) for name in _PROFILERS}}
         for bottleneck in BOTTLENECKS

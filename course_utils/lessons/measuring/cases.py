@@ -13,12 +13,7 @@ _BATCH, _FEATURES, _CLASSES = 64, 64, 10
 
 
 def training_steps(width: int) -> dict[str, Fresh]:
-    """The same step on one CPU thread, on all of them, and on the GPU if there is one.
-
-    Example:
-        >>> list(training_steps(16))[:2]
-        ['one CPU thread', 'all CPU threads']
-    """
+    """The same step on one CPU thread, on all of them, and on the GPU if there is one."""
     cases = {
         "one CPU thread": fresh(_training_step, width, "cpu", 1),
         "all CPU threads": fresh(_training_step, width, "cpu", torch.get_num_threads()),

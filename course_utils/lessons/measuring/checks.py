@@ -30,8 +30,6 @@ class _Clock:
 
 
 class _ScriptedDevice(_Clock):
-    """A device that works through a queue."""
-
     LAUNCH_S, LEFTOVER_S = 0.01, 5.0
 
     def __init__(self, work_s: float) -> None:
@@ -198,7 +196,6 @@ def check_dead_result(answer: Any) -> str | None:
 
 
 def _every_number_counts(tensors: Callable[..., list[torch.Tensor]], products: int) -> bool:
-    """Whether what leaves changes with each number of each product, up or down."""
     x, w = torch.randn(8, 8), torch.randn(8, 8)
     before = tensors(x, w)
 

@@ -92,27 +92,22 @@ class TimerQuality:
     complete: bool
 
     def select(self, judge: str, condition: str, truth: float) -> list[tuple[float, str]]:
-        """Ratios of the trials of one kind, each with the judge's verdict."""
         method, rule = JUDGES[judge]
         kind = (method, condition, truth)
         chosen = [trial for trial in self.trials if (trial.method, trial.condition, trial.truth) == kind]
         return [(trial.ratio, getattr(trial, rule)) for trial in chosen]
 
     def rate(self, judge: str, condition: str, truth: float, verdicts: Sequence[str]) -> Rate:
-        """How often the judge came to one of some verdicts."""
         trials = self.select(judge, condition, truth)
         return Rate(sum(verdict in verdicts for _, verdict in trials), len(trials))
 
     def false_verdicts(self, judge: str, condition: str) -> Rate:
-        """How often identical code was called faster or slower."""
         return self.rate(judge, condition, 1.0, _WRONG_ON_IDENTICAL_CODE)
 
     def detection(self, judge: str, condition: str, truth: float) -> Rate:
-        """How often a twin that does more work was called slower."""
         return self.rate(judge, condition, truth, (Verdict.SLOWER,))
 
     def plot(self) -> Figure:
-        """Draw every trial on identical code, and how often slower twins were found."""
         from course_utils.show.canvas import styled
 
         return styled(_draw)(self)
@@ -161,7 +156,6 @@ def _draw(record: TimerQuality) -> Figure:
 
 
 def _draw_identical(ax: Axes, record: TimerQuality, strips: Sequence[tuple[str, str]]) -> None:
-    """One row for each judge and condition: the speed in every A/A trial, in the colour of its verdict."""
     from course_utils.show.canvas import grid, label_right, name_rows, speed_axis
 
     golden = (math.sqrt(5) - 1) / 2
@@ -216,7 +210,6 @@ def _draw_detection(ax: Axes, record: TimerQuality) -> None:
 
 
 def _legend(ax: Axes, entries: Sequence[tuple[str, str, str]]) -> None:
-    """What the colours mean, in one line above the axes: colour, marker and words of each entry."""
     from matplotlib.lines import Line2D
     from matplotlib.transforms import blended_transform_factory
 

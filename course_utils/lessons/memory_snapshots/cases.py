@@ -75,8 +75,6 @@ def step_call(
 
 
 def step_with(loss_of: Loss) -> Callable[..., None]:
-    """A training step with this loss."""
-
     def step(model: GPT, optimizer: torch.optim.Optimizer, batch: planted.Batch) -> None:
         loss_of(model, *batch).backward()
         optimizer.step()
@@ -106,12 +104,10 @@ def step_that_zeroes(place: str, set_to_none: bool) -> Callable[..., None]:
 
 
 def no_name(model: GPT, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The loss, with no name for the logits."""
     return functional.cross_entropy(model(tokens).flatten(0, 1).float(), targets)
 
 
 def hidden(model: GPT, tokens: torch.Tensor) -> torch.Tensor:
-    """What the output layer gets."""
     positions = torch.arange(tokens.shape[1], device=tokens.device)
     x = model.token_embedding(tokens) + model.position_embedding(positions)
     return model.norm(nn.Sequential(*model.blocks)(x)).flatten(0, 1)
@@ -172,7 +168,6 @@ def evaluation(
 def peak_bytes(
     step: Callable[..., None], device: str, rows: int, vocabulary: int = PAIRS, steps_before: int = 1
 ) -> int:
-    """The peak of one step."""
     call = fresh(step_call, step, device, rows, vocabulary, steps_before)
     return trace_memory(call, verify=False, overhead=False).peak_bytes
 
@@ -212,7 +207,6 @@ class _Recorder(LiveStorages):
         self._known: dict[tuple[Any, int], dict[str, Any]] = {}  # shared, so that the file stays small
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and note its stack if it may have allocated."""
         number, backward = len(self.ops), torch._C._current_graph_task_id() != -1
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
@@ -230,7 +224,6 @@ class _Recorder(LiveStorages):
             frame = frame.f_back
 
     def requests(self) -> list[tuple[int, Allocate | Free]]:
-        """What the program asked of the allocator so far, each with its moment."""
         sized = [(number, block) for number, block in enumerate(self.blocks) if block.size_bytes]
         events: list[tuple[int, Allocate | Free]] = [(block.born, Allocate(n, block.size_bytes)) for n, block in sized]
         events += [(block.died, Free(n)) for n, block in sized if block.died is not None]
@@ -344,7 +337,6 @@ def dump_at_out_of_memory(program: Callable[[], Any], path: str, device: str, ca
 
 
 def requests(most_bytes: int) -> list[Allocate | Free]:
-    """What :func:`train_and_evaluate` asks for on a CPU, up to the first request that does not fit."""
     with _Recorder(torch.device("cpu")) as recorder:
         train_and_evaluate("cpu")
         events = [event for _, event in recorder.requests()]
@@ -413,7 +405,6 @@ def planted_line(code: str) -> str:
 def found(
     largest: Sequence[str], grown: Sequence[dict[str, Any]], in_the_way: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What was planted, and whether the searches named it."""
     most = max(grown, key=lambda row: row["second dump"] - row["first dump"])["line"]
     rows = [
         ("a name for the logits", "logits = model", "lines with a tensor of that size", largest),

@@ -68,7 +68,6 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 @exercise
 def check_leak(answer: Any) -> str | None:
-    """Hands out histories that are made by hand, with a leak that is smaller than everything around it."""
     given = []
     for leak in _LEAKS:
         value = ask(answer, _history(*leak, steps=2), _history(*leak, steps=5))
@@ -111,7 +110,6 @@ def _part_frozen() -> nn.Module:
 
 
 def _state_bytes(model: nn.Module) -> int:
-    """What AdamW's state really takes after a step."""
     optimizer = torch.optim.AdamW(model.parameters())
     for weight in model.parameters():
         if weight.requires_grad:
@@ -122,7 +120,6 @@ def _state_bytes(model: nn.Module) -> int:
 
 @exercise
 def check_state_bytes(answer: Any) -> str | None:
-    """Compares with the state of a real AdamW, on a model with two dtypes, frozen and shared weights."""
     given = [number(ask(answer, model), "A number of bytes") for model in (_model(), _part_frozen())]
     # Models of their own: an answer may change the one that it gets.
     expected = [_state_bytes(_model()), _state_bytes(_part_frozen())]

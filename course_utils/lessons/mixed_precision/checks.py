@@ -21,7 +21,6 @@ _PARTS = {
 
 
 def _bytes_each(without: str = "") -> tuple[int, ...]:
-    """Bytes for each parameter by recipe, right or with a part forgotten."""
     factors = {"no_gradients": (1, 0, 1, 1), "one_moment": (1, 1, 0.5, 1), "no_copies": (1, 1, 1, 0)}
     kept = factors.get(without, (1, 1, 1, 1))
     return tuple(sum(size * factor for size, factor in zip(of, kept, strict=True)) for of in _PARTS.values())
@@ -29,7 +28,6 @@ def _bytes_each(without: str = "") -> tuple[int, ...]:
 
 @exercise
 def check_state_bytes(answer: Any) -> str | None:
-    """Compares bytes by recipe with what is right, and with what people forget."""
     counts = (1, 1000, 124_000_000)
     given = {}
     for recipe in _PARTS:
@@ -67,8 +65,6 @@ def check_state_bytes(answer: Any) -> str | None:
 
 
 class _Watched(torch.amp.GradScaler):
-    """A gradient scaler on the CPU that notes which of its methods were called, and came to an end."""
-
     def __init__(self) -> None:
         super().__init__("cpu", init_scale=1024.0, growth_interval=3)
         self.calls: list[str] = []
@@ -83,8 +79,6 @@ class _Watched(torch.amp.GradScaler):
 
 
 class _ScaledRun:
-    """The same small model, trained by somebody's step."""
-
     def __init__(self) -> None:
         self.model = torch.nn.Linear(3, 2)
         with torch.no_grad():
@@ -119,7 +113,6 @@ def _plain_weights(limit: float = 1.0, divisor: float = 1.0) -> tuple[torch.Tens
 
 @exercise
 def check_scaled_step(answer: Any) -> str | None:
-    """Trains a small model with the answer, and with a step that overflows."""
     run, norms = _ScaledRun(), []
     try:
         for _ in range(3):

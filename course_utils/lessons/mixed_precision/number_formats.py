@@ -27,7 +27,6 @@ class NumberFormat:
 
     @property
     def bits(self) -> int:
-        """Bits in all."""
         return 1 + self.exponent_bits + self.mantissa_bits
 
     @property
@@ -44,17 +43,14 @@ class NumberFormat:
 
     @property
     def largest(self) -> float:
-        """The largest number."""
         return self.decode(self.largest_code)
 
     @property
     def smallest_normal(self) -> float:
-        """The smallest positive number with all its mantissa bits in use."""
         return math.ldexp(1.0, self.lowest_exponent)
 
     @property
     def smallest(self) -> float:
-        """The smallest positive number, which is subnormal."""
         return math.ldexp(1.0, self.lowest_exponent - self.mantissa_bits)
 
     @property
@@ -272,7 +268,6 @@ def _row(value: float, name: str) -> dict[str, Any]:
 
 
 def _state(value: float) -> dict[str, Any]:
-    """What each format makes of a value, as the script draws it."""
     caption, rows = f"What each format makes of {_number(value)}", [_row(value, name) for name in FORMATS]
     return {"caption": caption, "heads": _HEADS, "rows": rows, "words": _PICTURE, "footnote": _FOOTNOTE}
 

@@ -41,7 +41,6 @@ def baselines(device: torch.device) -> tuple[str, ...]:
 
 
 def set_precision(recipe: str) -> None:
-    """Allow TF32 in products, or not: a switch that a comparison keeps apart for each case."""
     torch.set_float32_matmul_precision("high" if "tf32" in RECIPES[recipe] else "highest")
 
 
@@ -172,7 +171,6 @@ def product(recipe: str, n: int, *, device: torch.device) -> Callable[[], torch.
 
 
 def close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two results agree as far as 16 bits allow."""
     return bool((other.float() - one.float()).norm() <= 0.02 * one.float().norm())
 
 

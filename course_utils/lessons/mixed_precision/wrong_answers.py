@@ -9,8 +9,6 @@ def bytes_each(fp32, autocast, bf16, master):
 
 
 def step(*, scales=True, unscales=False, scalers_step=True, updates=True, clips=True):
-    """A training step with something wrong."""
-
     def scaled_step(loss, model, optimizer, scaler):
         (scaler.scale(loss) if scales else loss).backward()
         if unscales:

@@ -52,13 +52,7 @@ def evaluations(model: nn.Module, inputs: torch.Tensor) -> dict[str, Callable[[]
 
 
 def peaks(network: Callable[[int], nn.Module], inputs: torch.Tensor, blocks: Sequence[int]) -> list[_Row]:
-    """The peak of a forward pass for each way and depth, and whether it gives what ``eval()`` gives.
-
-    Args:
-        network: makes a model of so many blocks.
-        inputs: what it is called with, ``[rows, width]``.
-        blocks: the depths to try.
-    """
+    """The peak of a forward pass for each way and depth, and whether it gives what ``eval()`` gives."""
     rows: dict[str, _Row] = {}
     for depth in blocks:
         model = network(depth).to(inputs.device)
@@ -212,12 +206,7 @@ def leaks(kept_by: Callable[..., tuple[int, int]], device: torch.device | str, s
 
 
 class LoRA(nn.Module):
-    """A frozen linear layer, with a low-rank correction that is trained.
-
-    Example:
-        >>> LoRA(nn.Linear(8, 4), rank=2)(torch.zeros(3, 8)).shape
-        torch.Size([3, 4])
-    """
+    """A frozen linear layer, with a low-rank correction that is trained."""
 
     def __init__(self, linear: nn.Linear, rank: int = 8) -> None:
         super().__init__()
@@ -231,12 +220,7 @@ class LoRA(nn.Module):
 
 
 def frozen(inputs: torch.Tensor, blocks: int = 16) -> list[_Row]:
-    """Bytes that autograd keeps, by what is trained of ``blocks`` blocks of Linear and GELU.
-
-    Args:
-        inputs: ``[rows, width]``; one activation has as many bytes.
-        blocks: how many.
-    """
+    """Bytes that autograd keeps, by what is trained of ``blocks`` blocks of Linear and GELU, for ``[rows, width]``."""
     width = inputs.shape[1]
 
     def kept(change: Callable[[nn.Sequential], Any], forward: Any = nn.Module.__call__) -> int:

@@ -22,8 +22,6 @@ class _Notes(list[tuple[bool, bool]]):
 
 
 class _Watched(nn.Module):
-    """A backbone with dropout and a frozen batch normalization, that notes its mode at each call."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
@@ -37,7 +35,6 @@ class _Watched(nn.Module):
 
 
 def _watched() -> tuple[_Watched, list[torch.Tensor]]:
-    """A model in training, one of whose layers is not, and batches of which the last is smaller."""
     rng = torch.random.get_rng_state()
     torch.manual_seed(15)
     model, inputs = _Watched(), torch.randn(22, 4)
@@ -76,7 +73,6 @@ def _is_left_changed(answer: Any) -> str | None:
 
 @exercise
 def check_features(answer: Any) -> str | None:
-    """Looks at the modes in which the backbone is called, at what is left behind, and trains on what comes out."""
     model, batches = _watched()
     with torch.enable_grad():  # it puts back what an answer leaves
         result = ask(answer, model, batches)
@@ -106,8 +102,6 @@ _LONG = 10_000  # longer than what somebody would make in advance
 
 
 class _Cosines(TorchDispatchMode):
-    """Counts how often cosines are computed."""
-
     def __init__(self) -> None:
         super().__init__()
         self.count = 0

@@ -63,8 +63,6 @@ def after_an_error(model, batches):
 
 
 class Positions(nn.Module):
-    """The cache of the exercise: a table that is made when it is first needed."""
-
     def __init__(self):
         super().__init__()
         self.table = None

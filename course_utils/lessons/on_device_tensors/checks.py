@@ -88,7 +88,6 @@ def _judged_by_values(answer: Any) -> str | None:
 
 
 def _ask(answer: Any, *args: Any) -> Any:
-    """Ask, and put back what the answer switches."""
     with Switches.kept():
         result = ask(answer, *args)
         if torch.get_default_device() != torch.device("cpu"):
@@ -177,7 +176,6 @@ class Decoder(nn.Module):
         self.register_buffer("rotary", torch.stack([angles.cos(), angles.sin()]), persistent=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Predict the next token, from at most 16."""
         even, odd = self.embedding(tokens).unflatten(-1, (-1, 2)).unbind(-1)
         cos, sin = self.rotary[:, : tokens.shape[1]]
         rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
@@ -211,7 +209,6 @@ def check_load_decoder(answer: Any) -> str | None:
 
 
 def _loaded(answer: Any, checkpoint: dict[str, torch.Tensor], device: str) -> tuple[Any, set[str]]:
-    """What the answer returns, and on which devices it built a model."""
     built_on: set[str] = set()
 
     def make_model() -> Decoder:
@@ -229,7 +226,6 @@ def _tensors(model: Decoder) -> dict[str, torch.Tensor]:
 
 
 def _memory(tensors: dict[str, torch.Tensor]) -> set[int]:
-    """Where the tensors' numbers lie."""
     return {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
 
 

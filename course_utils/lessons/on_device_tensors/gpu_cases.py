@@ -35,10 +35,6 @@ def masked_steps(width: int, way: str) -> Callable[[], torch.Tensor]:
 
     Several steps in a row, so that the mask of a later one can find work in the queue: only then does a copy that waits
     have something to wait for.
-
-    Args:
-        width: of the model.
-        way: how the mask is made: a key of `MASKS`.
     """
     text = library_text(2**16)
     tokens, targets = next(iter(text_batches(text, batch=BATCH, length=LENGTH, steps=1, seed=0, device="cuda")))

@@ -26,8 +26,6 @@ def reset_layers(model):
 
 
 def loading(*, place=lambda model, device: model.to_empty(device=device), assign=False, leave_out="", resets=False):
-    """Loads as one should, with another place, or with a step left out or added."""
-
     def load_decoder(make_model, checkpoint, device):
         model = place(on_meta(make_model), device)
         if resets:

@@ -37,7 +37,6 @@ _WAYS: tuple[Mapping[str | None, Callable[[float, float, float], float]], ...] =
 
 @exercise
 def check_step_times(answer: Any) -> str | None:
-    """Compares each of the three times with what people write, on steps where the formulas differ."""
     given = []
     for step in _STEPS:
         times = listed(ask(answer, *step))
@@ -63,7 +62,6 @@ def check_step_times(answer: Any) -> str | None:
 
 @exercise
 def check_collect(answer: Any) -> str | None:
-    """Runs the answer on results whose copies arrive only when somebody waits."""
     gpu = _PretendedGpu()
     expected = [[1.0, 2.0, 3.0], [4.0, 5.0], [6.0], [7.0, 8.0, 9.0, 10.0]]
     given = listed(ask(answer, [gpu.tensor(torch.tensor(values), "cuda") for values in expected], gpu))

@@ -107,10 +107,6 @@ def traffic(ranks: int = 64, group: int = 8) -> list[dict[str, Any]]:
     """What a rank sends in a step of a small GPT, from the collectives that PyTorch asks for, beside the formula.
 
     The other ranks are pretended: the process group is a fake one, as in the simulation.
-
-    Args:
-        ranks: how many there are.
-        group: ranks that share shards under HSDP.
     """
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -178,12 +174,7 @@ def unbroken(steps: int) -> list[float]:
 
 
 def lost_node(steps: int = 6, killed_after: int = 2) -> tuple[list[dict[str, Any]], str]:
-    """Train on two nodes, kill the second one, start it again: the loss of each step, and what the first node said.
-
-    Args:
-        steps: how many steps in all.
-        killed_after: after which step the node is lost.
-    """
+    """Train on two nodes, kill the second one, start it again: the loss of each step, and what the first node said."""
     with tempfile.TemporaryDirectory() as folder, Nodes(2) as nodes:
         program = ("scripts/elastic_train.py", "--folder", folder, "--steps", str(steps), "--pause", "0.1")
         for number in range(nodes.count):

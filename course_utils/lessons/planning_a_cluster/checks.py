@@ -21,8 +21,6 @@ _FULL = ((7e9, 90 * _GIB, 80 * _GIB), (7e9, 80 * _GIB, 80 * _GIB))  # nothing is
 def _gpus(
     kept: float = 16, shared: bool = False, ignored: bool = False, round_=math.ceil, whole: bool = True
 ) -> Callable:
-    """A formula that people write, from what it gets wrong."""
-
     def of(parameters: float, activations: float, memory: float) -> int:
         if shared:
             needed = round_((kept * parameters + activations) / memory)
@@ -35,7 +33,6 @@ def _gpus(
 
 @exercise
 def check_least_gpus(answer: Any) -> str | None:
-    """Compares with each formula that people write, and asks about a batch that fits nowhere."""
     given = [number(ask(answer, *case), "A number of GPUs") for case in _ROOM]
     formulas = {
         None: _gpus(),
@@ -82,7 +79,6 @@ def _parsed(command: Any) -> Namespace:
 
 @exercise
 def check_commands(answer: Any) -> str | None:
-    """Reads the commands as torchrun does."""
     keys = (_wrong_with(ask(answer, list(hosts), gpus), hosts, gpus) for hosts, gpus in _CLUSTERS)
     return next(filter(None, keys), None)
 

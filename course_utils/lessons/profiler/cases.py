@@ -29,13 +29,7 @@ OPTIONS: Mapping[str, Mapping[str, bool] | None] = {
 
 
 def training_step(width: int, layers: int = 2, rows: int = 256) -> Callable[[], torch.Tensor]:
-    """A function that makes one step of a plain network on fixed data and returns the loss, a float32 scalar.
-
-    Args:
-        width: features of each layer.
-        layers: how many linear layers, each with a ReLU.
-        rows: samples in the batch.
-    """
+    """A function that makes one step of a plain network on fixed data and returns the loss, a float32 scalar."""
     torch.manual_seed(0)
     parts = (part for _ in range(layers) for part in (torch.nn.Linear(width, width), torch.nn.ReLU()))
     model, batch = torch.nn.Sequential(*parts), torch.randn(rows, width)
@@ -57,7 +51,6 @@ class Profiled:
         self.options = options
 
     def __call__(self) -> Any:
-        """One step."""
         return self.step()
 
 

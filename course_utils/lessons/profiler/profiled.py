@@ -19,10 +19,6 @@ def lanes_of(profile: Any, first: str) -> dict[str, list[Span]]:
 
     Operators that other operators call are left out below the fourth row.
 
-    Args:
-        profile: the profile, after its ``with`` block.
-        first: the label that the lanes begin and end with.
-
     Raises:
         ValueError: if no event has this label.
     """

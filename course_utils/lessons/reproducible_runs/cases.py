@@ -38,7 +38,6 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def _share(chosen: torch.Tensor) -> float:
-    """Which share of a boolean tensor is true."""
     return chosen.float().mean().item()
 
 
@@ -308,7 +307,6 @@ class Training:
         return loss.item()
 
     def weights(self) -> torch.Tensor:
-        """All weights, in one vector of their own."""
         return nn.utils.parameters_to_vector(self.model.parameters()).detach().clone()
 
 

@@ -64,7 +64,6 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Divide each row by the root of its mean square."""
         wide = x.float()
         return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
@@ -98,8 +97,6 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    """A small decoder of bytes in the style of Llama."""
-
     def __init__(self, width: int, length: int, layers: int, heads: int) -> None:
         super().__init__()
         self.embedding, self.norm = nn.Embedding(256, width), RMSNorm(width)
@@ -240,7 +237,6 @@ def counted_each(parts: Sequence[nn.Module], whole: nn.Module, *inputs: Any) -> 
 
 
 def read(out: torch.Tensor, peaks: torch.Tensor) -> tuple[torch.Tensor, list[float]]:
-    """Read all peaks at once: one wait for the device."""
     return out, peaks.tolist()
 
 
@@ -261,7 +257,6 @@ def in_a_loop(x: torch.Tensor) -> torch.Tensor:
 
 
 def graphs_of(watched: nn.Module) -> list[dict[str, Any]]:
-    """Count the graphs of a model that reads a number in each layer if its second argument says so."""
     x = torch.randn(8)
     counts = {
         "a break in each layer": counted(watched, [(x, True)]),

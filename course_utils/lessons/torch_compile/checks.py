@@ -55,7 +55,6 @@ def _refusal(function: Callable[..., Any], *inputs: torch.Tensor) -> str | None:
 
 
 def _score(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What ``score`` of exercise 1 has to return."""
     scores = x @ weight
     scores = torch.where(scores.abs().max() > 10, scores / 10, scores)
     return scores.softmax(dim=-1), scores.max()
@@ -63,7 +62,6 @@ def _score(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
 @exercise
 def check_one_graph(answer: Any) -> str | None:
-    """Runs the answer on small and on large scores, then counts its graphs."""
     rng = torch.Generator().manual_seed(0)
     weight = torch.randn(8, 5, generator=rng)
     inputs = [torch.randn(4, 8, generator=rng) * size for size in (0.1, 50.0)]
@@ -103,7 +101,6 @@ def check_one_graph(answer: Any) -> str | None:
 
 
 def _pair(given: Any) -> tuple[torch.Tensor, float]:
-    """The two results of ``score``, the second as a number."""
     try:
         probabilities, largest = given
         largest = float(largest)
@@ -116,7 +113,6 @@ def _pair(given: Any) -> tuple[torch.Tensor, float]:
 
 @exercise
 def check_counter(answer: Any) -> str | None:
-    """Calls the compiled module twenty times, and counts graphs."""
     module = ask(answer)
     if not isinstance(module, nn.Module):
         raise NotRight(f"Pass the class itself; calling it must make a module, and it makes {type(module).__name__}.")

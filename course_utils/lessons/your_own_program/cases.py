@@ -77,12 +77,10 @@ def loader(wait_s: float = WAIT_S, workers: int = 0) -> DataLoader:
 
 
 def repeated(batches: Iterable[planted.Batch]) -> Iterator[planted.Batch]:
-    """Pass after pass."""
     return itertools.chain.from_iterable(itertools.repeat(batches))
 
 
 def train_step(device: str) -> Callable[[planted.Batch], torch.Tensor]:
-    """A step of a plain network as a function of a batch."""
     torch.manual_seed(0)
     width = scaled(cpu=1024, cuda=4096)
     model = MLP((64, width, width, 10)).to(device)
@@ -100,7 +98,6 @@ def train_step(device: str) -> Callable[[planted.Batch], torch.Tensor]:
 
 
 def loop(device: str, workers: int) -> Callable[[], torch.Tensor]:
-    """A pass through the files as a call, which gives the last loss."""
     take, batches = train_step(device), loader(workers=workers)
 
     def call() -> torch.Tensor:

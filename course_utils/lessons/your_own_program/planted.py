@@ -52,10 +52,8 @@ def train(
 
 
 def all_logits(logits: torch.Tensor) -> torch.Tensor:
-    """Keep a number for each word of the vocabulary."""
     return logits.detach()
 
 
 def most_likely(logits: torch.Tensor) -> torch.Tensor:
-    """Keep the most likely word."""
     return logits.argmax(-1)

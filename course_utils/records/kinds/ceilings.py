@@ -97,7 +97,6 @@ class Ceilings(Result):
         )
 
     def _numbers(self) -> Sheet:
-        """The limits, one a row, with the range of their samples."""
         entries = self.entries
         spread = tuple(f"{e.text(min(e.samples))} to {e.text(max(e.samples))}" for e in entries)
         table = Grid(

@@ -128,7 +128,6 @@ class ClusterCheck(Result):
         )
 
     def _numbers(self) -> Sheet:
-        """Measured and simulated sizes side by side, the largest deviation first."""
         labels = [f"{p.strategy}, {p.ranks} rank{'s' if p.ranks > 1 else ''}, {p.setting}" for p in self.points]
         deviations = tuple(f"{point.deviation:.2%}" for point in self.points)
         tables = split(

@@ -199,7 +199,6 @@ class ClusterPlan(Result):
         return f"Against real ranks: {'; '.join(said)}."
 
     def _numbers(self) -> Sheet:
-        """The parts at the peak, and how far each point can be trusted."""
         points = self.points
         columns = [Column(part, tuple(format_bytes(p.at_peak[part]) for p in points)) for part in CLUSTER_PARTS]
         columns.append(Column("peak", tuple(format_bytes(point.peak_bytes) for point in points)))

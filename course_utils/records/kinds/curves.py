@@ -106,7 +106,6 @@ class Curves(Result):
         return f"{where}: from {_number(final[low])} ({low}) to {_number(final[high])} ({high})."
 
     def _numbers(self) -> Sheet:
-        """Where each line begins, how low it gets, and where it ends."""
         lowest = [min((value for value in curve.y if value is not None), default=None) for curve in self]
         table = Grid(
             f"{self.y_label} by {self.x_label}",

@@ -113,7 +113,6 @@ class Environment(Recorded):
         )
 
     def _numbers(self) -> Sheet:
-        """Machine, software and sizes, one a line."""
         gpu = [self.device_name]
         gpu += [format_bytes(self.gpu_memory_bytes)] if self.gpu_memory_bytes else []
         gpu += [f"compute capability {self.compute_capability}"] if self.compute_capability else []

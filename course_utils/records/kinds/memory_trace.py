@@ -350,7 +350,6 @@ class MemoryTrace(Result):
         return Grid(f"Memory of {self.label} on {self.device}", tuple(columns))
 
     def _lines(self) -> tuple[str, ...]:
-        """What a reader must know."""
         lines = []
         left = self.at_peak[_MOST_ROWS:]
         if left:
@@ -368,7 +367,6 @@ class MemoryTrace(Result):
         return tuple(lines)
 
     def _checks(self) -> str:
-        """How far the trace can be trusted, and what it cost."""
         checks = [f"{self.allocations} allocations"]
         if self.condensed:
             checks.append("condensed: sums at the moments that are kept are exact, the peak among them")

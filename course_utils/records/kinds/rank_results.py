@@ -116,7 +116,6 @@ class RankResults(Result):
         )
 
     def _cells(self, key: str, value: Any) -> Iterator[tuple[str, Any, str | None]]:
-        """What the table shows of one rank's value: column, cell, unit."""
         words, unit = words_and_unit(key)
         if sum(words_and_unit(other)[0] == words for other in self.keys) > 1:
             words = key
@@ -208,7 +207,6 @@ class RankResults(Result):
 
     @property
     def _named_table(self) -> Table:
-        """The table with names for its rows."""
         table = self.table
         rows = tuple((f"rank {rank}", *values) for rank, *values in table.rows)
         return dataclasses.replace(table, columns=("", *table.columns[1:]), rows=rows)
@@ -263,7 +261,6 @@ class RankResults(Result):
         )
 
     def _numbers(self) -> Sheet:
-        """What each rank reported, each comparison, and how the ranks were started."""
         table = self.table
         timed = [grid for key in self.rounds for grid in self.comparison(key).numbers.tables]
         threads = f"{self.threads_per_rank} thread{'s' if self.threads_per_rank > 1 else ''} each"
@@ -279,8 +276,6 @@ class RankResults(Result):
 
 
 class _Reported(dict[str, Any]):
-    """What one rank reported: a dictionary that says what there is when a name is wrong."""
-
     def __init__(self, report: RankReport) -> None:
         super().__init__(report.values)
         self.rank = report.rank

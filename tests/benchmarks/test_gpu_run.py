@@ -17,10 +17,11 @@ from benchmarks import gpu_run
 from benchmarks.gpu_run import Part
 from course_utils.commands import recording
 from course_utils.records import store
-from course_utils.records.fingerprint import fingerprint
+from course_utils.records.code_hash import code_hash
 from course_utils.records.kinds.ceilings import Ceiling
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.lessons import find_lesson
 from tests.sandbox import SET_UP, Sandbox, alive, comparing, number_in, sandbox, wait_for
 from tests.sandbox import here as sandbox_here
 
@@ -175,10 +176,10 @@ def test_lessons_begin_with_what_no_gpu_has_recorded_whole_and_with_the_shortest
     for number, (name, seconds, device, whole) in enumerate(
         (*lessons, ("quick", 5, "cuda", True), ("begun", 15, "cuda", False))
     ):
-        path = sandbox.notebook(f"0{number}_{name}", comparing(f"{name}/loops"))
+        sandbox.notebook(f"0{number}_{name}", comparing(f"{name}/loops"))
         there = dataclasses.replace(here, machine="another", device_kind=device)
-        hashes = vars(fingerprint(path, f"{name}/loops"))
-        measured = {f"{name}/loops": store.Experiment(f"{name}/loops", kind="comparison", data={}, **hashes)}
+        code = code_hash(find_lesson(name), f"{name}/loops")
+        measured = {f"{name}/loops": store.Experiment(f"{name}/loops", "comparison", code, {})}
         record = store.LessonRecord(name, there, measured if whole else {}, "2026-01-01", seconds)
         store.save_lesson(record, sandbox.reference)
     sandbox.notebook("09_new", comparing("new/loops"))

@@ -178,7 +178,11 @@ def changes_text(changes: Changes, width: int = 110) -> str:
         lines += ["", kind] if changed else []
         for pair in changed:
             factor = f" (B: {format_times(pair.b.number / pair.a.number)})" if kind == MOVED else ""
-            lines += [f"  {pair.experiment}, {pair.a.label}{factor}", f"    A  {pair.a.words}", f"    B  {pair.b.words}"]
+            lines += [
+                f"  {pair.experiment}, {pair.a.label}{factor}",
+                f"    A  {pair.a.words}",
+                f"    B  {pair.b.words}",
+            ]
     lines += ["", *changes.remarks]
     if pairs:
         counts = [f"{sum(pair.change == kind for pair in pairs)} {kind}" for kind in (ANOTHER_VERDICT, MOVED)]

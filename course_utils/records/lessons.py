@@ -151,7 +151,9 @@ def measuring_cell(lesson: Lesson, name: str) -> str:
     cells = dict(_measuring_cells(lesson))
     if name not in cells:
         choices = ", ".join(cells) or "none"
-        raise LessonError(f"{lesson.path.name} has no experiment {name!r}{did_you_mean(name, cells)}. It has: {choices}.")
+        raise LessonError(
+            f"{lesson.path.name} has no experiment {name!r}{did_you_mean(name, cells)}. It has: {choices}."
+        )
     return cells[name]["source"]
 
 

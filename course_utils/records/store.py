@@ -47,8 +47,8 @@ MIGRATIONS: list[Callable[[dict[str, Any]], dict[str, Any]]] = [_without_planned
 
 # A list of numbers or words in indented JSON. No text holds a line end: in JSON it is written as two characters.
 _FLAT_LIST = re.compile(r'\[\n\s*((?:"(?:[^"\\]|\\.)*"|[^"\[\]{}])*?)\n\s*\]')
-
-
+# Kinds of results that draw a recorded run behind what they show, in grey.
+_DRAWN_BEHIND = {"ceilings", "comparison", "measurement", "rank_results", "sweep"}
 CODE_HAS_CHANGED = "The experiment's code has changed since this was recorded."
 
 
@@ -301,7 +301,7 @@ def keep(result: Any) -> Any:
     if folder and result.name:
         file = Path(folder) / (result.name.replace("/", "__") + ".json")
         write_json(file, {"name": result.name, "kind": result.kind, "data": result.to_record()})
-    behind = None if folder or not result.name else _recorded_run_of(result)
+    behind = None if folder or not result.name or result.kind not in _DRAWN_BEHIND else _recorded_run_of(result)
     return dataclasses.replace(result, whose="your machine", behind=behind)
 
 

@@ -212,7 +212,7 @@ def test_the_summary_tells_of_records_shares_and_tests(tmp_path: Path) -> None:
         for label, seconds in (("pageable", 4e-3), ("pinned", 2e-3), ("again", 4e-3))
     ]
     comparison = Comparison(tuple(cases[:2]), cases[2], here, ceiling=link)
-    experiment = store.Experiment("pinned_memory/copy", "comparison", "c", "p", comparison.to_record())
+    experiment = store.Experiment("pinned_memory/copy", "comparison", "c", comparison.to_record())
     record = store.LessonRecord("pinned_memory", here, {experiment.name: experiment}, "2026-01-01", 250.0)
     store.save_lesson(record, tmp_path / "records")
     store.write_json(tmp_path / "environment.json", here.to_record())

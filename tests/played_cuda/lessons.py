@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.ranks import launch
-from course_utils.records.lessons import named_experiments
 from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.lessons import named_experiments
 from course_utils.records.notebook_files import read_notebook
 from course_utils.records.store import recorded
 from tests.played_cuda.torch_on_it import PLAYED, install

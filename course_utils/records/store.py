@@ -301,7 +301,7 @@ def keep(result: Any) -> Any:
     if folder and result.name:
         file = Path(folder) / (result.name.replace("/", "__") + ".json")
         write_json(file, {"name": result.name, "kind": result.kind, "data": result.to_record()})
-    behind = None if folder or not result.name or result.kind not in _DRAWN_BEHIND else _recorded_run_of(result)
+    behind = None if folder or not result.name else _recorded_run_of(result)
     return dataclasses.replace(result, whose="your machine", behind=behind)
 
 
@@ -322,6 +322,8 @@ def _recorded_run_of(result: Any) -> Any | None:
 
     It is found by its name, kind and parameters alone: whoever measures waits for no notebook.
     """
+    if result.kind not in _DRAWN_BEHIND:
+        return None
     runs = []
     try:
         labels = {fact.label for fact in result.facts()}

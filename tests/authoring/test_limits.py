@@ -49,7 +49,7 @@ def ceilings(environment: Environment, **rates: float) -> Ceilings:
 
 def record(lesson: str, environment: Environment, **results: Any) -> store.LessonRecord:
     experiments = {
-        f"{lesson}/{name}": store.Experiment(f"{lesson}/{name}", result.kind, "c", "p", result.to_record())
+        f"{lesson}/{name}": store.Experiment(f"{lesson}/{name}", result.kind, "c", result.to_record())
         for name, result in results.items()
     }
     return store.LessonRecord(lesson, environment, experiments, "2026-01-01T00:00:00+00:00", 1.0)

@@ -229,7 +229,7 @@ class Comparison(Result):
     def card(self) -> Card:
         """Who is faster, by how much, how sure: a row a case, its bar the interval of its speed."""
         bars = {case.label: case.bar for case in self}
-        behind = {case.label: case.bar for case in self.behind or () if case.label in self.labels}
+        behind = {case.label: case.bar for case in self.behind or ()}
         sentence, parts = comparison_parts(self), unclear_parts(self)
         unclear = "".join(map(plain, parts))
         is_cut = self.interrupted and self.rounds >= paired.MIN_ROUNDS  # fewer are unclear for that reason

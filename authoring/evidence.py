@@ -43,7 +43,7 @@ class EvidenceError(ValueError):
 
 
 class NotRecordedError(EvidenceError):
-    """An expression reads experiments that the machine has not recorded, or not with today's parameters."""
+    """An expression reads experiments that the machine has not recorded."""
 
 
 @dataclass(frozen=True)
@@ -246,22 +246,19 @@ class Recorded(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _recorded(name: str, path: Path, *contents: bytes) -> Recorded | None:
-    """An experiment; None if it is not there or has other parameters now. Other ``contents`` are read again."""
+    """An experiment; None if it is not there. Other ``contents`` are read again."""
     del contents
     try:
         record = store.load_lesson(path)
         if name not in record.experiments:
             return None
-        then, now = record.experiments[name], store.current_fingerprint(record.lesson, name)
-        if now is not None and now.parameters_hash != then.parameters_hash:
-            return None
-        return Recorded(record, _with_unit(record.result(name), None), bool(now) and now.code_hash != then.code_hash)
+        return Recorded(record, _with_unit(record.result(name), None), store.code_has_changed(record, name))
     except store.RecordError as error:
         raise EvidenceError(str(error)) from error
 
 
 def recorded(names: Iterable[str], machine: str | None, root: Path | None = None) -> dict[str, Recorded]:
-    """Experiments as one machine has recorded them with today's parameters; ``root`` is where reference records are.
+    """Experiments as one machine has recorded them; ``root`` is where reference records are.
 
     Raises:
         EvidenceError: if there is no such machine or experiment, or a record is damaged.
@@ -290,8 +287,7 @@ def recorded(names: Iterable[str], machine: str | None, root: Path | None = None
             _check_exists(name)
         lessons = ", ".join(dict.fromkeys(name.partition("/")[0] for name in missing))
         raise NotRecordedError(
-            f"{', '.join(missing)}: not recorded on {machine}, or with other parameters than today's. "
-            f"Run `course record {lessons} --reference` there."
+            f"{', '.join(missing)}: not recorded on {machine}. Run `course record {lessons} --reference` there."
         )
     return experiments_by_name
 
@@ -331,7 +327,7 @@ def evaluate(
 
     Raises:
         EvidenceError: if the text is no expression, names something that does not exist, or cannot be worked out.
-        NotRecordedError: if the machine has no record of an experiment, or one with other parameters than today's.
+        NotRecordedError: if the machine has no record of an experiment.
     """
     try:
         experiments = _read(expression, frozenset(names or ()))[1]

@@ -1,7 +1,7 @@
 """What a lesson asks its readers to predict, and what the book shows of it: the form, with the recorded answer folded.
 
 The answer is the number that lesson.yml expects. So it comes from a record, and where no machine has recorded it
-with today's parameters there is none.
+there is none.
 """
 
 from __future__ import annotations

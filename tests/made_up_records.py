@@ -11,12 +11,14 @@ from typing import Any
 
 from course_utils.measure.devices import CudaDevice
 from course_utils.records import store
+from course_utils.records.code_hash import code_hash
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.rank_results import RankReport, RankResults
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.kinds.table import Table
+from course_utils.records.lessons import find_lesson
 from tests import example_results
 
 GPU = dataclasses.replace(
@@ -85,15 +87,13 @@ def ranks(name: str, key: str, times_s: Mapping[str, float]) -> RankResults:
 
 
 def write(root: Path, environment: Environment, results: Iterable[Any]) -> Path:
-    """Write results as the reference records of a machine, with the parameters that the notebooks have now."""
+    """Write results as the reference records of a machine, by the code that the notebooks have now."""
     by_lesson: dict[str, dict[str, store.Experiment]] = {}
     for result in results:
         lesson = result.name.partition("/")[0]
-        current = store.current_fingerprint(lesson, result.name)
-        assert current is not None, f"no notebook has an experiment {result.name}"
-        by_lesson.setdefault(lesson, {})[result.name] = store.Experiment(
-            result.name, result.kind, current.code_hash, current.parameters_hash, result.to_record()
-        )
+        code = code_hash(find_lesson(lesson), result.name)
+        experiment = store.Experiment(result.name, result.kind, code, result.to_record())
+        by_lesson.setdefault(lesson, {})[result.name] = experiment
     for lesson, experiments in by_lesson.items():
         record = store.LessonRecord(lesson, environment, experiments, f"{environment.date}T12:00:00+00:00", 1.0)
         store.save_lesson(record, root)

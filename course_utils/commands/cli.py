@@ -79,14 +79,12 @@ def _parser() -> tuple[_Parser, list[str]]:
 
     add = verb(
         _compare,
-        "which verdicts changed between two machines or two dates, beyond noise",
+        "which ratios and times changed between two machines or two dates, beyond noise",
         "A and B are each a machine (own:MACHINE or reference:MACHINE where you and the course have one of that name), "
-        "REV:MACHINE for the reference records in a commit of git (HEAD~5:amd-epyc-2-cores), a folder of records, or a "
-        "record's file.",
+        "or a machine's folder of records.",
     )
     add("a", metavar="A", help="what it was before, or one machine")
     add("b", metavar="B", help="what it is now, or another machine")
-    add("--all", action="store_true", help="show what is the same as well")
 
     add = verb(
         _trace,
@@ -353,7 +351,7 @@ def _compare(options: argparse.Namespace) -> int:
         changes = record_changes.compare_records(a, b)
     except record_changes.RecordChangesError as error:
         return _complain(str(error), WRONG_USE)
-    print(record_changes.changes_text(changes, everything=options.all, width=_width()))
+    print(record_changes.changes_text(changes, _width()))
     return 0
 
 

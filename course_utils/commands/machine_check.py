@@ -244,14 +244,12 @@ def _how_it_runs(lesson: Lesson, met: set[str]) -> str:
     elsewhere: dict[str, Counter[str]] = {}
     for name in names:
         if unmet := set(needed.get(name, ())) - met:
-            # As `recorded` chooses: two GPUs are one GPU as well, and a record of other problem sizes is not shown.
+            # As `recorded` chooses: two GPUs are one GPU as well.
             what = " and ".join(
                 lessons.NEEDS[need] for need in sorted(unmet - ({"cuda"} if "two-gpus" in unmet else set()))
             )
             record = next((record for record in records if name in record.experiments), None)
             place = f"shown from {called[record.environment.machine]}" if record else "no record yet"
-            if record and store.has_other_parameters(record, name):
-                place = "recorded with other problem sizes only"
             elsewhere.setdefault(what, Counter())[place] += 1
     if not elsewhere:
         return "runs live"

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_utils.measure.compiler import compiler
 from course_utils.records import lessons, store
+from course_utils.records.code_hash import code_hash
 from course_utils.records.files import variables_for_children
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
@@ -119,9 +120,8 @@ def is_current(lesson: Lesson, root: Path, here: Environment) -> LessonRecord | 
     if not same_machine or interrupted_experiments(record):
         return None
     for name in required(lesson, here):
-        now = lessons.fingerprint(lesson.path, name)
         then = record.experiments.get(name)
-        if then is None or (then.code_hash, then.parameters_hash) != (now.code_hash, now.parameters_hash):
+        if then is None or then.code_hash != code_hash(lesson, name):
             return None
     return record
 
@@ -183,10 +183,11 @@ def _gather(lesson: Lesson, kept: Path, here: Environment, seconds: float) -> Le
         raise RecordingError(
             f"no result of {', '.join(missing)}: {lesson.path.name} names it, and no cell measured it on this machine"
         )
-    experiments = {}
-    for name in (name for name in declared if name in staged):
-        hashes = vars(lessons.fingerprint(lesson.path, name))
-        experiments[name] = Experiment(name, kind=staged[name]["kind"], data=staged[name]["data"], **hashes)
+    experiments = {
+        name: Experiment(name, staged[name]["kind"], code_hash(lesson, name), staged[name]["data"])
+        for name in declared
+        if name in staged
+    }
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     record = LessonRecord(lesson.slug, here, experiments, now, seconds)
     for name in experiments:

@@ -199,11 +199,8 @@ def _notices(record: LessonRecord, name: str, result: Any) -> list[str]:
         notices.append("Interrupted before all its rounds were done.")
     if busy := busy_experiments(record).get(name):
         notices.append(busy)
-    now, experiment = store.current_fingerprint(record.lesson, name), record.experiments[name]
-    if now is not None and now.parameters_hash != experiment.parameters_hash:
-        notices.append("Measured with other problem sizes than the lesson has now: do not compare.")
-    elif now is not None and now.code_hash != experiment.code_hash:
-        notices.append("The experiment's code has changed since.")
+    if store.code_has_changed(record, name):
+        notices.append(store.CODE_HAS_CHANGED)
     return notices
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.records.files import clone_root, package_root
-from course_utils.records.fingerprint import fingerprint, named_experiments
-from course_utils.records.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_cells, parsed_notebook
+from course_utils.records.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_notebook
 from course_utils.show.suggestions import did_you_mean
 
-__all__ = ["NEEDS", "LessonError", "fingerprint"]  # from here, too
+__all__ = ["NEEDS", "LessonError"]  # from here, too
 
+_COMMENT_LINE = re.compile(r"^\s*#.*", re.MULTILINE)
+_EXPERIMENT = re.compile(r"""(?:\bname\s*=\s*|\bceilings\(\s*)(["'])([a-z]\w*/\w+)\1""")
 _FILE_NAME = re.compile(r"(?P<number>\d\d)_(?P<slug>[a-z][a-z0-9_]*)\.ipynb")
 _TITLE = re.compile(r"#\s+(?:\d+\s*·\s*)?(?P<title>.+?)\s*")
 
@@ -123,7 +124,7 @@ def _entry(path: Path) -> dict[str, Any]:
 
 def experiments(lesson: Lesson) -> list[str]:
     """Returns the names of a lesson's experiments in notebook order; none is used twice."""
-    names = [name for name, _ in _tagged_experiments(lesson)]
+    names = [name for name, _ in _measuring_cells(lesson)]
     for name in names:
         if names.count(name) > 1:
             raise LessonError(f"{lesson.path.name} has two experiments named {name!r}. Give each its own name.")
@@ -133,24 +134,53 @@ def experiments(lesson: Lesson) -> list[str]:
 def needs(lesson: Lesson) -> dict[str, tuple[str, ...]]:
     """Returns keys of `NEEDS` by experiment: its cell has a tag such as ``needs-cuda``. What needs none is left out."""
     needed: dict[str, tuple[str, ...]] = {}
-    for name, tags in _tagged_experiments(lesson):
+    for name, cell in _measuring_cells(lesson):
+        tags = cell["metadata"].get("tags", [])
         for key in (tag.removeprefix("needs-") for tag in tags if tag.startswith("needs-")):
             needed[name] = (*needed.get(name, ()), key)
     return needed
 
 
-def _tagged_experiments(lesson: Lesson) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def measuring_cell(lesson: Lesson, name: str) -> str:
+    """Returns the source of the cell that measures an experiment.
+
+    Raises:
+        LessonError: if the lesson has no such experiment. The message lists those that it has.
+    """
+    cells = dict(_measuring_cells(lesson))
+    if name not in cells:
+        choices = ", ".join(cells) or "none"
+        raise LessonError(
+            f"{lesson.path.name} has no experiment {name!r}{did_you_mean(name, cells)}. It has: {choices}."
+        )
+    return cells[name]["source"]
+
+
+def named_experiments(source: str) -> list[str]:
+    """Returns the names of the experiments in a cell, in order.
+
+    A name is a keyword ``name=`` with a plain string of the form ``slug/experiment``; ``ceilings("slug/experiment")``
+    has one, too.
+
+    Example:
+        >>> named_experiments('compare(cases, name="pinned_memory/copy", budget_s=2)')
+        ['pinned_memory/copy']
+    """
+    return [match[2] for match in _EXPERIMENT.finditer(_COMMENT_LINE.sub("", source))]
+
+
+def _measuring_cells(lesson: Lesson) -> tuple[tuple[str, dict[str, Any]], ...]:
     return _in_notebook(notebook_bytes(lesson.path), lesson.path.name, lesson.slug)
 
 
 @lru_cache(maxsize=64)
-def _in_notebook(content: bytes, file_name: str, slug: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Each experiment of a lesson with the tags of its cell."""
-    notebook = parsed_notebook(content, file_name)
+def _in_notebook(content: bytes, file_name: str, slug: str) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Each experiment of a lesson with its cell."""
     return tuple(
-        (name, tuple(notebook["cells"][number - 1]["metadata"].get("tags", [])))
-        for number, tree in parsed_cells(notebook, file_name).items()
-        for name in named_experiments(tree)
+        (name, cell)
+        for cell in parsed_notebook(content, file_name)["cells"]
+        if cell["cell_type"] == "code"
+        for name in named_experiments(cell["source"])
         if name.startswith(f"{slug}/")
     )
 

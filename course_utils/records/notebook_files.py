@@ -11,7 +11,7 @@ NEEDS = {"cuda": "a CUDA GPU", "two-gpus": "two CUDA GPUs", "compiler": "a C++ c
 
 
 class LessonError(ValueError):
-    """A lesson that cannot be found, read, fingerprinted or put into normal form. The message says what to do."""
+    """A lesson that cannot be found, read or put into normal form. The message says what to do."""
 
 
 def read_notebook(path: Path | str) -> dict[str, Any]:

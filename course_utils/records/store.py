@@ -10,13 +10,14 @@ import dataclasses
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_utils.records.code_hash import code_hash
 from course_utils.records.files import clone_root, package_root, write_whole
-from course_utils.records.fingerprint import Fingerprint, fingerprint
 from course_utils.records.kinds import RESULT_TYPES
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import experiments, find_lesson, needs
@@ -33,23 +34,35 @@ def _without_planned_rounds(data: Any) -> Any:
     return list(map(_without_planned_rounds, data)) if isinstance(data, list) else data
 
 
+def _without_parameters_hash(data: dict[str, Any]) -> dict[str, Any]:
+    """Problem sizes are what the result's own parameters say."""
+    for experiment in data["experiments"].values():
+        del experiment["parameters_hash"]
+    return data
+
+
 # How to read older files: the n-th makes a file of version n, as a plain dictionary, into one of version n + 1. Whoever
 # changes what a record holds adds one here; files are written in the newest version.
-MIGRATIONS: list[Callable[[dict[str, Any]], dict[str, Any]]] = [_without_planned_rounds]
+MIGRATIONS: list[Callable[[dict[str, Any]], dict[str, Any]]] = [_without_planned_rounds, _without_parameters_hash]
+
+# A list of numbers or words in indented JSON. No text holds a line end: in JSON it is written as two characters.
+_FLAT_LIST = re.compile(r'\[\n\s*((?:"(?:[^"\\]|\\.)*"|[^"\[\]{}])*?)\n\s*\]')
+# Kinds of results that draw a recorded run behind what they show, in grey.
+_DRAWN_BEHIND = {"ceilings", "comparison", "measurement", "rank_results", "sweep"}
+CODE_HAS_CHANGED = "The experiment's code has changed since this was recorded."
 
 
 class RecordError(ValueError):
-    """A record is missing, damaged, too new, or does not fit the experiment. The message says what to do."""
+    """A record is missing, damaged or too new. The message says what to do."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment in a lesson's record: which code measured it, with which problem sizes, and the result."""
+    """One experiment in a lesson's record: which code measured it, and the result."""
 
     name: str
     kind: str  # a key of `RESULT_TYPES`
-    code_hash: str
-    parameters_hash: str
+    code_hash: str  # see `course_utils.records.code_hash`
     data: Mapping[str, Any]  # the result's `to_record`, without its environment
 
 
@@ -101,10 +114,11 @@ def record_path(root: Path, machine: str, lesson: str) -> Path:
 
 def write_json(path: Path, data: Any) -> None:
     """Write JSON so that the file is either the old one or the whole new one, whatever happens meanwhile."""
-    # Compact: indented raw samples would take one line a number. First, so that bad data leaves no file behind.
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False, sort_keys=True) + "\n"
+    # First, so that bad data leaves no file behind.
+    text = json.dumps(data, indent=1, allow_nan=False, sort_keys=True) + "\n"
     try:
-        write_whole(path, text)
+        # A reader of a diff wants to see which experiment has changed, and raw samples are hundreds of lines each.
+        write_whole(path, _FLAT_LIST.sub(lambda flat: re.sub(r"\n *", "", flat[0]), text))
     except OSError as error:
         advice = "check that you may write there, or set COURSE_RESULTS to a folder of your own"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -210,8 +224,7 @@ def recorded(*names: str, machine: str | None = None) -> Any:
         `Unrecorded`, which says so.
 
     Raises:
-        RecordError: if there is no such experiment or machine, if the record is damaged or too new, or if the
-            experiment's parameters have changed since it was recorded.
+        RecordError: if there is no such experiment or machine, or if the record is damaged or too new.
 
     Example:
         >>> recorded("measuring/known_answers").rounds >= 8
@@ -235,18 +248,8 @@ def _recorded(name: str, machine: str | None) -> Any:
         if machine is None and (lacking := _needs(name)) is not None:
             return Unrecorded(name, lacking)
         raise RecordError(_why_none(name, machine, root))
-    experiment, current = record.experiments[name], current_fingerprint(lesson, name)
-    if current is not None and current.parameters_hash != experiment.parameters_hash:
-        if os.environ.get("COURSE_RECORD_TO"):
-            # This very run makes the record that fits.
-            return Unrecorded(name, _needs(name) or ())
-        raise RecordError(
-            f"{name!r} was recorded on {record.environment.machine} with other parameters than the notebook has now. "
-            f"Run `course record {lesson} --reference` there, or put the old parameters back."
-        )
     result = record.result(name)
-    changed = current is not None and current.code_hash != experiment.code_hash
-    notes = ["The experiment's code has changed since this was recorded."] if changed else []
+    notes = [CODE_HAS_CHANGED] if code_has_changed(record, name) else []
     return dataclasses.replace(result, notes=(*result.notes, *notes), whose="recorded")
 
 
@@ -280,18 +283,12 @@ def _needs(name: str) -> tuple[str, ...] | None:
     return tuple(NEEDS[key] for key in keys if not (key == "cuda" and "two-gpus" in keys))
 
 
-def current_fingerprint(lesson: str, name: str) -> Fingerprint | None:
-    """What an experiment is in the lesson's notebook now; None where there is none: a package may come without them."""
+def code_has_changed(record: LessonRecord, name: str) -> bool:
+    """Whether an experiment's notebook has other code than what was recorded; False where there is no notebook."""
     try:
-        return fingerprint(find_lesson(lesson).path, name)
-    except LessonError:
-        return None
-
-
-def has_other_parameters(record: LessonRecord, name: str) -> bool:
-    """Whether an experiment was recorded with other problem sizes than its notebook has now."""
-    now = current_fingerprint(record.lesson, name)
-    return now is not None and now.parameters_hash != record.experiments[name].parameters_hash
+        return code_hash(find_lesson(record.lesson), name) != record.experiments[name].code_hash
+    except (LessonError, OSError):  # a package may come without the lessons
+        return False
 
 
 def keep(result: Any) -> Any:
@@ -308,19 +305,33 @@ def keep(result: Any) -> Any:
     return dataclasses.replace(result, whose="your machine", behind=behind)
 
 
+def alike(a: Any, b: Any) -> bool:
+    """Whether two results of one name are of one kind, with the same parameters.
+
+    At other problem sizes (``environment.size``) these need only have the same names. At the same, what both name must
+    be equal.
+    """
+    ours, theirs = compact(a.parameters), compact(b.parameters)
+    if a.kind != b.kind or a.environment.size != b.environment.size:
+        return a.kind == b.kind and ours.keys() == theirs.keys()
+    return all(ours[key] == theirs[key] for key in ours.keys() & theirs.keys())
+
+
 def _recorded_run_of(result: Any) -> Any | None:
-    """The recorded run of the same code with the same parameters that has the same to say; None if there is none."""
-    lesson = result.name.partition("/")[0]
+    """The recorded run to draw behind a result: the one with the most cases in common; None if none has any.
+
+    It is found by its name, kind and parameters alone: whoever measures waits for no notebook.
+    """
+    if result.kind not in _DRAWN_BEHIND:
+        return None
+    runs = []
     try:
-        current = current_fingerprint(lesson, result.name)
-        for record in records_of(lesson, reference_root()):
-            then = record.experiments.get(result.name)
-            if then is None or current not in (None, Fingerprint(then.code_hash, then.parameters_hash)):
-                continue
-            other = record.result(result.name)
-            is_alike = other.kind == result.kind and other.parameters == compact(result.parameters)
-            if is_alike and [fact.label for fact in other.facts()] == [fact.label for fact in result.facts()]:
-                return other
+        labels = {fact.label for fact in result.facts()}
+        for record in records_of(result.name.partition("/")[0], reference_root()):
+            if result.name in record.experiments and alike(other := record.result(result.name), result):
+                same_sizes = other.parameters == compact(result.parameters)
+                if common := labels & {fact.label for fact in other.facts()}:
+                    runs.append((same_sizes, len(common), other))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None  # a damaged record spoils no measurement
-    return None
+    return max(runs, key=lambda run: run[:2], default=(None,))[-1]

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from course_utils.records import store
-from course_utils.records.lessons import Lesson, experiments, find_lessons, fingerprint
+from course_utils.records.code_hash import code_hash
+from course_utils.records.lessons import Lesson, experiments, find_lessons
 from course_utils.records.notebook_files import read_notebook
 from tests import made_up_notebooks as made_up
 from tests.played_cuda.lessons import strange_names
@@ -54,7 +55,7 @@ def code_cells(lesson: Lesson) -> list[dict]:
 
 def is_recorded_on_a_gpu(lesson: Lesson) -> bool:
     """Whether a GPU has run all of a lesson's experiments, with the code that they have now."""
-    now = {name: fingerprint(lesson.path, name).code_hash for name in experiments(lesson)}
+    now = {name: code_hash(lesson, name) for name in experiments(lesson)}
     for record in store.records_of(lesson.slug, store.reference_root()):
         then = {name: experiment.code_hash for name, experiment in record.experiments.items()}
         if record.environment.device_kind == "cuda" and now.items() <= then.items():

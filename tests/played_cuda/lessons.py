@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from course_utils.ranks import launch
-from course_utils.records.fingerprint import named_experiments
 from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.lessons import named_experiments
 from course_utils.records.notebook_files import read_notebook
 from course_utils.records.store import recorded
 from tests.played_cuda.torch_on_it import PLAYED, install
@@ -69,7 +69,7 @@ def play(notebook: Path) -> list[Outcome]:
             before, outcome = PLAYED.kernels, Outcome(number, cell["id"])
             tags = cell["metadata"].get("tags", [])
             tree = ast.parse(cell["source"], f"cell {number}")
-            names = named_experiments(tree)
+            names = named_experiments(cell["source"])
             if tree.body and isinstance(last := tree.body[-1], ast.Expr):
                 shown = ast.Call(ast.Name("display", ast.Load()), [last.value], [])
                 last.value = ast.fix_missing_locations(ast.copy_location(shown, last.value))

@@ -23,11 +23,12 @@ from hypothesis import strategies as st
 
 from course_utils.measure.devices import CudaDevice, Device
 from course_utils.records import store
-from course_utils.records.fingerprint import fingerprint
+from course_utils.records.code_hash import code_hash
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
+from course_utils.records.lessons import find_lesson
 from course_utils.records.store import Experiment, LessonRecord, RecordError, load_lesson, recorded, save_lesson
 from course_utils.records.unrecorded import Unrecorded
 from tests.example_results import CPU, GPU
@@ -47,10 +48,10 @@ def lesson_record(
     environment: Environment = CPU,
     lesson: str = "tiny",
     at: str = "2026-11-01T10:00:00+00:00",
-    hashes: tuple[str, str] = ("code", "parameters"),
+    code: str = "code",
 ) -> LessonRecord:
     experiments = {
-        result.name: Experiment(result.name, result.kind, *hashes, result.to_record())
+        result.name: Experiment(result.name, result.kind, code, result.to_record())
         for result in results or (comparison(environment),)
     }
     return LessonRecord(lesson, environment, experiments, recorded_at=at, seconds=1.0)
@@ -91,6 +92,17 @@ def test_a_record_keeps_what_it_is_about(tmp_path: Path) -> None:
     assert loaded.result("tiny/pair")["fast"].verdict == "FASTER"
     with pytest.raises(RecordError, match=r"no experiment 'tiny/none'.*tiny/pair.*course record tiny"):
         loaded.result("tiny/none")
+
+
+def test_a_file_has_a_line_for_each_series_of_numbers_and_touches_no_text(tmp_path: Path) -> None:
+    parameters = {"text": "[\n  1,\n  2\n]", "lists": [[1, 2], ['a "[\n 1\n]', "b]"], []], "none": []}
+    record = lesson_record(dataclasses.replace(comparison(), parameters=parameters, notes=("one", "two")))
+    path = save_lesson(record, tmp_path)
+    assert load_lesson(path).result("tiny/pair").parameters == parameters
+    lines = [line.strip(" ,") for line in path.read_text("utf-8").splitlines()]
+    for line in ("[1,2]", '"notes": ["one","two"]', '"label": "fast"'):
+        assert line in lines
+    assert sum(line.startswith('"times": [') and line.endswith("]") for line in lines) == 3
 
 
 # Nothing harms an earlier record
@@ -250,8 +262,8 @@ def test_a_damaged_file_is_one_clear_message(reference: Path, content: bytes, wo
 
 def test_a_newer_schema_asks_for_an_update(reference: Path) -> None:
     path = save_lesson(lesson_record(), reference)
-    path.write_text(path.read_text("utf-8").replace('"schema_version":2', '"schema_version":3'), encoding="utf-8")
-    with pytest.raises(RecordError, match=r"schema version 3.*reads up to 2.*git pull"):
+    path.write_text(path.read_text("utf-8").replace('"schema_version": 3', '"schema_version": 4'), encoding="utf-8")
+    with pytest.raises(RecordError, match=r"schema version 4.*reads up to 3.*git pull"):
         load_lesson(path)
 
 
@@ -271,7 +283,7 @@ def test_an_older_schema_is_read_by_its_migrations(reference: Path, monkeypatch:
     loaded = load_lesson(path)
     assert (loaded.seconds, loaded.result("tiny/pair").to_record()) == (1.0, record.result("tiny/pair").to_record())
     # What is written from now on is of the new version, and is read as it is.
-    assert '"schema_version":2' in save_lesson(loaded, reference).read_text("utf-8")
+    assert '"schema_version": 2' in save_lesson(loaded, reference).read_text("utf-8")
     assert load_lesson(path) == loaded
 
 
@@ -397,30 +409,25 @@ def tiny(reference: Path) -> Callable[..., None]:
 
 
 def _record_the_notebook(reference: Path) -> None:
-    current = fingerprint(reference.parent / "notebooks" / "01_tiny.ipynb", "tiny/pair")
-    hashes = (current.code_hash, current.parameters_hash)
-    save_lesson(lesson_record(environment=GPU, hashes=hashes), reference)
+    code = code_hash(find_lesson("tiny"), "tiny/pair")
+    save_lesson(lesson_record(comparison(GPU), environment=GPU, code=code), reference)
 
 
-def test_changed_code_shows_the_record_with_a_notice(reference: Path, tiny: Callable[..., None]) -> None:
-    _record_the_notebook(reference)
-    tiny(old="a = torch.randn(n, n)", new="# A comment changes nothing.\na = torch.randn( n,  n )")
-    assert recorded("tiny/pair").notes == ()
-    tiny(old="lambda: a @ a}", new="lambda: torch.mm(a, a)}")
-    result = recorded("tiny/pair")
-    assert result["fast"].verdict == "FASTER"
-    assert "The experiment's code has changed since this was recorded." in result.notes
-
-
-def test_changed_parameters_refuse_the_record_but_not_the_run_that_records_them(
-    reference: Path, tiny: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_whatever_becomes_of_a_cell_its_record_is_shown_and_changed_code_is_a_notice(
+    reference: Path, tiny: Callable[..., None]
 ) -> None:
     _record_the_notebook(reference)
-    tiny(old="cuda=4096", new="cuda=8192")
-    with pytest.raises(RecordError, match=r"on nvidia-h200 with other parameters.*course record tiny --reference"):
-        recorded("tiny/pair")
-    monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path))
-    assert recorded("tiny/pair") == Unrecorded("tiny/pair")
+    assert recorded("tiny/pair").notes == ()
+    tiny(old="cuda=4096", new="cuda=8192")  # of another cell
+    assert recorded("tiny/pair").notes == ()
+    for old, new in (("lambda: a @ a}", "lambda: torch.mm(a, a)}"), (_PAIR, f'{_PAIR[:-1]}, parameters={{"n": n}})')):
+        tiny(old=old, new=new)
+        result = recorded("tiny/pair")
+        assert result["fast"].verdict == "FASTER"
+        assert result.notes == ("The experiment's code has changed since this was recorded.",)
+    # A cell that lost its name, or is no Python any more, is no reason to lose the record.
+    tiny(old=_PAIR, new="compare({")
+    assert recorded("tiny/pair").notes == ()
 
 
 def test_an_experiment_that_nobody_ran_yet_is_a_sentence(reference: Path, tiny: Callable[..., None]) -> None:
@@ -518,36 +525,63 @@ def test_a_live_result_has_the_recorded_machine_behind_it_and_a_recorded_one_has
     assert "grey" not in repr(recorded("tiny/pair"))
 
 
+_MORE = dataclasses.replace(comparison().cases[1], label="another")
+
+
+def _sweep(environment: Environment, *values: int) -> Sweep:
+    points = tuple(SweepPoint(value, comparison(environment)) for value in values)
+    return Sweep("n", points, environment, name="tiny/pair")
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("live", "behind"),
     [
-        {"name": None},
-        {"name": "tiny/other"},
-        {"name": "nowhere/pair"},
-        {"parameters": {"n": 5}},
-        {"cases": tuple(dataclasses.replace(case, label=f"my {case.label}") for case in comparison().cases)},
+        ({}, True),
+        ({"name": None}, False),
+        ({"name": "tiny/other"}, False),
+        ({"name": "nowhere/pair"}, False),
+        # A laptop's sizes are smaller, and called the same.
+        ({"parameters": {"n": 5}}, True),
+        ({"parameters": {"m": 5}}, False),
+        ({"parameters": {"n": 5}, "environment": GPU}, False),
+        ({"parameters": {"n": 4096, "more": True}, "environment": GPU}, True),
+        # Cases may be added: what both have is drawn. Of another baseline nothing is.
+        ({"cases": (*comparison().cases, _MORE)}, True),
+        ({"cases": (_MORE, *comparison().cases)}, False),
     ],
 )
-def test_other_cases_or_parameters_have_nothing_behind_them(
-    reference: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+def test_the_run_behind_is_found_by_name_kind_and_parameters(
+    reference: Path, monkeypatch: pytest.MonkeyPatch, live: dict[str, Any], behind: bool
 ) -> None:
-    save_lesson(lesson_record(comparison(GPU), environment=GPU), reference)
-    assert _live(monkeypatch).behind is not None
-    assert _live(monkeypatch, **changes).behind is None
+    then = dataclasses.replace(comparison(GPU), parameters={"n": 4096})
+    save_lesson(lesson_record(then, environment=GPU), reference)
+    result = _live(monkeypatch, **{"parameters": {"n": 64}, **live})
+    assert (result.behind is not None) is behind
+    assert ("grey: " in repr(result)) is behind
 
 
-def test_a_damaged_record_or_one_of_other_code_spoils_no_measurement(
-    reference: Path, tiny: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _record_the_notebook(reference)
-    assert _live(monkeypatch).behind is not None
-    tiny(old="lambda: a @ a}", new="lambda: torch.mm(a, a)}")
+def test_a_sweep_has_behind_it_the_points_that_both_have(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_lesson(lesson_record(_sweep(GPU, 16, 64, 256), environment=GPU), reference)
+    monkeypatch.delenv("COURSE_RECORD_TO", raising=False)
+    live = store.keep(_sweep(CPU, 4, 16, 64))
+    assert [row.behind is not None for row in live.card().rows] == [False, True, True]
+    assert store.keep(_sweep(CPU, 4, 8)).behind is None
+    # A comparison of that name is something else.
     assert _live(monkeypatch).behind is None
-    tiny()
-    path = reference / GPU.machine / "tiny.json"
+    # The machine that has more of it comes first.
+    small = dataclasses.replace(CPU, machine="small")
+    save_lesson(lesson_record(_sweep(small, 4, 16, 64), environment=small), reference)
+    assert store.keep(_sweep(CPU, 4, 16, 64)).behind.environment == small
+
+
+def test_a_live_result_reads_no_notebook_and_a_damaged_record_spoils_none(
+    reference: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_lesson(lesson_record(comparison(GPU), environment=GPU), reference)
+    monkeypatch.setattr(store, "find_lesson", pytest.fail)
+    assert _live(monkeypatch).behind is not None
     data = json.loads(path.read_text("utf-8"))
     data["experiments"]["tiny/pair"]["data"]["cases"] = []
-    path.write_text(json.dumps(data), encoding="utf-8")
-    assert _live(monkeypatch).behind is None
-    path.write_text("{", encoding="utf-8")
-    assert _live(monkeypatch).behind is None
+    for text in (json.dumps(data), "{"):
+        path.write_text(text, encoding="utf-8")
+        assert _live(monkeypatch).behind is None

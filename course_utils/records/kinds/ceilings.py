@@ -74,7 +74,8 @@ class Ceilings(Result):
     def card(self) -> Card:
         """The limits, one a row; a bar sets a rate against others of its unit, and against the recorded machine's."""
         entries = self.entries
-        behind = {entry.name: entry for entry in self.behind or ()}
+        names = {entry.name for entry in entries}
+        behind = {entry.name: entry for entry in self.behind or () if entry.name in names}
         most: dict[str, float] = {}
         for entry in (*entries, *behind.values()):
             most[entry.unit] = max(most.get(entry.unit, 0.0), entry.value)

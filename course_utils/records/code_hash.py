@@ -1,0 +1,41 @@
+"""Which code an experiment has: a hash by which a record that other code has made is told apart."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from course_utils.records.files import package_root
+from course_utils.records.lessons import Lesson, measuring_cell
+
+_NOT_MEASURED = {"checks.py", "drawings.py", "wrong_answers.py"}  # of exercises and of figures
+_PROGRAM = re.compile(r"\bscripts/\w+\.py\b")
+
+
+def code_hash(lesson: Lesson, name: str) -> str:
+    """Returns a short hash of the code of one experiment.
+
+    It covers the cell that measures, the programs that it names as ``scripts/....py``, and the modules in the lesson's
+    folder. Nothing is parsed: a changed comment is a change, too. The notebook's other cells, materials and measuring
+    code do not count. Problem sizes stand in a result's ``parameters``.
+
+    Args:
+        lesson: the lesson that has the experiment.
+        name: ``lesson/experiment``.
+
+    Raises:
+        LessonError: if the lesson has no such experiment.
+
+    Example:
+        >>> from course_utils.records.lessons import find_lesson
+        >>> len(code_hash(find_lesson("pinned_memory"), "pinned_memory/staging"))
+        16
+    """
+    cell = measuring_cell(lesson, name)
+    modules = sorted((package_root() / "lessons" / lesson.slug).glob("*.py"))
+    programs = [lesson.path.parent / program for program in sorted(set(_PROGRAM.findall(cell)))]
+    files = [path for path in modules if path.name not in _NOT_MEASURED] + [path for path in programs if path.is_file()]
+    texts = {"cell": cell} | {path.name: path.read_text(encoding="utf-8") for path in files}
+    # Without what an editor strips from the ends of lines, and with line ends of one kind.
+    parts = [f"{where}\n" + "\n".join(map(str.rstrip, text.strip().splitlines())) for where, text in texts.items()]
+    return hashlib.sha256("\n\n".join(parts).encode()).hexdigest()[:16]

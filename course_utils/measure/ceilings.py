@@ -77,7 +77,8 @@ def _measured(device: Device | None, threads: int, size: str) -> Ceilings:
             entries.append(Ceiling(label, unit, amount, _samples(device, make(), 200 if unit == "s" else 1)))
             bar.advance(_EXPECTED_S / len(work))
     parameters = {"copy_bytes": copy_bytes, "matmul_n": n}
-    return Ceilings(entries=tuple(entries), environment=environment(), parameters=parameters)
+    worked_by = "cpu" if where == "cpu" else "gpu"
+    return Ceilings(entries=tuple(entries), environment=environment(), parameters=parameters, worked_by=worked_by)
 
 
 def _samples(device: Device, fn: Callable[[], Any], calls: int) -> tuple[float, ...]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_utils.measure.worked_by import begin_cell
 from course_utils.ranks import launch
 from course_utils.records.fingerprint import named_experiments
 from course_utils.records.kinds.rank_results import RankResults
@@ -73,6 +74,7 @@ def play(notebook: Path) -> list[Outcome]:
             if tree.body and isinstance(last := tree.body[-1], ast.Expr):
                 shown = ast.Call(ast.Name("display", ast.Load()), [last.value], [])
                 last.value = ast.fix_missing_locations(ast.copy_location(shown, last.value))
+            begin_cell()
             gc.freeze()  # a memory pass collects garbage, and would look through all that torch has loaded
             _run(tree, cell["source"], module, outcome, on_gpu=True)
             if "needs-cuda" in tags and not outcome.error:

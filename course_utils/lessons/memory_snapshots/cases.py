@@ -365,7 +365,7 @@ def picture(
     history: Sequence[dict[str, Any]], device: str, where: Callable[[Frames], str], **fields: Any
 ) -> MemoryTrace:
     """A history in PyTorch's form as a trace that draws it: a band for each line, in place of the module."""
-    fields |= {"environment": environment(), "device": device}
+    fields |= {"environment": environment(), "device": device, "worked_by": "cpu" if device == "cpu" else "gpu"}
     blocks: list[MemoryBlock] = []
     times, there = [history[0]["time_us"]], {}
     for entry in history:

@@ -7,10 +7,11 @@ with today's parameters there is none.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from typing import Any
 
-from authoring.evidence import NotRecordedError, evaluate, experiments_in, newest_environment, recorded
+from authoring.evidence import NotRecordedError, evaluate, experiments_in, newest_result, recorded
 from authoring.lesson_files import read_lesson
 from course_utils.records import store
 from course_utils.records.lessons import Lesson, LessonError
@@ -65,10 +66,9 @@ def stored_outputs(source: str, file_name: str) -> list[dict[str, Any]]:
                 continue
             if expected.unit == "percent":
                 answer = 100 * float(answer)
-            where = newest_environment(results).caption
-            if any(result.is_of_other_code for result in results):
-                where += " · the experiment's code has changed since"
-            shown = prediction.reveal(answer, f"Recorded: {where}")
+            said = dataclasses.replace(newest_result(results), whose="recorded")
+            changed = any(result.is_of_other_code for result in results)
+            shown = prediction.reveal(answer, said, "the experiment's code has changed since" if changed else "")
             data = {"text/html": shown._repr_html_(), "text/plain": repr(shown)}
             return [{"output_type": "display_data", "data": data, "metadata": {}}]
     return []

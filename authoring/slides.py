@@ -79,7 +79,7 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
 
 def _recorded_answer(lesson: Lesson, question: str) -> str:
     """What the room predicted, and what was recorded, before the verdict."""
-    answers = [f"- {each.say}: **{each.words}**. *{each.environment.caption}*" for each in expectations(lesson)]
+    answers = [f"- {each.say}: **{each.words}**. *{each.result.caption}*" for each in expectations(lesson)]
     return "\n\n".join([f"## Your prediction: recorded\n\n> {question}", "\n".join(answers)])
 
 

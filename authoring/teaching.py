@@ -17,7 +17,7 @@ import yaml
 
 from authoring import evidence
 from authoring.demo import SET_UP_ID, demo_notebook, demo_times
-from authoring.evidence import EvidenceError, evaluate, in_words, newest_environment
+from authoring.evidence import EvidenceError, evaluate, in_words, newest_result
 from authoring.figures_in_text import figure, reading_minutes
 from authoring.lesson_answers import answer_of
 from authoring.lesson_files import read_lesson
@@ -25,8 +25,8 @@ from authoring.predictions import prediction_of
 from authoring.rendering import rendered
 from course_utils.lessons.answers import Exercise
 from course_utils.records.kinds.comparison import Case
-from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, find_lesson
+from course_utils.records.result import Result
 from course_utils.records.store import package_root
 from course_utils.show.prediction import Prediction
 from course_utils.show.reveal import Unit
@@ -40,7 +40,7 @@ class Expectation:
     """One number that the room will see: what is measured, where, and the result with its interval."""
 
     say: str
-    environment: Environment
+    result: Result  # whose caption says where
     words: str
 
 
@@ -137,7 +137,7 @@ def expectations(lesson: Lesson) -> list[Expectation]:
             try:
                 words = _answer(evaluate(each.value, machine), each.unit, prediction)
                 experiments = evidence.recorded(evidence.experiments_in(each.value), machine).values()
-                expected.append(Expectation(each.say, newest_environment(experiments), words))
+                expected.append(Expectation(each.say, newest_result(experiments), words))
             except EvidenceError as error:  # this machine has no record of it, or one of another size
                 problems.append(error)
         if len(problems) == len(asked):

@@ -27,11 +27,10 @@ def generated() -> dict[str, str]:
     timed_on = {"titles": titles(environments.values()), "captions": [each.caption for each in environments.values()]}
     expected = {lesson: expectations(lesson) for lesson in lessons}
     answers = {lesson: answer_of(lesson.slug, "..") for lesson in lessons}
-    recorded_on = titles(each.environment for own in expected.values() for each in own)
     values = {
         "routes": {"routes": routes()},
         "demos": {"demos": demos, "slides": SLIDES, **timed_on},
-        "expectations": {"expectations": expected, "titles": recorded_on, "answers": answers},
+        "expectations": {"expectations": expected, "answers": answers},
         "wrong_turns": {"wrong_turns": {lesson: wrong_turns(lesson) for lesson in lessons}},
     }
     return {f"instructors_{part}.md": rendered(f"instructors_{part}.md", **given) for part, given in values.items()}

@@ -324,7 +324,7 @@ def device_under_test(on: str | None = None) -> Device:
     """
     if on not in (None, "cpu"):
         raise ValueError(
-            f"on must be \"cpu\" or None: the CPU's clock though there may be a GPU, or the clock of what the lessons "
+            f'on must be "cpu" or None: the CPU\'s clock though there may be a GPU, or the clock of what the lessons '
             f"measure on; got {on!r}"
         )
     return {"cuda": CudaDevice, "mps": MpsDevice, "cpu": Device}[on or device_kind()]()

@@ -1,12 +1,12 @@
 """What did the work that a result tells of: found out by itself, from counters that only grow.
 
-Nothing that is timed is wrapped, and no function of a notebook runs in a dispatch mode for this, which would change what
-``torch.compile`` makes of it. Three things are looked at:
+Nothing that is timed is wrapped, and what makes the values of a table runs in no dispatch mode for this, which would
+change what ``torch.compile`` makes of it. Three things are looked at:
 
 - A timed case worked on the GPU if its first call took memory from the GPU's allocator, or returned tensors that lie
   there. Where neither is so (work in place, a CUDA graph), one more call, which is not timed, tells: see `touches`.
-- What `tabulate` and `curves` are given was computed before. If the GPU's allocator gave out memory since the notebook's
-  cell began, or in a script since it started, the GPU is said to have worked: a table beside a measurement is made of it.
+- What `tabulate` and `curves` are given was computed before. If the GPU's allocator gave out memory since the cell of
+  the notebook began, or in a script since it started, the GPU worked: a table beside a measurement is made of it.
 - Fake tensors are counted by PyTorch itself. Where they were used since the result before, without memory of a GPU and
   without a compiler, which uses them as well, the result was worked out.
 

@@ -63,9 +63,7 @@ def seeds_to_target(runs: Table) -> ResultFigure:
         "own rate, warm-up": (INK, "s", 0.18),
     }
     starts = list(dict.fromkeys(label.split(", one rate")[0].split(", own rate")[0] for label in rows[0]))[1:]
-    fig = titled_figure(
-        "The embeddings' size decides most of it; the rate takes back a part", 3.4, runs.caption
-    )
+    fig = titled_figure("The embeddings' size decides most of it; the rate takes back a part", 3.4, runs.caption)
     panel = fig.subplots()
     words = []
     for place, start in enumerate(starts):

@@ -74,11 +74,10 @@ class LessonRecord:
         try:
             kind = RESULT_TYPES[experiment.kind]
             # Older records do not say what did the work: as a rule, what the machine's lessons measure on.
-            worked_by = kind.worked_by or ("cpu" if self.environment.device_kind == "cpu" else "gpu")
-            data = {"worked_by": worked_by, **experiment.data, "environment": self.environment.to_record()}
-            result = kind.from_record(data)
-            checked_worked_by(result.worked_by)
-            return result
+            as_a_rule = kind.worked_by or ("cpu" if self.environment.device_kind == "cpu" else "gpu")
+            worked_by = checked_worked_by(experiment.data.get("worked_by") or as_a_rule)
+            here = {"environment": self.environment.to_record(), "worked_by": worked_by}
+            return kind.from_record({**experiment.data, **here})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordError(
                 f"experiment {name!r} recorded on {self.environment.machine} is damaged ({error}). "

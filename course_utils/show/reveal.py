@@ -183,7 +183,7 @@ class Answer:
         given: dict[str, Any] = {"ends": self.ends, "bar": None}
         if isinstance(self.value, int | float):
             # Where a guess x lies, in percent of the width: start + slope * x, or slope * log(x).
-            card = self.card(None, "")
+            card = self.card(None)
             origin, scale = (1.0, math.log) if card.axis.log else (0.0, float)
             slope = (card.percent(card.axis.high) - card.percent(origin)) / scale(card.axis.high)
             slope = -slope if self.unit.name == LONG else slope

@@ -52,7 +52,7 @@ def test_nobody_sits_for_too_long_and_a_whole_day_has_lunch():
 def test_what_to_expect_answers_the_question_that_the_room_is_asked(lesson: Lesson):
     expected = expectations(lesson)
     assert expected, f"lesson.yml of {lesson.slug} names no number to expect"
-    assert {each.environment.machine for each in expected} <= set(machines())
+    assert {each.result.environment.machine for each in expected} <= set(machines())
     unit = re.escape(Unit(prediction_of(lesson).unit).endings[0])
     for each in expected:
         assert re.match(rf"[\d.,]+{unit}$|[\d.]+ times as (fast|long) \(|the same|too close", each.words), each
@@ -81,7 +81,7 @@ def test_a_number_may_be_asked_of_one_machine_alone(monkeypatch: pytest.MonkeyPa
             with pytest.raises(EvidenceError, match="no machine is called nowhere"):
                 expectations(find_lesson(lesson.slug))
         else:
-            found = [each.environment.machine for each in expectations(find_lesson(lesson.slug))]
+            found = [each.result.environment.machine for each in expectations(find_lesson(lesson.slug))]
             assert machine is None or all(each.startswith(machine) for each in found)
             assert len(found) == (1 if machine else 2)
 

@@ -134,7 +134,7 @@ def test_without_an_answer_the_reveal_is_folded_and_nothing_waits_for_one():
     assert set(asked._repr_mimebundle_()) == {"text/plain"}
     recorded = dataclasses.replace(PINNED.comparison, whose="recorded", name="lesson/experiment")
     shown = asked.reveal(PINNED, recorded, "some remark")
-    assert repr(shown).startswith("You have not predicted yet.\n\nIt is 1.82× as fast.\n")
+    assert repr(shown).startswith(f"You have not predicted yet.\n\n{recorded.head}\nIt is 1.82× as fast.\n")
     html = shown._repr_html_()
     assert Parsed(html).outside == []
     assert html.count("</script>") == 2

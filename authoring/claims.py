@@ -38,6 +38,7 @@ class MachineJudgement:
     machine: str
     caption: str
     verdict: str
+    is_measured: bool = True  # or worked out, or simulated there
     numbers: tuple[tuple[str, str], ...] = ()  # labels and words
     notices: tuple[str, ...] = ()  # what a reader must know, such as code that has changed since
 
@@ -191,8 +192,8 @@ def _judge_machine(part: Part, machine: str, root: Path | None, outcomes: Mappin
         with contextlib.suppress(NotRecordedError):  # this machine may not have run what the number comes from
             value = evidence.evaluate(number.show, machine, root)
             numbers.append((number.label, evidence.in_words(value, number.unit)))
-    caption = evidence.newest_environment(experiments.values()).caption
-    return MachineJudgement(machine, caption, verdict, tuple(numbers), tuple(notices))
+    said = evidence.newest_result(experiments.values())
+    return MachineJudgement(machine, said.caption, verdict, said.is_measured, tuple(numbers), tuple(notices))
 
 
 def _follows(part: Part, machine: str | None, root: Path | None, outcomes: Mapping[str, str]) -> str:

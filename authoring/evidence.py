@@ -28,11 +28,11 @@ from typing import Any, NamedTuple, Self
 
 from course_utils.records import store
 from course_utils.records.kinds.ceilings import Ceiling
-from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.rank_results import words_and_unit
 from course_utils.records.kinds.table import TABLE_UNITS, Table
 from course_utils.records.lessons import Lesson, LessonError, experiments, find_lesson, notebooks_root
 from course_utils.records.paired import Interval, Verdict
+from course_utils.records.result import WORKED_BY, Result
 from course_utils.records.verdicts import WORDS
 from course_utils.show.formats import format_interval, value_text
 from course_utils.show.suggestions import did_you_mean
@@ -311,10 +311,11 @@ def machines(root: Path | None = None) -> list[str]:
     return store.machines(root or store.reference_root())
 
 
-def newest_environment(recorded: Iterable[Recorded]) -> Environment:
-    """The machine and the software of the newest of some experiments; its CPU, where no GPU had a part in them."""
-    newest = max(recorded, key=lambda each: (each.record.recorded_at, each.result.measured_on.device_kind != "cpu"))
-    return newest.result.measured_on
+def newest_result(recorded: Iterable[Recorded]) -> Result:
+    """The one of some results that a number is said to come from: the newest that a GPU worked on, else a CPU's."""
+    in_order = [*WORKED_BY]
+    newest_first = sorted(recorded, key=lambda each: each.record.recorded_at, reverse=True)
+    return min((each.result for each in newest_first), key=lambda result: in_order.index(result.worked_by))
 
 
 def evaluate(

@@ -69,9 +69,11 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
         words = evidence.in_words(value, answer.unit)
         if experiments := evidence.experiments_in(answer.number):
             slug = experiments[0].partition("/")[0]
-            environment = evidence.newest_environment(evidence.recorded(experiments, answer.machine).values())
-            link = root and f"{root}/course_utils/records/{environment.machine}/{slug}.json"
-            whose = f"Measured by us: {environment.caption}."
+            result = evidence.newest_result(evidence.recorded(experiments, answer.machine).values())
+            link = root and f"{root}/course_utils/records/{result.environment.machine}/{slug}.json"
+            whose = f"Measured by us: {result.caption}."
+            if not result.is_measured:
+                whose = f"{result.who.capitalize()} by us, with torch {result.environment.torch}."
         else:
             row = next(row for each in lessons for row in each.published if f'"{row.id}"' in answer.number)
             link, whose = row.source.link, f"Published by {row.source.who}: {row.device}, {row.date}."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -18,15 +19,15 @@ from authoring.evidence import (
     evaluate,
     experiments_in,
     in_words,
-    newest_environment,
+    newest_result,
     recorded,
 )
 from authoring.lesson_files import read_lesson
 from course_utils.records import store
 from course_utils.records.kinds.comparison import Case
-from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.notebook_files import read_notebook
+from course_utils.records.result import Result
 from course_utils.show.prediction import Prediction
 from course_utils.show.reveal import Unit
 
@@ -68,9 +69,9 @@ class RecordedAnswer(NamedTuple):
     results: tuple[Recorded, ...]
 
     @property
-    def environment(self) -> Environment:
-        """Where and when it was measured."""
-        return newest_environment(self.results)
+    def result(self) -> Result:
+        """The result that it is said to come from."""
+        return newest_result(self.results)
 
     def words(self, prediction: Prediction) -> str:
         """The answer as the room sees it when the prediction is revealed: with its unit."""
@@ -99,10 +100,9 @@ def stored_outputs(source: str, file_name: str) -> list[dict[str, Any]]:
     answer = next(recorded_answers(slug[1]), None)
     if answer is None:
         return []
-    where = answer.environment.caption
-    if any(result.is_of_other_code for result in answer.results):
-        where += " · the experiment's code has changed since"
     value = 100 * float(answer.value) if answer.unit == "percent" else answer.value
-    shown = prediction.reveal(value, f"Recorded: {where}")
+    changed = any(result.is_of_other_code for result in answer.results)
+    said = dataclasses.replace(answer.result, whose="recorded")
+    shown = prediction.reveal(value, said, "the experiment's code has changed since" if changed else "")
     data = {"text/html": shown._repr_html_(), "text/plain": repr(shown)}
     return [{"output_type": "display_data", "data": data, "metadata": {}}]

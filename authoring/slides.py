@@ -79,7 +79,7 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
 def _recorded_answer(lesson: Lesson, prediction: Prediction) -> str:
     """What the room predicted, and what was recorded, before the verdict."""
     answers = recorded_answers(lesson.slug)
-    lines = [f"- **{answer.words(prediction)}**. *{answer.environment.caption}*" for answer in answers]
+    lines = [f"- **{answer.words(prediction)}**. *{answer.result.caption}*" for answer in answers]
     return "\n\n".join([f"## Your prediction: recorded\n\n> {prediction.question}", "\n".join(lines)])
 
 

@@ -123,7 +123,7 @@ def presenter_notes(lesson: Lesson) -> str:
         timed=timed,
         seconds=sum(timed["cells_s"].values()),
         first_lines={cell["id"]: cell["source"].split("\n", 1)[0] for cell in demo_notebook(lesson)["cells"]},
-        expected=[(answer.words(prediction), answer.environment) for answer in recorded_answers(lesson.slug)],
+        expected=[(answer.words(prediction), answer.result) for answer in recorded_answers(lesson.slug)],
         # The path lies in workspace/demo/.
         answer=answer_of(lesson.slug, "../.."),
         wrong_turns=wrong_turns(lesson),

@@ -284,7 +284,7 @@ def reading_of():
     card = Card(
         said, rows, Axis(0.0, 1.0, ticks), ("", "a step"), plan=plan, warning="Three steps.", notes=("A note.",)
     )
-    return Reading.of(card, CPU, "your_own_program/trace_card")
+    return Reading.of(card, CPU, "your_own_program/trace_card", "cpu")
 
 
 TWO = {"pageable": 1.0, "pinned": 0.55}

@@ -96,7 +96,7 @@ class Finding:
     judgement: Judgement
     bars: tuple[Bar, ...]
     line: float | None
-    caption: str  # machine, versions, date and problem sizes
+    caption: str  # what did the work, versions, date and problem sizes
 
     @property
     def verdict(self) -> str:
@@ -146,7 +146,7 @@ def _finding(chosen: _Chosen, judgements: dict[str, Judgement]) -> Finding:
         experiments = evidence.experiments_in(number.show)
         lesson = experiments[0].partition("/")[0]
         bars.append(Bar(shown.label, value, number.unit, f"course_utils/records/{machine}/{lesson}.json"))
-        caption = evidence.newest_environment(evidence.recorded(experiments, machine).values()).where
+        caption = evidence.newest_result(evidence.recorded(experiments, machine).values()).where
     return Finding(chosen.said, chosen.about, judgement, tuple(bars), chosen.line, caption)
 
 
@@ -169,11 +169,11 @@ def front_text(judgements: Sequence[Judgement], root: str) -> str:
 
 
 def _captions(found: Sequence[Finding]) -> list[str]:
-    """Where all of them were measured: each machine once, with each of its dates."""
+    """Where all of them come from: each machine once, with each of its dates; what was worked out has none."""
     dates: dict[str, set[str]] = {}
     for finding in found:
-        before, date, after = re.split(r"(\d{4}-\d\d-\d\d)", finding.caption)
-        dates.setdefault(f"{before}{{}}{after}", set()).add(date)
+        where = re.sub(r"\d{4}-\d\d-\d\d", "{}", finding.caption)
+        dates.setdefault(where, set()).update(re.findall(r"\d{4}-\d\d-\d\d", finding.caption))
     return [where.format(" and ".join(sorted(of))) for where, of in dates.items()]
 
 
@@ -183,7 +183,7 @@ def _alt(found: Sequence[Finding]) -> str:
         + ", ".join(f"{bar.label} {bar.words}" for bar in each.bars)
         for each in found
     ]
-    return f"What people say, and what was measured. {'. '.join(said)}. Measured on {'; '.join(_captions(found))}."
+    return f"What people say, and what was measured. {'. '.join(said)}. From: {'; '.join(_captions(found))}."
 
 
 # The picture

@@ -56,6 +56,7 @@ class Shown(NamedTuple):
     notices: list[str]
     table: str
     figure: str
+    worked_by: str  # who did the work, where that is not the machine as the page calls it
 
 
 def build(output: Path, extra: Sequence[Section] = ()) -> tuple[Path, str]:
@@ -190,7 +191,8 @@ def _shown(column: MachineColumn, name: str, with_figure: bool) -> Shown:
             f"experiment {name!r} of {machine} cannot be shown ({error}): its data is damaged. "
             f"Restore the file from git or run `course record {lesson}`."
         ) from error
-    return Shown(column, cells, _notices(column.record, name, result), table, figure)
+    who = "" if result.who == result.environment.title else result.who
+    return Shown(column, cells, _notices(column.record, name, result), table, figure, who)
 
 
 def _notices(record: LessonRecord, name: str, result: Any) -> list[str]:

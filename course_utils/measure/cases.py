@@ -36,6 +36,7 @@ class RunningCase:
     preceded: bool = False  # by a call that is not timed
     samples: list[Sample] = field(default_factory=list)
     prequeued_s: float | None = None
+    touches_device: bool | None = None  # whether its calls work on the device under test; None if nobody knows
     peaks: tuple[int | None, int | None] = (None, None)
 
     def measurement(self, work: Mapping[str, float | None], **more: Any) -> Measurement:

@@ -24,11 +24,13 @@ NAMES = ("copy", "matmul float32", "matmul bfloat16", "matmul float16", "matmul 
 NAMES += ("host to device", "device to host", "launch")
 
 
-def ceilings(name: str | None = None, *, device: Device | None = None) -> Ceilings:
+def ceilings(name: str | None = None, *, on: str | None = None) -> Ceilings:
     """Measure this machine's limits: memory copy, matrix product by dtype, launch latency, and transfers to a GPU.
 
     Each rate is the best of some dozen samples, on normal random data: on a GPU a product of zeros draws less power and
     runs faster than any real one. A machine is measured once in a process; asking again returns the same samples.
+
+    ``on`` is that of :func:`course_utils.compare`.
 
     Returns:
         ``copy`` (bytes read plus written), ``matmul float32`` and other dtypes, ``launch`` (seconds for one tiny
@@ -42,15 +44,15 @@ def ceilings(name: str | None = None, *, device: Device | None = None) -> Ceilin
         >>> ceilings()["copy"].value > 1e8
         True
     """
-    measured = _measured(device, torch.get_num_threads(), course_size())
+    measured = _measured(on, torch.get_num_threads(), course_size())
     return keep(dataclasses.replace(measured, name=name))
 
 
 @lru_cache(maxsize=4)
-def _measured(device: Device | None, threads: int, size: str) -> Ceilings:
-    """All three decide what is measured: a device, as many threads as there are now, and the sizes of now."""
+def _measured(on: str | None, threads: int, size: str) -> Ceilings:
+    """All three decide what is measured: the device, as many threads as there are now, and the sizes of now."""
     del threads, size
-    device = device or device_under_test()
+    device = device_under_test(on)
     where = {"cuda": "cuda", "mps": "mps"}.get(device.kind, "cpu")
     # Four times the last-level cache, so that it is memory that is measured.
     copy_bytes = scaled(cpu=min(4 * device.cache_bytes(), 2**28), cuda=2**30) if where != "mps" else 2**28
@@ -77,7 +79,8 @@ def _measured(device: Device | None, threads: int, size: str) -> Ceilings:
             entries.append(Ceiling(label, unit, amount, _samples(device, make(), 200 if unit == "s" else 1)))
             bar.advance(_EXPECTED_S / len(work))
     parameters = {"copy_bytes": copy_bytes, "matmul_n": n}
-    return Ceilings(entries=tuple(entries), environment=environment(), parameters=parameters)
+    worked_by = "cpu" if where == "cpu" else "gpu"
+    return Ceilings(entries=tuple(entries), environment=environment(), parameters=parameters, worked_by=worked_by)
 
 
 def _samples(device: Device, fn: Callable[[], Any], calls: int) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from course_utils.measure.cases import Case, CaseError, Check
-from course_utils.measure.devices import Device
+from course_utils.measure.devices import Device, device_under_test
 from course_utils.measure.machine import environment
 from course_utils.measure.rounds import DEFAULT_BUDGET_S, Rounds
 from course_utils.records import paired
@@ -31,6 +31,7 @@ def measure(
     items: float | None = None,
     flops: float | None = None,
     bytes: float | None = None,
+    on: str | None = None,
     device: Device | None = None,
 ) -> Measurement:
     """Measure one piece of code: when there is nothing to compare it with.
@@ -49,7 +50,7 @@ def measure(
     def enough(seconds: Sequence[Sequence[float]], confidence: float, spent_s: float) -> bool:
         return paired.is_precise(paired.median_interval(seconds[0], confidence), spent_s)
 
-    with Rounds({label: fn}, name or label, budget_s, cache, device) as rounds:
+    with Rounds({label: fn}, name or label, budget_s, cache, device or device_under_test(on)) as rounds:
         rounds.first_calls(keep_outputs=False)
         rounds.run(rounds.cases, enough)
         rounds.extras(memory)
@@ -61,6 +62,7 @@ def measure(
             parameters=dict(parameters or {}),
             notes=tuple(rounds.notes),
             busy=rounds.busy,
+            worked_by=rounds.worked_by,
             interrupted=rounds.interrupted,
         )
     )
@@ -80,6 +82,7 @@ def compare(
     flops: float | Mapping[str, float] | None = None,
     bytes: float | Mapping[str, float] | None = None,
     ceiling: Ceiling | None = None,
+    on: str | None = None,
     device: Device | None = None,
     seed: int | None = None,
 ) -> Comparison:
@@ -106,7 +109,8 @@ def compare(
         flops: floating-point operations of one call, likewise.
         bytes: bytes that one call moves, likewise.
         ceiling: a limit of this machine, from :func:`course_utils.ceilings`, to show rates against.
-        device: the device under test; by default this machine's.
+        on: ``cpu`` to measure with the CPU's clock, and to name the CPU, though this machine has a GPU.
+        device: a clock of one's own, in place of ``on``.
         seed: for the order of the cases inside the rounds; by default another order in each comparison.
 
     Returns:
@@ -139,7 +143,8 @@ def compare(
         judged = (paired.judge(case, baseline, control, confidence, practical) for case in others)
         return all(case.is_enough(spent_s) for case in judged)
 
-    with Rounds(cases, name or " vs ".join(map(str, cases)), budget_s, cache, device, seed) as rounds:
+    title, device = name or " vs ".join(map(str, cases)), device or device_under_test(on)
+    with Rounds(cases, title, budget_s, cache, device, seed) as rounds:
         rounds.first_calls()
         agreement = rounds.check(check)
         control = rounds.add_control()
@@ -167,6 +172,7 @@ def compare(
             ceiling=ceiling,
             notes=tuple(rounds.notes),
             busy=rounds.busy,
+            worked_by=rounds.worked_by,
         )
     )
 

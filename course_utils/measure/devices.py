@@ -87,6 +87,10 @@ class Device:
     def synchronize(self) -> None:
         """Wait until the device is idle. A CPU always is, once the call is back."""
 
+    def allocations(self) -> int:
+        """How many blocks of memory the device's allocator has given out so far; 0 where nobody counts them."""
+        return 0
+
     def sample(self, fn: Callable[[], Any], calls: int, cache: str) -> Sample:
         """Time ``calls`` calls.
 
@@ -175,6 +179,10 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         """Wait until all streams of the GPU are idle."""
         self._api.synchronize()
+
+    def allocations(self) -> int:
+        """The same, by the caching allocator; 0 before CUDA has started."""
+        return self._api.memory_stats().get("allocation.all.allocated", 0)
 
     def _events(self, count: int) -> list[Any]:
         return [self._api.Event(enable_timing=True) for _ in range(count)]
@@ -307,6 +315,16 @@ class MpsDevice(Device):
         return None, None
 
 
-def device_under_test() -> Device:
-    """The device that the lessons measure on: see :func:`course_utils.measure.machine.device_kind`."""
-    return {"cuda": CudaDevice, "mps": MpsDevice, "cpu": Device}[device_kind()]()
+def device_under_test(on: str | None = None) -> Device:
+    """The device that is measured on: the lessons' (see :func:`course_utils.measure.machine.device_kind`), or the CPU.
+
+    Example:
+        >>> device_under_test(on="cpu").clock
+        'host clock'
+    """
+    if on not in (None, "cpu"):
+        raise ValueError(
+            f'on must be "cpu" or None: the CPU\'s clock though there may be a GPU, or the clock of what the lessons '
+            f"measure on; got {on!r}"
+        )
+    return {"cuda": CudaDevice, "mps": MpsDevice, "cpu": Device}[on or device_kind()]()

@@ -38,6 +38,7 @@ from course_utils.measure.tabulate import keep_card
 from course_utils.records import paired
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval, Verdict
+from course_utils.records.result import JUST_NOW
 from course_utils.show.advice import Advice
 from course_utils.show.cards import Axis, Bar, Card, Row, Shown, Toned
 from course_utils.show.formats import format_bytes, format_count, format_noise, format_percent, format_seconds, listed
@@ -158,7 +159,7 @@ class Diagnosis(Shown):
         plan = sorted(self.plan, key=lambda advice: -(advice.saves or 0.0))
         sure = (
             f"intervals: 99%, {format_noise(self.noise)}" if self.noise is not None else "",
-            "your machine: " + self.environment.caption,
+            self.environment.caption,
         )
         return Card(
             self._sentence(),
@@ -171,6 +172,7 @@ class Diagnosis(Shown):
             provenance=" · ".join(filter(None, reversed(sure))),
             numbers=self._numbers(),
             title=self.name or "",
+            head=JUST_NOW,
         )
 
     def _sentence(self) -> list[str | Toned]:
@@ -361,7 +363,8 @@ def diagnose(
         )
     if course_size() == "test":
         budget_s = min(budget_s, _TEST_BUDGET_S)
-    diagnosis = Diagnosis(environment(), found, budget_s, tolerance, name)
+    here, on_cpu = environment(), next(iter(found.parameters)).device.type == "cpu"
+    diagnosis = Diagnosis(here.host if on_cpu else here, found, budget_s, tolerance, name)
     home = Snapshot(found, "cpu")
     try:
         with contextlib.redirect_stdout(sink := _Sink()):
@@ -375,7 +378,7 @@ def diagnose(
     if sink.lines:
         diagnosis.notes.append("The step prints in its calls: what it printed here was thrown away.")
     if name:
-        keep_card(diagnosis, name=name)
+        keep_card(diagnosis, name=name, worked_by="cpu" if on_cpu else "gpu")
     return diagnosis
 
 

@@ -30,9 +30,10 @@ from course_utils.measure.cases import (
     check_cases,
     check_parity,
 )
-from course_utils.measure.devices import Device, Sample, device_under_test
+from course_utils.measure.devices import Device, Sample
 from course_utils.measure.fresh import Fresh, RandomState, Switches
 from course_utils.measure.machine import course_size
+from course_utils.measure.worked_by import lies_on, touches
 from course_utils.records import paired
 from course_utils.show.formats import format_seconds
 from course_utils.show.progress import progress
@@ -75,7 +76,7 @@ class Rounds:
         title: str,
         budget_s: float,
         cache: str | Mapping[str, str],
-        device: Device | None,
+        device: Device,
         seed: int | None = None,
     ) -> None:
         if not isinstance(budget_s, int | float) or not 0 < budget_s <= MAX_BUDGET_S:
@@ -88,7 +89,7 @@ class Rounds:
         self.title = title
         self.budget_s = min(budget_s, _TEST_BUDGET_S) if course_size() == "test" else budget_s
         self.caches = _cache_of_each(cache, cases)
-        self.device = device or device_under_test()
+        self.device = device
         self._dice = random.Random(seed)
         self._orders: list[tuple[int, ...]] = []
         self.cases: list[RunningCase] = []
@@ -117,6 +118,7 @@ class Rounds:
         try:
             fn = source.build() if isinstance(source, Fresh) else source
             case = RunningCase(label, fn, Switches.now(), cache=self.caches[label])
+            allocations = self.device.allocations()
             self.device.synchronize()
             start = time.perf_counter()
             output = fn()
@@ -124,6 +126,8 @@ class Rounds:
         except Exception as error:
             raise case_error(label, "its first call", error) from error
         case.first_call_s = time.perf_counter() - start
+        if self.device.allocations() != allocations or lies_on(output, self.device.kind):
+            case.touches_device = True
         if keep_output:
             # A copy: cases may write into one buffer, and all would then show what the last one wrote.
             case.output = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), output)
@@ -348,6 +352,8 @@ class Rounds:
                     case.prequeued_s = self.device.prequeued_s(case.fn, calls, enqueue_s)
                 if memory:
                     case.peaks = self.device.peak_memory(case.fn)
+                if case.touches_device is None:
+                    case.touches_device = case.prequeued_s is not None or touches(case.fn, self.device)
             except KeyboardInterrupt:
                 self._stop_after_timings()
                 return
@@ -356,6 +362,12 @@ class Rounds:
                 self.notes.append(
                     f"The memory and launch passes of {case.label!r} failed: {type(error).__name__}: {error}"
                 )
+
+    @property
+    def worked_by(self) -> str:
+        """What did the work: ``gpu`` as soon as one case worked there, or was measured there and nobody knows."""
+        on_gpu = self.device.kind != "cpu" and any(case.touches_device is not False for case in self.cases)
+        return "gpu" if on_gpu else "cpu"
 
     def _stop_after_timings(self) -> None:
         """The rounds are what took the time; what is missing shows as missing."""

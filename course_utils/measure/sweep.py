@@ -38,7 +38,7 @@ def sweep(
         flops: likewise, floating-point operations.
         bytes: likewise.
         budget_s: the most seconds for the timings of each point; a point that is decided stops earlier.
-        **options: passed on to :func:`compare`.
+        **options: passed on to :func:`compare`, such as ``on="cpu"``.
 
     Returns:
         A comparison for each value. Ctrl-C keeps the points that are done.
@@ -90,6 +90,7 @@ def sweep(
             environment=here,
             name=name,
             parameters=dict(parameters or {}),
+            worked_by="gpu" if any(point.comparison.worked_by == "gpu" for point in points) else "cpu",
             interrupted=interrupted,
         )
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from course_utils.measure.machine import environment
+from course_utils.measure.worked_by import of_what_ran
 from course_utils.records.kinds.curves import Curve, Curves
 from course_utils.records.kinds.reading import Reading
 from course_utils.records.kinds.table import TABLE_UNITS, Table
@@ -26,6 +27,7 @@ def tabulate(
     units: Mapping[str, str] | None = None,
     parameters: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
+    worked_by: str | None = None,
 ) -> Table:
     """Put observations into a table that shows itself, draws itself, and can be recorded.
 
@@ -37,6 +39,8 @@ def tabulate(
             1.2e-07), ``ratio``, ``percent`` (of a fraction) or ``count``. Numbers without a unit are shown as they are.
         parameters: problem sizes and settings, for the record.
         notes: what a reader must know, in words.
+        worked_by: ``arithmetic`` for what formulas gave, ``simulation`` for what one did: no machine can see that.
+            ``cpu`` or ``gpu`` where the values come from a cell before; else it is found out.
 
     Example:
         >>> rows = [{"dtype": "float16", "size": 2}, {"dtype": "float32", "size": 4}]
@@ -68,6 +72,7 @@ def tabulate(
             name=name,
             parameters=dict(parameters or {}),
             notes=tuple(notes),
+            worked_by=of_what_ran(worked_by),
         )
     )
 
@@ -80,6 +85,7 @@ def curves(
     name: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
+    worked_by: str | None = None,
 ) -> Curves:
     """Put values over the course of a run, such as losses, into a figure that can be recorded.
 
@@ -109,12 +115,15 @@ def curves(
             name=name,
             parameters=dict(parameters or {}),
             notes=tuple(notes),
+            worked_by=of_what_ran(worked_by),
         )
     )
 
 
-def keep_card(shown: Shown, *, name: str) -> Reading:
+def keep_card(shown: Shown, *, name: str, worked_by: str | None = None) -> Reading:
     """Keep the card of what a notebook read, a trace for example, as a record named ``lesson/experiment``.
+
+    ``worked_by`` is that of :func:`course_utils.tabulate`.
 
     Example:
         >>> class Found(Shown):
@@ -124,7 +133,7 @@ def keep_card(shown: Shown, *, name: str) -> Reading:
         >>> keep_card(Found(), name="planning/found").card().words
         'Nothing stands out.'
     """
-    return keep(Reading.of(shown.card(), environment(), name))
+    return keep(Reading.of(shown.card(), environment(), name, of_what_ran(worked_by)))
 
 
 def _plain(value: Any, where: Any) -> str | int | float | bool | None:

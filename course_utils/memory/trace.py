@@ -333,6 +333,7 @@ def trace_memory(
         raise ValueError(f"model= is one torch.nn.Module, got {type(model).__name__}")
     tracer = _tracer(device, model)
     fields = {"label": label, "name": name, "parameters": dict(parameters or {}), "environment": environment()}
+    fields["worked_by"] = "cpu" if tracer.device.type == "cpu" else "gpu"
     if not _running.acquire(blocking=False):
         raise RuntimeError("a trace of memory is running, and only one can at a time: call trace_memory() after it")
     switches = Switches.now()

@@ -78,7 +78,7 @@ def cluster_frames(plans: Sequence[ClusterPlan], *, memory_bytes: int = 80 * GIB
 
 def _state_of(plan: ClusterPlan) -> dict[str, Any]:
     rows = [_row(point, plan.trust(point)) for point in plan.points]
-    notes = ["Simulated, on the rank that holds most.", *plan.notes, plan.environment.caption]
+    notes = ["Simulated, on the rank that holds most.", *plan.notes, plan.caption]
     fixed = {"words": _PICTURE, "parts": CLUSTER_PARTS, "caption": _CAPTION, "heads": _HEADS}
     return {**fixed, "rows": rows, "notes": notes}
 

@@ -26,6 +26,7 @@ import torch
 
 from course_utils.measure.busy import Watch
 from course_utils.measure.machine import environment
+from course_utils.measure.worked_by import ranks_worked_on_gpus
 from course_utils.ranks.agent import RUN_VARIABLE, end_run, outcome_file
 from course_utils.ranks.entry import DEADLINE_VARIABLE, FOLDER_VARIABLE, report_file, stack_file
 from course_utils.records.files import variables_for_children
@@ -130,6 +131,9 @@ def run_ranks(
     backends = {report["backend"] for report in reports} - {None}
     if len(backends) == 1:
         (backend,) = backends
+    on_gpus = any(report["on_gpu"] for report in reports)
+    if on_gpus:
+        ranks_worked_on_gpus()
     settings = {"ranks": ranks, "args": list(words), "backend": backend, "threads_per_rank": threads}
     return keep(
         RankResults(
@@ -143,6 +147,7 @@ def run_ranks(
             name=name,
             parameters={**settings, **(parameters or {})},
             busy=watch.sentence,
+            worked_by="gpu" if on_gpus else "cpu",
         )
     )
 
@@ -282,7 +287,7 @@ class _Launch:
                 out.writelines(f"[rank {rank}] {line}\n" for line in self._last_words(rank))
 
     def reports(self) -> list[dict[str, Any]]:
-        """Values and backend of each rank. Raises RankError if not all ended well."""
+        """Values and backend of each rank, and whether it worked on a GPU. Raises RankError if not all ended well."""
         if not outcome_file(self.folder).exists():
             last = self._last_of_all()
             words = "was ended from outside" if self.agent.returncode < 0 else f"ended ({self.agent.returncode})"
@@ -291,7 +296,7 @@ class _Launch:
         if failures:
             raise self._failed({int(rank): failure for rank, failure in failures.items()})
         files = [report_file(self.folder, rank) for rank in range(self.ranks)]
-        nothing = {"values": {}, "backend": None}
+        nothing = {"values": {}, "backend": None, "on_gpu": False}
         return [json.loads(file.read_text(encoding="utf-8")) if file.exists() else nothing for file in files]
 
     # What went wrong

@@ -96,7 +96,8 @@ def report(**values: Any) -> None:
     _reported.update(new)
     backend = dist.get_backend() if dist.is_initialized() else None
     file = report_file(Path(folder), int(os.environ["RANK"]))
-    write_whole(file, json.dumps({"values": _reported, "backend": backend}))
+    told = {"values": _reported, "backend": backend, "on_gpu": torch.cuda.is_initialized()}
+    write_whole(file, json.dumps(told))
 
 
 def _print_on_rank_0(*lines: str) -> None:

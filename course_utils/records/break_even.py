@@ -58,8 +58,7 @@ def _after(calls: int, comparison: Comparison) -> Card:
         tuple(rows),
         axis,
         heads=("", "all calls so far"),
-        provenance=comparison.provenance(_HOW),
-        title=comparison.name or "",
+        **comparison.stamp(_HOW),
     )
 
 

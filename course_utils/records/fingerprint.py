@@ -104,6 +104,11 @@ def _only_shows(node: Any) -> bool:
     return shows and not any(isinstance(part, ast.Call) and _called(part) in MEASURING for part in ast.walk(node))
 
 
+def _says_who(node: Any) -> bool:
+    """Whether this is ``worked_by=`` in a call: it says what did the work, and changes nothing of that."""
+    return isinstance(node, ast.keyword) and node.arg == "worked_by"
+
+
 # Code as text
 
 
@@ -138,7 +143,7 @@ def _names(node: ast.AST) -> set[str]:
 def _text(node: Any, apart: Collection[int]) -> str:
     """A text for a syntax tree, the same in every version of Python, without the parts whose ids are ``apart``."""
     if isinstance(node, list):
-        return " ".join(_text(item, apart) for item in node if not _only_shows(item))
+        return " ".join(_text(item, apart) for item in node if not (_only_shows(item) or _says_who(item)))
     if not isinstance(node, ast.AST):
         return repr(node)
     if id(node) in apart or _only_shows(node):

@@ -174,12 +174,12 @@ def memory_figure(trace: MemoryTrace, by: str) -> Figure:
     columns = max(1, min(len(names), int((WIDTH_IN - 0.4) / (longest_in + 0.5))))
     rows = -(-len(names) // columns)
     title = f"{trace.name + ': ' if trace.name else ''}memory of {trace.label} on {trace.device}"
-    fig: ResultFigure = titled_figure(title, 4.0 + 0.24 * rows, trace.environment.caption)
+    fig: ResultFigure = titled_figure(title, 4.0 + 0.24 * rows, trace.caption)
     strip, panel = fig.subplots(2, height_ratios=(0.24, 3.1))
     legend(fig, handles, names, columns)
     _areas(panel, trace, by)
     _phases(strip, trace)
-    fig.alt = f"{description(trace, by)} {trace.environment.caption}."
+    fig.alt = f"{description(trace, by)} {trace.caption}."
     return fig
 
 
@@ -209,7 +209,7 @@ def memory_explorer(trace: MemoryTrace) -> StoredView:
     number = {part: i for i, part in enumerate(texts)}
     state = {
         "words": words,
-        "caption": trace.environment.caption,
+        "caption": trace.caption,
         "counted": "moments that were kept" if trace.condensed else "allocations and releases",
         "times_us": trace.times_us,
         "kinds": [[kind, KIND_COLOURS[kind]] for kind in kinds],

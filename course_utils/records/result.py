@@ -119,6 +119,7 @@ def _what_is_wrong(error: BaseException, kind: type | None) -> str:
     return str(error) if isinstance(error, TypeError | ValueError) else format_exception(error, kind)
 
 
+JUST_NOW = "You, just now"
 # What did the work that a result tells of, and the words for it.
 WORKED_BY = {
     "gpu": "measured on the GPU",
@@ -126,6 +127,13 @@ WORKED_BY = {
     "arithmetic": "worked out",  # formulas, shapes, fake tensors: no clock, no device
     "simulation": "simulated",
 }
+
+
+def checked_worked_by(worked_by: str) -> str:
+    """What did the work, if that is a key of `WORKED_BY`; a ValueError otherwise."""
+    if worked_by not in WORKED_BY:
+        raise ValueError(f"worked_by says what did the work: {', '.join(WORKED_BY)}; got {worked_by!r}")
+    return worked_by
 
 
 class Recorded(Shown):
@@ -170,8 +178,10 @@ class Result(Recorded):
     parameters: Mapping[str, Any] = field(default_factory=dict)  # problem sizes and settings
     notes: tuple[str, ...] = ()  # what a reader must know, in words
     busy: str = ""  # what other programs did while it was measured, in a sentence; empty if nothing was noticed
-    worked_by: str = ""  # what did the work: a key of `WORKED_BY`; empty where it stands in what this is a part of
-    # Of this run alone, neither recorded nor compared. Whose machine: ``your machine``, ``recorded``, or not said
+    # What did the work: a key of `WORKED_BY`; empty where it stands in what this is a part of. No machine's name stands
+    # beside what was worked out or simulated, and beside a CPU's work that of the CPU.
+    worked_by: str = ""
+    # Of this run alone, neither recorded nor compared: ``you`` measured it just now, it is ``recorded``, or not said
     whose: str = field(default="", compare=False)
     # the recorded run of the same experiment, for the grey bars behind a live result
     behind: Result | None = field(default=None, compare=False)
@@ -185,7 +195,7 @@ class Result(Recorded):
         return iter(())
 
     def plot(self) -> Figure:
-        """Draw the result, with machine and date under it.
+        """Draw the result, with its `caption` under it.
 
         Returns:
             The figure. It shows itself in a notebook; ``.savefig(path)`` writes it.
@@ -195,20 +205,60 @@ class Result(Recorded):
         """
         raise NotImplementedError
 
-    def provenance(self, *more: str) -> str:
-        """A card's last line: whose machine, software and day; what more there is to say; which machine is in grey."""
-        where = self.measured_on.caption if self.environment else ""
-        parts = [f"{self.whose}: {where}" if self.whose and where else where, *more]
-        if self.behind is not None:
-            recorded = self.behind.environment
-            sizes = f", {recorded.size} sizes" if recorded.size != self.environment.size else ""
-            parts.append(f"grey: {recorded.device_name}, {recorded.date}{sizes}")
-        return " · ".join(filter(None, parts))
+    @property
+    def is_measured(self) -> bool:
+        """Whether it says something of a machine: neither worked out nor simulated."""
+        return self.worked_by not in ("arithmetic", "simulation")
 
     @property
     def measured_on(self) -> Environment:
-        """What to name as its machine."""
-        return self.environment
+        """The machine to name, if `is_measured`: as its CPU, where that did the work beside a GPU."""
+        return self.environment.host if self.worked_by == "cpu" else self.environment
+
+    @property
+    def who(self) -> str:
+        """What did the work, in few words: what people call the machine, ``worked out`` or ``simulated``."""
+        return self.measured_on.title if self.is_measured else WORKED_BY[self.worked_by]
+
+    @property
+    def caption(self) -> str:
+        """Who, with which software and on which day, in one line for under a figure; empty for a part of a result."""
+        if self.environment is None:
+            return ""
+        return self.measured_on.caption if self.is_measured else f"{self.who} · torch {self.environment.torch}"
+
+    @property
+    def where(self) -> str:
+        """The caption, and which problem sizes, for under a table."""
+        return f"{self.caption} · {self.environment.size} sizes" if self.environment else ""
+
+    @property
+    def head(self) -> str:
+        """Who and when, for a card to begin with; empty for what was neither measured just now nor recorded.
+
+        What was worked out or simulated comes out the same on any machine and day, so neither is named.
+        """
+        if not self.whose or self.environment is None:
+            return ""
+        if not self.is_measured:
+            return self.who.capitalize()
+        return self.measured_on.recorded if self.whose == "recorded" else JUST_NOW
+
+    def stamp(self, *more: str, grey: bool = False) -> dict[str, Any]:
+        """The fields of its card that tell where it comes from: title, who and when, and the small print.
+
+        Args:
+            *more: what the small print tells beside the software; what is empty is left out.
+            grey: whether the card draws marks of the recorded run, so that a reader asks whose they are.
+        """
+        # What the head tells is not told again. A live card may be read on another day, and beside another machine.
+        parts = [self.caption if self.head in ("", JUST_NOW) else f"torch {self.environment.torch}", *more]
+        if grey and self.behind is not None:
+            there = self.behind.measured_on
+            sizes = f", {there.size} sizes" if there.size != self.environment.size else ""
+            parts.append(f"grey: {there.short_name}, {there.day}{sizes}")
+        who_and_when = {"title": self.name or "", "head": self.head, "is_recorded": self.whose == "recorded"}
+        return who_and_when | {"provenance": " · ".join(filter(None, parts))}
 
     def titled(self, words: str) -> str:
         """The words as a title: after the record's name, if there is one."""

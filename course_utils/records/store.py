@@ -22,7 +22,7 @@ from course_utils.records.kinds import RESULT_TYPES
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import experiments, find_lesson, needs
 from course_utils.records.notebook_files import NEEDS, LessonError
-from course_utils.records.result import compact, structured
+from course_utils.records.result import checked_worked_by, compact, structured
 from course_utils.records.unrecorded import Several, Unrecorded
 from course_utils.show.suggestions import did_you_mean
 
@@ -85,8 +85,12 @@ class LessonRecord:
             )
         experiment = self.experiments[name]
         try:
-            data = {**experiment.data, "environment": self.environment.to_record()}
-            return RESULT_TYPES[experiment.kind].from_record(data)
+            kind = RESULT_TYPES[experiment.kind]
+            # Older records do not say what did the work: as a rule, what the machine's lessons measure on.
+            as_a_rule = kind.worked_by or ("cpu" if self.environment.device_kind == "cpu" else "gpu")
+            worked_by = checked_worked_by(experiment.data.get("worked_by") or as_a_rule)
+            here = {"environment": self.environment.to_record(), "worked_by": worked_by}
+            return kind.from_record({**experiment.data, **here})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordError(
                 f"experiment {name!r} recorded on {self.environment.machine} is damaged ({error}). "
@@ -302,7 +306,7 @@ def keep(result: Any) -> Any:
         file = Path(folder) / (result.name.replace("/", "__") + ".json")
         write_json(file, {"name": result.name, "kind": result.kind, "data": result.to_record()})
     behind = None if folder or not result.name else _recorded_run_of(result)
-    return dataclasses.replace(result, whose="your machine", behind=behind)
+    return dataclasses.replace(result, whose="you", behind=behind)
 
 
 def alike(a: Any, b: Any) -> bool:

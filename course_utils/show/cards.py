@@ -118,10 +118,10 @@ class Card:
         return "".join(map(plain, self.parts))
 
     def __repr__(self) -> str:
-        sentence = [*([self.title] if self.title else []), *_wrapped(self.words)]
+        said = [*_wrapped(" · ".join(filter(None, (self.head, self.title)))), *_wrapped(self.words)]
         notes = [line for note in (self.warning, *self.notes) for line in _wrapped(note)]
         table = tables.text(Sheet((self.table,))).splitlines() if self.table else []
-        blocks = [sentence, self._rows_as_text(), table, self._plan_as_text(), notes, _wrapped(self.provenance)]
+        blocks = [said, self._rows_as_text(), table, self._plan_as_text(), notes, _wrapped(self.provenance)]
         return _CONTROL.sub("", "\n\n".join("\n".join(block) for block in blocks if block))
 
     def _repr_html_(self) -> str:

@@ -10,6 +10,7 @@ show the same.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import html
 import json
@@ -71,12 +72,13 @@ class Prediction:
     def _locked(self) -> str:
         return "" if self.value is None else f"Locked: you said {Unit(self.unit).guess(self.value)}."
 
-    def reveal(self, actual: Any, where: str = "") -> Card | StoredView:
+    def reveal(self, actual: Any, recorded: Any = None, *more: str) -> Card | StoredView:
         """Compare the prediction with the answer, in words and a picture. It is no error if nothing was predicted.
 
         Args:
             actual: a number, one of the choices, or a case of a comparison.
-            where: on which machine and when it was measured, if not here and now.
+            recorded: the recorded result that it comes from, if it was not found out here and now.
+            *more: what the small print is to tell beside that.
 
         Raises:
             ValueError: if ``actual`` is none of these.
@@ -90,7 +92,9 @@ class Prediction:
         if self.value is None and self.typed is not None:
             self.answer(self.typed)
         answer = Answer.of(actual, Unit(self.unit), self.choices)
-        card = answer.card(self.value, where)
+        card = answer.card(self.value)
+        if recorded is not None:
+            card = dataclasses.replace(card, **recorded.stamp(*more) | {"title": ""})
         return card if self.value is not None else self._folded(answer, card)
 
     def _folded(self, answer: Answer, card: Card) -> StoredView:

@@ -127,7 +127,7 @@ class Answer:
         words = within if tone == "same" else unit.words(value)
         return cls(unit, value, _sentence(words, tone), tone, interval=(interval.low, interval.high))
 
-    def card(self, guess: float | str | None, where: str) -> Card:
+    def card(self, guess: float | str | None) -> Card:
         """The answer as a card, beside a guess if there is one."""
         said = [] if guess is None else ["You said ", Toned(self.unit.guess(guess)), ". "]
         end = "." if guess is None else next(end for until, end in self.ends if _is_in(guess, until))
@@ -137,7 +137,7 @@ class Answer:
             mine, bar = ("?", Bar()) if guess is None else (self.unit.guess(guess), self.unit.bar(guess))
             measured = Row("measured", value=self.parts[-1].text, tone=self.tone, bar=self.unit.bar(self.value))
             rows = (Row("you", value=mine, tone="behind", bar=bar), measured)
-        return Card([*said, *self.parts, end], rows, axis, notes=self.notes, provenance=where)
+        return Card([*said, *self.parts, end], rows, axis, notes=self.notes)
 
     def _around(self) -> list[float]:
         """Values that leave room on the axis for a guess that is not there yet."""
@@ -183,7 +183,7 @@ class Answer:
         given: dict[str, Any] = {"ends": self.ends, "bar": None}
         if isinstance(self.value, int | float):
             # Where a guess x lies, in percent of the width: start + slope * x, or slope * log(x).
-            card = self.card(None, "")
+            card = self.card(None)
             origin, scale = (1.0, math.log) if card.axis.log else (0.0, float)
             slope = (card.percent(card.axis.high) - card.percent(origin)) / scale(card.axis.high)
             slope = -slope if self.unit.name == LONG else slope

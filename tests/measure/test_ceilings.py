@@ -75,7 +75,7 @@ def test_a_named_question_is_kept_while_a_lesson_is_recorded(
 
 def test_rates_are_measured_on_random_data(unmeasured: None, monkeypatch: pytest.MonkeyPatch) -> None:
     device = _Looking()
-    monkeypatch.setattr(limits, "device_under_test", lambda: device)
+    monkeypatch.setattr(limits, "device_under_test", lambda on: device)
     monkeypatch.setattr(Device, "cache_bytes", lambda self: 2**18)
     result = limits.ceilings()
     inputs = [tensors for tensors in device.tensors if tensors and tensors[0].numel() > 1]
@@ -114,7 +114,7 @@ def test_what_is_measured_on_a_gpu(unmeasured: None, monkeypatch: pytest.MonkeyP
 
     for name in ("_copy", "_matmul", "_launch"):
         monkeypatch.setattr(limits, name, lambda *a, _name=name, **k: note(_name, *a, **k))
-    monkeypatch.setattr(limits, "device_under_test", lambda: _Looking("cuda"))
+    monkeypatch.setattr(limits, "device_under_test", lambda on: _Looking("cuda"))
     monkeypatch.setattr(limits, "scaled", lambda *, cpu, cuda: cuda)
     result = limits.ceilings()
     assert sorted(entry.name for entry in result) == sorted(limits.NAMES)

@@ -10,6 +10,7 @@ import functools
 import gc
 import inspect
 import io
+import json
 import linecache
 import os
 import sys
@@ -23,11 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_utils.measure.worked_by import begin_cell
 from course_utils.ranks import launch
 from course_utils.records.kinds.rank_results import RankResults
 from course_utils.records.lessons import named_experiments
 from course_utils.records.notebook_files import read_notebook
-from course_utils.records.store import recorded
+from course_utils.records.store import recorded, records_of, reference_root
 from tests.played_cuda.torch_on_it import PLAYED, install
 
 
@@ -73,14 +75,27 @@ def play(notebook: Path) -> list[Outcome]:
             if tree.body and isinstance(last := tree.body[-1], ast.Expr):
                 shown = ast.Call(ast.Name("display", ast.Load()), [last.value], [])
                 last.value = ast.fix_missing_locations(ast.copy_location(shown, last.value))
+            begin_cell()
             gc.freeze()  # a memory pass collects garbage, and would look through all that torch has loaded
             _run(tree, cell["source"], module, outcome, on_gpu=True)
             if "needs-cuda" in tags and not outcome.error:
                 missing = [name for name in names if not Path(folder, name.replace("/", "__") + ".json").exists()]
                 if missing or PLAYED.kernels == before:
                     outcome.error = f"did not measure {', '.join(missing)}" if missing else "did nothing on the GPU"
+            for name in () if outcome.error else names:
+                kept = Path(folder, name.replace("/", "__") + ".json")
+                outcome.error = outcome.error or (_other_worker(kept, name) if kept.exists() else "")
             outcomes.append(outcome)
     return outcomes
+
+
+def _other_worker(kept: Path, name: str) -> str:
+    """What is wrong with what is found out of who worked: a real GPU's record of the experiment tells the same."""
+    records = records_of(name.partition("/")[0], reference_root())
+    real = [each for each in records if each.environment.device_kind == "cuda" and name in each.experiments]
+    found = json.loads(kept.read_text())["data"]["worked_by"]
+    expected = real[0].experiments[name].data["worked_by"] if real else found
+    return "" if found == expected else f"{name} is worked by {found}, and the record says {expected}"
 
 
 def _remembered(run_ranks: Callable[..., Any], program: str, **options: Any) -> Any:

@@ -78,7 +78,7 @@ class ScriptedCuda:
         self.host_s = 100.0
         self.sleep_hz = 1e9
         self.calls: list[str] = []
-        self.allocated = self.peak_allocated = self.peak_reserved = 0
+        self.allocated = self.peak_allocated = self.peak_reserved = self.allocations = 0
         self.busy_until_s = 0.0
         self._queue: list[float] = []
         self._segments: list[_Segment] = []
@@ -124,6 +124,7 @@ class ScriptedCuda:
             self._segments.append(segment)
         segment.used += needed
         self.allocated += needed
+        self.allocations += 1
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         self.peak_reserved = max(self.peak_reserved, self.memory_reserved())
         self._next_address += needed
@@ -156,6 +157,9 @@ class ScriptedCuda:
     def get_device_properties(self, device: int) -> types.SimpleNamespace:
         assert device == 0
         return types.SimpleNamespace(L2_cache_size=self.l2_bytes)
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"allocation.all.allocated": self.allocations}
 
     def empty_cache(self) -> None:
         self.calls.append("empty_cache")

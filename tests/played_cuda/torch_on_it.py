@@ -412,7 +412,8 @@ class PlayedCuda(ScriptedCuda):
         held["reserved_bytes"] = (self.memory_reserved(), self.peak_reserved)
         stats: dict[str, Any] = dict.fromkeys(_COUNTS, 0)
         for key, (now, peak) in held.items():
-            of = {"current": now, "peak": peak, "allocated": peak, "freed": peak - now}
+            given_out = self.allocations if key == "allocation" else peak
+            of = {"current": now, "peak": peak, "allocated": given_out, "freed": peak - now}
             stats[key] = of if key.startswith("oversize") else dict.fromkeys(("all", "small_pool", "large_pool"), of)
         return stats
 

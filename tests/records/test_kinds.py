@@ -168,14 +168,44 @@ def test_showing_text_and_html_needs_neither_matplotlib_nor_ipywidgets(pytestcon
 
 
 def test_what_ran_on_the_cpu_beside_a_gpu_names_the_cpu():
-    on_gpu = RESULTS["cuda"]
-    on_cpu = dataclasses.replace(on_gpu, clock=Device.clock, ceiling=None)
-    swept = Sweep("size", (SweepPoint(1, on_cpu),), on_cpu.environment)
+    on_gpu = dataclasses.replace(RESULTS["cuda"], worked_by="gpu")
+    on_cpu = dataclasses.replace(on_gpu, worked_by="cpu", clock=Device.clock, ceiling=None)
+    swept = Sweep("size", (SweepPoint(1, on_cpu),), on_cpu.environment, worked_by="cpu")
     for result in (on_cpu, swept):
+        assert recorded(result).head == "Recorded: Intel Xeon Platinum 8468, 16 cores, 1 Aug 2026"
         for shown in (repr(result), result.plot().alt):
             assert "Intel Xeon Platinum 8468, 16 cores, 8 GiB" in " ".join(shown.split())
             assert "H200" not in shown
     assert "NVIDIA H200" in repr(on_gpu)
+    assert recorded(on_gpu).head == "Recorded: H200, 1 Aug 2026"
+
+
+def recorded(result):
+    return dataclasses.replace(result, whose="recorded").card()
+
+
+@pytest.mark.parametrize(("worked_by", "head"), [("arithmetic", "Worked out"), ("simulation", "Simulated")])
+def test_what_no_machine_measured_names_none(worked_by, head):
+    for name in ("table of parts", "curves", "plan", "check", "reading"):
+        result = dataclasses.replace(RESULTS[name], environment=GPU, worked_by=worked_by)
+        for whose in ("you", "recorded"):
+            card = dataclasses.replace(result, whose=whose).card()
+            assert (card.head, card.is_recorded) == (head, whose == "recorded")
+            assert [text for text in ("H200", GPU.date, "your machine") if text in f"{card!r}{card.html()}"] == []
+            assert GPU.torch in card.provenance
+        # What stands alone, without a head, says it in its caption.
+        assert f"{head.lower()} · torch {GPU.torch}" in repr(result)
+        assert "H200" not in result.plot().alt
+
+
+def test_only_a_card_with_grey_marks_says_whose_they_are():
+    for name, is_marked in {"two": True, "ceilings": True, "table of parts": False, "curves": False}.items():
+        behind = dataclasses.replace(RESULTS[name], environment=GPU, worked_by="gpu")
+        card = dataclasses.replace(RESULTS[name], behind=behind, whose="you").card()
+        assert any(row.behind for row in card.rows) == is_marked
+        assert ("grey: H200, 1 Aug 2026, full sizes" in card.provenance) == is_marked
+        assert card.head == "You, just now"
+        assert CPU.caption in card.provenance
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -186,9 +216,9 @@ def test_a_figure_is_a_small_image_with_labelled_axes_and_texts_that_can_be_read
     assert Image.open(BytesIO(png)).size[0] == round(110 * WIDTH_IN)
     labels = [ax.get_xlabel() for ax in fig.axes] + [ax.get_ylabel() for ax in fig.axes]
     assert any("(" in label and ")" in label for label in labels)
-    if environment := RESULTS[name].environment:
-        assert any(environment.caption in item.get_text() for item, _ in visible_texts(fig))
-        assert environment.caption in fig.alt
+    if caption := RESULTS[name].caption:
+        assert any(caption in item.get_text() for item, _ in visible_texts(fig))
+        assert caption in fig.alt
     assert repr(fig) == f"Figure: {fig.alt}"
     assert problems_of_texts(fig) == []
 

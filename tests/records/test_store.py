@@ -31,7 +31,8 @@ from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.lessons import find_lesson
 from course_utils.records.store import Experiment, LessonRecord, RecordError, load_lesson, recorded, save_lesson
 from course_utils.records.unrecorded import Unrecorded
-from tests.example_results import CPU, GPU
+from tests.example_results import CPU, GPU, RESULTS
+from tests.made_up_records import edit_record
 
 
 def comparison(environment: Environment = CPU, name: str = "tiny/pair", rounds: int = 12) -> Comparison:
@@ -40,7 +41,8 @@ def comparison(environment: Environment = CPU, name: str = "tiny/pair", rounds: 
         for label, seconds in (("slow", 2e-3), ("fast", 1e-3), ("slow again", 2e-3))
     )
     clock = CudaDevice.clock if environment.device_kind == "cuda" else Device.clock
-    return Comparison((slow, fast), again, environment, name=name, clock=clock)
+    worked_by = "gpu" if environment.device_kind == "cuda" else "cpu"
+    return Comparison((slow, fast), again, environment, name=name, clock=clock, worked_by=worked_by)
 
 
 def lesson_record(
@@ -71,9 +73,9 @@ def test_whatever_a_result_is_called_and_holds_comes_back(
 ) -> None:
     here = dataclasses.replace(CPU, device_name=text)
     cases = (Measurement(text, seconds), Measurement(f"{text}2", seconds, first_call_s=seconds[0]))
-    more = {"environment": here, "name": "tiny/pair", "parameters": parameters, "notes": (text,)}
-    pair = Comparison(cases=cases, control=cases[0], **more)
-    sweep = Sweep("n", (SweepPoint(value, pair),), here, name="tiny/sweep", parameters=parameters)
+    more = {"environment": here, "parameters": parameters, "worked_by": "cpu"}
+    pair = Comparison(cases=cases, control=cases[0], name="tiny/pair", notes=(text,), **more)
+    sweep = Sweep("n", (SweepPoint(value, pair),), name="tiny/sweep", **more)
     root = tmp_path_factory.mktemp("records")
     path = save_lesson(lesson_record(pair, sweep, environment=here), root)
     loaded = load_lesson(path)
@@ -287,6 +289,17 @@ def test_an_older_schema_is_read_by_its_migrations(reference: Path, monkeypatch:
     assert load_lesson(path) == loaded
 
 
+def test_a_record_that_does_not_say_what_did_the_work_still_loads(reference: Path) -> None:
+    for environment, worked_by in ((CPU, "cpu"), (GPU, "gpu")):
+        pair = comparison(environment)
+        plan = dataclasses.replace(RESULTS["plan"], name="tiny/plan", environment=environment)
+        path = save_lesson(lesson_record(pair, plan, environment=environment), reference)
+        edit_record(path, lambda experiments: [each["data"].pop("worked_by") for each in experiments.values()])
+        record = load_lesson(path)
+        assert record.result("tiny/pair").to_record() == pair.to_record()
+        assert (record.result("tiny/pair").worked_by, record.result("tiny/plan").worked_by) == (worked_by, "simulation")
+
+
 _DATA = ("experiments", "tiny/pair", "data")
 _GONE = object()
 
@@ -303,6 +316,7 @@ _GONE = object()
         ((*_DATA, "cases", 0, "elapsed_s", "times", 0), "fast"),
         ((*_DATA, "practical"), float("nan")),
         ((*_DATA, "colour"), "red"),
+        ((*_DATA, "worked_by"), "abacus"),
         (("lesson",), "another"),
     ],
     ids=lambda value: ".".join(map(str, value))[-40:] if isinstance(value, tuple) else str(type(value)),
@@ -334,7 +348,7 @@ def test_the_newest_gpu_is_preferred_even_to_a_newer_cpu(reference: Path) -> Non
     save_lesson(lesson_record(environment=older, at="2026-10-01T10:00:00+00:00"), reference)
     result = recorded("tiny/pair")
     assert (result["fast"].verdict, result.environment, result.notes) == ("FASTER", GPU, ())
-    assert f"recorded: {GPU.caption}" in repr(result)
+    assert result.card().head == "Recorded: H200, 1 Aug 2026"
     assert recorded("tiny/pair", machine=CPU.machine).environment == CPU
 
 
@@ -487,8 +501,12 @@ def _problems(path: Path) -> list[str]:
     if path.stat().st_size >= 200_000:
         problems.append(f"{path.stat().st_size} bytes")
     record = load_lesson(path)
-    for name in record.experiments:
+    for name, experiment in record.experiments.items():
         assert repr(record.result(name))
+        if not experiment.data.get("worked_by"):
+            problems.append(f"{name} does not say what did the work")
+        if record.environment.device_kind == "cpu" and experiment.data.get("worked_by") == "gpu":
+            problems.append(f"{name} worked on a GPU that is not there")
     if (record.environment.machine, record.lesson) != (path.parent.name, path.stem):
         problems.append(f"is of {record.environment.machine}/{record.lesson}")
     return problems + _private(path.read_text("utf-8"))
@@ -514,9 +532,9 @@ def test_a_live_result_has_the_recorded_machine_behind_it_and_a_recorded_one_has
 ) -> None:
     save_lesson(lesson_record(comparison(GPU), environment=GPU), reference)
     live = _live(monkeypatch)
-    grey = f"grey: {GPU.device_name}, {GPU.date}, full sizes"
+    grey = "grey: H200, 1 Aug 2026, full sizes"
     assert live.behind == recorded("tiny/pair")
-    assert f"your machine: {CPU.caption}" in repr(live)
+    assert live.card().head == "You, just now"
     assert grey in " ".join(repr(live).split())
     assert live._repr_html_().count('class="behind"') > 0 == recorded("tiny/pair")._repr_html_().count('class="behind"')
     # Neither part of a record nor of what is compared.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def test_a_guess_against_a_number(guess: float, measured: float, options: dict[s
     ("measured", "unit", "end"), [(87, "%", 100), (20, "%", 40), (150, "%", 300), (80, "lines", 160)]
 )
 def test_without_a_guess_an_axis_leaves_room_for_one_and_a_share_ends_at_all(measured: float, unit: str, end: float):
-    card = Answer.of(measured, Unit(unit), ()).card(None, "")
+    card = Answer.of(measured, Unit(unit), ()).card(None)
     assert card.axis.high == end
 
 
@@ -131,17 +132,19 @@ def test_what_stands_in_the_form_counts_and_what_is_locked_stays():
 def test_without_an_answer_the_reveal_is_folded_and_nothing_waits_for_one():
     asked = predict("Is 1 < 2? </script>", low=0.1)
     assert set(asked._repr_mimebundle_()) == {"text/plain"}
-    shown = asked.reveal(PINNED, where="some machine")
-    assert repr(shown).startswith("You have not predicted yet.\n\nIt is 1.82× as fast.\n")
+    recorded = dataclasses.replace(PINNED.comparison, whose="recorded", name="lesson/experiment")
+    shown = asked.reveal(PINNED, recorded, "some remark")
+    assert repr(shown).startswith(f"You have not predicted yet.\n\n{recorded.head}\nIt is 1.82× as fast.\n")
     html = shown._repr_html_()
     assert Parsed(html).outside == []
     assert html.count("</script>") == 2
     fold = html[html.index("<details>") : html.index("</details>")]
     assert "Guess first, then open" in fold
     assert "1.82× as fast" in fold
-    assert "some machine" in fold
+    assert all(text in fold for text in (recorded.environment.torch, "some remark"))
+    assert "lesson/experiment" not in fold
     assert "Is 1 &lt; 2?" in html[: html.index("<details>")]
-    assert html == predict("Is 1 < 2? </script>", low=0.1).reveal(PINNED, where="some machine")._repr_html_()
+    assert html == predict("Is 1 < 2? </script>", low=0.1).reveal(PINNED, recorded, "some remark")._repr_html_()
     assert asked.value is None
 
 

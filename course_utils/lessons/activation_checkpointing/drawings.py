@@ -15,7 +15,7 @@ def memory_against_time(trade: Comparison) -> ResultFigure:
         for case in trade
     }
     times, peaks = ([point[axis] for point in points.values()] for axis in (0, 1))
-    fig = titled_figure("Left and low is good: less time, less memory", 3.8, trade.environment.caption)
+    fig = titled_figure("Left and low is good: less time, less memory", 3.8, trade.caption)
     panel = fig.subplots()
     for label, (elapsed, peak) in points.items():
         panel.plot(elapsed, peak, "o", color=BLUE if "segment" in label else ORANGE, ms=8)
@@ -29,5 +29,5 @@ def memory_against_time(trade: Comparison) -> ResultFigure:
     values = "; ".join(
         f"{label}: {elapsed:.3g} times the time, {peak:.3g} MiB" for label, (elapsed, peak) in points.items()
     )
-    fig.alt = f"Each way by time and peak. {values}. {trade.environment.caption}."
+    fig.alt = f"Each way by time and peak. {values}. {trade.caption}."
     return fig

@@ -29,7 +29,7 @@ def two_curves(target: Table) -> ResultFigure:
     # Speeds are paired ratios of a noisy comparison: no winner is named within a tenth.
     near = [str(size) for size, elapsed in zip(sizes, times, strict=True) if elapsed <= 1.1 * min(times)]
     winner = f"{', '.join(near[:-1])} and {near[-1]}, within a tenth" if len(near) > 1 else near[0]
-    fig = titled_figure(f"First at the target: batch {winner}", 3.6, target.environment.caption)
+    fig = titled_figure(f"First at the target: batch {winner}", 3.6, target.caption)
     panel = fig.subplots()
     panel.plot(sizes, speeds, "s--", color=BLUE, lw=2, ms=6, label="samples a second")
     panel.errorbar(
@@ -50,5 +50,5 @@ def two_curves(target: Table) -> ResultFigure:
         f"{elapsed:.3g} times the time"
         for size, speed, need, elapsed in zip(sizes, speeds, needs, times, strict=True)
     )
-    fig.alt = f"Each relative to {first['in steps of']}. {values}. {target.environment.caption}."
+    fig.alt = f"Each relative to {first['in steps of']}. {values}. {target.caption}."
     return fig

@@ -23,9 +23,7 @@ def seeds_to_target(runs: Table) -> ResultFigure:
         "own rate, warm-up": (INK, "s", 0.18),
     }
     starts = list(dict.fromkeys(label.split(", one rate")[0].split(", own rate")[0] for label in rows[0]))[1:]
-    fig = titled_figure(
-        "The embeddings' size decides most of it; the rate takes back a part", 3.4, runs.environment.caption
-    )
+    fig = titled_figure("The embeddings' size decides most of it; the rate takes back a part", 3.4, runs.caption)
     panel = fig.subplots()
     words = []
     for place, start in enumerate(starts):
@@ -48,5 +46,5 @@ def seeds_to_target(runs: Table) -> ResultFigure:
     panel.set(xlim=(0, most * 1.25), xlabel="steps to the target")
     grid(panel, "x")
     legend(fig, *panel.get_legend_handles_labels(), 3)
-    fig.alt = f"Steps to the target, median of {len(rows)} seeds. {'; '.join(words)}. {runs.environment.caption}."
+    fig.alt = f"Steps to the target, median of {len(rows)} seeds. {'; '.join(words)}. {runs.caption}."
     return fig

@@ -357,7 +357,8 @@ def picture(
     history: Sequence[dict[str, Any]], device: str, where: Callable[[Frames], str], **fields: Any
 ) -> MemoryTrace:
     """A history in PyTorch's form as a trace that draws it: a band for each line, in place of the module."""
-    fields |= {"environment": environment(), "device": device}
+    # On a CPU it is a simulated allocator that runs out of memory.
+    fields |= {"environment": environment(), "device": device, "worked_by": "gpu" if device == "cuda" else "simulation"}
     blocks: list[MemoryBlock] = []
     times, there = [history[0]["time_us"]], {}
     for entry in history:

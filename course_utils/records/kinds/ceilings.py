@@ -88,20 +88,19 @@ class Ceilings(Result):
         rows = tuple(Row(e.name, "", e.in_words(), "", bar(e), bar(behind.get(e.name))) for e in entries)
         limits = listed(f"{entry.name} {entry.in_words()}" for entry in entries) if entries else "nothing was measured"
         return Card(
-            f"At best on {self.environment.device_name}: {limits}.",
+            f"At best on {self.measured_on.device_name}: {limits}.",
             rows,
             Axis(0.0, 1.0) if several else None,
             notes=self.notes,
-            provenance=self.provenance("rates: the best seen; latencies: the median", self.busy),
             numbers=self._numbers(),
-            title=self.name or "",
+            **self.stamp("rates: the best seen; latencies: the median", self.busy, grey=bool(several and behind)),
         )
 
     def _numbers(self) -> Sheet:
         entries = self.entries
         spread = tuple(f"{e.text(min(e.samples))} to {e.text(max(e.samples))}" for e in entries)
         table = Grid(
-            f"Limits of {self.environment.device_name}",
+            f"Limits of {self.measured_on.device_name}",
             (
                 Column("limit", tuple(entry.name for entry in entries), numeric=False),
                 Column("value", tuple(entry.in_words() for entry in entries)),
@@ -109,7 +108,7 @@ class Ceilings(Result):
                 Column("samples", tuple(str(len(entry.samples_s)) for entry in entries)),
             ),
         )
-        return Sheet((table,), (), (self.environment.where,))
+        return Sheet((table,), (), (self.where,))
 
     def facts(self) -> Iterator[Fact]:
         """Every limit."""
@@ -128,14 +127,14 @@ class Ceilings(Result):
             row_in = canvas.row_in([entry.name for entry in self.entries], 0.36)
             how = "Every sample is a dot; the bar is the limit: the best rate, the median latency."
             panels_in = row_in * len(self.entries) + 0.68 * len(groups)
-            title = f"What {self.environment.device_name} can do at best"
-            fig = canvas.titled_figure(title, panels_in, how, self.environment.caption)
+            title = f"What {self.measured_on.device_name} can do at best"
+            fig = canvas.titled_figure(title, panels_in, how, self.caption)
             heights = [len(group) for group in groups.values()]
             panels = fig.subplots(len(groups), 1, height_ratios=heights, squeeze=False)[:, 0]
             for panel, group in zip(panels, groups.values(), strict=True):
                 _draw_group(panel, group)
             limits = "; ".join(f"{entry.name} {entry.in_words()}" for entry in self.entries)
-            fig.alt = f"Limits of {self.environment.device_name}: {limits}. {self.environment.caption}."
+            fig.alt = f"Limits of {self.measured_on.device_name}: {limits}. {self.caption}."
             return fig
 
 

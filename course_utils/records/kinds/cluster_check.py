@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from course_utils.records.kinds.environment import Environment
@@ -65,6 +65,7 @@ class ClusterCheck(Result):
 
     points: tuple[CheckedPoint, ...]
     environment: Environment
+    worked_by: str = field(default="simulation", kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.points or any(not p.measured or set(p.measured) - set(p.simulated) for p in self.points):
@@ -110,7 +111,8 @@ class ClusterCheck(Result):
             for label, point in worst.items()
         )
         units = dict.fromkeys(columns, "bytes")
-        return Table(("", *columns), rows, self.environment, units=units, name=self.name).plot(columns)
+        how = {"units": units, "name": self.name, "worked_by": self.worked_by}
+        return Table(("", *columns), rows, self.environment, **how).plot(columns)
 
     def card(self) -> Card:
         """How far the simulation is off, in all and for each strategy."""
@@ -122,9 +124,8 @@ class ClusterCheck(Result):
             rows,
             amount_axis((e.deviation for e in errors), "{:.2%}".format),
             notes=self.notes,
-            provenance=self.provenance(f"up to {max(e.ranks for e in errors)} ranks", self.busy),
             numbers=self._numbers(),
-            title=self.name or "",
+            **self.stamp(f"up to {max(e.ranks for e in errors)} ranks", self.busy),
         )
 
     def _numbers(self) -> Sheet:
@@ -137,7 +138,7 @@ class ClusterCheck(Result):
             (Column("largest deviation", deviations), self._sizes("peak")),
             tuple(map(self._sizes, CLUSTER_PARTS)),
         )
-        return Sheet(tuple(tables), (), (self.environment.where,))
+        return Sheet(tuple(tables), (), (self.where,))
 
     def _sizes(self, part: str) -> Column:
         cells = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records.kinds.cluster_check import CLUSTER_PARTS, ClusterCheck, MethodError
@@ -102,6 +102,7 @@ class ClusterPlan(Result):
     points: tuple[ClusterPoint, ...]  # one for each strategy and number of ranks
     errors: tuple[MethodError, ...]  # how well the method met real ranks, by strategy
     environment: Environment
+    worked_by: str = field(default="simulation", kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.points or any(set(point.at_peak) != set(CLUSTER_PARTS) for point in self.points):
@@ -152,7 +153,8 @@ class ClusterPlan(Result):
         points = sorted(self.points, key=lambda point: point.ranks)
         rows = tuple((point.label, *(point.at_peak[part] for part in CLUSTER_PARTS)) for point in points)
         units = dict.fromkeys(CLUSTER_PARTS, "bytes")
-        figure = Table(("", *CLUSTER_PARTS), rows, self.environment, units=units).plot(CLUSTER_PARTS, stacked=True)
+        table = Table(("", *CLUSTER_PARTS), rows, self.environment, units=units, worked_by=self.worked_by)
+        figure = table.plot(CLUSTER_PARTS, stacked=True)
         panel = figure.axes[0]
         panel.set_xlabel(panel.get_xlabel().replace("memory", "memory at the peak"))
         for row, (point, next_point) in enumerate(itertools.pairwise(points)):
@@ -184,9 +186,8 @@ class ClusterPlan(Result):
             amount_axis((point.peak_bytes for point in points), format_bytes),
             heads=("peak in", "on a rank"),
             notes=(self._trust(points), *self.notes),
-            provenance=self.provenance(),
             numbers=self._numbers(),
-            title=self.name or "",
+            **self.stamp(),
         )
 
     def _trust(self, points: Sequence[ClusterPoint]) -> str:
@@ -212,7 +213,7 @@ class ClusterPlan(Result):
             if e.strategy in self.strategies
         ]
         tables = (Grid("Memory on a rank", (key, *columns)), Grid("Against real ranks", (key, trust)))
-        return Sheet(tables, tuple(lines), (settings, self.environment.where))
+        return Sheet(tables, tuple(lines), (settings, self.where))
 
     def facts(self) -> Iterator[Fact]:
         """Every point's peak, and how far it can be trusted."""

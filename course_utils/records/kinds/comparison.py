@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 # the quotient even leaves the interval of the ratio, sooner. Below that, nobody sees it in the figures shown.
 _JUMP, _SEEN = 0.1, 0.02
 CONTROL_LABEL = "baseline again (A/A control)"
-# How a CPU's time is read: warm, and cold. Where a GPU takes part, the clock's words say so.
-_CLOCKS_OF_A_CPU = ("host clock", "host clock, each call apart")
 # Okabe and Ito's hues, dark enough for text on white. Words carry the verdict as well.
 VERDICT_COLOURS = {
     Verdict.FASTER: "#00694D",
@@ -252,9 +250,8 @@ class Comparison(Result):
             heads=("", "time per call"),
             warning=" ".join(filter(None, ["" if sentence == parts else unclear, stopped])),
             notes=(*launch_bound_line(self.cases), *self._jumps(), *self.notes),
-            provenance=self.provenance(format_noise(self.noise_floor), SURE, busy),
             numbers=self._numbers(),
-            title=self.name or "",
+            **self.stamp(format_noise(self.noise_floor), SURE, busy, grey=True),
         )
 
     def _jumps(self) -> list[str]:
@@ -310,16 +307,11 @@ class Comparison(Result):
         rate = measurement.rate(of) if of else None
         return "" if rate is None else format_percent(rate / self.ceiling.value)
 
-    @property
-    def measured_on(self) -> Environment:
-        """The CPU, where it was timed beside a GPU that had no part in it."""
-        return self.environment.host if self.clock in _CLOCKS_OF_A_CPU else self.environment
-
     def _fine_print(self) -> tuple[str, ...]:
         """How it was measured."""
         blocked = max(paired.block(case.log_ratios)[1] for case in self)
         alike = f"Neighbouring rounds were alike, so up to {blocked} were merged into one." if blocked > 1 else ""
-        return tuple(filter(None, (alike, self.how, self.measured_on.where)))
+        return tuple(filter(None, (alike, self.how, self.where)))
 
     def facts(self) -> Iterator[Fact]:
         """Every case but the baseline, with its verdict."""
@@ -349,7 +341,7 @@ class Comparison(Result):
             key = "dots: rounds · bars: 99% intervals · grey: noise · ■ the same · ○ too close to call"
             title = "".join(map(plain, comparison_parts(self))).rstrip(".")
             panels_in = len(self.cases) * canvas.row_in(self.labels, 0.5) + 0.6
-            fig = canvas.titled_figure(title, panels_in, key, self.measured_on.caption)
+            fig = canvas.titled_figure(title, panels_in, key, self.caption)
             ax = fig.subplots()
             if self.noise.bounded:
                 ax.axvspan(1 / self.noise_floor, self.noise_floor, color="#E4E4E4", lw=0, zorder=0)
@@ -375,7 +367,7 @@ class Comparison(Result):
     def _alt(self) -> str:
         parts = "; ".join(f"{case.label} {format_seconds(case.median_s)}, {case.in_words()}" for case in self)
         noise = format_noise(self.noise_floor).capitalize()
-        return f"Speed relative to {self.baseline}, every round as a dot. {parts}. {noise}. {self.measured_on.caption}."
+        return f"Speed relative to {self.baseline}, every round as a dot. {parts}. {noise}. {self.caption}."
 
 
 def _is_far(quotient: float, case: Case) -> bool:

@@ -83,9 +83,8 @@ class Curves(Result):
             Axis(low, high, ticks) if low < high else None,
             heads=("", "from first to last"),
             notes=(*notes, *self.notes),
-            provenance=self.provenance(self.busy),
             numbers=self._numbers(),
-            title=self.name or "",
+            **self.stamp(self.busy),
         )
 
     def _sentence(self) -> str:
@@ -118,7 +117,7 @@ class Curves(Result):
                 Column(f"at {self.x_label}", tuple(plain_number(curve.x[-1]) for curve in self)),
             ),
         )
-        return Sheet((table,), (), (self.environment.where,))
+        return Sheet((table,), (), (self.where,))
 
     def facts(self) -> Iterator[Fact]:
         """Every line, with its points."""
@@ -136,13 +135,13 @@ class Curves(Result):
             columns = max(1, int((canvas.WIDTH_IN - 0.4) / (longest_in + 0.6)))
             rows = math.ceil(len(self.curves) / columns) if len(self.curves) > 1 else 0
             title = self.titled(f"{self.y_label} by {self.x_label}")
-            fig = canvas.titled_figure(title, 3.7 + 0.24 * rows, self.environment.caption)
+            fig = canvas.titled_figure(title, 3.7 + 0.24 * rows, self.caption)
             panel = fig.subplots()
             self._draw(panel)
             if rows:
                 canvas.legend(fig, *panel.get_legend_handles_labels(), columns)
             ends = "; ".join(f"{c.label} from {value_text(c.y[0])} to {value_text(c.final)}" for c in self)
-            fig.alt = f"{self.y_label} by {self.x_label}: {ends}. {self.environment.caption}."
+            fig.alt = f"{self.y_label} by {self.x_label}: {ends}. {self.caption}."
             return fig
 
     def _draw(self, ax: Axes) -> None:

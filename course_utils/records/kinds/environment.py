@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import math
 import re
@@ -65,16 +66,40 @@ class Environment(Recorded):
     def title(self) -> str:
         """What people call the machine, for example ``AMD EPYC, 2 cores, 24 GiB`` or ``NVIDIA H200, 140 GiB``."""
         if self.device_kind == "cuda":
-            several = f"{self.gpu_count} × " if self.gpu_count > 1 else ""
             memory = f", {self.gpu_memory_bytes / 2**30:.0f} GiB" if self.gpu_memory_bytes else ""
-            return f"{several}{self.device_name}{memory}"
-        cores = f"{self.cpu_cores} core{'s' * (self.cpu_cores != 1)}"
-        return f"{self.device_name}, {cores}, {_memory_as_sold_gib(self.memory_bytes):g} GiB"
+            return f"{self._several}{self.device_name}{memory}"
+        return f"{self.device_name}, {self._cores}, {_memory_as_sold_gib(self.memory_bytes):g} GiB"
+
+    @property
+    def _several(self) -> str:
+        return f"{self.gpu_count} × " if self.device_kind == "cuda" and self.gpu_count > 1 else ""
+
+    @property
+    def _cores(self) -> str:
+        return f"{self.cpu_cores} core{'s' * (self.cpu_cores != 1)}"
 
     @property
     def host(self) -> Environment:
         """The machine as its CPU, for what was measured on the CPU beside an accelerator."""
         return dataclasses.replace(self, device_kind="cpu", device_name=self.cpu_model)
+
+    @property
+    def short_name(self) -> str:
+        """The processor as people call it for short: ``H200``, or ``AMD EPYC, 2 cores``."""
+        if self.device_kind == "cpu":
+            return f"{self.device_name}, {self._cores}"
+        return f"{self._several}{self.device_name.removeprefix('NVIDIA ').removeprefix('AMD ')}"
+
+    @property
+    def day(self) -> str:
+        """The day as people write it: ``27 Nov 2026``."""
+        day = datetime.date.fromisoformat(self.date)
+        return f"{day.day} {day:%b %Y}"
+
+    @property
+    def recorded(self) -> str:
+        """What a card of a recorded run begins with."""
+        return f"Recorded: {self.short_name}, {self.day}"
 
     @property
     def folder_name(self) -> str:

@@ -150,9 +150,8 @@ class Measurement(Result):
             heads=("", "time per call"),
             warning=" ".join(filter(None, (drifted, stopped))),
             notes=(*launch_bound_line([self]), *self.notes),
-            provenance=self.provenance(noise, "" if drifted else self.busy.rstrip(".")),
             numbers=self._numbers(),
-            title=self.name or "",
+            **self.stamp(noise, "" if drifted else self.busy.rstrip("."), grey=True),
         )
 
     @property
@@ -179,8 +178,7 @@ class Measurement(Result):
         ]
         warmed = f", after {len(self.warmup_s)} warm-up calls" if self.warmup_s else ""
         how = rounds_and_calls([self]) + warmed
-        where = [self.environment.where] if self.environment else []
-        return Sheet((named_values(self.label, named),), (), (how, *where))
+        return Sheet((named_values(self.label, named),), (), (how, *filter(None, [self.where])))
 
     def facts(self) -> Iterator[Fact]:
         """Its median time, with its interval."""
@@ -203,7 +201,7 @@ class Measurement(Result):
         from course_utils.show import canvas
 
         with canvas.style():
-            caption = self.environment.caption if self.environment else ""
+            caption = self.caption
             median = format_seconds(self.median_s)
             title = f"{self.label}: {self.in_words()} a call"
             fig = canvas.titled_figure(title, 3.2, rounds_and_calls([self]), caption)

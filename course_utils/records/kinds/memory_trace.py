@@ -291,9 +291,8 @@ class MemoryTrace(Result):
             amount_axis([self.peak_bytes], format_bytes),
             heads=("", "the most"),
             notes=self.notes,
-            provenance=self.provenance(f"on {self.device}", self._met, self.busy),
             numbers=self._numbers(),
-            title=self.name or "",
+            **self.stamp(f"on {self.device}", self._met, self.busy),
         )
 
     def _parts(self) -> Iterator[tuple[str, int, int]]:
@@ -333,7 +332,7 @@ class MemoryTrace(Result):
                 Column("allocated by", tuple(row.line for row in rows), numeric=False),
             )
             tables.append(Grid("The largest at the peak", columns))
-        return Sheet(tuple(tables), self._lines(), (self._checks(), self.environment.where))
+        return Sheet(tuple(tables), self._lines(), (self._checks(), self.where))
 
     def _kinds_table(self) -> Grid:
         kinds = []

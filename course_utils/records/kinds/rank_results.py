@@ -113,6 +113,8 @@ class RankResults(Result):
             name=self.name or self.program,
             parameters=self.parameters,
             notes=notes,
+            worked_by=self.worked_by,
+            whose=self.whose,
         )
 
     def _cells(self, key: str, value: Any) -> Iterator[tuple[str, Any, str | None]]:
@@ -189,6 +191,7 @@ class RankResults(Result):
             spent_s=self.seconds,
             notes=self.notes,
             busy=self.busy,
+            worked_by=self.worked_by,
             whose=self.whose,
             behind=self.behind.comparison(key, practical) if self.behind and key in self.behind.rounds else None,
         )
@@ -200,7 +203,8 @@ class RankResults(Result):
             kinds = memory_kinds(*sizes.values())
             rows = tuple((f"rank {rank}", *map(of_rank.get, kinds)) for rank, of_rank in sizes.items())
             units = dict.fromkeys(kinds, "bytes")
-            return Table(("rank", *kinds), rows, self.environment, units, name=self.name).plot(stacked=True)
+            how = {"name": self.name, "worked_by": self.worked_by}
+            return Table(("rank", *kinds), rows, self.environment, units, **how).plot(stacked=True)
         if self.rounds:
             return self.comparison(self.rounds[0]).plot()
         return self._named_table.plot()
@@ -257,7 +261,7 @@ class RankResults(Result):
             tuple(Row(f"rank {rank}", "", format_bytes(total), "", Bar(0.0, total)) for rank, total in totals.items()),
             amount_axis(totals.values(), format_bytes),
             notes=self.notes,
-            provenance=self.provenance(self.busy),
+            **self.stamp(self.busy),
         )
 
     def _numbers(self) -> Sheet:
@@ -265,7 +269,7 @@ class RankResults(Result):
         timed = [grid for key in self.rounds for grid in self.comparison(key).numbers.tables]
         threads = f"{self.threads_per_rank} thread{'s' if self.threads_per_rank > 1 else ''} each"
         tables = table.all_columns() if len(table.columns) > 1 else ()
-        return Sheet((*tables, *timed), (), (threads, self.command, self.environment.where))
+        return Sheet((*tables, *timed), (), (threads, self.command, self.where))
 
     def facts(self) -> Iterator[Fact]:
         """Those of the table, and of everything that was timed side by side."""

@@ -33,17 +33,18 @@ class Reading(Result):
     sheet: Sheet | None = None  # all numbers
 
     @classmethod
-    def of(cls, card: Card, environment: Environment, name: str | None) -> Self:
+    def of(cls, card: Card, environment: Environment, name: str | None, worked_by: str) -> Self:
         """What a card says, with where it was made."""
         said = tuple(part if isinstance(part, Toned) else Toned(part, "plain") for part in card.parts)
         shown = {"rows": card.rows, "axis": card.axis, "heads": card.heads, "table": card.table, "plan": card.plan}
-        return cls(said, environment, **shown, warning=card.warning, sheet=card.numbers, notes=card.notes, name=name)
+        shown |= {"warning": card.warning, "sheet": card.numbers, "notes": card.notes}
+        return cls(said, environment, **shown, name=name, worked_by=worked_by)
 
     def card(self) -> Card:
         """The card as it was."""
         said = [part.text if part.tone == "plain" else part for part in self.said]
         shown = {"table": self.table, "plan": self.plan, "warning": self.warning, "notes": self.notes}
-        shown |= {"provenance": self.provenance(self.busy), "numbers": self.sheet, "title": self.name or ""}
+        shown |= {"numbers": self.sheet, **self.stamp(self.busy)}
         return Card(said, self.rows, self.axis, self.heads, **shown)
 
     def facts(self) -> Iterator[Fact]:
@@ -63,9 +64,7 @@ class Reading(Result):
             raise NothingToDrawError("this reading has no bars to draw")
         with canvas.style():
             row_in = canvas.row_in([row.label for row in rows], 0.38)
-            fig = canvas.titled_figure(
-                self.titled("what was found"), row_in * len(rows) + 0.5, self.environment.caption
-            )
+            fig = canvas.titled_figure(self.titled("what was found"), row_in * len(rows) + 0.5, self.caption)
             ax = fig.subplots()
             for y, row in enumerate(rows):
                 low, high = min(row.bar.values), max(row.bar.values)
@@ -78,5 +77,5 @@ class Reading(Result):
             ax.set_xlabel(f"what was found ({self.heads[1] or 'as on the card'})")
             canvas.grid(ax, "x")
             fig.alt = f"Bars. {'; '.join(f'{row.label}: {row.value or row.words}' for row in rows)}. "
-            fig.alt += f"{self.environment.caption}."
+            fig.alt += f"{self.caption}."
             return fig

@@ -81,7 +81,7 @@ class Sweep(Result):
         """Where which case is faster: a row for each case and point, its bar the interval of its speed."""
         stopped = f"Interrupted after {_named(self.values[-1], self.over)}." if self.points and self.interrupted else ""
         if not self.points:
-            return Card("No point was measured.", provenance=self.provenance(), title=self.name or "")
+            return Card("No point was measured.", **self.stamp())
         first = self.points[0].comparison
         cases = [(point.value, point.comparison[label]) for label in first.labels[1:] for point in self.points]
         behind = {}
@@ -114,15 +114,9 @@ class Sweep(Result):
             heads=(f"against {first.baseline}", "time per call"),
             warning=" ".join(filter(None, ("".join(map(plain, unclear if sentence else ())), stopped))),
             notes=(*self.notes, *notes),
-            provenance=self.provenance(f"{noise} at worst", busy, SURE),
             numbers=self._numbers(),
-            title=self.name or "",
+            **self.stamp(f"{noise} at worst", busy, SURE, grey=True),
         )
-
-    @property
-    def measured_on(self) -> Environment:
-        """What its comparisons were measured on."""
-        return self.points[0].comparison.measured_on if self.points else self.environment
 
     def _numbers(self) -> Sheet:
         """A row for each point and case; of two cases there is one row, which tells the baseline's time as well."""
@@ -130,7 +124,7 @@ class Sweep(Result):
         key, core, rates = self._columns(first.labels)
         who = f"{first.labels[1]} " if len(first.labels) == 2 else ""
         caption = f"Median time per call over {self.over}, {who}against {first.baseline}"
-        return Sheet(tuple(split(caption, "Rates", key, core, rates)), (), (first.how, self.measured_on.where))
+        return Sheet(tuple(split(caption, "Rates", key, core, rates)), (), (first.how, self.where))
 
     @property
     def _unclear(self) -> list[str | Toned]:
@@ -230,7 +224,7 @@ class Sweep(Result):
         with canvas.style():
             key = f"bars: {paired.DECISION_CONFIDENCE:.0%} intervals · grey: noise · ■ the same · ○ too close to call"
             title = "; ".join(self.story(label, brief=True) for label in first.labels[1:])
-            fig = canvas.titled_figure(title, 3.5, key, self.measured_on.caption)
+            fig = canvas.titled_figure(title, 3.5, key, self.caption)
             ax = fig.subplots()
             self._draw_noise(ax)
             ends = {first.baseline: (1.0, canvas.BASELINE)}
@@ -276,7 +270,7 @@ class Sweep(Result):
             words = "; ".join(f"{case.label} {verdict_words(case)}" for case in point.comparison.others)
             parts.append(f"{self.over} {point.value}: {words}")
         baseline = self.points[0].comparison.baseline
-        return f"Speed relative to {baseline} over {self.over}. {'. '.join(parts)}. {self.measured_on.caption}."
+        return f"Speed relative to {baseline} over {self.over}. {'. '.join(parts)}. {self.caption}."
 
     def _name_points(self, ax: Axes) -> None:
         """Under every point its value and, since speeds are relative to it, the time that the baseline takes there."""
@@ -302,16 +296,18 @@ class Sweep(Result):
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """The sweep has the environment once, not at each point."""
-        for point in values["points"]:
-            del point["comparison"]["environment"]
+        """The sweep has the environment once, not at each point, and so what did the work, unless one differs."""
+        for comparison in (point["comparison"] for point in values["points"]):
+            del comparison["environment"]
+            if comparison["worked_by"] in ("", values["worked_by"]):
+                del comparison["worked_by"]
         return values
 
     @classmethod
     def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Each point's comparison has the sweep's environment."""
-        here = {"environment": record["environment"]}
-        points = [{**point, "comparison": {**point["comparison"], **here}} for point in record["points"]]
+        """Each point's comparison has the sweep's environment, and what did its work."""
+        here = {key: record[key] for key in ("environment", "worked_by") if key in record}
+        points = [{**point, "comparison": {**here, **point["comparison"]}} for point in record["points"]]
         return {**record, "points": points}
 
 

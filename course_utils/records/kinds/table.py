@@ -72,9 +72,8 @@ class Table(Result):
             self._sentence(),
             table=Grid("", small) if len(columns) > 1 else None,
             notes=((f"And {listed(cut)} under All numbers.",) if cut else ()) + self.notes,
-            provenance=self.provenance(self.busy),
             numbers=self.numbers if cut else None,
-            title=self.name or "",
+            **self.stamp(self.busy),
         )
 
     def _columns(self) -> list[Column]:
@@ -113,7 +112,7 @@ class Table(Result):
     @property
     def numbers(self) -> Sheet:
         """All columns of all rows."""
-        return Sheet(self.all_columns(), self.notes, (self.environment.where,))
+        return Sheet(self.all_columns(), self.notes, (self.where,))
 
     def facts(self) -> Iterator[Fact]:
         """Every value but the names of the rows."""
@@ -141,7 +140,7 @@ class Table(Result):
         with canvas.style():
             row_in = canvas.row_in(names, (1 if stacked else len(chosen)) * 0.24 + 0.14)
             several = len(chosen) > 1
-            title, caption = self.titled(", ".join(chosen)), self.environment.caption
+            title, caption = self.titled(", ".join(chosen)), self.caption
             rows = math.ceil(len(chosen) / 5) if several else 0
             fig = canvas.titled_figure(title, max(0.36, row_in) * len(names) + 0.6 + 0.24 * rows, caption)
             panel = fig.subplots()

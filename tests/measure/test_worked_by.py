@@ -1,0 +1,129 @@
+"""What is found out of who worked, with a scripted GPU.
+
+Where lessons run on the played one (``tests/lessons/test_cuda_cells.py``), their results are held against a real GPU's.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from course_utils import compare, sweep, tabulate
+from course_utils.measure import worked_by
+from course_utils.measure.compare import measure
+from course_utils.measure.devices import CudaDevice
+from course_utils.measure.tabulate import curves
+from course_utils.memory.trace import trace_memory
+from tests.played_cuda.scripted import ScriptedCuda
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> ScriptedCuda:
+    """The GPU of this machine, as far as anybody counts what it did."""
+    scripted = ScriptedCuda()
+    scripted.install(monkeypatch)
+    monkeypatch.setattr(worked_by, "device_kind", lambda: "cuda")
+    monkeypatch.setattr(worked_by, "device_under_test", lambda: CudaDevice(api=scripted, torch_device="cpu"))
+    worked_by.begin_cell()
+    return scripted
+
+
+def table() -> str:
+    return tabulate([{"case": "a", "value": 1}]).worked_by
+
+
+# Timed cases
+
+
+def on_cpu() -> torch.Tensor:
+    return torch.ones(8).add_(1)
+
+
+def test_a_case_worked_on_the_gpu_if_it_took_memory_there_or_queued_work(gpu: ScriptedCuda):
+    device = CudaDevice(api=gpu, torch_device="cpu")
+
+    def allocates() -> None:
+        gpu.allocate(1024)
+        gpu.kernel(1e-4)
+
+    cases = {
+        "takes memory": (allocates, "gpu"),
+        "only queues work, as a CUDA graph": (lambda: gpu.kernel(1e-4), "gpu"),
+        "works on the CPU": (lambda: (gpu.host(1e-4), on_cpu())[1], "cpu"),
+        "does no work of PyTorch's": (lambda: gpu.host(1e-4), "cpu"),
+    }
+    found = {name: measure(fn, budget_s=0.05, device=device).worked_by for name, (fn, _) in cases.items()}
+    assert found == {name: expected for name, (_, expected) in cases.items()}
+
+
+def test_one_case_on_the_gpu_makes_a_result_of_the_gpu(gpu: ScriptedCuda):
+    device = CudaDevice(api=gpu, torch_device="cpu")
+    places = {"cpu": lambda: gpu.host(1e-4), "gpu": lambda: gpu.kernel(1e-4)}
+    of_points = [("cpu", "cpu"), ("cpu", "gpu")]
+    swept = sweep(
+        lambda at: {f"case {number}": places[place] for number, place in enumerate(of_points[at])},
+        over={"point": [0, 1]},
+        budget_s=0.05,
+        device=device,
+    )
+    assert (swept.worked_by, *(point.comparison.worked_by for point in swept)) == ("gpu", "cpu", "gpu")
+
+
+def test_a_fake_tensor_that_says_cuda_is_on_no_gpu():
+    with FakeTensorMode():
+        fake = torch.empty(2, device="cuda")
+    assert not worked_by.lies_on([fake], "cuda")
+    assert worked_by.lies_on({"a": [on_cpu()]}, "cpu")
+
+
+def test_on_cpu_measures_with_the_cpus_clock_though_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("course_utils.measure.devices.device_kind", lambda: "cuda")
+    result = compare({"one": on_cpu, "two": on_cpu}, on="cpu", budget_s=0.05)
+    assert (result.clock, result.worked_by) == ("host clock", "cpu")
+    with pytest.raises(ValueError, match=r"on must be .cpu. or None: .*got 'gpu'"):
+        measure(on_cpu, on="gpu")
+
+
+# What was computed before it is kept
+
+
+def test_a_table_is_of_the_gpu_if_the_cell_took_memory_there(gpu: ScriptedCuda):
+    assert table() == "cpu"
+    gpu.allocate(1024)
+    # All that a cell keeps, also what it makes of a measurement before.
+    assert (table(), table(), curves({"a": [1.0]}, x="x", y="y").worked_by) == ("gpu", "gpu", "gpu")
+    worked_by.begin_cell()
+    assert table() == "cpu"
+    worked_by.ranks_worked_on_gpus()
+    assert table() == "gpu"
+
+
+def test_what_fake_tensors_gave_was_worked_out_though_they_say_cuda(gpu: ScriptedCuda):
+    def fake() -> None:
+        with FakeTensorMode():
+            torch.empty(4, 4, device="cuda").sum()
+
+    gpu.allocate(1024)
+    assert table() == "gpu"
+    fake()
+    assert (table(), table()) == ("arithmetic", "gpu")
+    fake()
+    gpu.allocate(1024)
+    assert table() == "gpu"
+
+
+def test_a_compilers_fake_tensors_are_no_arithmetic():
+    worked_by.begin_cell()
+    torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(3))
+    assert table() == "cpu"
+
+
+def test_who_makes_a_result_may_say_so_and_nothing_else():
+    assert tabulate([{"a": 1}], worked_by="simulation").worked_by == "simulation"
+    with pytest.raises(ValueError, match="what did the work: gpu, cpu, arithmetic, simulation; got 'formula'"):
+        tabulate([{"a": 1}], worked_by="formula")
+
+
+def test_a_trace_is_of_the_device_that_it_ran_on():
+    assert trace_memory(on_cpu, "a sum", device="cpu", overhead=False).worked_by == "cpu"

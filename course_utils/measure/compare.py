@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from course_utils.measure.cases import Case, CaseError, Check
@@ -32,6 +32,7 @@ def measure(
     flops: float | None = None,
     bytes: float | None = None,
     device: Device | None = None,
+    says: Callable[[Measurement], str] | None = None,
 ) -> Measurement:
     """Measure one piece of code: when there is nothing to compare it with.
 
@@ -62,7 +63,8 @@ def measure(
             notes=tuple(rounds.notes),
             busy=rounds.busy,
             interrupted=rounds.interrupted,
-        )
+        ),
+        says,
     )
 
 
@@ -82,6 +84,7 @@ def compare(
     ceiling: Ceiling | None = None,
     device: Device | None = None,
     seed: int | None = None,
+    says: Callable[[Comparison], str] | None = None,
 ) -> Comparison:
     """Compare two or more ways to do the same thing.
 
@@ -108,6 +111,8 @@ def compare(
         ceiling: a limit of this machine, from :func:`course_utils.ceilings`, to show rates against.
         device: the device under test; by default this machine's.
         seed: for the order of the cases inside the rounds; by default another order in each comparison.
+        says: makes the sentence of the card from the result, instead of its largest gain or loss. See
+            :meth:`Comparison.saying`.
 
     Returns:
         Raw samples of all cases and of the control, with verdicts.
@@ -167,7 +172,8 @@ def compare(
             ceiling=ceiling,
             notes=tuple(rounds.notes),
             busy=rounds.busy,
-        )
+        ),
+        says,
     )
 
 

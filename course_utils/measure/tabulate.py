@@ -8,7 +8,7 @@ learner's own files said.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from course_utils.measure.machine import environment
@@ -26,6 +26,7 @@ def tabulate(
     units: Mapping[str, str] | None = None,
     parameters: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
+    says: Callable[[Table], str] | None = None,
 ) -> Table:
     """Put observations into a table that shows itself, draws itself, and can be recorded.
 
@@ -37,12 +38,15 @@ def tabulate(
             1.2e-07), ``ratio``, ``percent`` (of a fraction) or ``count``. Numbers without a unit are shown as they are.
         parameters: problem sizes and settings, for the record.
         notes: what a reader must know, in words.
+        says: makes the sentence of its card from the table: its point, with its numbers. Without one the card tells
+            what the rows are. See :meth:`Table.saying` for a table that is there already.
 
     Example:
         >>> rows = [{"dtype": "float16", "size": 2}, {"dtype": "float32", "size": 4}]
-        >>> table = tabulate(rows, units={"size": "bytes"})
-        >>> table["float32"]["size"]
-        4
+        >>> says = lambda t: f"A float32 takes {t.text('float32', 'size')}."
+        >>> table = tabulate(rows, units={"size": "bytes"}, says=says)
+        >>> table["float32"]["size"], table.card().words
+        (4, 'A float32 takes 4 B.')
     """
     if not rows or not rows[0]:
         raise ValueError("tabulate() needs at least one row: pass a list of dictionaries with the same keys")
@@ -68,7 +72,8 @@ def tabulate(
             name=name,
             parameters=dict(parameters or {}),
             notes=tuple(notes),
-        )
+        ),
+        says,
     )
 
 
@@ -80,6 +85,7 @@ def curves(
     name: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
+    says: Callable[[Curves], str] | None = None,
 ) -> Curves:
     """Put values over the course of a run, such as losses, into a figure that can be recorded.
 
@@ -109,7 +115,8 @@ def curves(
             name=name,
             parameters=dict(parameters or {}),
             notes=tuple(notes),
-        )
+        ),
+        says,
     )
 
 

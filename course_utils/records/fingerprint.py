@@ -25,6 +25,8 @@ MEASURING |= {"run_ranks", "simulate_cluster", "sweep", "tabulate", "trace_memor
 # Calls that only show something: they are no part of what is measured.
 SHOWING = frozenset({"print", "display", "predict", "Markdown", "HTML", "environment", "recorded"})
 SHOWING_METHODS = frozenset({"plot", "reveal"})
+# Methods that choose what of a result is shown, and the keyword of a measuring call that words its card: of no matter.
+CHOOSING_METHODS, WORDING = frozenset({"saying", "showing"}), "says"
 # Keywords of a measuring call whose values are the sizes of the problem, not the code that is measured.
 SIZE_KEYWORDS = frozenset({"args", "over", "parameters", "ranks"})
 
@@ -143,6 +145,10 @@ def _text(node: Any, apart: Collection[int]) -> str:
         return repr(node)
     if id(node) in apart or _only_shows(node):
         return "..."
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHOOSING_METHODS:
+        return _text(node.func.value, apart)
+    if isinstance(node, ast.Call) and _called(node) in MEASURING:
+        node = ast.Call(node.func, node.args, [each for each in node.keywords if each.arg != WORDING])
     if isinstance(node, ast.JoinedStr):  # versions cut its texts differently
         texts = [part.value for part in node.values if isinstance(part, ast.Constant)]
         values = [part for part in node.values if not isinstance(part, ast.Constant)]

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from course_utils.records import paired
 from course_utils.records.kinds.ceilings import Ceiling
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import (
+    OWN_WORK,
     Measurement,
     bytes_text,
-    launch_bound_line,
     rounds_and_calls,
     seconds_text,
+    waiting_line,
 )
 from course_utils.records.paired import Interval, Verdict
 from course_utils.records.result import Fact, Result, by_name
@@ -176,6 +177,7 @@ class Comparison(Result):
     ceiling: Ceiling | None = None  # the machine's limit that rates are shown against, if any
     # of the interval that decided: each look at the rounds spends a share of the 1% (`paired.LOOKS`)
     confidence: float = paired.DECISION_CONFIDENCE
+    per: str = field(default="", compare=False)  # what an item is called, where the card tells times per item
 
     def __post_init__(self) -> None:
         if len(set(self.labels)) < max(2, len(self.cases)):
@@ -213,6 +215,36 @@ class Comparison(Result):
         """All cases but the baseline."""
         return [Case(case, self) for case in self.cases[1:]]
 
+    def showing(self, cases: Sequence[str] | None = None, *, per: str = "") -> Self:
+        """The comparison with a choice of its cases: its card and figure tell of them, its folded numbers of all.
+
+        Args:
+            cases: labels, in the order to show them, by default all. The baseline is always there, and first.
+            per: what an item is called, to show the time per item: ``token`` for ``items=`` tokens a call.
+
+        Raises:
+            KeyError: if there is no such case; the message names those that there are.
+            ValueError: if the items of a call are not known, or not the same for all cases.
+
+        Example:
+            >>> from course_utils import recorded
+            >>> recorded("no_grad/small").showing(["inference_mode"]).labels
+            ('gradients on', 'inference_mode')
+        """
+        chosen = self.labels[1:] if cases is None else [label for label in cases if label != self.baseline]
+        shown = tuple(self[label].measurement for label in dict.fromkeys([self.baseline, *chosen]))
+        items = {case.items for case in shown}
+        if per and (None in items or len(items) > 1):
+            raise ValueError(
+                f"a time per {per} needs items=, the same for each case, since the verdicts compare calls; they are "
+                f"{listed(map(str, items))}"
+            )
+        return replace(self, cases=shown, whole=self.whole or self, per=per)
+
+    def time_of(self, seconds: float | None, of: Measurement) -> str:
+        """A time of one call as the card shows it: per item, where that was asked for."""
+        return format_seconds(seconds / of.items if self.per and seconds is not None else seconds)
+
     @property
     def how(self) -> str:
         """How it was measured, in one line: rounds, calls, cache, clock, agreement."""
@@ -229,31 +261,36 @@ class Comparison(Result):
     def card(self) -> Card:
         """Who is faster, by how much, how sure: a row a case, its bar the interval of its speed."""
         bars = {case.label: case.bar for case in self}
-        behind = {case.label: case.bar for case in self.behind or ()}
+        behind = {case.label: case.bar for case in self.behind or () if case.label in bars}
+        is_bound = any(case.launch_bound for case in self.cases)
         sentence, parts = comparison_parts(self), unclear_parts(self)
         unclear = "".join(map(plain, parts))
         is_cut = self.interrupted and self.rounds >= paired.MIN_ROUNDS  # fewer are unclear for that reason
         stopped = f"Interrupted after {self.rounds} rounds." if is_cut else ""
         busy = "" if self.busy in unclear else self.busy.rstrip(".")
         return Card(
-            sentence,
+            self.says or sentence,
             tuple(
                 Row(
                     case.label,
                     verdict_words(case),
-                    format_seconds(case.median_s),
+                    self.time_of(case.median_s, case.measurement),
                     case.tone,
                     bars[case.label],
                     behind.get(case.label),
+                    self.time_of(case.measurement.queued_ahead_s, case.measurement) if is_bound else "",
                 )
                 for case in self
             ),
             speed_axis((value for bar in (*bars.values(), *behind.values()) for value in bar.values), self.practical),
-            heads=("", "time per call"),
-            warning=" ".join(filter(None, ["" if sentence == parts else unclear, stopped])),
-            notes=(*launch_bound_line(self.cases), *self._jumps(), *self.notes),
-            provenance=self.provenance(format_noise(self.noise_floor), SURE, busy),
-            numbers=self._numbers(),
+            heads=("", f"time per {self.per or 'call'}"),
+            second=OWN_WORK if is_bound else "",
+            warning=" ".join(filter(None, ["" if sentence == parts and not self.says else unclear, stopped])),
+            notes=(*waiting_line([(case.label, case) for case in self.cases]), *self._jumps(), *self.notes),
+            provenance=(self if behind else replace(self, behind=None)).provenance(
+                format_noise(self.noise_floor), SURE, busy
+            ),
+            numbers=(self.whole or self)._numbers(),
             title=self.name or "",
         )
 
@@ -298,6 +335,7 @@ class Comparison(Result):
             column("peak reserved", lambda m: bytes_text(m.peak_reserved_bytes)),
             column("host time (enqueue)", lambda m: seconds_text(m.enqueue_median_s)),
             column("device time", lambda m: seconds_text(m.device_median_s)),
+            column(OWN_WORK, lambda m: seconds_text(m.queued_ahead_s)),
             column("bandwidth", lambda m: m.rate_text("bytes")),
             column("compute", lambda m: m.rate_text("flops")),
             column("throughput", lambda m: m.rate_text("items")),
@@ -347,7 +385,7 @@ class Comparison(Result):
 
         with canvas.style():
             key = "dots: rounds · bars: 99% intervals · grey: noise · ■ the same · ○ too close to call"
-            title = "".join(map(plain, comparison_parts(self))).rstrip(".")
+            title = (self.says or "".join(map(plain, comparison_parts(self)))).rstrip(".")
             panels_in = len(self.cases) * canvas.row_in(self.labels, 0.5) + 0.6
             fig = canvas.titled_figure(title, panels_in, key, self.measured_on.caption)
             ax = fig.subplots()

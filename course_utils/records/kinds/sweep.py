@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records import paired
 from course_utils.records.kinds.comparison import MARKERS, Case, Comparison
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement, bytes_text
+from course_utils.records.kinds.measurement import OWN_WORK, Measurement, bytes_text, seconds_text, waiting_line
 from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.records.verdicts import SURE, interval_words, verdict_words
@@ -22,6 +23,7 @@ from course_utils.show.formats import (
     format_noise,
     format_percent,
     format_seconds,
+    format_size,
     format_times,
     is_number,
     listed,
@@ -40,6 +42,9 @@ _WORDS = {
     Verdict.SLOWER: "slower",
     Verdict.SAME: "the same",
 }
+# What a parameter's name may end with, or be: a unit of its values. Amounts of memory are shown in the unit that fits.
+_BYTES = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_WITH_UNIT = re.compile(rf"(?:(.+?),? )?({'|'.join(_BYTES)}|ns|µs|ms|s)")
 
 
 @dataclass(frozen=True)
@@ -60,9 +65,13 @@ class Sweep(Result):
     points: tuple[SweepPoint, ...]
     environment: Environment
     interrupted: bool = False
+    per: str = field(default="", compare=False)  # what an item is called, where the card tells times per item
 
     def __getitem__(self, value: Any) -> Comparison:
+        """The comparison at one value, which may be given as it is shown: ``copy[16384]``, ``copy["16 MiB"]``."""
         points = {point.value: point.comparison for point in self.points}
+        names = {_named(each, self.over, brief=True): each for each in points}
+        value = names.get(value, value) if isinstance(value, str) else value
         return by_name(points, value, f"point {self.over}={value!r} in this sweep")
 
     def __iter__(self) -> Iterator[SweepPoint]:
@@ -73,31 +82,60 @@ class Sweep(Result):
         """The values of the parameter that was varied."""
         return tuple(point.value for point in self.points)
 
-    def first(self, label: str, verdict: str) -> Any | None:
-        """The first value at which a case gets a verdict."""
-        return next((p.value for p in self.points if p.comparison[label].verdict == verdict), None)
+    def showing(self, cases: Sequence[str] | None = None, at: Sequence[Any] | None = None, *, per: str = "") -> Self:
+        """The sweep with a choice of its cases and points: what its card, figure and slider tell of.
+
+        Its folded numbers are those of all.
+
+        Args:
+            cases: labels, in the order to show them: the one that was asked about first. By default all.
+            at: values of the parameter, as they are or as they are shown; by default all. They keep their order.
+            per: what an item is called, to show the time per item: ``token`` for ``items=`` tokens a call.
+
+        Raises:
+            KeyError: if there is no such case or value; the message names those that there are.
+            ValueError: if the items of a call are not known, or not the same for all cases of a point.
+
+        Example:
+            >>> from course_utils import recorded
+            >>> workloads = recorded("torch_compile/workloads")
+            >>> workloads.showing(at=["training step"]).values
+            ('training step',)
+        """
+        chosen = self.points if at is None else [self[value] for value in at]
+        points = tuple(
+            SweepPoint(point.value, point.comparison.showing(cases, per=per))
+            for point in self.points
+            if at is None or any(point.comparison is each for each in chosen)
+        )
+        return dataclasses.replace(self, points=points, whole=self.whole or self, per=per)
 
     def card(self) -> Card:
         """Where which case is faster: a row for each case and point, its bar the interval of its speed."""
-        stopped = f"Interrupted after {_named(self.values[-1], self.over)}." if self.points and self.interrupted else ""
         if not self.points:
             return Card("No point was measured.", provenance=self.provenance(), title=self.name or "")
-        first = self.points[0].comparison
+        whole, first = self.whole or self, self.points[0].comparison
+        stopped = f"Interrupted after {_named(whole.values[-1], self.over)}." if self.interrupted else ""
         cases = [(point.value, point.comparison[label]) for label in first.labels[1:] for point in self.points]
-        behind = {}
-        if self.behind is not None:
-            behind = {(p.value, case.label): case.bar for p in self.behind for case in p.comparison.others}
+        # The recorded run may have other points and cases: only what both have is drawn behind.
+        behind = {(p.value, case.label): case.bar for p in self.behind or () for case in p.comparison.others}
+        timed = [
+            (f"{m.label} ({_named(point.value, self.over)})", m) for point in self.points for m in point.comparison.cases
+        ]
+        is_bound = any(m.launch_bound for _, m in timed)
         rows = tuple(
             Row(
                 f"{case.label}, {_named(value, self.over)}" if len(first.labels) > 2 else _named(value, self.over),
                 verdict_words(case),
-                format_seconds(case.median_s),
+                case.comparison.time_of(case.median_s, case.measurement),
                 case.tone,
                 case.bar,
                 behind.get((value, case.label)),
+                case.comparison.time_of(case.measurement.queued_ahead_s, case.measurement) if is_bound else "",
             )
             for value, case in cases
         )
+        mine = self if any(row.behind for row in rows) else dataclasses.replace(self, behind=None)
         decided = [story for label in first.labels[1:] if (story := self._story(label))]
         against = ["Against ", Toned(first.baseline), ", "]
         sentence = [*against, *[part for story in decided for part in ("; ", *story)][1:], "."] if decided else []
@@ -106,16 +144,17 @@ class Sweep(Result):
         busy = next(filter(None, [self.busy, *(point.comparison.busy for point in self.points)]), "").rstrip(".")
         notes = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
         return Card(
-            sentence or unclear,
+            self.says or sentence or unclear,
             rows,
             speed_axis(
                 (end for row in rows for bar in (row.bar, row.behind) if bar for end in bar.values), first.practical
             ),
-            heads=(f"against {first.baseline}", "time per call"),
-            warning=" ".join(filter(None, ("".join(map(plain, unclear if sentence else ())), stopped))),
-            notes=(*self.notes, *notes),
-            provenance=self.provenance(f"{noise} at worst", busy, SURE),
-            numbers=self._numbers(),
+            heads=(f"against {first.baseline}", f"time per {self.per or 'call'}"),
+            second=OWN_WORK if is_bound else "",
+            warning=" ".join(filter(None, ("".join(map(plain, unclear if self.says or sentence else ())), stopped))),
+            notes=(*waiting_line(timed), *self.notes, *notes),
+            provenance=mine.provenance(f"{noise} at worst", busy, SURE),
+            numbers=whole._numbers(),
             title=self.name or "",
         )
 
@@ -129,7 +168,7 @@ class Sweep(Result):
         first = self.points[0].comparison
         key, core, rates = self._columns(first.labels)
         who = f"{first.labels[1]} " if len(first.labels) == 2 else ""
-        caption = f"Median time per call over {self.over}, {who}against {first.baseline}"
+        caption = f"Median time per call over {_axis(self.over)}, {who}against {first.baseline}"
         return Sheet(tuple(split(caption, "Rates", key, core, rates)), (), (first.how, self.measured_on.where))
 
     @property
@@ -138,7 +177,7 @@ class Sweep(Result):
         named = []
         for label in self.points[0].comparison.labels[1:]:
             at = [i for i, p in enumerate(self.points) if p.comparison[label].verdict is Verdict.UNCLEAR]
-            named += [f"{label} {_where(self.values, at, '' if named else self.over)}"] if at else []
+            named += [f"{label} {self._where(at, brief=bool(named))}"] if at else []
         if not named:
             return []
         way_out = f": {'; '.join(named)}. A larger budget_s should tell, or stop other programs."
@@ -161,7 +200,7 @@ class Sweep(Result):
             if not at:
                 continue
             # What varies is named once.
-            where = _where(self.values, at, "" if parts else self.over)
+            where = self._where(at, brief=bool(parts))
             parts += [", " if parts else " is ", Toned(_WORDS[verdict], cases[at[0]].tone)]
             if verdict is Verdict.SAME:
                 parts.append(f" (within {format_percent(cases[0].comparison.practical)})")
@@ -203,13 +242,18 @@ class Sweep(Result):
             column(f"share of ceiling{of}", lambda case, side=side: case.comparison.share_of_ceiling(timed(case, side)))
             for of, side in sides
         ]
-        return Column(self.over, tuple(str(value) for value, _ in rows)), core, rates
+        rates += [
+            column(f"{OWN_WORK}{of}", lambda case, side=side: seconds_text(timed(case, side).queued_ahead_s))
+            for of, side in sides
+        ]
+        return Column(_axis(self.over), tuple(self._value_text(value) for value, _ in rows)), core, rates
 
     def facts(self) -> Iterator[Fact]:
         """Those of the comparison at every point."""
         for point in self.points:
             for fact in point.comparison.facts():
-                yield dataclasses.replace(fact, label=f"{self.over} {point.value}: {fact.label}")
+                row = f"{_named(point.value, self.over)}: {fact.label}" if _unit(self.over) in _BYTES else ""
+                yield dataclasses.replace(fact, label=f"{self.over} {point.value}: {fact.label}", row=row)
 
     def measurements(self) -> Iterator[tuple[tuple[str, Any], Comparison, Measurement]]:
         """Every case's times at every point."""
@@ -229,7 +273,7 @@ class Sweep(Result):
         first = self.points[0].comparison
         with canvas.style():
             key = f"bars: {paired.DECISION_CONFIDENCE:.0%} intervals · grey: noise · ■ the same · ○ too close to call"
-            title = "; ".join(self.story(label, brief=True) for label in first.labels[1:])
+            title = self.says or "; ".join(self.story(label, brief=True) for label in first.labels[1:])
             fig = canvas.titled_figure(title, 3.5, key, self.measured_on.caption)
             ax = fig.subplots()
             self._draw_noise(ax)
@@ -246,8 +290,11 @@ class Sweep(Result):
             fig.alt = self._alt
             return fig
 
-    def explore(self) -> StoredView:
-        """A slider over the points, their bars on one axis, and all of them folded; it needs no kernel."""
+    def explore(self, at: Any = None) -> StoredView:
+        """A slider over the points, their bars on one axis, and all of them folded; it needs no kernel.
+
+        ``at`` is the value at which it opens, by default the first.
+        """
         from course_utils.show.viewer import slider
 
         if not self.points:
@@ -255,14 +302,24 @@ class Sweep(Result):
         bars = [case.bar for point in self.points for case in point.comparison]
         axis = speed_axis((end for bar in bars for end in bar.values), self.points[0].comparison.practical)
         cards = []
-        for at, point in enumerate(self.points):
+        for place, point in enumerate(self.points):
             comparison = dataclasses.replace(point.comparison, whose=self.whose)
-            card, where = comparison.card(), _where(self.values, [at], self.over)
+            card, where = comparison.card(), self._where([place])
             changed = {"sentence": [f"{where[0].upper()}{where[1:]}: ", *card.parts], "title": self.name or ""}
             notes = (*card.notes, *_memory_line(comparison))
             shown = dataclasses.replace(card, axis=axis, notes=notes, numbers=None, **changed)
-            cards.append((_named(point.value, ""), shown))
-        return slider(self.over, cards, self.card())
+            cards.append((_named(point.value, self.over, brief=True), shown))
+        opens = 0 if at is None else [point.comparison for point in self.points].index(self[at])
+        return slider(_axis(self.over), cards, self.card(), opens)
+
+    def _where(self, at: Sequence[int], brief: bool = False) -> str:
+        """Some of the points among all that were measured, in words; ``brief`` leaves out what varies."""
+        values = (self.whole or self).values
+        return _where(values, [values.index(self.values[i]) for i in at], self.over, brief)
+
+    def _value_text(self, value: Any) -> str:
+        """A value for a column: an amount of memory in the unit that fits, all else as it is."""
+        return _named(value, self.over, brief=True) if _unit(self.over) in _BYTES else str(value)
 
     @property
     def _ordered(self) -> bool:
@@ -274,9 +331,9 @@ class Sweep(Result):
         parts = []
         for point in self.points:
             words = "; ".join(f"{case.label} {verdict_words(case)}" for case in point.comparison.others)
-            parts.append(f"{self.over} {point.value}: {words}")
+            parts.append(f"{_named(point.value, self.over)}: {words}")
         baseline = self.points[0].comparison.baseline
-        return f"Speed relative to {baseline} over {self.over}. {'. '.join(parts)}. {self.measured_on.caption}."
+        return f"Speed relative to {baseline} over {_axis(self.over)}. {'. '.join(parts)}. {self.measured_on.caption}."
 
     def _name_points(self, ax: Axes) -> None:
         """Under every point its value and, since speeds are relative to it, the time that the baseline takes there."""
@@ -285,13 +342,13 @@ class Sweep(Result):
         count = len(self.points)
         names, step = [], 1 if not self._ordered else math.ceil(count / 7)
         for point in self.points:
-            value = canvas.plain_number(point.value) if self._ordered else str(point.value)
+            value = _named(point.value, self.over, brief=True)
             time = format_seconds(point.comparison.cases[0].median_s)
             names.append(f"{textwrap.fill(value, max(8, 46 // count), break_long_words=False)}\n{time}")
         ax.set_xlim(-0.5, count - 0.5)
         ax.set_xticks(range(0, count, step), names[::step])
         ax.tick_params(axis="x", labelsize=9)
-        ax.set_xlabel(f'{self.over} (under it: time per call of "{self.points[0].comparison.baseline}")')
+        ax.set_xlabel(f'{_axis(self.over)} (under it: time per call of "{self.points[0].comparison.baseline}")')
 
     def _draw_noise(self, ax: Axes) -> None:
         """What the baseline against itself took for a difference at each point, and the baseline's own line."""
@@ -351,16 +408,37 @@ def _draw_curve(ax: Axes, cases: Sequence[Case], number: int, of: int, joined: b
     return reach
 
 
-def _named(value: Any, over: str) -> str:
-    """One point: ``batch 64``, but ``64 KiB`` and ``1 000 elements``, and a name alone."""
+def _unit(over: str) -> str:
+    """The unit of a parameter's values: ``KiB`` of ``KiB`` and of ``buffer, KiB``; empty if its name tells none."""
+    match = _WITH_UNIT.fullmatch(over)
+    return match[2] if match else ""
+
+
+def _what(over: str) -> str:
+    """What a parameter's values are of, without their unit."""
+    match = _WITH_UNIT.fullmatch(over)
+    return match[1] or "" if match else over
+
+
+def _axis(over: str) -> str:
+    """What a parameter is called where its values stand by themselves; amounts of memory bring their units."""
+    return _what(over) or "size" if _unit(over) in _BYTES else over
+
+
+def _named(value: Any, over: str, brief: bool = False) -> str:
+    """One point: ``batch 64``, ``16 MiB`` of 16384 ``KiB``, ``1 000 elements``, a name alone; in brief ``64``."""
     if not is_number(value):
         return str(value)
-    # A unit, and things that are counted, stand behind their number.
-    is_behind = over[:1].isupper() or over.endswith("s")
-    return " ".join((plain_number(value), over) if is_behind else (over, plain_number(value))).strip()
+    unit, what = _unit(over), _what(over)
+    number = format_size(value * _BYTES[unit]) if unit in _BYTES else f"{plain_number(value)} {unit}".strip()
+    if brief or not what:
+        return number
+    # Things that are counted stand behind their number.
+    is_behind = not unit and (what[0].isupper() or what.endswith("s"))
+    return f"{number} {what}" if is_behind else f"{what} {number}"
 
 
-def _where(values: Sequence[Any], at: Sequence[int], over: str) -> str:
+def _where(values: Sequence[Any], at: Sequence[int], over: str, brief: bool) -> str:
     """Some points of a sweep: ``from batch 64 on``, ``at 64 KiB``, ``for chain and block``."""
     if len(at) == len(values):
         return "throughout"
@@ -369,13 +447,13 @@ def _where(values: Sequence[Any], at: Sequence[int], over: str) -> str:
     runs = []
     for _, run in itertools.groupby(enumerate(at), key=lambda pair: pair[1] - pair[0]):
         first, *_, last = [i for _, i in run] * 2
-        named = "" if runs else over  # once
+        named = _named(values[first], over, brief or bool(runs))  # what varies is named once
         if first == last:
-            runs.append(f"at {_named(values[first], named)}")
+            runs.append(f"at {named}")
         elif first == 0:
-            runs.append(f"up to {_named(values[last], named)}")
+            runs.append(f"up to {_named(values[last], over, brief or bool(runs))}")
         elif last == len(values) - 1:
-            runs.append(f"from {_named(values[first], named)} on")
+            runs.append(f"from {named} on")
         else:
-            runs.append(f"from {_named(values[first], named)} to {_named(values[last], '')}")
+            runs.append(f"from {named} to {_named(values[last], over, brief=True)}")
     return listed(runs)

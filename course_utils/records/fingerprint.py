@@ -99,11 +99,19 @@ def _called(call: ast.Call) -> str:
 def _only_shows(node: Any) -> bool:
     """Whether this is a docstring, a name alone, or a call that shows something and measures nothing."""
     if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Constant | ast.Name) or _only_shows(node.value)
+        value = _without_choice(node.value)
+        return isinstance(value, ast.Constant | ast.Name) or _only_shows(value)
     if not isinstance(node, ast.Call):
         return False
     shows = _called(node) in (SHOWING_METHODS if isinstance(node.func, ast.Attribute) else SHOWING)
     return shows and not any(isinstance(part, ast.Call) and _called(part) in MEASURING for part in ast.walk(node))
+
+
+def _without_choice(node: Any) -> Any:
+    """A result, without what is chosen of it to be shown."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _called(node) in CHOOSING_METHODS:
+        node = node.func.value
+    return node
 
 
 # Code as text
@@ -143,10 +151,9 @@ def _text(node: Any, apart: Collection[int]) -> str:
         return " ".join(_text(item, apart) for item in node if not _only_shows(item))
     if not isinstance(node, ast.AST):
         return repr(node)
+    node = _without_choice(node)
     if id(node) in apart or _only_shows(node):
         return "..."
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHOOSING_METHODS:
-        return _text(node.func.value, apart)
     if isinstance(node, ast.Call) and _called(node) in MEASURING:
         node = ast.Call(node.func, node.args, [each for each in node.keywords if each.arg != WORDING])
     if isinstance(node, ast.JoinedStr):  # versions cut its texts differently

@@ -301,8 +301,9 @@ def has_other_parameters(record: LessonRecord, name: str) -> bool:
 def keep(result: Any, says: Callable[[Any], str] | None = None) -> Any:
     """Return what was measured here and now, with the recorded run of the same experiment for the grey behind it.
 
-    ``says`` makes the sentence of its card; one that fails is told on the card, and does not reach the record. If it has a name and a lesson is recorded, it is written into the folder ``COURSE_RECORD_TO``: at once, so that a
-    lesson that fails later still shows what it had.
+    ``says`` makes the sentence of its card; one that fails is told on the card, and does not reach the record. If it
+    has a name and a lesson is recorded, it is written into the folder ``COURSE_RECORD_TO``: at once, so that a lesson
+    that fails later still shows what it had.
     """
     folder = os.environ.get("COURSE_RECORD_TO")
     said = result if says is None else result.saying(says)

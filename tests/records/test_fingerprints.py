@@ -203,6 +203,9 @@ def changed(tmp_path: Path, old: str = "", new: str = "", name: str = "lesson/co
         ),
         ("sizes = [64, 128]", "sizes = [64]"),
         ("# measure it\n", "# measure it\nprint('This takes a minute.')\n"),
+        # how a result is worded, and what of it is shown
+        ("budget_s=2,\n)", "budget_s=2, says=lambda r: f'{r[0]}',\n).showing(['new']).saying(str)"),
+        ("result.plot(title='Copies')", "result.showing(['new'])"),
     ],
 )
 def test_what_does_not_matter_changes_neither_hash(tmp_path: Path, old: str, new: str):

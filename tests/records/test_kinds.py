@@ -100,10 +100,13 @@ def test_columns_appear_with_what_they_hold():
     flat = " ".join(repr(full.numbers).split())
     for value in ("64.0 MiB", "2.00 GiB", "900 ms", "GB/s", "calls", "%"):
         assert value in flat
-    assert "pinned each time is launch-bound" in repr(full)
+    # What waits for Python is said, and each row has the GPU's own work beside its time.
+    waits = "pinned each time waits for Python (launch-bound): queued ahead, the GPU needs 3.00 ms of its 6."
+    assert waits in " ".join(repr(full).split())
+    assert [row.second for row in full.card().rows] == ["2.00 ms", "800 µs", "3.00 ms"]
     cells, without = _Reader(full._repr_html_()).cells, _Reader(RESULTS["two"]._repr_html_()).cells
     extras = ["first call", "pays off after", "extra peak memory", "peak reserved", "host time (enqueue)"]
-    for header in (*extras, "device time", "bandwidth", "share of copy"):
+    for header in (*extras, "device time", "bandwidth", "share of copy", "GPU's own work"):
         assert header in cells
         assert header not in without
 

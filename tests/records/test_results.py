@@ -61,6 +61,8 @@ def test_launch_bound(times: dict[str, float], expected: bool | None) -> None:
     series = {key: value if key == "prequeued_s" else (value,) * 3 for key, value in times.items()}
     timed = Measurement("code", (1.0,) * 3, **series)
     assert timed.launch_bound is expected
+    own = {None: None, False: 1.0}.get(expected)
+    assert timed.queued_ahead_s == times.get("prequeued_s", own)
     assert (timed.enqueue_median_s, timed.device_median_s) == (times.get("enqueue_s"), times.get("device_s"))
 
 
@@ -149,14 +151,6 @@ def test_a_comparison_without_first_calls_has_no_break_even() -> None:
 def test_a_rate_is_the_best_sample_and_a_latency_the_middle_one() -> None:
     assert Ceiling("copy", "B/s", 100.0, (4.0, 1.0, 2.0)).value == 100
     assert Ceiling("launch", "s", 1, (4.0, 1.0, 2.0)).value == 2
-
-
-def test_sweep_finds_where_a_verdict_begins() -> None:
-    base = measurement("base", 2e-3)
-    same, faster = comparison(base, measurement("case", 2e-3)), comparison(base, measurement("case", 1e-3))
-    sweep = Sweep("n", (SweepPoint(1, same), SweepPoint(8, faster), SweepPoint(64, faster)), HERE)
-    assert (sweep.values, sweep[8]) == ((1, 8, 64), faster)
-    assert (sweep.first("case", "FASTER"), sweep.first("case", "SLOWER")) == (8, None)
 
 
 # Traces of memory
@@ -380,7 +374,7 @@ def test_unrecorded_is_a_sentence_wherever_it_is_shown() -> None:
         "`course record tiny --reference`."
     )
     assert "&lt;pair&gt;" in waiting._repr_html_()
-    for part in (waiting.plot("weights"), waiting["case"].first("case", "FASTER"), waiting.table.explore()):
+    for part in (waiting.plot("weights"), waiting["case"].showing(["case"]), waiting.table.explore()):
         assert part is waiting
     assert list(waiting) == []  # a loop over the cases or ranks of what is not there comes to an end
 

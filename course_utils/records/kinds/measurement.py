@@ -137,8 +137,8 @@ class Measurement(Result):
     def queued_ahead_s(self) -> float | None:
         """Queued-ahead time: what one call takes of the device when its work was queued before the device began.
 
-        Device seconds, without the time that Python needs to launch the work: the GPU's own work. Where Python was ahead
-        anyway, the time between device events. None on a CPU, and where it cannot be had.
+        Device seconds, without the time that Python needs to launch the work: the GPU's own work. Where Python was
+        ahead anyway, the time between device events. None on a CPU, and where it cannot be had.
 
         Example:
             >>> Measurement("add", (9e-6,), enqueue_s=(9e-6,), device_s=(8e-6,), prequeued_s=2e-6).queued_ahead_s
@@ -315,7 +315,9 @@ def waiting_line(timed: Sequence[tuple[str, Measurement]]) -> list[str]:
     if not bound:
         return []
     if len(bound) <= _NAMED:
-        own, taken = ([format_seconds(getattr(each, key)) for _, each in bound] for key in ("queued_ahead_s", "median_s"))
+        own, taken = (
+            [format_seconds(getattr(each, key)) for _, each in bound] for key in ("queued_ahead_s", "median_s")
+        )
         verb, their = ("waits", "its") if len(bound) == 1 else ("wait", "their")
         names = listed(name for name, _ in bound)
         needs = f"queued ahead, the GPU needs {listed(own)} of {their} {listed(taken)} a call"

@@ -120,12 +120,15 @@ class Sweep(Result):
         # The recorded run may have other points and cases: only what both have is drawn behind.
         behind = {(p.value, case.label): case.bar for p in self.behind or () for case in p.comparison.others}
         timed = [
-            (f"{m.label} ({_named(point.value, self.over)})", m) for point in self.points for m in point.comparison.cases
+            (f"{m.label} ({_named(point.value, self.over)})", m)
+            for point in self.points
+            for m in point.comparison.cases
         ]
         is_bound = any(m.launch_bound for _, m in timed)
+        names = {value: _named(value, self.over).replace(" ", "\u00a0") for value in self.values}
         rows = tuple(
             Row(
-                f"{case.label}, {_named(value, self.over)}" if len(first.labels) > 2 else _named(value, self.over),
+                f"{case.label}, {names[value]}" if len(first.labels) > 2 else names[value],
                 verdict_words(case),
                 case.comparison.time_of(case.median_s, case.measurement),
                 case.tone,
@@ -337,8 +340,6 @@ class Sweep(Result):
 
     def _name_points(self, ax: Axes) -> None:
         """Under every point its value and, since speeds are relative to it, the time that the baseline takes there."""
-        from course_utils.show import canvas
-
         count = len(self.points)
         names, step = [], 1 if not self._ordered else math.ceil(count / 7)
         for point in self.points:

@@ -325,7 +325,7 @@ def waiting_line(timed: Sequence[tuple[str, Measurement]]) -> list[str]:
     name, most = min(bound, key=lambda each: each[1].queued_ahead_s / each[1].median_s)
     needs = f"queued ahead, {name} needs the GPU for {format_seconds(most.queued_ahead_s)}"
     of = f"{format_seconds(most.median_s)} a call"
-    return [f"{len(bound)} of {len(timed)} wait for Python (launch-bound): {needs} of its {of}."]
+    return [f"{len(bound)} of {len(timed)} cases wait for Python (launch-bound): {needs} of its {of}."]
 
 
 def seconds_text(seconds: float | None) -> str:

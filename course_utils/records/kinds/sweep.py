@@ -125,7 +125,8 @@ class Sweep(Result):
             for m in point.comparison.cases
         ]
         is_bound = any(m.launch_bound for _, m in timed)
-        names = {value: _named(value, self.over).replace(" ", "\u00a0") for value in self.values}
+        # A number and its unit stay on one line.
+        names = {value: re.sub(r"(?<=\d) ", "\u00a0", _named(value, self.over)) for value in self.values}
         rows = tuple(
             Row(
                 f"{case.label}, {names[value]}" if len(first.labels) > 2 else names[value],

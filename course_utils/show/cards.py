@@ -90,6 +90,11 @@ class Row:
     second: str = ""  # another value, under the card's `second`
 
 
+def ends_of(rows: Iterable[Row]) -> list[float]:
+    """All values that must find room on the axis of some rows."""
+    return [value for row in rows for bar in (row.bar, row.behind) if bar for value in bar.values]
+
+
 @dataclass(frozen=True, repr=False)
 class Card:
     """What a result shows: text in a terminal, HTML in a notebook or a page. The same card gives the same bytes."""

@@ -31,7 +31,7 @@ from course_utils.records.verdicts import (
     verdict_sentence,
     verdict_words,
 )
-from course_utils.show.cards import Bar, Card, Row, plain, speed_axis
+from course_utils.show.cards import Bar, Card, Row, ends_of, plain, speed_axis
 from course_utils.show.formats import (
     format_noise,
     format_percent,
@@ -119,6 +119,13 @@ class Case:
         """How fast it is, relative to the baseline, with its interval; the baseline's own is that of the noise."""
         low, high = self.interval.inverse().ends if self.interval.bounded else (None, None)
         return Bar(low, high, 1.0 if self.is_baseline else self.speedup)
+
+    def row(self, label: str, behind: Bar | None, with_own_work: bool) -> Row:
+        """Its line of a card, and beside its time the GPU's own work; per item, where that was asked for."""
+        items = self.measurement.items if self.comparison.per else 1
+        own_s = self.measurement.queued_ahead_s
+        own = format_seconds(own_s and own_s / items) if with_own_work else ""
+        return Row(label, verdict_words(self), format_seconds(self.median_s / items), self.tone, self.bar, behind, own)
 
     @property
     def colour(self) -> str:
@@ -241,10 +248,6 @@ class Comparison(Result):
             )
         return replace(self, cases=shown, whole=self.whole or self, per=per)
 
-    def time_of(self, seconds: float | None, of: Measurement) -> str:
-        """A time of one call as the card shows it: per item, where that was asked for."""
-        return format_seconds(seconds / of.items if self.per and seconds is not None else seconds)
-
     @property
     def how(self) -> str:
         """How it was measured, in one line: rounds, calls, cache, clock, agreement."""
@@ -260,9 +263,10 @@ class Comparison(Result):
 
     def card(self) -> Card:
         """Who is faster, by how much, how sure: a row a case, its bar the interval of its speed."""
-        bars = {case.label: case.bar for case in self}
-        behind = {case.label: case.bar for case in self.behind or () if case.label in bars}
+        behind = {case.label: case.bar for case in self.behind or ()}
         is_bound = any(case.launch_bound for case in self.cases)
+        rows = tuple(case.row(case.label, behind.get(case.label), is_bound) for case in self)
+        mine = self if any(row.behind for row in rows) else replace(self, behind=None)
         sentence, parts = comparison_parts(self), unclear_parts(self)
         unclear = "".join(map(plain, parts))
         is_cut = self.interrupted and self.rounds >= paired.MIN_ROUNDS  # fewer are unclear for that reason
@@ -270,26 +274,13 @@ class Comparison(Result):
         busy = "" if self.busy in unclear else self.busy.rstrip(".")
         return Card(
             self.says or sentence,
-            tuple(
-                Row(
-                    case.label,
-                    verdict_words(case),
-                    self.time_of(case.median_s, case.measurement),
-                    case.tone,
-                    bars[case.label],
-                    behind.get(case.label),
-                    self.time_of(case.measurement.queued_ahead_s, case.measurement) if is_bound else "",
-                )
-                for case in self
-            ),
-            speed_axis((value for bar in (*bars.values(), *behind.values()) for value in bar.values), self.practical),
+            rows,
+            speed_axis(ends_of(rows), self.practical),
             heads=("", f"time per {self.per or 'call'}"),
             second=OWN_WORK if is_bound else "",
             warning=" ".join(filter(None, ["" if sentence == parts and not self.says else unclear, stopped])),
             notes=(*waiting_line([(case.label, case) for case in self.cases]), *self._jumps(), *self.notes),
-            provenance=(self if behind else replace(self, behind=None)).provenance(
-                format_noise(self.noise_floor), SURE, busy
-            ),
+            provenance=mine.provenance(format_noise(self.noise_floor), SURE, busy),
             numbers=(self.whole or self)._numbers(),
             title=self.name or "",
         )

@@ -18,7 +18,7 @@ from course_utils.records.kinds.measurement import OWN_WORK, Measurement, bytes_
 from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.records.verdicts import SURE, interval_words, verdict_words
-from course_utils.show.cards import Card, Row, Toned, plain, speed_axis
+from course_utils.show.cards import Card, Toned, ends_of, plain, speed_axis
 from course_utils.show.formats import (
     format_noise,
     format_percent,
@@ -128,14 +128,10 @@ class Sweep(Result):
         # A number and its unit stay on one line.
         names = {value: re.sub(r"(?<=\d) ", "\u00a0", _named(value, self.over)) for value in self.values}
         rows = tuple(
-            Row(
+            case.row(
                 f"{case.label}, {names[value]}" if len(first.labels) > 2 else names[value],
-                verdict_words(case),
-                case.comparison.time_of(case.median_s, case.measurement),
-                case.tone,
-                case.bar,
                 behind.get((value, case.label)),
-                case.comparison.time_of(case.measurement.queued_ahead_s, case.measurement) if is_bound else "",
+                is_bound,
             )
             for value, case in cases
         )
@@ -150,9 +146,7 @@ class Sweep(Result):
         return Card(
             self.says or sentence or unclear,
             rows,
-            speed_axis(
-                (end for row in rows for bar in (row.bar, row.behind) if bar for end in bar.values), first.practical
-            ),
+            speed_axis(ends_of(rows), first.practical),
             heads=(f"against {first.baseline}", f"time per {self.per or 'call'}"),
             second=OWN_WORK if is_bound else "",
             warning=" ".join(filter(None, ("".join(map(plain, unclear if self.says or sentence else ())), stopped))),
@@ -168,12 +162,31 @@ class Sweep(Result):
         return self.points[0].comparison.measured_on if self.points else self.environment
 
     def _numbers(self) -> Sheet:
-        """A row for each point and case; of two cases there is one row, which tells the baseline's time as well."""
-        first = self.points[0].comparison
-        key, core, rates = self._columns(first.labels)
-        who = f"{first.labels[1]} " if len(first.labels) == 2 else ""
-        caption = f"Median time per call over {_axis(self.over)}, {who}against {first.baseline}"
-        return Sheet(tuple(split(caption, "Rates", key, core, rates)), (), (first.how, self.measured_on.where))
+        """A row for each point and case."""
+        first, rows = self.points[0].comparison, [(p.value, case) for p in self.points for case in p.comparison]
+
+        def column(header: str, cell: Callable[[Case], str], numeric: bool = True) -> Column:
+            return Column(header, tuple(cell(case) for _, case in rows), numeric)
+
+        def noise(case: Case) -> str:
+            is_known = case.comparison.noise.bounded and case.is_baseline
+            return format_noise(case.comparison.noise_floor).removeprefix("noise ") if is_known else ""
+
+        core = [
+            column("verdict", lambda case: case.verdict.lower(), numeric=False),
+            column("time per call", lambda case: format_seconds(case.median_s)),
+            column("relative", lambda case: "" if case.is_baseline else format_times(case.ratio, tight=True)),
+            column("99% interval", lambda case: "" if case.is_baseline else interval_words(case)),
+            column("noise (A/A)", noise),
+        ]
+        more = [
+            column("rate", lambda case: _rate(case.measurement)),
+            column("share of ceiling", lambda case: case.comparison.share_of_ceiling(case.measurement)),
+            column(OWN_WORK, lambda case: seconds_text(case.measurement.queued_ahead_s)),
+        ]
+        key = Column("case", tuple(f"{case.label}, {_named(value, self.over)}" for value, case in rows), numeric=False)
+        caption = f"Median time per call over {self._axis}, against {first.baseline}"
+        return Sheet(tuple(split(caption, "Rates", key, core, more)), (), (first.how, self.measured_on.where))
 
     @property
     def _unclear(self) -> list[str | Toned]:
@@ -214,49 +227,12 @@ class Sweep(Result):
                 parts.append(f" ({'up to ' if len(at) > 1 else ''}{format_times(most)})")
         return [Toned(label), *parts] if parts else []
 
-    def _columns(self, labels: Sequence[str]) -> tuple[Column, list[Column], list[Column]]:
-        """The points, what is said of each, and rates. Of two cases there is one row, with the baseline in columns."""
-        two = len(labels) == 2
-        rows = [(p.value, case) for p in self.points for case in p.comparison if not (two and case.is_baseline)]
-
-        def column(header: str, cell: Callable[[Case], str], numeric: bool = True) -> Column:
-            return Column(header, tuple(cell(case) for _, case in rows), numeric)
-
-        def noise(case: Case) -> str:
-            is_known = case.comparison.noise.bounded and (two or case.is_baseline)
-            return format_noise(case.comparison.noise_floor).removeprefix("noise ") if is_known else ""
-
-        core = [] if two else [column("case", lambda case: case.label, numeric=False)]
-        core.append(column("verdict", lambda case: case.verdict.lower(), numeric=False))
-        if two:
-            core.append(column(labels[0], lambda case: format_seconds(case.comparison.cases[0].median_s)))
-        core += [
-            column(labels[1] if two else "time per call", lambda case: format_seconds(case.median_s)),
-            column("relative", lambda case: "" if case.is_baseline else format_times(case.ratio, tight=True)),
-            column("99% interval", lambda case: "" if case.is_baseline else interval_words(case)),
-            column("noise (A/A)", noise),
-        ]
-        sides = [(f", {label}", i) for i, label in enumerate(labels)] if two else [("", None)]
-
-        def timed(case: Case, side: int | None) -> Measurement:
-            return case.measurement if side is None else case.comparison.cases[side]
-
-        rates = [column(f"rate{of}", lambda case, side=side: _rate(timed(case, side))) for of, side in sides]
-        rates += [
-            column(f"share of ceiling{of}", lambda case, side=side: case.comparison.share_of_ceiling(timed(case, side)))
-            for of, side in sides
-        ]
-        rates += [
-            column(f"{OWN_WORK}{of}", lambda case, side=side: seconds_text(timed(case, side).queued_ahead_s))
-            for of, side in sides
-        ]
-        return Column(_axis(self.over), tuple(self._value_text(value) for value, _ in rows)), core, rates
-
     def facts(self) -> Iterator[Fact]:
         """Those of the comparison at every point."""
         for point in self.points:
             for fact in point.comparison.facts():
-                row = f"{_named(point.value, self.over)}: {fact.label}" if _unit(self.over) in _BYTES else ""
+                in_bytes = _what_and_unit(self.over)[1] in _BYTES
+                row = f"{_named(point.value, self.over)}: {fact.label}" if in_bytes else ""
                 yield dataclasses.replace(fact, label=f"{self.over} {point.value}: {fact.label}", row=row)
 
     def measurements(self) -> Iterator[tuple[tuple[str, Any], Comparison, Measurement]]:
@@ -314,16 +290,18 @@ class Sweep(Result):
             shown = dataclasses.replace(card, axis=axis, notes=notes, numbers=None, **changed)
             cards.append((_named(point.value, self.over, brief=True), shown))
         opens = 0 if at is None else [point.comparison for point in self.points].index(self[at])
-        return slider(_axis(self.over), cards, self.card(), opens)
+        return slider(self._axis, cards, self.card(), opens)
 
     def _where(self, at: Sequence[int], brief: bool = False) -> str:
         """Some of the points among all that were measured, in words; ``brief`` leaves out what varies."""
         values = (self.whole or self).values
         return _where(values, [values.index(self.values[i]) for i in at], self.over, brief)
 
-    def _value_text(self, value: Any) -> str:
-        """A value for a column: an amount of memory in the unit that fits, all else as it is."""
-        return _named(value, self.over, brief=True) if _unit(self.over) in _BYTES else str(value)
+    @property
+    def _axis(self) -> str:
+        """What the parameter is called where its values stand by themselves; amounts of memory bring their units."""
+        what, unit = _what_and_unit(self.over)
+        return what or "size" if unit in _BYTES else self.over
 
     @property
     def _ordered(self) -> bool:
@@ -337,7 +315,7 @@ class Sweep(Result):
             words = "; ".join(f"{case.label} {verdict_words(case)}" for case in point.comparison.others)
             parts.append(f"{_named(point.value, self.over)}: {words}")
         baseline = self.points[0].comparison.baseline
-        return f"Speed relative to {baseline} over {_axis(self.over)}. {'. '.join(parts)}. {self.measured_on.caption}."
+        return f"Speed relative to {baseline} over {self._axis}. {'. '.join(parts)}. {self.measured_on.caption}."
 
     def _name_points(self, ax: Axes) -> None:
         """Under every point its value and, since speeds are relative to it, the time that the baseline takes there."""
@@ -350,7 +328,7 @@ class Sweep(Result):
         ax.set_xlim(-0.5, count - 0.5)
         ax.set_xticks(range(0, count, step), names[::step])
         ax.tick_params(axis="x", labelsize=9)
-        ax.set_xlabel(f'{_axis(self.over)} (under it: time per call of "{self.points[0].comparison.baseline}")')
+        ax.set_xlabel(f'{self._axis} (under it: time per call of "{self.points[0].comparison.baseline}")')
 
     def _draw_noise(self, ax: Axes) -> None:
         """What the baseline against itself took for a difference at each point, and the baseline's own line."""
@@ -410,28 +388,17 @@ def _draw_curve(ax: Axes, cases: Sequence[Case], number: int, of: int, joined: b
     return reach
 
 
-def _unit(over: str) -> str:
-    """The unit of a parameter's values: ``KiB`` of ``KiB`` and of ``buffer, KiB``; empty if its name tells none."""
+def _what_and_unit(over: str) -> tuple[str, str]:
+    """A parameter and the unit of its values: ``buffer`` and ``KiB`` of ``buffer, KiB``; empty what there is not."""
     match = _WITH_UNIT.fullmatch(over)
-    return match[2] if match else ""
-
-
-def _what(over: str) -> str:
-    """What a parameter's values are of, without their unit."""
-    match = _WITH_UNIT.fullmatch(over)
-    return match[1] or "" if match else over
-
-
-def _axis(over: str) -> str:
-    """What a parameter is called where its values stand by themselves; amounts of memory bring their units."""
-    return _what(over) or "size" if _unit(over) in _BYTES else over
+    return (match[1] or "", match[2]) if match else (over, "")
 
 
 def _named(value: Any, over: str, brief: bool = False) -> str:
     """One point: ``batch 64``, ``16 MiB`` of 16384 ``KiB``, ``1 000 elements``, a name alone; in brief ``64``."""
     if not is_number(value):
         return str(value)
-    unit, what = _unit(over), _what(over)
+    what, unit = _what_and_unit(over)
     number = format_size(value * _BYTES[unit]) if unit in _BYTES else f"{plain_number(value)} {unit}".strip()
     if brief or not what:
         return number

@@ -100,8 +100,8 @@ def slider(label: str, cards: Sequence[tuple[str, Card]], everything: Card, at: 
         everything: what a terminal and a page without scripts show.
         at: where it opens: the place of a card.
     """
-    states = [{"when": {"at": place}, "card": card.html(styled=False)} for place, (_, card) in enumerate(cards)]
-    form = [field("at", label, [(name, place) for place, (name, _) in enumerate(cards)], slider=True)]
+    states = [{"when": {"at": at}, "card": card.html(styled=False)} for at, (_, card) in enumerate(cards)]
+    form = [field("at", label, [(name, at) for at, (name, _) in enumerate(cards)], slider=True)]
     fallback = f"<details open><summary>All values</summary>{everything.html()}</details>"
     return StoredView(repr(everything), stored_view("cards", states, fallback, form, at=at))
 

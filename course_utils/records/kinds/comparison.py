@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from course_utils.show.viewer import StoredView
-
 # Medians of times whose quotient is further from the median of the ratios, as a logarithm, have to be explained; where
 # the quotient even leaves the interval of the ratio, sooner. Below that, nobody sees it in the figures shown.
 _JUMP, _SEEN = 0.1, 0.02
@@ -143,15 +141,11 @@ class Case:
 
         None if the first call is not dearer, or if the case is not FASTER: then it never pays.
         """
-        return self.pays_at(self.ratio) if self.verdict is Verdict.FASTER else None
-
-    def pays_at(self, ratio: float) -> int | None:
-        """The same for some ratio of later calls below 1, such as an end of the interval."""
         mine, base = self.measurement, self.comparison.cases[0]
-        if mine.first_call_s is None or base.first_call_s is None:
+        if self.verdict is not Verdict.FASTER or mine.first_call_s is None or base.first_call_s is None:
             return None
         extra = mine.first_call_s - base.first_call_s
-        return math.ceil(extra / (base.median_s * (1 - ratio))) + 1 if extra > 0 else None
+        return math.ceil(extra / (base.median_s * (1 - self.ratio))) + 1 if extra > 0 else None
 
     @property
     def words(self) -> str:
@@ -223,15 +217,7 @@ class Comparison(Result):
         return [Case(case, self) for case in self.cases[1:]]
 
     def showing(self, cases: Sequence[str] | None = None, *, per: str = "") -> Self:
-        """The comparison with a choice of its cases: its card and figure tell of them, its folded numbers of all.
-
-        Args:
-            cases: labels, in the order to show them, by default all. The baseline is always there, and first.
-            per: what an item is called, to show the time per item: ``token`` for ``items=`` tokens a call.
-
-        Raises:
-            KeyError: if there is no such case; the message names those that there are.
-            ValueError: if the items of a call are not known, or not the same for all cases.
+        """The comparison with a choice of its cases, the baseline first; see :meth:`Sweep.showing`.
 
         Example:
             >>> from course_utils import recorded
@@ -389,16 +375,6 @@ class Comparison(Result):
             ax.set_xlabel(f"speed relative to {self.baseline} (log scale): right is faster")
             fig.alt = self._alt
             return fig
-
-    def explore(self) -> StoredView:
-        """A slider over the number of calls: when has a dearer first call paid off? It needs no kernel.
-
-        Raises:
-            NothingToDrawError: if a first call was not timed.
-        """
-        from course_utils.records.break_even import break_even_explorer
-
-        return break_even_explorer(self)
 
     @property
     def _alt(self) -> str:

@@ -279,7 +279,7 @@ class Measurement(Result):
 
     @classmethod
     def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The seconds from :meth:`to_file`'s whole numbers; older files hold seconds."""
+        """The seconds from :meth:`to_file`'s whole numbers."""
         return {key: _unpacked(value) if key in _SERIES else value for key, value in record.items()}
 
 
@@ -294,8 +294,6 @@ def _packed(seconds: Sequence[float]) -> dict[str, Any]:
 
 
 def _unpacked(series: Any) -> Any:
-    if not isinstance(series, dict):
-        return series
     if not series["per_second"] > 0:
         raise ValueError(f"{series['per_second']!r} is no number of units in a second")
     return [time / series["per_second"] for time in series["times"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
@@ -83,7 +83,7 @@ class Curves(Result):
             Axis(low, high, ticks) if low < high else None,
             heads=("", "from first to last"),
             notes=(*notes, *self.notes),
-            provenance=replace(self, behind=None).provenance(self.busy),  # nothing grey is drawn
+            provenance=self.provenance(self.busy),
             numbers=self._numbers(),
             title=self.name or "",
         )

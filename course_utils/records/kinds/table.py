@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_utils.records.kinds.environment import Environment
@@ -91,7 +91,7 @@ class Table(Result):
             self.says or self._sentence(),
             table=Grid("", small) if len(columns) > 1 else None,
             notes=((f"And {listed(cut)} under All numbers.",) if cut else ()) + self.notes,
-            provenance=replace(self, behind=None).provenance(self.busy),  # nothing grey is drawn
+            provenance=self.provenance(self.busy),
             numbers=self.numbers if cut else None,
             title=self.name or "",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from course_utils.measure.cases import Case, CaseError, Check
@@ -33,6 +33,7 @@ def measure(
     bytes: float | None = None,
     on: str | None = None,
     device: Device | None = None,
+    says: Callable[[Measurement], str] | None = None,
 ) -> Measurement:
     """Measure one piece of code: when there is nothing to compare it with.
 
@@ -64,7 +65,8 @@ def measure(
             busy=rounds.busy,
             worked_by=rounds.worked_by,
             interrupted=rounds.interrupted,
-        )
+        ),
+        says,
     )
 
 
@@ -85,6 +87,7 @@ def compare(
     on: str | None = None,
     device: Device | None = None,
     seed: int | None = None,
+    says: Callable[[Comparison], str] | None = None,
 ) -> Comparison:
     """Compare two or more ways to do the same thing.
 
@@ -112,6 +115,8 @@ def compare(
         on: ``cpu`` to measure with the CPU's clock, and to name the CPU, though this machine has a GPU.
         device: a clock of one's own, in place of ``on``.
         seed: for the order of the cases inside the rounds; by default another order in each comparison.
+        says: makes the sentence of the card from the result, instead of its largest gain or loss. See
+            :meth:`Comparison.saying`.
 
     Returns:
         Raw samples of all cases and of the control, with verdicts.
@@ -173,7 +178,8 @@ def compare(
             notes=tuple(rounds.notes),
             busy=rounds.busy,
             worked_by=rounds.worked_by,
-        )
+        ),
+        says,
     )
 
 

@@ -25,23 +25,27 @@ def sweep(
     flops: Callable[[Any], float | None] | None = None,
     bytes: Callable[[Any], float | None] | None = None,
     budget_s: float = DEFAULT_BUDGET_S,
+    says: Callable[[Sweep], str] | None = None,
     **options: Any,
 ) -> Sweep:
     """Repeat a comparison over a range of one parameter: to find where a technique begins, or stops, to pay.
 
     Args:
         make_cases: called with each value; returns the cases for :func:`compare`.
-        over: one parameter's name and its values, for example ``{"batch": [1, 8, 64]}``.
+        over: one parameter's name and its values, for example ``{"batch": [1, 8, 64]}``. Amounts of memory are shown in
+            the unit that fits, such as 16 MiB, where the name is or ends with one: ``{"KiB": [64, 16384]}``.
         name: ``lesson/experiment``, to keep it in a record.
         parameters: problem sizes and settings that do not vary.
         items: called with each value; items that one call processes, or None where that says nothing.
         flops: likewise, floating-point operations.
         bytes: likewise.
         budget_s: the most seconds for the timings of each point; a point that is decided stops earlier.
+        says: makes the sentence of its card from the sweep, instead of where each case is faster.
         **options: passed on to :func:`compare`, such as ``on="cpu"``.
 
     Returns:
-        A comparison for each value. Ctrl-C keeps the points that are done.
+        A comparison for each value. Ctrl-C keeps the points that are done. :meth:`Sweep.showing` chooses the cases and
+        points that the card tells of, and may tell the time per item.
 
     Example:
         >>> import torch
@@ -92,7 +96,8 @@ def sweep(
             parameters=dict(parameters or {}),
             worked_by="gpu" if any(point.comparison.worked_by == "gpu" for point in points) else "cpu",
             interrupted=interrupted,
-        )
+        ),
+        says,
     )
 
 

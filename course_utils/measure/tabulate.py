@@ -8,7 +8,7 @@ learner's own files said.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from course_utils.measure.machine import environment
@@ -28,6 +28,7 @@ def tabulate(
     parameters: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
     worked_by: str | None = None,
+    says: Callable[[Table], str] | None = None,
 ) -> Table:
     """Put observations into a table that shows itself, draws itself, and can be recorded.
 
@@ -41,12 +42,15 @@ def tabulate(
         notes: what a reader must know, in words.
         worked_by: ``arithmetic`` for what formulas gave, ``simulation`` for what one did: no machine can see that.
             ``cpu`` or ``gpu`` where the values come from a cell before; else it is found out.
+        says: makes the sentence of its card from the table: its point, with its numbers. Without one the card tells
+            what the rows are. See :meth:`Table.saying` for a table that is there already.
 
     Example:
         >>> rows = [{"dtype": "float16", "size": 2}, {"dtype": "float32", "size": 4}]
-        >>> table = tabulate(rows, units={"size": "bytes"})
-        >>> table["float32"]["size"]
-        4
+        >>> says = lambda t: f"A float32 takes {t.text('float32', 'size')}."
+        >>> table = tabulate(rows, units={"size": "bytes"}, says=says)
+        >>> table["float32"]["size"], table.card().words
+        (4, 'A float32 takes 4 B.')
     """
     if not rows or not rows[0]:
         raise ValueError("tabulate() needs at least one row: pass a list of dictionaries with the same keys")
@@ -73,7 +77,8 @@ def tabulate(
             parameters=dict(parameters or {}),
             notes=tuple(notes),
             worked_by=of_what_ran(worked_by),
-        )
+        ),
+        says,
     )
 
 
@@ -86,6 +91,7 @@ def curves(
     parameters: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
     worked_by: str | None = None,
+    says: Callable[[Curves], str] | None = None,
 ) -> Curves:
     """Put values over the course of a run, such as losses, into a figure that can be recorded.
 
@@ -116,7 +122,8 @@ def curves(
             parameters=dict(parameters or {}),
             notes=tuple(notes),
             worked_by=of_what_ran(worked_by),
-        )
+        ),
+        says,
     )
 
 

@@ -17,7 +17,8 @@ def code_hash(lesson: Lesson, name: str) -> str:
 
     It covers the cell that measures, the programs that it names as ``scripts/....py``, and the modules in the lesson's
     folder. Nothing is parsed: a changed comment is a change, too. The notebook's other cells, materials and measuring
-    code do not count. Problem sizes stand in a result's ``parameters``.
+    code do not count, nor does a line that begins with ``says=``, which only words the card. Problem sizes stand in a
+    result's ``parameters``.
 
     Args:
         lesson: the lesson that has the experiment.
@@ -36,6 +37,10 @@ def code_hash(lesson: Lesson, name: str) -> str:
     programs = [lesson.path.parent / program for program in sorted(set(_PROGRAM.findall(cell)))]
     files = [path for path in modules if path.name not in _NOT_MEASURED] + [path for path in programs if path.is_file()]
     texts = {"cell": cell} | {path.name: path.read_text(encoding="utf-8") for path in files}
-    # Without what an editor strips from the ends of lines, and with line ends of one kind.
-    parts = [f"{where}\n" + "\n".join(map(str.rstrip, text.strip().splitlines())) for where, text in texts.items()]
+    parts = [f"{where}\n" + "\n".join(_lines(text)) for where, text in texts.items()]
     return hashlib.sha256("\n\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _lines(text: str) -> list[str]:
+    """The lines that count, without what an editor strips from their ends, and with line ends of one kind."""
+    return [line.rstrip() for line in text.strip().splitlines() if not line.lstrip().startswith("says=")]

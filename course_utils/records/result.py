@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import cattrs
@@ -181,10 +181,36 @@ class Result(Recorded):
     # What did the work: a key of `WORKED_BY`; empty where it stands in what this is a part of. No machine's name stands
     # beside what was worked out or simulated, and beside a CPU's work that of the CPU.
     worked_by: str = ""
+    says: str = ""  # the card's sentence, made of the result's numbers by who measured; empty for the kind's own
     # Of this run alone, neither recorded nor compared: ``you`` measured it just now, it is ``recorded``, or not said
     whose: str = field(default="", compare=False)
     # the recorded run of the same experiment, for the grey bars behind a live result
     behind: Result | None = field(default=None, compare=False)
+    # of a choice of cases or points (`showing`): all of them, for the folded numbers
+    whole: Self | None = field(default=None, compare=False)
+
+    def saying(self, says: Callable[[Self], str]) -> Self:
+        """The result with a sentence of its own on the card; a new one needs no new measurement.
+
+        Args:
+            says: makes the sentence of the result's numbers. If it fails, the card keeps the sentence that it had, and
+                a note tells the error.
+
+        Example:
+            >>> from course_utils import tabulate
+            >>> table = tabulate([{"dtype": "float32", "size": 4}], units={"size": "bytes"})
+            >>> table.saying(lambda t: f"A number takes {t.text('float32', 'size')}.").card().words
+            'A number takes 4 B.'
+        """
+        try:
+            words = says(self)
+            if not isinstance(words, str) or not words.strip():
+                raise TypeError(f"a sentence is needed, not {words!r}")
+        except Exception as error:  # whatever the wording does wrong, what was measured stays
+            problem = error.args[0] if error.args else ""
+            note = f"The sentence that says= asks for could not be made: {type(error).__name__}: {problem}."
+            return replace(self, notes=(*self.notes, note))
+        return replace(self, says=words)
 
     def facts(self) -> Iterator[Fact]:
         """Yield what the result says. Baselines are left out: every case is seen against its own."""
@@ -265,7 +291,7 @@ class Result(Recorded):
         return f"{self.name}: {words}" if self.name else words
 
 
-_OF_THIS_RUN = {"whose": override(omit=True), "behind": override(omit=True)}
+_OF_THIS_RUN = {name: override(omit=True) for name in ("whose", "behind", "whole", "per")}
 
 
 @_converter.register_unstructure_hook_factory(lambda cls: isinstance(cls, type) and issubclass(cls, Recorded))

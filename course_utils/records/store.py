@@ -214,7 +214,7 @@ def records_of(lesson: str, root: Path) -> list[LessonRecord]:
     return sorted(newest_first, key=lambda record: record.environment.device_kind == "cpu")
 
 
-def recorded(*names: str, machine: str | None = None) -> Any:
+def recorded(*names: str, machine: str | None = None, says: Callable[[Any], str] | None = None) -> Any:
     """A committed result, shown with the machine and the day that it comes from.
 
     Args:
@@ -222,6 +222,8 @@ def recorded(*names: str, machine: str | None = None) -> Any:
             below each other, and one line says which are not.
         machine: a machine's folder name, or as much of its beginning as is its own: ``nvidia-h200``. By default the
             newest record of a GPU, or of a CPU as long as no GPU run is recorded: the result says which machine it is.
+        says: makes the sentence of its card from the result's numbers, instead of the recorded wording; see
+            :meth:`Result.saying`. Of several names, each result is asked for its own.
 
     Returns:
         The result, or of several names a `Several`; for an experiment that the lesson has and no machine has run yet an
@@ -235,6 +237,8 @@ def recorded(*names: str, machine: str | None = None) -> Any:
         True
     """
     results = [_recorded(name, machine) for name in names]
+    if says is not None:
+        results = [result.saying(says) for result in results]
     return results[0] if len(results) == 1 else Several(tuple(results))
 
 
@@ -295,18 +299,21 @@ def code_has_changed(record: LessonRecord, name: str) -> bool:
         return False
 
 
-def keep(result: Any) -> Any:
+def keep(result: Any, says: Callable[[Any], str] | None = None) -> Any:
     """Return what was measured here and now, with the recorded run of the same experiment for the grey behind it.
 
-    If it has a name and a lesson is recorded, it is written into the folder ``COURSE_RECORD_TO``: at once, so that a
-    lesson that fails later still shows what it had.
+    ``says`` makes the sentence of its card; one that fails is told on the card, and does not reach the record. If it
+    has a name and a lesson is recorded, it is written into the folder ``COURSE_RECORD_TO``: at once, so that a lesson
+    that fails later still shows what it had.
     """
     folder = os.environ.get("COURSE_RECORD_TO")
+    said = result if says is None else result.saying(says)
     if folder and result.name:
         file = Path(folder) / (result.name.replace("/", "__") + ".json")
-        write_json(file, {"name": result.name, "kind": result.kind, "data": result.to_record()})
+        kept = said if said.says else result
+        write_json(file, {"name": result.name, "kind": result.kind, "data": kept.to_record()})
     behind = None if folder or not result.name else _recorded_run_of(result)
-    return dataclasses.replace(result, whose="you", behind=behind)
+    return dataclasses.replace(said, whose="you", behind=behind)
 
 
 def alike(a: Any, b: Any) -> bool:

@@ -87,6 +87,12 @@ class Row:
     tone: str = ""  # a key of `MARKS`; empty where nothing is judged
     bar: Bar | None = None
     behind: Bar | None = None  # the recorded machine's, in grey
+    second: str = ""  # another value, under the card's `second`
+
+
+def ends_of(rows: Iterable[Row]) -> list[float]:
+    """All values that must find room on the axis of some rows."""
+    return [value for row in rows for bar in (row.bar, row.behind) if bar for value in bar.values]
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,6 +103,7 @@ class Card:
     rows: tuple[Row, ...] = ()
     axis: Axis | None = None
     heads: tuple[str, str] = ("", "")  # over the rows' words and values
+    second: str = ""  # over the rows' second values; empty if they have none
     table: Grid | None = None  # where there is more to a row than a bar and a value
     plan: tuple[Advice, ...] = ()  # what to change, the most first
     warning: str = ""  # one line: what is unclear, or was cut short, and what would help
@@ -146,24 +153,27 @@ class Card:
 
     def _rows_as_text(self) -> list[str]:
         judged = _GAP if any(row.tone for row in self.rows) else ""  # room for the marks
-        grid = [(["", ""], "", [judged * bool(self.heads[0]) + self.heads[0]], self.heads[1])]
+        grid = [(["", ""], "", [judged * bool(self.heads[0]) + self.heads[0]], (self.heads[1], self.second))]
         for row in self.rows:
             words = textwrap.wrap(row.words, _WORDS_WIDTH) or [""]
             marked = [MARKS.get(row.tone, " ") + " " + words[0], *(judged + line for line in words[1:])]
             labels = textwrap.wrap(row.label, _LABEL_WIDTH) or [""]
-            grid.append((labels, row, marked if judged else words, row.value))
+            grid.append((labels, row, marked if judged else words, (row.value, row.second)))
         label, said = (max(len(line) for cells in grid for line in cells[i]) for i in (0, 2))
-        value = max(len(cells[3]) for cells in grid)
-        room = min(_BAR_WIDTH, _TEXT_WIDTH - label - said - value - 3 * len(_GAP)) if self.axis else 0
+        widths = [width for i in (0, 1) if (width := max(len(cells[3][i]) for cells in grid)) or i == 0]
+        numbers_width = sum(widths) + len(_GAP) * (len(widths) - 1)
+        room = min(_BAR_WIDTH, _TEXT_WIDTH - label - said - numbers_width - 3 * len(_GAP)) if self.axis else 0
         lines = []
-        for labels, row, words, number in grid:
+        for labels, row, words, numbers in grid:
             drawn = "" if not room else self._drawn(row, room) if row else self._ticks_as_text(room)
             for i in range(max(len(labels), len(words))):
                 first = i == 0
                 cells = [(labels[i] if i < len(labels) else "").ljust(label)]
                 cells += [(drawn if first else "").ljust(room)] if room else []
                 cells += [(words[i] if i < len(words) else "").ljust(said)] if said else []
-                cells += [(number if first else "").rjust(value)]
+                cells += [
+                    (number if first else "").rjust(width) for number, width in zip(numbers, widths, strict=False)
+                ]
                 lines.append(_GAP.join(cells).rstrip())
         return [line for line in lines if line]
 

@@ -61,6 +61,12 @@ def format_bytes(count: float | None) -> str:
     return " ".join(_scaled(count, _BINARY, 1024))
 
 
+def format_size(count: float) -> str:
+    """An amount of memory that somebody chose, without digits that say nothing: ``16 MiB``, ``1.5 GiB``."""
+    scale, name = next(step for step in reversed(_BINARY) if count >= step[0] or step == _BINARY[0])
+    return f"{count / scale:.4g} {name}"
+
+
 def format_count(count: int) -> str:
     """A large number of things, such as parameters: ``6.58 billion``."""
     for scale, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):

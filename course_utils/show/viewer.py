@@ -91,18 +91,19 @@ def stored_view(
     )
 
 
-def slider(label: str, cards: Sequence[tuple[str, Card]], everything: Card) -> StoredView:
+def slider(label: str, cards: Sequence[tuple[str, Card]], everything: Card, at: int = 0) -> StoredView:
     """A slider over values, each with its card; all of them are in one card, folded where the script runs.
 
     Args:
         label: what is varied.
         cards: the values' names and their cards, in order.
         everything: what a terminal and a page without scripts show.
+        at: where it opens: the place of a card.
     """
     states = [{"when": {"at": at}, "card": card.html(styled=False)} for at, (_, card) in enumerate(cards)]
     form = [field("at", label, [(name, at) for at, (name, _) in enumerate(cards)], slider=True)]
     fallback = f"<details open><summary>All values</summary>{everything.html()}</details>"
-    return StoredView(repr(everything), stored_view("cards", states, fallback, form, at=0))
+    return StoredView(repr(everything), stored_view("cards", states, fallback, form, at=at))
 
 
 def table_html(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

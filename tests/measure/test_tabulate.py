@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,33 @@ def test_curves_that_end_apart_are_compared_at_their_own_last_points():
 def test_what_makes_no_curves_is_named(lines: object, message: str):
     with pytest.raises(ValueError, match=message):
         curves(lines, x="step", y="loss")
+
+
+def test_a_card_says_what_the_notebook_says_and_a_wording_that_fails_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COURSE_RECORD_TO", str(tmp_path))
+    rows, units = [{"dtype": "float16", "size": 2}, {"dtype": "float32", "size": 4}], {"size": "bytes"}
+
+    def made(says: Callable[[Table], str] | None) -> tuple[Table, Table]:
+        table = tabulate(rows, units=units, name="tiny/sizes", says=says)
+        return table, Table.from_record(json.loads((tmp_path / "tiny__sizes.json").read_text())["data"])
+
+    plain, _ = made(None)
+    assert plain.card().words == "dtype: float16 and float32."  # nothing is picked out of the numbers
+    table, again = made(lambda t: f"A float32 takes {t.text('float32', 'size')}.")
+    assert table.card().words == again.card().words == "A float32 takes 4 B."
+    assert again.saying(lambda t: f"{t['float16']['size']} bytes.").card().words == "2 bytes."
+    for says, problem in (
+        (lambda t: t.text("float64", "size"), "no row 'float64' in this table; there are: float16, float32"),
+        (lambda t: t.text("float16", "bytes"), "no column 'bytes' in this table; there are: dtype, size"),
+        (lambda t: t["float16"]["size"], "a sentence is needed, not 2"),
+    ):
+        failed, kept = made(says)
+        assert failed.rows == kept.rows == table.rows
+        assert failed.card().words == plain.card().words
+        assert problem in failed.card().notes[-1]
+        assert not kept.notes  # the next wording needs no new recording
 
 
 def test_named_results_are_kept_while_a_lesson_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

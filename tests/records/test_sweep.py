@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,8 +10,18 @@ from matplotlib.axes import Axes
 
 from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.show.formats import format_times
-from tests.example_results import CPU, RESULTS, comparison_of
+from tests.example_results import CPU, GPU, RESULTS, comparison_of, cuda_comparison_of
 from tests.figure_checks import visible_texts
+from tests.html_checks import content_of
+
+BY_SIZE = Sweep(
+    over="KiB",
+    points=tuple(
+        SweepPoint(size, comparison_of({"pageable": 1.0, "pinned": ratio, "in the loop": 2.0}, noise=0.001))
+        for size, ratio in ((4, 1.0), (64, 0.5), (1024, 1.4), (16384, 0.25))
+    ),
+    environment=CPU,
+)
 
 
 def test_a_sweep_is_summed_up_by_where_each_verdict_holds():
@@ -27,7 +38,9 @@ def test_a_sweep_is_summed_up_by_where_each_verdict_holds():
     ("over", "values", "where"),
     [
         ("batch", (8, 64, 512), "at batch 64"),
-        ("KiB", (8, 64, 512), "at 64 KiB"),
+        ("KiB", (8, 2048, 2**20), "at 2 MiB"),
+        ("buffer, bytes", (512, 1536, 4096), "at buffer 1.5 KiB"),
+        ("prepare ms", (0, 0.5, 2), "at prepare 0.5 ms"),
         ("elements", (10, 1000, 2000), "at 1\u00a0000 elements"),
         ("workload", ("chain", "norm", "step"), "for norm"),
     ],
@@ -80,3 +93,88 @@ def _ticks(ax: Axes) -> list[tuple[float, str]]:
 
 def test_between_points_that_are_names_there_is_no_line():
     assert _curves(RESULTS["sweep of words"]) == []
+
+
+# One unit, a choice, and the recorded run behind
+
+
+def test_an_amount_of_memory_has_its_unit_wherever_it_is_named_and_found():
+    assert BY_SIZE["16 MiB"] is BY_SIZE[16384]
+    labels = [row.label.replace("\u00a0", " ") for row in BY_SIZE.card().rows]
+    assert "pinned, 16 MiB" in labels
+    assert [fact.row for fact in BY_SIZE.facts()][-1] == "16 MiB: in the loop, against pageable"
+    assert [fact.label for fact in BY_SIZE.facts()][-1] == "KiB 16384: in the loop, against pageable"
+    form = content_of(BY_SIZE.explore()._repr_html_())["form"][0]
+    assert (form["label"], [name for name, _ in form["options"]]) == ("size", ["4 KiB", "64 KiB", "1 MiB", "16 MiB"])
+    (ax,) = BY_SIZE.plot().axes
+    assert ax.get_xlabel().startswith("size (")
+    assert ax.get_xticklabels()[-1].get_text().startswith("16 MiB\n")
+    for shown in (repr(BY_SIZE), repr(BY_SIZE.numbers), ax.figure.alt):
+        assert "16 MiB" in shown
+        assert "16384" not in shown
+        assert "16\u00a0384" not in shown
+
+
+def test_a_choice_of_cases_and_points_is_what_the_card_the_figure_and_the_slider_tell_of():
+    chosen = BY_SIZE.showing(["in the loop", "pinned"], at=["16 MiB", 64])
+    card = chosen.card()
+    assert [row.label.replace("\u00a0", " ") for row in card.rows] == [
+        "in the loop, 64 KiB",
+        "in the loop, 16 MiB",
+        "pinned, 64 KiB",
+        "pinned, 16 MiB",
+    ]
+    # Of the points that were measured, not of those that are shown: nothing is said of 1 MiB, where it is slower.
+    assert chosen.story("pinned", brief=True) == "pinned is faster at 64 KiB and at 16 MiB"
+    assert repr(card.numbers) == repr(BY_SIZE.numbers)
+    assert chosen.showing(["pinned"]).numbers == BY_SIZE.numbers
+    assert [label.get_text().partition("\n")[0] for label in chosen.plot().axes[0].get_xticklabels()] == [
+        "64 KiB",
+        "16 MiB",
+    ]
+    content = content_of(BY_SIZE.explore(at="16 MiB")._repr_html_())
+    assert (content["chosen"], len(content["states"])) == ({"at": 3}, 4)
+    assert len(content_of(chosen.explore()._repr_html_())["states"]) == 2
+    for wrong in ({"cases": ["pined"]}, {"at": ["16 GiB"]}):
+        with pytest.raises(KeyError, match="there are: "):
+            BY_SIZE.showing(**wrong)
+
+
+def test_a_time_per_item_is_shown_where_the_items_of_a_call_are_known():
+    def with_items(*items: float | None) -> Sweep:
+        cases = BY_SIZE["64 KiB"].cases
+        counted = tuple(dataclasses.replace(case, items=n) for case, n in zip(cases, items, strict=True))
+        point = SweepPoint(64, dataclasses.replace(BY_SIZE["64 KiB"], cases=counted))
+        return dataclasses.replace(BY_SIZE, points=(point,))
+
+    card = with_items(1000, 1000, 1000).showing(["pinned"], per="token").card()
+    assert card.heads[1] == "time per token"
+    assert (card.rows[0].value, with_items(1, 1, 1).card().rows[0].value) == ("1.00 µs", "1.00 ms")
+    for items in ((None, None, None), (1000, 1000, 500)):
+        with pytest.raises(ValueError, match="a time per token needs items=, the same for each case"):
+            with_items(*items).showing(per="token")
+
+
+def test_what_waits_for_python_has_the_gpus_own_work_beside_its_time():
+    sweep = Sweep("batch", tuple(SweepPoint(n, cuda_comparison_of()) for n in (1, 8)), GPU)
+    card = sweep.card()
+    assert (card.second, card.rows[0].second) == ("GPU's own work", "800 µs")
+    assert card.notes[0].startswith("pinned each time (batch 1) and pinned each time (batch 8) wait for Python ")
+    many = Sweep("batch", tuple(SweepPoint(n, cuda_comparison_of()) for n in (1, 8, 64, 512)), GPU).card()
+    assert many.notes[0].startswith(
+        "4 of 12 cases wait for Python (launch-bound): queued ahead, pinned each time (batch 1) "
+    )
+    assert "GPU's own work" not in repr(BY_SIZE)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "drawn"),
+    [((64, 4096), ("pageable", "pinned"), 1), ((1, 2), ("pageable", "pinned"), 0), ((64,), ("a", "b"), 0)],
+)
+def test_of_a_recorded_run_with_other_points_only_those_of_both_are_drawn_behind(values, labels, drawn):
+    points = tuple(SweepPoint(value, comparison_of(dict.fromkeys(labels, 1.0), environment=GPU)) for value in values)
+    card = dataclasses.replace(BY_SIZE, behind=dataclasses.replace(BY_SIZE, points=points, environment=GPU)).card()
+    assert [row.label.replace("\u00a0", " ") for row in card.rows if row.behind] == ["pinned, 64 KiB"][:drawn]
+    assert ("grey: NVIDIA H200" in card.provenance) is bool(drawn)
+    if not drawn:
+        assert card.axis == BY_SIZE.card().axis

@@ -16,7 +16,7 @@ from course_utils.lessons.mixed_precision.number_formats import FORMATS, PRESETS
 from course_utils.memory.allocator_explorer import allocator_explorer, allocator_frames
 from course_utils.ranks.cluster_frames import cluster_frames
 from course_utils.show.cards import MARKS
-from course_utils.show.formats import format_bytes, format_seconds
+from course_utils.show.formats import format_bytes
 from tests.example_results import RESULTS
 from tests.html_checks import Parsed, content_of
 from tests.memory.test_allocator_display import EVERY, growing_requests, run_of
@@ -24,7 +24,7 @@ from tests.ranks.test_cluster_display import planned
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = RESULTS["trace"]
-SWEEP, WITH_FIRST_CALLS = RESULTS["sweep of four"], RESULTS["cuda"]
+SWEEP = RESULTS["sweep of four"]
 
 
 def explorers() -> dict[str, Any]:
@@ -33,7 +33,6 @@ def explorers() -> dict[str, Any]:
         "cluster": cluster_frames([planned(), planned(batch=4), planned(checkpointing=True)]),
         "formats": number_formats(0.1),
         "sweep": SWEEP.explore(),
-        "break_even": WITH_FIRST_CALLS.explore(),
         **{name: result.explore() for name, result in RESULTS.items() if name.startswith("trace")},
     }
 
@@ -64,7 +63,6 @@ def test_a_page_needs_no_other_file_and_ids_are_its_own(name: str) -> None:
         ("formats", "0 01111011 10011001100110011001101"),
         ("trace", format_bytes(TRACE.peak_bytes)),
         ("sweep", ">vmap, batch 3<"),
-        ("break_even", ">pinned each time<"),
     ],
 )
 def test_without_scripts_words_and_tables_remain(name: str, words: str) -> None:
@@ -106,10 +104,7 @@ def test_a_trace_holds_every_block() -> None:
 def page(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """All explorers on one page, opened from a file; errors of the script fail the test that ends with it."""
     file = tmp_path_factory.mktemp("viewer") / "page.html"
-    parts = [
-        f"<div id={name}>{SHOWN[name]}</div>"
-        for name in ("allocator", "cluster", "formats", "trace", "sweep", "break_even")
-    ]
+    parts = [f"<div id={name}>{SHOWN[name]}</div>" for name in ("allocator", "cluster", "formats", "trace", "sweep")]
     file.write_text(f"<!doctype html><meta charset=utf-8>{''.join(parts)}<div id=live></div>", encoding="utf-8")
     opened = chromium.new_page(viewport={"width": 900, "height": 700})
     errors: list[str] = []
@@ -228,28 +223,6 @@ def test_a_slider_shows_what_was_recorded_at_each_value(page: Any) -> None:
     assert not everything.is_visible()
     form.get_by_text("All values").press("Enter")
     assert everything.is_visible()
-
-
-@pytest.mark.browser
-def test_a_slider_over_calls_tells_when_a_dear_first_call_has_paid_off(page: Any) -> None:
-    form = page.locator("#break_even")
-    slider, base = form.get_by_label("calls", exact=True), WITH_FIRST_CALLS["pageable"]
-    pinned = WITH_FIRST_CALLS["pinned"]
-    tones = []
-    slider.press("Home")
-    for _ in range(int(slider.get_attribute("max")) + 1):
-        calls = int(slider.get_attribute("aria-valuetext").replace("\xa0", ""))
-        _, rows = card_shown(form)
-        saved_s = base.median_s * (1 - pinned.ratio) * (calls - 1)
-        totals = [row[2] for row in rows[:2]]
-        expected = base.measurement.first_call_s + base.median_s * (calls - 1)
-        assert totals == [format_seconds(expected), format_seconds(expected + 0.89 - saved_s)]
-        tones.append((calls >= pinned.break_even_calls, rows[1][1][0]))
-        slider.press("ArrowRight")
-    assert {tone for is_ahead, tone in tones if not is_ahead} == {"▼"}
-    assert {tone for is_ahead, tone in tones if is_ahead} <= {"○", "▲"}
-    assert tones[-1] == (True, "▲")
-    assert {rows[2][1][0]} == {"▼"}  # later calls are slower, too
 
 
 _MOUNT = """async ([source, content]) => {

@@ -88,7 +88,7 @@ class Ceilings(Result):
         rows = tuple(Row(e.name, "", e.in_words(), "", bar(e), bar(behind.get(e.name))) for e in entries)
         limits = listed(f"{entry.name} {entry.in_words()}" for entry in entries) if entries else "nothing was measured"
         return Card(
-            f"At best on {self.measured_on.device_name}: {limits}.",
+            self.says or f"At best on {self.measured_on.device_name}: {limits}.",
             rows,
             Axis(0.0, 1.0) if several else None,
             notes=self.notes,

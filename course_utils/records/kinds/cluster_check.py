@@ -120,7 +120,7 @@ class ClusterCheck(Result):
         bound = MethodError("", self.error, len(self.points), 0, 0)
         rows = tuple(Row(e.strategy, "", f"{e.deviation:.2%} off", "", Bar(0.0, e.deviation)) for e in errors)
         return Card(
-            ["The simulation is ", Toned(bound.words), "."],
+            self.says or ["The simulation is ", Toned(bound.words), "."],
             rows,
             amount_axis((e.deviation for e in errors), "{:.2%}".format),
             notes=self.notes,

@@ -178,7 +178,7 @@ class ClusterPlan(Result):
         if least is not most:
             parts.append(f", {most.strategy} at {format_bytes(most.peak_bytes)}")
         return Card(
-            [*parts, f": a {self._model}, simulated."],
+            self.says or [*parts, f": a {self._model}, simulated."],
             tuple(
                 Row(p.label, p.peak_phase, format_bytes(p.peak_bytes), "", Bar(0.0, float(p.peak_bytes)))
                 for p in points

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from course_utils.records import paired
 from course_utils.records.kinds.ceilings import Ceiling
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import (
+    OWN_WORK,
     Measurement,
     bytes_text,
-    launch_bound_line,
     rounds_and_calls,
     seconds_text,
+    waiting_line,
 )
 from course_utils.records.paired import Interval, Verdict
 from course_utils.records.result import Fact, Result, by_name
@@ -30,7 +31,7 @@ from course_utils.records.verdicts import (
     verdict_sentence,
     verdict_words,
 )
-from course_utils.show.cards import Bar, Card, Row, plain, speed_axis
+from course_utils.show.cards import Bar, Card, Row, ends_of, plain, speed_axis
 from course_utils.show.formats import (
     format_noise,
     format_percent,
@@ -43,8 +44,6 @@ from course_utils.show.tables import Column, Sheet, split
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from course_utils.show.viewer import StoredView
 
 # Medians of times whose quotient is further from the median of the ratios, as a logarithm, have to be explained; where
 # the quotient even leaves the interval of the ratio, sooner. Below that, nobody sees it in the figures shown.
@@ -117,6 +116,13 @@ class Case:
         low, high = self.interval.inverse().ends if self.interval.bounded else (None, None)
         return Bar(low, high, 1.0 if self.is_baseline else self.speedup)
 
+    def row(self, label: str, behind: Bar | None, with_own_work: bool) -> Row:
+        """Its line of a card, and beside its time the GPU's own work; per item, where that was asked for."""
+        items = self.measurement.items if self.comparison.per else 1
+        own_s = self.measurement.queued_ahead_s
+        own = format_seconds(own_s and own_s / items) if with_own_work else ""
+        return Row(label, verdict_words(self), format_seconds(self.median_s / items), self.tone, self.bar, behind, own)
+
     @property
     def colour(self) -> str:
         """What it is drawn in: the verdict's colour, grey for the baseline."""
@@ -133,15 +139,11 @@ class Case:
 
         None if the first call is not dearer, or if the case is not FASTER: then it never pays.
         """
-        return self.pays_at(self.ratio) if self.verdict is Verdict.FASTER else None
-
-    def pays_at(self, ratio: float) -> int | None:
-        """The same for some ratio of later calls below 1, such as an end of the interval."""
         mine, base = self.measurement, self.comparison.cases[0]
-        if mine.first_call_s is None or base.first_call_s is None:
+        if self.verdict is not Verdict.FASTER or mine.first_call_s is None or base.first_call_s is None:
             return None
         extra = mine.first_call_s - base.first_call_s
-        return math.ceil(extra / (base.median_s * (1 - ratio))) + 1 if extra > 0 else None
+        return math.ceil(extra / (base.median_s * (1 - self.ratio))) + 1 if extra > 0 else None
 
     @property
     def words(self) -> str:
@@ -174,6 +176,7 @@ class Comparison(Result):
     ceiling: Ceiling | None = None  # the machine's limit that rates are shown against, if any
     # of the interval that decided: each look at the rounds spends a share of the 1% (`paired.LOOKS`)
     confidence: float = paired.DECISION_CONFIDENCE
+    per: str = field(default="", compare=False)  # what an item is called, where the card tells times per item
 
     def __post_init__(self) -> None:
         if len(set(self.labels)) < max(2, len(self.cases)):
@@ -211,6 +214,24 @@ class Comparison(Result):
         """All cases but the baseline."""
         return [Case(case, self) for case in self.cases[1:]]
 
+    def showing(self, cases: Sequence[str] | None = None, *, per: str = "") -> Self:
+        """The comparison with a choice of its cases, the baseline first; see :meth:`Sweep.showing`.
+
+        Example:
+            >>> from course_utils import recorded
+            >>> recorded("no_grad/small").showing(["inference_mode"]).labels
+            ('gradients on', 'inference_mode')
+        """
+        chosen = self.labels[1:] if cases is None else [label for label in cases if label != self.baseline]
+        shown = tuple(self[label].measurement for label in dict.fromkeys([self.baseline, *chosen]))
+        items = {case.items for case in shown}
+        if per and (None in items or len(items) > 1):
+            raise ValueError(
+                f"a time per {per} needs items=, the same for each case, since the verdicts compare calls; they are "
+                f"{listed(map(str, items))}"
+            )
+        return replace(self, cases=shown, whole=self.whole or self, per=per)
+
     @property
     def how(self) -> str:
         """How it was measured, in one line: rounds, calls, cache, clock, agreement."""
@@ -226,32 +247,24 @@ class Comparison(Result):
 
     def card(self) -> Card:
         """Who is faster, by how much, how sure: a row a case, its bar the interval of its speed."""
-        bars = {case.label: case.bar for case in self}
         behind = {case.label: case.bar for case in self.behind or ()}
+        is_bound = any(case.launch_bound for case in self.cases)
+        rows = tuple(case.row(case.label, behind.get(case.label), is_bound) for case in self)
         sentence, parts = comparison_parts(self), unclear_parts(self)
         unclear = "".join(map(plain, parts))
         is_cut = self.interrupted and self.rounds >= paired.MIN_ROUNDS  # fewer are unclear for that reason
         stopped = f"Interrupted after {self.rounds} rounds." if is_cut else ""
         busy = "" if self.busy in unclear else self.busy.rstrip(".")
         return Card(
-            sentence,
-            tuple(
-                Row(
-                    case.label,
-                    verdict_words(case),
-                    format_seconds(case.median_s),
-                    case.tone,
-                    bars[case.label],
-                    behind.get(case.label),
-                )
-                for case in self
-            ),
-            speed_axis((value for bar in (*bars.values(), *behind.values()) for value in bar.values), self.practical),
-            heads=("", "time per call"),
-            warning=" ".join(filter(None, ["" if sentence == parts else unclear, stopped])),
-            notes=(*launch_bound_line(self.cases), *self._jumps(), *self.notes),
-            numbers=self._numbers(),
-            **self.stamp(format_noise(self.noise_floor), SURE, busy, grey=True),
+            self.says or sentence,
+            rows,
+            speed_axis(ends_of(rows), self.practical),
+            heads=("", f"time per {self.per or 'call'}"),
+            second=OWN_WORK if is_bound else "",
+            warning=" ".join(filter(None, ["" if sentence == parts and not self.says else unclear, stopped])),
+            notes=(*waiting_line([(case.label, case) for case in self.cases]), *self._jumps(), *self.notes),
+            numbers=(self.whole or self)._numbers(),
+            **self.stamp(format_noise(self.noise_floor), SURE, busy, grey=any(row.behind for row in rows)),
         )
 
     def _jumps(self) -> list[str]:
@@ -295,6 +308,7 @@ class Comparison(Result):
             column("peak reserved", lambda m: bytes_text(m.peak_reserved_bytes)),
             column("host time (enqueue)", lambda m: seconds_text(m.enqueue_median_s)),
             column("device time", lambda m: seconds_text(m.device_median_s)),
+            column(OWN_WORK, lambda m: seconds_text(m.queued_ahead_s)),
             column("bandwidth", lambda m: m.rate_text("bytes")),
             column("compute", lambda m: m.rate_text("flops")),
             column("throughput", lambda m: m.rate_text("items")),
@@ -339,7 +353,7 @@ class Comparison(Result):
 
         with canvas.style():
             key = "dots: rounds · bars: 99% intervals · grey: noise · ■ the same · ○ too close to call"
-            title = "".join(map(plain, comparison_parts(self))).rstrip(".")
+            title = (self.says or "".join(map(plain, comparison_parts(self)))).rstrip(".")
             panels_in = len(self.cases) * canvas.row_in(self.labels, 0.5) + 0.6
             fig = canvas.titled_figure(title, panels_in, key, self.caption)
             ax = fig.subplots()
@@ -352,16 +366,6 @@ class Comparison(Result):
             ax.set_xlabel(f"speed relative to {self.baseline} (log scale): right is faster")
             fig.alt = self._alt
             return fig
-
-    def explore(self) -> StoredView:
-        """A slider over the number of calls: when has a dearer first call paid off? It needs no kernel.
-
-        Raises:
-            NothingToDrawError: if a first call was not timed.
-        """
-        from course_utils.records.break_even import break_even_explorer
-
-        return break_even_explorer(self)
 
     @property
     def _alt(self) -> str:

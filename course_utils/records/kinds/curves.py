@@ -78,7 +78,7 @@ class Curves(Result):
         low, high = min(values, default=0.0), max(values, default=1.0)
         ticks = ((low, _number(low)), (high, _number(high)))
         return Card(
-            self._sentence(),
+            self.says or self._sentence(),
             rows,
             Axis(low, high, ticks) if low < high else None,
             heads=("", "from first to last"),

@@ -13,7 +13,15 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
 from course_utils.records.result import Fact, Result
 from course_utils.show.cards import Bar, Card, Row, Toned, time_axis
-from course_utils.show.formats import axis_unit, format_bytes, format_noise, format_rate, format_seconds, format_times
+from course_utils.show.formats import (
+    axis_unit,
+    format_bytes,
+    format_noise,
+    format_rate,
+    format_seconds,
+    format_times,
+    listed,
+)
 from course_utils.show.tables import Sheet, named_values
 
 if TYPE_CHECKING:
@@ -22,6 +30,10 @@ if TYPE_CHECKING:
 
 # The unit of each rate that a measurement may have.
 WORK_UNITS = {"bytes": "B/s", "flops": "FLOP/s", "items": "items/s"}
+# Over the rows' queued-ahead times, beside their times per call.
+OWN_WORK = "GPU's own work"
+# Of more that wait for Python, a note counts them and names one.
+_NAMED = 3
 # Strokes that a card shows for samples; of more of them every n-th, by size, from the fastest to the slowest.
 _STROKES = 60
 
@@ -121,6 +133,21 @@ class Measurement(Result):
             return False
         return None if self.prequeued_s is None else self.prequeued_s < 0.8 * self.device_median_s
 
+    @property
+    def queued_ahead_s(self) -> float | None:
+        """Queued-ahead time: what one call takes of the device when its work was queued before the device began.
+
+        Device seconds, without the time that Python needs to launch the work: the GPU's own work. Where Python was
+        ahead anyway, the time between device events. None on a CPU, and where it cannot be had.
+
+        Example:
+            >>> Measurement("add", (9e-6,), enqueue_s=(9e-6,), device_s=(8e-6,), prequeued_s=2e-6).queued_ahead_s
+            2e-06
+        """
+        if self.prequeued_s is not None:
+            return self.prequeued_s
+        return self.device_median_s if self.launch_bound is False else None
+
     def rate(self, of: str) -> float | None:
         """Items, operations (``flops``) or bytes per second at the median time; None if a call's work is not known."""
         work = getattr(self, of)
@@ -143,13 +170,15 @@ class Measurement(Result):
             drifted += self.busy or "Stop other programs, and measure again."
         stopped = f"Interrupted after {rounds_and_calls([self])}." if self.interrupted else ""
         noise = format_noise(self.noise_floor) if math.isfinite(self.noise_floor) else ""
+        own = format_seconds(self.queued_ahead_s) if self.launch_bound else ""
         return Card(
-            [Toned(self.label), " takes ", Toned(median), " a call."],
-            (Row(self.label, value=median, bar=bar, behind=behind),),
+            self.says or [Toned(self.label), " takes ", Toned(median), " a call."],
+            (Row(self.label, value=median, bar=bar, behind=behind, second=own),),
             time_axis([*bar.values, *(behind.values if behind else ())]),
             heads=("", "time per call"),
+            second=OWN_WORK if self.launch_bound else "",
             warning=" ".join(filter(None, (drifted, stopped))),
-            notes=(*launch_bound_line([self]), *self.notes),
+            notes=(*waiting_line([(self.label, self)]), *self.notes),
             numbers=self._numbers(),
             **self.stamp(noise, "" if drifted else self.busy.rstrip("."), grey=True),
         )
@@ -172,6 +201,7 @@ class Measurement(Result):
             ("first call", seconds_text(self.first_call_s)),
             ("host time (enqueue)", seconds_text(self.enqueue_median_s)),
             ("device time", seconds_text(self.device_median_s)),
+            (OWN_WORK, seconds_text(self.queued_ahead_s)),
             ("rate", ", ".join(filter(None, map(self.rate_text, ("bytes", "flops", "items"))))),
             ("extra peak memory", bytes_text(self.peak_allocated_bytes)),
             ("peak reserved", bytes_text(self.peak_reserved_bytes)),
@@ -247,7 +277,7 @@ class Measurement(Result):
 
     @classmethod
     def from_file(cls, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The seconds from :meth:`to_file`'s whole numbers; older files hold seconds."""
+        """The seconds from :meth:`to_file`'s whole numbers."""
         return {key: _unpacked(value) if key in _SERIES else value for key, value in record.items()}
 
 
@@ -262,8 +292,6 @@ def _packed(seconds: Sequence[float]) -> dict[str, Any]:
 
 
 def _unpacked(series: Any) -> Any:
-    if not isinstance(series, dict):
-        return series
     if not series["per_second"] > 0:
         raise ValueError(f"{series['per_second']!r} is no number of units in a second")
     return [time / series["per_second"] for time in series["times"]]
@@ -277,13 +305,23 @@ def rounds_and_calls(measurements: Sequence[Measurement]) -> str:
     return f"{rounds} round{'s' if rounds != 1 else ''} x {calls}"
 
 
-def launch_bound_line(measurements: Sequence[Measurement]) -> list[str]:
-    """A sentence that names what is launch-bound, if anything is."""
-    bound = [m.label for m in measurements if m.launch_bound]
+def waiting_line(timed: Sequence[tuple[str, Measurement]]) -> list[str]:
+    """One line about what waits for Python, and how little of its time is the GPU's own work; none if nothing does."""
+    bound = [(name, each) for name, each in timed if each.launch_bound]
     if not bound:
         return []
-    verb = "is" if len(bound) == 1 else "are"
-    return [f"{', '.join(bound)} {verb} launch-bound: the device waits for Python to hand it work."]
+    if len(bound) <= _NAMED:
+        own, taken = (
+            [format_seconds(getattr(each, key)) for _, each in bound] for key in ("queued_ahead_s", "median_s")
+        )
+        verb, their = ("waits", "its") if len(bound) == 1 else ("wait", "their")
+        names = listed(name for name, _ in bound)
+        needs = f"queued ahead, the GPU needs {listed(own)} of {their} {listed(taken)} a call"
+        return [f"{names} {verb} for Python (launch-bound): {needs}."]
+    name, most = min(bound, key=lambda each: each[1].queued_ahead_s / each[1].median_s)
+    needs = f"queued ahead, {name} needs the GPU for {format_seconds(most.queued_ahead_s)}"
+    of = f"{format_seconds(most.median_s)} a call"
+    return [f"{len(bound)} of {len(timed)} cases wait for Python (launch-bound): {needs} of its {of}."]
 
 
 def seconds_text(seconds: float | None) -> str:

@@ -282,7 +282,8 @@ class MemoryTrace(Result):
         share = f" {format_percent(at_peak[kind] / self.peak_bytes)} of it is {kind}." if self.peak_bytes else ""
         when = f", in {self._peak_phase}" if self._peak_phase else ""
         return Card(
-            [
+            self.says
+            or [
                 f"Peak of {self.label}: ",
                 Toned(format_bytes(self.peak_bytes)),
                 f"{when}, {format_bytes(self.extra_peak_bytes)} above the start.{share}",

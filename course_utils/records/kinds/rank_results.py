@@ -240,7 +240,8 @@ class RankResults(Result):
             words = shown.words if shown.table else f"{listed(self.keys)}." if self.keys else "nothing."
             shown = dataclasses.replace(shown, sentence=f"What {how} report: {words}")
         provenance = f"{shown.provenance} · {how} · {format_seconds(self.seconds)} from start to end"
-        return dataclasses.replace(shown, provenance=provenance, numbers=self._numbers(), title=self.name or "")
+        more = {"provenance": provenance, "numbers": self._numbers(), "title": self.name or ""}
+        return dataclasses.replace(shown, sentence=self.says or shown.sentence, **more)
 
     def _in_a_line(self, key: str) -> str:
         """What was found out about one set of rounds."""

@@ -45,11 +45,11 @@ class Reading(Result):
         said = [part.text if part.tone == "plain" else part for part in self.said]
         shown = {"table": self.table, "plan": self.plan, "warning": self.warning, "notes": self.notes}
         shown |= {"numbers": self.sheet, **self.stamp(self.busy)}
-        return Card(said, self.rows, self.axis, self.heads, **shown)
+        return Card(self.says or said, self.rows, self.axis, self.heads, **shown)
 
     def facts(self) -> Iterator[Fact]:
         """What stands out, and each advice with its saving."""
-        words = self.card().words
+        words = "".join(part.text for part in self.said)
         yield Fact("what stands out", words, words)
         for advice in self.plan:
             words = advice.saving or "no number"

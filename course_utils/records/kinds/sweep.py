@@ -5,23 +5,25 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from course_utils.records import paired
 from course_utils.records.kinds.comparison import MARKERS, Case, Comparison
 from course_utils.records.kinds.environment import Environment
-from course_utils.records.kinds.measurement import Measurement, bytes_text
+from course_utils.records.kinds.measurement import OWN_WORK, Measurement, bytes_text, seconds_text, waiting_line
 from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.records.verdicts import SURE, interval_words, verdict_words
-from course_utils.show.cards import Card, Row, Toned, plain, speed_axis
+from course_utils.show.cards import Card, Toned, ends_of, plain, speed_axis
 from course_utils.show.formats import (
     format_noise,
     format_percent,
     format_seconds,
+    format_size,
     format_times,
     is_number,
     listed,
@@ -40,6 +42,9 @@ _WORDS = {
     Verdict.SLOWER: "slower",
     Verdict.SAME: "the same",
 }
+# What a parameter's name may end with, or be: a unit of its values. Amounts of memory are shown in the unit that fits.
+_BYTES = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_WITH_UNIT = re.compile(rf"(?:(.+?),? )?({'|'.join(_BYTES)}|ns|µs|ms|s)")
 
 
 @dataclass(frozen=True)
@@ -60,9 +65,13 @@ class Sweep(Result):
     points: tuple[SweepPoint, ...]
     environment: Environment
     interrupted: bool = False
+    per: str = field(default="", compare=False)  # what an item is called, where the card tells times per item
 
     def __getitem__(self, value: Any) -> Comparison:
+        """The comparison at one value, which may be given as it is shown: ``copy[16384]``, ``copy["16 MiB"]``."""
         points = {point.value: point.comparison for point in self.points}
+        names = {_named(each, self.over, brief=True): each for each in points}
+        value = names.get(value, value) if isinstance(value, str) else value
         return by_name(points, value, f"point {self.over}={value!r} in this sweep")
 
     def __iter__(self) -> Iterator[SweepPoint]:
@@ -73,28 +82,56 @@ class Sweep(Result):
         """The values of the parameter that was varied."""
         return tuple(point.value for point in self.points)
 
-    def first(self, label: str, verdict: str) -> Any | None:
-        """The first value at which a case gets a verdict."""
-        return next((p.value for p in self.points if p.comparison[label].verdict == verdict), None)
+    def showing(self, cases: Sequence[str] | None = None, at: Sequence[Any] | None = None, *, per: str = "") -> Self:
+        """The sweep with a choice of its cases and points: what its card, figure and slider tell of.
+
+        Its folded numbers are those of all.
+
+        Args:
+            cases: labels, in the order to show them: the one that was asked about first. By default all.
+            at: values of the parameter, as they are or as they are shown; by default all. They keep their order.
+            per: what an item is called, to show the time per item: ``token`` for ``items=`` tokens a call.
+
+        Raises:
+            KeyError: if there is no such case or value; the message names those that there are.
+            ValueError: if the items of a call are not known, or not the same for all cases of a point.
+
+        Example:
+            >>> from course_utils import recorded
+            >>> workloads = recorded("torch_compile/workloads")
+            >>> workloads.showing(at=["training step"]).values
+            ('training step',)
+        """
+        chosen = self.points if at is None else [self[value] for value in at]
+        points = tuple(
+            SweepPoint(point.value, point.comparison.showing(cases, per=per))
+            for point in self.points
+            if at is None or any(point.comparison is each for each in chosen)
+        )
+        return dataclasses.replace(self, points=points, whole=self.whole or self, per=per)
 
     def card(self) -> Card:
         """Where which case is faster: a row for each case and point, its bar the interval of its speed."""
-        stopped = f"Interrupted after {_named(self.values[-1], self.over)}." if self.points and self.interrupted else ""
         if not self.points:
             return Card("No point was measured.", **self.stamp())
-        first = self.points[0].comparison
+        whole, first = self.whole or self, self.points[0].comparison
+        stopped = f"Interrupted after {_named(whole.values[-1], self.over)}." if self.interrupted else ""
         cases = [(point.value, point.comparison[label]) for label in first.labels[1:] for point in self.points]
-        behind = {}
-        if self.behind is not None:
-            behind = {(p.value, case.label): case.bar for p in self.behind for case in p.comparison.others}
+        # The recorded run may have other points and cases: only what both have is drawn behind.
+        behind = {(p.value, case.label): case.bar for p in self.behind or () for case in p.comparison.others}
+        timed = [
+            (f"{m.label} ({_named(point.value, self.over)})", m)
+            for point in self.points
+            for m in point.comparison.cases
+        ]
+        is_bound = any(m.launch_bound for _, m in timed)
+        # A number and its unit stay on one line.
+        names = {value: re.sub(r"(?<=\d) ", "\u00a0", _named(value, self.over)) for value in self.values}
         rows = tuple(
-            Row(
-                f"{case.label}, {_named(value, self.over)}" if len(first.labels) > 2 else _named(value, self.over),
-                verdict_words(case),
-                format_seconds(case.median_s),
-                case.tone,
-                case.bar,
+            case.row(
+                f"{case.label}, {names[value]}" if len(first.labels) > 2 else names[value],
                 behind.get((value, case.label)),
+                is_bound,
             )
             for value, case in cases
         )
@@ -106,25 +143,43 @@ class Sweep(Result):
         busy = next(filter(None, [self.busy, *(point.comparison.busy for point in self.points)]), "").rstrip(".")
         notes = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
         return Card(
-            sentence or unclear,
+            self.says or sentence or unclear,
             rows,
-            speed_axis(
-                (end for row in rows for bar in (row.bar, row.behind) if bar for end in bar.values), first.practical
-            ),
-            heads=(f"against {first.baseline}", "time per call"),
-            warning=" ".join(filter(None, ("".join(map(plain, unclear if sentence else ())), stopped))),
-            notes=(*self.notes, *notes),
-            numbers=self._numbers(),
-            **self.stamp(f"{noise} at worst", busy, SURE, grey=True),
+            speed_axis(ends_of(rows), first.practical),
+            heads=(f"against {first.baseline}", f"time per {self.per or 'call'}"),
+            second=OWN_WORK if is_bound else "",
+            warning=" ".join(filter(None, ("".join(map(plain, unclear if self.says or sentence else ())), stopped))),
+            notes=(*waiting_line(timed), *self.notes, *notes),
+            numbers=whole._numbers(),
+            **self.stamp(f"{noise} at worst", busy, SURE, grey=any(row.behind for row in rows)),
         )
 
     def _numbers(self) -> Sheet:
-        """A row for each point and case; of two cases there is one row, which tells the baseline's time as well."""
-        first = self.points[0].comparison
-        key, core, rates = self._columns(first.labels)
-        who = f"{first.labels[1]} " if len(first.labels) == 2 else ""
-        caption = f"Median time per call over {self.over}, {who}against {first.baseline}"
-        return Sheet(tuple(split(caption, "Rates", key, core, rates)), (), (first.how, self.where))
+        """A row for each point and case."""
+        first, rows = self.points[0].comparison, [(p.value, case) for p in self.points for case in p.comparison]
+
+        def column(header: str, cell: Callable[[Case], str], numeric: bool = True) -> Column:
+            return Column(header, tuple(cell(case) for _, case in rows), numeric)
+
+        def noise(case: Case) -> str:
+            is_known = case.comparison.noise.bounded and case.is_baseline
+            return format_noise(case.comparison.noise_floor).removeprefix("noise ") if is_known else ""
+
+        core = [
+            column("verdict", lambda case: case.verdict.lower(), numeric=False),
+            column("time per call", lambda case: format_seconds(case.median_s)),
+            column("relative", lambda case: "" if case.is_baseline else format_times(case.ratio, tight=True)),
+            column("99% interval", lambda case: "" if case.is_baseline else interval_words(case)),
+            column("noise (A/A)", noise),
+        ]
+        more = [
+            column("rate", lambda case: _rate(case.measurement)),
+            column("share of ceiling", lambda case: case.comparison.share_of_ceiling(case.measurement)),
+            column(OWN_WORK, lambda case: seconds_text(case.measurement.queued_ahead_s)),
+        ]
+        key = Column("case", tuple(f"{case.label}, {_named(value, self.over)}" for value, case in rows), numeric=False)
+        caption = f"Median time per call over {self._axis}, against {first.baseline}"
+        return Sheet(tuple(split(caption, "Rates", key, core, more)), (), (first.how, self.where))
 
     @property
     def _unclear(self) -> list[str | Toned]:
@@ -132,7 +187,7 @@ class Sweep(Result):
         named = []
         for label in self.points[0].comparison.labels[1:]:
             at = [i for i, p in enumerate(self.points) if p.comparison[label].verdict is Verdict.UNCLEAR]
-            named += [f"{label} {_where(self.values, at, '' if named else self.over)}"] if at else []
+            named += [f"{label} {self._where(at, brief=bool(named))}"] if at else []
         if not named:
             return []
         way_out = f": {'; '.join(named)}. A larger budget_s should tell, or stop other programs."
@@ -155,7 +210,7 @@ class Sweep(Result):
             if not at:
                 continue
             # What varies is named once.
-            where = _where(self.values, at, "" if parts else self.over)
+            where = self._where(at, brief=bool(parts))
             parts += [", " if parts else " is ", Toned(_WORDS[verdict], cases[at[0]].tone)]
             if verdict is Verdict.SAME:
                 parts.append(f" (within {format_percent(cases[0].comparison.practical)})")
@@ -165,45 +220,13 @@ class Sweep(Result):
                 parts.append(f" ({'up to ' if len(at) > 1 else ''}{format_times(most)})")
         return [Toned(label), *parts] if parts else []
 
-    def _columns(self, labels: Sequence[str]) -> tuple[Column, list[Column], list[Column]]:
-        """The points, what is said of each, and rates. Of two cases there is one row, with the baseline in columns."""
-        two = len(labels) == 2
-        rows = [(p.value, case) for p in self.points for case in p.comparison if not (two and case.is_baseline)]
-
-        def column(header: str, cell: Callable[[Case], str], numeric: bool = True) -> Column:
-            return Column(header, tuple(cell(case) for _, case in rows), numeric)
-
-        def noise(case: Case) -> str:
-            is_known = case.comparison.noise.bounded and (two or case.is_baseline)
-            return format_noise(case.comparison.noise_floor).removeprefix("noise ") if is_known else ""
-
-        core = [] if two else [column("case", lambda case: case.label, numeric=False)]
-        core.append(column("verdict", lambda case: case.verdict.lower(), numeric=False))
-        if two:
-            core.append(column(labels[0], lambda case: format_seconds(case.comparison.cases[0].median_s)))
-        core += [
-            column(labels[1] if two else "time per call", lambda case: format_seconds(case.median_s)),
-            column("relative", lambda case: "" if case.is_baseline else format_times(case.ratio, tight=True)),
-            column("99% interval", lambda case: "" if case.is_baseline else interval_words(case)),
-            column("noise (A/A)", noise),
-        ]
-        sides = [(f", {label}", i) for i, label in enumerate(labels)] if two else [("", None)]
-
-        def timed(case: Case, side: int | None) -> Measurement:
-            return case.measurement if side is None else case.comparison.cases[side]
-
-        rates = [column(f"rate{of}", lambda case, side=side: _rate(timed(case, side))) for of, side in sides]
-        rates += [
-            column(f"share of ceiling{of}", lambda case, side=side: case.comparison.share_of_ceiling(timed(case, side)))
-            for of, side in sides
-        ]
-        return Column(self.over, tuple(str(value) for value, _ in rows)), core, rates
-
     def facts(self) -> Iterator[Fact]:
         """Those of the comparison at every point."""
         for point in self.points:
             for fact in point.comparison.facts():
-                yield dataclasses.replace(fact, label=f"{self.over} {point.value}: {fact.label}")
+                in_bytes = _what_and_unit(self.over)[1] in _BYTES
+                row = f"{_named(point.value, self.over)}: {fact.label}" if in_bytes else ""
+                yield dataclasses.replace(fact, label=f"{self.over} {point.value}: {fact.label}", row=row)
 
     def measurements(self) -> Iterator[tuple[tuple[str, Any], Comparison, Measurement]]:
         """Every case's times at every point."""
@@ -223,7 +246,7 @@ class Sweep(Result):
         first = self.points[0].comparison
         with canvas.style():
             key = f"bars: {paired.DECISION_CONFIDENCE:.0%} intervals · grey: noise · ■ the same · ○ too close to call"
-            title = "; ".join(self.story(label, brief=True) for label in first.labels[1:])
+            title = self.says or "; ".join(self.story(label, brief=True) for label in first.labels[1:])
             fig = canvas.titled_figure(title, 3.5, key, self.caption)
             ax = fig.subplots()
             self._draw_noise(ax)
@@ -240,8 +263,11 @@ class Sweep(Result):
             fig.alt = self._alt
             return fig
 
-    def explore(self) -> StoredView:
-        """A slider over the points, their bars on one axis, and all of them folded; it needs no kernel."""
+    def explore(self, at: Any = None) -> StoredView:
+        """A slider over the points, their bars on one axis, and all of them folded; it needs no kernel.
+
+        ``at`` is the value at which it opens, by default the first.
+        """
         from course_utils.show.viewer import slider
 
         if not self.points:
@@ -249,14 +275,26 @@ class Sweep(Result):
         bars = [case.bar for point in self.points for case in point.comparison]
         axis = speed_axis((end for bar in bars for end in bar.values), self.points[0].comparison.practical)
         cards = []
-        for at, point in enumerate(self.points):
+        for place, point in enumerate(self.points):
             comparison = dataclasses.replace(point.comparison, whose=self.whose)
-            card, where = comparison.card(), _where(self.values, [at], self.over)
+            card, where = comparison.card(), self._where([place])
             changed = {"sentence": [f"{where[0].upper()}{where[1:]}: ", *card.parts], "title": self.name or ""}
             notes = (*card.notes, *_memory_line(comparison))
             shown = dataclasses.replace(card, axis=axis, notes=notes, numbers=None, **changed)
-            cards.append((_named(point.value, ""), shown))
-        return slider(self.over, cards, self.card())
+            cards.append((_named(point.value, self.over, brief=True), shown))
+        opens = 0 if at is None else [point.comparison for point in self.points].index(self[at])
+        return slider(self._axis, cards, self.card(), opens)
+
+    def _where(self, at: Sequence[int], brief: bool = False) -> str:
+        """Some of the points among all that were measured, in words; ``brief`` leaves out what varies."""
+        values = (self.whole or self).values
+        return _where(values, [values.index(self.values[i]) for i in at], self.over, brief)
+
+    @property
+    def _axis(self) -> str:
+        """What the parameter is called where its values stand by themselves; amounts of memory bring their units."""
+        what, unit = _what_and_unit(self.over)
+        return what or "size" if unit in _BYTES else self.over
 
     @property
     def _ordered(self) -> bool:
@@ -268,24 +306,22 @@ class Sweep(Result):
         parts = []
         for point in self.points:
             words = "; ".join(f"{case.label} {verdict_words(case)}" for case in point.comparison.others)
-            parts.append(f"{self.over} {point.value}: {words}")
+            parts.append(f"{_named(point.value, self.over)}: {words}")
         baseline = self.points[0].comparison.baseline
-        return f"Speed relative to {baseline} over {self.over}. {'. '.join(parts)}. {self.caption}."
+        return f"Speed relative to {baseline} over {self._axis}. {'. '.join(parts)}. {self.caption}."
 
     def _name_points(self, ax: Axes) -> None:
         """Under every point its value and, since speeds are relative to it, the time that the baseline takes there."""
-        from course_utils.show import canvas
-
         count = len(self.points)
         names, step = [], 1 if not self._ordered else math.ceil(count / 7)
         for point in self.points:
-            value = canvas.plain_number(point.value) if self._ordered else str(point.value)
+            value = _named(point.value, self.over, brief=True)
             time = format_seconds(point.comparison.cases[0].median_s)
             names.append(f"{textwrap.fill(value, max(8, 46 // count), break_long_words=False)}\n{time}")
         ax.set_xlim(-0.5, count - 0.5)
         ax.set_xticks(range(0, count, step), names[::step])
         ax.tick_params(axis="x", labelsize=9)
-        ax.set_xlabel(f'{self.over} (under it: time per call of "{self.points[0].comparison.baseline}")')
+        ax.set_xlabel(f'{self._axis} (under it: time per call of "{self.points[0].comparison.baseline}")')
 
     def _draw_noise(self, ax: Axes) -> None:
         """What the baseline against itself took for a difference at each point, and the baseline's own line."""
@@ -347,16 +383,26 @@ def _draw_curve(ax: Axes, cases: Sequence[Case], number: int, of: int, joined: b
     return reach
 
 
-def _named(value: Any, over: str) -> str:
-    """One point: ``batch 64``, but ``64 KiB`` and ``1 000 elements``, and a name alone."""
+def _what_and_unit(over: str) -> tuple[str, str]:
+    """A parameter and the unit of its values: ``buffer`` and ``KiB`` of ``buffer, KiB``; empty what there is not."""
+    match = _WITH_UNIT.fullmatch(over)
+    return (match[1] or "", match[2]) if match else (over, "")
+
+
+def _named(value: Any, over: str, brief: bool = False) -> str:
+    """One point: ``batch 64``, ``16 MiB`` of 16384 ``KiB``, ``1 000 elements``, a name alone; in brief ``64``."""
     if not is_number(value):
         return str(value)
-    # A unit, and things that are counted, stand behind their number.
-    is_behind = over[:1].isupper() or over.endswith("s")
-    return " ".join((plain_number(value), over) if is_behind else (over, plain_number(value))).strip()
+    what, unit = _what_and_unit(over)
+    number = format_size(value * _BYTES[unit]) if unit in _BYTES else f"{plain_number(value)} {unit}".strip()
+    if brief or not what:
+        return number
+    # Things that are counted stand behind their number.
+    is_behind = not unit and (what[0].isupper() or what.endswith("s"))
+    return f"{number} {what}" if is_behind else f"{what} {number}"
 
 
-def _where(values: Sequence[Any], at: Sequence[int], over: str) -> str:
+def _where(values: Sequence[Any], at: Sequence[int], over: str, brief: bool) -> str:
     """Some points of a sweep: ``from batch 64 on``, ``at 64 KiB``, ``for chain and block``."""
     if len(at) == len(values):
         return "throughout"
@@ -365,13 +411,13 @@ def _where(values: Sequence[Any], at: Sequence[int], over: str) -> str:
     runs = []
     for _, run in itertools.groupby(enumerate(at), key=lambda pair: pair[1] - pair[0]):
         first, *_, last = [i for _, i in run] * 2
-        named = "" if runs else over  # once
+        named = _named(values[first], over, brief or bool(runs))  # what varies is named once
         if first == last:
-            runs.append(f"at {_named(values[first], named)}")
+            runs.append(f"at {named}")
         elif first == 0:
-            runs.append(f"up to {_named(values[last], named)}")
+            runs.append(f"up to {_named(values[last], over, brief or bool(runs))}")
         elif last == len(values) - 1:
-            runs.append(f"from {_named(values[first], named)} on")
+            runs.append(f"from {named} on")
         else:
-            runs.append(f"from {_named(values[first], named)} to {_named(values[last], '')}")
+            runs.append(f"from {named} to {_named(values[last], over, brief=True)}")
     return listed(runs)

@@ -23,10 +23,19 @@ if TYPE_CHECKING:
 TABLE_UNITS = tuple(VALUE_FORMATS)
 # A card shows so much of a table unfolded.
 _SHOWN_ROWS, _SHOWN_COLUMNS = 8, 4
+# A sentence names so many letters of rows at most.
+_NAMED_LETTERS = 60
 _QUANTITIES = {"bytes": "memory", "s": "time", "B/s": "bandwidth", "FLOP/s": "compute rate", "percent": "share"}
 # The same differences as the colours', once more, for printing in grey.
 _MARKERS = ("o", "s", "D", "^", "v", "P")
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++")
+
+
+class _Cells(dict[str, Any]):
+    """A row's values by column; a column that is not there is answered with those that are."""
+
+    def __missing__(self, column: str) -> Any:
+        raise KeyError(f"no column {column!r} in this table; there are: {', '.join(self)}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,13 +64,23 @@ class Table(Result):
 
     def __getitem__(self, label: Any) -> dict[str, Any]:
         row = by_name(dict(zip(self.labels, self.rows, strict=True)), label, f"row {label!r} in this table")
-        return dict(zip(self.columns, row, strict=True))
+        return _Cells(zip(self.columns, row, strict=True))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
+        return (_Cells(zip(self.columns, row, strict=True)) for row in self.rows)
+
+    def text(self, label: Any, column: str) -> str:
+        """A cell as the card shows it, with its unit: for the sentence of ``says=``.
+
+        Example:
+            >>> from course_utils import tabulate
+            >>> tabulate([{"step": 1, "peak": 2**24}], units={"peak": "bytes"}).text(1, "peak")
+            '16.0 MiB'
+        """
+        return value_text(self[label][column], self.units.get(column))
 
     def card(self) -> Card:
-        """What stands out in a sentence; then the table, of a large one the first rows and columns."""
+        """What is said of it in a sentence; then the table, of a large one the first rows and columns."""
         columns = self._columns()
         small = tuple(
             Column(column.header, column.cells[:_SHOWN_ROWS], column.numeric) for column in columns[:_SHOWN_COLUMNS]
@@ -69,7 +88,7 @@ class Table(Result):
         over = (("row", len(self.rows) - _SHOWN_ROWS), ("column", len(columns) - _SHOWN_COLUMNS))
         cut = [f"{count} more {what}{'s' if count > 1 else ''}" for what, count in over if count > 0]
         return Card(
-            self._sentence(),
+            self.says or self._sentence(),
             table=Grid("", small) if len(columns) > 1 else None,
             notes=((f"And {listed(cut)} under All numbers.",) if cut else ()) + self.notes,
             numbers=self.numbers if cut else None,
@@ -90,24 +109,26 @@ class Table(Result):
         return tuple(split("", "more", columns[0], columns[1:2], columns[2:]))
 
     def _sentence(self) -> str:
-        """Where the first column that tells rows apart is smallest and largest, or in how many rows it says what."""
-        key = self.columns[0]
-        names = [f"{key} {label}".strip() if is_number(label) else str(label) for label in self.labels]
-        for column in self.columns[1:]:
-            values = [row[column] for row in self]
-            texts = [value_text(value, self.units.get(column)) for value in values]
-            numbers = [i for i, value in enumerate(values) if is_number(value)]
-            if len({texts[i] for i in numbers}) > 1:
-                low, high = min(numbers, key=values.__getitem__), max(numbers, key=values.__getitem__)
-                return f"{column}: from {texts[low]} ({names[low]}) to {texts[high]} ({names[high]})."
-            counts = Counter(texts).most_common()
-            if 1 < len(counts) <= len(self.rows) / 2 and None not in values and not numbers:
-                (most, rows), *others = counts
-                return f"{column}: {listed((f'{most} in {rows} rows', *(f'{text} in {n}' for text, n in others)))}."
+        """What the rows are, or how often the first column of words says what; its point only ``says=`` can tell."""
+        names = [f"{self.columns[0]} {label}".strip() if is_number(label) else str(label) for label in self.labels]
         if len(self.rows) == 1 < len(self.columns):
             return f"{names[0]}: {listed(fact.sentence for fact in self.facts())}."
-        counted = f"{len(self.rows)} row{'s' if len(self.rows) != 1 else ''}"
-        return f"{', '.join(self.columns[1:])}: {counted}." if len(self.columns) > 1 else f"{counted}."
+        for column in self.columns[1:]:
+            values = [row[column] for row in self]
+            if len({value for value in values if is_number(value)}) > 1:
+                break  # of numbers nothing is picked out
+            counts = Counter(value_text(value) for value in values).most_common()
+            if 1 < len(counts) <= len(self.rows) / 2 and not any(v is None or is_number(v) for v in values):
+                (most, rows), *others = counts
+                return f"{column}: {listed((f'{most} in {rows} rows', *(f'{text} in {n}' for text, n in others)))}."
+        if not self.columns[0] and len(self.columns) > 1:  # the names say themselves what they are
+            return f"{listed(self.columns[1:])}."
+        texts = [value_text(label, self.units.get(self.columns[0])) for label in self.labels]
+        named = [text for i, text in enumerate(texts) if not i or len(", ".join(texts[: i + 1])) <= _NAMED_LETTERS]
+        if len(named) < len(texts):
+            named.append(f"{len(texts) - len(named)} more")
+        in_a_row = "; ".join(named) if any("," in text for text in named) else listed(named)
+        return f"{self.columns[0]}: {in_a_row}."
 
     @property
     def numbers(self) -> Sheet:

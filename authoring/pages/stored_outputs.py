@@ -41,9 +41,10 @@ def records_hash(lesson: LessonFile) -> str:
     root = store.reference_root()
     for path in sorted(path for slug in shown for path in root.glob(f"*/{slug}.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
-        # Which code made a result is not shown.
+        # Which code made a result is not shown, nor in which form its file is.
         results = {name: each["data"] for name, each in record["experiments"].items()}
-        records.append([f"{path.parent.name}/{path.name}", record | {"experiments": results}])
+        shown_of_it = record | {"experiments": results, "schema_version": None}
+        records.append([f"{path.parent.name}/{path.name}", shown_of_it])
     return hashlib.sha256(json.dumps(records, sort_keys=True).encode()).hexdigest()[:16]
 
 

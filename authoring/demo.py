@@ -27,6 +27,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.notebook_files import dumped, parsed_cells, read_notebook
 from course_utils.records.statements import Statement, needed, statements
+from course_utils.show.page import dressed
 
 SET_UP_ID = "set-up"
 TIMES = Path(__file__).resolve().parents[1] / "benchmarks" / "records" / "demo_seconds"
@@ -82,8 +83,8 @@ def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
             continue
         if cell["cell_type"] == "code":
             tags = [tag for tag in _tags(cell) if tag in ("experiment", "stable")]
-            shown = {"id": cell["id"], "metadata": {"tags": tags}, "outputs": cell["outputs"]}
-            path.append(new_code_cell(cell["source"], **shown))
+            outputs = [_dressed(output) for output in cell["outputs"]]
+            path.append(new_code_cell(cell["source"], id=cell["id"], metadata={"tags": tags}, outputs=outputs))
         elif text := excerpt(cell["source"], _DROPPED):
             text = verdict_alone(text) if text.startswith("## Verdict") else text
             path.append(new_markdown_cell(text, id=cell["id"]))
@@ -144,6 +145,12 @@ def _measures(statement: ast.stmt) -> bool:
 
 def _tags(cell: dict[str, Any]) -> list[str]:
     return cell["metadata"].get("tags", [])
+
+
+def _dressed(output: dict[str, Any]) -> dict[str, Any]:
+    """An output that is shown before anything has run, so that no other one brings style and scripts."""
+    data = output.get("data", {})
+    return {**output, "data": {**data, "text/html": dressed(data["text/html"])}} if "text/html" in data else output
 
 
 def _source(part: Statement, cells: dict[int, dict[str, Any]]) -> str:

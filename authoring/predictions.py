@@ -69,6 +69,6 @@ def stored_outputs(source: str, file_name: str) -> list[dict[str, Any]]:
             if any(result.is_of_other_code for result in results):
                 where += " · the experiment's code has changed since"
             shown = prediction.reveal(answer, f"Recorded: {where}")
-            data = {"text/html": shown._repr_html_(), "text/plain": repr(shown)}
+            data = {"text/html": shown.html, "text/plain": repr(shown)}
             return [{"output_type": "display_data", "data": data, "metadata": {}}]
     return []

@@ -13,6 +13,7 @@ from authoring.pages.generated import markdown_table, page
 from course_utils.records import store
 from course_utils.records.kinds.environment import Environment
 from course_utils.show.canvas import ResultFigure, label_right, name_rows, row_in, styled, titled_figure, wrapped
+from course_utils.show.colours import BLUE, GREY_55, SKY
 from course_utils.show.formats import format_percent, format_rate
 
 _DEVICES = {"cuda": "a CUDA GPU", "mps": "an Apple GPU", "cpu": "a CPU"}
@@ -143,14 +144,14 @@ def shares_figure(rows: Sequence[Share], numbers: Mapping[str, int]) -> ResultFi
     fig = titled_figure(title, row_in(labels, _ROW_IN) * len(points) + 0.5, note, environment.caption)
     ax = fig.add_subplot()
     for edge in (limits.LOW, 1.0):
-        ax.axvline(edge, color="#555555", lw=1, ls="--", zorder=1)
+        ax.axvline(edge, color=GREY_55, lw=1, ls="--", zorder=1)
     descriptions = []
     for y, cases in enumerate(points):
         best = max(cases, key=lambda case: case.share)
-        ax.barh(y, min(best.share, _FARTHEST), height=0.62, color="#56B4E9", alpha=0.45, lw=0, zorder=0)
+        ax.barh(y, min(best.share, _FARTHEST), height=0.62, color=SKY, alpha=0.45, lw=0, zorder=0)
         for case in cases:
             sign = ">" if case.share > _FARTHEST else "o"
-            ax.plot([min(case.share, _FARTHEST)], [y], sign, ms=6, mew=0, color="#0072B2", clip_on=False)
+            ax.plot([min(case.share, _FARTHEST)], [y], sign, ms=6, mew=0, color=BLUE, clip_on=False)
         label_right(ax, y, wrapped(f"{format_percent(best.share)} · {best.case}", 30, most=1))
         descriptions.append(f"{labels[y]}: {best.case}, {format_percent(best.share)} of {best.ceiling}")
     name_rows(ax, labels)

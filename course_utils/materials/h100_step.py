@@ -20,13 +20,13 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from course_utils.show.canvas import ResultFigure, label_right, legend, styled, titled_figure
+from course_utils.show.colours import GREEN, GREEN_INK
 from course_utils.show.shapes import BLUE, EDGE, NOTE, ORANGE, ORANGE_INK
 
 PATH = Path(__file__).with_suffix(".json")
-_GREEN, _GREEN_INK = "#009E73", "#00664B"  # of the palette of all drawings; the ink is for words
 _LOOKS = {
     "compute stream": {"fc": BLUE, "ec": "none"},
-    "NCCL stream, hidden behind it": {"fc": _GREEN, "ec": "none"},
+    "NCCL stream, hidden behind it": {"fc": GREEN, "ec": "none"},
     "NCCL stream, exposed": {"fc": "white", "ec": ORANGE, "hatch": "//////", "lw": 1},
 }
 Spans = Sequence[tuple[float, float]]
@@ -137,7 +137,7 @@ class H100Steps:
         for row, (when, step) in enumerate(rows):
             hidden, exposed = f"{_ms(step.overlapped_s)} ms hidden", f"{_ms(step.exposed_s)} ms exposed"
             _lanes(ax, row, step, lead_s)
-            label_right(ax, row - 0.14, hidden, _GREEN_INK)
+            label_right(ax, row - 0.14, hidden, GREEN_INK)
             label_right(ax, row + 0.14, exposed, ORANGE_INK)
             described.append(f"step {step.number} {when}: {hidden}, {exposed}")
         _axes(ax, [f"step {step.number}\n{when}" for when, step in rows], -1e3 * lead_s)

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from course_utils.show.canvas import WIDTH_IN, ResultFigure, legend, plain_number, styled, text_width_in, titled_figure
+from course_utils.show.colours import AMBER, BLUE, GREY_44
 from course_utils.show.formats import format_bytes
 
 if TYPE_CHECKING:
@@ -19,16 +20,15 @@ if TYPE_CHECKING:
 MIB = 2**20
 # Okabe and Ito's palette; a hatch or none says the same in grey.
 LOOKS = {
-    "allocated": ("#0072B2", "", "white"),
-    "awaiting free": ("#E69F00", "//", "black"),
-    "free": ("#FFFFFF", "....", "black"),
+    "allocated": (BLUE, "", "white"),
+    "awaiting free": (AMBER, "//", "black"),
+    "free": ("white", "....", "black"),
 }
 WORDS = {
     "allocated": "allocated",
     "awaiting free": "freed, another stream may still use it",
     "free": "cached",
 }
-_EDGE = "#444444"
 _ROW_IN, _MOST_ROWS = 0.34, 20
 
 
@@ -72,7 +72,7 @@ def state_figure(state: AllocatorState) -> Figure:
     pools = {pool: rows for pool, rows in pools.items() if rows}
     heights = [min(len(rows), _MOST_ROWS) for rows in pools.values()]
     fig: ResultFigure = titled_figure("", 0.3 + _ROW_IN * sum(heights) + 0.62 * len(pools))
-    handles = [Patch(facecolor=colour, hatch=hatch, edgecolor=_EDGE) for colour, hatch, _ in LOOKS.values()]
+    handles = [Patch(facecolor=colour, hatch=hatch, edgecolor=GREY_44) for colour, hatch, _ in LOOKS.values()]
     legend(fig, handles, list(WORDS.values()), 3)
     if pools:
         panels = fig.subplots(len(pools), squeeze=False, height_ratios=heights)[:, 0]
@@ -102,13 +102,15 @@ def _panel(ax: Axes, pool: str, rows: Sequence[Any], left_out: int) -> None:
         mapped = sum(segment.bytes for _, segment in segments)
         last = max(offset + segment.bytes for offset, segment in segments)
         if mapped < last:  # addresses without memory between the pages
-            ax.plot([0, last / MIB], [number, number], color=_EDGE, lw=1, ls=":", zorder=0)
+            ax.plot([0, last / MIB], [number, number], color=GREY_44, lw=1, ls=":", zorder=0)
         for offset, segment in segments:
             for block in segment.blocks:
                 colour, hatch, ink = LOOKS[block.state]
                 x = (offset + block.address - segment.address) / MIB
                 width = max(block.bytes / MIB, 0.004 * end)  # 512 bytes are to be seen, too
-                box = Rectangle((x, number - 0.38), width, 0.76, facecolor=colour, hatch=hatch, edgecolor=_EDGE, lw=0.8)
+                box = Rectangle(
+                    (x, number - 0.38), width, 0.76, facecolor=colour, hatch=hatch, edgecolor=GREY_44, lw=0.8
+                )
                 box.set_clip_on(False)
                 ax.add_patch(box)
                 label = "" if block.id is None else str(block.id)

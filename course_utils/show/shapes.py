@@ -7,14 +7,13 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import FancyBboxPatch
 
+from course_utils.show import colours
 from course_utils.show.canvas import WIDTH_IN, ResultFigure
 
-# Okabe and Ito's palette; the darker inks are for text on white. A word or a line style
-# carries each difference as well.
-ORANGE, BLUE = "#D55E00", "#0072B2"
-ORANGE_INK, BLUE_INK = "#A34800", "#005A8C"
-INK, NOTE, FAINT, EDGE = "#222222", "#555555", "#F3F3F3", "#888888"
-PLAIN, PALE_BLUE, PALE_GREEN = "#FFFFFF", "#DCEBF5", "#E3EFE0"
+ORANGE, BLUE = colours.ORANGE, colours.BLUE
+ORANGE_INK, BLUE_INK = colours.ORANGE_INK, colours.BLUE_INK
+INK, NOTE, FAINT, EDGE = colours.GREY_22, colours.GREY_55, colours.GREY_F3, colours.GREY_88
+PLAIN, PALE_BLUE, PALE_GREEN = "white", colours.PALE_BLUE, colours.PALE_GREEN
 
 
 class Pen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from course_utils.show.canvas import ResultFigure, grid, legend, scale_axis, styled, titled_figure
+from course_utils.show.colours import GREY_C8, LIGHT_BLUE
 from course_utils.show.shapes import BLUE, BLUE_INK, INK, NOTE, ORANGE, ORANGE_INK
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ def what_a_batch_costs() -> ResultFigure:
     fig = titled_figure("A line, a knee, and a bend.", 2.9, "A sketch, not measured.")
     memory, speed, need = fig.subplots(1, 3)
     sizes = [n / 4 for n in range(4, 321)]
-    memory.fill_between([0, 80], 0, 25, color="#C8C8C8", lw=0)
-    memory.fill_between([0, 80], 25, [25, 25 + 80], color="#BFD9EA", lw=0)
+    memory.fill_between([0, 80], 0, 25, color=GREY_C8, lw=0)
+    memory.fill_between([0, 80], 25, [25, 25 + 80], color=LIGHT_BLUE, lw=0)
     memory.axhline(85, color=ORANGE, ls="--", lw=2)
     memory.plot([60], [85], "o", color=INK, ms=7)
     memory.text(2, 12, "weights, gradients,\noptimizer state", fontsize=9, va="center")

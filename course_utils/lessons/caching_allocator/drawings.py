@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from course_utils.show.canvas import ResultFigure
+from course_utils.show.colours import PALE_ORANGE
 from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, NOTE, ORANGE, ORANGE_INK, PALE_BLUE, PALE_GREEN, Pen
-
-_PALE_ORANGE = "#F8E3D3"
 
 
 def way_of_a_request() -> ResultFigure:
@@ -23,9 +22,9 @@ def way_of_a_request() -> ResultFigure:
     _along(pen, 1.82, 2.36, top + tall / 2, BLUE)
     _along(pen, 4.62, 5.76, top + tall / 2, BLUE, "found", BLUE_INK)
 
-    pen.box(0.3, low, 1.75, tall, "2. cudaMalloc:\na new segment", _PALE_ORANGE, bold=False)
+    pen.box(0.3, low, 1.75, tall, "2. cudaMalloc:\na new segment", PALE_ORANGE, bold=False)
     last_way = "3. give back all wholly\nunused segments or pages,\nthen try 2 again"
-    pen.box(2.85, low, 2.6, tall, last_way, _PALE_ORANGE, bold=False)
+    pen.box(2.85, low, 2.6, tall, last_way, PALE_ORANGE, bold=False)
     pen.box(6.25, low, 1.55, tall, "out of memory")
     # From "none fits" down to the second row.
     pen.ax.plot([3.5, 3.5, 1.18], [top - 0.02, 2.3, 2.3], color=ORANGE, lw=2.5, solid_capstyle="butt")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from course_utils.show.canvas import ResultFigure
+from course_utils.show.colours import GREEN_INK
 from course_utils.show.lanes import Span, lanes_figure
 from course_utils.show.shapes import NOTE, ORANGE
 
 # The lesson's example, in milliseconds.
 LOAD, STEP = 15, 10
 _SHOWN = 120
-_COLOURS = {"load": ORANGE, "step": "#00664B", "wait": NOTE}
+_COLOURS = {"load": ORANGE, "step": GREEN_INK, "wait": NOTE}
 
 _Bars = list[tuple[str, float, float]]  # what, its start, its end
 

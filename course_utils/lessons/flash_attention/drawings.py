@@ -5,9 +5,8 @@ from __future__ import annotations
 from matplotlib.patches import Rectangle
 
 from course_utils.show.canvas import ResultFigure
+from course_utils.show.colours import PALE_ORANGE
 from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, NOTE, ORANGE_INK, PALE_BLUE, PALE_GREEN, PLAIN, Pen
-
-_PALE_ORANGE = "#F8E3D3"
 
 
 def tiles_and_running_sums() -> ResultFigure:
@@ -20,7 +19,7 @@ def tiles_and_running_sums() -> ResultFigure:
 
     side, low = 1.88, 0.82
     _matrix_labels(pen, 0.7, low, side)
-    pen.ax.add_patch(Rectangle((0.7, low), side, side, fc=_PALE_ORANGE, ec=EDGE, lw=1.2))
+    pen.ax.add_patch(Rectangle((0.7, low), side, side, fc=PALE_ORANGE, ec=EDGE, lw=1.2))
     whole = "all scores,\nlength × length,\nin memory"
     pen.write(0.7 + side / 2, low + side / 2, whole, size=10, ha="center", linespacing=1.4)
     pen.write(0.7 + side / 2, 0.56, "written, read for the softmax,", ORANGE_INK, 9, ha="center")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from matplotlib.patches import Rectangle
 
 from course_utils.show.canvas import ResultFigure
+from course_utils.show.colours import PALE_ORANGE
 from course_utils.show.shapes import BLUE_INK, EDGE, NOTE, ORANGE_INK, PALE_BLUE, PALE_GREEN, Pen
 
-_PALE_ORANGE = "#FBE3D0"
 # Part, bytes per parameter in fp32 with AdamW, colour.
-_PARTS = (("weights", 4, PALE_BLUE), ("gradients", 4, PALE_GREEN), ("optimizer state", 8, _PALE_ORANGE))
+_PARTS = (("weights", 4, PALE_BLUE), ("gradients", 4, PALE_GREEN), ("optimizer state", 8, PALE_ORANGE))
 
 
 def what_a_rank_keeps() -> ResultFigure:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from course_utils.lessons.host_device_syncs.timeline import KERNELS, PREPARES, WAITS, simulate_loop
 from course_utils.show.canvas import ResultFigure
+from course_utils.show.colours import AMBER, GREEN_INK, GREY_CC
 from course_utils.show.lanes import Span, lanes_figure
 
 _STEPS = 6
-_COLOURS = {PREPARES: "#E69F00", WAITS: "#CCCCCC", KERNELS: "#00664B"}
+_COLOURS = {PREPARES: AMBER, WAITS: GREY_CC, KERNELS: GREEN_INK}
 
 
 def four_loops() -> ResultFigure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from course_utils.show.canvas import ResultFigure, styled, titled_figure
+from course_utils.show.colours import GREY_E4, LIGHT_BLUE
 from course_utils.show.shapes import BLUE_INK, INK, NOTE, ORANGE_INK
 
 # In the order of lightning/pytorch/loops/training_epoch_loop.py, `advance`: what, whose it is, when it waits for a GPU.
@@ -29,7 +30,7 @@ def around_your_step() -> ResultFigure:
     axes = fig.subplots()
     for row, (what, whose, waits) in enumerate(_STEP):
         is_yours = whose == "yours"
-        axes.barh(-row, 1.9, 0.78, left=0, color="#BFD9EA" if is_yours else "#E4E4E4", lw=0)
+        axes.barh(-row, 1.9, 0.78, left=0, color=LIGHT_BLUE if is_yours else GREY_E4, lw=0)
         axes.text(0.03, -row, what, va="center", fontsize=9, color=BLUE_INK if is_yours else INK)
         axes.text(1.94, -row, waits, va="center", fontsize=9, color=ORANGE_INK)
     axes.text(1.94, 1, "for a GPU:", va="center", fontsize=9, color=NOTE)

@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from course_utils.show.canvas import WIDTH_IN, ResultFigure
+from course_utils.show.colours import AMBER, GREY_22, GREY_DD, ORANGE, ORANGE_INK, SKY
 
-_INK = "#222222"
-_PYTHON, _DEVICE, _CLOCK, _WAIT = "#56B4E9", "#E69F00", "#D55E00", "#DDDDDD"
+_PYTHON, _DEVICE, _CLOCK, _WAIT = SKY, AMBER, ORANGE, GREY_DD
 _LAUNCH, _KERNEL, _CALLS = 1.0, 3.0, 3
 
 
@@ -28,7 +28,7 @@ def launch_timeline() -> ResultFigure:
     figure.subplots_adjust(left=0.11, right=0.985, top=0.92, bottom=0.1, hspace=0.42)
     _calls(top, "Without waiting: the clock stops when the last call is queued", waits=False)
     _calls(bottom, "With waiting: the clock stops when the work is done", waits=True)
-    bottom.set_xlabel("time (schematic, no scale)", fontsize=10, color=_INK)
+    bottom.set_xlabel("time (schematic, no scale)", fontsize=10, color=GREY_22)
     figure.alt = (
         "Two timelines of the same three calls. Python queues each call in a short time and the device works through "
         "the queue in a long time. Without waiting, the clock stops after the third call is queued, while the device "
@@ -51,9 +51,9 @@ def _calls(axes: Axes, title: str, waits: bool) -> None:
     axes.annotate(
         "", (stop, 1.68), (0, 1.68), arrowprops={"arrowstyle": "<->", "color": _CLOCK, "shrinkA": 0, "shrinkB": 0}
     )
-    axes.text(stop + 0.12, 1.6, "what you time", color="#A34800", fontsize=10, va="center", clip_on=False)
-    axes.set_title(title, loc="left", fontsize=10.5, color=_INK, pad=9)
-    axes.set_yticks([1, 0], ["Python", "device"], fontsize=10.5, color=_INK)
+    axes.text(stop + 0.12, 1.6, "what you time", color=ORANGE_INK, fontsize=10, va="center", clip_on=False)
+    axes.set_title(title, loc="left", fontsize=10.5, color=GREY_22, pad=9)
+    axes.set_yticks([1, 0], ["Python", "device"], fontsize=10.5, color=GREY_22)
     axes.set_xticks([])
     axes.set_xlim(-0.15, end_of_work + 2.7)
     axes.set_ylim(-0.5, 1.75)
@@ -64,4 +64,4 @@ def _calls(axes: Axes, title: str, waits: bool) -> None:
 
 def _bar(axes: Axes, lane: int, start: float, length: float, colour: str, label: str) -> None:
     axes.barh(lane, length, left=start, height=0.62, color=colour, edgecolor="white", linewidth=1.5)
-    axes.text(start + length / 2, lane, label, ha="center", va="center", fontsize=9.5, color=_INK)
+    axes.text(start + length / 2, lane, label, ha="center", va="center", fontsize=9.5, color=GREY_22)

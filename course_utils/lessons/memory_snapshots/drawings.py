@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from course_utils.records.memory_pictures import KIND_COLOURS
 from course_utils.show.canvas import ResultFigure
+from course_utils.show.colours import GREY_E8
 from course_utils.show.shapes import INK, NOTE, Pen
 
 # Of each kind, from the bottom to the top: its height in inches at each of these places.
@@ -36,7 +37,7 @@ def anatomy_of_a_step() -> ResultFigure:
 
     top = height - 0.28
     for start, end, name in ((0.75, 3.08, "forward"), (3.12, 5.29, "backward"), (5.33, 6.6, "step()")):
-        pen.ax.fill_between([start, end], top - 0.13, top + 0.13, color="#E8E8E8", lw=0)
+        pen.ax.fill_between([start, end], top - 0.13, top + 0.13, color=GREY_E8, lw=0)
         pen.write((start + end) / 2, top, name, size=10, ha="center")
     pen.ax.annotate(
         "about here is the peak:\nall activations, hardly a gradient",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from course_utils.show.canvas import ResultFigure
+from course_utils.show.colours import GREEN_INK
 from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, NOTE, ORANGE, ORANGE_INK, PALE_BLUE, PALE_GREEN, Pen
-
-GREEN_INK = "#00664B"
 
 
 def host_to_device_paths() -> ResultFigure:

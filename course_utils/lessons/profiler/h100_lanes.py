@@ -14,15 +14,16 @@ from typing import Any
 
 from course_utils.materials.h100_step import h100_steps
 from course_utils.show.canvas import ResultFigure
+from course_utils.show.colours import AMBER, BLUE, GREY_99, GREY_DD, SKY
 from course_utils.show.lanes import Span, lanes_figure
 
 PATH = Path(__file__).with_suffix(".json")
 _COLOURS = {
-    "label": "#DDDDDD",
-    "call": "#E69F00",
-    "kernel from Python's thread": "#0072B2",
-    "kernel from the autograd thread": "#56B4E9",
-    "kernel of the step before": "#999999",
+    "label": GREY_DD,
+    "call": AMBER,
+    "kernel from Python's thread": BLUE,
+    "kernel from the autograd thread": SKY,
+    "kernel of the step before": GREY_99,
 }
 
 

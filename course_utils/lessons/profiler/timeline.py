@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from course_utils.show.colours import AMBER, BLUE, GREY_DD, ORANGE
 from course_utils.show.lanes import Span
 
 CPU, GPU = "Python's thread", "GPU stream 7"
-COLOURS: Mapping[str, str] = {"call": "#E69F00", "wait": "#D55E00", "label": "#DDDDDD", "kernel": "#0072B2"}
+COLOURS: Mapping[str, str] = {"call": AMBER, "wait": ORANGE, "label": GREY_DD, "kernel": BLUE}
 LONG_S = 1e-3  # what exercise 3 lists
 _LAUNCH_S = 10e-6  # from the call to the kernel's first instruction, about
 

@@ -31,6 +31,7 @@ from course_utils.records.verdicts import (
     verdict_words,
 )
 from course_utils.show.cards import Bar, Card, Row, plain, speed_axis
+from course_utils.show.colours import BLUE_INK, GREEN_INK, GREY_44, GREY_55, GREY_E4, ORANGE_INK
 from course_utils.show.formats import (
     format_noise,
     format_percent,
@@ -54,13 +55,12 @@ CONTROL_LABEL = "baseline again (A/A control)"
 _CLOCKS_OF_A_CPU = ("host clock", "host clock, each call apart")
 # Okabe and Ito's hues, dark enough for text on white. Words carry the verdict as well.
 VERDICT_COLOURS = {
-    Verdict.FASTER: "#00694D",
-    Verdict.SLOWER: "#A34800",
-    Verdict.SAME: "#005A8C",
-    Verdict.UNCLEAR: "#555555",
+    Verdict.FASTER: GREEN_INK,
+    Verdict.SLOWER: ORANGE_INK,
+    Verdict.SAME: BLUE_INK,
+    Verdict.UNCLEAR: GREY_55,
 }
 MARKERS = {Verdict.FASTER: "^", Verdict.SLOWER: "v", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
-BASELINE_COLOUR = "#444444"
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Case:
     @property
     def colour(self) -> str:
         """What it is drawn in: the verdict's colour, grey for the baseline."""
-        return BASELINE_COLOUR if self.is_baseline else VERDICT_COLOURS[self.verdict]
+        return GREY_44 if self.is_baseline else VERDICT_COLOURS[self.verdict]
 
     @property
     def median_s(self) -> float:
@@ -352,8 +352,8 @@ class Comparison(Result):
             fig = canvas.titled_figure(title, panels_in, key, self.measured_on.caption)
             ax = fig.subplots()
             if self.noise.bounded:
-                ax.axvspan(1 / self.noise_floor, self.noise_floor, color="#E4E4E4", lw=0, zorder=0)
-            ax.axvline(1.0, color="#444444", lw=1, zorder=1)
+                ax.axvspan(1 / self.noise_floor, self.noise_floor, color=GREY_E4, lw=0, zorder=0)
+            ax.axvline(1.0, color=GREY_44, lw=1, zorder=1)
             reach = [speed for y, case in enumerate(self) for speed in _draw_case(ax, y, case)]
             canvas.speed_axis(ax, reach, "x", apart=0.25)
             canvas.name_rows(ax, self.labels)

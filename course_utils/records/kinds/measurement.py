@@ -13,6 +13,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
 from course_utils.records.result import Fact, Result
 from course_utils.show.cards import Bar, Card, Row, Toned, time_axis
+from course_utils.show.colours import AMBER, BLUE, GREY_11, ORANGE
 from course_utils.show.formats import axis_unit, format_bytes, format_noise, format_rate, format_seconds, format_times
 from course_utils.show.tables import Sheet, named_values
 
@@ -227,11 +228,11 @@ class Measurement(Result):
         measured = [second / scale for second in self.elapsed_s]
         start = -len(before)
         if first:
-            ax.plot([start], first, "D", color="#D55E00", ms=8, label="first call", zorder=4)
+            ax.plot([start], first, "D", color=ORANGE, ms=8, label="first call", zorder=4)
         if before:
-            ax.plot(range(start, 0), before, "o-", color="#E69F00", ms=5, lw=1, label="warm-up", zorder=3)
-        ax.plot(measured, "o", color="#0072B2", ms=4.5, mew=0, alpha=0.7, label="measured", zorder=3)
-        ax.axhline(self.median_s / scale, color="#111111", lw=1.2, zorder=2, label="median")
+            ax.plot(range(start, 0), before, "o-", color=AMBER, ms=5, lw=1, label="warm-up", zorder=3)
+        ax.plot(measured, "o", color=BLUE, ms=4.5, mew=0, alpha=0.7, label="measured", zorder=3)
+        ax.axhline(self.median_s / scale, color=GREY_11, lw=1.2, zorder=2, label="median")
         log = canvas.span(before + measured) > 10
         canvas.scale_axis(ax, "y", before + measured, log=log, count=6)
         ax.set_xlim(start - 1, self.rounds)

@@ -18,6 +18,7 @@ from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.records.verdicts import SURE, interval_words, verdict_words
 from course_utils.show.cards import Card, Row, Toned, plain, speed_axis
+from course_utils.show.colours import GREY_44, GREY_E4
 from course_utils.show.formats import (
     format_noise,
     format_percent,
@@ -297,8 +298,8 @@ class Sweep(Result):
         """What the baseline against itself took for a difference at each point, and the baseline's own line."""
         for x, point in enumerate(self.points):
             if math.isfinite(floor := point.comparison.noise_floor):
-                ax.fill_between([x - 0.5, x + 0.5], 1 / floor, floor, color="#E4E4E4", lw=0, zorder=0)
-        ax.axhline(1.0, color="#444444", lw=1, zorder=1)
+                ax.fill_between([x - 0.5, x + 0.5], 1 / floor, floor, color=GREY_E4, lw=0, zorder=0)
+        ax.axhline(1.0, color=GREY_44, lw=1, zorder=1)
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ _HERE = Path(__file__).parent
 # What is drawn or styled, by its class in a page, and the file names of its style and script.
 _PARTS = {"course-card": "cards", "course-predict": "prediction", "course-viewer": "viewer"}
 _ADDED = re.compile(r"\s*<(style|script)>.*?</\1>\s*", re.DOTALL)
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def style(*names: str) -> str:
@@ -49,7 +50,7 @@ def dressed(html: str) -> str:
     """
     names = [name for part, name in _PARTS.items() if f'class="{part}' in html]
     # On one line: a notebook's file has a line for each line of an output.
-    sheet = f"<style>{' '.join(style(*names).split())}</style>\n" if names else ""
+    sheet = f"<style>{' '.join(_COMMENT.sub('', style(*names)).split())}</style>\n" if names else ""
     return "\n".join(filter(None, (f"{sheet}{html}", scripts(html))))
 
 

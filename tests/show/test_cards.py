@@ -109,7 +109,7 @@ def test_long_words_of_a_row_wrap_and_a_verdict_stays_on_its_line():
         Row("GPU 1", "ran out of memory, with 78.3 GiB in tensors", "78.4 GiB"),
         Row("a", "1.30× as long", tone="slower"),
     )
-    page = Card("It ran out.", rows).html(styled=False)
+    page = Card("It ran out.", rows).html()
     assert page.count("white-space:normal") == 1
     assert '<td class="words" style="white-space:normal;min-width:13em">ran out' in page
 

@@ -25,12 +25,13 @@ from course_utils.records.verdicts import (
     WORDS,
     comparison_parts,
     interval_words,
+    too_busy_parts,
     unclear_parts,
     verdict_in_a_text,
     verdict_sentence,
     verdict_words,
 )
-from course_utils.show.cards import Bar, Card, Row, plain, speed_axis
+from course_utils.show.cards import Bar, Card, Row, Toned, plain, speed_axis
 from course_utils.show.colours import BLUE_INK, GREEN_INK, GREY_44, GREY_55, GREY_E4, ORANGE_INK
 from course_utils.show.formats import (
     format_noise,
@@ -110,8 +111,8 @@ class Case:
 
     @property
     def tone(self) -> str:
-        """The verdict as a tone of a card; the baseline has none."""
-        return "" if self.is_baseline else self.verdict.lower()
+        """The verdict as a tone of a card; the baseline has none, nor has what a busy machine gave."""
+        return "" if self.is_baseline or self.comparison.too_busy else self.verdict.lower()
 
     @property
     def bar(self) -> Bar:
@@ -121,8 +122,8 @@ class Case:
 
     @property
     def colour(self) -> str:
-        """What it is drawn in: the verdict's colour, grey for the baseline."""
-        return GREY_44 if self.is_baseline else VERDICT_COLOURS[self.verdict]
+        """What it is drawn in: the verdict's colour; grey where a card has no tone."""
+        return VERDICT_COLOURS[self.verdict] if self.tone else GREY_44
 
     @property
     def median_s(self) -> float:
@@ -209,6 +210,11 @@ class Comparison(Result):
         return paired.noise_floor(self.noise)
 
     @property
+    def too_busy(self) -> list[str | Toned]:
+        """That the machine was too busy to tell, as parts of a sentence; empty if it was not."""
+        return too_busy_parts(self.noise_floor, self.busy, self.whose)
+
+    @property
     def others(self) -> list[Case]:
         """All cases but the baseline."""
         return [Case(case, self) for case in self.cases[1:]]
@@ -234,7 +240,8 @@ class Comparison(Result):
         unclear = "".join(map(plain, parts))
         is_cut = self.interrupted and self.rounds >= paired.MIN_ROUNDS  # fewer are unclear for that reason
         stopped = f"Interrupted after {self.rounds} rounds." if is_cut else ""
-        busy = "" if self.busy in unclear else self.busy.rstrip(".")
+        said = self.busy if self.too_busy else "" if sentence == parts else unclear
+        busy = "" if self.busy in (said or unclear) else self.busy.rstrip(".")
         return Card(
             sentence,
             tuple(
@@ -250,7 +257,7 @@ class Comparison(Result):
             ),
             speed_axis((value for bar in (*bars.values(), *behind.values()) for value in bar.values), self.practical),
             heads=("", "time per call"),
-            warning=" ".join(filter(None, ["" if sentence == parts else unclear, stopped])),
+            warning=" ".join(filter(None, [said, stopped])),
             notes=(*launch_bound_line(self.cases), *self._jumps(), *self.notes),
             provenance=self.provenance(format_noise(self.noise_floor), SURE, busy),
             numbers=self._numbers(),

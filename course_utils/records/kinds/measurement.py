@@ -12,6 +12,7 @@ from course_utils.records import paired
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
 from course_utils.records.result import Fact, Result
+from course_utils.records.verdicts import too_busy_parts
 from course_utils.show.cards import Bar, Card, Row, Toned, time_axis
 from course_utils.show.colours import AMBER, BLUE, GREY_11, ORANGE
 from course_utils.show.formats import axis_unit, format_bytes, format_noise, format_rate, format_seconds, format_times
@@ -136,16 +137,16 @@ class Measurement(Result):
         """How long a call takes: a bar for the interval of the median, and a stroke for each sample."""
         median = format_seconds(self.median_s)
         bar, behind = self._bar, self.behind and replace(self.behind._bar, samples=())
-        drifted = ""
+        too_busy, drifted = too_busy_parts(self.noise_floor, self.busy, self.whose), ""
         if self.halves_agree is False:
             times = format_times(math.exp(statistics.median(self._half_over_half)))
             verb = "was" if times.endswith("fast") else "took"
             drifted = f"The time drifted while it was measured: the second half {verb} {times} as the first. "
-            drifted += self.busy or "Stop other programs, and measure again."
+            drifted += self.busy or ("" if too_busy else "Stop other programs, and measure again.")
         stopped = f"Interrupted after {rounds_and_calls([self])}." if self.interrupted else ""
         noise = format_noise(self.noise_floor) if math.isfinite(self.noise_floor) else ""
         return Card(
-            [Toned(self.label), " takes ", Toned(median), " a call."],
+            too_busy or [Toned(self.label), " takes ", Toned(median), " a call."],
             (Row(self.label, value=median, bar=bar, behind=behind),),
             time_axis([*bar.values, *(behind.values if behind else ())]),
             heads=("", "time per call"),

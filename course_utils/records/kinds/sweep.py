@@ -16,7 +16,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import Measurement, bytes_text
 from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
-from course_utils.records.verdicts import SURE, interval_words, verdict_words
+from course_utils.records.verdicts import SURE, interval_words, too_busy_parts, verdict_words
 from course_utils.show.cards import Card, Row, Toned, plain, speed_axis
 from course_utils.show.colours import GREY_44, GREY_E4
 from course_utils.show.formats import (
@@ -102,20 +102,21 @@ class Sweep(Result):
         decided = [story for label in first.labels[1:] if (story := self._story(label))]
         against = ["Against ", Toned(first.baseline), ", "]
         sentence = [*against, *[part for story in decided for part in ("; ", *story)][1:], "."] if decided else []
-        unclear = self._unclear
+        unclear, too_busy = self._unclear, self._too_busy
         noise = format_noise(max(point.comparison.noise_floor for point in self.points))
-        busy = next(filter(None, [self.busy, *(point.comparison.busy for point in self.points)]), "").rstrip(".")
+        busy = next(filter(None, [self.busy, *(point.comparison.busy for point in self.points)]), "")
+        warning = busy if too_busy else "".join(map(plain, unclear if sentence else ()))
         notes = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
         return Card(
-            sentence or unclear,
+            too_busy or sentence or unclear,
             rows,
             speed_axis(
                 (end for row in rows for bar in (row.bar, row.behind) if bar for end in bar.values), first.practical
             ),
             heads=(f"against {first.baseline}", "time per call"),
-            warning=" ".join(filter(None, ("".join(map(plain, unclear if sentence else ())), stopped))),
+            warning=" ".join(filter(None, (warning, stopped))),
             notes=(*self.notes, *notes),
-            provenance=self.provenance(f"{noise} at worst", busy, SURE),
+            provenance=self.provenance(f"{noise} at worst", "" if too_busy else busy.rstrip("."), SURE),
             numbers=self._numbers(),
             title=self.name or "",
         )
@@ -132,6 +133,14 @@ class Sweep(Result):
         who = f"{first.labels[1]} " if len(first.labels) == 2 else ""
         caption = f"Median time per call over {self.over}, {who}against {first.baseline}"
         return Sheet(tuple(split(caption, "Rates", key, core, rates)), (), (first.how, self.measured_on.where))
+
+    @property
+    def _too_busy(self) -> list[str | Toned]:
+        """That the machine was too busy to tell, and at which points; empty if it was not."""
+        at = [i for i, point in enumerate(self.points) if point.comparison.too_busy]
+        worst = max((self.points[i].comparison for i in at), key=lambda each: each.noise_floor, default=None)
+        where = _where(self.values, at, self.over) if at and len(at) < len(self.points) else ""
+        return too_busy_parts(worst.noise_floor, worst.busy, self.whose, where) if worst else []
 
     @property
     def _unclear(self) -> list[str | Toned]:

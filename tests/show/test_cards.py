@@ -203,6 +203,11 @@ def test_two_halves_of_the_samples_are_the_control_of_a_measurement():
     shown = " ".join(repr(drifted).split())
     assert "the second half took 1.50 times as long as the first. Stop other programs" in shown
     assert "the second half was 2.00 times as fast" in " ".join(repr(_halves(0.5)).split())
+    assert (
+        _halves(8.0)
+        .card()
+        .words.startswith("This machine was too busy to tell: the same code strayed by a factor of 8.")
+    )
     busy = " ".join(repr(_halves(1.5, busy="Other programs kept 1.3 of 2 cores busy.")).split())
     assert busy.count("1.3 of 2 cores") == 1
     assert "1.3 of 2 cores" in _halves(1.0, busy="Other programs kept 1.3 of 2 cores busy.").card().provenance

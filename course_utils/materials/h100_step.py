@@ -1,7 +1,9 @@
 """Steps of a real training on eight H100s, before and after its gradients were sent during the backward pass.
 
 Others measured this (see ``source`` in ``h100_step.json``). The numbers are worked out from the two profiler traces
-that they published, by ``authoring/trace_lanes.py``.
+that they published. A device event belongs to the step that launched it (its correlation id says which), whenever it
+ran: the device lags behind. A step lasts until the next one's first device event; the last, until its own end. Totals
+are worked out from all events; in the lanes, neighbours closer than ``merged_below_us`` are one.
 """
 
 from __future__ import annotations
@@ -16,19 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
-
-from course_utils.show.canvas import ResultFigure, label_right, legend, styled, titled_figure
-from course_utils.show.colours import GREEN, GREEN_INK
-from course_utils.show.shapes import BLUE, EDGE, NOTE, ORANGE, ORANGE_INK
+from course_utils.show.canvas import ResultFigure
+from course_utils.show.colours import BLUE, GREEN, ORANGE
+from course_utils.show.lanes import Span, lanes_figure
 
 PATH = Path(__file__).with_suffix(".json")
-_LOOKS = {
-    "compute stream": {"fc": BLUE, "ec": "none"},
-    "NCCL stream, hidden behind it": {"fc": GREEN, "ec": "none"},
-    "NCCL stream, exposed": {"fc": "white", "ec": ORANGE, "hatch": "//////", "lw": 1},
-}
+_COLOURS = {"computes or copies": BLUE, "NCCL, hidden": GREEN, "NCCL, exposed": ORANGE}
 Spans = Sequence[tuple[float, float]]
 
 
@@ -61,6 +56,14 @@ class Step:
     compute: Spans
     hidden: Spans
     exposed: Spans
+
+    def lanes(self, lead_s: float) -> dict[str, list[Span]]:
+        """Its spans, in seconds since the end of its backward pass, from ``lead_s`` before that."""
+        zero = self.backward_ends_s
+        return {
+            what: [Span(max(-lead_s, a - zero), b - zero, what) for a, b in spans if b - zero > -lead_s]
+            for what, spans in zip(_COLOURS, (self.compute, self.hidden, self.exposed), strict=True)
+        }
 
 
 @dataclass(frozen=True)
@@ -116,37 +119,29 @@ class H100Steps:
         )
         return "\n".join(textwrap.wrap(text, 72))
 
-    @styled
     def plot(self) -> ResultFigure:
         """Draw the end of each odd step, before and after, from shortly before its backward pass was done."""
         rows = [(when, step) for pair in self._pairs() for when, step in pair if step.number % 2]
         odd, even = self._hidden_more_s()
         lead_s = 1.25 * max(step.backward_ends_s - min(step.hidden[0][0], step.exposed[0][0]) for _, step in rows)
         left_out_s = min(step.backward_ends_s for _, step in rows) - lead_s
-        fig = titled_figure(
+        panels = {
+            f"step {step.number} {when}: {_ms(step.overlapped_s)} ms hidden, {_ms(step.exposed_s)} ms exposed": step
+            for when, step in rows
+        }
+        return lanes_figure(
             f"Sent during the backward pass, {_ms(statistics.fmean(odd))} ms more communication is hidden",
-            0.8 + 0.7 * len(rows),
+            {title: step.lanes(lead_s) for title, step in panels.items()},
+            _COLOURS,
+            f"Lanes of rank 0 at the end of a step: computation above, communication below. {'; '.join(panels)}. "
+            "Before the change communication begins when the backward pass is done; after it, the first of it begins "
+            f"earlier and lies beside the end of the backward pass. {self._caption}",
+            "At 0 the backward pass is done. Only after the change is anything sent before that.",
             f"The control, even steps, which the change leaves alone: {_list(even)} ms.",
             "Exposed time varies in either direction: NCCL also waits for the other ranks.",
             f"Not drawn: the first {_ms(left_out_s, digits=0)} ms, and gaps under {1e6 * self.closed_below_s:.0f} µs.",
             self._caption,
         )
-        legend(fig, [Patch(**look) for look in _LOOKS.values()], list(_LOOKS), columns=3)
-        ax = fig.add_subplot()
-        described = []
-        for row, (when, step) in enumerate(rows):
-            hidden, exposed = f"{_ms(step.overlapped_s)} ms hidden", f"{_ms(step.exposed_s)} ms exposed"
-            _lanes(ax, row, step, lead_s)
-            label_right(ax, row - 0.14, hidden, GREEN_INK)
-            label_right(ax, row + 0.14, exposed, ORANGE_INK)
-            described.append(f"step {step.number} {when}: {hidden}, {exposed}")
-        _axes(ax, [f"step {step.number}\n{when}" for when, step in rows], -1e3 * lead_s)
-        fig.alt = (
-            f"Lanes of rank 0 at the end of a step: computation above, communication below. {'; '.join(described)}. "
-            "Before the change communication begins when the backward pass is done; after it, the first of it begins "
-            f"earlier and lies beside the end of the backward pass. {self._caption}"
-        )
-        return fig
 
     def _pairs(self) -> Iterator[tuple[tuple[str, Step], tuple[str, Step]]]:
         return ((("before", old), ("after", new)) for old, new in zip(self.before, self.after, strict=True))
@@ -205,24 +200,3 @@ def _ms(seconds: float, sign: str = "-", digits: int = 2) -> str:
 
 def _list(changes_s: Sequence[float]) -> str:
     return " and ".join(_ms(change, "+") for change in changes_s)
-
-
-def _lanes(ax: Axes, row: int, step: Step, lead_s: float) -> None:
-    """Draw a step in a row of its own: computation above, communication below; what is hidden is half as high."""
-    places = zip((step.compute, step.hidden, step.exposed), (-0.38, -0.02, -0.02), (0.34, 0.17, 0.34), strict=True)
-    for (spans, top, height), look in zip(places, _LOOKS.values(), strict=True):
-        since_ms = [[1e3 * max(-lead_s, at - step.backward_ends_s) for at in span] for span in spans]
-        ax.broken_barh([(start, end - start) for start, end in since_ms if end > start], (row + top, height), **look)
-
-
-def _axes(ax: Axes, names: Sequence[str], from_ms: float) -> None:
-    ax.set_ylim(len(names) - 0.5, -0.75)
-    ax.set_xlim(left=from_ms)
-    ax.set_yticks(range(len(names)), names)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
-    ax.axvline(0, color=EDGE, lw=1, ls=":", zorder=0.5)
-    note = {"color": NOTE, "fontsize": 9, "textcoords": "offset points", "va": "top"}
-    ax.annotate("backward pass is done", (0, -0.75), (4, -2), **note)
-    ax.annotate("↑ now sent before that", (0.75 * from_ms, 1.35), (0, 0), **note)
-    ax.set_xlabel("ms after the end of the backward pass")

@@ -16,7 +16,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from authoring.lesson_files import load_lessons
-from authoring.profiler_lanes import one_step
 from course_utils.lessons.profiler import cases, timeline
 from course_utils.lessons.profiler.checks import check_bottlenecks, check_gpu_idle, check_self_time
 from course_utils.lessons.profiler.h100_lanes import h100_lanes
@@ -191,6 +190,10 @@ def pasted(name: str) -> dict:
     return scope
 
 
+def event(cat: str, name: str, ts: float, dur: float) -> dict:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": 1, "args": {}}
+
+
 def test_the_busy_share_to_paste_counts_overlaps_once_and_sets_communication_apart(tmp_path: Path):
     kernels = [event("kernel", name, at, dur) for name, at, dur in
                [("gemm", 0, 40), ("ncclDevKernel_AllReduce", 30, 30), ("gemm", 80, 20), ("relu", 85, 5)]]  # fmt: skip
@@ -248,35 +251,6 @@ def test_the_published_row_is_what_is_stored_of_the_trace():
     assert {name: numbers[name] for name in row.values} == row.values
     (label,) = h100_lanes()["lanes_us"]["label on the GPU"]
     assert label[1] - label[0] == pytest.approx(1e3 * numbers["gpu_label_ms"], abs=1)
-
-
-def event(cat: str, name: str, ts: float, dur: float, tid: int = 1, correlation: int = 0, stream: int = 7) -> dict:
-    args = {"correlation": correlation, "stream": stream} if correlation else {}
-    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": tid, "args": args}
-
-
-def test_a_step_is_cut_out_of_a_trace_by_what_launched_its_kernels():
-    launch = [event("cuda_runtime", "cudaLaunchKernel", at, 1, tid, number) for at, tid, number in
-              [(-10, 1, 1), (12, 1, 2), (30, 2, 3), (31, 2, 4)]]  # fmt: skip
-    kernels = [event("kernel", "k", at, dur, 7, number) for at, dur, number in
-               [(5, 75, 1), (90, 20, 2), (110, 30, 3), (600, 10, 4), (-50, 5, 9)]]  # fmt: skip
-    calls = [
-        event("user_annotation", "ProfilerStep#11", 0, 80),
-        event("gpu_user_annotation", "ProfilerStep#11", 90, 20, 7),
-        event("cpu_op", "Torch-Compiled Region: 0/0", 10, 10),
-        event("cpu_op", "CompiledFunctionBackward", 25, 20, 2),
-        event("user_annotation", "Optimizer.step#Adam.step", 60, 10),
-    ]
-    step = one_step([*calls, *launch, *kernels])
-    assert step["lanes_us"]["stream 7"] == [
-        [5, 80, "kernel of the step before", ""],
-        [90, 110, "kernel from Python's thread", ""],
-        [110, 140, "kernel from the autograd thread", ""],
-        [600, 610, "kernel from the autograd thread", ""],
-    ]
-    numbers = step["numbers"]
-    assert (numbers["behind_ms"], numbers["gpu_step_ms"], numbers["busy_ms"]) == (0.09, 0.52, 0.06)
-    assert json.loads(json.dumps(step)) == step
 
 
 # Right answers of another form

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from course_utils.show.canvas import ResultFigure
-from course_utils.show.colours import GREEN_INK
+from course_utils.show.colours import GREEN_INK, GREY_77, SKY
+from course_utils.show.lanes import Span, lanes_figure
 from course_utils.show.shapes import BLUE, BLUE_INK, EDGE, NOTE, ORANGE, ORANGE_INK, PALE_BLUE, PALE_GREEN, Pen
 
 
@@ -49,69 +50,50 @@ def host_to_device_paths() -> ResultFigure:
 # The lesson's example, in milliseconds.
 _WORK, _STAGING, _TRANSFER = 30, 20, 10
 _SHOWN = 150
+_COLOURS = {
+    "call: cudaMemcpyAsync": ORANGE,
+    "sync: cudaStreamSynchronize": GREY_77,
+    "next: waits for the loader": SKY,
+    "copy: Memcpy HtoD": BLUE,
+    "kernels": GREEN_INK,
+}
+_Lane = list[tuple[str, int, int]]
 
 
 def three_traces() -> ResultFigure:
     """Draw what a profiler would show of three loops: worked out from the example's times, not recorded."""
-    width, height = 8.0, 4.5
-    pen = Pen(width, height)
-    left, lane_h, pitch = 1.33, 0.25, 0.31
-    unit = (width - left - 0.15) / _SHOWN
-    colours = {"kernels": GREEN_INK, "copy": BLUE, "sync": NOTE, "call": ORANGE, "next": BLUE_INK}
-    ways = (
-        ("Row 1 · Pageable, .to() waits, each piece sent while the next is staged: 50 ms a step", _pageable()),
-        ("Row 3 · Pinned by the loader's thread, .to() waits: 40 ms a step", _pinned()),
-        ("Row 4 · Pinned by the loader's thread, prefetched: 30 ms a step", _prefetched()),
-    )
-    for (title, lanes), top in zip(ways, (4.3, 3.05, 1.8), strict=True):
-        pen.write(0.12, top, title, "black", 10, style="italic")
-        for lane, name in enumerate(lanes):
-            y = top - 0.46 - lane * pitch
-            pen.write(0.12, y + lane_h / 2, name, size=9)
-            pen.area(left, y, _SHOWN * unit, lane_h, 0.02)
-            for what, start, end in lanes[name]:
-                pen.area(left + start * unit + 0.015, y, (end - start) * unit - 0.03, lane_h, 0.04, fc=colours[what])
-                pen.write(left + (start + end) / 2 * unit, y + lane_h / 2, what, "white", 9, ha="center")
-    pen.write(0.12, 0.47, "call: cudaMemcpyAsync", ORANGE_INK, 9)
-    pen.write(2.45, 0.47, "sync: cudaStreamSynchronize", NOTE, 9)
-    pen.write(5.4, 0.47, "next: waits for the loader", BLUE_INK, 9)
-    pen.write(0.12, 0.12, "copy: Memcpy HtoD", BLUE_INK, 9)
-    pen.axis((left, 0.27), (width - 0.15, 0.27), lw=1)
-    pen.write(width - 0.15, 0.12, "time, 150 ms (worked out from the example, not recorded)", NOTE, 9, ha="right")
-    return pen.described(
+    return lanes_figure(
+        "",
+        {
+            "Row 1 · Pageable, staged and sent piece by piece: 50 ms a step": _taking_turns(
+                "call", max(_STAGING, _TRANSFER)
+            ),
+            "Row 3 · Pinned by the loader's thread, .to() waits: 40 ms a step": _taking_turns("sync", _TRANSFER),
+            "Row 4 · Pinned by the loader's thread, prefetched: 30 ms a step": _prefetched(),
+        },
+        _COLOURS,
         "What a trace of three loops would show, worked out from 30 ms of work, 20 of staging and 10 of transfer. "
         "Pageable: the Python thread is in cudaMemcpyAsync while the driver waits for the kernels and then stages; on "
         "the main stream a copy of 20 ms, as long as the staging, and the kernels take turns. Pinned: so do copies of "
         "10 ms and the kernels, and the Python thread waits in cudaStreamSynchronize. Prefetched: the copies run on "
         "the side stream under the kernels, which follow each other without a gap. The Python thread waits for no "
-        "copy; it runs ahead, and waits for the loader."
+        "copy; it runs ahead, and waits for the loader.",
+        "Worked out from the example, not recorded.",
     )
 
 
-_Lanes = dict[str, list[tuple[str, int, int]]]
-
-
-def _pageable() -> _Lanes:
+def _taking_turns(waits: str, copying: int) -> dict[str, list[Span]]:
+    """Copies and kernels one after the other, while Python waits for each copy."""
     python, main, now, asked = [], [], 0, 0
     while asked < _SHOWN:
-        copied = now + max(_STAGING, _TRANSFER)  # each piece is sent while the next is staged
-        python.append(("call", asked, copied))
+        copied = now + copying
+        python.append((waits, asked, copied))
         main += [("copy", now, copied), ("kernels", copied, copied + _WORK)]
         now, asked = copied + _WORK, copied  # the next call waits for this work
     return _cut(python, main)
 
 
-def _pinned() -> _Lanes:
-    python, main, now, asked = [], [], 0, 0
-    while asked < _SHOWN:
-        copied = now + _TRANSFER
-        python.append(("sync", asked, copied))
-        main += [("copy", now, copied), ("kernels", copied, copied + _WORK)]
-        now, asked = copied + _WORK, copied
-    return _cut(python, main)
-
-
-def _prefetched() -> _Lanes:
+def _prefetched() -> dict[str, list[Span]]:
     # Drawn from where the first batch is on the GPU and the second is pinned. The CPU queues each batch as it comes,
     # and waits for the loader's thread again, which stages one after the other.
     python = [("next", come, come + _STAGING) for come in range(0, _SHOWN, _STAGING)]
@@ -125,8 +107,10 @@ def _prefetched() -> _Lanes:
     return _cut(python, main, side)
 
 
-def _cut(*lanes: list[tuple[str, int, int]]) -> _Lanes:
+def _cut(*lanes: _Lane) -> dict[str, list[Span]]:
     """The lanes by name, cut off where the drawing ends."""
-    names = ("Python thread", "main stream", "side stream")
-    shown = ([(what, a, min(b, _SHOWN)) for what, a, b in lane if a < _SHOWN] for lane in lanes)
-    return dict(zip(names, shown, strict=False))
+    kinds = {kind.partition(":")[0]: kind for kind in _COLOURS}
+    return {
+        name: [Span(a / 1e3, min(b, _SHOWN) / 1e3, kinds[what], what) for what, a, b in lane if a < _SHOWN]
+        for name, lane in zip(("Python thread", "main stream", "side stream"), lanes, strict=False)
+    }

@@ -1,7 +1,8 @@
 """One step of a real training on eight H100s, as its trace shows it: threads, streams and the step's two labels.
 
-Others measured it (``source`` of :mod:`course_utils.materials.h100_step`, the trace after the change). The spans are
-taken from their trace by ``authoring/profiler_lanes.py``.
+Others measured it (``source`` of :mod:`course_utils.materials.h100_step`, the trace after the change). It is step 11,
+which runs both optimizers: what it launched, whenever that ran, and what ran before that since it began on the CPU.
+A launch is long above 500 µs.
 """
 
 from __future__ import annotations

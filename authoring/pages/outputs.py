@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import posixpath
 import re
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 
 from authoring.rendering import linked_to_pages
-from course_utils.show.page import scripts
+from course_utils.show import page
 
 
 def _bundles(document: nodes.document) -> Iterator[nodes.Element]:
@@ -47,7 +49,7 @@ def link_pages(app: Sphinx, document: nodes.document) -> None:
 def add_scripts(_: Sphinx, document: nodes.document) -> None:
     """Put what draws a page's forms and explorers at its end, once for all of them."""
     shown = "".join(raw.astext() for bundle in _bundles(document) for raw in bundle.findall(nodes.raw))
-    if needed := scripts(shown):
+    if needed := page.scripts(shown):
         document.append(nodes.raw("", needed, format="html"))
 
 
@@ -58,9 +60,11 @@ def use_names_of_headings(_: Sphinx, __: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Sphinx's way to ask what an extension does."""
+    """Sphinx's way to ask what an extension does, and whether the pages that it has are of this version."""
+    shown = sorted(Path(page.__file__).parent.glob("*.[cj]*s"))  # style sheets and scripts
+    version = zlib.crc32(b"".join(path.read_bytes() for path in shown))
     app.connect("source-read", use_names_of_headings)
     app.connect("doctree-read", describe_figures)
     app.connect("doctree-read", link_pages)
     app.connect("doctree-read", add_scripts)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+    return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""A Sphinx extension for outputs: words for figures, links to pages of the book, and the scripts of explorers.
+"""A Sphinx extension for outputs: words for figures, links to pages of the book, styles, and scripts of explorers.
 
 A card in a notebook links lessons as notebooks; in the book they are pages. And JupyterLab finds a heading by an anchor
 above it, ``<a id="10-verdict"></a>``, whose number keeps lessons that are open at the same time apart; in the book the
@@ -61,8 +61,12 @@ def use_names_of_headings(_: Sphinx, __: str, source: list[str]) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Sphinx's way to ask what an extension does, and whether the pages that it has are of this version."""
-    shown = sorted(Path(page.__file__).parent.glob("*.[cj]*s"))  # style sheets and scripts
+    shown = sorted(Path(page.__file__).parent.glob("*.[cj]*s"))
     version = zlib.crc32(b"".join(path.read_bytes() for path in shown))
+    sheets = [path for path in shown if path.suffix == ".css"]
+    app.connect("config-inited", lambda _, config: config.html_static_path.extend(map(str, sheets)))
+    for sheet in sheets:
+        app.add_css_file(sheet.name)
     app.connect("source-read", use_names_of_headings)
     app.connect("doctree-read", describe_figures)
     app.connect("doctree-read", link_pages)

@@ -24,6 +24,7 @@ from authoring.room_text import NOT_FOR_A_ROOM, excerpt, opening, verdict_alone
 from course_utils.records.files import write_whole
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.notebook_files import dumped, read_notebook
+from course_utils.show.page import dressed
 
 SET_UP = "set-up"
 """The tag of cells that run when the kernel of a demo starts."""
@@ -54,7 +55,8 @@ def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
         tags = [tag for tag in tags_of(cell) if tag in ("demo", SET_UP, "experiment", "stable")]
         if cell["cell_type"] == "code" and {"demo", SET_UP} & {*tags}:
             metadata = {"tags": tags} | ({} if "demo" in tags else {"jupyter": dict(_FOLDED)})
-            path.append(new_code_cell(cell["source"], id=cell["id"], metadata=metadata, outputs=cell["outputs"]))
+            outputs = [_dressed(output) for output in cell["outputs"]]
+            path.append(new_code_cell(cell["source"], id=cell["id"], metadata=metadata, outputs=outputs))
         elif "demo" in tags and (text := excerpt(cell["source"], _DROPPED)):
             text = verdict_alone(text) if text.startswith("## Verdict") else text
             path.append(new_markdown_cell(text, id=cell["id"]))
@@ -79,6 +81,12 @@ def tags_of(cell: dict[str, Any]) -> list[str]:
 def live_cells(notebook: dict[str, Any]) -> list[str]:
     """The ids of the code cells of a path for which the room waits."""
     return [cell["id"] for cell in notebook["cells"] if cell["cell_type"] == "code" and "demo" in tags_of(cell)]
+
+
+def _dressed(output: dict[str, Any]) -> dict[str, Any]:
+    """An output that is shown before anything has run, so that no other one brings style and scripts."""
+    data = output.get("data", {})
+    return {**output, "data": {**data, "text/html": dressed(data["text/html"])}} if "text/html" in data else output
 
 
 def write_demo(lesson: Lesson, folder: Path, notes: str = "") -> Path:

@@ -16,6 +16,7 @@ from authoring.predictions import stored_outputs
 from course_utils.records.files import write_whole
 from course_utils.records.lessons import notebooks_root
 from course_utils.records.notebook_files import NEEDS, LessonError, dumped, read_notebook
+from course_utils.show.page import bare
 
 STARTS = ("slide", "subslide")
 """Tags of Markdown cells that begin a slide (`authoring.slides`)."""
@@ -43,6 +44,7 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
     question for a prediction stands there, for the book (see `authoring.predictions`). Cells tagged ``stable`` keep
     their outputs. All other code cells have none, but an execution count: nbval compares nothing
     at all in a cell without one, so that a cell that prints would pass, and fails one that has outputs without it.
+    No output holds the course's style or scripts: see `course_utils.show.page`.
 
     The folded cell of an exercise is its solution: its first line, which shows, is ``# Solution``, and its output is
     folded until somebody runs it.
@@ -160,6 +162,7 @@ def _clean_output(output: dict[str, Any], execution_count: int) -> dict[str, Any
     if "data" in output:
         # Sizes of pictures are kept by type; what JupyterLab notes beside them is not.
         clean["metadata"] = {key: value for key, value in output["metadata"].items() if key in output["data"]}
+        clean["data"] = {kind: bare(form) if kind == "text/html" else form for kind, form in output["data"].items()}
     return clean | ({"execution_count": execution_count} if "execution_count" in output else {})
 
 

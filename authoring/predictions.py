@@ -104,5 +104,5 @@ def stored_outputs(source: str, file_name: str) -> list[dict[str, Any]]:
     changed = any(result.is_of_other_code for result in answer.results)
     said = dataclasses.replace(answer.result, whose="recorded")
     shown = prediction.reveal(value, said, "the experiment's code has changed since" if changed else "")
-    data = {"text/html": shown._repr_html_(), "text/plain": repr(shown)}
+    data = {"text/html": shown.html, "text/plain": repr(shown)}
     return [{"output_type": "display_data", "data": data, "metadata": {}}]

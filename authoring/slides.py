@@ -28,6 +28,7 @@ from authoring.rendering import linked_to_pages
 from authoring.room_text import TextBlock, blocks, ends_left_out, excerpt, opening
 from course_utils.records.lessons import Lesson, LessonError, notebooks_root
 from course_utils.records.notebook_files import read_notebook
+from course_utils.show.page import scripts, style
 from course_utils.show.prediction import Prediction
 
 ASSETS = "assets"
@@ -138,7 +139,7 @@ def _groups(outputs: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]
 
 def _lines_of(output: dict[str, Any]) -> int:
     html = output.get("data", {}).get("text/html", "")
-    is_picture = "image/png" in output.get("data", {}) or html.startswith("<img") or "<script" in html
+    is_picture = "image/png" in output.get("data", {}) or html.startswith("<img") or "course-viewer" in html
     return _LINES if is_picture else output.get("text", "").count("\n") + html.count("<tr")
 
 
@@ -191,7 +192,10 @@ def write_slides(lessons: Sequence[Lesson], folder: Path, assets: str | None = N
     pages = [folder / f"{lesson.name}.html" for lesson in lessons]
     for lesson, page in zip(lessons, pages, strict=True):
         notebook = nbformat.from_dict(slides_notebook(lesson))
-        notebook.metadata |= {"mathjax": f"{assets}/mathjax/es5/tex-chtml-full.js", "script": script}
+        outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+        drawing = scripts("".join(output.get("data", {}).get("text/html", "") for output in outputs))
+        mathjax = f"{assets}/mathjax/es5/tex-chtml-full.js"
+        notebook.metadata |= {"mathjax": mathjax, "style": style(), "drawing": drawing, "script": script}
         html, _ = exporter.from_notebook_node(notebook)
         html = linked_to_pages(html, {lesson.name for lesson in lessons}.__contains__)
         page.write_text(html, encoding="utf-8", newline="\n")

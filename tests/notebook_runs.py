@@ -33,6 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from nbval import kernel
     from nbval.kernel import RunningKernel
+    from nbval.plugin import IPyNbCell
+
+    from course_utils.show.page import bare
 
     # nbval waits for an answer until the cell's time is up, even when nobody is left to answer.
     get_message = RunningKernel.get_message
@@ -50,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
                     raise
 
     RunningKernel.get_message = get_message_of_living_kernel
+    # Stored outputs are bare, live ones are dressed.
+    IPyNbCell.sanitize = lambda _, text: bare(text) if isinstance(text, str) else text
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Passed(config))
     start_new_kernel = kernel.start_new_kernel

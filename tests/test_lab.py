@@ -22,6 +22,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from authoring.execution import KERNELSPEC
 from course_utils.records.lessons import find_lesson, notebooks_root
+from course_utils.show.page import style
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
 from tools.environment import OFFLINE, SAVES_NO_WIDGET, jupyter_variables
 from tools.workspace import copy_pages
@@ -55,10 +56,12 @@ def lab(workspace: Path) -> Iterator[str]:
     settings = home / "config" / "labconfig" / "default_setting_overrides.json"
     settings.parent.mkdir(parents=True)
     settings.write_text(json.dumps(OFFLINE), encoding="utf-8")
+    (home / "config" / "custom").mkdir()
+    (home / "config" / "custom" / "custom.css").write_text(style(), encoding="utf-8")
     port = free_port()
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={workspace}"]
     command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--ServerApp.ip=127.0.0.1", *ARGUMENTS]
-    command.append(SAVES_NO_WIDGET)
+    command += [SAVES_NO_WIDGET, "--LabApp.custom_css=True"]
     with running(command, port, home, jupyter_variables(home)) as address:
         yield address
 
@@ -248,6 +251,12 @@ def test_an_exercise_that_nobody_has_tried_is_not_given_away(unrun: Notebook):
         assert re.sub(r"\[\d*\]:", "", cells.nth(index).inner_text()).strip() == "# Solution"
     unrun.picture("unrun_solution")
     assert not any(mark.is_visible() for mark in unrun.page.get_by_text("✓").all())
+
+
+def test_a_stored_card_has_its_style_before_anything_is_run(unrun: Notebook):
+    card = unrun.page.locator(".course-card").first
+    card.scroll_into_view_if_needed()
+    assert card.evaluate("card => getComputedStyle(card).borderRadius") == "8px"
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ def copy_of_make(folder):
     folder.mkdir(exist_ok=True)
     shutil.copy(ROOT / "make.py", folder)
     shutil.copytree(ROOT / "tools", folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "course_utils" / "show", folder / "course_utils" / "show")
     for name in ("course_utils/__init__.py", "course_utils/records/__init__.py", "course_utils/records/files.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
@@ -357,6 +358,8 @@ def test_lab_hands_its_arguments_to_jupyterlab_and_keeps_to_the_folder(tmp_path)
     overrides = folder / ".jupyter" / "config" / "labconfig" / "default_setting_overrides.json"
     notification = json.loads(overrides.read_text())["@jupyterlab/apputils-extension:notification"]
     assert notification == {"fetchNews": "false", "checkForUpdates": False}
+    assert config["LabApp"]["custom_css"]
+    assert ".course-card" in (folder / ".jupyter" / "config" / "custom" / "custom.css").read_text()
 
 
 def test_everything_that_jupyter_writes_stays_in_the_folder(tmp_path):

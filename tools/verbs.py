@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from course_utils.records.files import write_whole
+from course_utils.show.page import style
 from tools.counts import main as print_counts
 from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, variables
 from tools.wheel import build
@@ -62,8 +63,10 @@ def lab(arguments: list[str]) -> int:
     workspace([])
     settings = Path(variables(ROOT)["JUPYTER_CONFIG_DIR"])
     write_whole(settings / "labconfig" / "default_setting_overrides.json", json.dumps(OFFLINE, indent=1))
+    # Stored cards have no style of their own, and JupyterLab would show none that is in a notebook that nobody has run.
+    write_whole(settings / "custom" / "custom.css", style())
     options = [f"--ServerApp.root_dir={ROOT / 'workspace'}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}"]
-    return open_jupyterlab(python, [*options, *arguments], variables(ROOT))
+    return open_jupyterlab(python, ["--LabApp.custom_css=True", *options, *arguments], variables(ROOT))
 
 
 def test(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""A Sphinx extension: figures are described by their own words, and links lead where the book has what they mean.
+"""A Sphinx extension for outputs: words for figures, links to pages of the book, styles, and scripts of explorers.
 
 A card in a notebook links lessons as notebooks; in the book they are pages. And JupyterLab finds a heading by an anchor
 above it, ``<a id="10-verdict"></a>``, whose number keeps lessons that are open at the same time apart; in the book the
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import posixpath
 import re
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 
 from authoring.rendering import linked_to_pages
+from course_utils.show import page
 
 
 def _bundles(document: nodes.document) -> Iterator[nodes.Element]:
@@ -41,6 +44,13 @@ def link_pages(app: Sphinx, document: nodes.document) -> None:
             raw.children = [nodes.Text(linked_to_pages(raw.astext(), is_page))]
 
 
+def add_scripts(_: Sphinx, document: nodes.document) -> None:
+    """Put what draws a page's forms and explorers at its end, once for all of them."""
+    shown = "".join(raw.astext() for bundle in _bundles(document) for raw in bundle.findall(nodes.raw))
+    if needed := page.scripts(shown):
+        document.append(nodes.raw("", needed, format="html"))
+
+
 def use_names_of_headings(_: Sphinx, __: str, source: list[str]) -> None:
     """Take the anchors from a text, and the numbers from its links to headings of lessons."""
     text = re.sub(r'<a id=(\\?")[\w-]+\1></a>', "", source[0])
@@ -48,8 +58,15 @@ def use_names_of_headings(_: Sphinx, __: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Sphinx's way to ask what an extension does."""
+    """Sphinx's way to ask what an extension does, and whether the pages that it has are of this version."""
+    shown = sorted(Path(page.__file__).parent.glob("*.[cj]*s"))
+    version = zlib.crc32(b"".join(path.read_bytes() for path in shown))
+    sheets = [path for path in shown if path.suffix == ".css"]
+    app.connect("config-inited", lambda _, config: config.html_static_path.extend(map(str, sheets)))
+    for sheet in sheets:
+        app.add_css_file(sheet.name)
     app.connect("source-read", use_names_of_headings)
     app.connect("doctree-read", describe_figures)
     app.connect("doctree-read", link_pages)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+    app.connect("doctree-read", add_scripts)
+    return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

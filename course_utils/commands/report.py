@@ -24,6 +24,7 @@ from course_utils.records.result import Fact, NothingToDrawError
 from course_utils.records.store import LessonRecord, RecordError
 from course_utils.show import tables
 from course_utils.show.cards import MARKS
+from course_utils.show.colours import SHEET
 
 # The interval plots of one experiment share a scale that shows at least this much to either side of 1.
 _MIN_SCALE = math.log(1.1)
@@ -91,6 +92,7 @@ def render(today: datetime.date | None = None, extra: Sequence[Section] = (), pr
         undefined=jinja2.StrictUndefined,
     ).get_template("report.html.j2")
     return template.render(
+        colours=SHEET,
         called=titles(column.record.environment for column in columns),
         machines=_machines(columns),
         marks=MARKS,

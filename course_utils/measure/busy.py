@@ -8,6 +8,7 @@ import statistics
 import time
 
 from course_utils.measure.machine import gpu_state, slowdown
+from course_utils.records.verdicts import TOOK_THE_CORE
 
 # Below these nobody needs to know. A browser and JupyterLab that wait for a result take a tenth of a core.
 _OTHERS_CORES, _OTHERS_S = 0.2, 0.05
@@ -60,7 +61,7 @@ def _in_words(others: float, seconds: float, taken: int) -> str:
         return ""
     words = f"Other programs kept {min(others, cores):.1f} of {cores} cores busy"
     if taken / seconds >= _PREEMPTIONS_PER_S:
-        words += f", and took this one's core {taken / seconds:.0f} times a second"
+        words += f", and {TOOK_THE_CORE} {taken / seconds:.0f} times a second"
     return f"{words}."
 
 

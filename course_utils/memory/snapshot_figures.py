@@ -6,9 +6,10 @@ from matplotlib.figure import Figure
 
 from course_utils.memory.snapshot_history import DeviceHistory
 from course_utils.show.canvas import legend, styled, titled_figure
+from course_utils.show.colours import BLUE, ORANGE
 from course_utils.show.formats import axis_unit, format_bytes
 
-_IN_USE, _RESERVED = "#0072B2", "#D55E00"
+_IN_USE, _RESERVED = BLUE, ORANGE
 
 
 @styled

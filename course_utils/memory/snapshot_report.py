@@ -19,6 +19,7 @@ from course_utils.memory.stacks import EARLIER, Place
 from course_utils.memory.what_if import Requests, Trial, WhatIf, freed_earlier, what_if
 from course_utils.show.cards import Bar, Card, Row, Shown, Toned, amount_axis
 from course_utils.show.formats import format_bytes, format_percent, format_seconds, listed
+from course_utils.show.page import dressed
 from course_utils.show.tables import Column, Grid, Sheet, named_values
 
 if TYPE_CHECKING:
@@ -368,11 +369,11 @@ class SnapshotReport(Shown):
         return "\n\n\n".join(map(repr, self.cards))
 
     def _repr_html_(self) -> str:
-        return self.html()
+        return dressed(self.html())
 
-    def html(self, styled: bool = True, lessons: str = "{}.ipynb") -> str:
+    def html(self, lessons: str = "{}.ipynb") -> str:
         """The cards for a page, as :meth:`Card.html` makes them."""
-        return "\n".join(card.html(styled and not number, lessons) for number, card in enumerate(self.cards))
+        return "\n".join(card.html(lessons) for card in self.cards)
 
     def plot(self) -> Figure:
         """Draw the device over time; of several the one with the most memory."""

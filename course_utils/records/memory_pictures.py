@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from course_utils.show import colours
 from course_utils.show.canvas import (
     CASE_COLOURS,
     WIDTH_IN,
@@ -26,6 +27,7 @@ from course_utils.show.canvas import (
     titled_figure,
     wrapped,
 )
+from course_utils.show.colours import GREY_11, GREY_22, GREY_E8
 from course_utils.show.formats import format_bytes
 from course_utils.show.viewer import StoredView, stored_view
 
@@ -33,15 +35,15 @@ if TYPE_CHECKING:
     from course_utils.records.kinds.memory_trace import MemoryBlock, MemoryTrace
 
 # Okabe and Ito's palette, in the order of `MEMORY_KINDS`. What stays is blue and grey, what comes and goes is warm.
-KIND_COLOURS = {
-    "weights": "#0072B2",
-    "optimizer state": "#56B4E9",
-    "gradients": "#CC79A7",
-    "other": "#999999",
-    "activations": "#009E73",
-    "temporaries": "#E69F00",
+_HUES = {
+    "weights": "blue",
+    "optimizer state": "sky",
+    "gradients": "pink",
+    "other": "grey-99",
+    "activations": "green",
+    "temporaries": "amber",
 }
-_INK, _PEAK = "#222222", "#111111"
+KIND_COLOURS = {kind: colours.of(hue) for kind, hue in _HUES.items()}
 _PANEL_WIDTH_IN = 6.9
 # Blocks of at least this share of the peak get an outline.
 _OUTLINED = 1 / 120
@@ -115,7 +117,9 @@ def _areas(ax: Axes, trace: MemoryTrace, by: str) -> None:
         _outlines(ax, trace, edges, scale)
     if trace.reserved_bytes:
         reserved = np.asarray(trace.reserved_bytes) / scale
-        ax.step(edges, np.append(reserved, reserved[-1]), where="post", color=_INK, lw=1.2, ls=(0, (4, 2)), zorder=2.5)
+        ax.step(
+            edges, np.append(reserved, reserved[-1]), where="post", color=GREY_22, lw=1.2, ls=(0, (4, 2)), zorder=2.5
+        )
     _mark_peak(ax, trace, edges, scale)
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(0, 1.13 * highest / scale or 1)
@@ -131,8 +135,8 @@ def _areas(ax: Axes, trace: MemoryTrace, by: str) -> None:
 def _mark_peak(ax: Axes, trace: MemoryTrace, edges: np.ndarray, scale: float) -> None:
     middle = (edges[trace.peak_moment] + edges[trace.peak_moment + 1]) / 2
     height = trace.peak_bytes / scale
-    ax.plot([edges[0], edges[-1]], [height, height], color=_PEAK, lw=0.8, ls=(0, (1, 2)), zorder=2.6)
-    ax.plot(middle, height, "v", color=_PEAK, ms=7, zorder=3, clip_on=False)
+    ax.plot([edges[0], edges[-1]], [height, height], color=GREY_11, lw=0.8, ls=(0, (1, 2)), zorder=2.6)
+    ax.plot(middle, height, "v", color=GREY_11, ms=7, zorder=3, clip_on=False)
     right = (middle - edges[0]) > 0.6 * (edges[-1] - edges[0])
     ax.annotate(
         f"peak {format_bytes(trace.peak_bytes)}",
@@ -154,9 +158,9 @@ def _phases(ax: Axes, trace: MemoryTrace) -> None:
     ax.set_axis_off()
     for phase in trace.phases:
         first, last = phase.first, phase.last + 1
-        ax.fill_between([first, last], 0.12, 0.88, color="#E8E8E8", ec="white", lw=0.8)
+        ax.fill_between([first, last], 0.12, 0.88, color=GREY_E8, ec="white", lw=0.8)
         if text_width_in(phase.name, 9) + 0.06 <= (last - first) / trace.moments * _PANEL_WIDTH_IN:
-            ax.text((first + last) / 2, 0.47, phase.name, ha="center", va="center", fontsize=9, color=_INK)
+            ax.text((first + last) / 2, 0.47, phase.name, ha="center", va="center", fontsize=9, color=GREY_22)
 
 
 @styled
@@ -168,7 +172,7 @@ def memory_figure(trace: MemoryTrace, by: str) -> Figure:
     handles: list[Any] = [Patch(facecolor=colour, edgecolor="white") for colour in _colours(groups, by)]
     names = [wrapped(name, 70, most=1) for name in groups]
     if trace.reserved_bytes:
-        handles.append(Line2D([], [], color=_INK, lw=1.2, ls=(0, (4, 2))))
+        handles.append(Line2D([], [], color=GREY_22, lw=1.2, ls=(0, (4, 2))))
         names.append("reserved by the allocator")
     longest_in = max((text_width_in(name, 9.5) for name in names), default=0.0)
     columns = max(1, min(len(names), int((WIDTH_IN - 0.4) / (longest_in + 0.5))))
@@ -212,7 +216,7 @@ def memory_explorer(trace: MemoryTrace) -> StoredView:
         "caption": trace.caption,
         "counted": "moments that were kept" if trace.condensed else "allocations and releases",
         "times_us": trace.times_us,
-        "kinds": [[kind, KIND_COLOURS[kind]] for kind in kinds],
+        "kinds": [[kind, f"var(--course-{_HUES[kind]})"] for kind in kinds],
         "texts": texts,
         "blocks": [
             [b.size_bytes, b.born, b.died, kinds.index(b.kind), number[b.module], number[b.line], number[b.op], b.count]
@@ -223,4 +227,4 @@ def memory_explorer(trace: MemoryTrace) -> StoredView:
         "peak": trace.peak_moment,
     }
     page = stored_view("trace", [state], f"<p>{html.escape(words)}</p>")
-    return StoredView(repr(trace), f"{page}\n{trace._repr_html_()}")
+    return StoredView(repr(trace), f"{page}\n{trace.card().html()}")

@@ -35,6 +35,12 @@ SURE = "bar: where the true ratio lies, 99% sure"
 _NAMED = 2
 # Longer than this nobody waits for a comparison.
 _LONGEST_BUDGET_S = 60
+TOOK_THE_CORE = "took this one's core"
+"""What a note on a busy machine says where the measuring thread itself was stopped, again and again."""
+# Where identical code strays by more than these factors, what else was measured meanwhile is no finding, however clear
+# its verdict: what a busy machine does to one case it does not do to the next. One slow round of eight is enough for a
+# factor of two on an idle machine, so it takes more; but less where the thread is known to have lost its core.
+_TOO_BUSY, _TOO_BUSY_WITHOUT_A_CORE = 3.0, 1.25
 
 
 def verdict_words(case: Case) -> str:
@@ -60,8 +66,27 @@ def verdict_parts(case: Case, against: bool = True) -> list[str | Toned]:
     return [Toned(case.label), verb, Toned(format_times(case.ratio), tone), *base]
 
 
+def too_busy_parts(noise_floor: float, busy: str, whose: str, where: str = "") -> list[str | Toned]:
+    """That a machine was too busy to tell, and what would help; nothing if it was not.
+
+    Args:
+        noise_floor: how far identical code strayed; infinite if that is not known.
+        busy: the note on what other programs did.
+        whose: the machine. What somebody else recorded, nobody can run again.
+        where: the points of a sweep that are meant, if not all.
+    """
+    limit = _TOO_BUSY_WITHOUT_A_CORE if TOOK_THE_CORE in busy else _TOO_BUSY
+    if not limit < noise_floor < math.inf:
+        return []
+    way_out = "" if whose == "recorded" else " Close other programs and run the cell again."
+    said = f"{where and ' '}{where}: the same code strayed by a factor of {noise_floor:.1f}.{way_out}"
+    return [Toned("This machine was too busy to tell", "unclear"), said]
+
+
 def comparison_parts(comparison: Comparison) -> list[str | Toned]:
     """What a comparison found, in one sentence: the largest gain, or else the largest loss; then what the others do."""
+    if comparison.too_busy:
+        return comparison.too_busy
     order = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
     clear = [case for case in comparison.others if case.verdict in order]
     if not clear:

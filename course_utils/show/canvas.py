@@ -21,6 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from course_utils.show import colours
+from course_utils.show.colours import AMBER, BLUE, GREEN, OCHRE, ORANGE, PINK, PURPLE, SKY
 from course_utils.show.formats import plain_number
 
 WIDTH_IN = 6.4  # of all figures: at a phone's width their letters can still be read
@@ -36,21 +38,24 @@ STYLE = {
     "xtick.labelsize": 9.5,
     "ytick.labelsize": 9.5,
     "legend.fontsize": 9.5,
-    "axes.edgecolor": "#888888",
-    "xtick.color": "#333333",
-    "ytick.color": "#333333",
-    "text.color": "#222222",
-    "axes.labelcolor": "#222222",
+    "axes.edgecolor": colours.GREY_88,
+    "xtick.color": colours.GREY_33,
+    "ytick.color": colours.GREY_33,
+    "text.color": colours.GREY_22,
+    "axes.labelcolor": colours.GREY_22,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.unicode_minus": False,
     "text.parse_math": False,  # a label with a dollar sign is a label, not a formula
 }
 # Okabe and Ito's palette, which colour-blind people can tell apart.
-CASE_COLOURS = ("#444444", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+CASE_COLOURS = (colours.GREY_44, BLUE, ORANGE, GREEN, PINK, AMBER, SKY, "black")
 # Lines that are named at their end: other hues than verdicts have, and told apart by dashes as well.
-CURVES = (("#555555", "-"), ("#AA3377", (0, (3, 1.5))), ("#8A6D00", (0, (1, 1))), ("#222222", (0, (5, 1, 1, 1))))
-BASELINE = "#333333"
+CURVES = (
+    *((colours.GREY_55, "-"), (PURPLE, (0, (3, 1.5)))),
+    *((OCHRE, (0, (1, 1))), (colours.GREY_22, (0, (5, 1, 1, 1)))),
+)
+BASELINE = colours.GREY_33
 LEGEND_X = MARGIN_IN / WIDTH_IN
 _ROW_NAME = 28  # letters of a line
 
@@ -127,7 +132,7 @@ def titled_figure(title: str, panels_in: float, *notes: str) -> ResultFigure:
     room = (LEGEND_X / 2, bottom_in / height, 1 - LEGEND_X, panels_in / height)
     fig.set_layout_engine("constrained", rect=room, h_pad=0.05, w_pad=0.08)
     fig.text(LEGEND_X, 1 - 0.12 / height, title, fontsize=12, weight="bold", va="top")
-    fig.text(LEGEND_X, MARGIN_IN / height, small, fontsize=9, color="#555555", va="bottom", linespacing=1.4)
+    fig.text(LEGEND_X, MARGIN_IN / height, small, fontsize=9, color=colours.GREY_55, va="bottom", linespacing=1.4)
     return fig
 
 
@@ -203,7 +208,7 @@ def speed_axis(ax: Axes, speeds: Sequence[float], which: str = "y", pad: float =
 def name_sides(ax: Axes, above: str, below: str) -> None:
     """Write at the upper and the lower end of the axes what it means to be there."""
     for y, text in ((1.0, above), (0.0, below)):
-        look = {"color": "#666666", "va": "top" if y else "bottom", "fontsize": 9.5}
+        look = {"color": colours.GREY_66, "va": "top" if y else "bottom", "fontsize": 9.5}
         ax.annotate(text, (0, y), (4, -3 if y else 3), "axes fraction", textcoords="offset points", **look)
 
 
@@ -229,7 +234,7 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, str]], width: int = 14) 
 
 def grid(ax: Axes, axis: str) -> None:
     """Faint lines behind what is drawn."""
-    ax.grid(axis=axis, color="#E6E6E6", lw=0.7)
+    ax.grid(axis=axis, color=colours.GREY_E6, lw=0.7)
     ax.set_axisbelow(True)
 
 
@@ -246,7 +251,7 @@ def row_in(names: Sequence[str], least: float) -> float:
     return max(least, 0.17 * max(wrapped(name, _ROW_NAME).count("\n") + 1 for name in names) + 0.12)
 
 
-def label_right(ax: Axes, y: float, text: str, colour: str = "#222222") -> None:
+def label_right(ax: Axes, y: float, text: str, colour: str = colours.GREY_22) -> None:
     """Write a bold word beside a row, to the right of the axes."""
     look = {"va": "center", "weight": "bold", "color": colour, "annotation_clip": False}
     ax.annotate(text, (1, y), (8, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points", **look)
@@ -259,7 +264,7 @@ def strip(ax: Axes, y: float, values: Sequence[float], colour: str, at: float | 
     alpha = min(0.75, max(0.2, 12 / len(values)))
     ax.plot(values, beside, "o", ms=4, mew=0, color=colour, alpha=alpha, zorder=2)
     at = statistics.median(values) if at is None else at
-    ax.plot([at, at], [y - 0.43, y + 0.43], color="#111111", lw=1.5, solid_capstyle="butt", zorder=1.5)
+    ax.plot([at, at], [y - 0.43, y + 0.43], color=colours.GREY_11, lw=1.5, solid_capstyle="butt", zorder=1.5)
 
 
 def case_colour(index: int) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from course_utils.show import tables
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_seconds
+from course_utils.show.page import dressed
 from course_utils.show.tables import Grid, Sheet
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _TEXT_WIDTH = 100
 _LABEL_WIDTH, _WORDS_WIDTH, _BAR_WIDTH = 26, 30, 37  # letters of a line in a terminal
 _GAP = "  "
 _NICE = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
-_HERE = Path(__file__).parent
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # names in a file may hold what a terminal would obey
 
 
@@ -110,7 +110,7 @@ class Card:
     notes: tuple[str, ...] = ()  # what else a reader must know
     provenance: str = ""  # where and when it was measured, and how noisy it was there
     numbers: Sheet | None = None  # folded
-    title: str = ""  # a small line above the sentence, such as a record's name
+    title: str = ""  # small, beside the head: such as a record's name
     head: str = ""  # who and when, before all else: "You, just now", "Recorded: H200, 27 Nov 2026", "Worked out"
     is_recorded: bool = False  # a recorded run, which a tint tells from a live one
 
@@ -132,10 +132,10 @@ class Card:
         return _CONTROL.sub("", "\n\n".join("\n".join(block) for block in blocks if block))
 
     def _repr_html_(self) -> str:
-        return self.html()
+        return dressed(self.html())
 
-    def html(self, styled: bool = True, lessons: str = "{}.ipynb") -> str:
-        """The card for a page; without its style for one that has a card with it.
+    def html(self, lessons: str = "{}.ipynb") -> str:
+        """The card for a page that has the course's style.
 
         ``lessons`` is where a page finds the lesson of an advice, with ``{}`` for its name.
         """
@@ -143,7 +143,7 @@ class Card:
         # Both escape what they hold.
         numbers = tables.html(self.numbers) if self.numbers else ""
         table = tables.html(Sheet((self.table,))) if self.table else ""
-        shown = {"parts": parts, "table": table, "numbers": numbers, "percent": self.percent, "styled": styled}
+        shown = {"parts": parts, "table": table, "numbers": numbers, "percent": self.percent}
         shown |= {"links": [lessons.format(advice.lesson) for advice in self.plan]}
         return _CONTROL.sub("", _template().render(card=self, axis=self.axis, **shown))
 
@@ -272,8 +272,6 @@ def _wrapped(text: str) -> list[str]:
 def _template() -> jinja2.Template:
     import jinja2
 
-    files = jinja2.FileSystemLoader(_HERE)
+    files = jinja2.FileSystemLoader(Path(__file__).parent)
     here = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    # On one line: a notebook's file has a line for each line of an output.
-    style = " ".join((_HERE / "cards.css").read_text(encoding="utf-8").split())
-    return here.get_template("card.html.j2", globals={"style": style, "marks": MARKS})
+    return here.get_template("card.html.j2", globals={"marks": MARKS})

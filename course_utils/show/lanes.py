@@ -11,6 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from course_utils.show.canvas import WIDTH_IN, ResultFigure, grid, legend, styled, text_width_in, titled_figure, wrapped
+from course_utils.show.colours import GREY_DD
 from course_utils.show.formats import plain_number
 from course_utils.show.shapes import INK
 
@@ -60,7 +61,7 @@ def lanes_figure(
 
     Example:
         >>> lanes = {"CPU": [Span(0, 2e-3, "call")], "GPU": [Span(1e-3, 4e-3, "kernel", "matmul")]}
-        >>> lanes_figure("A launch", {"": lanes}, {"call": "#E69F00", "kernel": "#0072B2"}, "A call, then its kernel.")
+        >>> lanes_figure("A launch", {"": lanes}, {"call": "orange", "kernel": "blue"}, "A call, then its kernel.")
         Figure: A call, then its kernel.
     """
     every = [span for lanes in panels.values() for spans in lanes.values() for span in spans]
@@ -140,7 +141,7 @@ def _panel(
             _bar(ax, span, middle - _row_count(rows) / 2 + row, colours[span.what], scale, per_in)
         middles.append((middle, wrapped(lane, _NAME_LETTERS)))
         top += _height(lane, rows)
-        ax.axhline(top, color="#DDDDDD", lw=0.7, zorder=0.4)
+        ax.axhline(top, color=GREY_DD, lw=0.7, zorder=0.4)
     ax.set_ylim(top, 0)
     ax.set_yticks(*zip(*middles, strict=True))
     ax.tick_params(axis="y", length=0)

@@ -103,7 +103,9 @@ function drawGuess(card, answer, { bar: { log, start, slope }, endings }) {
 
 /** In a page: the answer is folded until somebody guesses, or opens it. */
 function drawStored(el) {
-  const content = JSON.parse(el.querySelector("script").textContent);
+  const data = el.querySelector("script");
+  data.remove();
+  const content = JSON.parse(data.textContent);
   const [question, fold] = [el.querySelector(".question"), el.querySelector("details")];
   const place = document.createElement("div");
   question.replaceWith(place);

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from course_utils.show.viewer import StoredView
 
 _asked: dict[tuple[Any, ...], Prediction] = {}
-_HERE = Path(__file__).parent
+_PAGE = Path(__file__).with_name("prediction.html.j2")
 
 
 @dataclass
@@ -104,15 +104,8 @@ class Prediction:
         from course_utils.show.viewer import StoredView
 
         content = json.dumps(self._content | answer.for_script | {"then": ""}, allow_nan=False, ensure_ascii=False)
-        page = jinja2.Template((_HERE / "prediction.html.j2").read_text(encoding="utf-8"), trim_blocks=True).render(
-            question=self.question,
-            style=(_HERE / "prediction.css").read_text(encoding="utf-8").strip(),
-            card=card._repr_html_().strip(),
-            content=content.replace("<", "\\u003c"),
-            script=(_HERE / "prediction.js")
-            .read_text(encoding="utf-8")
-            .replace("export default", "const form =")
-            .strip(),
+        page = jinja2.Template(_PAGE.read_text(encoding="utf-8"), trim_blocks=True).render(
+            question=self.question, card=card.html(), content=content.replace("<", "\\u003c")
         )
         return StoredView(f"You have not predicted yet.\n\n{card!r}", page)
 

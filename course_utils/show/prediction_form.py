@@ -9,6 +9,8 @@ from typing import Any
 import anywidget
 import traitlets
 
+from course_utils.show.page import style
+
 
 class PredictionForm(anywidget.AnyWidget):
     """Question, field, and a button that locks the answer in, as Enter does.
@@ -21,7 +23,7 @@ class PredictionForm(anywidget.AnyWidget):
     """
 
     _esm = Path(__file__).with_name("prediction.js")
-    _css = Path(__file__).with_name("prediction.css")
+    _css = style("prediction")
     content = traitlets.Dict().tag(sync=True)
 
     def __init__(self, content: dict[str, Any], hear: Callable[[Any, bool], None]) -> None:

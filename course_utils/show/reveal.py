@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from course_utils.show.cards import Axis, Bar, Card, Row, Toned, amount_axis, speed_axis
+from course_utils.show.cards import Axis, Bar, Card, Row, Toned, amount_axis, plain, speed_axis
 from course_utils.show.formats import format_percent, format_ratio
 
 # The two directions of a comparison. A number below 1 is turned around, and takes the other one.
@@ -104,9 +104,11 @@ class Answer:
     @classmethod
     def _of_case(cls, case: Any, unit: Unit, choices: tuple[str, ...]) -> Answer:
         tone = case.verdict.lower()
-        if tone == "unclear":
-            verdict, colon, why = case.words.partition(": ")
-            return cls(unit, None, (Toned(verdict.capitalize(), tone), colon + why), tone, choices)
+        if tone == "unclear" or case.comparison.too_busy:
+            words = "".join(map(plain, case.comparison.too_busy)).rstrip(".") or case.words
+            verdict, colon, why = words.partition(": ")
+            said = Toned(verdict[0].upper() + verdict[1:], "unclear")
+            return cls(unit, None, (said, colon + why), "unclear", choices)
         if choices:
             names = {
                 "faster": (case.label, tone),

@@ -7,11 +7,11 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import FancyBboxPatch
 
+from course_utils.show import colours
 from course_utils.show.canvas import WIDTH_IN, ResultFigure
 
-# Okabe and Ito's palette. A word or a line style carries each difference as well.
-ORANGE, BLUE = "#D55E00", "#0072B2"
-INK, NOTE, FAINT, EDGE = "#222222", "#555555", "#F3F3F3", "#888888"
+ORANGE, BLUE = colours.ORANGE, colours.BLUE
+INK, NOTE, FAINT, EDGE = colours.GREY_22, colours.GREY_55, colours.GREY_F3, colours.GREY_88
 
 
 class Pen:

@@ -1,5 +1,5 @@
 // All explorers. Python prepares numbers and sentences (a "state"), this draws them. In JupyterLab it is a widget of
-// anywidget; in a page without a kernel `stored_view` in viewer.py puts it behind its states.
+// anywidget; in a page without a kernel it draws what `stored_view` in viewer.py has put there.
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDEST = 760;
@@ -252,7 +252,7 @@ function allocator(body, choose) {
 
 // Memory per rank
 
-const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"];
+const COLOURS = ["blue", "orange", "green", "pink", "amber"].map((name) => `var(--course-${name})`);
 
 function cluster(body) {
   const key = add(body, "div", { class: "course-legend" });

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,9 @@ import jinja2
 import traitlets
 
 from course_utils.show.cards import Card
+from course_utils.show.page import dressed, style
 from course_utils.show.tables import Column, Grid, Sheet, html
 
-_SCRIPT = Path(__file__).with_name("viewer.js")
-_STYLE = Path(__file__).with_name("viewer.css")
 _PAGE = Path(__file__).with_name("stored_view.html.j2")
 
 
@@ -32,8 +30,8 @@ class Viewer(anywidget.AnyWidget):
         message: a line above the drawing, for errors and progress.
     """
 
-    _esm = _SCRIPT
-    _css = _STYLE
+    _esm = Path(__file__).with_name("viewer.js")
+    _css = style("viewer")
     view = traitlets.Unicode().tag(sync=True)
     form = traitlets.List().tag(sync=True)
     chosen = traitlets.Dict().tag(sync=True)
@@ -59,19 +57,19 @@ class StoredView:
     """What shows itself in a page without a kernel."""
 
     text: str  # for a terminal
-    html: str  # for a page; see `stored_view`
+    html: str  # for a page that has the style and the scripts; see `stored_view`
 
     def __repr__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
-        return self.html
+        return dressed(self.html)
 
 
 def stored_view(
     view: str, states: Sequence[dict[str, Any]], fallback: str, form: Sequence[Any] = (), **chosen: Any
 ) -> str:
-    """An explorer for pages without a kernel, with all that it needs inside; the same in every process.
+    """An explorer for pages without a kernel, with all its data inside; the same in every process.
 
     Args:
         view: one of the views in ``viewer.js``.
@@ -82,13 +80,7 @@ def stored_view(
     """
     content = {"view": view, "form": form, "chosen": chosen, "states": states}
     packed = json.dumps(content, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
-    return jinja2.Template(_PAGE.read_text(encoding="utf-8")).render(
-        style=_STYLE.read_text(encoding="utf-8").strip(),
-        identity=hashlib.sha256(packed.encode()).hexdigest()[:10],
-        fallback=fallback,
-        content=packed,
-        script=_SCRIPT.read_text(encoding="utf-8").replace("export default", "const viewer =").strip(),
-    )
+    return jinja2.Template(_PAGE.read_text(encoding="utf-8")).render(fallback=fallback, content=packed)
 
 
 def slider(label: str, cards: Sequence[tuple[str, Card]], everything: Card, at: int = 0) -> StoredView:
@@ -100,7 +92,7 @@ def slider(label: str, cards: Sequence[tuple[str, Card]], everything: Card, at: 
         everything: what a terminal and a page without scripts show.
         at: where it opens: the place of a card.
     """
-    states = [{"when": {"at": at}, "card": card.html(styled=False)} for at, (_, card) in enumerate(cards)]
+    states = [{"when": {"at": at}, "card": card.html()} for at, (_, card) in enumerate(cards)]
     form = [field("at", label, [(name, at) for at, (name, _) in enumerate(cards)], slider=True)]
     fallback = f"<details open><summary>All values</summary>{everything.html()}</details>"
     return StoredView(repr(everything), stored_view("cards", states, fallback, form, at=at))

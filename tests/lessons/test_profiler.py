@@ -186,6 +186,10 @@ def pasted(name: str) -> dict:
     return scope
 
 
+def event(cat: str, name: str, ts: float, dur: float) -> dict:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": 1, "args": {}}
+
+
 def test_the_busy_share_to_paste_counts_overlaps_once_and_sets_communication_apart(tmp_path: Path):
     times = [("gemm", 0, 40), ("ncclDevKernel_AllReduce", 30, 30), ("gemm", 80, 20), ("relu", 85, 5)]
     some = [

@@ -9,8 +9,10 @@ import pytest
 
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.paired import Interval
 from course_utils.records.verdicts import between
+from course_utils.show.prediction import predict
 from tests.example_results import CPU, TWO, comparison_of
 
 
@@ -85,6 +87,43 @@ def test_more_time_is_advised_where_it_would_be_enough_and_who_keeps_the_machine
     assert " ".join(repr(busy).split()).count("1.3 of 2 cores busy") == 1
     clear = dataclasses.replace(comparison_of(TWO), busy="Other programs kept 1.3 of 2 cores busy.")
     assert " ".join(repr(clear).split()).count("1.3 of 2 cores busy") == 1
+
+
+CORE_TAKEN = "Other programs kept 1.1 of 2 cores busy, and took this one's core 143 times a second."
+BUSY = {  # that code strayed so far, with this note, is no finding
+    "beyond all doubt": (7.4, ""),
+    "with the reason noted": (1.5, CORE_TAKEN),
+}
+
+
+@pytest.mark.parametrize("name", BUSY)
+@pytest.mark.parametrize("whose", ["your machine", "recorded"])
+def test_what_a_busy_machine_gave_is_no_finding(name: str, whose: str):
+    floor, note = BUSY[name]
+    comparison = _scripted([70.0] * 12, [1 / floor, floor] * 6, busy=note, whose=whose)
+    quiet = _scripted([70.0] * 12, [1.0] * 12)
+    words = f"This machine was too busy to tell: the same code strayed by a factor of {floor}."
+    way_out = " Close other programs and run the cell again." * (whose != "recorded")
+    prediction = predict("How many times as fast?").answer(3)
+    swept = Sweep("width", (SweepPoint(16, comparison), SweepPoint(64, quiet)), environment=CPU, whose=whose)
+    for card, sentence in (
+        (comparison.card(), words + way_out),
+        (swept.card(), words.replace(":", " at width 16:") + way_out),
+        (prediction.reveal(comparison["case"]), f"You said 3× as fast. {words}{way_out}"),
+    ):
+        assert card.words == sentence
+        assert repr(card).count("kept 1.1 of 2") == bool(note and "You" not in sentence)
+    # The verdict stays, without the colour and the sign of a finding.
+    assert [(row.words, row.tone) for row in swept.card().rows] == [("70× as long", ""), ("70× as long", "slower")]
+    assert comparison["case"].verdict == quiet["case"].verdict == "SLOWER"
+
+
+@pytest.mark.parametrize(
+    ("floor", "note"), [(2.5, ""), (1.2, CORE_TAKEN), (2.5, "Other programs kept 1.1 of 2 cores busy.")]
+)
+def test_one_slow_round_of_an_idle_machine_or_a_little_noise_leaves_the_finding(floor: float, note: str):
+    comparison = _scripted([70.0] * 12, [1 / floor, floor] * 6, busy=note)
+    assert comparison.card().words == "case takes 70 times as long as base."
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_long_words_of_a_row_wrap_and_a_verdict_stays_on_its_line():
         Row("GPU 1", "ran out of memory, with 78.3 GiB in tensors", "78.4 GiB"),
         Row("a", "1.30× as long", tone="slower"),
     )
-    page = Card("It ran out.", rows).html(styled=False)
+    page = Card("It ran out.", rows).html()
     assert page.count("white-space:normal") == 1
     assert '<td class="words" style="white-space:normal;min-width:13em">ran out' in page
 
@@ -202,6 +202,11 @@ def test_two_halves_of_the_samples_are_the_control_of_a_measurement():
     shown = " ".join(repr(drifted).split())
     assert "the second half took 1.50 times as long as the first. Stop other programs" in shown
     assert "the second half was 2.00 times as fast" in " ".join(repr(_halves(0.5)).split())
+    assert (
+        _halves(8.0)
+        .card()
+        .words.startswith("This machine was too busy to tell: the same code strayed by a factor of 8.")
+    )
     busy = " ".join(repr(_halves(1.5, busy="Other programs kept 1.3 of 2 cores busy.")).split())
     assert busy.count("1.3 of 2 cores") == 1
     assert "1.3 of 2 cores" in _halves(1.0, busy="Other programs kept 1.3 of 2 cores busy.").card().provenance

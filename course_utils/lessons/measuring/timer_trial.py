@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Verdict
 from course_utils.records.store import package_root
+from course_utils.show.colours import AMBER, BLUE, GREEN, GREY_33, GREY_77, ORANGE
 from course_utils.show.formats import format_percent
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ _WRONG_ON_IDENTICAL_CODE = (Verdict.FASTER, Verdict.SLOWER)
 _TWIN, _DETECTION = 1.03, 0.90
 # Okabe and Ito's palette, as in the course's other figures; the marker's shape says the same as the colour.
 _VERDICT_STYLE = {
-    Verdict.FASTER: ("#009E73", "^", "wrong: faster"),
-    Verdict.SLOWER: ("#D55E00", "v", "wrong: slower"),
-    Verdict.SAME: ("#0072B2", "s", "right: the same"),
-    Verdict.UNCLEAR: ("#777777", "o", "too close to call"),
+    Verdict.FASTER: (GREEN, "^", "wrong: faster"),
+    Verdict.SLOWER: (ORANGE, "v", "wrong: slower"),
+    Verdict.SAME: (BLUE, "s", "right: the same"),
+    Verdict.UNCLEAR: (GREY_77, "o", "too close to call"),
 }
-_JUDGE_COLOUR = dict(zip(JUDGES, ("#0072B2", "#D55E00", "#E69F00"), strict=True))
+_JUDGE_COLOUR = dict(zip(JUDGES, (BLUE, ORANGE, AMBER), strict=True))
 _METHOD_LABEL = {"compare": "compare", "timer": "Timer"}
 
 
@@ -175,7 +176,7 @@ def _draw_identical(ax: Axes, record: TimerQuality, strips: Sequence[tuple[str, 
         rate = record.false_verdicts(judge, condition)
         if rate.trials:
             label_right(ax, y, f"{rate.hits} of {rate.trials} wrong\n(at most {_percent(rate.bounds['at most'])})")
-    ax.axvline(1.0, color="#333333", lw=0.8, zorder=1)
+    ax.axvline(1.0, color=GREY_33, lw=0.8, zorder=1)
     name_rows(ax, [f"{_METHOD_LABEL[JUDGES[judge][0]]}, {condition}" for condition, judge in strips])
     speed_axis(ax, speeds, "x", apart=0.25)
     grid(ax, "x")
@@ -198,7 +199,7 @@ def _draw_detection(ax: Axes, record: TimerQuality) -> None:
                 ax.plot([rate.hits / rate.trials], [y], "o", ms=8, mew=0, color=colour, zorder=3, clip_on=False)
             label_right(ax, y, f"{rate.hits} of {rate.trials}")
     ax.set(xlim=(0, 1), ylim=(y + 0.5, -0.5), xlabel="trials that called it slower (bar: exact 95% bounds)")
-    ax.axvline(_DETECTION, color="#333333", lw=0.8, ls=(0, (4, 3)), zorder=1)
+    ax.axvline(_DETECTION, color=GREY_33, lw=0.8, ls=(0, (4, 3)), zorder=1)
     ax.set_xticks([0, 0.3, 0.6, 0.9], ["0%", "30%", "60%", "90%"])
     ax.set_yticks(ticks, record.conditions)
     ax.tick_params(axis="y", length=0)

@@ -8,9 +8,10 @@ from typing import Any
 from torch.autograd import DeviceType
 
 from course_utils.show.canvas import ResultFigure
+from course_utils.show.colours import AMBER, BLUE, GREY_DD, SKY
 from course_utils.show.lanes import Span, lanes_figure
 
-_COLOURS = {"label": "#DDDDDD", "operator": "#E69F00", "backward": "#56B4E9", "kernel": "#0072B2"}
+_COLOURS = {"label": GREY_DD, "operator": AMBER, "backward": SKY, "kernel": BLUE}
 _MOST_ROWS = 4
 
 

@@ -11,6 +11,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import WORK_UNITS
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
 from course_utils.show.cards import Axis, Bar, Card, Row
+from course_utils.show.colours import BLUE, SKY
 from course_utils.show.formats import axis_unit, format_rate, format_seconds, listed
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -149,8 +150,8 @@ def _draw_group(ax: Axes, group: Sequence[Ceiling]) -> None:
     log = canvas.span(flat) > 20
     for y, (row, entry) in enumerate(zip(rows, group, strict=True)):
         if not log:
-            ax.barh(y, entry.value / scale, height=0.62, color="#56B4E9", alpha=0.35, lw=0, zorder=1)
-        canvas.strip(ax, y, row, "#0072B2", at=entry.value / scale)
+            ax.barh(y, entry.value / scale, height=0.62, color=SKY, alpha=0.35, lw=0, zorder=1)
+        canvas.strip(ax, y, row, BLUE, at=entry.value / scale)
         canvas.label_right(ax, y, entry.in_words())
     canvas.scale_axis(ax, "x", flat if log else [0, *flat], log=log, count=6)
     if not log:

@@ -14,6 +14,7 @@ from course_utils.records.kinds.table import Table
 from course_utils.records.result import Fact, Result, structured
 from course_utils.records.unrecorded import Unrecorded
 from course_utils.show.cards import Bar, Card, Row, Toned, amount_axis
+from course_utils.show.colours import GREY_BB
 from course_utils.show.formats import format_bytes, format_count, listed
 from course_utils.show.tables import Column, Grid, Sheet
 
@@ -159,7 +160,7 @@ class ClusterPlan(Result):
         panel.set_xlabel(panel.get_xlabel().replace("memory", "memory at the peak"))
         for row, (point, next_point) in enumerate(itertools.pairwise(points)):
             if point.ranks != next_point.ranks:
-                panel.axhline(row + 0.5, color="#BBBBBB", lw=0.8, zorder=1)
+                panel.axhline(row + 0.5, color=GREY_BB, lw=0.8, zorder=1)
         title = f"{self._model}: a rank's memory, simulated"
         figure.texts[0].set_text(title)
         figure.alt = f"{title}. {figure.alt}"

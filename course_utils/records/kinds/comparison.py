@@ -26,12 +26,14 @@ from course_utils.records.verdicts import (
     WORDS,
     comparison_parts,
     interval_words,
+    too_busy_parts,
     unclear_parts,
     verdict_in_a_text,
     verdict_sentence,
     verdict_words,
 )
-from course_utils.show.cards import Bar, Card, Row, ends_of, plain, speed_axis
+from course_utils.show.cards import Bar, Card, Row, Toned, ends_of, plain, speed_axis
+from course_utils.show.colours import BLUE_INK, GREEN_INK, GREY_44, GREY_55, GREY_E4, ORANGE_INK
 from course_utils.show.formats import (
     format_noise,
     format_percent,
@@ -51,13 +53,12 @@ _JUMP, _SEEN = 0.1, 0.02
 CONTROL_LABEL = "baseline again (A/A control)"
 # Okabe and Ito's hues, dark enough for text on white. Words carry the verdict as well.
 VERDICT_COLOURS = {
-    Verdict.FASTER: "#00694D",
-    Verdict.SLOWER: "#A34800",
-    Verdict.SAME: "#005A8C",
-    Verdict.UNCLEAR: "#555555",
+    Verdict.FASTER: GREEN_INK,
+    Verdict.SLOWER: ORANGE_INK,
+    Verdict.SAME: BLUE_INK,
+    Verdict.UNCLEAR: GREY_55,
 }
 MARKERS = {Verdict.FASTER: "^", Verdict.SLOWER: "v", Verdict.SAME: "s", Verdict.UNCLEAR: "o"}
-BASELINE_COLOUR = "#444444"
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ class Case:
 
     @property
     def tone(self) -> str:
-        """The verdict as a tone of a card; the baseline has none."""
-        return "" if self.is_baseline else self.verdict.lower()
+        """The verdict as a tone of a card; the baseline has none, nor has what a busy machine gave."""
+        return "" if self.is_baseline or self.comparison.too_busy else self.verdict.lower()
 
     @property
     def bar(self) -> Bar:
@@ -125,8 +126,8 @@ class Case:
 
     @property
     def colour(self) -> str:
-        """What it is drawn in: the verdict's colour, grey for the baseline."""
-        return BASELINE_COLOUR if self.is_baseline else VERDICT_COLOURS[self.verdict]
+        """What it is drawn in: the verdict's colour; grey where a card has no tone."""
+        return VERDICT_COLOURS[self.verdict] if self.tone else GREY_44
 
     @property
     def median_s(self) -> float:
@@ -210,6 +211,11 @@ class Comparison(Result):
         return paired.noise_floor(self.noise)
 
     @property
+    def too_busy(self) -> list[str | Toned]:
+        """That the machine was too busy to tell, as parts of a sentence; empty if it was not."""
+        return too_busy_parts(self.noise_floor, self.busy, self.whose)
+
+    @property
     def others(self) -> list[Case]:
         """All cases but the baseline."""
         return [Case(case, self) for case in self.cases[1:]]
@@ -254,14 +260,15 @@ class Comparison(Result):
         unclear = "".join(map(plain, parts))
         is_cut = self.interrupted and self.rounds >= paired.MIN_ROUNDS  # fewer are unclear for that reason
         stopped = f"Interrupted after {self.rounds} rounds." if is_cut else ""
-        busy = "" if self.busy in unclear else self.busy.rstrip(".")
+        said = self.busy if self.too_busy else "" if sentence == parts and not self.says else unclear
+        busy = "" if self.busy in (said or unclear) else self.busy.rstrip(".")
         return Card(
-            self.says or sentence,
+            sentence if self.too_busy else self.says or sentence,
             rows,
             speed_axis(ends_of(rows), self.practical),
             heads=("", f"time per {self.per or 'call'}"),
             second=OWN_WORK if is_bound else "",
-            warning=" ".join(filter(None, ["" if sentence == parts and not self.says else unclear, stopped])),
+            warning=" ".join(filter(None, [said, stopped])),
             notes=(*waiting_line([(case.label, case) for case in self.cases]), *self._jumps(), *self.notes),
             numbers=(self.whole or self)._numbers(),
             **self.stamp(format_noise(self.noise_floor), SURE, busy, grey=any(row.behind for row in rows)),
@@ -358,8 +365,8 @@ class Comparison(Result):
             fig = canvas.titled_figure(title, panels_in, key, self.caption)
             ax = fig.subplots()
             if self.noise.bounded:
-                ax.axvspan(1 / self.noise_floor, self.noise_floor, color="#E4E4E4", lw=0, zorder=0)
-            ax.axvline(1.0, color="#444444", lw=1, zorder=1)
+                ax.axvspan(1 / self.noise_floor, self.noise_floor, color=GREY_E4, lw=0, zorder=0)
+            ax.axvline(1.0, color=GREY_44, lw=1, zorder=1)
             reach = [speed for y, case in enumerate(self) for speed in _draw_case(ax, y, case)]
             canvas.speed_axis(ax, reach, "x", apart=0.25)
             canvas.name_rows(ax, self.labels)

@@ -12,7 +12,9 @@ from course_utils.records import paired
 from course_utils.records.kinds.environment import Environment
 from course_utils.records.paired import Interval
 from course_utils.records.result import Fact, Result
+from course_utils.records.verdicts import too_busy_parts
 from course_utils.show.cards import Bar, Card, Row, Toned, time_axis
+from course_utils.show.colours import AMBER, BLUE, GREY_11, ORANGE
 from course_utils.show.formats import (
     axis_unit,
     format_bytes,
@@ -162,17 +164,17 @@ class Measurement(Result):
         """How long a call takes: a bar for the interval of the median, and a stroke for each sample."""
         median = format_seconds(self.median_s)
         bar, behind = self._bar, self.behind and replace(self.behind._bar, samples=())
-        drifted = ""
+        too_busy, drifted = too_busy_parts(self.noise_floor, self.busy, self.whose), ""
         if self.halves_agree is False:
             times = format_times(math.exp(statistics.median(self._half_over_half)))
             verb = "was" if times.endswith("fast") else "took"
             drifted = f"The time drifted while it was measured: the second half {verb} {times} as the first. "
-            drifted += self.busy or "Stop other programs, and measure again."
+            drifted += self.busy or ("" if too_busy else "Stop other programs, and measure again.")
         stopped = f"Interrupted after {rounds_and_calls([self])}." if self.interrupted else ""
         noise = format_noise(self.noise_floor) if math.isfinite(self.noise_floor) else ""
         own = format_seconds(self.queued_ahead_s) if self.launch_bound else ""
         return Card(
-            self.says or [Toned(self.label), " takes ", Toned(median), " a call."],
+            too_busy or self.says or [Toned(self.label), " takes ", Toned(median), " a call."],
             (Row(self.label, value=median, bar=bar, behind=behind, second=own),),
             time_axis([*bar.values, *(behind.values if behind else ())]),
             heads=("", "time per call"),
@@ -255,11 +257,11 @@ class Measurement(Result):
         measured = [second / scale for second in self.elapsed_s]
         start = -len(before)
         if first:
-            ax.plot([start], first, "D", color="#D55E00", ms=8, label="first call", zorder=4)
+            ax.plot([start], first, "D", color=ORANGE, ms=8, label="first call", zorder=4)
         if before:
-            ax.plot(range(start, 0), before, "o-", color="#E69F00", ms=5, lw=1, label="warm-up", zorder=3)
-        ax.plot(measured, "o", color="#0072B2", ms=4.5, mew=0, alpha=0.7, label="measured", zorder=3)
-        ax.axhline(self.median_s / scale, color="#111111", lw=1.2, zorder=2, label="median")
+            ax.plot(range(start, 0), before, "o-", color=AMBER, ms=5, lw=1, label="warm-up", zorder=3)
+        ax.plot(measured, "o", color=BLUE, ms=4.5, mew=0, alpha=0.7, label="measured", zorder=3)
+        ax.axhline(self.median_s / scale, color=GREY_11, lw=1.2, zorder=2, label="median")
         log = canvas.span(before + measured) > 10
         canvas.scale_axis(ax, "y", before + measured, log=log, count=6)
         ax.set_xlim(start - 1, self.rounds)

@@ -10,6 +10,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.result import Fact, NothingToDrawError, Result
 from course_utils.show.advice import Advice
 from course_utils.show.cards import Axis, Card, Row, Toned
+from course_utils.show.colours import BLUE
 from course_utils.show.tables import Grid, Sheet
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Reading(Result):
             ax = fig.subplots()
             for y, row in enumerate(rows):
                 low, high = min(row.bar.values), max(row.bar.values)
-                ax.barh(y, high - low, 0.6, left=low, color="#0072B2", alpha=0.6)
+                ax.barh(y, high - low, 0.6, left=low, color=BLUE, alpha=0.6)
                 canvas.label_right(ax, y, row.value or row.words)
             canvas.name_rows(ax, [row.label for row in rows])
             ax.set_xlim(self.axis.low, self.axis.high)

@@ -17,8 +17,9 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.kinds.measurement import OWN_WORK, Measurement, bytes_text, seconds_text, waiting_line
 from course_utils.records.paired import Verdict
 from course_utils.records.result import Fact, NothingToDrawError, Result, by_name
-from course_utils.records.verdicts import SURE, interval_words, verdict_words
+from course_utils.records.verdicts import SURE, interval_words, too_busy_parts, verdict_words
 from course_utils.show.cards import Card, Toned, ends_of, plain, speed_axis
+from course_utils.show.colours import GREY_44, GREY_E4
 from course_utils.show.formats import (
     format_noise,
     format_percent,
@@ -138,20 +139,23 @@ class Sweep(Result):
         decided = [story for label in first.labels[1:] if (story := self._story(label))]
         against = ["Against ", Toned(first.baseline), ", "]
         sentence = [*against, *[part for story in decided for part in ("; ", *story)][1:], "."] if decided else []
-        unclear = self._unclear
+        unclear, too_busy = self._unclear, self._too_busy
         noise = format_noise(max(point.comparison.noise_floor for point in self.points))
-        busy = next(filter(None, [self.busy, *(point.comparison.busy for point in self.points)]), "").rstrip(".")
+        busy = next(filter(None, [self.busy, *(point.comparison.busy for point in self.points)]), "")
+        warning = busy if too_busy else "".join(map(plain, unclear if self.says or sentence else ()))
         notes = dict.fromkeys(note for point in self.points for note in point.comparison.notes)
         return Card(
-            self.says or sentence or unclear,
+            too_busy or self.says or sentence or unclear,
             rows,
             speed_axis(ends_of(rows), first.practical),
             heads=(f"against {first.baseline}", f"time per {self.per or 'call'}"),
             second=OWN_WORK if is_bound else "",
-            warning=" ".join(filter(None, ("".join(map(plain, unclear if self.says or sentence else ())), stopped))),
+            warning=" ".join(filter(None, (warning, stopped))),
             notes=(*waiting_line(timed), *self.notes, *notes),
             numbers=whole._numbers(),
-            **self.stamp(f"{noise} at worst", busy, SURE, grey=any(row.behind for row in rows)),
+            **self.stamp(
+                f"{noise} at worst", "" if too_busy else busy.rstrip("."), SURE, grey=any(row.behind for row in rows)
+            ),
         )
 
     def _numbers(self) -> Sheet:
@@ -180,6 +184,14 @@ class Sweep(Result):
         key = Column("case", tuple(f"{case.label}, {_named(value, self.over)}" for value, case in rows), numeric=False)
         caption = f"Median time per call over {self._axis}, against {first.baseline}"
         return Sheet(tuple(split(caption, "Rates", key, core, more)), (), (first.how, self.where))
+
+    @property
+    def _too_busy(self) -> list[str | Toned]:
+        """That the machine was too busy to tell, and at which points; empty if it was not."""
+        at = [i for i, point in enumerate(self.points) if point.comparison.too_busy]
+        worst = max((self.points[i].comparison for i in at), key=lambda each: each.noise_floor, default=None)
+        where = _where(self.values, at, self.over) if at and len(at) < len(self.points) else ""
+        return too_busy_parts(worst.noise_floor, worst.busy, self.whose, where) if worst else []
 
     @property
     def _unclear(self) -> list[str | Toned]:
@@ -327,8 +339,8 @@ class Sweep(Result):
         """What the baseline against itself took for a difference at each point, and the baseline's own line."""
         for x, point in enumerate(self.points):
             if math.isfinite(floor := point.comparison.noise_floor):
-                ax.fill_between([x - 0.5, x + 0.5], 1 / floor, floor, color="#E4E4E4", lw=0, zorder=0)
-        ax.axhline(1.0, color="#444444", lw=1, zorder=1)
+                ax.fill_between([x - 0.5, x + 0.5], 1 / floor, floor, color=GREY_E4, lw=0, zorder=0)
+        ax.axhline(1.0, color=GREY_44, lw=1, zorder=1)
 
     @classmethod
     def to_file(cls, values: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from course_utils.lesson_order import file_name, slugs
 from course_utils.records.files import write_whole
 from tools.counts import main as print_counts
 from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, variables
@@ -16,7 +17,7 @@ from tools.wheel import build
 from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
-FIRST_LESSON = "00_measuring.ipynb"
+FIRST_LESSON = f"{file_name(slugs()[0])}.ipynb"
 CELL_TIMEOUT_S = 240
 
 
@@ -185,7 +186,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         "are",
     ),
     "book": (_module("authoring.pages.build"), "build the book: book/_build/html/index.html"),
-    "record": (record, 'run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them'),
+    "record": (record, 'run lessons and keep what they measured here; ARGS="pinned_memory" for one of them'),
     "refresh": (
         _module("authoring.pages.refresh"),
         "bring README, the ledger's page and stored outputs up to date with the records",

@@ -23,12 +23,12 @@ STAMPS = BOOK / "stored_outputs.json"
 def stale_notebooks(lessons: Sequence[LessonFile]) -> list[LessonFile]:
     """The built lessons whose stored outputs were made from other records, in order."""
     stamps = _stamps()
-    return [lesson for lesson in lessons if lesson.built and stamps.get(lesson.stem) != records_hash(lesson)]
+    return [lesson for lesson in lessons if lesson.built and stamps.get(lesson.slug) != records_hash(lesson)]
 
 
 def stamp(lesson: LessonFile) -> None:
     """Note that a lesson's stored outputs were made from the records that there are now."""
-    stamps = _stamps() | {lesson.stem: records_hash(lesson)}
+    stamps = _stamps() | {lesson.slug: records_hash(lesson)}
     write(STAMPS, json.dumps(stamps, indent=1, sort_keys=True) + "\n")
 
 

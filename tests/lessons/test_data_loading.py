@@ -264,7 +264,7 @@ def _late() -> Calls:
 
 def pasted() -> list[str]:
     """The lesson's cells to paste."""
-    cells = read_notebook(find_lesson("05").path)["cells"]
+    cells = read_notebook(find_lesson("data_loading").path)["cells"]
     return [cell["source"] for cell in cells if "standalone" in cell["metadata"].get("tags", [])]
 
 

@@ -17,6 +17,7 @@ from course_utils.materials.h100_step import h100_steps
 from course_utils.ranks.cluster import stored_plans
 from course_utils.ranks.launch import RankError, run_ranks
 from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.lessons import find_lesson
 from tests.launches import outputs_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,7 +150,7 @@ def test_a_ddp_checkpoint_goes_on_under_fsdp_and_what_the_lesson_says_of_ranks_h
 
 
 def test_the_lessons_function_is_nowhere_below_a_stored_plan() -> None:
-    cells = nbformat.read(ROOT / "notebooks" / "18_fsdp.ipynb", as_version=4).cells
+    cells = nbformat.read(find_lesson("fsdp").path, as_version=4).cells
     (code,) = (cell.source for cell in cells if "def bytes_needed" in cell.source)
     lesson: dict = {}
     exec(code, lesson)

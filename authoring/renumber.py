@@ -1,8 +1,8 @@
 """Give the lessons the numbers that ``course_utils/lessons/order.yml`` says: ``make renumber``.
 
 A lesson is its slug; its number is its place in that list. So notebooks are renamed, and what mentions a number in a
-text is rewritten: names of notebooks (``04_pinned_memory``), the words of links to them, titles, anchors, "lesson 04"
-by itself, and the line that leads to the next lesson. What stands beside a slug follows from the slug; a number that
+text is rewritten: names of notebooks (``NN_slug``), the words of links to them, titles, anchors, "lesson NN" by
+itself, and the line that leads to the next lesson. What stands beside a slug follows from the slug; a number that
 stands alone, from the name that its notebook had. ``make refresh`` then makes what is generated from the lessons.
 """
 

@@ -36,7 +36,7 @@ class Lesson:
 
     @property
     def name(self) -> str:
-        """The file name without its suffix, for example ``04_pinned_memory``."""
+        """The file name without its suffix, ``NN_slug``."""
         return self.path.stem
 
     def is_called(self, wanted: str) -> bool:

@@ -1,4 +1,4 @@
-"""`make renumber`: whatever mentions a lesson's number follows the list, in one pass, and a second pass finds nothing."""
+"""`make renumber`: whatever mentions a lesson's number follows the list; a second pass finds nothing."""
 
 from __future__ import annotations
 

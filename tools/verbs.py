@@ -11,7 +11,6 @@ from pathlib import Path
 
 from course_utils.lesson_order import file_name, slugs
 from course_utils.records.files import write_whole
-from tools.counts import main as print_counts
 from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, variables
 from tools.wheel import build
 from tools.workspace import copy_pages, refresh
@@ -107,6 +106,11 @@ def record(arguments: list[str]) -> int:
     return max(code, _module("authoring.pages.refresh")([]))
 
 
+def renumber(arguments: list[str]) -> int:
+    """Give the lessons their numbers; then make what is generated from the lessons."""
+    return _module("authoring.renumber")(arguments) or _module("authoring.pages.refresh")([])
+
+
 def wheel(_arguments: list[str]) -> int:
     """Build the package with the lessons inside, for a machine where there is no clone."""
     try:
@@ -134,6 +138,7 @@ def lint(arguments: list[str]) -> int:
     commands = (
         ["-m", "ruff", "check", *(["--fix"] if fix else []), "."],
         ["-m", "ruff", "format", *([] if fix else ["--check"]), "."],
+        ["-m", "authoring.renumber", *([] if fix else ["--check"])],
         ["-m", "authoring.normal_form", *(["--write", "--no-execute"] if fix else ["--check"])],
     )
     return max([_run([python, *command]) for command in commands])
@@ -202,7 +207,14 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "lint": (lint, "style of code and notebooks; ARGS=--fix mends what can be mended"),
     "workspace": (workspace, "bring workspace/ up to date without opening JupyterLab"),
     "setup": (setup, "only make or update the environment in .venv"),
-    "counts": (lambda _: print_counts(), "how many lines of Python each part of the course has"),
+    "counts": (
+        _module("tools.counts"),
+        "the lines of each room of the course, beside what it may have",
+    ),
+    "renumber": (
+        renumber,
+        "give the lessons the numbers that lessons/order.yml says, and mend what mentions them",
+    ),
 }
 _VERBS_WITH_WORDS = "\n".join(f"  {verb:<12}{words}" for verb, (_, words) in VERBS.items())
 HELP = f"""\

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from authoring.lesson_files import LessonFile
 from authoring.pages.generated import BOOK, write
+from course_utils import lesson_order
 from course_utils.records import store
 from course_utils.records.notebook_files import read_notebook
 
@@ -29,7 +30,8 @@ def stale_notebooks(lessons: Sequence[LessonFile]) -> list[LessonFile]:
 def stamp(lesson: LessonFile) -> None:
     """Note that a lesson's stored outputs were made from the records that there are now."""
     stamps = _stamps() | {lesson.slug: records_hash(lesson)}
-    write(STAMPS, json.dumps(stamps, indent=1, sort_keys=True) + "\n")
+    kept = {slug: stamp for slug, stamp in stamps.items() if slug in lesson_order.slugs()}
+    write(STAMPS, json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
 def records_hash(lesson: LessonFile) -> str:

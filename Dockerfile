@@ -1,5 +1,5 @@
 # The course in an image:  docker build -t course . && docker run --rm -p 8888:8888 course
-# For a GPU, run it with --gpus all: the driver is the host's. Lesson 21 says what else an image leaves open.
+# For a GPU, run it with --gpus all: the driver is the host's. The lesson `reproducible_runs` says what else an image leaves open.
 # A tag moves. For the same image next year, replace it by the digest that `docker images --digests` shows.
 # Tried so far: built and run, on a CPU, on a Debian 12 root with Python 3.11.7 and torch's CPU build in place of the
 # base image (g++ was added to the built image by the same command); not yet on the base image itself, nor on a GPU.

@@ -7,8 +7,9 @@ sees::
 
 The first comment says where the figure comes from: an expression over records (:mod:`authoring.evidence`) and the
 machine, which may be left out where one machine alone has recorded it. ``claim T8`` gives a verdict of the claims
-ledger, and ``time 04`` the minutes that a lesson takes. ``answer 04`` and ``published 04``, on a line of their own,
-give a lesson's answer, and what others published, as whole paragraphs.
+ledger, and ``time pinned_memory`` the minutes that a lesson takes. ``answer pinned_memory`` and
+``published pinned_memory``, on a line of their own, give a lesson's answer, and what others published, as whole
+paragraphs.
 
 ``make refresh`` fills in what stands between the comments, and a build of the book says what is out of date.
 """
@@ -36,7 +37,7 @@ MARKER = re.compile(r"<!--=(?P<what>.*?)-->(?P<text>.*?)<!--/-->", re.S)
 _COMMENT_OF_A_MARKER = re.compile(r"<!--=|<!--/-->")
 _MACHINE = re.compile(r"(?P<expression>.+?)\s+@\s+(?P<machine>[\w.+-]+)", re.S)
 _Fault = tuple[int, str]  # where a marker begins, and what is wrong with it
-_BLOCK = re.compile(r"(?P<kind>answer|published) (?P<number>\d\d)(?P<rows>(?: \w+)*)")
+_BLOCK = re.compile(r"(?P<kind>answer|published) (?P<slug>\w+)(?P<rows>(?: \w+)*)")
 _UNFOLDED_ROWS = 3
 _EXERCISE = re.compile(r"^#+ Exercise \d+ · .+ · (?P<minutes>\d+) min\s*$", re.M)
 
@@ -104,22 +105,22 @@ def _claim(identifier: str) -> str:
 
 
 def figure(what: str, records: Path | None = None) -> str:
-    """The words that ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8``, ``time 04`` and others stand for."""
+    """The words that ``EXPRESSION``, ``EXPRESSION @ MACHINE``, ``claim T8``, ``time SLUG`` and others stand for."""
     if match := re.fullmatch(r"claim (\w+)", what):
         return _claim(match[1])
     if match := re.fullmatch(r"time (\w+)", what):
         return f"{shown_minutes(lesson_minutes(find_lesson(match[1]), records))} minutes"
     if match := _BLOCK.fullmatch(what):
-        return f"\n\n{_block(match['kind'], int(match['number']), match['rows'].split())}\n\n"
+        return f"\n\n{_block(match['kind'], match['slug'], match['rows'].split())}\n\n"
     return _value(what, records)
 
 
-def _block(kind: str, number: int, rows: Sequence[str]) -> str:
-    """The paragraphs of ``answer 04`` or ``published 04 ROW ROW``."""
+def _block(kind: str, slug: str, rows: Sequence[str]) -> str:
+    """The paragraphs of ``answer SLUG`` or ``published SLUG ROW ROW``."""
     lessons = load_lessons()
-    lesson = next((lesson for lesson in lessons if lesson.number == number), None)
+    lesson = next((lesson for lesson in lessons if lesson.slug == slug), None)
     if lesson is None:
-        raise EvidenceError(f"there is no lesson {number:02d}.")
+        raise EvidenceError(f"there is no lesson {slug!r}; there are: {', '.join(each.slug for each in lessons)}.")
     if kind == "answer":
         return minute_text(lesson, lessons)
     known = {row.id: row for row in lesson.published}

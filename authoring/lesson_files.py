@@ -1,7 +1,8 @@
 """What each lesson asks, claims and promises: ``course_utils/lessons/<slug>/lesson.yml``, read and checked.
 
-A lesson is planned until its notebook ``notebooks/NN_slug.ipynb`` exists. CONTRIBUTING.md ("What lesson.yml holds")
-says what each entry means. All that the book, README and the ledger say of lessons is put together from these files.
+A lesson is planned until its notebook ``notebooks/NN_slug.ipynb`` exists. Its number and its part follow from its place
+in ``course_utils/lessons/order.yml``. All that the book, README and the ledger say of lessons is put together from
+these files.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from authoring import evidence
 from authoring.evidence import ShownNumber
 from authoring.published import Row, RowSays
 from authoring.verdicts import OTHERWISE, RULED, RuledWord, VerdictWord
+from course_utils import lesson_order
+from course_utils.lesson_order import OrderError
 from course_utils.records.lessons import notebooks_root
 from course_utils.records.store import package_root
 
@@ -199,47 +202,45 @@ def load_lessons(folder: Path | None = None) -> list[LessonFile]:
         LessonFileError: if a file is damaged, or the files do not fit each other and the notebooks.
     """
     folder = package_root() / "lessons" if folder is None else folder
-    lessons = sorted(map(read_lesson, folder.glob("*/lesson.yml")), key=lambda lesson: lesson.number)
-    parts = _parts(package_root().parent / "book" / "parts.yml")
-    for lesson in lessons:
-        if lesson.part not in parts:
-            raise LessonFileError(f"{lesson.slug}: book/parts.yml has no part {lesson.part!r}; it has: {parts}")
-    if [lesson.number for lesson in lessons] != list(range(len(lessons))):
-        raise LessonFileError("the numbers of the lessons must count up from 0 without a gap: look at each lesson.yml")
+    try:
+        listed = lesson_order.slugs(folder / "order.yml")
+    except (OSError, OrderError) as error:
+        raise LessonFileError(f"the order of the lessons cannot be read: {error}") from error
+    if unlisted := sorted({path.parent.name for path in folder.glob("*/lesson.yml")} - {*listed}):
+        raise LessonFileError(f"{', '.join(unlisted)}: put each lesson into course_utils/lessons/order.yml")
+    lessons = [read_lesson(folder / slug / "lesson.yml") for slug in listed]
     for kind, ids in (
         ("claims", [claim.id for lesson in lessons for claim in lesson.claims]),
         ("published rows", [row.id for lesson in lessons for row in lesson.published]),
     ):
         if repeated := sorted({each for each in ids if ids.count(each) > 1}):
             raise LessonFileError(f"two {kind} are called {repeated[0]}: give each an id of its own")
-    if unlisted := sorted({path.stem for path in notebooks_root().glob("*.ipynb")} - {each.stem for each in lessons}):
-        raise LessonFileError(f"{', '.join(unlisted)}: give each notebook a course_utils/lessons/<slug>/lesson.yml")
+    if unknown := sorted({path.stem for path in notebooks_root().glob("*.ipynb")} - {each.stem for each in lessons}):
+        raise LessonFileError(f"{', '.join(unknown)}: is no lesson of order.yml by its number and name: make renumber")
     return lessons
-
-
-def _parts(path: Path) -> list[str]:
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)["parts"]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise _unreadable(path, error) from error
 
 
 def read_lesson(path: Path) -> LessonFile:
     """One lesson."""
     try:
-        return _lesson(path.parent.name, path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        order = path.parents[1] / "order.yml"
+        slug = path.parent.name
+        place = lesson_order.number(slug, order), lesson_order.part(slug, order)
+        return _lesson(slug, *place, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, OrderError) as error:
         raise _unreadable(path, error) from error
 
 
 @functools.lru_cache(maxsize=256)  # each figure in a text asks for all lessons
-def _lesson(slug: str, text: str) -> LessonFile:
+def _lesson(slug: str, number: int, part: str, text: str) -> LessonFile:
     entry = yaml.load(text, _Loader)
     where = f"{slug}/lesson.yml"
     if not isinstance(entry, dict):
-        raise LessonFileError(f"{where} begins with number:, title:, part: and question:.")
+        raise LessonFileError(f"{where} begins with title: and question:.")
     own = {key: value for key, value in entry.items() if key not in ("claims", "published")}
-    lesson = _structured(LessonFile, {"slug": slug, **own}, where)
+    if placed := {"slug", "number", "part"} & {*own}:
+        raise LessonFileError(f"{where}: {', '.join(sorted(placed))} follows from lessons/order.yml: take it out here")
+    lesson = _structured(LessonFile, {"slug": slug, "number": number, "part": part, **own}, where)
     rows = tuple(_row(each, slug) for each in entry.get("published", ()))
     lesson = dataclasses.replace(lesson, published=rows)
     claims = tuple(_claim(each, lesson) for each in entry.get("claims", ()))

@@ -33,7 +33,7 @@ def linked_to_pages(html: str, is_page: Callable[[str], bool]) -> str:
     """HTML of a notebook's output whose links to notebooks lead to pages, where there is one at that place.
 
     Example:
-        >>> linked_to_pages('<a href="10_torch_compile.ipynb">', {"10_torch_compile"}.__contains__)
-        '<a href="10_torch_compile.html">'
+        >>> linked_to_pages('<a href="10_a_lesson.ipynb">', {"10_a_lesson"}.__contains__)
+        '<a href="10_a_lesson.html">'
     """
     return _TO_A_NOTEBOOK.sub(lambda link: f"{link[1]}{link[2]}.html" if is_page(link[2]) else link[0], html)

@@ -16,7 +16,7 @@ NOT_FOR_A_ROOM = ("Exercises", "Solutions", "Sources", "Next", "Next lesson")
 
 # Code is matched, too, so that an index and a call in it are not taken for a link.
 _CODE_OR_RELATIVE_LINK = re.compile(r"(`+[^`]+`+)|(?<!!)\[([^\[\]]*)\]\((?!https?:|mailto:)[^()\s]*\)")
-_ANSWER_OR_ANCHOR = re.compile(rf"<!--= answer \d\d -->.*?<!--/-->\s*|{ANCHOR}", re.DOTALL)
+_ANSWER_OR_ANCHOR = re.compile(rf"<!--= answer \w+ -->.*?<!--/-->\s*|{ANCHOR}", re.DOTALL)
 _MARKDOWN = MarkdownIt().enable("table")
 
 

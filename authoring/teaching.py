@@ -80,10 +80,10 @@ def _days(route: dict[str, Any]) -> Iterator[tuple[Stop, ...]]:
     discussion = route.get("discussion", plan["discussion"])
     for number, day in enumerate(route["days"], start=1):
         stops = [Stop("Welcome", None, plan["welcome"])] if number == 1 else []
-        for lesson in map(find_lesson, sorted([*day["lessons"], *day["demos"]])):
-            if lesson.number in day["lessons"]:
+        for lesson in sorted(map(find_lesson, [*day["lessons"], *day["demos"]])):
+            if lesson.slug in day["lessons"]:
                 # Of the minutes that the lesson itself states: reading, exercises and one run.
-                stated = int(figure(f"time {lesson.number:02d}").split()[0])
+                stated = int(figure(f"time {lesson.slug}").split()[0])
                 stops.append(Stop("with discussion", lesson, stated + discussion))
             else:
                 stops.append(Stop("five-minute path", lesson, math.ceil(demo_minutes(lesson))))

@@ -275,9 +275,9 @@ def reading_of():
         Row(f"waiting <for> {LONG}", "in each step", "21.0 ms", "", Bar(0.0, 0.4, 0.38)),
     )
     plan = (
-        Advice("load batches in workers", "The GPU waited <long> for data.", "05_data_loading", 0.38),
-        Advice("compile the model", "Tried & timed.", "10_torch_compile", 0.1, "tried", low=0.07, high=0.13),
-        Advice("look at the lanes", "No number can be given.", "01_profiler"),
+        Advice("load batches in workers", "The GPU waited <long> for data.", "data_loading", 0.38),
+        Advice("compile the model", "Tried & timed.", "torch_compile", 0.1, "tried", low=0.07, high=0.13),
+        Advice("look at the lanes", "No number can be given.", "profiler"),
     )
     ticks = ((0.0, "0"), (1.0, "52.0 ms"))
     said = ["A step takes ", Toned("52.0 ms"), ", and the GPU is idle for much of it."]

@@ -1,6 +1,6 @@
 """A lesson as a learner meets it: a real JupyterLab in a real Chromium, with nothing reachable but this machine.
 
-Lesson 00 unless ``COURSE_LAB_LESSON`` names another one; ``COURSE_SCREENSHOTS`` names a folder that keeps the pictures.
+The first lesson unless ``COURSE_LAB_LESSON`` names another one; ``COURSE_SCREENSHOTS`` names a folder for pictures.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from authoring.execution import KERNELSPEC
+from course_utils.lesson_order import file_name
 from course_utils.records.lessons import find_lesson, notebooks_root
 from course_utils.show.page import style
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
 from tools.environment import OFFLINE, SAVES_NO_WIDGET, jupyter_variables
 from tools.workspace import copy_pages
 
-LESSON = os.environ.get("COURSE_LAB_LESSON", "00")
-RUN_S = 300 if LESSON == "00" else 600
+LESSON = os.environ.get("COURSE_LAB_LESSON", "measuring")
+RUN_S = 300 if LESSON == "measuring" else 600
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(START_S + RUN_S + 60)]
 
@@ -168,7 +169,7 @@ def test_a_slider_is_moved_without_a_mouse(lesson: Notebook):
     Of a card it is the sentence that is read, and of the allocator the paragraph that tells the event.
     """
     explorers = lesson.page.locator(".course-viewer:has([aria-live]):has(input[type=range])")
-    assert explorers.count() or LESSON != "00", "the lesson has no slider"
+    assert explorers.count() or LESSON != "measuring", "the lesson has no slider"
     for explorer in explorers.all():
         slider = explorer.locator("input[type=range]")
         sentence = explorer.locator("[aria-live] .sentence, p[aria-live]")
@@ -212,21 +213,23 @@ def test_only_the_learners_copy_changes(lesson: Notebook, workspace: Path, origi
 
 # A lesson that nobody has run
 
-OPENED = "18_fsdp.ipynb"
+DDP, FSDP = file_name("ddp"), file_name("fsdp")
+MEMORY, OWN = file_name("memory_snapshots"), file_name("your_own_program")
+OPENED = f"{FSDP}.ipynb"
 LINKS = (
     # from here, this link, leads to this document, and there to a heading that begins so
-    (OPENED, "#18-verdict", OPENED, "Verdict"),
-    (OPENED, "17_ddp.ipynb", "17_ddp.ipynb", "17 · "),
+    (OPENED, f"#{FSDP[:2]}-verdict", OPENED, "Verdict"),
+    (OPENED, f"{DDP}.ipynb", f"{DDP}.ipynb", f"{DDP[:2]} · "),
     # The lesson behind this one has such a section, too.
-    ("17_ddp.ipynb", "#17-in-your-own-program", "17_ddp.ipynb", "In your own program"),
+    (f"{DDP}.ipynb", f"#{DDP[:2]}-in-your-own-program", f"{DDP}.ipynb", "In your own program"),
     (OPENED, "book/claims.md#t17", "book/claims.md", "T17"),
     (OPENED, "book/glossary.md#zero-stages", "book/glossary.md", "ZeRO stages"),
     (OPENED, "scripts/fsdp_train.py", "scripts/fsdp_train.py", ""),
-    ("book/claims.md", "18_fsdp.ipynb#18-what-travels-and-when", OPENED, "What travels, and when"),
+    ("book/claims.md", f"{OPENED}#{FSDP[:2]}-what-travels-and-when", OPENED, "What travels, and when"),
     ("book/glossary.md", "book/how_we_measure.md#from-an-interval-to-a-verdict", "book/how_we_measure.md", "From an"),
-    ("24_your_own_program.ipynb", "book/own_program.md", "book/own_program.md", "Your own program"),
+    (f"{OWN}.ipynb", "book/own_program.md", "book/own_program.md", "Your own program"),
     # In a stored card.
-    ("24_your_own_program.ipynb", "12_memory_snapshots.ipynb", "12_memory_snapshots.ipynb", "12 · "),
+    (f"{OWN}.ipynb", f"{MEMORY}.ipynb", f"{MEMORY}.ipynb", f"{MEMORY[:2]} · "),
 )
 IN_VIEW = """([path, words]) => {
     const shown = window.jupyterapp.shell.currentWidget;

@@ -106,7 +106,7 @@ def test_an_answer_is_the_card_as_html_and_as_text(tmp_path: Path):
     given = json.loads(answer("here/{}.html", str(tmp_path / "trace.json")))
     report = read_trace(tmp_path / "trace.json")
     assert given["text"] == repr(report)
-    assert f'href="here/{report.plan[0].lesson}.html"' in given["html"]
+    assert f'href="here/{report.plan[0].notebook}.html"' in given["html"]
 
 
 @pytest.mark.parametrize("error", [MemoryError(), KeyError("ts"), RecursionError("too deep")], ids=repr)

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from course_utils.lesson_order import file_name
 from course_utils.measure import machine
 from course_utils.records import lessons, store
 from course_utils.records.code_hash import code_hash
 from tests import wheels
 
 ROOT = Path(__file__).resolve().parents[1]
+PINNED = file_name("pinned_memory")
 Course = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -60,34 +62,34 @@ def test_check_finds_every_lesson_and_asks_for_nothing_that_a_clone_has(course: 
 
 
 def test_a_lesson_is_copied_with_the_programs_that_it_runs_and_replaces_nothing(course: Course, tmp_path: Path) -> None:
-    assert course("copy", "04").stdout == "04_pinned_memory.ipynb\n"
-    assert files(tmp_path) == {"04_pinned_memory.ipynb"}
-    (tmp_path / "04_pinned_memory.ipynb").write_text("mine")
-    again = course("copy", "pinned_memory", "17")
-    assert "04_pinned_memory.ipynb is here already, and stays as it is" in again.stdout
-    assert (tmp_path / "04_pinned_memory.ipynb").read_text() == "mine"
+    assert course("copy", PINNED[:2]).stdout == f"{PINNED}.ipynb\n"
+    assert files(tmp_path) == {f"{PINNED}.ipynb"}
+    (tmp_path / f"{PINNED}.ipynb").write_text("mine")
+    again = course("copy", "pinned_memory", "ddp")
+    assert f"{PINNED}.ipynb is here already, and stays as it is" in again.stdout
+    assert (tmp_path / f"{PINNED}.ipynb").read_text() == "mine"
     programs = {f"scripts/{name}" for name in files(ROOT / "notebooks" / "scripts")}
-    assert files(tmp_path) == {"04_pinned_memory.ipynb", "17_ddp.ipynb", *programs}
+    assert files(tmp_path) == {f"{PINNED}.ipynb", f"{file_name('ddp')}.ipynb", *programs}
 
 
 @pytest.mark.parametrize("verb", ["copy", "record"])
 def test_a_missing_lesson_is_one_line_that_names_those_there_are(course: Course, tmp_path: Path, verb: str) -> None:
-    run = course(verb, "04", "99")
+    run = course(verb, "pinned_memory", "99")
     assert (run.returncode, run.stdout, len(run.stderr.splitlines())) == (2, "", 1)
     assert "There is no lesson '99'" in run.stderr
-    assert "04_pinned_memory" in run.stderr
+    assert PINNED in run.stderr
     assert not files(tmp_path)
 
 
 def test_a_lesson_is_recorded_compared_and_reported(course: Course, target: Path, tmp_path: Path) -> None:
     package = files(target)
-    record = course("record", "04")
+    record = course("record", "pinned_memory")
     assert record.returncode == 0, record.stdout + record.stderr
     (path,) = tmp_path.glob("results/*/pinned_memory.json")
     assert f"Records are in results/{path.parent.name}." in record.stdout
     assert files(target) == package
     # What is sent back belongs to the lesson as the clone has it.
-    made, lesson = store.load_lesson(path), lessons.find_lesson("04")
+    made, lesson = store.load_lesson(path), lessons.find_lesson("pinned_memory")
     assert made.experiments
     for name, experiment in made.experiments.items():
         assert experiment.code_hash == code_hash(lesson, name)

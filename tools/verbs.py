@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from course_utils.lesson_order import file_name, slugs
 from course_utils.records.files import write_whole
 from course_utils.show.page import style
-from tools.counts import main as print_counts
 from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, variables
 from tools.wheel import build
 from tools.workspace import copy_pages, refresh
 
 ROOT = Path(__file__).resolve().parents[1]
-FIRST_LESSON = "00_measuring.ipynb"
+FIRST_LESSON = f"{file_name(slugs()[0])}.ipynb"
 CELL_TIMEOUT_S = 240
 
 
@@ -107,6 +107,11 @@ def record(arguments: list[str]) -> int:
     return max(code, _module("authoring.pages.refresh")([]))
 
 
+def renumber(arguments: list[str]) -> int:
+    """Give the lessons their numbers; then make what is generated from the lessons."""
+    return _module("authoring.renumber")(arguments) or _module("authoring.pages.refresh")([])
+
+
 def wheel(_arguments: list[str]) -> int:
     """Build the package with the lessons inside, for a machine where there is no clone."""
     try:
@@ -134,6 +139,7 @@ def lint(arguments: list[str]) -> int:
     commands = (
         ["-m", "ruff", "check", *(["--fix"] if fix else []), "."],
         ["-m", "ruff", "format", *([] if fix else ["--check"]), "."],
+        ["-m", "authoring.renumber", *([] if fix else ["--check"])],
         ["-m", "authoring.normal_form", *(["--write", "--no-execute"] if fix else ["--check"])],
         ["-m", "authoring.typed_numbers"],  # warns only
     )
@@ -187,7 +193,7 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         "are",
     ),
     "book": (_module("authoring.pages.build"), "build the book: book/_build/html/index.html"),
-    "record": (record, 'run lessons and keep what they measured here; ARGS="04_pinned_memory" for one of them'),
+    "record": (record, 'run lessons and keep what they measured here; ARGS="pinned_memory" for one of them'),
     "refresh": (
         _module("authoring.pages.refresh"),
         "bring README, the ledger's page and stored outputs up to date with the records",
@@ -203,7 +209,14 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "lint": (lint, "style of code and notebooks; ARGS=--fix mends what can be mended"),
     "workspace": (workspace, "bring workspace/ up to date without opening JupyterLab"),
     "setup": (setup, "only make or update the environment in .venv"),
-    "counts": (lambda _: print_counts(), "how many lines of Python each part of the course has"),
+    "counts": (
+        _module("tools.counts"),
+        "the lines of each room of the course, beside what it may have",
+    ),
+    "renumber": (
+        renumber,
+        "give the lessons the numbers that lessons/order.yml says, and mend what mentions them",
+    ),
 }
 _VERBS_WITH_WORDS = "\n".join(f"  {verb:<12}{words}" for verb, (_, words) in VERBS.items())
 HELP = f"""\

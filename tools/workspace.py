@@ -19,7 +19,7 @@ def refresh(originals: Path, workspace: Path) -> list[str]:
     A notebook counts as touched when the source of a cell changed, or when a cell was added, removed or moved.
     Outputs and empty cells do not count, because JupyterLab adds both when a lesson is merely run. A touched file
     stays as it is; if its original changed too, the new version is put beside it once, for instance as
-    ``04_pinned_memory.new.ipynb``. A deleted file comes back, which is how to start a lesson over.
+    ``NN_slug.new.ipynb``. A deleted file comes back, which is how to start a lesson over.
 
     Returns:
         What a learner wants to know, one sentence each; nothing where nothing happened.

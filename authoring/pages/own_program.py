@@ -24,6 +24,7 @@ from pathlib import Path
 
 from authoring.pages.generated import ROOT, BookError, write
 from authoring.rendering import rendered
+from course_utils.lesson_order import ORDER
 from course_utils.own_program import example, html
 from course_utils.records.files import write_whole
 
@@ -122,7 +123,7 @@ def course_zip() -> bytes:
 def _python() -> Iterator[tuple[str, Path]]:
     """Names in the archive, and the files."""
     course = ROOT / "course_utils"
-    found = [course / "__init__.py", course / "own_program.py"]
+    found = [course / "__init__.py", course / "own_program.py", course / "lesson_order.py", ORDER]
     found += [path for part in _PARTS for path in (course / part).rglob("*") if path.suffix in _SUFFIXES]
     for path in found:
         yield path.relative_to(ROOT).as_posix(), path

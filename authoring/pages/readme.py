@@ -38,7 +38,7 @@ def lessons_table(lessons: Sequence[LessonFile], root: str) -> str:
 
 
 def _row(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) -> LessonRow:
-    found = find_lesson(lesson.number)
+    found = find_lesson(lesson.slug)
     needed = {need for tags in needs(found).values() for need in tags}
     gpu = "two GPUs for a part" if "two-gpus" in needed else "a GPU for a part" if "cuda" in needed else "no GPU needed"
     minutes = None

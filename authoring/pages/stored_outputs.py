@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from authoring.lesson_files import LessonFile
 from authoring.pages.generated import BOOK, write
+from course_utils import lesson_order
 from course_utils.records import store
 from course_utils.records.notebook_files import read_notebook
 
@@ -23,13 +24,14 @@ STAMPS = BOOK / "stored_outputs.json"
 def stale_notebooks(lessons: Sequence[LessonFile]) -> list[LessonFile]:
     """The built lessons whose stored outputs were made from other records, in order."""
     stamps = _stamps()
-    return [lesson for lesson in lessons if lesson.built and stamps.get(lesson.stem) != records_hash(lesson)]
+    return [lesson for lesson in lessons if lesson.built and stamps.get(lesson.slug) != records_hash(lesson)]
 
 
 def stamp(lesson: LessonFile) -> None:
     """Note that a lesson's stored outputs were made from the records that there are now."""
-    stamps = _stamps() | {lesson.stem: records_hash(lesson)}
-    write(STAMPS, json.dumps(stamps, indent=1, sort_keys=True) + "\n")
+    stamps = _stamps() | {lesson.slug: records_hash(lesson)}
+    kept = {slug: stamp for slug, stamp in stamps.items() if slug in lesson_order.slugs()}
+    write(STAMPS, json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
 def records_hash(lesson: LessonFile) -> str:

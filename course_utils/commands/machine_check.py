@@ -230,9 +230,7 @@ def _lessons(here: Environment | None) -> Iterator[tuple[str, LessonCheck]]:
 
 def _minutes(lesson: Lesson) -> str:
     """The minutes that a lesson states in its title, where it does."""
-    stated = re.search(
-        rf"<!--= time {lesson.number:02d} -->(\d+ minutes)<!--/-->", lesson.path.read_text(encoding="utf-8")
-    )
+    stated = re.search(rf"<!--= time {lesson.slug} -->(\d+ minutes)<!--/-->", lesson.path.read_text(encoding="utf-8"))
     return f"{stated[1]}, " if stated else ""
 
 

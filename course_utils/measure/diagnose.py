@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from course_utils import lesson_order
 from course_utils.measure.busy import Watch
 from course_utils.measure.devices import CudaDevice, Device, MpsDevice
 from course_utils.measure.machine import course_size, environment
@@ -217,7 +218,7 @@ class Diagnosis(Shown):
         """What to do where no change helps."""
         most = max(self.phases, key=self.phases.__getitem__, default="")
         largest = f"The largest part is {most} ({format_percent(self.phases[most])}), and a" if most else "A"
-        return f"{largest} trace tells what is inside: lesson 01."
+        return f"{largest} trace tells what is inside: lesson {lesson_order.number('profiler'):02d}."
 
     def _rows(self) -> Iterator[Row]:
         for phase in PHASES:
@@ -526,12 +527,12 @@ class _Work:
                 change = "let batches arrive sooner"
             has = "" if workers is None else f", with num_workers={workers}"
             waits = f"It waits {format_seconds(phases[LOADING] * diagnosis.step_s)} for each batch{has}."
-            diagnosis.plan.append(Advice(change, waits, "05_data_loading", phases[LOADING]))
+            diagnosis.plan.append(Advice(change, waits, "data_loading", phases[LOADING]))
         if phases[BEFORE] > max(_STANDS_OUT, _HANDED_OVER_S / diagnosis.step_s):
             takes = format_seconds(phases[BEFORE] * diagnosis.step_s)
             because = f"{takes} pass in a step before the first module runs, and not in a DataLoader."
             diagnosis.plan.append(
-                Advice("prepare batches before the step needs them", because, "05_data_loading", phases[BEFORE])
+                Advice("prepare batches before the step needs them", because, "data_loading", phases[BEFORE])
             )
         for name in seen[-1].unused:
             parts = (call.unused.get(name, 0.0) / max(call.seconds[FORWARD], 1e-9) for call in seen)
@@ -543,17 +544,17 @@ class _Work:
                     "same, it costs less under torch.no_grad()."
                 )
                 change = f"leave out the forward pass of {name} that no gradient comes from"
-                diagnosis.plan.append(Advice(change, because, "15_no_grad", share, "about"))
+                diagnosis.plan.append(Advice(change, because, "no_grad", share, "about"))
         if phases[BETWEEN] > _STANDS_OUT:
             takes = format_seconds(phases[BETWEEN] * diagnosis.step_s)
             because = f"{takes} pass in a step after its backward pass, and not in the optimizer's step."
             change = "do less between the backward pass and the optimizer's step"
-            diagnosis.plan.append(Advice(change, because, "01_profiler", phases[BETWEEN]))
+            diagnosis.plan.append(Advice(change, because, "profiler", phases[BETWEEN]))
         if phases[AFTER] > _STANDS_OUT:
             takes = format_seconds(phases[AFTER] * diagnosis.step_s)
             because = f"{takes} pass in a step after the optimizer's."
             change = "do what follows the optimizer's step less often"
-            diagnosis.plan.append(Advice(change, because, "01_profiler", phases[AFTER]))
+            diagnosis.plan.append(Advice(change, because, "profiler", phases[AFTER]))
         weights = [p for p in self.found.parameters if p.is_floating_point()]
         total, doubles = (sum(p.numel() for p in of) for of in (weights, [p for p in weights if _is_double(p)]))
         if doubles:
@@ -561,10 +562,10 @@ class _Work:
             because = f"{part} {format_count(total)} weights are in float64: each takes the bytes of two in float32."
             models = [name for name, model in self.found.models.items() if any(map(_is_double, model.parameters()))]
             how = f": {listed(f'{name}.float()' for name in models)}, and inputs of that type" if models else ""
-            diagnosis.plan.append(Advice(f"train in float32{how}", because, "07_mixed_precision"))
+            diagnosis.plan.append(Advice(f"train in float32{how}", because, "mixed_precision"))
         if any(call.profiled for call in seen):
             because = "A profiler records every operation while the step runs, and these times hold what that costs."
-            diagnosis.plan.append(Advice("switch the profiler off", because, "01_profiler"))
+            diagnosis.plan.append(Advice("switch the profiler off", because, "profiler"))
 
     def _waits(self, seen: list[Seen]) -> None:
         """Values that Python takes from the GPU.
@@ -579,7 +580,7 @@ class _Work:
             places = sorted(seen[-1].waits, key=lambda place: -seen[-1].waits[place])
             because = f"Python waits for the GPU {format_seconds(waited)} in a step, in {listed(places[:3])}."
             change = "take values from the GPU less often"
-            self.diagnosis.plan.append(Advice(change, because, "03_host_device_syncs", most))
+            self.diagnosis.plan.append(Advice(change, because, "host_device_syncs", most))
 
     # --- changes
 

@@ -79,7 +79,7 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "switch anomaly mode off",
             "Autograd's anomaly mode is on: it keeps a Python stack for every operation and looks for NaN in every "
             "gradient.",
-            "24_your_own_program",
+            "your_own_program",
             lambda work: _no_anomaly(),
         )
     if hooks := _hooks(found):
@@ -88,7 +88,7 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "hooks off",
             f"take the hooks off the modules: {names}",
             f"{len(hooks)} hook{'s' * (len(hooks) > 1)} of your own run in each step.",
-            "24_your_own_program",
+            "your_own_program",
             lambda work: _no_hooks(found),
         )
     if seen.deterministic:
@@ -96,7 +96,7 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "deterministic algorithms off",
             "switch deterministic algorithms off, where runs need not give the same bits",
             "torch.use_deterministic_algorithms is on.",
-            "21_reproducible_runs",
+            "reproducible_runs",
             lambda work: _deterministic_off(),
         )
     if useless := _without_optimizer(found):
@@ -104,7 +104,7 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             f"freezing {useless}",
             f"run {useless} under torch.no_grad(), or freeze what is trained nowhere",
             f"No optimizer that this step names updates {useless}, and its parameters ask for gradients.",
-            "15_no_grad",
+            "no_grad",
             lambda work: _frozen(found),
         )
     if not is_compiled(found) and can_compile(devices):
@@ -116,7 +116,7 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "set_to_none",
             "let zero_grad() set gradients to None: leave out set_to_none=False",
             "zero_grad() writes zeros into every gradient, and the backward pass adds to them.",
-            "12_memory_snapshots",
+            "memory_snapshots",
             lambda work: _set_to_none(found),
         )
     if any(isinstance(module, torch.nn.Conv2d) for module in found.modules) and not _is_channels_last(found):
@@ -124,7 +124,7 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "channels_last",
             "put the model and its images into channels_last",
             "Its convolutions work on tensors whose channels come first.",
-            "07_mixed_precision",
+            "mixed_precision",
             lambda work: _channels_last(found),
         )
     if devices == {"cpu"}:
@@ -137,7 +137,7 @@ def trials(found: Found, seen: Seen, work: Work, tolerance: float) -> Iterator[T
             "bfloat16",
             "run the forward pass under torch.autocast in bfloat16",
             f"It stays within the tolerance of {tolerance:g} that you gave.",
-            "07_mixed_precision",
+            "mixed_precision",
             lambda work: _stepping(work, lambda step: torch.autocast(device, torch.bfloat16)(step)),
         )
 
@@ -213,7 +213,7 @@ def _of_optimizer(name: str, optimizer: Optimizer) -> Iterator[Trial]:
             f"fused {name}",
             f"pass fused=True to {name}",
             f"{name} updates {count} tensors, {how}.",
-            "10_torch_compile",
+            "torch_compile",
             lambda work: _flags(optimizer, {"fused": True, "foreach": False}),
         )
     elif "foreach" in optimizer.defaults and _is_loop(optimizer):
@@ -221,7 +221,7 @@ def _of_optimizer(name: str, optimizer: Optimizer) -> Iterator[Trial]:
             f"foreach {name}",
             f"pass foreach=True to {name}",
             f"{name} updates {count} tensors, one by one.",
-            "10_torch_compile",
+            "torch_compile",
             lambda work: _flags(optimizer, {"foreach": True}),
         )
 
@@ -297,7 +297,7 @@ def _compile(found: Found) -> Trial:
                 model._compiled_call_impl = None
 
     return Trial(
-        COMPILE, f"compile {names}: torch.compile", f"{names} runs operation by operation.", "10_torch_compile", on
+        COMPILE, f"compile {names}: torch.compile", f"{names} runs operation by operation.", "torch_compile", on
     )
 
 
@@ -391,7 +391,7 @@ def _threads() -> Iterator[Trial]:
             f"{count} thread{'s' if count > 1 else ''}",
             f"call torch.set_num_threads({count})",
             f"It runs in {now} thread{'s' if now > 1 else ''} on {most} core{'s' if most > 1 else ''}.",
-            "00_measuring",
+            "measuring",
             lambda work, count=count: _in_threads(count),
             "threads",
         )
@@ -414,7 +414,7 @@ def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
             "TF32",
             'call torch.set_float32_matmul_precision("high")',
             "Matrix products in float32 do not use TF32.",
-            "07_mixed_precision",
+            "mixed_precision",
             lambda work: _attribute(torch.backends.cuda.matmul, "allow_tf32", True),
         )
     if _images(found) and not torch.backends.cudnn.benchmark and not torch.backends.cudnn.deterministic:
@@ -422,7 +422,7 @@ def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
             "cudnn.benchmark",
             "set torch.backends.cudnn.benchmark = True, where sizes stay the same",
             "cuDNN chooses its convolutions by rule, and does not time them.",
-            "21_reproducible_runs",
+            "reproducible_runs",
             lambda work: _attribute(torch.backends.cudnn, "benchmark", True),
         )
     if any(isinstance(leaf, torch.Tensor) and leaf.is_cpu and not leaf.is_pinned() for leaf in tree_leaves(work.args)):
@@ -430,7 +430,7 @@ def _on_cuda(found: Found, work: Work) -> Iterator[Trial]:
             "pinned batches",
             "pass pin_memory=True to the loader",
             "Batches are copied to the GPU from pageable memory.",
-            "04_pinned_memory",
+            "pinned_memory",
             _pinned,
         )
 

@@ -10,7 +10,7 @@ from course_utils.memory.what_if import LEAST_SAVING, Trial, WhatIf
 from course_utils.show.advice import Advice
 from course_utils.show.formats import format_bytes, format_percent
 
-LEAK_LESSON = "12_memory_snapshots"
+LEAK_LESSON = "memory_snapshots"
 _MOST = 5
 _LARGE = 0.4  # of the peak, from which on it is the thing to change
 _OPTIMIZER_LARGE = 0.3
@@ -52,7 +52,7 @@ def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
         if tries.error >= LEAST_SAVING:
             return None
         because = "The request that failed is met then, in a simulation of the same requests with as much memory."
-        return Advice(change, f"{because} {_OLDER_NAME}", "11_caching_allocator")
+        return Advice(change, f"{because} {_OLDER_NAME}", "caching_allocator")
     if not _worth(tries, best):
         return None
     because = (
@@ -60,7 +60,7 @@ def _setting(device: DeviceHistory, tries: WhatIf) -> Advice | None:
         f"in a simulation that {_error_words(tries)}. {_OLDER_NAME}"
     )
     of = "the reserved peak outside private pools" if device.private_bytes else "the reserved peak"
-    return Advice(change, because, "11_caching_allocator", tries.saving(best), "simulated", of)
+    return Advice(change, because, "caching_allocator", tries.saving(best), "simulated", of)
 
 
 def _error_words(tries: WhatIf) -> str:
@@ -102,7 +102,7 @@ def _empty_cache(device: DeviceHistory, tries: WhatIf) -> Advice | None:
     )
     saves = 1 - kept.device_allocs / calls
     change, of = "leave out torch.cuda.empty_cache()", "the calls that take memory from the device"
-    return Advice(change, because, "11_caching_allocator", saves, "simulated", of)
+    return Advice(change, because, "caching_allocator", saves, "simulated", of)
 
 
 def _large_kinds(device: DeviceHistory) -> list[Advice]:
@@ -118,17 +118,17 @@ def _large_kinds(device: DeviceHistory) -> list[Advice]:
         # One that is computed again is there while it is needed.
         most = (sum(kept) - max(kept)) / total
         change = "checkpoint the activations of the largest modules"
-        found.append(Advice(change, because, "16_activation_checkpointing", most, of=of))
+        found.append(Advice(change, because, "activation_checkpointing", most, of=of))
         because = "Most of these tensors shrink with the batch, and a step's gradients stay the same."
         change = "use a smaller micro-batch, and accumulate its gradients"
-        found.append(Advice(change, because, "13_gradient_accumulation"))
+        found.append(Advice(change, because, "gradient_accumulation"))
         if loops_without_training(device):
             because = "The recording has many calls of the model, no backward pass and no optimizer."
             change = "run it under torch.no_grad(), if it does not train"
-            found.append(Advice(change, because, "15_no_grad", most, of=of))
+            found.append(Advice(change, because, "no_grad", most, of=of))
     if optimizer >= _OPTIMIZER_LARGE:
         held = f"{format_bytes(kinds[OPTIMIZER])}, {format_percent(optimizer)}"
         change = "shard the optimizer's state over the GPUs with FSDP"
         because = f"At the peak the optimizer holds {held} of what is in use."
-        found.append(Advice(change, because, "18_fsdp", optimizer, of=of))
+        found.append(Advice(change, because, "fsdp", optimizer, of=of))
     return found

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from course_utils import lesson_order
 from course_utils.records.files import clone_root, package_root
 from course_utils.records.notebook_files import NEEDS, LessonError, notebook_bytes, parsed_notebook
 from course_utils.show.suggestions import did_you_mean
@@ -36,7 +37,7 @@ class Lesson:
 
     @property
     def name(self) -> str:
-        """The file name without its suffix, for example ``04_pinned_memory``."""
+        """The file name without its suffix, ``NN_slug``."""
         return self.path.stem
 
     def is_called(self, wanted: str) -> bool:
@@ -93,8 +94,8 @@ def find_lesson(name: str | int, root: Path | str | None = None) -> Lesson:
     if not lessons:
         raise LessonError(f"There is no lesson {name!r}: the folder holds no lessons at all.")
     choices = [lesson.name for lesson in lessons]
-    for path in sorted((package_root() / "lessons").glob("*/lesson.yml")):
-        if path.parent.name not in {each.slug for each in lessons} and (lesson := _planned(path)).is_called(wanted):
+    for slug in lesson_order.slugs():
+        if slug not in {each.slug for each in lessons} and (lesson := _planned(slug)).is_called(wanted):
             raise PlannedLessonError(
                 f"Lesson {lesson.number:02d} ({lesson.title}) is planned and not written yet; "
                 f"there are: {', '.join(choices)}."
@@ -109,10 +110,10 @@ def question(lesson: Lesson) -> str:
     return _entry(path)["question"] if path.is_file() else ""
 
 
-def _planned(path: Path) -> Lesson:
+def _planned(slug: str) -> Lesson:
     """The lesson that a lesson.yml promises, with the name that its notebook will have."""
-    entry, slug = _entry(path), path.parent.name
-    return Lesson(entry["number"], slug, entry["title"], Path(f"{entry['number']:02d}_{slug}.ipynb"))
+    title = _entry(package_root() / "lessons" / slug / "lesson.yml")["title"]
+    return Lesson(lesson_order.number(slug), slug, title, Path(f"{lesson_order.file_name(slug)}.ipynb"))
 
 
 @lru_cache(maxsize=64)

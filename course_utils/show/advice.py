@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from course_utils import lesson_order
+
 KNOWN = ("at most", "about", "tried", "simulated")
 
 
@@ -14,7 +16,7 @@ class Advice:
     Attributes:
         change: what to do, as a short order without a full stop: ``compile the model``.
         because: what was seen that speaks for it, with its numbers: one or two sentences.
-        lesson: the notebook that shows how, without its ending: ``10_torch_compile``.
+        lesson: the lesson that shows how: ``torch_compile``.
         saves: the share that it saves, from 0 to 1; None where no number can be given honestly.
         known: how the share is known: ``at most`` (no more can be gained), ``about`` (worked out), ``tried`` (the
             change was made, and this came out) or ``simulated``.
@@ -23,7 +25,7 @@ class Advice:
         high: its upper end.
 
     Example:
-        >>> Advice("compile the model", "The GPU waited for launches.", "10_torch_compile", 0.061, of="a step").saving
+        >>> Advice("compile the model", "The GPU waited for launches.", "torch_compile", 0.061, of="a step").saving
         'at most 6.1% of a step'
     """
 
@@ -50,9 +52,14 @@ class Advice:
         return f"{self.known}{comma} {_percent(self.saves)} of {self.of}{interval}"
 
     @property
+    def notebook(self) -> str:
+        """The lesson's notebook, without its ending: its number in the course and its slug."""
+        return lesson_order.file_name(self.lesson)
+
+    @property
     def lesson_number(self) -> str:
         """The lesson's number, as the course counts."""
-        return self.lesson.partition("_")[0]
+        return f"{lesson_order.number(self.lesson):02d}"
 
 
 def _percent(share: float) -> str:

@@ -144,7 +144,7 @@ class Card:
         numbers = tables.html(self.numbers) if self.numbers else ""
         table = tables.html(Sheet((self.table,))) if self.table else ""
         shown = {"parts": parts, "table": table, "numbers": numbers, "percent": self.percent}
-        shown |= {"links": [lessons.format(advice.lesson) for advice in self.plan]}
+        shown |= {"links": [lessons.format(advice.notebook) for advice in self.plan]}
         return _CONTROL.sub("", _template().render(card=self, axis=self.axis, **shown))
 
     def percent(self, value: float) -> float:
@@ -182,7 +182,7 @@ class Card:
         for number, advice in enumerate(self.plan, 1):
             saving = f": {advice.saving}" if advice.saving else ""
             lines += textwrap.wrap(f"{number}. {advice.change[0].upper()}{advice.change[1:]}{saving}.", _TEXT_WIDTH)
-            reason = f"{advice.because} Lesson {advice.lesson_number}: notebooks/{advice.lesson}.ipynb"
+            reason = f"{advice.because} Lesson {advice.lesson_number}: notebooks/{advice.notebook}.ipynb"
             lines += textwrap.wrap(reason, _TEXT_WIDTH, initial_indent="   ", subsequent_indent="   ")
         return lines
 

@@ -45,7 +45,7 @@ def _anomaly(reading: Reading) -> list[Advice]:
         f"{mode.checks / max(1, marks):,.0f} NaN checks {'a step' if marks else 'in all'} ran in the backward pass"
     )
     because += ", and Python stacks were noted for its nodes" if mode.stacks else ""
-    change, lesson = "switch anomaly mode off", "24_your_own_program"
+    change, lesson = "switch anomaly mode off", "your_own_program"
     found = _advice(reading.columns, _amount(on_gpu.ANOMALY), _LEAST_OF_ANOMALY, change, because, lesson)
     if found is None:
         return []
@@ -79,7 +79,7 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
             _LEAST,
             "load the next batch while the GPU computes",
             "the GPU was idle while the program waited in the DataLoader",
-            "05_data_loading",
+            "data_loading",
         ),
         *_waits_for_the_host(reading),
         entry(
@@ -87,35 +87,35 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
             _LEAST_OF_KERNELS,
             "run fewer kernels, each for longer: compile the model",
             "the GPU was idle for moments from one short kernel to the next, which had been launched",
-            "10_torch_compile",
+            "torch_compile",
         ),
         entry(
             on_gpu.ALLOC,
             _LEAST,
             "keep the allocator from asking the driver for memory in every step",
             "the GPU was idle while the program allocated or freed memory with the driver",
-            "11_caching_allocator",
+            "caching_allocator",
         ),
         entry(
             on_gpu.PAGEABLE,
             _LEAST,
             "copy from pinned memory, with non_blocking=True",
             "copies from pageable memory, or the CPU's preparing them, held the GPU up",
-            "04_pinned_memory",
+            "pinned_memory",
         ),
         entry(
             on_gpu.PINNED,
             _LEAST,
             "copy the next batch while the GPU computes",
             "copies to the GPU ran with no computing beside them",
-            "04_pinned_memory",
+            "pinned_memory",
         ),
         entry(
             on_gpu.TO_HOST,
             _LEAST,
             "copy fewer results to the host",
             "copies to the host ran with no computing beside them",
-            "03_host_device_syncs",
+            "host_device_syncs",
         ),
         _communication(reading),
         entry(
@@ -124,21 +124,21 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
             "call scaled_dot_product_attention",
             "a softmax between two matrix products, each a kernel of its own, is attention that writes its scores out "
             "(the products are counted, too, and remain in part)",
-            "09_flash_attention",
+            "flash_attention",
         ),
         entry(
             on_gpu.OPTIMIZER,
             _LEAST_OF_KERNELS,
             "update all parameters in one kernel (fused=True, or a compiled optimizer)",
             "the optimizer's step ran as several kernels for each update",
-            "10_torch_compile",
+            "torch_compile",
         ),
         entry(
             on_gpu.POINTWISE,
             _LEAST_POINTWISE,
             "fuse elementwise kernels: compile the model",
             "elementwise kernels ran one after the other, each reading and writing all of its data",
-            "10_torch_compile",
+            "torch_compile",
         ),
     ]
 
@@ -156,7 +156,7 @@ def _on_gpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
         because += "; of those in TF32 half can go at most"
     entries.append(
         (halved, _advice(columns, halved, _LEAST_OF_KERNELS, "compute in 16 bits (autocast to bfloat16)", because,
-                         "07_mixed_precision"))
+                         "mixed_precision"))
     )  # fmt: skip
     return entries
 
@@ -178,12 +178,12 @@ def _waits_for_the_host(reading: Reading) -> list[tuple[Amount, Advice | None]]:
     busy_host = graphs * 2 > launches or (waited > _MOST_PER_LAUNCH_US * launches and inside < waited / 2)
     change = "let the program run ahead of the GPU"
     because = f"the GPU ran dry while the program waited for it{_waits(reading)}, and idled until more was launched"
-    entries = [(waits, _advice(columns, waits, _LEAST, change, because, "03_host_device_syncs"))]
+    entries = [(waits, _advice(columns, waits, _LEAST, change, because, "host_device_syncs"))]
     if not busy_host and reading.anomaly.checks:  # stacks that are noted within operators make launches late as well
         return entries
-    change, lesson = "launch less: compile the step, with CUDA graphs (mode='reduce-overhead')", "10_torch_compile"
+    change, lesson = "launch less: compile the step, with CUDA graphs (mode='reduce-overhead')", "torch_compile"
     if busy_host:
-        change, lesson = "find what the CPU does between its launches, and do less of it", "01_profiler"
+        change, lesson = "find what the CPU does between its launches, and do less of it", "profiler"
     meanwhile = _meanwhile(reading, slow, waited * steps) if busy_host else ""
     because = f"the GPU had nothing to do until the CPU{meanwhile} made its next launch, of {launches:,.0f} a step"
     because += f" ({graphs:,.0f} of CUDA graphs)" if graphs >= 1 else ""
@@ -208,7 +208,7 @@ def _double(columns: Sequence[Column], because: str) -> tuple[Amount, Advice | N
         return shares.get(on_gpu.DOUBLE)
 
     change = "compute in float32 (or less)"
-    return amount, _advice(columns, amount, _LEAST_OF_KERNELS, change, because, "07_mixed_precision")
+    return amount, _advice(columns, amount, _LEAST_OF_KERNELS, change, because, "mixed_precision")
 
 
 def _communication(reading: Reading) -> tuple[Amount, Advice | None]:
@@ -226,7 +226,7 @@ def _communication(reading: Reading) -> tuple[Amount, Advice | None]:
 
 def _lesson(collectives: Counter[str]) -> str:
     sharded = sum(lasts for name, lasts in collectives.items() if name in ("all_gather", "reduce_scatter"))
-    return "18_fsdp" if sharded > 0.5 * collectives.total() else "17_ddp"
+    return "fsdp" if sharded > 0.5 * collectives.total() else "ddp"
 
 
 def _names(collectives: Counter[str]) -> str:
@@ -271,7 +271,7 @@ def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
         "load batches in worker processes (num_workers)" if alone else "give the DataLoader more workers, or less work"
     )
     because = f"the program was inside the DataLoader{', which loads in the main process' if alone else ''}"
-    entries.append((data, _advice(columns, data, _LEAST, change, because, "05_data_loading")))
+    entries.append((data, _advice(columns, data, _LEAST, change, because, "data_loading")))
     sends = of(on_cpu.COMMUNICATION)
     collectives: Counter[str] = Counter()
     for name, lasts in found.collectives.items():
@@ -286,18 +286,18 @@ def _on_cpu(reading: Reading) -> list[tuple[Amount, Advice | None]]:
         update = of(on_cpu.OPTIMIZING)
         because = f"the optimizer called {found.updates / steps:,.0f} operators a step"
         change = "update all parameters in one call (fused=True, or a compiled optimizer)"
-        entries.append((update, _advice(columns, update, _LEAST_POINTWISE, change, because, "10_torch_compile")))
+        entries.append((update, _advice(columns, update, _LEAST_POINTWISE, change, because, "torch_compile")))
     if found.small / steps >= _LEAST_SMALL and max(c.share(of(on_cpu.SMALL)) for c in columns) >= _LEAST_POINTWISE:
         small = of(on_cpu.SMALL, on_cpu.PYTHON_CODE)
         because = f"{found.small / steps:,.0f} operators a step took under 20 µs of their own, with Python between them"
         change = "fuse small operators: compile the model"
-        entries.append((small, _advice(columns, small, _LEAST_POINTWISE, change, because, "10_torch_compile")))
+        entries.append((small, _advice(columns, small, _LEAST_POINTWISE, change, because, "torch_compile")))
     if reading.anomaly.checks:  # how long these operators take by themselves is unknown: stacks were noted in them
         return entries
     runs = of(on_cpu.POINTWISE)
     change = "fuse elementwise operators: compile the model"
     because = "elementwise operators ran three and more in a row, each reading and writing all of its data"
-    entries.append((runs, _advice(columns, runs, _LEAST_POINTWISE, change, because, "10_torch_compile")))
+    entries.append((runs, _advice(columns, runs, _LEAST_POINTWISE, change, because, "torch_compile")))
     return entries
 
 

@@ -23,6 +23,7 @@ from mdit_py_plugins.anchors.index import slugify
 from authoring.claims import load_claims
 from authoring.pages import build
 from authoring.pages.generated import BookError
+from course_utils.lesson_order import file_name
 from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.store import recorded, records_of, reference_root
 from course_utils.show.formats import plain_number
@@ -220,9 +221,14 @@ def test_the_answer_to_a_prediction_is_folded_and_names_its_machine(html: Path, 
 
 # Some pages, opened in a browser from the disk
 
-OPENED = ("book/intro", "book/claims", "book/glossary", "notebooks/00_measuring", "notebooks/12_memory_snapshots")
-GUESSED = ("notebooks/04_pinned_memory", "notebooks/17_ddp")
-SLID = ("notebooks/04_pinned_memory", "notebooks/10_torch_compile")
+
+def notebooks(*slugs: str) -> tuple[str, ...]:
+    return tuple(f"notebooks/{file_name(slug)}" for slug in slugs)
+
+
+OPENED = ("book/intro", "book/claims", "book/glossary", *notebooks("measuring", "memory_snapshots"))
+GUESSED = notebooks("pinned_memory", "ddp")
+SLID = notebooks("pinned_memory", "torch_compile")
 
 
 class Visit:
@@ -353,7 +359,7 @@ def test_the_first_page_leads_to_the_introduction_and_search_finds_pinned(visit:
     page.keyboard.type("pinned")
     page.keyboard.press("Enter")
     page.wait_for_url("**/search.html?q=pinned*")
-    for target in ("book/glossary.html", "notebooks/04_pinned_memory.html"):
+    for target in ("book/glossary.html", f"notebooks/{file_name('pinned_memory')}.html"):
         page.locator(f'#search-results li a[href*="{target}"]').first.wait_for(timeout=60_000)
     page.locator("#search-results li a").first.click()
     page.locator("h1:visible").wait_for()

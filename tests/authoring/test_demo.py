@@ -16,11 +16,13 @@ from authoring import demo, demo_lab
 from authoring.claims import load_claims
 from authoring.demo import demo_notebook, demo_times, live_cells, start_up, write_demo
 from authoring.teaching import demo_minutes
+from course_utils.lesson_order import file_name
 from course_utils.records.lessons import Lesson, LessonError, find_lesson, find_lessons, notebooks_root
 from course_utils.records.notebook_files import read_notebook
 from tests.made_up_notebooks import code, lesson_of, save, text
 
 LESSONS = find_lessons()
+PINNED = file_name("pinned_memory")
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 
 
@@ -128,28 +130,28 @@ def test_the_demo_is_a_copy_that_stays_as_it_was_edited_until_a_new_one_is_asked
 ):
     opened: list[tuple[Path, list[str]]] = []
     monkeypatch.setattr(demo_lab, "open_demo", lambda *given: opened.append(given) or 0)
-    path = workspace / "demo" / "04_pinned_memory.ipynb"
-    assert command.main(["demo", "04", "--no-browser", "--port=9999", "--", "--Foo.bar=1"]) == 0
+    path = workspace / "demo" / f"{PINNED}.ipynb"
+    assert command.main(["demo", "pinned_memory", "--no-browser", "--port=9999", "--", "--Foo.bar=1"]) == 0
     assert opened == [(path, ["--no-browser", "--port=9999", "--Foo.bar=1"])]
     assert (path.parent / "scripts" / "ddp_train.py").is_file()
     notebook = read_notebook(path)
     assert "Where people go wrong" in notebook["cells"][1]["source"]
     notebook["cells"][-1]["metadata"]["run"] = "once"
     path.write_text(json.dumps(notebook))
-    assert command.main(["demo", "04"]) == 0
+    assert command.main(["demo", "pinned_memory"]) == 0
     assert "run" not in read_notebook(path)["cells"][-1]["metadata"], "a copy that was only run is made again"
     notebook["cells"][2]["source"] += "\n\nMy own words."
     path.write_text(json.dumps(notebook))
-    assert command.main(["demo", "04"]) == 0
+    assert command.main(["demo", "pinned_memory"]) == 0
     assert read_notebook(path) == notebook
-    assert 'Kept as you edited it: 04_pinned_memory.ipynb. `make demo ARGS="04 --new"`' in capsys.readouterr().out
-    assert command.main(["demo", "04", "--new"]) == 0
+    assert f'Kept as you edited it: {PINNED}.ipynb. `make demo ARGS="{PINNED[:2]} --new"`' in capsys.readouterr().out
+    assert command.main(["demo", "pinned_memory", "--new"]) == 0
     assert "My own words" not in path.read_text()
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(workspace: Path, capsys: pytest.CaptureFixture[str]):
     workspace.write_text("a file")
-    for arguments in (["demo", "04"], ["slides", "04", "--output", str(workspace)]):
+    for arguments in (["demo", "pinned_memory"], ["slides", "pinned_memory", "--output", str(workspace)]):
         assert command.main(arguments) == 1
         assert re.fullmatch(r".*workspace.* cannot be written: .*\.\n", capsys.readouterr().err)
 
@@ -158,7 +160,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(workspace: Path, capsys: py
 def test_a_wrong_name_is_one_line_with_the_nearest_lesson(verb: str, capsys: pytest.CaptureFixture[str]):
     assert command.main([verb, "pined_memory"]) == 1
     shown = capsys.readouterr().err
-    assert "did you mean '04_pinned_memory'?" in shown
+    assert f"did you mean '{PINNED}'?" in shown
     assert shown.count("\n") == 1
 
 

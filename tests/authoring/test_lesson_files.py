@@ -1,4 +1,4 @@
-"""A lesson is one folder: its lesson.yml is checked, and adding one needs no other file to be edited by hand."""
+"""A lesson is one folder and a place in one list: its lesson.yml is checked, and nothing else is edited by hand."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from course_utils.records.store import package_root
 from tests.authoring.conftest import run_in
 
 LESSON = """
-number: 2
 title: A trial
-part: In practice
 question: "Does a new lesson appear everywhere?"
 answer:
   says: It does, {number}.
@@ -38,9 +36,11 @@ claims:
 """
 # What somebody writes; records, stored outputs and pages are made by commands.
 BY_HAND = {
-    "notebooks/02_trial.ipynb",
+    "course_utils/lessons/order.yml",
+    "notebooks/trial.ipynb",
     *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "wrong_answers.py", "lesson.yml", "hints.yml")),
 }
+RENUMBERED = {f"notebooks/{name}.ipynb" for name in ("00_measuring", "01_profiler", "01_trial", "02_profiler", "trial")}
 MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json"}
 
 
@@ -50,7 +50,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def test_adding_a_lesson_edits_no_file_that_is_there_by_hand(small_course: Path):
+def test_a_lesson_is_added_in_the_middle_by_its_own_files_and_a_line_of_the_list(small_course: Path):
     before = files_of(small_course)
     folder = small_course / "course_utils/lessons/trial"
     folder.mkdir()
@@ -58,34 +58,37 @@ def test_adding_a_lesson_edits_no_file_that_is_there_by_hand(small_course: Path)
         shutil.copy(small_course / "course_utils/lessons/profiler" / name, folder)
     (folder / "lesson.yml").write_text(LESSON, encoding="utf-8")
     notebook = read_notebook(small_course / "notebooks/01_profiler.ipynb")
-    title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# 02 · A trial"}
-    (small_course / "notebooks/02_trial.ipynb").write_text(dumped({**notebook, "cells": [title]}), encoding="utf-8")
-    assert {*files_of(small_course)} - {*before} == BY_HAND
-    assert len(BY_HAND) <= 6
+    title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# 00 · A trial"}
+    (small_course / "notebooks/trial.ipynb").write_text(dumped({**notebook, "cells": [title]}), encoding="utf-8")
+    order = small_course / "course_utils/lessons/order.yml"
+    order.write_text(order.read_text().replace("  - measuring\n", "  - measuring\n  - trial\n"), encoding="utf-8")
+    written = files_of(small_course)
+    assert {name for name in written if before.get(name) != written[name]} == BY_HAND
 
+    renumbered = run_in(small_course, "-m", "authoring.renumber")
+    assert "notebooks/trial.ipynb -> 01_trial.ipynb" in renumbered.stdout.splitlines(), renumbered.stderr
     refreshed = run_in(small_course, "-m", "authoring.pages.refresh")
     after = files_of(small_course)
-    assert {name for name in after if before.get(name) != after[name]} <= BY_HAND | MADE, refreshed.stderr
+    assert {name for name in after if before.get(name) != after[name]} <= BY_HAND | RENUMBERED | MADE, refreshed.stderr
     rows = after["README.md"].decode().splitlines()
-    row = next((line for line in rows if line.startswith("| 02 |")), refreshed.stderr)
+    row = next((line for line in rows if line.startswith("| 01 |")), refreshed.stderr)
     assert "**Does a new lesson appear everywhere?**<br>[A trial" in row
-    assert "](./notebooks/02_trial.ipynb)" in row
+    assert "](./notebooks/01_trial.ipynb)" in row
     assert "| It does, [**yes**](./course_utils/records/" in row
-    assert 'file: notebooks/02_trial\n        title: "02 · A trial"' in after["book/_toc.yml"].decode()
+    assert 'file: notebooks/01_trial\n        title: "01 · A trial"' in after["book/_toc.yml"].decode()
     page = after["book/claims.md"].decode()
-    assert "### X1\n" in page.split("## In practice")[1]
+    assert "### X1\n" in page.split("## Measure before you optimise")[1]
     assert "**A trial is a lesson.**" in page
-    assert "02_trial" in json.loads(after["book/stored_outputs.json"])
+    assert "trial" in json.loads(after["book/stored_outputs.json"])
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("number: 4", "number: 5"), "numbers of the lessons must count up"),
-        (("part: Keep the device fed", "part: Feed it"), "no part 'Feed it'"),
+        (("title: ", "number: 4\ntitle: "), "number follows from lessons/order.yml"),
         (("id: M3", "id: T8"), "two claims are called T8"),
         (("title: Pinned memory\n", ""), r"pinned_memory/lesson.yml: required field missing.*title"),
-        (("number: 4", "number: ["), "cannot be read"),
+        (("title: ", "title: ["), "cannot be read"),
         (("\nexpect:\n  value:", "\nexpect:\n  valeu:"), r"extra fields found \(valeu\)"),
     ],
 )
@@ -104,8 +107,27 @@ def test_a_notebook_without_a_file_and_a_file_of_another_form_are_errors(
 ):
     monkeypatch.setenv("COURSE_NOTEBOOKS", str(tmp_path))
     (tmp_path / "99_surprise.ipynb").touch()
-    with pytest.raises(LessonFileError, match="99_surprise: give each notebook a"):
+    with pytest.raises(LessonFileError, match="99_surprise: is no lesson of order"):
         load_lessons()
-    (tmp_path / "lesson.yml").write_text("- a list", encoding="utf-8")
-    with pytest.raises(LessonFileError, match="begins with number:"):
-        read_lesson(tmp_path / "lesson.yml")
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "order.yml").write_text("A part:\n  - alone\n", encoding="utf-8")
+    (tmp_path / "alone/lesson.yml").write_text("- a list", encoding="utf-8")
+    with pytest.raises(LessonFileError, match="begins with title:"):
+        read_lesson(tmp_path / "alone/lesson.yml")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("  - profiler\n", ""), "profiler: put each lesson into course_utils/lessons/order.yml"),
+        (("  - profiler\n", "  - profiler\n  - profiler\n"), "line 6: profiler stands in the list twice"),
+        (("  - profiler\n", "  - profiler\n  - nowhere\n"), r"nowhere/lesson.yml cannot be read"),
+        (("  - profiler\n", "- profiler\n"), r"line 5: '- profiler' is no part \('Title:'\) and no lesson"),
+    ],
+)
+def test_a_wrong_list_is_one_clear_error(change: tuple[str, str], message: str, tmp_path: Path):
+    shutil.copytree(package_root() / "lessons", tmp_path / "lessons")
+    path = tmp_path / "lessons/order.yml"
+    path.write_text(path.read_text(encoding="utf-8").replace(*change, 1), encoding="utf-8")
+    with pytest.raises(LessonFileError, match=message):
+        load_lessons(tmp_path / "lessons")

@@ -15,6 +15,7 @@ from authoring.course_texts import ANCHOR, prose_only
 from authoring.figures_in_text import figure
 from authoring.normal_form import check
 from authoring.slides import slides_notebook
+from course_utils import lesson_order
 from course_utils.records import store
 from course_utils.records.code_hash import code_hash
 from course_utils.records.lessons import Lesson, experiments, find_lessons, needs
@@ -60,7 +61,7 @@ DEMO_SECTIONS = ("The claim", "Predict", "How it works", "Verdict")
 
 
 def anatomy_of(number: int) -> Anatomy:
-    return SEVERAL_PROCESSES if number in (17, 18) else ANATOMY
+    return SEVERAL_PROCESSES if number in map(lesson_order.number, ("ddp", "fsdp")) else ANATOMY
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def problems_of_length(lesson: Lesson, cells: Sequence[Cell]) -> Iterator[str]:
     lengths = {
         "cells": (len(cells), most.cells),
         "words of Markdown": (words, most.words),
-        "minutes": (int(figure(f"time {lesson.number:02d}").split()[0]), most.minutes),
+        "minutes": (int(figure(f"time {lesson.slug}").split()[0]), most.minutes),
         "slides": (sum(each in ("slide", "subslide") for each in slides), most.slides),
     }
     for what, (length, longest) in lengths.items():

@@ -91,7 +91,7 @@ def test_a_book_without_pyodide_keeps_no_script_of_an_earlier_build(tmp_path: Pa
 def test_the_example_has_a_plan_whose_lessons_are_there():
     plan = example().plan
     assert plan
-    assert [advice.lesson for advice in plan if not (ROOT / f"notebooks/{advice.lesson}.ipynb").is_file()] == []
+    assert [advice.lesson for advice in plan if not (ROOT / f"notebooks/{advice.notebook}.ipynb").is_file()] == []
 
 
 def test_the_page_records_as_the_readers_messages_say():
@@ -212,7 +212,7 @@ def test_a_trace_gets_the_card_that_the_command_line_prints(page: Page, tmp_path
     for item, advice in zip(shown.locator("ol > li").all(), card.plan, strict=True):
         assert advice.saving in item.inner_text()
         assert " ".join(advice.because.split()) in " ".join(printed.split())
-        assert item.locator("a").get_attribute("href") == f"../notebooks/{advice.lesson}.html"
+        assert item.locator("a").get_attribute("href") == f"../notebooks/{advice.notebook}.html"
     assert not page.tab.locator("#an-example").is_visible()
     assert page.tab.evaluate("document.documentElement.scrollWidth") == 390
 

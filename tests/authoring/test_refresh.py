@@ -16,6 +16,7 @@ from authoring.claims import judge
 from authoring.lesson_files import load_lessons
 from authoring.pages import build, generated, refresh, stored_outputs
 from authoring.pages import readme as readme_page
+from course_utils.lesson_order import file_name
 from course_utils.records.notebook_files import dumped, read_notebook
 from tests.authoring.conftest import run_in
 from tests.made_up_records import edit_record
@@ -47,7 +48,7 @@ def test_a_record_that_is_gone_stops_the_build(records: Path, monkeypatch: pytes
         path.unlink()
     with pytest.raises(generated.BookError, match=r"no machine has a record of .*caching_allocator/no_cap") as stopped:
         build.check(LESSONS, [])
-    assert 'make record ARGS="11_caching_allocator --reference"' in str(stopped.value)
+    assert f'make record ARGS="{file_name("caching_allocator")} --reference"' in str(stopped.value)
 
 
 def test_a_stated_verdict_that_no_longer_follows_stops_the_build_and_is_named():
@@ -72,7 +73,7 @@ def test_the_check_names_what_is_out_of_date_and_changes_nothing(
 ):
     readme, stamps = tmp_path / "README.md", tmp_path / "stored_outputs.json"
     readme.write_text(refresh.README.read_text(encoding="utf-8").replace("](./notebooks/", "](./elsewhere/"))
-    stamps.write_text(stored_outputs.STAMPS.read_text().replace('"00_measuring": "', '"00_measuring": "0'))
+    stamps.write_text(stored_outputs.STAMPS.read_text().replace('"measuring": "', '"measuring": "0'))
     before = [path.read_bytes() for path in (readme, stamps)]
     monkeypatch.setattr(refresh, "ROOT", tmp_path)
     monkeypatch.setattr(refresh, "README", readme)
@@ -104,7 +105,7 @@ def stale_notebook(folder: Path, source: str, output: str) -> Path:
     for other in rest:  # they stay, for claims read the lesson's experiments, but keep no output
         other["metadata"]["tags"] = [tag for tag in other["metadata"].get("tags", []) if tag != "stable"]
     notebook.write_text(dumped({**content, "cells": [title, cell, *rest]}), encoding="utf-8")
-    stamps.write_text(stamps.read_text(encoding="utf-8").replace('"00_measuring": "', '"00_measuring": "0'))
+    stamps.write_text(stamps.read_text(encoding="utf-8").replace('"measuring": "', '"measuring": "0'))
     return notebook
 
 

@@ -15,13 +15,14 @@ from authoring.lesson_answers import answer_of
 from authoring.predictions import prediction_of, recorded_answers
 from authoring.room_text import excerpt
 from authoring.slides import slides_notebook, write_slides
+from course_utils.lesson_order import file_name
 from course_utils.records.lessons import Lesson, find_lesson, find_lessons
 from course_utils.records.notebook_files import read_notebook
 from tests.made_up_notebooks import code, lesson_of, text
 
 LESSONS = find_lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
-FULL_LESSONS = ("12", "18")  # long tables, pictures, an explorer with a script, printed text
+FULL_LESSONS = ("memory_snapshots", "fsdp")  # long tables, pictures, an explorer with a script, printed text
 SMALLEST_PX = 16
 LOOK_AT_SLIDE = """() => {
     const slide = Reveal.getCurrentSlide();
@@ -99,7 +100,7 @@ def test_a_live_experiment_is_shown_by_the_record_under_it(tmp_path: Path):
         ("## Verdict\n\nYes.\n\n## Exercises\n\nThree.\n\n## Solutions", "## Verdict\n\nYes."),
         ("```\n## Solutions\n```\n\nStays.", "```\n## Solutions\n```\n\nStays."),
         ("", ""),
-        ("# 05\n\n<!--= answer 05 -->\n\nNo.\n\n<!--/-->\n\nAsk.", "# 05\n\nAsk."),
+        ("# 05\n\n<!--= answer data_loading -->\n\nNo.\n\n<!--/-->\n\nAsk.", "# 05\n\nAsk."),
         ("A [lesson](04_a.ipynb#b), a [term](../book/glossary.md#c).", "A lesson, a term."),
         (
             "The [docs](https://a.org), `x[i](y)` and ![](a.png).",
@@ -121,8 +122,8 @@ def test_formulas_are_found(tmp_path: Path):
 
 
 def test_slides_are_written_with_all_that_they_need(tmp_path: Path):
-    assert command.main(["slides", "4", "--output", str(tmp_path)]) == 0
-    page = BeautifulSoup((tmp_path / "04_pinned_memory.html").read_text(encoding="utf-8"), "html.parser")
+    assert command.main(["slides", "pinned_memory", "--output", str(tmp_path)]) == 0
+    page = BeautifulSoup((tmp_path / f"{file_name('pinned_memory')}.html").read_text(encoding="utf-8"), "html.parser")
     wanted = [each.get("src") or each.get("href") for each in page.select("script[src], link[href], img[src]")]
     files = [address for address in wanted if not address.startswith("data:")]
     assert files

@@ -1,4 +1,4 @@
-"""Lesson 16: what its wrapper does in the variants that people have, and that its arithmetic is what a step takes."""
+"""`activation_checkpointing`: what its wrapper does in people's variants, and that its arithmetic holds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from course_utils.records import store
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
-CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("16").path)["cells"]}
+CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("activation_checkpointing").path)["cells"]}
 SCOPE: dict[str, Any] = {}
 exec(CELLS["recompute"], SCOPE)
 recompute = SCOPE["recompute"]

@@ -1,4 +1,4 @@
-"""What lesson 09 says of attention in torch that is easy to get wrong, run on a CPU."""
+"""What `flash_attention` says of attention in torch that is easy to get wrong, run on a CPU."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_no_block_mask_is_compiled_for_cuda_before_torch_2_13(
 
 
 def test_the_function_to_paste_masks_each_batch_and_compiles_nothing_anew(monkeypatch: pytest.MonkeyPatch):
-    texts = [cell["source"] for cell in read_notebook(find_lesson("09").path)["cells"]]
+    texts = [cell["source"] for cell in read_notebook(find_lesson("flash_attention").path)["cells"]]
     [code] = [code for text in texts for code in re.findall(r"```python\n(.*?)```", text, re.S)]
     counted, pasted = CompileCounter(), {}
     with monkeypatch.context() as patched:
@@ -151,7 +151,11 @@ def test_the_function_to_paste_masks_each_batch_and_compiles_nothing_anew(monkey
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_module_to_paste_hides_padding_and_looks_ahead_only_as_an_encoder(causal: bool):
-    texts = [cell["source"] for cell in read_notebook(find_lesson("09").path)["cells"] if cell["cell_type"] == "code"]
+    texts = [
+        cell["source"]
+        for cell in read_notebook(find_lesson("flash_attention").path)["cells"]
+        if cell["cell_type"] == "code"
+    ]
     exec(next(text for text in texts if "class Attention" in text), pasted := {})
     layer, x = pasted["Attention"](64, 4, causal=causal).eval(), torch.randn(1, 12, 64)
     changed = torch.cat([x[:, :-1], torch.randn(1, 1, 64)], dim=1)

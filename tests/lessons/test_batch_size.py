@@ -1,4 +1,4 @@
-"""Lesson 06's search: what it finds, that it leaves no trace, and what it says when it cannot go on."""
+"""`batch_size`'s search: what it finds, that it leaves no trace, and what it says when it cannot go on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from course_utils.lessons.batch_size.limited import Trainer, largest_from, searc
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
-CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("06").path)["cells"]}
+CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("batch_size").path)["cells"]}
 SCOPE: dict[str, Any] = {}
 for name in ("fits", "search", "put-back"):
     exec(CELLS[name], SCOPE)

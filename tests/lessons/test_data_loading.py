@@ -1,4 +1,4 @@
-"""Lesson 05: what it says of loaders, tried with real workers; workers end, and bad input is an error and no hang."""
+"""`data_loading`: loaders with real workers; workers end, and bad input is an error and no hang."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def _late() -> Calls:
 
 def pasted() -> list[str]:
     """The lesson's cells to paste."""
-    cells = read_notebook(find_lesson("05").path)["cells"]
+    cells = read_notebook(find_lesson("data_loading").path)["cells"]
     return [cell["source"] for cell in cells if "standalone" in cell["metadata"].get("tags", [])]
 
 

@@ -1,4 +1,4 @@
-"""What lesson 08 says of the list that an RNN keeps, of its code to paste, and of what flattening can break."""
+"""What `flatten_parameters` says of an RNN's list, of its code to paste, and of what flattening can break."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 import io
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,9 @@ from course_utils.lessons.flatten_parameters.stand_in import (
     lay_flat,
     saved_and_loaded,
 )
+from course_utils.records.lessons import find_lesson
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "08_flatten_parameters.ipynb"
+NOTEBOOK = find_lesson("flatten_parameters").path
 
 
 @pytest.fixture(scope="module")

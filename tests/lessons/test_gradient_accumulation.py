@@ -1,4 +1,4 @@
-"""Lesson 13: gradients in parts, what they hold, what two ranks send, and the code to paste."""
+"""`gradient_accumulation`: gradients in parts, what they hold, what two ranks send, and the code to paste."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from course_utils.lessons.gradient_accumulation.checks import check_fewest_parts
 from course_utils.materials.models import GPT
 from course_utils.materials.step_memory import peak_bytes
 from course_utils.ranks.launch import run_ranks
+from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
@@ -114,7 +115,7 @@ def test_two_ranks_send_once_and_divide_by_the_tokens_of_both():
 
 @functools.cache
 def pasted() -> dict[str, Any]:
-    sources = [cell["source"] for cell in read_notebook(NOTEBOOKS / "13_gradient_accumulation.ipynb")["cells"]]
+    sources = [cell["source"] for cell in read_notebook(find_lesson("gradient_accumulation").path)["cells"]]
     scope: dict[str, Any] = {}
     for start in ("import contextlib", "def backward(", "def train_epoch("):
         exec(next(source for source in sources if source.startswith(start)), scope)

@@ -1,4 +1,4 @@
-"""Lesson 03: its timeline against formulas and the played GPU, its mode for waits, and its value that comes late."""
+"""`host_device_syncs`: its timeline against formulas and the played GPU, its mode for waits, its late value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 import re
 import warnings
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +18,11 @@ from torch import nn
 
 from course_utils.lessons.host_device_syncs.checks import check_clip, check_step_s
 from course_utils.lessons.host_device_syncs.timeline import KERNELS, PREPARES, WAITS, simulate_loop
+from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 from tests.played_cuda.scripted import ScriptedCuda
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "03_host_device_syncs.ipynb"
+NOTEBOOK = find_lesson("host_device_syncs").path
 SOURCES = [cell["source"] for cell in read_notebook(NOTEBOOK)["cells"]]
 
 

@@ -1,4 +1,4 @@
-"""What lesson 14 says of what autograd keeps, of messages, and of its code to paste."""
+"""What `in_place_operations` says of what autograd keeps, of messages, and of its code to paste."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from course_utils.lessons.in_place_operations import cases
 from course_utils.lessons.in_place_operations.checks import check_block
 from course_utils.materials.models import Block
 from course_utils.materials.step_memory import kept_bytes, worked_out
+from course_utils.records.lessons import find_lesson
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks/14_in_place_operations.ipynb"
+NOTEBOOK = find_lesson("in_place_operations").path
 ONE = cases.ROWS * cases.WIDTH * 4
 
 

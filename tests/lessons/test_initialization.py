@@ -1,4 +1,4 @@
-"""Lesson 20: the start to paste, the signal to paste, and what the steps to a target come to."""
+"""`initialization`: the start to paste, the signal to paste, and what the steps to a target come to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from course_utils.lessons.initialization import cases
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
-CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("20").path)["cells"]}
+CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("initialization").path)["cells"]}
 SCOPE: dict[str, Any] = {}
 for name in ("technique", "signal"):
     exec(CELLS[name], SCOPE)

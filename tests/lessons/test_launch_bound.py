@@ -1,4 +1,4 @@
-"""Lesson 00's test for a launch-bound function, on a scripted GPU: Python's own costs must not hide the GPU's work."""
+"""`measuring`'s test for a launch-bound function, on a scripted GPU: Python's costs must not hide its work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def gpu() -> Gpu:
 @pytest.fixture
 def done_over_queued(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Callable[..., float]:
     """``queued_and_done``, as the lesson has it to paste."""
-    cells = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("00").path)["cells"]}
+    cells = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("measuring").path)["cells"]}
     names: dict[str, Callable[..., float]] = {}
     with monkeypatch.context() as played:
         played.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=gpu))

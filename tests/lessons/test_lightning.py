@@ -1,4 +1,4 @@
-"""Lesson 22: the guard before the import, what the profilers lose, today's words, and that nothing is left behind."""
+"""`lightning`: the guard before the import, what the profilers lose, today's words, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_own_time_found_by_luck_of_order_is_not_right():
 
 def pasted():
     """The cell to paste, as a module's names, and the snippet under it that calls it."""
-    cells = read_notebook(find_lesson("22").path)["cells"]
+    cells = read_notebook(find_lesson("lightning").path)["cells"]
     place = next(number for number, cell in enumerate(cells) if "standalone" in cell["metadata"].get("tags", []))
     names = {}
     exec(cells[place]["source"], names)

@@ -1,4 +1,4 @@
-"""What lesson 12 says of snapshots, names and messages."""
+"""What `memory_snapshots` says of snapshots, names and messages."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course_utils.lessons.memory_snapshots import cases
 from course_utils.memory.snapshots import load_snapshot
+from course_utils.records.lessons import find_lesson
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks/12_memory_snapshots.ipynb"
+NOTEBOOK = find_lesson("memory_snapshots").path
 RECORDED = Path(__file__).parents[1] / "allocator_traces" / "memory_snapshots-2.13.0.json"
 
 

@@ -1,4 +1,4 @@
-"""What lesson 07 says of torch: which operations autocast lists, what raises, and in which words."""
+"""What `mixed_precision` says of torch: which operations autocast lists, what raises, and in which words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
 CPU = torch.device("cpu")
-LESSON = find_lesson("07_mixed_precision")
+LESSON = find_lesson("mixed_precision")
 TEXT = "\n".join(cell["source"] for cell in read_notebook(LESSON.path)["cells"] if cell["cell_type"] == "markdown")
 X, HALF = torch.randn(4, 8), torch.randn(4, 8).half()
 

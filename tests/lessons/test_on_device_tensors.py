@@ -1,4 +1,4 @@
-"""What lesson 02 asks PyTorch and the system, and the cases that it times on a GPU."""
+"""What `on_device_tensors` asks PyTorch and the system, and the cases that it times on a GPU."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_utils.lessons.on_device_tensors.gpu_cases import LENGTH, MASKS, same_distribution
 from course_utils.lessons.on_device_tensors.private_memory import resident_bytes
 from course_utils.lessons.on_device_tensors.two_devices import OPERATIONS, needs_numbers, outcome, waits
+from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_on_device_tensors.ipynb"
+NOTEBOOK = find_lesson("on_device_tensors").path
 MIB = 2**20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
 

@@ -76,7 +76,7 @@ def test_numbers_of_others_are_those_of_the_rows() -> None:
 
 
 def test_the_cell_to_paste_counts_the_foreach_step_that_a_gpu_takes() -> None:
-    texts = [cell["source"] for cell in read_notebook(find_lesson("19").path)["cells"]]
+    texts = [cell["source"] for cell in read_notebook(find_lesson("planning_a_cluster").path)["cells"]]
     exec(next(text for text in texts if "def peak_bytes" in text), pasted := {})
 
     def build() -> tuple[nn.Module, list[nn.Module]]:

@@ -1,4 +1,4 @@
-"""Lesson 04's prefetcher on made-up GPUs: it has no race, holds few batches, and takes the step times of the lesson."""
+"""`pinned_memory`'s prefetcher on made-up GPUs: no race, few batches, and the step times of the lesson."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
-CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("04").path)["cells"]}
+CELLS = {cell["id"]: cell["source"] for cell in read_notebook(find_lesson("pinned_memory").path)["cells"]}
 SOURCE = CELLS["prefetched"]
 BATCHES = 40  # far more than take turns in the GPU's memory
 IN_ORDER = [float(n) for n in range(BATCHES)]

@@ -1,4 +1,4 @@
-"""What lesson 01 says of torch's profiler."""
+"""What `profiler` says of torch's profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 21 says of generators, workers, the filling of memory, and its code to paste."""
+"""What `reproducible_runs` says of generators, workers, the filling of memory, and its code to paste."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from torch.utils.data import DataLoader, Dataset
 from course_utils.lessons.reproducible_runs import cases
 from course_utils.lessons.reproducible_runs.checks import check_noise
 from course_utils.measure.fresh import RandomState, Switches
+from course_utils.records.lessons import find_lesson
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK = ROOT / "notebooks/21_reproducible_runs.ipynb"
+NOTEBOOK = find_lesson("reproducible_runs").path
 
 
 @pytest.fixture(autouse=True)

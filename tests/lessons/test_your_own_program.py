@@ -1,4 +1,4 @@
-"""Lesson 24: each reader's first entry names the cause that we planted, and healthy twins have no entry."""
+"""`your_own_program`: each reader's first entry names the cause that we planted, and healthy twins have no entry."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from torch.nn import functional
 from course_utils import diagnose, read_snapshot, read_trace
 from course_utils.lessons.memory_snapshots import cases as snapshots
 from course_utils.lessons.your_own_program import cases, planted
+from course_utils.records.lessons import find_lesson
 from course_utils.show.advice import Advice
 from tests.own_clock import own_clock
 
 __all__ = ["own_clock"]
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks/24_your_own_program.ipynb"
+NOTEBOOK = find_lesson("your_own_program").path
 
 
 def _pasted(name: str) -> Callable[..., Any]:
@@ -109,7 +110,7 @@ def test_a_healthy_step_has_no_entry() -> None:
 def test_the_wait_for_files_is_the_first_entry_of_a_trace_and_its_bound(tmp_path: Path) -> None:
     path = _trace(cases.WAIT_S, tmp_path)
     first = read_trace(path).card().plan[0]
-    assert (first.lesson, first.known) == ("05_data_loading", "at most")
+    assert (first.lesson, first.known) == ("data_loading", "at most")
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     starts = sorted(e["ts"] for e in events if e["name"].startswith("ProfilerStep#") and e["ph"] == "X")
     # Each step waits once, and longer where the machine is busy; the last step's end is not counted here.
@@ -124,7 +125,7 @@ def test_a_loop_with_its_files_at_hand_has_no_entry(tmp_path: Path) -> None:
 
 def test_what_is_kept_from_step_to_step_is_the_first_entry_of_a_snapshot(tmp_path: Path) -> None:
     first = read_snapshot(_snapshot(planted.all_logits, tmp_path)).card().plan[0]
-    assert first.lesson == "12_memory_snapshots"
+    assert first.lesson == "memory_snapshots"
     assert "keeps" in first.change
     planted_row, mended = (_row(keep, tmp_path) for keep in (planted.all_logits, planted.most_likely))
     # The simulation frees what each step leaves, which the mended program never makes.
@@ -174,7 +175,7 @@ def test_what_was_there_before_counts_as_reserved() -> None:
 
 def test_what_was_said_stands_beside_what_came_out() -> None:
     assert cases.said_row("a step", (), 0.1)["first entry"] == "none"
-    first = Advice("compile it", "It waits.", "10_torch_compile", 0.2)
+    first = Advice("compile it", "It waits.", "torch_compile", 0.2)
     assert cases.said_row("a step", (first,), 0.1) == {
         "program": "a step", "said": "at most 20%", "came out": 0.1, "first entry": "compile it",
     }  # fmt: skip

@@ -133,7 +133,7 @@ def advised(step, change, budget_s=4.0):
 
 def plant(monkeypatch, changes):
     """Let these be all that is tried: name to what puts it in force."""
-    several = [Trial(name, f"do {name}", "It was planted.", "01_profiler", on) for name, on in changes.items()]
+    several = [Trial(name, f"do {name}", "It was planted.", "profiler", on) for name, on in changes.items()]
     monkeypatch.setattr(diagnosing, "trials", lambda *_: iter(several))
 
 
@@ -182,7 +182,7 @@ def test_an_optimizer_that_loops_over_tensors():
     slow = Training(60, 8, foreach=False)
     diagnosis = advised(slow.step, "pass fused=True to AdamW")
     (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
-    assert (advice.change, advice.lesson) == ("pass fused=True to AdamW", "10_torch_compile")
+    assert (advice.change, advice.lesson) == ("pass fused=True to AdamW", "torch_compile")
     assert "AdamW updates 120 tensors, one by one." in advice.because
     card = diagnosis.card()
     (phase,) = [row for row in card.rows if row.label == "optimizer"]
@@ -231,7 +231,7 @@ def test_a_forward_pass_that_no_gradient_comes_from():
     diagnosis = diagnose(step, budget_s=QUICK_S)
     (advice,) = [advice for advice in diagnosis.plan if advice.change == change]
     assert advice.known == "about"
-    assert advice.lesson == "15_no_grad"
+    assert advice.lesson == "no_grad"
     assert 0 < advice.saves < diagnosis.phases["forward pass and loss"]
     assert f"It takes {format_seconds(advice.saves * diagnosis.step_s)} in a step" in advice.because
     assert change not in changes(diagnose(lambda: step(torch.no_grad), budget_s=QUICK_S))
@@ -274,7 +274,7 @@ def test_a_loader_that_is_too_slow():
     step = learn()
     slow = diagnose(step, data=DataLoader(Slow(1e-3), batch_size=8), budget_s=2.0)
     (advice,) = slow.plan
-    assert (advice.lesson, advice.known) == ("05_data_loading", "at most")
+    assert (advice.lesson, advice.known) == ("data_loading", "at most")
     assert advice.saves > 0.5
     assert "num_workers=0" in advice.because
     assert slow.step_s > 8e-3  # the wait is part of a step
@@ -285,7 +285,7 @@ def test_batches_that_are_ready_as_soon_as_a_worker_could_hand_them_over():
     learning = learn()
     diagnosis = diagnose(learning, data=DataLoader(Slow(0.0), batch_size=4), budget_s=QUICK_S)
     assert diagnosis.phases["waiting for data"] > 0.05
-    assert "05_data_loading" not in [advice.lesson for advice in diagnosis.plan]
+    assert "data_loading" not in [advice.lesson for advice in diagnosis.plan]
 
 
 def test_a_loader_inside_of_the_step():
@@ -360,7 +360,7 @@ def test_parameters_that_no_optimizer_updates():
 
     diagnosis = advised(step, "run model under torch.no_grad(), or freeze what is trained nowhere")
     (advice,) = [advice for advice in diagnosis.plan if advice.known == "tried"]
-    assert advice.lesson == "15_no_grad"
+    assert advice.lesson == "no_grad"
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
@@ -393,7 +393,7 @@ def test_weights_in_float64_are_noticed(layers_in_double, words):
     (advice,) = found
     assert advice.change == "train in float32: model.float(), and inputs of that type"
     assert advice.because.startswith(words)
-    assert (advice.lesson, advice.saves) == ("07_mixed_precision", None)
+    assert (advice.lesson, advice.saves) == ("mixed_precision", None)
     plan = diagnosis.card().plan
     assert len(plan) > 1  # the sleep is one
     assert plan[-1] is advice
@@ -916,8 +916,8 @@ def test_nothing_is_cleared_that_was_not_timed(known, words):
 
 def test_changes_together_are_those_of_the_plan():
     both = Tried("one + two", 0.0, 0.8, Interval(0.78, 0.82, 0.99), str(Verdict.FASTER))
-    one = Advice("do one", "", "01_profiler", 0.18, "tried", low=0.16, high=0.2)
-    two = Advice("do two", "", "01_profiler", 0.02, "tried", low=0.01, high=0.03)
+    one = Advice("do one", "", "profiler", 0.18, "tried", low=0.16, high=0.2)
+    two = Advice("do two", "", "profiler", 0.02, "tried", low=0.01, high=0.03)
     assert "Tried together, 2 changes make it 20% (18 to 22%) shorter" in said(plan=[one, two], together=both)
     assert "Tried: do one. That makes it 18% (16 to 20%) shorter" in said(plan=[one], together=both)
 

@@ -1,4 +1,4 @@
-"""Lesson 18's cells for checkpoints on real ranks: from a DDP checkpoint into FSDP, then shards, saved and loaded.
+"""`fsdp`'s cells for checkpoints on real ranks: from a DDP checkpoint into FSDP, then shards, saved and loaded.
 
 By hand: torchrun --standalone --nproc-per-node=2 tests/rank_programs/fsdp_from_ddp.py
 """
@@ -18,8 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 from course_utils.ranks.collectives import Collectives
 from course_utils.ranks.programs import join_ranks, report
+from course_utils.records.lessons import find_lesson
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "18_fsdp.ipynb"
+NOTEBOOK = find_lesson("fsdp").path
 LESSON: dict = {}
 for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
     if "def load_ddp_checkpoint" in cell.source or ("dcp.save" in cell.source and cell.cell_type == "code"):

@@ -1,4 +1,4 @@
-"""The programs of lesson 17: the SLURM file, mistakes on two ranks, and ranks that raise, hang and are killed."""
+"""The programs of `ddp`: the SLURM file, mistakes on two ranks, and ranks that raise, hang and are killed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 from course_utils.lessons.ddp.cases import failed_runs
 from course_utils.ranks.launch import run_ranks
+from course_utils.records.lessons import find_lesson
 from tests.launches import NOTEBOOKS, outputs_of
 
 SBATCH = NOTEBOOKS / "scripts" / "ddp_train.sbatch"
@@ -89,7 +90,7 @@ def test_the_last_epoch_is_saved_and_a_finished_run_says_so(tmp_path: Path):
 
 
 def test_the_technique_is_a_file_for_torchrun(tmp_path: Path):
-    cells = nbformat.read(NOTEBOOKS / "17_ddp.ipynb", as_version=4).cells
+    cells = nbformat.read(find_lesson("ddp").path, as_version=4).cells
     (cell,) = (cell for cell in cells if "is_torchelastic_launched" in cell.source)
     report = "\nprint(f'{len(loader)} steps', end=' ')\n"
     (tmp_path / "FILE.py").write_text(cell.source + report)
@@ -149,7 +150,7 @@ def test_whom_torchrun_names_when_something_happens_to_rank_1(where_the_notebook
 
 def test_the_checks_to_paste_see_what_the_lesson_says(where_the_notebook_is):
     program = NOTEBOOKS.parent / "tests/rank_programs/pasted_checks.py"
-    found = run_ranks(program, ranks=3, args=["17_ddp.ipynb"], threads_per_rank=1, backend="gloo")[0]
+    found = run_ranks(program, ranks=3, args=[find_lesson("ddp").path.name], threads_per_rank=1, backend="gloo")[0]
     assert [found[way][0] for way in ("right", "weighted", "uneven", "same")] == [0] * 4
     assert max(found["right"][1], found["weighted"][1]) < 1e-6
     assert found["uneven"][1] > 0.05

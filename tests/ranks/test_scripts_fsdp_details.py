@@ -1,4 +1,4 @@
-"""What lesson 18 says of FSDP's start, order, messages and failures, on real ranks."""
+"""What `fsdp` says of FSDP's start, order, messages and failures, on real ranks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_utils.ranks.cluster import stored_plans
 from course_utils.ranks.launch import RankError, run_ranks
 from course_utils.records.kinds.rank_results import RankResults
+from course_utils.records.lessons import find_lesson
 from tests.launches import outputs_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,7 +148,7 @@ def test_a_ddp_checkpoint_goes_on_under_fsdp_and_what_the_lesson_says_of_ranks_h
 
 
 def test_the_lessons_function_is_nowhere_below_a_stored_plan() -> None:
-    cells = nbformat.read(ROOT / "notebooks" / "18_fsdp.ipynb", as_version=4).cells
+    cells = nbformat.read(find_lesson("fsdp").path, as_version=4).cells
     (code,) = (cell.source for cell in cells if "def bytes_needed" in cell.source)
     lesson: dict = {}
     exec(code, lesson)

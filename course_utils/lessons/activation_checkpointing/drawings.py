@@ -1,4 +1,4 @@
-"""Drawing of lesson 16: what a recorded comparison costs in time and memory."""
+"""Drawing of the lesson: what a recorded comparison costs in time and memory."""
 
 from __future__ import annotations
 

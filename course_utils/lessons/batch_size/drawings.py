@@ -1,4 +1,4 @@
-"""Drawing of lesson 06: how time to the target follows from speed and samples."""
+"""Drawing of the lesson: how time to the target follows from speed and samples."""
 
 from __future__ import annotations
 

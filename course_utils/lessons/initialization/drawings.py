@@ -1,4 +1,4 @@
-"""Drawing of lesson 20: each seed's way to the target."""
+"""Drawing of the lesson: each seed's way to the target."""
 
 from __future__ import annotations
 

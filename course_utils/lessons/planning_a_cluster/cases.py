@@ -1,4 +1,4 @@
-"""Lesson 19: what is simulated and worked out beside what was measured, and a node that is lost."""
+"""What is simulated and worked out beside what was measured, and a node that is lost."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from course_utils.lesson_order import file_name
 from course_utils.records.lessons import find_lesson, notebooks_root
 from course_utils.show.page import style
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
-from tools.environment import OFFLINE, SAVES_NO_WIDGET, jupyter_variables
+from tools.environment import OFFLINE, SAVES_NO_WIDGET, jupyter_variables, trust
 from tools.workspace import copy_pages
 
 LESSON = os.environ.get("COURSE_LAB_LESSON", "measuring")
@@ -59,6 +59,7 @@ def lab(workspace: Path) -> Iterator[str]:
     settings.write_text(json.dumps(OFFLINE), encoding="utf-8")
     (home / "config" / "custom").mkdir()
     (home / "config" / "custom" / "custom.css").write_text(style(), encoding="utf-8")
+    trust(sys.executable, notebooks_root(), jupyter_variables(home))
     port = free_port()
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={workspace}"]
     command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--ServerApp.ip=127.0.0.1", *ARGUMENTS]
@@ -256,9 +257,10 @@ def test_an_exercise_that_nobody_has_tried_is_not_given_away(unrun: Notebook):
     assert not any(mark.is_visible() for mark in unrun.page.get_by_text("✓").all())
 
 
-def test_a_stored_card_has_its_style_before_anything_is_run(unrun: Notebook):
-    card = unrun.page.locator(".course-card").first
+def test_a_stored_card_has_its_style_and_its_bars_before_anything_is_run(unrun: Notebook):
+    card = unrun.page.locator(".course-card:has(.bar)").first
     card.scroll_into_view_if_needed()
+    assert card.locator(".bar svg circle").count()
     assert card.evaluate("card => getComputedStyle(card).borderRadius") == "8px"
 
 

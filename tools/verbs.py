@@ -12,7 +12,7 @@ from pathlib import Path
 from course_utils.lesson_order import file_name, slugs
 from course_utils.records.files import write_whole
 from course_utils.show.page import style
-from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, variables
+from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, trust, variables
 from tools.wheel import build
 from tools.workspace import copy_pages, refresh
 
@@ -63,8 +63,9 @@ def lab(arguments: list[str]) -> int:
     workspace([])
     settings = Path(variables(ROOT)["JUPYTER_CONFIG_DIR"])
     write_whole(settings / "labconfig" / "default_setting_overrides.json", json.dumps(OFFLINE, indent=1))
-    # Stored cards have no style of their own, and JupyterLab would show none that is in a notebook that nobody has run.
+    # Stored cards have no style of their own.
     write_whole(settings / "custom" / "custom.css", style())
+    trust(python, ROOT / "notebooks", variables(ROOT))
     options = [f"--ServerApp.root_dir={ROOT / 'workspace'}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}"]
     return open_jupyterlab(python, ["--LabApp.custom_css=True", *options, *arguments], variables(ROOT))
 

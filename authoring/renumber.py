@@ -25,8 +25,10 @@ from course_utils.records.notebook_files import LessonError, dumped, read_notebo
 
 ROOT = Path(__file__).resolve().parents[1]
 # What people write, and a list whose keys are files. CHANGELOG.md keeps the numbers of its day.
-_TEXTS = ("README.md", "CONTRIBUTING.md", "book/*.md", "book/reference/*.md", "course_utils/lessons/*/*.yml")
-_KEYED = "tests/seconds.json"
+_TEXTS = (
+    *("README.md", "CONTRIBUTING.md", "book/*.md", "book/reference/*.md", "course_utils/lessons/*/*.yml"),
+    "tests/seconds.json",
+)
 
 _NAME = re.compile(r"(?:(?P<number>\d\d)_)?(?P<slug>[a-z][a-z0-9_]*)")
 _MENTION = re.compile(
@@ -109,7 +111,7 @@ def changes(root: Path = ROOT) -> Changes:
             _rewrite_own(notebook, of[lesson.slug], following, notebooks)
             if (after := dumped(notebook)) != before:
                 found.written[path] = after
-    for path in sorted(path for pattern in (*_TEXTS, _KEYED) for path in root.glob(pattern)):
+    for path in sorted(path for pattern in _TEXTS for path in root.glob(pattern)):
         text = path.read_text(encoding="utf-8")
         if (after := numbers.rewritten(text, path.relative_to(root).as_posix())) != text:
             found.written[path] = after
@@ -118,10 +120,7 @@ def changes(root: Path = ROOT) -> Changes:
 
 def _lessons(folder: Path) -> list[LessonFile]:
     listed = lesson_order.slugs(folder / "order.yml")
-    there = {path.parent.name for path in folder.glob("*/lesson.yml")}
-    if missing := sorted({*listed} - there):
-        raise RenumberError(f"order.yml lists {missing[0]}, and there is no {folder.name}/{missing[0]}/lesson.yml.")
-    if unlisted := sorted(there - {*listed}):
+    if unlisted := sorted({path.parent.name for path in folder.glob("*/lesson.yml")} - {*listed}):
         raise RenumberError(f"{folder.name}/{unlisted[0]} is not in order.yml: put it where it belongs.")
     return [read_lesson(folder / slug / "lesson.yml") for slug in listed]
 

@@ -68,7 +68,7 @@ def shares(records: Iterable[LessonRecord], limits: Mapping[str, LessonLimits]) 
     """Every rate in the records beside the ceiling that it is bound by.
 
     The ceiling is the comparison's own if it has one. Else it is the one that ``limits`` names: as the lesson itself
-    has recorded it, or another lesson on the same machine with as many threads, or lesson 00.
+    has recorded it, or another lesson on the same machine with as many threads, or `measuring`.
     """
     records = list(records)
     by_machine: dict[str, list[Ceilings]] = {}

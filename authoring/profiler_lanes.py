@@ -1,4 +1,4 @@
-"""The lanes that lesson 01 reads: a step of a real training on eight H100s, threads and streams, from its trace.
+"""The lanes that `profiler` reads: a step of a real training on eight H100s, threads and streams, from its trace.
 
 ``python -m authoring.profiler_lanes TRACE`` writes ``course_utils/lessons/profiler/h100_lanes.json`` anew, from the
 trace that ``course_utils/materials/h100_step.json`` names as the one after the change.

@@ -67,8 +67,8 @@ def file_name(slug: str, path: Path = ORDER) -> str:
     """What a lesson's notebook is called, without the ending.
 
     Example:
-        >>> file_name("measuring")
-        '00_measuring'
+        >>> file_name(slugs()[0]).startswith("00_")
+        True
     """
     return f"{number(slug, path):02d}_{slug}"
 

@@ -30,7 +30,7 @@ TWO_GPUS = dataclasses.replace(GPU, machine="two-gpus", gpu_count=2)
 CPU_IN_DISGUISE = dataclasses.replace(TWO_GPUS, machine="nvidia-h200", device_kind="cpu")
 
 ROUNDS = 24
-# A machine whose records are committed, those of lesson 11 among them.
+# A machine whose records are committed, those of `caching_allocator` among them.
 EPYC = "amd-epyc-2-cores-24gib-51f9"
 
 

@@ -135,7 +135,7 @@ def test_in_words_has_the_words_of_the_house():
 
 
 def test_what_a_cpu_did_beside_a_gpu_is_not_said_to_be_the_gpus():
-    """Lesson 03 times a queue on the CPU and then a loop on the GPU; one record holds both."""
+    """`host_device_syncs` times a queue on the CPU and then a loop on the GPU; one record holds both."""
     queue, loop = (f"host_device_syncs/{name}" for name in ("reading", "on_gpu"))
     for names, kind in [((queue,), "cpu"), ((loop,), "cuda"), ((queue, loop), "cuda")]:
         recorded = evidence.recorded(names, "nvidia-h200").values()

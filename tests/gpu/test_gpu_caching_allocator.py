@@ -1,4 +1,4 @@
-"""What lesson 11 says about a real GPU: which variable counts, and what its training reports under a cap."""
+"""What `caching_allocator` says about a real GPU: which variable counts, and what its training reports under a cap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 17 says of GPUs: the programs on NCCL, DataParallel with one GPU and with two, memory of the buckets."""
+"""What `ddp` says of GPUs: the programs on NCCL, DataParallel with one GPU and with two, memory of the buckets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 08 on a real GPU: cuDNN's own check against the lesson's, and what a scattered call needs."""
+"""`flatten_parameters` on a real GPU: cuDNN's own check against the lesson's, and what a scattered call needs."""
 
 from __future__ import annotations
 

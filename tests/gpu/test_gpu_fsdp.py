@@ -1,4 +1,4 @@
-"""What lesson 18's programs do with NCCL: the same bookkeeping as on a CPU, seen by CUDA's own allocator as well."""
+"""What `fsdp`'s programs do with NCCL: the same bookkeeping as on a CPU, seen by CUDA's own allocator as well."""
 
 from __future__ import annotations
 

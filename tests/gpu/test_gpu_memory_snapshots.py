@@ -1,4 +1,4 @@
-"""What lesson 12 says about CUDA: the real out-of-memory message, and the sizes that it explains, on a real GPU."""
+"""What `memory_snapshots` says about CUDA: the real out-of-memory message, and the sizes that it explains."""
 
 from __future__ import annotations
 

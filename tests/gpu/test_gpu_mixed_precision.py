@@ -1,4 +1,4 @@
-"""What only a GPU can show of lesson 07: TF32, fp16 and bf16 arithmetic, fp8 products."""
+"""What only a GPU can show of `mixed_precision`: TF32, fp16 and bf16 arithmetic, fp8 products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 02 says about a GPU: which mixtures of devices run, what waits, and what random numbers and ties do."""
+"""What `on_device_tensors` says about a GPU: which devices mix, what waits, and what random numbers and ties do."""
 
 from __future__ import annotations
 

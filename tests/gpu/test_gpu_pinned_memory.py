@@ -1,4 +1,4 @@
-"""What lesson 04 says of a real GPU: who waits for a copy, what overlaps, and what is read or freed too early."""
+"""What `pinned_memory` says of a real GPU: who waits for a copy, what overlaps, and what is read or freed too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 10 says of compiled code on a GPU: right results, whole graphs, and what CUDA graphs do to outputs."""
+"""What `torch_compile` says of compiled code on a GPU: right results, whole graphs, what CUDA graphs do to outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 16: what its wrapper does in the variants that people have, and that its arithmetic is what a step takes."""
+"""`activation_checkpointing`: what its wrapper does in people's variants, and that its arithmetic holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 11 says of the allocator's settings: texts that PyTorch reads or refuses, and what the rules do."""
+"""What `caching_allocator` says of the allocator's settings: what PyTorch reads or refuses, what the rules do."""
 
 from __future__ import annotations
 

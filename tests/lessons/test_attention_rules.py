@@ -1,4 +1,4 @@
-"""What lesson 09 says of attention in torch that is easy to get wrong, run on a CPU."""
+"""What `flash_attention` says of attention in torch that is easy to get wrong, run on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 06's search: what it finds, that it leaves no trace, and what it says when it cannot go on."""
+"""`batch_size`'s search: what it finds, that it leaves no trace, and what it says when it cannot go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 05: what it says of loaders, tried with real workers; workers end, and bad input is an error and no hang."""
+"""`data_loading`: loaders with real workers; workers end, and bad input is an error and no hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 17 says of DDP's messages, of its debug levels and of checkpoints, in a group of one."""
+"""What `ddp` says of DDP's messages, of its debug levels and of checkpoints, in a group of one."""
 
 from __future__ import annotations
 

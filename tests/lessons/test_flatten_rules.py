@@ -1,4 +1,4 @@
-"""What lesson 08 says of the list that an RNN keeps, of its code to paste, and of what flattening can break."""
+"""What `flatten_parameters` says of an RNN's list, of its code to paste, and of what flattening can break."""
 
 from __future__ import annotations
 

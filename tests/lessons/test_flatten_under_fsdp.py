@@ -1,4 +1,4 @@
-"""What lesson 08 says of FSDP2: an RNN that flattens itself leaves the memory that FSDP fills before each step."""
+"""What `flatten_parameters` says of FSDP2: an RNN that flattens itself leaves the memory that FSDP fills."""
 
 from __future__ import annotations
 

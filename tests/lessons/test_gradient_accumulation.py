@@ -1,4 +1,4 @@
-"""Lesson 13: gradients in parts, what they hold, what two ranks send, and the code to paste."""
+"""`gradient_accumulation`: gradients in parts, what they hold, what two ranks send, and the code to paste."""
 
 from __future__ import annotations
 

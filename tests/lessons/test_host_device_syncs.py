@@ -1,4 +1,4 @@
-"""Lesson 03: its timeline against formulas and the played GPU, its mode for waits, and its value that comes late."""
+"""`host_device_syncs`: its timeline against formulas and the played GPU, its mode for waits, its late value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 14 says of what autograd keeps, of messages, and of its code to paste."""
+"""What `in_place_operations` says of what autograd keeps, of messages, and of its code to paste."""
 
 from __future__ import annotations
 

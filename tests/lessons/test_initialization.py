@@ -1,4 +1,4 @@
-"""Lesson 20: the start to paste, the signal to paste, and what the steps to a target come to."""
+"""`initialization`: the start to paste, the signal to paste, and what the steps to a target come to."""
 
 from __future__ import annotations
 

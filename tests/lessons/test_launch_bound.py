@@ -1,4 +1,4 @@
-"""Lesson 00's test for a launch-bound function, on a scripted GPU: Python's own costs must not hide the GPU's work."""
+"""`measuring`'s test for a launch-bound function, on a scripted GPU: Python's costs must not hide its work."""
 
 from __future__ import annotations
 

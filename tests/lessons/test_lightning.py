@@ -1,4 +1,4 @@
-"""Lesson 22: the guard before the import, what the profilers lose, today's words, and that nothing is left behind."""
+"""`lightning`: the guard before the import, what the profilers lose, today's words, and that nothing is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 00 says of PyTorch's counter of operations."""
+"""What `measuring` says of PyTorch's counter of operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 12 says of snapshots, names and messages."""
+"""What `memory_snapshots` says of snapshots, names and messages."""
 
 from __future__ import annotations
 

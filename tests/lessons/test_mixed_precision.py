@@ -1,4 +1,4 @@
-"""What lesson 07 says of torch: which operations autocast lists, what raises, and in which words."""
+"""What `mixed_precision` says of torch: which operations autocast lists, what raises, and in which words."""
 
 from __future__ import annotations
 

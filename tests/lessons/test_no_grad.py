@@ -1,4 +1,4 @@
-"""What lesson 15 says of modes, graphs and inference tensors, run on this version of torch."""
+"""What `no_grad` says of modes, graphs and inference tensors, run on this version of torch."""
 
 from __future__ import annotations
 

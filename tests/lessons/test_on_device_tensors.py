@@ -1,4 +1,4 @@
-"""What lesson 02 asks PyTorch and the system, and the cases that it times on a GPU."""
+"""What `on_device_tensors` asks PyTorch and the system, and the cases that it times on a GPU."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from course_utils.lessons.mixed_precision.checks import check_scaled_step, check
 from course_utils.lessons.on_device_tensors.checks import check_add_noise, check_load_decoder
 from course_utils.lessons.pinned_memory.checks import check_collect
 
-# Lesson 00
+# `measuring`
 
 
 def usual(middle: Any, warm_up: int = 20, calls: int = 50) -> Any:
@@ -56,7 +56,7 @@ def prints_a_number(x: torch.Tensor, w: torch.Tensor) -> Any:
     return x.shape
 
 
-# Lesson 02
+# `on_device_tensors`
 
 
 def built_on_meta(make_model: Any) -> Any:
@@ -90,7 +90,7 @@ def changes_a_weight(*args: Any) -> Any:
     return fills_empty_memory(*args, change=lambda checkpoint: checkpoint["mixing.bias"].zero_())
 
 
-# Lesson 04
+# `pinned_memory`
 
 
 def collect_with_an_event(outputs: Any, gpu: Any) -> Any:
@@ -124,7 +124,7 @@ def left_as_tensors(outputs: Any, gpu: Any) -> Any:
     return [list(each) for each in arriving]
 
 
-# Lesson 07
+# `mixed_precision`
 
 
 def state_bytes(kind: Any) -> Any:

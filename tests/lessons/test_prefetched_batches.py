@@ -1,4 +1,4 @@
-"""Lesson 04's prefetcher on made-up GPUs: it has no race, holds few batches, and takes the step times of the lesson."""
+"""`pinned_memory`'s prefetcher on made-up GPUs: no race, few batches, and the step times of the lesson."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 01 says of torch's profiler, of a published trace, and of made-up ones."""
+"""What `profiler` says of torch's profiler, of a published trace, and of made-up ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 21 says of generators, workers, the filling of memory, and its code to paste."""
+"""What `reproducible_runs` says of generators, workers, the filling of memory, and its code to paste."""
 
 from __future__ import annotations
 

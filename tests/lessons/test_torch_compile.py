@@ -1,4 +1,4 @@
-"""What lesson 10 says of graphs, guards, names and messages, held to torch; none of it needs a compiler."""
+"""What `torch_compile` says of graphs, guards, names and messages, held to torch; none of it needs a compiler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = {"factor": 1}
 def forgotten() -> Iterator[None]:
     torch.compiler.reset()
     torch._logging.set_logs(dynamo=logging.ERROR)
-    # Lesson 09 raises the limit for the whole process, which other tests of this one may have done.
+    # `flash_attention` raises the limit for the whole process, which other tests of this one may have done.
     with torch._dynamo.config.patch(recompile_limit=8):
         yield
     torch._logging.set_logs()

@@ -1,4 +1,4 @@
-"""Lesson 24: each reader's first entry names the cause that we planted, and healthy twins have no entry."""
+"""`your_own_program`: each reader's first entry names the cause that we planted, and healthy twins have no entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 18's cells for checkpoints on real ranks: from a DDP checkpoint into FSDP, then shards, saved and loaded.
+"""`fsdp`'s cells for checkpoints on real ranks: from a DDP checkpoint into FSDP, then shards, saved and loaded.
 
 By hand: torchrun --standalone --nproc-per-node=2 tests/rank_programs/fsdp_from_ddp.py
 """

@@ -1,4 +1,4 @@
-"""Run the checks that lesson 17 gives its readers on steps that are right and on steps that are not."""
+"""Run the checks that `ddp` gives its readers on steps that are right and on steps that are not."""
 
 from __future__ import annotations
 

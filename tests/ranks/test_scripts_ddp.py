@@ -1,4 +1,4 @@
-"""The programs of lesson 17: the SLURM file, mistakes on two ranks, and ranks that raise, hang and are killed."""
+"""The programs of `ddp`: the SLURM file, mistakes on two ranks, and ranks that raise, hang and are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program of lesson 18 as a learner runs it: from a shell, with torchrun, on two nodes with 1 and 2 ranks.
+"""The program of `fsdp` as a learner runs it: from a shell, with torchrun, on two nodes with 1 and 2 ranks.
 
 What the other programs find, the lesson itself asserts: on two ranks, and for checkpoints on one and three.
 """

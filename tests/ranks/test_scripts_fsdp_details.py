@@ -1,4 +1,4 @@
-"""What lesson 18 says of FSDP's start, order, messages and failures, on real ranks."""
+"""What `fsdp` says of FSDP's start, order, messages and failures, on real ranks."""
 
 from __future__ import annotations
 

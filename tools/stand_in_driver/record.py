@@ -58,7 +58,7 @@ CASES = (
     # Named so that the two versions part.
     Case("ties_5", live=8, largest_mib=20, events=90, device_mib=400, cap_share=0.25),
     Case("full_device", "expandable_segments:True", device_mib=100),
-    Case("memory_snapshots", device_mib=80 * 1024, cap_share=1 / 512),  # the program of lesson 12, up to its error
+    Case("memory_snapshots", device_mib=80 * 1024, cap_share=1 / 512),  # the lesson's program, up to its error
 )
 
 
@@ -72,7 +72,7 @@ COMMANDS = {
 
 
 def requests(case: Case) -> list[Event]:
-    """Random events of a case, the same at every call; those of lesson 12 are its program's."""
+    """Random events of a case, the same at every call; those of `memory_snapshots` are its program's."""
     if case.name == "memory_snapshots":
         return cases.requests(int((case.cap_share or 1) * case.device_mib * MIB))
     dice = random.Random(case.name)

@@ -1,4 +1,4 @@
-"""What lesson 16 measures: a step with some blocks recomputed, its peak by their number, and silent mistakes."""
+"""What the lesson measures: a step with some blocks recomputed, its peak by their number, and silent mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawings of lesson 16: what is kept during a step, and what a recorded comparison costs in time and memory."""
+"""Drawings of the lesson: what is kept during a step, and what a recorded comparison costs in time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 06 trains: a small convolutional network on scanned digits, in batches of several sizes."""
+"""What the lesson trains: a small convolutional network on scanned digits, in batches of several sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of lesson 06."""
+"""Checks of the lesson."""
 
 from __future__ import annotations
 

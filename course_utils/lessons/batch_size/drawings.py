@@ -1,4 +1,4 @@
-"""Drawings of lesson 06: what a batch costs, and how time to the target follows from speed and samples."""
+"""Drawings of the lesson: what a batch costs, and how time to the target follows from speed and samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of lesson 11: a training whose batches vary in length, on the simulated allocator and on a real GPU."""
+"""Cases of the lesson: a training whose batches vary in length, on the simulated allocator and on a real GPU."""
 
 from __future__ import annotations
 

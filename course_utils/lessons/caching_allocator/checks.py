@@ -1,4 +1,4 @@
-"""Checks of lesson 11. They run the simulated allocator, so none needs a GPU."""
+"""Checks of the lesson. They run the simulated allocator, so none needs a GPU."""
 
 from __future__ import annotations
 

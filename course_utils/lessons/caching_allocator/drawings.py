@@ -1,4 +1,4 @@
-"""Drawing of lesson 11: what happens to a request for memory, and to memory that is freed."""
+"""Drawing of the lesson: what happens to a request for memory, and to memory that is freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing of lesson 05: what the training process and its workers do in three loops."""
+"""Drawing of the lesson: what the training process and its workers do in three loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of lesson 17."""
+"""Checks of the lesson."""
 
 from __future__ import annotations
 

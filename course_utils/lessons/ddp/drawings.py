@@ -1,4 +1,4 @@
-"""The drawing of lesson 17: a step of two ranks, and where one waits for the other."""
+"""The drawing of the lesson: a step of two ranks, and where one waits for the other."""
 
 from __future__ import annotations
 

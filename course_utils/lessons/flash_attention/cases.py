@@ -1,4 +1,4 @@
-"""What lesson 09 tries and times: attention by length, calls that fall back, and documents of different lengths."""
+"""What the lesson tries and times: attention by length, calls that fall back, and documents of different lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of lesson 09. All run on the CPU, where SDPA has a flash and a math kernel; none needs a compiler."""
+"""Checks of the lesson. All run on the CPU, where SDPA has a flash and a math kernel; none needs a compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing of lesson 09: the matrix of scores, stored as a whole and passed tile by tile."""
+"""Drawing of the lesson: the matrix of scores, stored as a whole and passed tile by tile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 08 times: one RNN in four ways, and a language model's training step."""
+"""What the lesson times: one RNN in four ways, and a language model's training step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing of lesson 08: the weights of an RNN, scattered and in one buffer, and what cuDNN is handed."""
+"""Drawing of the lesson: the weights of an RNN, scattered and in one buffer, and what cuDNN is handed."""
 
 from __future__ import annotations
 

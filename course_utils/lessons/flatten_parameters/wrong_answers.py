@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of lesson 08: one for each hint."""
+"""Wrong answers to the exercises of the lesson: one for each hint."""
 
 
 def _call_after(*operations):

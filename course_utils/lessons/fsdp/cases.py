@@ -1,4 +1,4 @@
-"""What lesson 18's tables say, row by row, of what the ranks reported."""
+"""What the lesson's tables say, row by row, of what the ranks reported."""
 
 from __future__ import annotations
 

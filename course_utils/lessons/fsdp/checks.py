@@ -1,4 +1,4 @@
-"""Checks of lesson 18. None of them needs ranks: formulas, stand-ins, and a model that is sharded over one rank."""
+"""Checks of the lesson. None of them needs ranks: formulas, stand-ins, and a model that is sharded over one rank."""
 
 from __future__ import annotations
 

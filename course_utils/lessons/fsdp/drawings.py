@@ -1,4 +1,4 @@
-"""Drawings of lesson 18: what a rank keeps under each strategy, and when weights are gathered."""
+"""Drawings of the lesson: what a rank keeps under each strategy, and when weights are gathered."""
 
 from __future__ import annotations
 

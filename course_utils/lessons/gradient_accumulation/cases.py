@@ -1,4 +1,4 @@
-"""What lesson 13 accumulates: parts of a batch that differ in tokens, and layers that look across the batch."""
+"""What the lesson accumulates: parts of a batch that differ in tokens, and layers that look across the batch."""
 
 from __future__ import annotations
 

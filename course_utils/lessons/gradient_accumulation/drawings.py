@@ -1,4 +1,4 @@
-"""Drawing of lesson 13: the memory of a step, at once and in four parts."""
+"""Drawing of the lesson: the memory of a step, at once and in four parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of lesson 13: one for each hint."""
+"""Wrong answers to the exercises of the lesson: one for each hint."""
 
 import math
 

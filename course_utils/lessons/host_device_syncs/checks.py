@@ -1,4 +1,4 @@
-"""Checks of lesson 03. The second runs the answer on ``meta``, where whatever needs a value raises an error."""
+"""Checks of the lesson. The second runs the answer on ``meta``, where whatever needs a value raises an error."""
 
 from __future__ import annotations
 

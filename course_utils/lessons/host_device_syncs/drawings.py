@@ -1,4 +1,4 @@
-"""Drawings of lesson 03: what a read in each step costs, as lanes that are worked out."""
+"""Drawings of the lesson: what a read in each step costs, as lanes that are worked out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 14 compares: operations in place and out of place, in small nets, and in ResNet-50 at its real size."""
+"""What the lesson compares: operations in place and out of place, in small nets, and in ResNet-50 at its real size."""
 
 from __future__ import annotations
 

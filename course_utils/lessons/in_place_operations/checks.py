@@ -1,4 +1,4 @@
-"""Checks of lesson 14. All run on the CPU: gradients are compared, and what autograd keeps is counted."""
+"""Checks of the lesson. All run on the CPU: gradients are compared, and what autograd keeps is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing of lesson 14: which tensors autograd keeps of a linear layer, an activation and the next linear layer."""
+"""Drawing of the lesson: which tensors autograd keeps of a linear layer, an activation and the next linear layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of lesson 14: one for each hint."""
+"""Wrong answers to the exercises of the lesson: one for each hint."""
 
 import torch
 from torch.nn import functional

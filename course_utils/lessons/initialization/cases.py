@@ -1,4 +1,4 @@
-"""What lesson 20 trains from several starts: a small GPT on real text, a deep network on digits, and an LSTM."""
+"""What the lesson trains from several starts: a small GPT on real text, a deep network on digits, and an LSTM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawings of lesson 20: what a start does to the signal and to AdamW's steps, and each seed's way to the target."""
+"""Drawings of the lesson: what a start does to the signal and to AdamW's steps, and each seed's way to the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 22 times and counts: fits of a small network by three loops, and what each asks of the device."""
+"""What the lesson times and counts: fits of a small network by three loops, and what each asks of the device."""
 
 from __future__ import annotations
 

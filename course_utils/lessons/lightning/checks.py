@@ -1,4 +1,4 @@
-"""Checks of lesson 22. All run on the CPU; one of them trains for ten steps with the learner's settings."""
+"""Checks of the lesson. All run on the CPU; one of them trains for ten steps with the learner's settings."""
 
 from __future__ import annotations
 

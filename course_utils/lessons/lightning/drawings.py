@@ -1,4 +1,4 @@
-"""Drawing of lesson 22: what the Trainer does around the lines of a step that are yours."""
+"""Drawing of the lesson: what the Trainer does around the lines of a step that are yours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of lesson 22: one for each hint."""
+"""Wrong answers to the exercises of the lesson: one for each hint."""
 
 _TODAY = {
     "accelerator": "gpu",

@@ -1,4 +1,4 @@
-"""What lesson 00 times: a training step on each place of a machine."""
+"""What the lesson times: a training step on each place of a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of lesson 00: three broken benchmarks to repair.
+"""Checks of the lesson: three broken benchmarks to repair.
 
 The checks run the learner's benchmark on a scripted clock and a scripted device. There the true answer is known
 exactly, so that a check is as sure on a busy laptop as on a quiet server.

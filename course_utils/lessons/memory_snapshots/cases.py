@@ -1,4 +1,4 @@
-"""What lesson 12 records: steps of a small GPT, and their memory history in PyTorch's own form, GPU or not."""
+"""What the lesson records: steps of a small GPT, and their memory history in PyTorch's own form, GPU or not."""
 
 from __future__ import annotations
 

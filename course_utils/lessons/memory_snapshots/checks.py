@@ -1,4 +1,4 @@
-"""Checks of lesson 12. All run on the CPU; the histories that they hand out are made by hand."""
+"""Checks of the lesson. All run on the CPU; the histories that they hand out are made by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing of lesson 12: what a training step's memory is made of, and the places where gradients can be dropped."""
+"""Drawing of the lesson: what a training step's memory is made of, and the places where gradients can be dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program whose snapshots lesson 12 searches: two of its lines waste memory."""
+"""The program whose snapshots the lesson searches: two of its lines waste memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of lesson 12: one for each hint."""
+"""Wrong answers to the exercises of the lesson: one for each hint."""
 
 from collections import Counter
 

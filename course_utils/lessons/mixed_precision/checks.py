@@ -1,4 +1,4 @@
-"""Checks of lesson 07. All run on a CPU, in fp32: what they look at is the order of things, not their speed."""
+"""Checks of the lesson. All run on a CPU, in fp32: what they look at is the order of things, not their speed."""
 
 from __future__ import annotations
 

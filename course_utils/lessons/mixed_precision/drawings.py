@@ -1,4 +1,4 @@
-"""Drawing of lesson 07: which tensors of a training step have 16 bits, and which have 32."""
+"""Drawing of the lesson: which tensors of a training step have 16 bits, and which have 32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training steps of lesson 07, by recipe: which precision, a scaler or none, weights in 32 bits or in 16."""
+"""The training steps of the lesson, by recipe: which precision, a scaler or none, weights in 32 bits or in 16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 15 measures: peaks, pages, what a kept loss holds, what frozen layers keep, and GPT-2's evaluation."""
+"""What the lesson measures: peaks, pages, what a kept loss holds, what frozen layers keep, and GPT-2's evaluation."""
 
 from __future__ import annotations
 

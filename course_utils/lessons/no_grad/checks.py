@@ -1,4 +1,4 @@
-"""Checks of lesson 15. All run on the CPU: a model that notes how it is called, and a cache that outlives a mode."""
+"""Checks of the lesson. All run on the CPU: a model that notes how it is called, and a cache that outlives a mode."""
 
 from __future__ import annotations
 

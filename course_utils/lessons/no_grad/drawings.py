@@ -1,4 +1,4 @@
-"""Drawing of lesson 15: the memory of a forward pass, with a graph and without."""
+"""Drawing of the lesson: the memory of a forward pass, with a graph and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of lesson 02. Wrong devices show on every machine: ``meta`` is a device that is not the CPU."""
+"""Checks of the lesson. Wrong devices show on every machine: ``meta`` is a device that is not the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing of lesson 02: where the bytes of a new tensor are made, and which way they go."""
+"""Drawing of the lesson: where the bytes of a new tensor are made, and which way they go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cases that lesson 02 times on a GPU alone: a check of random numbers, and training steps that need a mask."""
+"""The cases that the lesson times on a GPU alone: a check of random numbers, and training steps that need a mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of lesson 04. The second runs the answer on tensors that only pretend to be on a GPU."""
+"""Checks of the lesson. The second runs the answer on tensors that only pretend to be on a GPU."""
 
 from __future__ import annotations
 

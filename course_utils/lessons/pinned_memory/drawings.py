@@ -1,4 +1,4 @@
-"""Drawings of lesson 04: the ways from main memory to a GPU, and what a trace of three of its loops looks like."""
+"""Drawings of the lesson: the ways from main memory to a GPU, and what a trace of three of its loops looks like."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of lesson 04: one for each hint."""
+"""Wrong answers to the exercises of the lesson: one for each hint."""
 
 
 def collects(*, waits_before=False, waits_for_each=False):

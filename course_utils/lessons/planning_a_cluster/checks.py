@@ -1,4 +1,4 @@
-"""Checks of lesson 19. None needs ranks: a formula, and torchrun's own parser."""
+"""Checks of the lesson. None needs ranks: a formula, and torchrun's own parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing of lesson 19: two nodes, who meets where, and what travels between them."""
+"""Drawing of the lesson: two nodes, who meets where, and what travels between them."""
 
 from __future__ import annotations
 

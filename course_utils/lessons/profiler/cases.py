@@ -1,4 +1,4 @@
-"""What lesson 01 profiles, and how a step inside a running profiler is timed."""
+"""What the lesson profiles, and how a step inside a running profiler is timed."""
 
 from __future__ import annotations
 

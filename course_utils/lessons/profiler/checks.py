@@ -1,4 +1,4 @@
-"""Checks of lesson 01: self time, the time in which a GPU idles, and the planted bottlenecks of a trace."""
+"""Checks of the lesson: self time, the time in which a GPU idles, and the planted bottlenecks of a trace."""
 
 from __future__ import annotations
 

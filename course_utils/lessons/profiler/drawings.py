@@ -1,4 +1,4 @@
-"""Drawings of lesson 01: what limits a step, as its lanes show it; one real step; the trace of an exercise."""
+"""Drawings of the lesson: what limits a step, as its lanes show it; one real step; the trace of an exercise."""
 
 from __future__ import annotations
 

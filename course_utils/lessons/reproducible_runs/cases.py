@@ -1,4 +1,4 @@
-"""What lesson 21 runs: causes of other numbers, a last bit that grows, a training to resume, and steps with a price."""
+"""What the lesson runs: causes of other numbers, a last bit that grows, a training to resume, steps with a price."""
 
 from __future__ import annotations
 

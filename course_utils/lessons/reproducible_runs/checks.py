@@ -1,4 +1,4 @@
-"""Checks of lesson 21. All run on the CPU, in this process."""
+"""Checks of the lesson. All run on the CPU, in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing of lesson 21: what an image fixes, what the host decides, and what your program has to fix itself."""
+"""Drawing of the lesson: what an image fixes, what the host decides, and what your program has to fix itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of lesson 10: a model as people write it today, its training step, and a program that starts afresh."""
+"""Cases of the lesson: a model as people write it today, its training step, and a program that starts afresh."""
 
 from __future__ import annotations
 

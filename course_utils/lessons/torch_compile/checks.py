@@ -1,4 +1,4 @@
-"""Checks of lesson 10. None needs a compiler: the graphs are counted, and run as they were traced."""
+"""Checks of the lesson. None needs a compiler: the graphs are counted, and run as they were traced."""
 
 from __future__ import annotations
 

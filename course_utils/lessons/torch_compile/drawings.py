@@ -1,4 +1,4 @@
-"""Drawing of lesson 10: from Python to kernels, and what fusion saves."""
+"""Drawing of the lesson: from Python to kernels, and what fusion saves."""
 
 from __future__ import annotations
 

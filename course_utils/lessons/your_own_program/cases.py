@@ -1,4 +1,4 @@
-"""What lesson 24 reads and measures: a step, a loop and a training, as planted and mended."""
+"""What the lesson reads and measures: a step, a loop and a training, as planted and mended."""
 
 from __future__ import annotations
 

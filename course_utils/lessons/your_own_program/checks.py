@@ -1,4 +1,4 @@
-"""Checks of lesson 24: which entry of a plan comes first, what a bound leaves, and what a trace lacks."""
+"""Checks of the lesson: which entry of a plan comes first, what a bound leaves, and what a trace lacks."""
 
 from __future__ import annotations
 

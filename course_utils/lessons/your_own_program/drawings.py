@@ -1,4 +1,4 @@
-"""Drawing of lesson 24: what you bring, which function reads it, how its numbers are known, and what you do then."""
+"""Drawing of the lesson: what you bring, which function reads it, how its numbers are known, and what you do then."""
 
 from __future__ import annotations
 

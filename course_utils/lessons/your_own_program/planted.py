@@ -1,4 +1,4 @@
-"""What we planted in the programs of lesson 24: a switch, a wait, and a line that keeps too much. And what mends it."""
+"""What we planted in the lesson's programs: a switch, a wait, and a line that keeps too much. And what mends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of lesson 24: one for each hint."""
+"""Wrong answers to the exercises of the lesson: one for each hint."""
 
 
 def of_a_step(plan):

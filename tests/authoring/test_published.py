@@ -50,7 +50,8 @@ def lesson(tmp_path: Path):
     """Writes a lesson with rows and claims, and reads it."""
 
     def read(rows: list[dict[str, Any]], *entries: dict[str, Any], **more: Any) -> LessonFile:
-        content = {"number": 0, "title": "A trial", "part": "In practice", "question": "Is it faster?"}
+        content = {"title": "A trial", "question": "Is it faster?"}
+        (tmp_path / "order.yml").write_text("In practice:\n  - trial\n", encoding="utf-8")
         path = tmp_path / "trial" / "lesson.yml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(

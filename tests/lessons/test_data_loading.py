@@ -191,22 +191,6 @@ def _by_trying(load: float, step: float, cores: int) -> tuple[int, float]:
     return workers, max(load / workers, step)
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (lambda load, step, cores: (load // step, _by_trying(load, step, cores)[1]), "round down"),
-        (
-            lambda load, step, cores: (_by_trying(load, step, cores)[0], max(step, load / -(-load // step))),
-            "you do start",
-        ),
-        (lambda load, step, cores: _by_trying(load, step, cores)[0], "two numbers"),
-    ],
-    ids=["rounds down, no cap", "caps the workers, not the time", "one number"],
-)
-def test_a_near_miss_hears_what_it_did(answer: Any, words: str) -> None:
-    assert words in check_workers(answer).words
-
-
 def test_a_worker_may_shuffle_its_own_share() -> None:
     def split_then_shuffled(shards: list[str], worker: Any) -> list[str]:
         own = shards[worker.id :: worker.num_workers] if worker else shards

@@ -158,23 +158,6 @@ def test_overwriting_layers_names_them_in_every_variant() -> None:
     assert not torch.nn.modules.module._global_forward_hooks
 
 
-def test_overwriting_layers_sees_lists_and_calls_of_itself_and_leaves_statistics_alone() -> None:
-    class First(nn.ReLU):
-        def forward(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-            return super().forward(tensors[0])
-
-    class Again(nn.Linear):
-        def forward(self, x: torch.Tensor, times: int = 1) -> torch.Tensor:
-            return self(super().forward(x), times - 1) if times else functional.relu_(x)
-
-    find, norm = _pasted()["overwriting_layers"], nn.BatchNorm1d(4)
-    assert find(nn.Sequential(First(inplace=True)), [torch.randn(2)]) == ["0", ""]
-    assert find(Again(4, 4), torch.randn(2, 4)) == [""]
-    assert find(nn.Sequential(norm, nn.ReLU(inplace=True)), torch.randn(2, 4)) == ["1"]
-    assert norm.num_batches_tracked == 0
-    assert not norm.running_mean.any()
-
-
 def test_the_hint_to_the_block_quotes_the_message_that_was_raised() -> None:
     def block(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         hidden = functional.leaky_relu_(x @ first)

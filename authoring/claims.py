@@ -3,32 +3,29 @@
 Each lesson.yml states its claims, their verdicts, and the rules that the verdicts follow from. `judge` works a rule out
 again, and `faults` names every claim whose stated verdict and whose data part. A rule that speaks of GPUs reads records
 of GPUs only; as long as there are none, rows that others published decide, and without any the claim is open.
+
+A claim in the newer form has one plain condition instead (:mod:`authoring.expressions`), which names its machines: the
+claim is confirmed where it ``holds``, refuted where it does not, and depends where a list of conditions is mixed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import platform
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from authoring import evidence
-from authoring.evidence import EvidenceError, NotRecordedError
+from authoring import evidence, expressions
+from authoring.calls import outcomes_of
+from authoring.evidence import EvidenceError, NotRecordedError, Recorded
 from authoring.lesson_files import Claim, LessonFile, Part, load_lessons
 from authoring.published import RowSays, word_of
 from authoring.verdicts import RULED, weakest
-from course_utils.records.files import write_whole
 from course_utils.records.kinds.environment import Environment
 
 SPEAKS_OF = {"any": "any machine", "CPU": "a CPU", "CUDA": "a CUDA GPU", "two GPUs": "two CUDA GPUs"}
-_CALLS_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
@@ -130,6 +127,8 @@ def judge_all(lessons: Iterable[LessonFile] | None = None) -> list[Judgement]:
 def _judge_part(claim: Claim, part: Part, root: Path | None) -> PartJudgement:
     if part.verdict == "documented":
         return PartJudgement(part, part.word)
+    if part.holds:
+        return _judge_by_condition(part, root)
     judged = _judge_by_rule(claim, part, root)
     if judged.verdict == "open" and part.published:
         return dataclasses.replace(judged, verdict=word_of(part.published), waits_for=None)
@@ -159,6 +158,38 @@ def _judge_by_rule(claim: Claim, part: Part, root: Path | None) -> PartJudgement
     return PartJudgement(part, "open", judged, outcomes, missing)
 
 
+def _judge_by_condition(part: Part, root: Path | None) -> PartJudgement:
+    outcomes = outcomes_of(part.calls)
+    value, rests_on = expressions.evaluate(part.holds, root, calls=outcomes)
+    verdict = _word_for(value, part)
+    numbers = list(expressions.numbers_of(part.holds, root, calls=outcomes))
+    judged = []
+    for machine in dict.fromkeys(machine for _, machine in rests_on):
+        read = {name: each for (name, on), each in rests_on.items() if on == machine}
+        if wrong := [name for name, each in read.items() if not _is_of(each.record.environment, part.speaks_of)]:
+            raise EvidenceError(
+                f"speaks of {SPEAKS_OF[part.speaks_of]}, and {', '.join(wrong)} on {machine} is no record of one: "
+                "name another machine under holds:, or correct speaks_of:."
+            )
+        shown = tuple((f"`{label}`", words) for label, on, words in numbers if on == machine)
+        caption = evidence.newest_environment(read.values()).caption
+        judged.append(MachineJudgement(machine, caption, verdict, shown, _changed(read, machine)))
+    return PartJudgement(part, verdict, tuple(judged), outcomes)
+
+
+def _word_for(value: Any, part: Part) -> str:
+    """The verdict that a condition gives: of a list of conditions, all, some or none may hold."""
+    truths = value if isinstance(value, list | tuple) else [value]
+    if not truths or not all(isinstance(truth, bool) for truth in truths):
+        raise EvidenceError(
+            f"{part.holds!r} is {value!r}, and not true or false: write a condition, or a list of them."
+        )
+    if any(truths):
+        return "confirmed" if all(truths) else "depends"
+    # A call that is gone refutes the claim, and the ledger has a kinder word for it.
+    return part.verdict if part.verdict == "outdated API" else "refuted"
+
+
 def _machines_for(part: Part, speaks_of: str, root: Path | None) -> list[str]:
     """The machines that may decide: of the class that is spoken of, with records of all that the rule reads."""
     machines = []
@@ -183,8 +214,7 @@ def _is_of(environment: Environment, speaks_of: str) -> bool:
 def _judge_machine(part: Part, machine: str, root: Path | None, outcomes: Mapping[str, str]) -> MachineJudgement:
     verdict = _follows(part, machine, root, outcomes)
     experiments = evidence.recorded(part.experiments, machine, root)
-    other_code = [name for name, recorded in experiments.items() if recorded.is_of_other_code]
-    notices = [f"The code of {name} has changed since {machine} recorded it." for name in other_code]
+    notices = [*_changed(experiments, machine)]
     if verdict == "open":
         notices.append("None of the rule's conditions holds: this record is too unclear to decide.")
     numbers = []
@@ -196,6 +226,11 @@ def _judge_machine(part: Part, machine: str, root: Path | None, outcomes: Mappin
     return MachineJudgement(machine, said.caption, verdict, said.is_measured, tuple(numbers), tuple(notices))
 
 
+def _changed(experiments: Mapping[str, Recorded], machine: str) -> tuple[str, ...]:
+    other_code = [name for name, recorded in experiments.items() if recorded.is_of_other_code]
+    return tuple(f"The code of {name} has changed since {machine} recorded it." for name in other_code)
+
+
 def _follows(part: Part, machine: str | None, root: Path | None, outcomes: Mapping[str, str]) -> str:
     """The first verdict of the rule whose condition holds; ``open`` if none does."""
     for verdict, condition in part.rule:
@@ -205,57 +240,6 @@ def _follows(part: Part, machine: str | None, root: Path | None, outcomes: Mappi
         if holds:
             return verdict
     return "open"
-
-
-# Running calls
-
-# Run in a process of its own: a call may set what would disturb others, or load what the page does not need.
-_RUNNER = """
-import io, json, sys, warnings
-from contextlib import redirect_stderr, redirect_stdout
-ended = []
-for code in json.load(sys.stdin):
-    with warnings.catch_warnings(record=True) as caught, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        warnings.simplefilter("always")
-        try:
-            exec(compile(code, "<call>", "exec"), {"__name__": "call"})
-        except Exception as error:
-            ended.append(f"raises {type(error).__name__}: {error}")
-        else:
-            warned = [f"warns {each.category.__name__}: {each.message}" for each in caught]
-            ended.append(warned[0] if warned else "works")
-json.dump(ended, sys.stdout)
-"""
-# How calls ended is kept from one process to the next: with the same Python and torch a call ends the same way.
-_KEPT = Path(__file__).resolve().parents[1] / ".cache" / "calls.json"
-_VERSIONS = f"Python {platform.python_version()}, torch {version('torch')}"
-_ended: dict[str, str] = {}
-
-
-def outcomes_of(calls: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Run calls, each once and all together in one process, and say by name how each ended, in one line."""
-    calls = list(calls)
-    if any(code not in _ended for _, code in calls):
-        with contextlib.suppress(OSError, ValueError):
-            _ended.update(json.loads(_KEPT.read_text(encoding="utf-8")).get(_VERSIONS, {}))
-    new = list(dict.fromkeys(code for _, code in calls if code not in _ended))
-    if new:
-        _ended.update(zip(new, _run(new), strict=True))
-        with contextlib.suppress(OSError):
-            write_whole(_KEPT, json.dumps({_VERSIONS: _ended}))
-    return {name: _ended[code] for name, code in calls}
-
-
-def _run(codes: list[str]) -> list[str]:
-    command = [sys.executable, "-c", _RUNNER]
-    options = {"capture_output": True, "text": True, "timeout": _CALLS_TIMEOUT_S, "check": True}
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            runner = subprocess.run(command, input=json.dumps(codes), cwd=folder, **options)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            reason = ((error.stderr or "").strip().splitlines() or [str(error)])[-1]
-            raise EvidenceError(f"the calls of the ledger cannot be run: {reason}. Run them by hand.") from error
-    return [" ".join(outcome.split()) for outcome in json.loads(runner.stdout)]
 
 
 # What parts from the data
@@ -289,6 +273,11 @@ def _faults_of(judgement: Judgement) -> Iterator[str]:
             reasons = reasons or [f"the call {name!r} {outcome}" for name, outcome in judged.outcomes.items()]
             reasons += [f"it waits for {judged.waits_for}"] if judged.waits_for else []
             reasons += [f"the published row {says.row.id} says {says.verdict!r}" for says in judged.part.published]
+            if judged.part.holds:
+                read = [
+                    f"{name} on {each.machine} is {words}" for each in judged.machines for name, words in each.numbers
+                ]
+                reasons = [f"holds: {judged.part.holds}", *read, *reasons[len(judged.machines) :]]
             yield f"{judged.part.word!r}{which} but its rule gives {judged.verdict!r}: {'; '.join(reasons)}"
     if judgement.verdict != claim.word and len(claim.parts) > 1:
         yield f"{claim.word!r} for the whole, but from its parts follows {judgement.verdict!r}"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from authoring.reference_pages import reference_pages
 from course_utils.records.notebook_files import read_notebook
 
 # Pages that follow from other files as a whole.
@@ -61,6 +62,7 @@ def text_files(folder: Path | None = None) -> list[Path]:
     """The files whose texts are written by people: README.md, the book's pages and the lessons."""
     folder = folder or _ROOT
     pages = [path for path in sorted((folder / "book").glob("*.md")) if path.name not in GENERATED_PAGES]
+    pages += reference_pages(folder)
     return [folder / "README.md", *pages, *sorted((folder / "notebooks").glob("*.ipynb"))]
 
 

@@ -6,10 +6,12 @@ sees::
     On two cores, scaling takes <!--= ddp/scaling.comparison("steps")["DDP, 2 ranks"] @ MACHINE -->...<!--/-->.
 
 The first comment says where the figure comes from: an expression over records (:mod:`authoring.evidence`) and the
-machine, which may be left out where one machine alone has recorded it. ``claim T8`` gives a verdict of the claims
-ledger, and ``time pinned_memory`` the minutes that a lesson takes. ``answer pinned_memory`` and
-``published pinned_memory``, on a line of their own, give a lesson's answer, and what others published, as whole
-paragraphs.
+machine, which may be left out where one machine alone has recorded it. In the newer form it is plain Python
+(:mod:`authoring.expressions`), such as ``ms(recorded("pinned_memory/copy", "MACHINE")[4]["pinned"].median_s)``.
+
+``claim T8`` gives a verdict of the claims ledger, and ``time pinned_memory`` the minutes that a lesson takes.
+``answer pinned_memory`` and ``published pinned_memory``, on a line of their own, give a lesson's answer, and what
+others published, as whole paragraphs.
 
 ``make refresh`` fills in what stands between the comments, and a build of the book says what is out of date.
 """
@@ -20,7 +22,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from authoring import evidence
+from authoring import evidence, expressions
 from authoring.claims import load_claims
 from authoring.course_texts import ANCHOR, BLANK, Passage, code_blanked, one_line, passages, sentence_at, text_files
 from authoring.evidence import EvidenceError, NotRecordedError
@@ -74,6 +76,8 @@ def _not_recorded(names: Sequence[str]) -> NotRecordedError:
 
 
 def _value(what: str, records: Path | None) -> str:
+    if expressions.is_plain(what):
+        return expressions.figure(what, records)
     match = _MACHINE.fullmatch(what)
     expression = match["expression"] if match else what
     names = evidence.experiments_in(expression)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NewType
+from typing import Any, Literal
 
 import cattrs
 import yaml
 
-from authoring import evidence
+from authoring import evidence, expressions
+from authoring.calls import Code, Fact
 from authoring.evidence import ShownNumber
 from authoring.published import Row, RowSays
 from authoring.verdicts import OTHERWISE, RULED, RuledWord, VerdictWord
@@ -25,8 +27,6 @@ from course_utils import lesson_order
 from course_utils.lesson_order import OrderError
 from course_utils.records.lessons import notebooks_root
 from course_utils.records.store import package_root
-
-_Code = NewType("_Code", str)
 
 
 class LessonFileError(ValueError):
@@ -57,8 +57,9 @@ class Part(_Judged):
     let: tuple[tuple[str, str], ...] = ()
     steps: tuple[tuple[str, str], ...] = ()  # the rule as it is written, for people to read
     rule: tuple[tuple[RuledWord, str], ...] = ()  # with `let` put in
+    holds: str = ""  # instead of a rule: one plain condition, or a list of them
     evidence: tuple[ShownNumber, ...] = ()
-    calls: tuple[tuple[str, _Code], ...] = ()
+    calls: tuple[tuple[str, Code], ...] = ()
     published: tuple[RowSays, ...] = ()
     waits_for: str | None = None  # in words: what would settle an open part
     aside: bool = False
@@ -66,6 +67,8 @@ class Part(_Judged):
     @property
     def experiments(self) -> tuple[str, ...]:
         """Names of the experiments that the rule reads."""
+        if self.holds:
+            return expressions.experiments_in(self.holds)
         return tuple(dict.fromkeys(name for _, text in self.rule for name in evidence.experiments_in(text)))
 
 
@@ -132,6 +135,7 @@ class LessonFile:
     claims: tuple[Claim, ...] = ()
     published: tuple[Row, ...] = ()
     expect: Expected | None = None
+    facts: tuple[Fact, ...] = ()
 
     @property
     def name(self) -> str:
@@ -169,7 +173,7 @@ def _number(value: Any, _: type) -> float:
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 _CONVERTER.register_structure_hook(str, _text)
 _CONVERTER.register_structure_hook(float, _number)
-_CONVERTER.register_structure_hook(_Code, lambda code, _: str(code))
+_CONVERTER.register_structure_hook(Code, lambda code, _: str(code))
 
 
 def _in_words(error: BaseException, kind: type | None) -> str:
@@ -237,14 +241,34 @@ def _lesson(slug: str, number: int, part: str, text: str) -> LessonFile:
     where = f"{slug}/lesson.yml"
     if not isinstance(entry, dict):
         raise LessonFileError(f"{where} begins with title: and question:.")
-    own = {key: value for key, value in entry.items() if key not in ("claims", "published")}
+    own = {key: value for key, value in entry.items() if key not in ("claims", "facts", "published")}
     if placed := {"slug", "number", "part"} & {*own}:
         raise LessonFileError(f"{where}: {', '.join(sorted(placed))} follows from lessons/order.yml: take it out here")
     lesson = _structured(LessonFile, {"slug": slug, "number": number, "part": part, **own}, where)
     rows = tuple(_row(each, slug) for each in entry.get("published", ()))
     lesson = dataclasses.replace(lesson, published=rows)
     claims = tuple(_claim(each, lesson) for each in entry.get("claims", ()))
-    return dataclasses.replace(lesson, claims=claims)
+    return dataclasses.replace(lesson, claims=claims, facts=_facts(entry.get("facts", ()), where))
+
+
+# Facts
+
+
+def _facts(entries: Iterable[dict[str, Any]], where: str) -> tuple[Fact, ...]:
+    """What a lesson states of torch; an entry with ``before`` alone is run before each fact below it."""
+    facts, before = [], ""
+    for entry in entries:
+        if {*entry} == {"before"}:
+            before = entry["before"]
+            continue
+        stated = f"{where}, facts, {entry.get('says') or entry.get('message')}"
+        by_version = {key: _by_version(entry[key]) for key in ("ends", "message") if key in entry}
+        facts.append(_structured(Fact, {"before": before, **entry, **by_version}, stated))
+    return tuple(facts)
+
+
+def _by_version(stated: Any) -> dict[str, str]:
+    return {key: str(value) for key, value in stated.items()} if isinstance(stated, dict) else {"": str(stated)}
 
 
 # Published rows
@@ -274,7 +298,7 @@ def _row_says(entry: dict[str, str], lesson: LessonFile) -> RowSays:
 
 _ROW_WORDS = ("confirmed", "refuted", "depends")
 _OF_BOTH = {"kind", "speaks_of", "verdict", "contradicted"}
-_OF_PARTS = {"why", "let", "rule", "evidence", "calls", "published", "waits_for"}
+_OF_PARTS = {"why", "let", "rule", "holds", "evidence", "calls", "published", "waits_for"}
 
 
 def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
@@ -328,8 +352,14 @@ def _check(claim: Claim) -> None:
         if part.verdict == "documented" and not claim.sources:
             raise ValueError("is documented: name the sources, each with its version or date.")
     for part in claim.parts:
-        if part.verdict in RULED and not part.rule:
-            raise ValueError(f"is stated as {part.verdict}, and no rule says why: add one, or make it open.")
+        if part.holds and (part.rule or part.evidence or part.verdict not in RULED):
+            raise ValueError(f"has holds:, so it has no let, rule or evidence, and is one of {', '.join(RULED)}.")
+        if part.holds and len(claim.parts) > 1:
+            raise ValueError("has parts and holds: a claim of two things is two claims, each with its own condition.")
+        if part.verdict in RULED and not (part.rule or part.holds):
+            raise ValueError(f"is stated as {part.verdict}, and no rule says why: add holds:, or make it open.")
+        if part.holds and not expressions.experiments_in(part.holds) and "calls[" not in part.holds:
+            raise ValueError(f"holds: {part.holds!r} reads no record and no call: nothing could refute it.")
         for text in (*(text for _, text in part.rule), *(number.show for number in part.evidence)):
             evidence.experiments_in(text)
 

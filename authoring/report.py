@@ -15,7 +15,10 @@ from course_utils.records.store import RecordError
 
 def judged_here() -> list[tuple[Claim, MachineJudgement]]:
     """The claims that records of one's own decide without a call to be run, each with what follows from them alone."""
-    ledger = [claim for claim in claims.load_claims() if claim.experiments and not claim.calls]
+    # A plain condition names the machines that it reads, so one's own decide nothing there.
+    ledger = [
+        claim for claim in claims.load_claims() if claim.experiments and not (claim.calls or claim.parts[0].holds)
+    ]
     return [
         (claim, machine)
         for claim in ledger

@@ -479,9 +479,14 @@ def test_pages_that_lessons_link_to_are_brought_up_to_date(tmp_path):
     (book / "build.py").touch()
     copy_pages(book, workspace)
     links = "[00](../notebooks/00_measuring.ipynb#00-a) [term](glossary.md#b) {}[{}"
+    (book / "reference").mkdir()
+    in_depth = "[00](../../notebooks/00_measuring.ipynb) [term](../glossary.md)"
+    (book / "reference" / "measuring.md").write_text(f"{in_depth} [no](../other.md)", encoding="utf-8")
     (book / "glossary.md").write_text(links.format("[two](../records/two.json) ", "x](https://x.y)"), encoding="utf-8")
     copy_pages(book, workspace)
-    assert [path.name for path in (workspace / "book").iterdir()] == ["glossary.md"]
+    assert sorted(path.name for path in (workspace / "book").iterdir()) == ["glossary.md", "reference"]
+    reference = (workspace / "book" / "reference" / "measuring.md").read_text(encoding="utf-8")
+    assert reference == f"{in_depth.replace('/notebooks', '')} no"
     expected = links.format("two ", "x](https://x.y)").replace("../notebooks/", "../")
     assert (workspace / "book" / "glossary.md").read_text(encoding="utf-8") == expected
 

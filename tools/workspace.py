@@ -1,9 +1,11 @@
 """The learner's own copy of the lessons: refreshed while it is untouched, kept once it is not."""
 
+import functools
 import hashlib
 import json
+import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from course_utils.records.files import write_whole
@@ -70,18 +72,22 @@ def copy_pages(book: Path, workspace: Path) -> None:
     lessons lead to the learner's copies, and those to files that the workspace lacks become plain text.
     """
     (workspace / "book").mkdir(parents=True, exist_ok=True)
-    files = {path.relative_to(book).as_posix(): path for path in [*book.glob("*.md"), *book.glob("images/*")]}
-
-    def kept(link: re.Match[str]) -> str:
-        return link[0] if link[2] in files or (workspace / "book" / link[2]).exists() else link[1]
+    copied = (path for pattern in ("*.md", "reference/*.md", "images/*") for path in book.glob(pattern))
+    files = {path.relative_to(book).as_posix(): path for path in copied}
 
     for name, path in sorted(files.items()):
         target, content = workspace / "book" / name, path.read_bytes()
         if path.suffix == ".md":
-            text = content.decode("utf-8").replace("](../notebooks/", "](../")
-            content = _LINK.sub(kept, text).encode("utf-8")
+            text = re.sub(r"\]\(((?:\.\./)+)notebooks/", r"](\1", content.decode("utf-8"))
+            content = _LINK.sub(functools.partial(_kept, name, files, workspace), text).encode("utf-8")
         if not target.exists() or target.read_bytes() != content:
             write_whole(target, content)
+
+
+def _kept(name: str, files: Iterable[str], workspace: Path, link: re.Match[str]) -> str:
+    """A link on a page, or its text where it leads to nothing in the workspace."""
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(name), link[2]))
+    return link[0] if target in files or (workspace / "book" / target).exists() else link[1]
 
 
 def _files(folder: Path) -> Iterator[Path]:

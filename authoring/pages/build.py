@@ -27,6 +27,7 @@ from authoring.pages.front import front_text
 from authoring.pages.generated import BOOK, ROOT, BookError, write
 from authoring.pages.readme import TOC, lessons_table, table_of_contents
 from authoring.pages.stored_outputs import stale_notebooks
+from authoring.reference_pages import reference_pages
 from course_utils.records import store
 from course_utils.records.lessons import LessonError, experiments, find_lessons, needs
 
@@ -94,6 +95,9 @@ def _is_outdated(html: Path, lessons: Sequence[LessonFile]) -> bool:
     """Whether an earlier build has what Sphinx would leave: the page of a notebook that is gone, an old style sheet."""
     built = {lesson.stem for lesson in lessons if lesson.built}
     if any(page.stem not in built for page in (html / "notebooks").glob("*.html")):
+        return True
+    references = {path.stem for path in reference_pages(ROOT)}
+    if any(page.stem not in references for page in (html / "book" / "reference").glob("*.html")):
         return True
     assets = [path.name for path in (BOOK / "_static").iterdir() if path.suffix in (".css", ".js")]
     return html.exists() and any(filecmp.cmpfiles(BOOK / "_static", html / "_static", assets, shallow=False)[1:])

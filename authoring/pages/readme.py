@@ -14,6 +14,7 @@ from authoring.lesson_answers import AnswerText, answer_text
 from authoring.lesson_files import LessonFile
 from authoring.pages.front import front_text
 from authoring.pages.generated import BOOK, ROOT, fill, page
+from authoring.reference_pages import reference_pages
 from course_utils.records.lessons import find_lesson, needs
 
 README = ROOT / "README.md"
@@ -59,4 +60,5 @@ def readme(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> st
 
 def table_of_contents(lessons: Sequence[LessonFile]) -> str:
     """What ``_toc.yml`` has to contain: our own pages, and the lessons that are built."""
-    return page("_toc.yml", parts=_by_part(lesson for lesson in lessons if lesson.built))
+    parts = _by_part(lesson for lesson in lessons if lesson.built)
+    return page("_toc.yml", parts=parts, references=[path.stem for path in reference_pages(ROOT)])

@@ -11,7 +11,7 @@ _DECIMAL = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "
 _BINARY = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB"))
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
     """Three significant digits without an exponent; whole numbers from 100 up."""
     if value == 0:
         return "0"
@@ -25,9 +25,9 @@ def _scaled(value: float, units: tuple[tuple[float, str], ...], step: float) -> 
     for scale, name in units:
         shown = value / scale
         if max(abs(float(f"{shown:.3g}")), round(abs(shown))) < step:
-            return _three_digits(shown), name
+            return three_digits(shown), name
     scale, name = units[-1]
-    return _three_digits(value / scale), name
+    return three_digits(value / scale), name
 
 
 def axis_unit(unit: str | None, typical: float) -> tuple[float, str]:
@@ -71,7 +71,7 @@ def format_count(count: int) -> str:
     """A large number of things, such as parameters: ``6.58 billion``."""
     for scale, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
         if float(f"{count:.3g}") >= scale:
-            return f"{_three_digits(count / scale)} {word}"
+            return f"{three_digits(count / scale)} {word}"
     return str(count)
 
 

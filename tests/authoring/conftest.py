@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from authoring import calls
 from course_utils.records import store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +24,13 @@ def records(tmp_path: Path) -> Path:
     for machine in store.machines(store.reference_root()):
         shutil.copytree(store.reference_root() / machine, target / machine)
     return target
+
+
+@pytest.fixture
+def none_ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """No earlier process has run a call."""
+    monkeypatch.setattr(calls, "_ended", {})
+    monkeypatch.setattr(calls, "_KEPT", tmp_path / "calls.json")
 
 
 # Two lessons that stand, the first with a claim of its own, on which README opens.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from authoring import claims, evidence
+from authoring import calls, evidence
 from authoring.claims import faults, judge, judge_all, load_claims
 from authoring.evidence import EvidenceError
 from authoring.lesson_files import Claim, LessonFileError, Part, load_lessons, read_lesson
@@ -30,16 +30,9 @@ OF_GPUS = ("CUDA", "two GPUs")
 
 
 @pytest.fixture
-def none_ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """No earlier process has run a call."""
-    monkeypatch.setattr(claims, "_ended", {})
-    monkeypatch.setattr(claims, "_KEPT", tmp_path / "calls.json")
-
-
-@pytest.fixture
 def no_calls(monkeypatch: pytest.MonkeyPatch, none_ran: None):
     """Calls that are not the test's subject are not run."""
-    monkeypatch.setattr(claims, "_run", lambda codes: ["works" for _ in codes])
+    monkeypatch.setattr(calls, "_run", lambda codes: [["None"] for _ in codes])
 
 
 def expressions_of(part: Part) -> list[str]:
@@ -62,8 +55,8 @@ def test_what_the_ledger_states_follows_from_records_and_calls():
 def test_each_expression_reads_experiments_that_a_notebook_has():
     known = {name for lesson in find_lessons() for name in experiments(lesson)}
     for name, (_, part) in PARTS.items():
-        for text in expressions_of(part):
-            assert set(evidence.experiments_in(text)) <= known, name
+        read = {name for number in part.evidence for name in evidence.experiments_in(number.show)}
+        assert {*part.experiments} | read <= known, name
 
 
 def test_an_answered_claim_has_its_condition_and_an_open_one_says_what_would_settle_it():
@@ -395,37 +388,45 @@ def test_a_rule_or_a_number_that_does_not_fit_the_record_is_an_error_that_names_
         judge(claim, root)
 
 
-# Running calls
+# Plain conditions
+
+AT_MOST = 'recorded("caching_allocator/no_cap", "some-gpu")["default"]["retries"] <= {}'
 
 
-def test_calls_run_apart_once_for_all_processes_and_say_how_they_ended(monkeypatch, none_ran):
-    calls = {
-        "fine": "print('noise')",
-        "warns": "import warnings\nwarnings.warn('old', FutureWarning)\nwarnings.warn('older')",
-        "raises": "raise TypeError('no\\n  such argument')",
-        "no syntax": "1 +",
-        "alone": "left = 1",
-        "alone, too": "assert 'left' not in globals()",
-    }
-    assert claims.outcomes_of(calls.items()) == {
-        "fine": "works",
-        "warns": "warns FutureWarning: old",
-        "raises": "raises TypeError: no such argument",
-        "no syntax": "raises SyntaxError: invalid syntax (<call>, line 1)",
-        "alone": "works",
-        "alone, too": "works",
-    }
-    monkeypatch.setattr(claims, "_ended", {})  # as in the next process
-    monkeypatch.setattr(claims, "_run", lambda codes: pytest.fail(f"ran {codes} again"))
-    assert claims.outcomes_of([("again", calls["fine"])]) == {"again": "works"}
+@pytest.mark.parametrize(
+    ("holds", "verdict"),
+    [
+        (AT_MOST.format(5), "confirmed"),
+        (AT_MOST.format(4), "refuted"),
+        (f"[{AT_MOST.format(4)}, {AT_MOST.format(5)}]", "depends"),
+        (f'{AT_MOST.format(5)} and calls["it"] == "works"', "confirmed"),
+    ],
+)
+def test_a_plain_condition_gives_the_verdict_and_its_numbers_stand_in_the_message(holds, verdict, tmp_path, no_calls):
+    root = made_up_records.write(tmp_path / "records", made_up_records.GPU, retries(5))
+    otherwise = "confirmed" if verdict == "refuted" else "refuted"
+    entry = CLAIM | {"holds": holds, "calls": {"it": "1"}}
+    for stated in (verdict, otherwise):
+        (claim,) = ledger(tmp_path, entry | {"verdict": stated})
+        judgement = judge(claim, root)
+        assert judgement.verdict == verdict
+        assert [each.machine for each in judgement.machines] == ["some-gpu"]
+        messages = faults([judgement])
+        assert bool(messages) == (stated == otherwise)
+    (message,) = messages
+    for part in (claim.id, claim.sentence, holds, "caching_allocator/no_cap['default']['retries']` on some-gpu is 5"):
+        assert part in message
 
 
-def test_calls_that_end_the_process_or_never_end_are_a_clear_error(monkeypatch):
-    with pytest.raises(EvidenceError, match="cannot be run"):
-        claims.outcomes_of([("ends", "import os\nos._exit(3)")])
-    monkeypatch.setattr(claims, "_CALLS_TIMEOUT_S", 0.5)
-    with pytest.raises(EvidenceError, match="cannot be run"):
-        claims.outcomes_of([("hangs", "import time\ntime.sleep(60)")])
+def test_a_plain_condition_that_gives_no_truth_or_reads_another_kind_of_machine_is_an_error(tmp_path, no_calls):
+    root = made_up_records.write(tmp_path / "records", made_up_records.CPU, retries(5))
+    of_a_cpu = AT_MOST.replace("some-gpu", "some-cpu").format(5)
+    (claim,) = ledger(tmp_path, CLAIM | {"holds": of_a_cpu.partition(" <=")[0]})
+    with pytest.raises(EvidenceError, match=r"T8: .* is 5, and not true or false: write a condition"):
+        judge(claim, root)
+    (claim,) = ledger(tmp_path, CLAIM | {"holds": of_a_cpu, "speaks_of": "CUDA"})
+    with pytest.raises(EvidenceError, match=r"T8: speaks of a CUDA GPU, and .*some-cpu is no record of one"):
+        judge(claim, root)
 
 
 # Reading claims
@@ -443,6 +444,9 @@ def test_calls_that_end_the_process_or_never_end_are_a_clear_error(monkeypatch):
         (CLAIM | {"rule": [{"refuted": True}]}, "put it in quotes"),
         (CLAIM | {"rule": ["refuted"]}, "T8: 'str' object"),
         (CLAIM | RULE | {"contradicted": True}, "is refuted and contradicted"),
+        (CLAIM | RULE | {"holds": AT_MOST.format(5)}, "has holds:, so it has no let, rule"),
+        (CLAIM | {"holds": 'recorded("caching_allocator/no_cap")["default"]'}, "names no machine"),
+        (CLAIM | {"holds": "1 < 2"}, "reads no record and no call"),
     ],
 )
 def test_a_damaged_claim_is_one_clear_error(entry, message, tmp_path):

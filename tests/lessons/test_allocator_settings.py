@@ -1,55 +1,9 @@
-"""What `caching_allocator` says of the allocator's settings: what PyTorch reads or refuses, what the rules do."""
+"""`caching_allocator`: what the rules of its settings do; what torch says of a text is in its lesson.yml."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
-import pytest
-
 from course_utils.lessons.caching_allocator import cases
-from course_utils.memory.allocator import ENVIRONMENT_VARIABLES, MIB, Allocate, Event, Free, simulate_allocator
-
-_TOLD = "print(torch._C._accelerator_getAllocatorSettings())"
-
-
-def told(code: str, **variables: str) -> str:
-    """What a fresh process prints, or the last line of its error."""
-    clean = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT_VARIABLES}
-    command = [sys.executable, "-c", code]
-    ran = subprocess.run(command, env=clean | variables, capture_output=True, text=True, check=False, timeout=120)
-    return (ran.stdout or ran.stderr).strip().splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("expandable_segments:true", "Expected 'True' or 'False' at index 2 in ConfigTokenizer but got 'true'"),
-        ("expandable_segments:True;max_split_size_mb:64", "but got 'True;max_split_size_mb'"),
-        ("expandable_segments=True", "Index out of bounds in ConfigTokenizer"),
-        ("max_split_size_mb:64;expandable_segments:True", "Index out of bounds in ConfigTokenizer"),
-        ("max_split_size_mb:10", "max_split_size_mb too small, must be >= 20"),
-        ("large_segment_size_mb:40,max_split_size_mb:20", "max_split_size_mb too small, must be >= 40"),
-        ("large_segment_size_mb:10", "large_segment_size_mb must be > 10 MB"),
-        ("max_split_size_mb:64;", "max_split_size_mb:64;"),  # it passes: no option follows
-        ("max_non_split_rounding_mb:10", "max_non_split_rounding_mb too small, must be >= 20"),
-        ("expandable_segment:True", "expandable_segment:True"),  # it passes: no CUDA that could refuse it
-    ],
-)
-def test_what_a_cpu_says_of_a_text(text: str, message: str):
-    assert message in told(f"import torch; {_TOLD}", PYTORCH_ALLOC_CONF=text)
-
-
-def test_the_older_name_wins_and_the_script_may_set_it():
-    both = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
-    assert told(f"import torch; {_TOLD}", **both) == "max_split_size_mb:64"
-    emptied = told(f"import torch; print('read:', end=''); {_TOLD}", **both | {"PYTORCH_CUDA_ALLOC_CONF": ""})
-    assert emptied == "read:"  # set and empty, it still hides the other name
-    sets = "os.environ['PYTORCH_ALLOC_CONF'] = 'expandable_segments:True'"
-    assert told(f"import os; {sets}; import torch; {_TOLD}") == "expandable_segments:True"
-    assert told(f"import os, torch; torch.zeros(1); {sets}; {_TOLD}") == "expandable_segments:True"
-    assert told(f"import os, torch; {_TOLD}; {sets}; print('again:'); {_TOLD}") == "again:"  # it was read before
+from course_utils.memory.allocator import MIB, Allocate, Event, Free, simulate_allocator
 
 
 def test_only_whole_pages_of_a_hole_go_back():

@@ -144,33 +144,6 @@ def test_a_search_leaves_no_trace(optimizer, steps_before):
     assert all(map(torch.equal, trained(search=False), trained(search=True)))
 
 
-def test_what_is_kept_is_a_copy_in_the_computers_memory():
-    weights_alive, model = [], nn.Linear(64, 64)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(1, 64)).sum().backward()
-    optimizer.step()
-    gradient = weakref.ref(model.weight.grad)
-    with SCOPE["put_back"](model, optimizer):
-        optimizer.zero_grad()
-        weights_alive.append(gradient())
-    assert weights_alive == [None]
-    assert model.weight.grad is not None
-
-
-def test_it_is_put_back_after_an_error_too():
-    model = nn.Linear(2, 2)
-    before = model.weight.detach().clone()
-
-    def fails() -> None:
-        with SCOPE["put_back"](model, torch.optim.SGD(model.parameters())):
-            model.weight.data.zero_()
-            raise KeyError("a wrong name")
-
-    with pytest.raises(KeyError, match="a wrong name"):
-        fails()
-    assert torch.equal(model.weight, before)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to RLIMIT_DATA")
 def test_two_peaks_predict_what_fits_under_a_real_limit():
     predicted = largest_from(Trainer().peaks(4, 8), 32 * MIB)
@@ -178,18 +151,6 @@ def test_two_peaks_predict_what_fits_under_a_real_limit():
     assert found["error"] == "DefaultCPUAllocator: can't allocate memory"
     assert 0.7 * predicted < found["fitted"] <= 1.1 * predicted
     assert found["largest"] == int(0.9 * found["fitted"])
-
-
-def test_a_search_that_fails_in_its_process_says_why():
-    fails = "def largest_batch(trial, most):\n    raise MemoryError('not even a batch of 1 fits')"
-    with pytest.raises(RuntimeError, match="MemoryError: not even a batch of 1 fits"):
-        search_under_limit([fails], 32 * MIB, most=64)  # the smaller the limit, the sooner Python's own memory ends
-
-
-def test_a_batch_larger_than_the_data_is_refused():
-    digits = cases.digits_on("cpu")
-    with pytest.raises(ValueError, match="1 to 1,438 samples"):
-        next(cases.batches_of(digits, 2000, most=10))
 
 
 def test_the_best_rate_needs_all_its_runs():
@@ -222,10 +183,3 @@ def test_samples_a_second_have_the_ratio_that_the_comparison_shows():
     )
     with pytest.raises(RuntimeError, match="with batch 64 1 of 7 runs did not reach the target"):
         cases.summary([*rows, {**rows[0], "batch 64": None}], throughput)
-
-
-def test_the_pasted_speed_is_the_best_of_its_rounds():
-    scope: dict[str, Any] = {}
-    exec(CELLS["paste"], scope)
-    best, worst = scope["samples_per_s"](lambda batch: None, batch=8, rounds=3, seconds=0.001)
-    assert best >= worst > 0

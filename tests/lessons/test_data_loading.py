@@ -1,4 +1,4 @@
-"""`data_loading`: loaders with real workers; workers end, and bad input is an error and no hang."""
+"""`data_loading`: its cases with real workers, its code to paste and its exercises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -21,12 +20,12 @@ import psutil
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from course_utils import compare
 from course_utils.lessons.data_loading.checks import check_share, check_workers
 from course_utils.lessons.data_loading.memory import ROW_BYTES, growth_in_a_worker, read_short_of_memory, write_rows
-from course_utils.lessons.data_loading.samples import SIDE, Numbers, Photographs, write_photographs
+from course_utils.lessons.data_loading.samples import Photographs, write_photographs
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
@@ -63,32 +62,11 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 # Photographs
 
 
-def test_photographs_differ_and_are_the_same_each_time(paths: list[Path], tmp_path: Path) -> None:
-    again = write_photographs(tmp_path, 4)
-    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
-    assert len({path.read_bytes() for path in paths}) == 4
-    sample = Photographs(paths)[0]
-    assert (sample.dtype, tuple(sample.shape)) == (torch.uint8, (3, SIDE, SIDE))
-
-
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_every_start_method_loads_the_same_photographs(paths: list[Path], method: str) -> None:
     photographs = Photographs(paths)
     loader = DataLoader(photographs, batch_size=None, num_workers=1, multiprocessing_context=method, timeout=120)
     assert all(torch.equal(sample, photographs[index]) for index, sample in enumerate(loader))
-
-
-def test_draft_decodes_fewer_pixels_and_no_fewer_than_asked_for(paths: list[Path]) -> None:
-    with Image.open(paths[0]) as image:
-        image.draft("RGB", (SIDE, SIDE))
-        assert image.size == (200, 150)  # a quarter of 800 x 600; an eighth would be too small
-
-
-def test_a_stream_comes_once_from_each_worker_until_it_is_split() -> None:
-    assert [sorted(map(int, DataLoader(Numbers(split), num_workers=2))) for split in (False, True)] == [
-        [0, 0, 1, 1, 2, 2, 3, 3],
-        [0, 1, 2, 3],
-    ]
 
 
 # Memory
@@ -101,14 +79,6 @@ def test_a_forked_worker_copies_python_objects_and_no_array() -> None:
     grown = growth_in_a_worker({"array": array, "tensor": torch.from_numpy(array.view(np.uint8)), "list": texts})
     assert grown["list"] > 5 * 2**20
     assert max(grown["array"], grown["tensor"]) < 2**20
-
-
-def test_a_pickled_memmap_holds_its_contents_and_a_shared_tensor_does_not(tmp_path: Path) -> None:
-    from multiprocessing.reduction import ForkingPickler
-
-    mapped = np.memmap(tmp_path / "rows", dtype=np.uint8, mode="w+", shape=(2**20,))
-    assert len(bytes(ForkingPickler.dumps(mapped))) > 2**20
-    assert len(bytes(ForkingPickler.dumps(torch.zeros(2**20)))) < 2**12
 
 
 @on_linux
@@ -134,36 +104,9 @@ def test_kept_workers_end_with_their_loader() -> None:
     assert not workers_left()
 
 
-def _dies(index: int) -> int:
-    os.kill(os.getpid(), signal.SIGKILL)  # at its first: a tensor on its way from a dying worker is another error
-    return index
-
-
-def _hangs(index: int) -> int:
-    time.sleep(60 if index == 2 else 0)
-    return index
-
-
 def _cut_off(path: Path, index: int) -> np.ndarray:
     with Image.open(path) as image:
         return np.array(image.convert("RGB"))[:index]
-
-
-@forked
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize(
-    ("of", "options", "words"),
-    [
-        (_dies, {}, r"DataLoader worker \(pid.* (exited unexpectedly|is killed by signal)"),
-        (_hangs, {"timeout": 1}, "DataLoader timed out after 1 seconds"),
-        (lambda index: torch.zeros(index), {"batch_size": 2}, "stack expects each tensor to be equal size"),
-    ],
-    ids=["killed", "hangs", "shapes"],
-)
-def test_what_goes_wrong_in_a_worker_is_an_error_and_leaves_no_process(of: Any, options: Any, words: str) -> None:
-    with pytest.raises(RuntimeError, match=words):
-        list(DataLoader(Calls(of), **FORK, **options))
-    assert not workers_left()
 
 
 @forked
@@ -175,42 +118,6 @@ def test_the_error_of_a_broken_file_does_not_name_it(paths: list[Path], tmp_path
         list(DataLoader(Calls(partial(_cut_off, broken), 1), **FORK))
     assert "image file is truncated" in str(raised.value)
     assert broken.name not in str(raised.value)
-
-
-def test_drop_last_leaves_nothing_of_a_data_set_shorter_than_a_batch() -> None:
-    loader = DataLoader(TensorDataset(torch.zeros(4)), batch_size=8, drop_last=True)
-    assert (len(loader), list(loader)) == (0, [])
-
-
-class Random(Dataset):
-    """Numbers of a generator that is made in ``__init__``, and of NumPy's own."""
-
-    def __init__(self) -> None:
-        self.generator = np.random.default_rng(0)
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return np.array([self.generator.integers(2**40), np.random.randint(2**30)])
-
-
-@forked
-def test_a_generator_made_beforehand_repeats_itself_and_numpys_own_does_not() -> None:
-    loader = DataLoader(Random(), batch_size=None, **FORK)
-    made_before, numpys = zip(*(sample.tolist() for _ in range(2) for sample in loader), strict=True)
-    assert len(set(made_before)) == 1  # in both workers, and in both epochs
-    assert len(set(numpys)) == 4
-
-
-def _own(worker: int) -> None:
-    get_worker_info().dataset.generator = np.random.default_rng(torch.initial_seed())
-
-
-@forked
-def test_a_generator_made_once_in_each_worker_repeats_nothing() -> None:
-    loader = DataLoader(Random(), batch_size=None, worker_init_fn=_own, **FORK)
-    assert len({int(sample[0]) for _ in range(2) for sample in loader}) == 4
 
 
 # Code to paste
@@ -251,54 +158,10 @@ def test_workers_are_advised_where_a_batch_costs_more_than_to_send_it(
     assert capsys.readouterr().out.endswith(f": {workers} workers\n")
 
 
-def test_a_worker_is_advised_where_batches_really_are_late(capsys: pytest.CaptureFixture[str]) -> None:
-    (source,) = [cell for cell in pasted() if "Timer" in cell]
-    exec(source.replace("torch.randn(2048, 256), batch_size=64", "Late(), batch_size=1"), {"Late": _late})
-    assert re.search(r": \d+ workers$", capsys.readouterr().out.strip())
-
-
-def _late() -> Calls:
-    return Calls(lambda index: time.sleep(0.05) or torch.zeros(2), 23)
-
-
 def pasted() -> list[str]:
     """The lesson's cells to paste."""
     cells = read_notebook(find_lesson("data_loading").path)["cells"]
     return [cell["source"] for cell in cells if "standalone" in cell["metadata"].get("tags", [])]
-
-
-def test_a_loader_that_indexes_once_for_each_batch_has_all_samples_once() -> None:
-    data = TensorDataset(torch.arange(10), torch.arange(10))
-    loader = DataLoader(data, batch_size=None, sampler=BatchSampler(RandomSampler(data), 4, drop_last=False))
-    batches = list(loader)
-    assert [len(inputs) for inputs, _ in batches] == [4, 4, 2]
-    assert sorted(torch.cat([targets for _, targets in batches]).tolist()) == list(range(10))
-
-
-class Told(Dataset):
-    """One sample: what the data set has been told in its own process."""
-
-    epoch = 0
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> int:
-        return self.epoch
-
-
-@forked
-def test_kept_workers_do_not_see_what_changes_in_the_data_set() -> None:
-    seen = {}
-    for kept in (False, True):
-        data = Told()
-        loader = DataLoader(data, batch_size=None, persistent_workers=kept, **FORK)
-        seen[kept] = []
-        for data.epoch in range(3):
-            seen[kept] += list(loader)
-    assert seen == {False: [0, 1, 2], True: [0, 0, 0]}
-    del loader
-    assert not workers_left()
 
 
 # The exercises
@@ -318,22 +181,6 @@ def test_other_right_answers_are_right() -> None:
 def _by_trying(load: float, step: float, cores: int) -> tuple[int, float]:
     workers = next((n for n in range(1, cores) if load / n <= step), cores)
     return workers, max(load / workers, step)
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (lambda load, step, cores: (load // step, _by_trying(load, step, cores)[1]), "round down"),
-        (
-            lambda load, step, cores: (_by_trying(load, step, cores)[0], max(step, load / -(-load // step))),
-            "you do start",
-        ),
-        (lambda load, step, cores: _by_trying(load, step, cores)[0], "two numbers"),
-    ],
-    ids=["rounds down, no cap", "caps the workers, not the time", "one number"],
-)
-def test_a_near_miss_hears_what_it_did(answer: Any, words: str) -> None:
-    assert words in check_workers(answer).words
 
 
 def test_a_worker_may_shuffle_its_own_share() -> None:

@@ -170,23 +170,6 @@ def test_the_schedule_waits_where_the_scaler_skips_a_step():
     assert schedule.last_epoch == 2 == next(iter(optimizer.state.values()))["step"]
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_a_float32_gradient_of_a_bfloat16_weight_has_to_be_asked_for_again(again: bool):
-    weight = torch.nn.Parameter(torch.ones(4, 4, dtype=torch.bfloat16))
-    optimizer = torch.optim.AdamW([weight])
-    weight.grad_dtype = torch.float32
-    weight.square().sum().backward()
-    gradient = weight.grad
-    weight.grad, weight.grad_dtype = None, None
-    weight.grad = gradient.to(weight.dtype)
-    optimizer.step()
-    optimizer.zero_grad()
-    if again:
-        weight.grad_dtype = torch.float32
-    weight.square().sum().backward()
-    assert (gradient.dtype, weight.grad.dtype) == (torch.float32, torch.float32 if again else torch.bfloat16)
-
-
 def test_a_group_without_any_token_that_counts_leaves_zeros():
     model, (tokens, targets) = small_gpt(), uneven_batches()[0]
     nothing = [(tokens, torch.full_like(targets, -100))] * 2

@@ -7,7 +7,6 @@ import inspect
 import math
 import re
 import warnings
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils.lessons.host_device_syncs.checks import check_clip, check_step_s
-from course_utils.lessons.host_device_syncs.timeline import KERNELS, PREPARES, WAITS, simulate_loop
+from course_utils.lessons.host_device_syncs.timeline import KERNELS, simulate_loop
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 from tests.played_cuda.scripted import ScriptedCuda
@@ -58,17 +57,6 @@ def test_the_timeline_is_that_of_the_played_gpu(prepare_s: float, gpu_s: float, 
     assert math.isclose(timeline.step_s * steps, gpu.host_s - begun_s, rel_tol=1e-9)
 
 
-def test_the_price_is_the_extra_idle_time_also_where_python_is_slower():
-    def idle_s(read_every: int) -> float:
-        timeline = simulate_loop(1000, 16e-3, 8e-3, read_every)
-        return timeline.step_s - sum(span.end_s - span.start_s for span in timeline.gpu) / 1000
-
-    assert math.isclose(idle_s(1), 16e-3)
-    assert math.isclose(idle_s(1000), 8e-3, rel_tol=0.01)
-    price_s = simulate_loop(1000, 16e-3, 8e-3, 1).step_s - simulate_loop(1000, 16e-3, 8e-3, 1000).step_s
-    assert math.isclose(price_s, idle_s(1) - idle_s(1000))
-
-
 def test_the_fold_beside_the_record_is_worked_out():
     def step_s(prepare_s: float, read_every: int) -> float:
         return simulate_loop(10, prepare_s, 8e-3, read_every).step_s
@@ -86,20 +74,6 @@ def test_what_a_read_costs_is_at_most_the_gap_after_it():
         last = read.gpu[kernels - 1 :: kernels]
         gap_s = max(begin.start_s - end.end_s for begin, end in zip(first[1:], last, strict=False))
         assert 0 < read.step_s - free.step_s <= gap_s + 1e-9
-
-
-def test_no_lane_does_two_things_at_once():
-    timeline = simulate_loop(6, 1e-3, 2e-3, 2, kernels=3, launch_s=1e-5)
-    for spans in (timeline.python, timeline.gpu):
-        assert all(after.start_s >= before.end_s - 1e-12 for before, after in pairwise(spans))
-    assert [span.what for span in timeline.python].count(WAITS) == 3
-    assert [span.what for span in timeline.python].count(PREPARES) == 6
-
-
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"read_every": 0}, {"kernels": 0}])
-def test_a_loop_has_steps(wrong: dict[str, int]):
-    with pytest.raises(ValueError, match="at least 1"):
-        simulate_loop(**{"steps": 2, "prepare_s": 0.0, "gpu_s": 1.0, "read_every": 1} | wrong)
 
 
 # The mode that names the lines
@@ -206,26 +180,6 @@ def test_a_guard_passes_only_after_all(mode: dict[str, Any], guard: Any, passes:
     with mode["Waits"]():
         assert bool(guard(x)) == passes
     assert len(mode["waiting"]) == 1
-
-
-def test_what_reads_inside_of_a_call_on_the_cpu():
-    """The mode sees only Adafactor's norms: the check of ``std`` skips tensors on meta."""
-    weight = nn.Parameter(torch.ones(4, 4))
-    weight.grad, normal = torch.ones_like(weight), torch.distributions.Normal(weight, weight, validate_args=False)
-
-    def reads(run: Any) -> int:
-        with torch.profiler.profile() as trace:
-            run()
-        return sum(event.name == "aten::item" for event in trace.events())
-
-    assert reads(normal.sample) > 0
-    assert reads(normal.rsample) == 0
-    assert reads(torch.optim.Adafactor([weight]).step) == 3  # two norms, and the step counter, which is on the CPU
-
-
-def test_a_real_error_stays_one(mode: dict[str, Any]):
-    with mode["Waits"](), pytest.raises(RuntimeError, match="shapes"):
-        torch.ones(2, 3, device="meta") @ torch.ones(2, 3, device="meta")
 
 
 # Answers of another form

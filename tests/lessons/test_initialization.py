@@ -49,12 +49,6 @@ def test_embeddings_are_drawn_anew_and_nothing_else():
     assert model.blocks[0].qkv.weight.std().item() == pytest.approx(0.02, rel=0.1)
 
 
-def test_gpt2s_start_works_on_a_compiled_model_whose_names_are_longer():
-    model = torch.compile(cases.small_gpt(), backend="eager")
-    init_like_gpt2(model, blocks=2)
-    assert model.head.weight.std().item() == pytest.approx(0.02, rel=0.1)
-
-
 def test_defaults_of_a_tied_output_layer_are_those_of_the_embedding():
     model = cases.small_gpt()
     cases.pytorch_defaults(model)
@@ -94,35 +88,6 @@ def test_the_signal_to_paste_sees_inside_a_transformer_in_eval_and_its_stream():
         signal_by_layer(nn.Flatten(0), torch.randn(4, 2))
 
 
-def test_the_signal_to_paste_takes_the_batch_for_the_dimension_that_it_is_told():
-    model = nn.Sequential(nn.Identity(), nn.LSTM(3, 4))
-    for parameter in model.parameters():
-        nn.init.zeros_(parameter)
-    same = torch.randn(5, 1, 3).expand(5, 6, 3)  # differs over time, not over the batch
-    assert signal_by_layer(model, same, batch_dim=1)["0"] == 0
-    assert "position_embedding" not in signal_by_layer(cases.small_gpt(), torch.zeros(2, 8, dtype=torch.int64))
-
-
-def test_the_signal_to_paste_knows_tuples_integers_and_errors():
-    model = cases.small_lstm()
-    assert {"embedding", "rnn", "head"} <= set(signal_by_layer(model, torch.zeros(2, 4, dtype=torch.int64)))
-    with pytest.raises(IndexError):
-        signal_by_layer(model, torch.full((2, 4), 1000))
-    assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_the_signal_to_paste_refuses_a_batch_of_one_and_passes_over_outputs_without_a_batch():
-    with pytest.raises(AssertionError, match="batch of one"):
-        signal_by_layer(nn.Linear(3, 4), torch.zeros(1, 3))
-
-    class Loss(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.mean()
-
-    seen = signal_by_layer(nn.Sequential(nn.Linear(3, 4), Loss()), torch.randn(5, 6, 3), batch_dim=1)
-    assert list(seen) == ["0"]
-
-
 def test_an_open_forget_gate_has_a_bias_of_one_in_total():
     model = cases.small_lstm()
     cases.orthogonal_and_open(model)
@@ -140,12 +105,6 @@ def test_runs_that_do_not_reach_the_target_count_as_longer_than_all_others():
     assert (other["steps to the target"], other["reached"]) == (math.inf, "2 of 4")
     rows[2]["std 1, one rate"] = 40
     assert cases.summary(rows)[1]["times the steps"] == 3.5
-
-
-def test_a_seed_trains_every_start_on_the_same_text():
-    first, again, other = (next(cases.batches(seed, 1))[0] for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 def test_zeros_at_the_ends_of_blocks_learn_and_zeros_in_whole_blocks_stay():

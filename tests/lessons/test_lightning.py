@@ -14,12 +14,10 @@ import lightning as L  # noqa: N812
 import pytest
 import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
-from lightning.pytorch.plugins import MixedPrecision
-from lightning.pytorch.trainer.connectors.data_connector import _get_distributed_sampler
 
 from course_utils.lessons.lightning import cases, flags, profilers
 from course_utils.lessons.lightning.checks import check_action, check_settings
-from course_utils.lessons.lightning.wrong_answers import what_is_left, with_these
+from course_utils.lessons.lightning.wrong_answers import with_these
 from course_utils.ranks.launch import run_ranks
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
@@ -73,10 +71,6 @@ def test_without_lightning_one_sentence_says_what_to_install(tmp_path):
     assert said.endswith("False\n")
 
 
-def test_what_is_installed_here_passes(tmp_path):
-    assert guarded(tmp_path) == "False\n"
-
-
 def test_the_form_of_today_is_taken_by_the_trainer():
     """Each argument of the table's right column, where it is one of the Trainer's: it exists."""
     known = inspect.signature(L.Trainer.__init__).parameters
@@ -101,8 +95,6 @@ def test_old_words_end_as_the_lesson_says():
 
 
 class Net(L.LightningModule):
-    fused = None
-
     def __init__(self, log=None):
         super().__init__()
         self.layer, self.options = torch.nn.Linear(4, 1), log
@@ -113,15 +105,8 @@ class Net(L.LightningModule):
             self.log("loss", loss, **self.options)
         return loss
 
-    def validation_step(self, batch, _):
-        self.is_inference = self.layer(batch).is_inference()
-
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1, fused=self.fused)
-
-
-class Fused(Net):
-    fused = True
+        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def by_trainer(module, batches, **settings):
@@ -144,65 +129,6 @@ def test_waits_are_counted_and_nothing_is_left_behind(tmp_path, monkeypatch):
     assert rows["defaults"]["files"]
     assert not rows["log"]["files"]
     assert not list(tmp_path.iterdir())
-
-
-def with_scaler(module, batches, **settings):
-    precision = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
-    by_trainer(module, batches, plugins=precision, **cases.LEAN, **settings)
-
-
-def test_a_scaler_waits_at_each_step_unless_the_optimizer_is_fused_which_then_cannot_be_clipped():
-    assert cases.asked({"": (with_scaler, None)}, Net, torch.ones(2, 4))[0]["waits a step"] == 1
-    assert cases.asked({"": (with_scaler, None)}, Fused, torch.ones(2, 4))[0]["waits a step"] == 0
-    refused = pytest.raises(RuntimeError, match="does not allow for gradient clipping because it performs unscaling")
-    with refused, cases.quiet():
-        with_scaler(Fused(), cases.Batches(torch.ones(2, 4), 1), gradient_clip_val=1.0)
-
-
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_a_fused_optimizer_cannot_be_clipped_under_bfloat16_autocast_either(precision):
-    refused = pytest.raises(RuntimeError, match="Are you using a 'fused' optimizer")
-    with refused if "mixed" in precision else contextlib.nullcontext(), cases.quiet():
-        batches = cases.Batches(torch.ones(2, 4), 1)
-        by_trainer(Fused(), batches, precision=precision, gradient_clip_val=1.0, **cases.LEAN)
-
-
-def test_a_sampler_of_ones_own_is_split_and_reshuffled():
-    own = list(range(64))
-    loader = torch.utils.data.DataLoader(torch.arange(64), sampler=own)
-    parts = [list(_get_distributed_sampler(loader, True, 0, num_replicas=2, rank=rank)) for rank in range(2)]
-    assert sorted(parts[0] + parts[1]) == own
-    assert parts[0] != own[::2]
-
-
-def test_validation_is_inference_outside_of_fit_alone():
-    module, batches = Net(), cases.Batches(torch.ones(2, 4), 1)
-    with cases.quiet():
-        trainer = L.Trainer(accelerator="cpu", max_epochs=1, **cases.LEAN)
-        trainer.fit(module, batches, batches)
-        in_fit = module.is_inference
-        trainer.validate(module, batches)
-    assert (in_fit, module.is_inference) == (False, True)
-
-
-@pytest.mark.parametrize("clears", [False, True])
-def test_old_gradients_are_there_in_the_forward_pass_unless_they_are_cleared(clears):
-    class Watched(Net):
-        def on_train_start(self):
-            self.held = []
-
-        def training_step(self, batch, number):
-            self.held.append(self.layer.weight.grad is not None)
-            return super().training_step(batch, number)
-
-        def on_train_batch_end(self, *_):
-            if clears:
-                self.trainer.optimizers[0].zero_grad()
-
-    module = Watched()
-    with cases.quiet():
-        by_trainer(module, cases.Batches(torch.ones(2, 4), 3), **cases.LEAN)
-    assert module.held == ([False] * 3 if clears else [False, True, True])
 
 
 # Exercises
@@ -243,10 +169,6 @@ def test_a_bar_that_is_drawn_is_seen():
 def test_old_words_are_named_and_so_is_what_is_no_action():
     assert "know gpus, weights_summary:" in check_settings(with_these(gpus=1, weights_summary=None)).words
     assert "You return 3.0" in check_action(lambda totals, inside: 3.0).words
-
-
-def test_own_time_found_by_luck_of_order_is_not_right():
-    assert check_action(what_is_left).hint == "what_is_left"
 
 
 # The code to paste
@@ -299,15 +221,6 @@ def test_the_snippet_to_paste_runs_and_leaves_nothing_behind(settings, tmp_path)
         assert low <= middle <= high
     assert len(written) == 2
     assert not list(tmp_path.iterdir())
-
-
-def test_a_check_tells_other_weights():
-    check = cases.same_weights()
-    weights = [torch.ones(2)]
-    assert check(None, (1, weights))
-    assert check(None, (1, [torch.ones(2)]))
-    assert check(None, (5, [torch.zeros(2)]))
-    assert not check(None, (1, [torch.zeros(2)]))
 
 
 def test_the_advanced_profiler_loses_the_optimizer_and_pytorch_knows_the_layer():

@@ -1,4 +1,4 @@
-"""What `memory_snapshots` says of snapshots, names and messages."""
+"""`memory_snapshots`: its snapshots and its code to paste; facts about torch are in its lesson.yml."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import pickle
 import re
 import subprocess
 import sys
-import weakref
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,15 +122,6 @@ def test_a_block_that_another_stream_may_still_use_counts_until_its_free_is_comp
     assert pasted["held"](pasted["live_after"](trace)) == [{"line": "no Python frame", "blocks": 2, "bytes": 600}]
 
 
-def test_a_lines_age_is_that_of_its_oldest_block() -> None:
-    frames = {name: [{"filename": "/project/planted.py", "line": 1, "name": name}] for name in "ab"}
-    history = [("alloc", 1, 0, "a"), ("alloc", 2, 1, "a"), ("alloc", 3, 2, "b"), ("free_completed", 1, 5, "a")]
-    trace = [{"action": w, "addr": n, "size": 8, "time_us": 10**6 * t, "frames": frames[f]} for w, n, t, f in history]
-    pasted = _pasted()
-    assert pasted["ages"](trace, pasted["where"]) == {"project/planted.py:1 a": 4.0, "project/planted.py:1 b": 3.0}
-    assert pasted["ages"](trace, pasted["where"], 3) == {"project/planted.py:1 a": 2.0, "project/planted.py:1 b": 0.0}
-
-
 def test_the_request_that_failed_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frames = [{"filename": "planted.py", "line": 3, "name": "f"}]
     request = {"action": "oom", "size": 64, "device_free": 8, "frames": frames}
@@ -151,16 +140,6 @@ def test_a_picture_of_a_history_has_its_peak_and_its_end() -> None:
     drawn = cases.picture(trace, "cpu", _pasted()["where"], label="a program")
     assert (drawn.peak_bytes, drawn.end_bytes) == (40, 10)
     assert drawn.by_module()["no Python frame"] == (0, 10, 40, 10)
-
-
-def test_frames_of_a_virtual_environment_inside_the_project_are_not_yours() -> None:
-    paths = ("/my_project/.venv/lib/python3.11/site-packages/torch/nn/functional.py", "/my_project/train.py")
-    pasted = _pasted()
-    pasted.update(OWN="/my_project/", NOT_OWN="site-packages/")
-    assert (
-        pasted["where"]([{"filename": path, "line": 7, "name": "step"} for path in paths])
-        == "my_project/train.py:7 step"
-    )
 
 
 def test_the_largest_tensors_are_listed_with_their_holders(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,20 +167,6 @@ def test_the_largest_tensors_are_listed_with_their_holders(capsys: pytest.Captur
     assert sum(line.startswith("(2097152, 2)") for line in lines) == 1  # the weight, and not the view's base
 
 
-def test_an_autograd_node_stands_for_what_has_no_python_frame() -> None:
-    """A line of yours comes first, and another's Python is no node."""
-    node = {"filename": "??", "line": 0, "name": "torch::autograd::generated::MmBackward0::apply"}
-    engine = {"filename": "??", "line": 0, "name": "torch::autograd::Engine::thread_main"}
-    gradient = {"filename": "??", "line": 0, "name": "torch::autograd::AccumulateGrad::apply"}
-    mine, other = ({"filename": f"/src/{name}.py", "line": 7, "name": "step"} for name in ("planted", "other"))
-    where = _pasted()["where"]
-    assert where([engine, node, engine]) == node["name"]
-    assert where([node, mine]) == "src/planted.py:7 step"
-    assert where([engine, gradient]) == gradient["name"]
-    assert where([engine, other]) == "not in your files"
-    assert where([]) == "no Python frame"
-
-
 def test_an_observer_keeps_three_files_and_raises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,79 +192,3 @@ def test_an_observer_keeps_three_files_and_raises_nothing(
     monkeypatch.setattr(memory, "_dump_snapshot", full)
     observers[0](0, 1, 2, 3)
     assert "No space left" in capsys.readouterr().out
-
-
-def test_the_lines_shown_of_the_helpers_are_theirs() -> None:
-    fold = re.search(
-        r"The lines behind.*?```python\n(.*?)```",
-        "".join("".join(c["source"]) for c in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]),
-        re.DOTALL,
-    )[1]
-    source = Path(cases.__file__).read_text(encoding="utf-8")
-    assert [line for line in fold.splitlines() if not line.startswith("def") and line.strip() not in source] == []
-
-
-@pytest.mark.skipif(not hasattr(torch.nn, "LinearCrossEntropyOptions"), reason="new in 2.13")
-def test_autocast_does_not_reach_the_built_in_loss() -> None:
-    hidden, weight, targets = torch.randn(64, 128).bfloat16(), torch.randn(2048, 128), torch.randint(2048, (64,))
-    loss = partial(torch.nn.functional.linear_cross_entropy, hidden, weight, targets)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert loss().dtype == torch.float32
-        assert loss(options=torch.nn.LinearCrossEntropyOptions()).dtype == torch.bfloat16
-
-
-def test_a_kept_loss_keeps_the_nodes_of_its_graph_after_backward() -> None:
-    x = torch.ones(3, requires_grad=True)
-    loss = (x.exp() ** 2).sum()
-    loss.backward()
-    nodes = [loss.grad_fn]
-    while nodes[-1].next_functions and nodes[-1].next_functions[0][0] is not None:
-        nodes.append(nodes[-1].next_functions[0][0])
-    assert len(nodes) == 4
-
-
-def test_the_message_of_a_deprecation_recommends_what_2_13_does_not_have() -> None:
-    message = torch.profiler.profile.export_memory_timeline.__deprecated__
-    assert "_export_memory_snapshot" in message
-    with pytest.raises(AttributeError, match="has no attribute '_export_memory_snapshot'"):
-        _ = torch.cuda.memory._export_memory_snapshot
-    assert callable(torch.cuda.memory._dump_snapshot)
-
-
-@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a build without CUDA raises")
-def test_a_build_without_cuda_has_no_history() -> None:
-    with pytest.raises(
-        AttributeError, match=re.escape("module 'torch._C' has no attribute '_cuda_record_memory_history'")
-    ):
-        torch.cuda.memory._record_memory_history()
-    assert not hasattr(torch._C, "_cuda_attach_out_of_memory_observer")
-
-
-def test_a_kept_exception_keeps_the_tensors_of_its_frames() -> None:
-    seen: list[weakref.ref[torch.Tensor]] = []
-
-    def fails() -> None:
-        activation = torch.empty(1000)
-        seen.append(weakref.ref(activation))
-        raise ValueError
-
-    try:
-        fails()
-    except ValueError as error:
-        saved: ValueError | None = error
-    assert seen[0]() is not None
-    assert saved is not None
-    del saved
-    assert seen[0]() is None
-
-
-def test_a_running_sum_keeps_the_graph_of_each_loss() -> None:
-    weight, total, seen = torch.randn(10, requires_grad=True), torch.zeros(()), []
-    for _ in range(3):
-        hidden = (2 * weight).exp()
-        seen.append(weakref.ref(hidden))
-        total = total + (hidden**2).sum()
-    del hidden
-    assert all(each() is not None for each in seen)
-    del total
-    assert all(each() is None for each in seen)

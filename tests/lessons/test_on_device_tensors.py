@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.lessons.on_device_tensors.gpu_cases import LENGTH, MASKS, same_distribution
 from course_utils.lessons.on_device_tensors.private_memory import resident_bytes
@@ -90,28 +89,6 @@ def test_only_a_wait_is_a_wait(monkeypatch: pytest.MonkeyPatch, says: str, expec
         assert waits(f"raise RuntimeError({says!r})", lambda device: {}) is expected
     assert modes == ["error", "default"]
     assert not waits("torch.ones(1)", lambda device: {})
-
-
-@pytest.mark.parametrize(
-    ("line", "calls"),
-    [
-        *(("x[0] = 5", "copy_"), ("m[0, 1] = 5", "copy_"), ("x[:1] = 5", "fill_"), ("m[0] = 5", "fill_")),
-        *(("m[:, 0] = 5", "fill_"), ("m[0, 1].fill_(5)", "fill_"), ("x[index] = 5.0", "index_put_")),
-    ],
-)
-def test_only_a_number_for_one_element_is_copied(line: str, calls: str):
-    names = {"x": torch.ones(4), "m": torch.ones(2, 2), "index": torch.tensor([0, 3])}
-    with Called() as called:
-        exec(line, names)
-    assert called.names[-1] == f"aten::{calls}"
-
-
-class Called(TorchDispatchMode):
-    """Notes the operations that run."""
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names = [*getattr(self, "names", ()), operation.name().partition(".")[0]]
-        return operation(*args, **(kwargs or {}))
 
 
 class Tied(nn.Module):

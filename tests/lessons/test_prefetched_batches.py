@@ -336,33 +336,6 @@ def test_the_best_case_puts_all_of_a_readers_batch_on_the_device(form: str) -> N
     assert [part.device.type for part in parts] == ["meta", "meta"]
 
 
-def test_the_best_case_times_only_the_second_half() -> None:
-    scope: dict[str, Any] = {}
-    exec(CELLS["at-best"], scope)
-    seen: list[int] = []
-    # A clock that runs only while a step does: a second for each of the first five, a millisecond for the others.
-    passed = [0.0]
-    scope["time"] = SimpleNamespace(perf_counter=lambda: passed[0])
-
-    def step(number: int) -> None:
-        seen.append(number)
-        passed[0] += 1 if number < 5 else 1e-3
-
-    assert scope["ms_a_step"](step, iter(range(100)), 5) == pytest.approx(1)
-    assert seen == list(range(10))
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [[torch.ones(2), torch.tensor(3)], torch.arange(4.0), Sample(image=torch.ones(2)), 0, ""],
-    ids=["list", "tensor", "dict of another type", "zero", "empty"],
-)
-def test_each_batch_is_handed_out_as_the_readers_function_returns_it(batch: Any) -> None:
-    prefetched = prefetcher(SOURCE, torch.cuda)
-    assert list(prefetched([batch, batch], lambda each: ("moved", id(each)), None)) == [("moved", id(batch))] * 2
-    assert list(prefetched([], lambda each: each, None)) == []
-
-
 def test_the_cells_that_time_a_loop_run_together_where_they_are_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     scope: dict[str, Any] = {}
     for each in ("at-best", "at-best-used"):

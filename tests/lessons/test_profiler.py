@@ -1,18 +1,14 @@
-"""What `profiler` says of torch's profiler."""
+"""`profiler`: its measurements, lanes and checks; facts about torch are in its lesson.yml."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import profile, record_function, schedule
 
 from course_utils.lessons.profiler import cases
 from course_utils.lessons.profiler.checks import check_bottlenecks, check_gpu_idle, check_self_time
@@ -32,132 +28,6 @@ def trace() -> profile:
                 STEP()
             recorded.step()
     return recorded
-
-
-# What the lesson says of torch
-
-
-def unstarted() -> profile:
-    with profile(schedule=schedule(wait=1, warmup=1, active=2)) as recorded:
-        STEP()
-    return recorded
-
-
-def twice(folder: Path) -> None:
-    with profile() as recorded:
-        STEP()
-    for _ in range(2):
-        recorded.export_chrome_trace(str(folder / "trace.json"))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda folder: torch.autograd.profiler.profile(activities=[]),
-            "got an unexpected keyword argument 'activities'",
-        ),
-        (lambda folder: unstarted().key_averages(), "Profiler must be initialized before getting key averages"),
-        (twice, "Trace is already saved."),
-    ],
-)
-def test_messages_that_people_meet(call, message: str, tmp_path: Path):
-    with pytest.raises((TypeError, AssertionError, RuntimeError), match=message):
-        call(tmp_path)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
-def test_cuda_alone_is_no_activity_without_a_gpu():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with pytest.raises(AssertionError, match="No activities specified for the profiler"):
-            profile(activities=[ProfilerActivity.CUDA]).start()
-
-
-def test_the_old_name_of_a_column_sorts_and_is_no_attribute(trace: profile):
-    averages = trace.key_averages()
-    assert averages.table(sort_by="cuda_time_total")
-    with pytest.raises(AttributeError, match="'FunctionEventAvg' object has no attribute 'cuda_time_total'"):
-        _ = averages[0].cuda_time_total
-
-
-def test_only_the_active_steps_are_kept_and_bear_their_numbers(trace: profile):
-    names = [event.trace_name for event in trace.events() if event.trace_name.startswith("ProfilerStep")]
-    assert names == ["ProfilerStep#2", "ProfilerStep#3"]
-
-
-def test_flops_switch_shapes_on_and_know_few_operators():
-    image, sequence, row = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 4), torch.ones(1, 2, 4, 8)
-    with profile(with_flops=True) as recorded:
-        (row[0] @ row[0].mT + 1) * 2
-        torch.nn.functional.linear(row[0, 0], row[0, 0], torch.ones(4))
-        torch.nn.functional.conv2d(image, image)
-        torch.nn.functional.conv1d(sequence, sequence)
-        torch.nn.functional.scaled_dot_product_attention(row, row, row)
-    assert any(event.input_shapes for event in recorded.events())
-    counted = {event.name for event in recorded.events() if event.flops}
-    assert counted == {"aten::bmm", "aten::add", "aten::mul", "aten::addmm", "aten::conv2d"}
-
-
-@pytest.mark.parametrize("verbose", [False, True])
-def test_stacks_need_a_verbose_configuration(verbose: bool):
-    options = {"experimental_config": torch._C._profiler._ExperimentalConfig(verbose=True)} if verbose else {}
-    with profile(with_stack=True, **options) as recorded:
-        STEP()
-    assert any(event.stack for event in recorded.events() if event.name.startswith("aten::")) is verbose
-
-
-def test_stacks_name_the_modules_in_the_trace(tmp_path: Path):
-    with profile(with_stack=True) as recorded:
-        STEP()
-    recorded.export_chrome_trace(str(tmp_path / "trace.json"))
-    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
-    assert "nn.Module: Linear_0" in {event.get("name") for event in events}
-
-
-PROGRAM = """
-import torch
-from torch.profiler import profile, schedule
-x = torch.ones(8)
-with profile(schedule=schedule(wait=0, warmup=1, active=1, repeat={repeat})) as recorded:
-    for _ in range(6):
-        x + 1
-        recorded.step()
-"""
-
-
-@pytest.mark.parametrize(("repeat", "level"), [(1, None), (2, "6")])
-def test_lines_on_the_terminal(repeat: int, level: str | None, tmp_path: Path):
-    """The warning of a cleared cycle comes only where one is cleared, and a variable silences the USDT lines."""
-    here = {key: value for key, value in os.environ.items() if key != "KINETO_LOG_LEVEL"}
-    here |= {"KINETO_LOG_LEVEL": level} if level else {}
-    command = [sys.executable, "-c", PROGRAM.format(repeat=repeat)]
-    written = subprocess.run(command, env=here, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
-    assert ("Profiler clears events" in written) is (repeat > 1)
-    if level:
-        assert "USDT" not in written
-
-
-@pytest.mark.parametrize(("level", "is_told"), [(None, True), ("6", False)])
-def test_the_variable_that_silences_lines_silences_errors_too(level: str | None, is_told: bool, tmp_path: Path):
-    program = PROGRAM.format(repeat=1) + f"recorded.export_chrome_trace({str(tmp_path / 'none' / 'trace.json')!r})\n"
-    here = {key: value for key, value in os.environ.items() if key != "KINETO_LOG_LEVEL"}
-    here |= {"KINETO_LOG_LEVEL": level} if level else {}
-    written = subprocess.run([sys.executable, "-c", program], env=here, capture_output=True, text=True, check=False)
-    assert ("Failed to write to log file!" in written.stderr) is is_told
-
-
-def test_a_label_inside_compiled_code_is_ignored():
-    @torch.compile(backend="eager")
-    def compiled(x: torch.Tensor) -> torch.Tensor:
-        with record_function("inside"):
-            return x.sin()
-
-    with profile() as recorded:
-        compiled(torch.ones(3))
-    names = {event.name for event in recorded.events()}
-    assert "inside" not in names
-    assert any(name.startswith("Torch-Compiled Region") for name in names)
 
 
 # The measurements

@@ -1,0 +1,104 @@
+"""Calls end as they say, each alone; a fact about torch that no longer holds is named with its code and its lesson."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from authoring import calls
+from authoring.calls import Fact, faults, outcomes_of
+from authoring.evidence import EvidenceError
+from authoring.lesson_files import LessonFileError, read_lesson
+
+
+def test_calls_run_apart_once_for_all_processes_and_say_how_they_ended(monkeypatch, none_ran):
+    codes = {
+        "fine": "print('noise')",
+        "warns": "import warnings\nwarnings.warn('old', FutureWarning)\nwarnings.warn('older')",
+        "raises": "raise TypeError('no\\n  such argument')",
+        "no syntax": "1 +",
+        "alone": "left = 1",
+        "alone, too": "assert 'left' not in globals()",
+    }
+    assert outcomes_of(codes.items()) == {
+        "fine": "works",
+        "warns": "warns FutureWarning: old",
+        "raises": "raises TypeError: no such argument",
+        "no syntax": "raises SyntaxError: invalid syntax (<call>, line 1)",
+        "alone": "works",
+        "alone, too": "works",
+    }
+    monkeypatch.setattr(calls, "_ended", {})  # as in the next process
+    monkeypatch.setattr(calls, "_run", lambda codes: pytest.fail(f"ran {codes} again"))
+    assert outcomes_of([("again", codes["fine"])]) == {"again": "works"}
+
+
+def test_calls_that_end_the_process_or_never_end_are_a_clear_error(monkeypatch, none_ran):
+    with pytest.raises(EvidenceError, match="cannot be run"):
+        outcomes_of([("ends", "import os\nos._exit(3)")])
+    monkeypatch.setattr(calls, "_TIMEOUT_S", 0.5)
+    with pytest.raises(EvidenceError, match="cannot be run"):
+        outcomes_of([("hangs", "import time\ntime.sleep(60)")])
+
+
+# Facts about torch
+
+FACTS = """
+- before: ""
+- {says: a sum, code: "torch.ones(3).sum().item()", ends: 3.0}
+- {says: as it was, code: "torch.get_default_dtype()", ends: torch.float32}
+- {message: mat1 and mat2 must have the same dtype, code: "nn.Linear(2, 2).half()(torch.ones(2, 2))"}
+- before: |
+    import warnings
+    torch.set_default_dtype(torch.float64)
+- says: an old call
+  code: |
+    warnings.warn('first')
+    warnings.warn('old', FutureWarning)
+  ends: "warns FutureWarning: ol"
+- {says: a mistake, code: F.no_such_function, ends: "raises AttributeError: no_such_function"}
+"""
+
+
+def read_facts(folder: Path, entries: Any) -> tuple[Fact, ...]:
+    path = folder / "some_lesson" / "lesson.yml"
+    path.parent.mkdir(exist_ok=True)
+    lesson = {"number": 0, "title": "T", "part": "P", "question": "Q?", "facts": entries}
+    path.write_text(yaml.safe_dump(lesson), encoding="utf-8")
+    return read_lesson(path).facts
+
+
+def test_facts_are_held_to_torch_and_one_that_does_not_hold_is_named(tmp_path, none_ran):
+    facts = read_facts(tmp_path, yaml.safe_load(FACTS) * 2)
+    assert faults("some_lesson", facts) == []
+    (wrong,) = read_facts(tmp_path, [{"says": "one and one", "code": "x = 1\nx + x", "ends": 3}])
+    (fault,) = faults("some_lesson", [*facts, wrong])
+    assert "some_lesson: one and one.\nx = 1\nx + x\nmust end: 3\nand ended: 2\nCorrect the lesson" in fault
+
+
+def test_where_versions_of_torch_part_each_has_its_ending(tmp_path, none_ran):
+    entry = {"says": "this", "code": "1", "ends": {"<2.15": 1, ">=2.15": 2}}
+    only_new = {"says": "that", "code": "1", "ends": {">=2.15": 2}}
+    facts = read_facts(tmp_path, [entry, only_new])
+    assert faults("some_lesson", facts, "2.13.0+cpu") == []
+    assert [fault.partition(".")[0] for fault in faults("some_lesson", facts, "2.15.1")] == [
+        "some_lesson: this",
+        "some_lesson: that",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"says": "a", "code": "1"}, "facts, a: .*says: and ends:, or the message:"),
+        ({"message": "a", "ends": "1", "code": "1"}, "or the message:"),
+        ({"says": "a", "code": "1", "ends": {"2.15": 1}}, "'2.15' names no versions of torch: write them as '>=2.15'"),
+        ({"says": "a", "ends": 1}, "required field missing.*code"),
+    ],
+)
+def test_a_damaged_fact_is_one_clear_error(entry, message, tmp_path):
+    with pytest.raises(LessonFileError, match=message):
+        read_facts(tmp_path, [entry])

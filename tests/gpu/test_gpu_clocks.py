@@ -105,3 +105,14 @@ def test_cold_cache_slows_a_small_memory_bound_kernel(l2_bytes: int) -> None:
     _busy_for(0.5)
     x = torch.randn(l2_bytes // 4 // 4, device="cuda")  # a quarter of the cache
     assert _cold_over_kept(lambda: x.mul_(1.0)).low > 1.02
+
+
+def test_what_touches_the_gpu_is_said_to_have_worked_there() -> None:
+    x, there, graph = torch.ones(2**20), torch.ones(2**20, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        there.add_(1)
+    ways = {"new memory": lambda: there + 1, "in place": lambda: there.add_(1).shape, "a graph": graph.replay}
+    found = {name: measure(fn, budget_s=0.2, memory=False).worked_by for name, fn in ways.items()}
+    assert found == dict.fromkeys(ways, "gpu")
+    assert measure(lambda: x.add_(1).shape, budget_s=0.2, memory=False).worked_by == "cpu"
+    assert measure(lambda: there + 1, budget_s=0.2, memory=False, on="cpu").worked_by == "cpu"

@@ -172,8 +172,10 @@ def _judge_by_condition(part: Part, root: Path | None) -> PartJudgement:
                 "name another machine under holds:, or correct speaks_of:."
             )
         shown = tuple((f"`{label}`", words) for label, on, words in numbers if on == machine)
-        caption = evidence.newest_environment(read.values()).caption
-        judged.append(MachineJudgement(machine, caption, verdict, shown, _changed(read, machine)))
+        said = evidence.newest_result(read.values())
+        judged.append(
+            MachineJudgement(machine, said.caption, verdict, said.is_measured, shown, _changed(read, machine))
+        )
     return PartJudgement(part, verdict, tuple(judged), outcomes)
 
 

@@ -97,7 +97,7 @@ BUSY = {  # that code strayed so far, with this note, is no finding
 
 
 @pytest.mark.parametrize("name", BUSY)
-@pytest.mark.parametrize("whose", ["your machine", "recorded"])
+@pytest.mark.parametrize("whose", ["you", "recorded"])
 def test_what_a_busy_machine_gave_is_no_finding(name: str, whose: str):
     floor, note = BUSY[name]
     comparison = _scripted([70.0] * 12, [1 / floor, floor] * 6, busy=note, whose=whose)

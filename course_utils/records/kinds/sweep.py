@@ -414,7 +414,7 @@ def _named(value: Any, over: str, brief: bool = False) -> str:
     return f"{number} {what}" if is_behind else f"{what} {number}"
 
 
-def _where(values: Sequence[Any], at: Sequence[int], over: str, brief: bool) -> str:
+def _where(values: Sequence[Any], at: Sequence[int], over: str, brief: bool = False) -> str:
     """Some points of a sweep: ``from batch 64 on``, ``at 64 KiB``, ``for chain and block``."""
     if len(at) == len(values):
         return "throughout"

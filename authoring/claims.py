@@ -162,21 +162,40 @@ def _judge_by_condition(part: Part, root: Path | None) -> PartJudgement:
     outcomes = outcomes_of(part.calls)
     value, rests_on = expressions.evaluate(part.holds, root, calls=outcomes)
     verdict = _word_for(value, part)
-    numbers = list(expressions.numbers_of(part.holds, root, calls=outcomes))
-    judged = []
-    for machine in dict.fromkeys(machine for _, machine in rests_on):
-        read = {name: each for (name, on), each in rests_on.items() if on == machine}
-        if wrong := [name for name, each in read.items() if not _is_of(each.record.environment, part.speaks_of)]:
-            raise EvidenceError(
-                f"speaks of {SPEAKS_OF[part.speaks_of]}, and {', '.join(wrong)} on {machine} is no record of one: "
-                "name another machine under holds:, or correct speaks_of:."
-            )
-        shown = tuple((f"`{label}`", words) for label, on, words in numbers if on == machine)
-        said = evidence.newest_result(read.values())
-        judged.append(
-            MachineJudgement(machine, said.caption, verdict, said.is_measured, shown, _changed(read, machine))
+    judged = tuple(
+        _judge_condition(part, machine, verdict, rests_on, root, calls=outcomes)
+        for machine in dict.fromkeys(machine for _, machine in rests_on)
+    )
+    return PartJudgement(part, verdict, judged, outcomes)
+
+
+def _judge_condition(
+    part: Part, machine: str, verdict: str, rests_on: expressions.RestsOn, root: Path | None, **names: Any
+) -> MachineJudgement:
+    """What a machine has to do with the verdict of a condition: its numbers, and whether it may decide at all."""
+    read = {name: each for (name, where), each in rests_on.items() if where == machine}
+    if wrong := [name for name, each in read.items() if not _is_of(each.record.environment, part.speaks_of)]:
+        raise EvidenceError(
+            f"speaks of {SPEAKS_OF[part.speaks_of]}, and {', '.join(wrong)} on {machine} is no record of one: "
+            "name another machine under holds:, or correct speaks_of:."
         )
-    return PartJudgement(part, verdict, tuple(judged), outcomes)
+    numbers = expressions.numbers_of(part.holds, root, **names)
+    shown = tuple((f"`{label}`", words) for label, where, words in numbers if where == machine)
+    said = evidence.newest_result(read.values())
+    return MachineJudgement(machine, said.caption, verdict, said.is_measured, shown, _changed(read, machine))
+
+
+def judged_by(part: Part, machine: str, root: Path) -> MachineJudgement | None:
+    """What a plain condition gives on a machine below ``root`` in place of the one that it names.
+
+    None if the machine lacks a record of it, is of another class than is spoken of, or the condition names several.
+    """
+    with contextlib.suppress(NotRecordedError):
+        value, rests_on = expressions.evaluate(part.holds, root, on=machine)
+        may_decide = all(_is_of(each.record.environment, part.speaks_of) for each in rests_on.values())
+        if may_decide and len(expressions.machines_in(part.holds)) == 1:
+            return _judge_condition(part, machine, _word_for(value, part), rests_on, root, on=machine)
+    return None
 
 
 def _word_for(value: Any, part: Part) -> str:

@@ -32,11 +32,15 @@ FORMATS: dict[str, Callable[[float], str]] = {
 _HOW_TO_NAME = 'recorded("lesson/experiment", "machine")'
 
 
+RestsOn = dict[tuple[str, str], Recorded]
+"""Recorded experiments, by experiment and machine."""
+
+
 class Evaluated(NamedTuple):
-    """What an expression gives, and the recorded experiments that it rests on, by experiment and machine."""
+    """What an expression gives, and the recorded experiments that it rests on."""
 
     value: Any
-    rests_on: dict[tuple[str, str], Recorded]
+    rests_on: RestsOn
 
 
 def is_plain(text: str) -> bool:
@@ -69,6 +73,12 @@ def experiments_in(expression: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(call.args[0].value for call in calls if call.args and _is_text(call.args[0])))
 
 
+def machines_in(expression: str) -> set[str]:
+    """The machines that an expression names, as it writes them."""
+    calls = [node for node in ast.walk(_read(expression)) if isinstance(node, ast.Call) and _is_recorded(node)]
+    return {ast.unparse([*call.args, *(keyword.value for keyword in call.keywords)][-1]) for call in calls}
+
+
 def _is_recorded(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Name) and node.func.id == "recorded"
 
@@ -77,22 +87,24 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def evaluate(expression: str, root: Path | None = None, **names: Any) -> Evaluated:
+def evaluate(expression: str, root: Path | None = None, *, on: str | None = None, **names: Any) -> Evaluated:
     """What an expression gives on the reference records, or on those below ``root``; it may use ``names``, too.
+
+    ``on`` is a machine to read instead of those that it names.
 
     Raises:
         EvidenceError: if it cannot be worked out. The message says what to do.
-        NotRecordedError: if the machine has no record of an experiment, or one with other parameters than today's.
+        NotRecordedError: if the machine has no record of an experiment.
 
     Example:
         >>> evaluate("ms(0.0123)").value, evaluate("times(3 / 2)").value
         ('12.3 ms', '1.50 times')
     """
     experiments_in(expression)
-    rests_on: dict[tuple[str, str], Recorded] = {}
+    rests_on: RestsOn = {}
 
     def recorded(experiment: str, machine: str) -> Any:
-        found = evidence.recorded([experiment], machine, root)[experiment]
+        found = evidence.recorded([experiment], on or machine, root)[experiment]
         rests_on[experiment, found.record.environment.machine] = found
         return found.result
 
@@ -119,11 +131,13 @@ def figure(expression: str, root: Path | None = None) -> str:
     raise EvidenceError(f"{expression!r} gives {value!r}: write it with one of {functions}, or as a whole number.")
 
 
-def numbers_of(condition: str, root: Path | None = None, **names: Any) -> Iterator[tuple[str, str, str]]:
+def numbers_of(
+    condition: str, root: Path | None = None, *, on: str | None = None, **names: Any
+) -> Iterator[tuple[str, str, str]]:
     """What a condition reads: where from, the machine, and the value in words. What is read in a loop is left out."""
     for node in dict.fromkeys(map(ast.unparse, _readings(_read(condition)))):
         with contextlib.suppress(EvidenceError):  # a name of a loop
-            value, rests_on = evaluate(node, root, **names)
+            value, rests_on = evaluate(node, root, on=on, **names)
             if is_number(value) or isinstance(value, str | bool):
                 ((experiment, machine),) = rests_on
                 unit = words_and_unit(node.rpartition(".")[2])[1]

@@ -15,16 +15,17 @@ from course_utils.records.store import RecordError
 
 def judged_here() -> list[tuple[Claim, MachineJudgement]]:
     """The claims that records of one's own decide without a call to be run, each with what follows from them alone."""
-    # A plain condition names the machines that it reads, so one's own decide nothing there.
-    ledger = [
-        claim for claim in claims.load_claims() if claim.experiments and not (claim.calls or claim.parts[0].holds)
-    ]
-    return [
-        (claim, machine)
-        for claim in ledger
-        for machine in claims.judge(claim, store.results_root()).machines
-        if machine.verdict != "open"
-    ]
+    root = store.results_root()
+    ledger = [claim for claim in claims.load_claims() if claim.experiments and not claim.calls]
+    judged = []
+    for claim in ledger:
+        part = claim.parts[0]
+        if part.holds:
+            machines = filter(None, (claims.judged_by(part, machine, root) for machine in store.machines(root)))
+        else:
+            machines = (machine for machine in claims.judge(claim, root).machines if machine.verdict != "open")
+        judged += [(claim, machine) for machine in machines]
+    return judged
 
 
 def claims_section() -> list[Section]:

@@ -15,10 +15,10 @@ from authoring.evidence import EvidenceError
 from course_utils.records import store
 
 
-@pytest.fixture
-def recorded_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(params=["caching_allocator"])
+def recorded_here(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One lesson's committed record as one's own."""
-    source = next(store.reference_root().glob("*/caching_allocator.json"))
+    source = next(store.reference_root().glob(f"*/{request.param}.json"))
     copied = tmp_path / "results" / source.parent.name / source.name
     copied.parent.mkdir(parents=True)
     copied.write_bytes(source.read_bytes())
@@ -40,6 +40,17 @@ def test_your_own_records_judge_the_claims_that_they_can(recorded_here: Path, tm
     assert "The claims, judged by your records" in page
     assert "none otherwise than the ledger" in page
     assert all(words in page for _, words in machine.numbers)
+
+
+@pytest.mark.parametrize("recorded_here", ["fsdp"], indirect=True)
+def test_your_own_record_takes_the_place_of_the_one_that_a_condition_names(recorded_here: Path):
+    folder = recorded_here.parent.rename(recorded_here.parent.with_name("a-machine-of-mine"))
+    record = store.load_lesson(folder / recorded_here.name)
+    mine = dataclasses.replace(record, environment=dataclasses.replace(record.environment, machine=folder.name))
+    store.save_lesson(mine, folder.parent)
+    ((claim, judged),) = (pair for pair in authoring_report.judged_here() if pair[0].id == "T17")
+    assert (judged.machine, judged.verdict) == (folder.name, claim.verdict)
+    assert judged.numbers
 
 
 def test_what_the_page_lacks_is_said_at_the_end(recorded_here: Path, tmp_path: Path, capsys):

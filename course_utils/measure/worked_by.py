@@ -1,16 +1,18 @@
 """What did the work that a result tells of: found out by itself, from counters that only grow.
 
 Nothing that is timed is wrapped, and what makes the values of a table runs in no dispatch mode for this, which would
-change what ``torch.compile`` makes of it. Three things are looked at:
+change what ``torch.compile`` makes of it. Four things are looked at:
 
 - A timed case worked on the GPU if its first call took memory from the GPU's allocator, or returned tensors that lie
   there. Where neither is so (work in place, a CUDA graph), one more call, which is not timed, tells: see `touches`.
 - What `tabulate` and `curves` are given was computed before. If the GPU's allocator gave out memory since the cell of
   the notebook began, or in a script since it started, the GPU worked: a table beside a measurement is made of it.
+- Runs of the simulated allocator are counted. If there were any since the cell began, and the GPU did nothing, the
+  result was simulated.
 - Fake tensors are counted by PyTorch itself. Where they were used since the result before, without memory of a GPU and
   without a compiler, which uses them as well, the result was worked out.
 
-No machine can see that numbers come from a formula or a simulation: those who call say so by ``worked_by=``.
+No machine can see that numbers come from a formula: those who call say so by ``worked_by=``.
 """
 
 from __future__ import annotations
@@ -36,13 +38,16 @@ class _Counts(NamedTuple):
     on_gpu: int  # blocks that the GPU's allocator gave out, and runs of ranks on GPUs
     fake: int  # operations on fake tensors
     compiled: int  # functions that torch.compile looked at
+    simulated: int  # runs of the simulated allocator
 
     @classmethod
     def now(cls) -> _Counts:
         allocations = device_under_test().allocations() if device_kind() != "cpu" else 0
         fake = FakeTensorMode.cache_hits + FakeTensorMode.cache_misses + sum(FakeTensorMode.cache_bypasses.values())
         dynamo = sys.modules.get("torch._dynamo.utils")
-        return cls(allocations + _ranks_on_gpus, fake, sum(dynamo.counters["frames"].values()) if dynamo else 0)
+        compiled = sum(dynamo.counters["frames"].values()) if dynamo else 0
+        simulator = sys.modules.get("course_utils.memory.allocator")
+        return cls(allocations + _ranks_on_gpus, fake, compiled, simulator.Allocator.made if simulator else 0)
 
 
 _ranks_on_gpus = 0
@@ -78,7 +83,9 @@ def of_what_ran(worked_by: str | None = None) -> str:
         return worked_by
     if now.fake > before.fake and (now.on_gpu, now.compiled) == (before.on_gpu, before.compiled):
         return "arithmetic"
-    return "gpu" if now.on_gpu > _at_cell.on_gpu else "cpu"
+    if now.on_gpu > _at_cell.on_gpu:
+        return "gpu"
+    return "simulation" if now.simulated > _at_cell.simulated else "cpu"
 
 
 def lies_on(values: Any, kind: str) -> bool:

@@ -476,6 +476,8 @@ class Allocator:
     2.13, or that with the ``lowest`` address, as in 2.11. It only matters where a device gives out addresses again.
     """
 
+    made = 0  # in this process: by which a result knows that it was simulated
+
     def __init__(
         self,
         options: AllocatorOptions,
@@ -483,6 +485,7 @@ class Allocator:
         device_bytes: int | None = None,
         ties: Ties = "oldest",
     ) -> None:
+        Allocator.made += 1
         if ties not in ("oldest", "lowest"):
             raise ValueError(f"ties must be 'oldest' (PyTorch 2.13) or 'lowest' (2.11), got {ties!r}")
         for name, value in (("cap_bytes", cap_bytes), ("device_bytes", device_bytes)):

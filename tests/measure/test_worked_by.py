@@ -14,6 +14,7 @@ from course_utils.measure import worked_by
 from course_utils.measure.compare import measure
 from course_utils.measure.devices import CudaDevice
 from course_utils.measure.tabulate import curves
+from course_utils.memory.allocator import Allocate, simulate_allocator
 from course_utils.memory.trace import trace_memory
 from tests.played_cuda.scripted import ScriptedCuda
 
@@ -111,6 +112,15 @@ def test_what_fake_tensors_gave_was_worked_out_though_they_say_cuda(gpu: Scripte
     fake()
     gpu.allocate(1024)
     assert table() == "gpu"
+
+
+def test_what_the_simulated_allocator_gave_was_simulated_unless_the_gpu_worked_as_well(gpu: ScriptedCuda):
+    simulate_allocator([Allocate("a", 2**20)])
+    assert (table(), table()) == ("simulation", "simulation")
+    gpu.allocate(1024)
+    assert table() == "gpu"
+    worked_by.begin_cell()
+    assert table() == "cpu"
 
 
 def test_a_compilers_fake_tensors_are_no_arithmetic():

@@ -97,14 +97,14 @@ class DeviceReport(Shown):
             self._sentence(),
             rows,
             axis,
-            ("probably for", moment),
-            self._trials(),
-            self.plan,
-            self._warning(),
-            tuple(self._notes()),
-            self._provenance(),
-            self._numbers(),
-            self.name,
+            heads=("probably for", moment),
+            table=self._trials(),
+            plan=self.plan,
+            warning=self._warning(),
+            notes=tuple(self._notes()),
+            provenance=self._provenance(),
+            numbers=self._numbers(),
+            title=self.name,
         )
 
     # The parts of the card

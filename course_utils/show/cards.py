@@ -103,7 +103,6 @@ class Card:
     rows: tuple[Row, ...] = ()
     axis: Axis | None = None
     heads: tuple[str, str] = ("", "")  # over the rows' words and values
-    second: str = ""  # over the rows' second values; empty if they have none
     table: Grid | None = None  # where there is more to a row than a bar and a value
     plan: tuple[Advice, ...] = ()  # what to change, the most first
     warning: str = ""  # one line: what is unclear, or was cut short, and what would help
@@ -113,6 +112,7 @@ class Card:
     title: str = ""  # small, beside the head: such as a record's name
     head: str = ""  # who and when, before all else: "You, just now", "Recorded: H200, 27 Nov 2026", "Worked out"
     is_recorded: bool = False  # a recorded run, which a tint tells from a live one
+    second: str = ""  # over the rows' second values; empty if they have none
 
     @property
     def parts(self) -> list[str | Toned]:

@@ -66,8 +66,9 @@ FACTS = """
 def read_facts(folder: Path, entries: Any) -> tuple[Fact, ...]:
     path = folder / "some_lesson" / "lesson.yml"
     path.parent.mkdir(exist_ok=True)
-    lesson = {"number": 0, "title": "T", "part": "P", "question": "Q?", "facts": entries}
+    lesson = {"title": "T", "question": "Q?", "facts": entries}
     path.write_text(yaml.safe_dump(lesson), encoding="utf-8")
+    (folder / "order.yml").write_text("A part:\n  - some_lesson\n", encoding="utf-8")
     return read_lesson(path).facts
 
 

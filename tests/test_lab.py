@@ -23,7 +23,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from authoring.execution import KERNELSPEC
 from course_utils.lesson_order import file_name
 from course_utils.records.lessons import find_lesson, notebooks_root
-from course_utils.show.page import style
+from course_utils.show.page import custom_css
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
 from tools.environment import OFFLINE, SAVES_NO_WIDGET, jupyter_variables, trust
 from tools.workspace import copy_pages
@@ -58,7 +58,7 @@ def lab(workspace: Path) -> Iterator[str]:
     settings.parent.mkdir(parents=True)
     settings.write_text(json.dumps(OFFLINE), encoding="utf-8")
     (home / "config" / "custom").mkdir()
-    (home / "config" / "custom" / "custom.css").write_text(style(), encoding="utf-8")
+    (home / "config" / "custom" / "custom.css").write_text(custom_css(), encoding="utf-8")
     trust(sys.executable, notebooks_root(), jupyter_variables(home))
     port = free_port()
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={workspace}"]
@@ -262,6 +262,7 @@ def test_a_stored_card_has_its_style_and_its_bars_before_anything_is_run(unrun: 
     card.scroll_into_view_if_needed()
     assert card.locator(".bar svg").count()
     assert card.evaluate("card => getComputedStyle(card).borderRadius") == "8px"
+    assert card.locator("tbody th").first.evaluate("label => getComputedStyle(label).textAlign") == "left"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from course_utils.lesson_order import file_name, slugs
 from course_utils.records.files import write_whole
-from course_utils.show.page import style
+from course_utils.show.page import custom_css
 from tools.environment import OFFLINE, SetupError, open_jupyterlab, prepare, trust, variables
 from tools.wheel import build
 from tools.workspace import copy_pages, refresh
@@ -64,7 +64,7 @@ def lab(arguments: list[str]) -> int:
     settings = Path(variables(ROOT)["JUPYTER_CONFIG_DIR"])
     write_whole(settings / "labconfig" / "default_setting_overrides.json", json.dumps(OFFLINE, indent=1))
     # Stored cards have no style of their own.
-    write_whole(settings / "custom" / "custom.css", style())
+    write_whole(settings / "custom" / "custom.css", custom_css())
     trust(python, ROOT / "notebooks", variables(ROOT))
     options = [f"--ServerApp.root_dir={ROOT / 'workspace'}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}"]
     return open_jupyterlab(python, ["--LabApp.custom_css=True", *options, *arguments], variables(ROOT))

@@ -228,10 +228,11 @@ class Shown:
         return self.card()._repr_html_()
 
 
-def speed_axis(speeds: Iterable[float], practical: float | None = None) -> Axis:
+def speed_axis(speeds: Iterable[float], practical: float | None = None, narrow: bool = False) -> Axis:
     """An axis of speeds relative to a baseline: right is faster, and what it says is never below 1.
 
-    ``practical`` is the relative difference that counts as the same, if any does.
+    ``practical`` is the relative difference that counts as the same, if any does; ``narrow`` says that the rows have a
+    second value, and the axis less room.
     """
     # At least two percent to each side, so that a narrow interval around 1 looks narrow.
     speeds = [1 / 1.02, 1.02, *speeds]
@@ -244,7 +245,7 @@ def speed_axis(speeds: Iterable[float], practical: float | None = None) -> Axis:
         nice = [number for scale in {1, decade} for number in (each * scale for each in _NICE) if number > 1]
         fitting = [number for number in nice if math.log(number) <= room]
         # A tick beside the one at 1 needs room for its words.
-        if fitting and math.log(max(fitting)) > 0.45 * (high - low):
+        if fitting and math.log(max(fitting)) > (0.75 if narrow else 0.45) * (high - low):
             number = f"{max(fitting):,.15g}".replace(",", "\u00a0")
             ticks.append((max(fitting) ** sign, f"{number}× as {'fast' if sign > 0 else 'long'}"))
     band = (1 / (1 + practical), 1 + practical) if practical else None

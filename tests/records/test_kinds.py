@@ -101,7 +101,7 @@ def test_columns_appear_with_what_they_hold():
     for value in ("64.0 MiB", "2.00 GiB", "900 ms", "GB/s", "calls", "%"):
         assert value in flat
     # What waits for Python is said, and each row has the GPU's own work beside its time.
-    waits = "pinned each time waits for Python (launch-bound): queued ahead, the GPU needs 3.00 ms of its 6."
+    waits = "pinned each time waits for the CPU (launch-bound): queued ahead, the GPU needs 3.00 ms of its 6."
     assert waits in " ".join(repr(full).split())
     assert [row.second for row in full.card().rows] == ["2.00 ms", "800 µs", "3.00 ms"]
     cells, without = _Reader(full._repr_html_()).cells, _Reader(RESULTS["two"]._repr_html_()).cells

@@ -162,7 +162,7 @@ def test_what_waits_for_python_has_the_gpus_own_work_beside_its_time():
     assert card.notes[0].startswith("pinned each time (batch 1) and pinned each time (batch 8) wait for Python ")
     many = Sweep("batch", tuple(SweepPoint(n, cuda_comparison_of()) for n in (1, 8, 64, 512)), GPU).card()
     assert many.notes[0].startswith(
-        "4 of 12 cases wait for Python (launch-bound): queued ahead, pinned each time (batch 1) "
+        "4 of 12 cases wait for the CPU (launch-bound): queued ahead, pinned each time (batch 1) "
     )
     assert "GPU's own work" not in repr(BY_SIZE)
 

@@ -265,7 +265,7 @@ class Comparison(Result):
         return Card(
             sentence if self.too_busy else self.says or sentence,
             rows,
-            speed_axis(ends_of(rows), self.practical),
+            speed_axis(ends_of(rows), self.practical, is_bound),
             heads=("", f"time per {self.per or 'call'}"),
             second=OWN_WORK if is_bound else "",
             warning=" ".join(filter(None, [said, stopped])),

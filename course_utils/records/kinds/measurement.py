@@ -308,7 +308,7 @@ def rounds_and_calls(measurements: Sequence[Measurement]) -> str:
 
 
 def waiting_line(timed: Sequence[tuple[str, Measurement]]) -> list[str]:
-    """One line about what waits for Python, and how little of its time is the GPU's own work; none if nothing does."""
+    """One line about what waits for the CPU, and how little of its time is the GPU's own work; none if nothing does."""
     bound = [(name, each) for name, each in timed if each.launch_bound]
     if not bound:
         return []
@@ -319,11 +319,11 @@ def waiting_line(timed: Sequence[tuple[str, Measurement]]) -> list[str]:
         verb, their = ("waits", "its") if len(bound) == 1 else ("wait", "their")
         names = listed(name for name, _ in bound)
         needs = f"queued ahead, the GPU needs {listed(own)} of {their} {listed(taken)} a call"
-        return [f"{names} {verb} for Python (launch-bound): {needs}."]
+        return [f"{names} {verb} for the CPU (launch-bound): {needs}."]
     name, most = min(bound, key=lambda each: each[1].queued_ahead_s / each[1].median_s)
     needs = f"queued ahead, {name} needs the GPU for {format_seconds(most.queued_ahead_s)}"
     of = f"{format_seconds(most.median_s)} a call"
-    return [f"{len(bound)} of {len(timed)} cases wait for Python (launch-bound): {needs} of its {of}."]
+    return [f"{len(bound)} of {len(timed)} cases wait for the CPU (launch-bound): {needs} of its {of}."]
 
 
 def seconds_text(seconds: float | None) -> str:

@@ -147,7 +147,7 @@ class Sweep(Result):
         return Card(
             too_busy or self.says or sentence or unclear,
             rows,
-            speed_axis(ends_of(rows), first.practical),
+            speed_axis(ends_of(rows), first.practical, is_bound),
             heads=(f"against {first.baseline}", f"time per {self.per or 'call'}"),
             second=OWN_WORK if is_bound else "",
             warning=" ".join(filter(None, (warning, stopped))),

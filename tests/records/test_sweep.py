@@ -155,11 +155,11 @@ def test_a_time_per_item_is_shown_where_the_items_of_a_call_are_known():
             with_items(*items).showing(per="token")
 
 
-def test_what_waits_for_python_has_the_gpus_own_work_beside_its_time():
+def test_what_waits_for_the_cpu_has_the_gpus_own_work_beside_its_time():
     sweep = Sweep("batch", tuple(SweepPoint(n, cuda_comparison_of()) for n in (1, 8)), GPU)
     card = sweep.card()
     assert (card.second, card.rows[0].second) == ("GPU's own work", "800 µs")
-    assert card.notes[0].startswith("pinned each time (batch 1) and pinned each time (batch 8) wait for Python ")
+    assert card.notes[0].startswith("pinned each time (batch 1) and pinned each time (batch 8) wait for the CPU ")
     many = Sweep("batch", tuple(SweepPoint(n, cuda_comparison_of()) for n in (1, 8, 64, 512)), GPU).card()
     assert many.notes[0].startswith(
         "4 of 12 cases wait for the CPU (launch-bound): queued ahead, pinned each time (batch 1) "

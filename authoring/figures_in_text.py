@@ -41,7 +41,7 @@ _MACHINE = re.compile(r"(?P<expression>.+?)\s+@\s+(?P<machine>[\w.+-]+)", re.S)
 _Fault = tuple[int, str]  # where a marker begins, and what is wrong with it
 _BLOCK = re.compile(r"(?P<kind>answer|published) (?P<slug>\w+)(?P<rows>(?: \w+)*)")
 _UNFOLDED_ROWS = 3
-_EXERCISE = re.compile(r"^#+ Exercise \d+ · .+ · (?P<minutes>\d+) min\s*$", re.M)
+_EXERCISE = re.compile(r"^#+ Exercise (?:\d+ )?· .+ · (?P<minutes>\d+) min\s*$", re.M)
 
 
 # What a marker stands for

@@ -20,6 +20,7 @@ from course_utils.records import store
 from course_utils.records.code_hash import code_hash
 from course_utils.records.lessons import Lesson, experiments, find_lessons, needs
 from course_utils.records.notebook_files import parsed_cells, read_notebook
+from tests.authoring import lesson_form
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = find_lessons()
@@ -34,7 +35,6 @@ class Anatomy:
 
     headings: tuple[str, ...]
     on_slides: tuple[str, ...]
-    records: tuple[str, ...]  # sections of which one shows a record
     solutions: str  # the section that holds the solutions
     cells: int = 40
     code_lines: int = 15
@@ -49,9 +49,9 @@ ANATOMY = Anatomy(
         *("On a GPU", "In your own program", "Exercises", "Verdict"),
     ),
     on_slides=("The claim", "How it works", "Experiment", "On a GPU", "Verdict"),
-    records=("Experiment",),
     solutions="Exercises",
 )
+MEASURED = {"Experiment", "When it does not help"}
 # Two lessons are about programs of several processes, and may be longer.
 SEVERAL_PROCESSES = replace(ANATOMY, cells=50, words=3200, minutes=60)
 LONGEST_SOLUTION = 25
@@ -190,25 +190,25 @@ def problems_of_code(cells: Sequence[Cell], number: int) -> Iterator[str]:
 
 def problems_of_experiments(cells: Sequence[Cell], lesson: Lesson, known: Iterable[str]) -> Iterator[str]:
     """Names of experiments and of records."""
-    slug, records = lesson.slug, anatomy_of(lesson.number).records
+    slug, new = lesson.slug, lesson_form.has_new_form(lesson)
     shown = False
     named = set()
     for cell in cells:
         for called, call in cell.calls():
             given = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
-            if called in MEASURING - {"ceilings"} and cell.section in ("Experiment", "When it does not help"):
+            if called in MEASURING - {"ceilings"} and (new or cell.section in MEASURED):
                 if not given or not str(getattr(given[0], "value", "")).startswith(f"{slug}/"):
                     yield f'cell {cell.number}: {called}(...) needs name="{slug}/...", as plain text'
                 named.add(cell.section)
             if called == "recorded":
                 name = getattr(call.args[0], "value", None)
-                shown |= cell.section in records and "stable" in cell.tags
+                shown |= (new or cell.section == "Experiment") and "stable" in cell.tags
                 if name not in known:
                     yield f"cell {cell.number}: recorded({ast.unparse(call.args[0])}) names no experiment"
-    for section in sorted({"Experiment", "When it does not help"} - named):
+    for section in sorted(MEASURED - named) if not new else ():
         yield f"the section '## {section}' measures nothing that has a name"
     if not shown:
-        yield f"the section '## {records[0]}' has no cell tagged stable that shows recorded(...)"
+        yield "no cell tagged stable shows recorded(...)"
 
 
 def problems_of_exercises(cells: Sequence[Cell], number: int) -> Iterator[str]:
@@ -257,6 +257,8 @@ def problems_of_the_kit(cells: Sequence[Cell], number: int) -> Iterator[str]:
 def problems_of_anatomy(lesson: Lesson, known: Iterable[str]) -> list[str]:
     """All that is wrong with a lesson's notebook."""
     cells = cut(lesson.path)
+    if lesson_form.has_new_form(lesson):
+        return [*lesson_form.problems(lesson), *problems_of_experiments(cells, lesson, known)]
     return [
         *problems_of_length(lesson, cells),
         *problems_of_text(cells, lesson.number),

@@ -6,8 +6,8 @@ machine)`` gives a result as the lesson's ``recorded`` does, and the machine may
     recorded("pinned_memory/copy", "nvidia-h200")[262144]["pinned"].median_s
     ms(recorded("pinned_memory/copy", "nvidia-h200")[262144]["pinned"].median_s)
 
-A figure in a text is written by one of `FORMATS`: ``ms(seconds)``, ``percent(ratio)``, ``gib(bytes)`` or
-``times(ratio)``.
+A figure in a text is written by one of `FORMATS`: ``us(seconds)``, ``ms(seconds)``, ``percent(ratio)``, ``mib(bytes)``,
+``gib(bytes)`` or ``times(ratio)``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from course_utils.records.kinds.rank_results import words_and_unit
 from course_utils.show.formats import format_percent, format_ratio, is_number, three_digits, value_text
 
 FORMATS: dict[str, Callable[[float], str]] = {
+    "us": lambda seconds: f"{three_digits(1e6 * seconds)} µs",
     "ms": lambda seconds: f"{three_digits(1e3 * seconds)} ms",
     "percent": format_percent,
+    "mib": lambda bytes_: f"{three_digits(bytes_ / 2**20)} MiB",
     "gib": lambda bytes_: f"{three_digits(bytes_ / 2**30)} GiB",
     "times": lambda ratio: f"{format_ratio(ratio)} times",
 }

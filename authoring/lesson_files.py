@@ -82,6 +82,7 @@ class Claim(_Judged):
     lesson_title: str
     sentence: str
     parts: tuple[Part, ...]
+    number: str = ""  # what the page's table shows: words, with plain expressions in braces
     condition: str = ""
     sources: tuple[str, ...] = ()
 

@@ -1,6 +1,7 @@
 """Every exercise of every lesson: untouched starting cell, solution, and one wrong answer for each hint.
 
-Starting cells and solutions are taken from the notebooks, wrong answers from each lesson's ``wrong_answers.py``.
+Starting cells and solutions are taken from the notebooks, wrong answers from ``tests/lessons/wrong_answers/<slug>.py``,
+or from the folder of a lesson in the older form.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from course_utils.records.lessons import find_lessons
 from course_utils.records.notebook_files import parsed_cells, read_notebook
 
 MODULES = sorted(path.parent.name for path in Path(exercises.__file__).parent.glob("*/checks.py"))
-HEADING = re.compile(r"^### Exercise (\d+)(?: · (.+?) · \d+ min)?\s*$", re.MULTILINE)
+HEADING = re.compile(r"^##+ Exercise (?:(\d+) ?)?(?:· (.+?) · \d+ min)?\s*$", re.MULTILINE)
 
 
 def checks_of(slug: str) -> dict[str, Exercise]:
@@ -30,7 +31,9 @@ def checks_of(slug: str) -> dict[str, Exercise]:
 
 
 def wrong_answers(slug: str) -> dict[str, dict[str, Any]]:
-    return importlib.import_module(f"course_utils.lessons.{slug}.wrong_answers").WRONG
+    is_beside = (Path(__file__).parent / "wrong_answers" / f"{slug}.py").exists()
+    name = f"tests.lessons.wrong_answers.{slug}" if is_beside else f"course_utils.lessons.{slug}.wrong_answers"
+    return importlib.import_module(name).WRONG
 
 
 def _imports(node: ast.stmt) -> bool:
@@ -63,9 +66,9 @@ class Lesson:
             if cell["cell_type"] == "markdown":
                 for line in cell["source"].splitlines():
                     if line.startswith("## "):
-                        section, number = line[3:].strip(), 0
-                    elif heading := HEADING.match(line):
-                        number = int(heading[1])
+                        section, number = line[3:].split(" · ")[0].strip(), 0
+                    if heading := HEADING.match(line):
+                        number = int(heading[1] or 1)
                         if heading[2]:
                             self.names[number] = heading[2]
             else:
@@ -73,7 +76,7 @@ class Lesson:
                 tags = cell["metadata"].get("tags", [])
                 pasted = "standalone" in tags and not number
                 self.given += [node for node in tree.body if _imports(node) or (pasted and _defines(node))]
-                if section in ("Exercises", "Solutions") and number:
+                if section in ("Exercise", "Exercises", "Solutions") and number:
                     folded = "hide-cell" in tags
                     (self.solutions if folded else self.starts).setdefault(number, []).append(tree)
 

@@ -10,6 +10,7 @@ show the same.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import html
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_utils.show.cards import Card
+from course_utils.show.page import bare
 from course_utils.show.reveal import FAST, LONG, Answer, Unit
 
 if TYPE_CHECKING:
@@ -72,13 +74,14 @@ class Prediction:
     def _locked(self) -> str:
         return "" if self.value is None else f"Locked: you said {Unit(self.unit).guess(self.value)}."
 
-    def reveal(self, actual: Any, recorded: Any = None, *more: str) -> Card | StoredView:
+    def reveal(self, actual: Any, recorded: Any = None, *more: str, below: Any = None) -> Card | StoredView:
         """Compare the prediction with the answer, in words and a picture. It is no error if nothing was predicted.
 
         Args:
             actual: a number, one of the choices, or a case of a comparison.
             recorded: the recorded result that it comes from, if it was not found out here and now.
             *more: what the small print is to tell beside that.
+            below: what shows the measurement, such as a result: it stays hidden until somebody has predicted.
 
         Raises:
             ValueError: if ``actual`` is none of these.
@@ -95,9 +98,15 @@ class Prediction:
         card = answer.card(self.value)
         if recorded is not None:
             card = dataclasses.replace(card, **recorded.stamp(*more) | {"title": ""})
-        return card if self.value is not None else self._folded(answer, card)
+        if self.value is None:
+            return self._folded(answer, card, below)
+        if below is None:
+            return card
+        from course_utils.show.viewer import StoredView
 
-    def _folded(self, answer: Answer, card: Card) -> StoredView:
+        return StoredView(f"{card!r}\n\n{below!r}", card.html() + _html(below))
+
+    def _folded(self, answer: Answer, card: Card, below: Any) -> StoredView:
         """The question with a form, and the answer folded below it."""
         import jinja2
 
@@ -105,9 +114,10 @@ class Prediction:
 
         content = json.dumps(self._content | answer.for_script | {"then": ""}, allow_nan=False, ensure_ascii=False)
         page = jinja2.Template(_PAGE.read_text(encoding="utf-8"), trim_blocks=True).render(
-            question=self.question, card=card.html(), content=content.replace("<", "\\u003c")
+            question=self.question, card=card.html() + _html(below), content=content.replace("<", "\\u003c")
         )
-        return StoredView(f"You have not predicted yet.\n\n{card!r}", page)
+        words = [repr(each) for each in (card, below) if each is not None]
+        return StoredView("\n\n".join(["You have not predicted yet.", *words]), page)
 
     @property
     def _content(self) -> dict[str, Any]:
@@ -153,6 +163,14 @@ class Prediction:
         words = f"<p><b>{html.escape(self.question)}</b><br>{html.escape(how)}</p>"
         form = self.form._repr_mimebundle_(include=include, exclude=exclude)[0]
         return {**form, "text/html": words, "text/plain": repr(self)}
+
+
+def _html(shown: Any) -> str:
+    """What shows a result in a page that has the style."""
+    if shown is None or hasattr(shown, "_repr_html_"):
+        return "" if shown is None else bare(shown._repr_html_())
+    png = base64.b64encode(shown._repr_png_()).decode()
+    return f'<img src="data:image/png;base64,{png}" alt="{html.escape(shown.alt)}">'
 
 
 def predict(

@@ -41,7 +41,11 @@ def test_a_figure_is_written_as_it_says(expression, words, root):
         (f'{COPY}[5]["pinned"]', EvidenceError, r"cannot be worked out: .*5.*Correct it"),
         (f'ms({COPY}[4]["pind"].median_s)', EvidenceError, "pind"),
         (f'seconds({COPY}[4]["pinned"].median_s)', EvidenceError, "'seconds' is not defined"),
-        (f'{COPY}[4]["pinned"].median_s', EvidenceError, r"gives \d.*write it with one of us\(...\), ms\(...\), percent"),
+        (
+            f'{COPY}[4]["pinned"].median_s',
+            EvidenceError,
+            r"gives \d.*write it with one of us\(...\), ms\(...\), percent",
+        ),
         ('recorded("pinned_memory/copy", "nowhere")', EvidenceError, "no machine 'nowhere'"),
         ('recorded("pinned_memory/copi", "some-gpu")', EvidenceError, "no experiment 'pinned_memory/copi'"),
         ('recorded("pinned_memory/staging", "some-gpu")', NotRecordedError, "Run `course record pinned_memory"),

@@ -16,10 +16,10 @@ def test_spans_are_to_scale_and_words_that_do_not_fit_are_told_as_a_title():
     shown = timeline("It waits for 1 ms.", {"A step": lanes}, WORK, "It waits, then works.", head="Recorded: GPU")
     html = shown.html()
     assert [float(width) for width in re.findall(r"width:([\d.]+)%", html)] == pytest.approx([24.94, 74.81, 0.25])
-    assert ">work</div>" in html and ">more</div>" not in html and 'title="more: 10.0 µs"' in html
+    assert html.count(">work</div>") == html.count('title="more: 10.0 µs"></div>') == 1
     assert re.findall(r'data-text="(.+?)"', html) == ["0", "1 ms", "2 ms", "3 ms", "4 ms"]
     assert html.count("<div") == html.count("</div>")
-    assert "It waits, then works." in repr(shown) and "Recorded: GPU" in repr(shown)
+    assert repr(shown).startswith("Recorded: GPU")
 
 
 @pytest.mark.parametrize("span", [Span(2, 1, "work"), Span(0, 1, "rests")])

@@ -1,6 +1,6 @@
 """What needs a GPU: records of lessons, then the tests in ``tests/gpu``, each result kept as soon as it is there.
 
-    python -m benchmarks.gpu_run                             # all lessons, then all tests
+    python -m benchmarks.gpu_run                             # all lessons, the deciding ones first, then all tests
     python -m benchmarks.gpu_run 04 10 --output OUT          # these lessons alone, then the tests
     python -m benchmarks.gpu_run 04 --size smoke --output rehearsal     # on a CPU, where the tests are skipped
 
@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "benchmarks" / "results" / "gpu"  # ignored by git
 TESTS = ROOT / "tests" / "gpu"
 CELL_LIMIT_S = 240
+# Lent time may end at any moment: what lessons lead with, or say is prepared, comes first, by what it decides.
+FIRST = ("flash_attention", "torch_compile", "pinned_memory", "measuring", "your_own_program")
 # A hung test ends alone, not with all the others; no cache of pytest's in a folder that travels.
 PYTEST = ("-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider", "--timeout=150")
 NOTHING_COLLECTED = 5
@@ -66,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     output = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-    lessons = [find_lesson(name) for name in options.lessons] or find_lessons()
+    lessons = [find_lesson(name) for name in options.lessons or FIRST]
+    lessons += [] if options.lessons else [lesson for lesson in find_lessons() if lesson.slug not in FIRST]
     failed = [*record(lessons, output, recording.environment_here(options.size)), *test(output)]
     print(f"Failed, with its reason in {output}: {', '.join(failed)}" if failed else f"All is in {output}.")
     return 1 if failed else 0

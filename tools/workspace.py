@@ -69,11 +69,12 @@ def copy_pages(book: Path, workspace: Path) -> None:
 
     A lesson links to ``../book/glossary.md``. Nothing lies above JupyterLab's root, which is the workspace, so it opens
     ``book/glossary.md`` there. The pages are no work of the learner's: a changed copy is replaced. Their links to
-    lessons lead to the learner's copies, and those to files that the workspace lacks become plain text.
+    lessons lead to the learner's copies, and those to files that the workspace lacks become plain text. The landing page
+    is made of parts that only a built book has.
     """
     (workspace / "book").mkdir(parents=True, exist_ok=True)
     copied = (path for pattern in ("*.md", "reference/*.md", "images/*") for path in book.glob(pattern))
-    files = {path.relative_to(book).as_posix(): path for path in copied}
+    files = {path.relative_to(book).as_posix(): path for path in copied if path.name != "intro.md"}
 
     for name, path in sorted(files.items()):
         target, content = workspace / "book" / name, path.read_bytes()

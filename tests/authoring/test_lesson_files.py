@@ -20,8 +20,7 @@ answer:
   says: It does, {number}.
   number: 'measuring/known_answers.rounds > 0'
   machine: amd-epyc-2-cores
-  skip: Whoever adds no lesson.
-  not_when: It always helps.
+use_when: {symptom: A lesson is missing, try: add it}
 claims:
   - id: X1
     claim: A trial is a lesson.
@@ -41,7 +40,7 @@ BY_HAND = {
     *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "wrong_answers.py", "lesson.yml", "hints.yml")),
 }
 RENUMBERED = {f"notebooks/{name}.ipynb" for name in ("00_measuring", "01_profiler", "01_trial", "02_profiler", "trial")}
-MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json"}
+MADE = {"README.md", *(f"book/{name}" for name in ("_toc.yml", "claims.md", "stored_outputs.json", "what_to_use_when.md"))}
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

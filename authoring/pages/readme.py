@@ -69,7 +69,7 @@ def use_when(lesson: LessonFile) -> UseWhen | None:
     text = "\n\n".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
     row = _FIRST_ROW.search(_UNSHOWN.sub("", text))
     if row is None:
-        raise BookError(f"{lesson.stem}.ipynb has no table under '## In your own program', and its lesson.yml no use_when")
+        raise BookError(f"{lesson.stem}.ipynb has no table under '## In your own program', nor lesson.yml a use_when")
     symptom, try_ = (_LINK.sub(r"\1", cell).strip() for cell in row["cells"].split("|")[:2])
     return UseWhen(symptom, try_)
 

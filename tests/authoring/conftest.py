@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from authoring import calls
+from course_utils.lesson_order import file_name
 from course_utils.records import store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,9 +73,8 @@ def _two_lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=left_out)
     for name in ("book/images", "notebooks"):
         (folder / name).mkdir(parents=True)
-    for path in (ROOT / "notebooks").glob("*.ipynb"):
-        if path.stem.partition("_")[2] in _LESSONS:
-            shutil.copy(path, folder / "notebooks")
+    for number, slug in enumerate(_LESSONS):
+        shutil.copy(ROOT / f"notebooks/{file_name(slug)}.ipynb", folder / f"notebooks/{number:02d}_{slug}.ipynb")
     order = "Measure before you optimise:\n  - measuring\n  - profiler\nIn practice:\n"
     (folder / "course_utils/lessons/order.yml").write_text(order, encoding="utf-8")
     path = folder / "course_utils/lessons/measuring/lesson.yml"

@@ -183,9 +183,7 @@ def test_the_first_page_has_the_findings_the_drop_zone_the_doors_and_the_records
     records = {path.read_bytes() for path in reference_root().glob("*/*.json")}
     assert all(path.read_bytes() in records for path in linked)
     assert page.select_one(".own-program[data-python]") or "make trace ARGS=FILE" in page.get_text()
-    doors = [door["href"] for door in page.select(".doors a")]
-    assert len(doors) == 3
-    assert all(page.find(id=door[1:]) for door in doors if door.startswith("#"))
+    assert len(page.select(".doors a")) == 3
     counted = page.select('a[href^="claims.html#verdict="]')
     words = [claim.word for claim in load_claims()]
     assert {link["href"].partition("=")[2] for link in counted} == {slugify(word) for word in words}
@@ -226,7 +224,8 @@ def notebooks(*slugs: str) -> tuple[str, ...]:
     return tuple(f"notebooks/{file_name(slug)}" for slug in slugs)
 
 
-OPENED = ("book/intro", "book/what_to_use_when", "book/claims", "book/glossary", *notebooks("measuring", "memory_snapshots"))
+OPENED = tuple(f"book/{name}" for name in ("intro", "what_to_use_when", "claims", "glossary"))
+OPENED += notebooks("measuring", "memory_snapshots")
 GUESSED = notebooks("pinned_memory", "ddp")
 SLID = notebooks("pinned_memory", "torch_compile")
 

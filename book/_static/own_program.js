@@ -70,7 +70,7 @@ document.addEventListener("DOMContentLoaded", () => {
   // The browser itself refuses whatever this page would send or fetch.
   const policy = document.createElement("meta");
   policy.httpEquiv = "Content-Security-Policy";
-  policy.content = "connect-src data: blob:; form-action 'none'";
+  policy.content = "connect-src data: blob:; form-action 'self' file:";
   document.head.append(policy);
 
   const LESSONS = "../notebooks/{}.html";

@@ -40,9 +40,7 @@ BY_HAND = {
     *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "wrong_answers.py", "lesson.yml", "hints.yml")),
 }
 RENUMBERED = {f"notebooks/{name}.ipynb" for name in ("00_measuring", "01_profiler", "01_trial", "02_profiler", "trial")}
-MADE = {f"book/{name}" for name in ("_toc.yml", "claims.md", "stored_outputs.json", "what_to_use_when.md")} | {
-    "README.md"
-}
+MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json", "book/what_to_use_when.md"}
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -97,7 +97,7 @@ def test_an_answer_has_20_words_at_most_with_a_number_and_says_whose(lesson: Les
     assert len(lesson.answer.says.split()) <= 20
     answer = answer_text(lesson, LESSONS, ".")
     (number,) = re.findall(r"\[\*\*(.+?)\*\*\]", answer.sentence)
-    assert 1 <= len(re.findall(r"\d[\d.,]*", number)) <= 2
+    assert 1 <= len(re.findall(r"\b\d[\d.,]*", number)) <= 2
     whose = {"H": "NVIDIA H200", "C": "2 cores", "S": "by us, with torch", "P": "Published by"}
     assert whose[answer.letter] in answer.whose
 

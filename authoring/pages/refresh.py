@@ -21,13 +21,11 @@ from authoring.lesson_files import LessonFile, load_lessons
 from authoring.pages import front
 from authoring.pages.build import PROBLEMS
 from authoring.pages.claims_page import PAGE, claims_page
-from authoring.pages.generated import BOOK, ROOT, write
+from authoring.pages.generated import ROOT, write
 from authoring.pages.readme import README, TOC, readme, table_of_contents
 from authoring.pages.stored_outputs import STAMPS, stale_notebooks, stamp
-from course_utils.lessons.measuring.timer_trial import timer_quality
 
 CELL_TIMEOUT_S = 300
-TRIAL = BOOK / "images" / "timer_trial.png"
 
 
 def expected_pages(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> dict[Path, str]:
@@ -41,7 +39,7 @@ def expected_pages(lessons: Sequence[LessonFile], judgements: Sequence[Judgement
 
 def expected_pictures(judgements: Sequence[Judgement]) -> dict[Path, bytes]:
     """The committed pictures that follow from records."""
-    figures = {front.PICTURE: front.picture(judgements), TRIAL: timer_quality().plot()}
+    figures = {front.PICTURE: front.picture(judgements)}
     return {path: figure._repr_png_() for path, figure in figures.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_utils.records.kinds.comparison import Case
+from course_utils.records.kinds.comparison import Case, Comparison
 from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.store import recorded
 from course_utils.show.formats import format_seconds
@@ -42,6 +42,12 @@ def _in_words(first: Case, every: Case) -> str:
     if first.label == _GPU:
         return f"the GPU works for {'?' if own_s is None else format_seconds(own_s)} of {_took(first)}"
     return f"one thread takes {_took(first)} and all take {_took(every)}"
+
+
+def few_and_more(price: Comparison) -> str:
+    """What a hundred times as many numbers cost, as a sentence."""
+    few, more = price["100 numbers"], price["10,000 numbers"]
+    return f"100 numbers take {_took(few)}, 100 times as many {_took(more)}: that is Python's time."
 
 
 def who_waits() -> Timeline:

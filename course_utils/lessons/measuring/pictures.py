@@ -21,7 +21,13 @@ def where_time_goes(steps: Sweep) -> Timeline:
         panels[f"width {point.value:,}"] = {f"{case.label}, {_took(case)}": _parts(case) for case in cases}
         said.append(f"At width {point.value:,}, {_in_words(*cases)}.")
     alt = "; ".join(f"{panel}: {', '.join(lanes)}" for panel, lanes in panels.items())
-    return timeline(f"{said[0]} {said[-1]}", panels, _COLOURS, f"{alt}.", **steps.stamp("medians"))
+    return timeline(
+        f"{said[0]} {said[-1]}", panels, _COLOURS, f"{alt}.", warning=_busy(steps), **steps.stamp("medians")
+    )
+
+
+def _busy(steps: Sweep) -> str:
+    return next(filter(None, [steps.busy, *(point.comparison.busy for point in steps)]), "")
 
 
 def _took(case: Case) -> str:

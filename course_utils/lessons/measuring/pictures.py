@@ -80,4 +80,5 @@ def who_waits() -> Timeline:
         },
     }
     says = f"A doubling takes Python {call} and the GPU {each}. The step takes Python {queues} and the GPU {own}."
-    return timeline(says, panels, _COLOURS, says, **steps.stamp("medians", "a step's work is put together"))
+    stamp = steps.stamp("medians", "a step's work is put together") | {"title": f"{price.name}, {steps.name}"}
+    return timeline(says, panels, _COLOURS, says, **stamp)

@@ -18,7 +18,7 @@ def where_time_goes(steps: Sweep) -> Timeline:
     panels, said = {}, []
     for point in steps:
         cases = [point.comparison[label] for label in labels]
-        panels[f"width {point.value:,}"] = {f"{case.label}, {_took(case)}": _parts(case) for case in cases}
+        panels[f"width {point.value:,}"] = {_lane(case): _parts(case) for case in cases}
         said.append(f"At width {point.value:,}, {_in_words(*cases)}.")
     alt = "; ".join(f"{panel}: {', '.join(lanes)}" for panel, lanes in panels.items())
     return timeline(
@@ -32,6 +32,10 @@ def _busy(steps: Sweep) -> str:
 
 def _took(case: Case) -> str:
     return format_seconds(case.median_s)
+
+
+def _lane(case: Case) -> str:
+    return f"{case.label}, " + _took(case).replace(" ", "\u00a0")  # a number and its unit stay on one line
 
 
 def _parts(case: Case) -> list[Span]:

@@ -2,14 +2,13 @@
 
 That is, in this order: the stored outputs of notebooks whose records have changed since (only these are run, see
 `stored_outputs`), the answers to predictions, figures in text, the ledger's page, README's generated parts, the page
-*What to use when*, the table of contents, and a picture.
+*What to use when*, and the table of contents.
 ``--check`` changes nothing and names what is out of date.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +19,11 @@ from authoring.course_texts import text_files
 from authoring.lesson_files import LessonFile, load_lessons
 from authoring.pages.build import PROBLEMS
 from authoring.pages.claims_page import PAGE, claims_page
-from authoring.pages.generated import BOOK, ROOT, write
+from authoring.pages.generated import ROOT, write
 from authoring.pages.readme import README, TOC, USE_WHEN, readme, table_of_contents, use_when_page
 from authoring.pages.stored_outputs import STAMPS, stale_notebooks, stamp
-from course_utils.lessons.measuring.timer_trial import timer_quality
 
 CELL_TIMEOUT_S = 300
-TRIAL = BOOK / "images" / "timer_trial.png"
 
 
 def expected_pages(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> dict[Path, str]:
@@ -45,8 +42,6 @@ def stale(lessons: Sequence[LessonFile]) -> list[str]:
     judgements = judge_all(lessons)
     pages = expected_pages(lessons, judgements).items()
     out_of_date += [_shown(path) for path, text in pages if path.read_text(encoding="utf-8") != text]
-    if not _is_committed(TRIAL, _trial()):
-        out_of_date.append(_shown(TRIAL))
     return out_of_date + figures_in_text.check(text_files(ROOT))
 
 
@@ -64,24 +59,7 @@ def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
         changed += filled
     judgements = judge_all(lessons)
     changed += [path for path, text in expected_pages(lessons, judgements).items() if write(path, text)]
-    drawn = _trial()
-    changed += [TRIAL] if not _is_committed(TRIAL, drawn) and write(TRIAL, drawn) else []
     return list(dict.fromkeys(map(_shown, changed))), faults
-
-
-def _trial() -> bytes:
-    """The picture on the page *How we measure*."""
-    return timer_quality().plot()._repr_png_()
-
-
-def _is_committed(path: Path, drawn: bytes) -> bool:
-    """Whether a picture shows this: its bytes may differ from one version of zlib to the next."""
-    from PIL import Image, ImageChops
-
-    if not path.is_file():
-        return False
-    now, committed = (Image.open(source).convert("RGB") for source in (io.BytesIO(drawn), path))
-    return now.size == committed.size and ImageChops.difference(now, committed).getbbox() is None
 
 
 def _shown(path: Path) -> str:

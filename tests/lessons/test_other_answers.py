@@ -128,6 +128,7 @@ def clip_values(parameters: Any, limit: float) -> torch.Tensor:
         (check_timer, timer(median, calls=200, warm_up=2)),
         (check_timer, timer(lambda times: median(times[10:]), warm_up=0)),
         (check_timer, timer(lambda times: fmean(sorted(times)[12:-12]))),
+        (check_timer, timer(median, twice=True)),
         (check_add_noise, lambda images, scale: images + torch.tensor(scale) * torch.randn_like(images)),
         (check_add_noise, lambda images, scale: torch.normal(images, torch.full_like(images, scale))),
         (check_add_noise, lambda images, scale: images + torch.empty_like(images).normal_() * scale),

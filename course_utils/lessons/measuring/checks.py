@@ -15,11 +15,15 @@ class _Gpu:
     USUAL_S = (1.0, 1.02, 0.9, 1.0, 0.95, 1.05, 1.0)  # no two calls in a row take equally long
 
     def __init__(self, work: float = 1.0, leftover_s: float = 0.0, first_s: float = 0.0, spike_s: float = 0.0) -> None:
-        self.work, self.first_s, self.spike_s = work, first_s, spike_s
-        self.now_s, self.calls = 100.0, 0
+        self.work, self.leftover_s, self.first_s, self.spike_s = work, leftover_s, first_s, spike_s
+        self.now_s, self.calls, self.seen = 100.0, 0, math.inf
         self.busy_until_s = self.now_s + leftover_s
 
     def clock(self) -> float:
+        if self.busy_until_s <= self.now_s:
+            if self.seen < self.calls:  # a call was timed: now others queue work, before the next one
+                self.busy_until_s = self.now_s + self.leftover_s
+            self.seen = self.calls
         return self.now_s
 
     def call(self) -> None:
@@ -33,7 +37,7 @@ class _Gpu:
         self.now_s = max(self.now_s, self.busy_until_s)
 
 
-# What each mistake cannot bear: a GPU that was busy before, calls that compile, a neighbour now and then.
+# What each mistake cannot bear: others on the GPU between calls, calls that compile, a neighbour now and then.
 _TROUBLES = {"leftovers": {"leftover_s": 50.0}, "first_calls": {"first_s": 40.0}, "mean": {"spike_s": 6.0}}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import quantiles
+
 from course_utils.records.kinds.comparison import Case, Comparison
 from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.store import recorded
@@ -13,17 +15,19 @@ _GPU, _ALL, _ONE = "the GPU", "all CPU threads", "one CPU thread"
 
 
 def where_time_goes(steps: Sweep) -> Timeline:
-    """A bar a step: the GPU's own work, then what it waits, beside all CPU threads; one of them without a GPU."""
-    labels = (_GPU, _ALL) if _GPU in steps.points[0].comparison.labels else (_ONE, _ALL)
-    panels, said = {}, []
+    """A bar a step: the GPU's own work, then what it waits, beside the quicker CPU case; without a GPU, both."""
+    panels, said, halves = {}, [], []
     for point in steps:
-        cases = [point.comparison[label] for label in labels]
+        cases = [point.comparison[label] for label in (_ONE, _ALL)]
+        if _GPU in point.comparison.labels:
+            cases = [point.comparison[_GPU], min(cases, key=lambda case: case.median_s)]
         panels[f"width {point.value:,}"] = {_lane(case): _parts(case) for case in cases}
         said.append(f"At width {point.value:,}, {_in_words(*cases)}.")
+        low, _, high = map(format_seconds, quantiles(cases[0].measurement.elapsed_s))
+        halves.append(f"{low} to {high} at {point.value:,}")
     alt = "; ".join(f"{panel}: {', '.join(lanes)}" for panel, lanes in panels.items())
-    return timeline(
-        f"{said[0]} {said[-1]}", panels, _COLOURS, f"{alt}.", warning=_busy(steps), **steps.stamp("medians")
-    )
+    stamp = steps.stamp(f"medians; half of the readings of {cases[0].label}: {', '.join(halves)}")
+    return timeline(f"{said[0]} {said[-1]}", panels, _COLOURS, f"{alt}.", warning=_busy(steps), **stamp)
 
 
 def _busy(steps: Sweep) -> str:
@@ -57,7 +61,7 @@ def _in_words(first: Case, every: Case) -> str:
 def few_and_more(price: Comparison) -> str:
     """What a hundred times as many numbers cost, as a sentence."""
     few, more = price["100 numbers"], price["10,000 numbers"]
-    return f"100 numbers take {_took(few)}, 100 times as many {_took(more)}: that is Python's time."
+    return f"100 numbers take {_took(few)}, 100 times as many {_took(more)}: that is the fixed price of a call."
 
 
 def who_waits() -> Timeline:

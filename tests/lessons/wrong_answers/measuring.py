@@ -8,9 +8,9 @@ from typing import Any
 
 
 def timer(
-    average: Callable[[Sequence[float]], float], calls: int = 50, warm_up: int = 10, before=True, after=True
+    average: Callable[[Sequence[float]], float], calls=50, warm_up=10, before=True, twice=False, after=True
 ) -> Any:
-    """A timer that averages so many calls after a warm-up, and waits before and after each."""
+    """A timer that averages so many calls after a warm-up; it waits before and after each, or reads the clock twice."""
 
     def usual_seconds(fn, synchronize, clock):
         for _ in range(warm_up):
@@ -21,6 +21,8 @@ def timer(
                 synchronize()
             start = clock()
             fn()
+            if twice:
+                clock()
             if after:
                 synchronize()
             times.append(clock() - start)
@@ -43,7 +45,7 @@ def one_block(fn, synchronize, clock):
 WRONG = {
     "check_timer": {
         "no_wait": timer(median, after=False),
-        "leftovers": timer(median, calls=1, warm_up=0, before=False),
+        "leftovers": timer(median, before=False),
         "first_calls": timer(fmean, calls=20, warm_up=0),
         "mean": timer(fmean),
     },

@@ -71,7 +71,7 @@ function addForm(parent, content, hear) {
   const change = add(row, "button", { type: "button", class: "change", hidden: "" }, "Change it");
   const setLocked = (isLocked) => {
     for (const field of fields) field.disabled = isLocked;
-    fields.at(-1).textContent = isLocked ? "Locked" : "Lock in my answer";
+    fields.at(-1).hidden = isLocked;
     change.hidden = !isLocked;
   };
   const lock = (answer) => {
@@ -84,7 +84,7 @@ function addForm(parent, content, hear) {
   change.addEventListener("click", () => {
     setLocked(false);
     message.textContent = "";
-    fields.find((field) => field.checked ?? true).focus();
+    fields.find((field) => field.type !== "radio" || field.checked).focus();
     hear(read(), false);
   });
   form.addEventListener("input", () => hear(read(), false));

@@ -6,7 +6,6 @@ The first lesson unless ``COURSE_LAB_LESSON`` names another one; ``COURSE_SCREEN
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -25,7 +24,7 @@ from course_utils.lesson_order import file_name
 from course_utils.records.lessons import find_lesson, notebooks_root
 from course_utils.show.page import custom_css
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
-from tools.environment import OFFLINE, SAVES_NO_WIDGET, jupyter_variables, trust
+from tools.environment import KERNEL_START, SAVES_NO_WIDGET, jupyter_variables, trust, write_settings
 from tools.workspace import copy_pages
 
 LESSON = os.environ.get("COURSE_LAB_LESSON", "measuring")
@@ -54,11 +53,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(workspace: Path) -> Iterator[str]:
     """A JupyterLab of its own, with empty settings; gives its address."""
     home = workspace.parent
-    settings = home / "config" / "labconfig" / "default_setting_overrides.json"
-    settings.parent.mkdir(parents=True)
-    settings.write_text(json.dumps(OFFLINE), encoding="utf-8")
-    (home / "config" / "custom").mkdir()
-    (home / "config" / "custom" / "custom.css").write_text(custom_css(), encoding="utf-8")
+    write_settings(home, custom_css(), [KERNEL_START.read_text(encoding="utf-8")])
     trust(sys.executable, notebooks_root(), jupyter_variables(home))
     port = free_port()
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={workspace}"]

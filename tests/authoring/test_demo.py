@@ -174,5 +174,5 @@ def test_jupyterlab_gets_settings_of_its_own(tmp_path: Path, monkeypatch: pytest
     home = Path(variables["IPYTHONDIR"]).parent
     assert home.is_relative_to(tmp_path)
     assert {Path(variables[name]).parent for name in variables if re.match(r"JUPYTER.*_DIR$", name)} == {home}
-    assert "import torch" in (home / "ipython/profile_default/startup/00-demo.py").read_text(encoding="utf-8")
+    assert "import torch" in (home / "ipython/profile_default/startup/00-course.py").read_text(encoding="utf-8")
     assert not left_over.exists(), "every demo begins with the same settings"

@@ -335,7 +335,7 @@ def test_a_slider_shows_recorded_values(visit: Callable[..., Visit], name: str):
         tab.page.keyboard.press("End")
         sentence, values = card.locator(".sentence").text_content(), card.locator("tbody .value").all_text_contents()
         last = result.points[-1].comparison.card()
-        assert sentence.strip().endswith(f": {last.words}")
+        assert sentence.strip().replace("\xa0", " ").endswith(f": {last.words}")
         shown = [value for row in last.rows for value in (row.value, row.second)[: 1 + bool(last.second)]]
         assert [value.replace("\xa0", " ") for value in values] == shown
         tab.page.keyboard.press("Home")

@@ -184,7 +184,7 @@ def test_a_page_tells_a_reader_what_python_tells_a_learner(chromium: Any, tmp_pa
         expected = ask().answer(guess).reveal(actual)
         assert sentence.inner_text().replace("\xa0", " ") == expected.words
         assert form.locator("tbody rect").count() == len(expected.rows)
-        values = [text.replace("\xa0", " ") for text in form.locator("td.value").all_inner_texts()]
+        values = [text.replace("\xa0", " ") for text in form.locator("tbody td.value").all_inner_texts()]
         assert values == [row.value for row in expected.rows]
     # Asked once: the same guess has opened the measurement further down, and can be changed.
     below, first = page.locator("#below"), page.locator("#number")

@@ -72,7 +72,7 @@ def _slides(options: argparse.Namespace, _: Sequence[str]) -> int:
 
 def _report(options: argparse.Namespace, _: Sequence[str]) -> int:
     path, unread = report.build(options.output, claims_section())
-    print(path)
+    print(report.where(path))
     if unread:
         print(unread, file=sys.stderr)
     return 1 if unread else 0

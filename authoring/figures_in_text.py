@@ -31,6 +31,7 @@ from authoring.lesson_files import load_lessons
 from course_utils.records import store
 from course_utils.records.lessons import Lesson, LessonError, find_lesson
 from course_utils.records.notebook_files import dumped, read_notebook
+from course_utils.show.suggestions import typed
 
 WORDS_A_MINUTE = 150  # slower than a novel: code is read, too, and cells are run one by one
 NOT_RECORDED = "not recorded"
@@ -72,7 +73,9 @@ def shown_minutes(minutes: float) -> int:
 
 def _not_recorded(names: Sequence[str]) -> NotRecordedError:
     lessons = " ".join(dict.fromkeys(name.partition("/")[0] for name in names))
-    return NotRecordedError(f"no machine has recorded {', '.join(names)}. Run `course record {lessons} --reference`.")
+    return NotRecordedError(
+        f"no machine has recorded {', '.join(names)}. Run {typed(f'record {lessons} --reference')}."
+    )
 
 
 def _value(what: str, records: Path | None) -> str:

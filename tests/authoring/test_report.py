@@ -35,7 +35,7 @@ def test_your_own_records_judge_the_claims_that_they_can(recorded_here: Path, tm
     assert machine.numbers
     path = tmp_path / "page.html"
     assert command.main(["report", "--output", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}\n"
+    assert capsys.readouterr().out.startswith(f"{path}\n")
     page = path.read_text(encoding="utf-8")
     assert "The claims, judged by your records" in page
     assert "none otherwise than the ledger" in page

@@ -14,13 +14,15 @@ from typing import Any
 
 import yaml
 
-from authoring.demo import demo_notebook, demo_times, live_cells
+from authoring.demo import ANEW, demo_notebook, demo_times, live_cells
 from authoring.figures_in_text import figure, reading_minutes
 from authoring.lesson_answers import answer_of
 from authoring.predictions import prediction_of, recorded_answers
 from authoring.rendering import rendered
+from authoring.room_text import headings_above
 from course_utils.lessons.answers import Exercise
 from course_utils.records.lessons import Lesson, find_lesson
+from course_utils.records.notebook_files import read_notebook
 from course_utils.records.store import package_root
 
 _PLANS = package_root().parent / "book" / "instructors.yml"
@@ -122,7 +124,9 @@ def presenter_notes(lesson: Lesson) -> str:
         "presenter_notes.md",
         timed=timed,
         seconds=sum(timed["cells_s"].values()),
-        first_lines={cell["id"]: cell["source"].split("\n", 1)[0] for cell in demo_notebook(lesson)["cells"]},
+        lesson=lesson,
+        anew=ANEW.format(lesson.number),
+        headings=headings_above(read_notebook(lesson.path)["cells"]),
         expected=[(answer.words(prediction), answer.result) for answer in recorded_answers(lesson.slug)],
         # The path lies in workspace/demo/.
         answer=answer_of(lesson.slug, "../.."),

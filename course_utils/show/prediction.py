@@ -112,7 +112,7 @@ class Prediction:
 
         content = json.dumps(self._content | answer.for_script | {"then": ""}, allow_nan=False, ensure_ascii=False)
         page = jinja2.Template(_PAGE.read_text(encoding="utf-8"), trim_blocks=True).render(
-            question=self.question, card=card.html() + _html(below), content=content.replace("<", "\\u003c")
+            question=self.question, card=card.html(), below=_html(below), content=content.replace("<", "\\u003c")
         )
         words = [repr(each) for each in (card, below) if each is not None]
         return StoredView("\n\n".join(["You have not predicted yet.", *words]), page)

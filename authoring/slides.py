@@ -33,7 +33,7 @@ from course_utils.show.prediction import Prediction
 
 ASSETS = "assets"
 _TEMPLATES = Path(__file__).parent / "templates"
-_WORDS = 60  # beside a picture; the first block of a text is shown however long it is
+_WORDS, _WORDS_ALONE = 60, 100  # beside a picture or code, and without; the first block is shown however long it is
 _LINES = 12  # of short code; of a table or of printed text, so many fill a slide
 _CODE = r"```.*?```|`[^`]*`"
 _CODE_OR_CITATION = re.compile(rf"({_CODE})|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])", re.DOTALL)
@@ -65,7 +65,7 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
                 text = f"## {above} <small>continued</small>\n\n{text}"
             on_slide = parts and not ends_left_out(cell["source"])
             code = [*_code_after(after, heading)] if on_slide else []
-            for place, (shown, notes) in enumerate(_pages(text)):
+            for place, (shown, notes) in enumerate(_pages(text, _WORDS if code else _WORDS_ALONE)):
                 parts.append(_page(shown, "subslide" if place else begins))
                 if notes:
                     parts.append(_page(notes, "notes"))
@@ -157,7 +157,7 @@ def _lines_of(output: dict[str, Any]) -> int:
     return _LINES if is_picture else output.get("text", "").count("\n") + html.count("<tr")
 
 
-def _pages(markdown: str) -> Iterator[tuple[str, str]]:
+def _pages(markdown: str, most_words: int) -> Iterator[tuple[str, str]]:
     """What is shown of each heading with its text, and the notes on it. A heading right below another stays with it."""
     sections: list[list[TextBlock]] = [[]]
     for block in blocks(markdown):
@@ -168,7 +168,7 @@ def _pages(markdown: str) -> Iterator[tuple[str, str]]:
         shown: list[str] = []
         words = 0
         for block in section:
-            if words and words + len(block.text.split()) > _WORDS:
+            if words and words + len(block.text.split()) > most_words:
                 break
             shown.append(block.text)
             words += 0 if block.level else len(block.text.split())

@@ -55,7 +55,9 @@ def slides_notebook(lesson: Lesson) -> dict[str, Any]:
             # A lesson that reveals what it asked has the answer in what it shows.
             if not any(".reveal(" in each["source"] for each in after):
                 parts.append(_page(_recorded_answer(lesson, prediction), "slide"))
-        if "## Verdict\n" in cell["source"]:
+        if prediction and "## Verdict\n" in cell["source"]:
+            if not is_resolved:
+                parts.append(_page(_recorded_answer(lesson, prediction), "slide"))
             parts += _answer(lesson)
         if begins:
             text = excerpt(cell["source"] if parts else opening(cell["source"]))
@@ -94,8 +96,9 @@ def _answer(lesson: Lesson) -> list[dict[str, Any]]:
     """What the lesson answers: not before the room has predicted and seen. What is said with it is for the speaker."""
     answer = answer_of(lesson.slug, "")
     shown = excerpt(f"## The answer\n\n{answer.sentence}\n\n*{answer.whose}*")
-    notes = f"**Who can skip this:** {answer.skip}\n\n**When it does not help:** {answer.not_when}"
-    return [_page(shown, "subslide"), _page(notes, "notes")]
+    said = {"Who can skip this": answer.skip, "When it does not help": answer.not_when}
+    notes = "\n\n".join(f"**{what}:** {text}" for what, text in said.items() if text)
+    return [_page(shown, "subslide"), *([_page(notes, "notes")] if notes else [])]
 
 
 def _start(cell: dict[str, Any]) -> str:

@@ -75,7 +75,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   const LESSONS = "../notebooks/{}.html";
   const MOST_BYTES = 500e6;
-  const COMMANDS = "make trace ARGS=FILE, or make snapshot ARGS=FILE";
+  const COMMANDS = "course trace FILE, or course snapshot FILE";
   place.innerHTML = `
     <div class="own-drop">
       <p class="own-call">Drop a trace or a snapshot here</p>

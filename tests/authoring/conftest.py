@@ -92,9 +92,8 @@ def _two_lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = {"README.md": _README, "book/front.yml": _FRONT, "book/claims.md": "", "book/_toc.yml": ""}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    for module in ("authoring.renumber", "authoring.pages.refresh"):
-        done = run_in(folder, "-m", module)
-        assert done.returncode == 0, done.stderr
+    done = run_in(folder, "-m", "authoring.pages.refresh")
+    assert done.returncode == 0, done.stderr
     return folder
 
 

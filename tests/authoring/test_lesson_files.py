@@ -120,9 +120,9 @@ def test_a_notebook_without_a_file_and_a_file_of_another_form_are_errors(
     ("change", "message"),
     [
         (("  - profiler\n", ""), "profiler: put each lesson into course_utils/lessons/order.yml"),
-        (("  - profiler\n", "  - profiler\n  - profiler\n"), r"line \d+: profiler stands in the list twice"),
+        (("  - profiler\n", "  - profiler\n  - profiler\n"), "line 6: profiler stands in the list twice"),
         (("  - profiler\n", "  - profiler\n  - nowhere\n"), r"nowhere/lesson.yml cannot be read"),
-        (("  - profiler\n", "- profiler\n"), r"line \d+: '- profiler' is no part \('Title:'\) and no lesson"),
+        (("  - profiler\n", "- profiler\n"), r"line 5: '- profiler' is no part \('Title:'\) and no lesson"),
     ],
 )
 def test_a_wrong_list_is_one_clear_error(change: tuple[str, str], message: str, tmp_path: Path):

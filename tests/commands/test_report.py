@@ -7,7 +7,6 @@ import datetime
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 

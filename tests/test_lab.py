@@ -101,7 +101,7 @@ def test_the_prediction_is_compared_with_the_measurement(lesson: Notebook):
 def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     chromium: Any, lab: str, workspace: Path, originals: dict[str, str]
 ):
-    """Also where the kernel is busy while somebody types."""
+    """Also where the kernel is busy while somebody types, and after somebody began in the middle."""
     questions = {name: f"Which number is {name}?" for name in ("locked", "typed", "empty")}
     asks = [f"{name} = predict({question!r}, unit='sheep')\n{name}" for name, question in questions.items()]
     sources = ["from course_utils import predict\nimport time", *asks, "time.sleep(3)"]
@@ -111,6 +111,10 @@ def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     path.write_text(nbformat.writes(written), encoding="utf-8")
     notebook = Notebook(chromium, f"{lab}/lab/workspaces/own/tree/{path.name}?token={TOKEN}", 1000, 1000)
     run, page = partial(notebook.run, "notebook:run-cell-and-select-next"), notebook.page
+    page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 1; }")
+    run()  # too early
+    page.get_by_text("Run the lesson's first code cell first").wait_for(timeout=60_000)
+    page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 0; }")
     for _ in sources[:-1]:
         run()
     forms = {name: page.locator(".course-predict", has_text=question) for name, question in questions.items()}
@@ -131,6 +135,7 @@ def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     page.keyboard.type("3 sheep")
     page.keyboard.press("Enter")
     assert sentences.nth(2).inner_text() == "You said 3 sheep. It is 3 sheep: as you expected."
+    assert forms["empty"].first.locator("input").is_disabled(), "one answer, wherever it is given"
     assert notebook.errors() == []
     page.close()
     path.unlink()

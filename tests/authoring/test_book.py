@@ -209,7 +209,7 @@ def test_a_page_has_one_heading_and_its_solutions_are_folded(html: Path, name: s
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_the_answer_to_a_prediction_is_folded_and_names_its_machine(html: Path, name: str):
-    (card,) = parse(html / f"{name}.html").select(".course-predict details:not([open]) .course-card")
+    card, *_ = parse(html / f"{name}.html").select(".course-predict details:not([open]) .course-card")
     assert card.select_one(".sentence").get_text().strip()
     records = records_of(name.partition("_")[2], reference_root())
     # Of a machine with a GPU, what its CPU did alone is its CPU's; what nobody measured has no machine.
@@ -298,6 +298,8 @@ def test_a_page_can_be_read(visit: Callable[..., Visit], name: str, tmp_path: Pa
         assert not code.is_visible()
         folded.locator("summary").first.click()
         assert code.is_visible()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".bd-article details:not([open])").count() == 0, "on paper nothing can be opened"
     assert len(page.screenshot(path=tmp_path / "page.png")) > 10_000
     tab.check()
 
@@ -305,16 +307,18 @@ def test_a_page_can_be_read(visit: Callable[..., Visit], name: str, tmp_path: Pa
 @pytest.mark.browser
 @pytest.mark.parametrize("name", GUESSED)
 def test_a_reader_guesses_and_sees_what_was_recorded(visit: Callable[..., Visit], name: str):
-    """By keyboard, on a small screen, without a kernel: one guess, then the recorded answer with its machine."""
+    """By keyboard, on a small screen, without a kernel: one guess, and all that waited for it is there."""
     tab = visit(width=390)
-    form = tab.open(name).locator(".course-predict")
-    card = form.locator(".course-card")
+    form = tab.open(name).locator(".course-predict:has(form)")
+    card = form.locator(".course-card").first
     answer = card.locator(".sentence").text_content().strip().rstrip(".")
     assert not card.is_visible()
     form.locator("form input").first.focus()
     tab.page.keyboard.type("2")
     tab.page.keyboard.press("Enter")
     assert card.is_visible()
+    assert card.evaluate("card => card === document.activeElement")
+    assert tab.page.locator(".course-predict > details").count() == 0
     sentence = card.locator(".sentence").text_content()
     assert sentence.startswith("You said 2")
     assert answer in sentence

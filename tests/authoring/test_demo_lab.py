@@ -66,7 +66,7 @@ def test_the_live_cells_run_with_nothing_run_before_them(opened: Notebook):
     shown = str(opened.cells()[last]["outputs"])
     assert re.search(r'class="words (faster|slower|same|unclear)"', shown), shown[:500]
     small = opened.page.evaluate(
-        "() => [...document.querySelectorAll('.jp-OutputArea-output td, .jp-OutputArea-output .widget-label')]"
+        "() => [...document.querySelectorAll('.jp-OutputArea-output tbody td, .jp-OutputArea-output .widget-label')]"
         ".map(part => parseFloat(getComputedStyle(part).fontSize)).filter(size => size < 20)"
     )
     assert small == [], "results and controls are read from the last row"

@@ -19,14 +19,15 @@ from typing import Any
 
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from authoring.evidence import experiments_in
+from authoring.evidence import newest_result
 from authoring.execution import KERNELSPEC, executed, seconds_of
-from authoring.lesson_files import read_lesson
+from authoring.lesson_answers import worked_out
+from authoring.lesson_files import load_lessons
 from authoring.room_text import NOT_FOR_A_ROOM, excerpt, opening, verdict_alone
 from course_utils.records.files import write_whole
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.notebook_files import dumped, read_notebook
-from course_utils.records.store import package_root, recorded
+from course_utils.records.store import recorded
 from course_utils.show.page import dressed
 
 SET_UP = "set-up"
@@ -68,10 +69,12 @@ def demo_notebook(lesson: Lesson) -> dict[str, Any]:
 
 def _recorded_answer(lesson: Lesson) -> Iterator[dict[str, Any]]:
     """What was recorded about the lesson's question, for a path that shows no record."""
-    answer = read_lesson(package_root() / "lessons" / lesson.slug / "lesson.yml").answer
-    for number, name in enumerate(experiments_in(answer.number)):
-        source = f'from course_utils import recorded\n\nrecorded("{name}", machine="{answer.machine}")'
-        result = recorded(name, machine=answer.machine)
+    lessons = load_lessons()
+    answer = next(each for each in lessons if each.slug == lesson.slug).answer
+    for number, (name, found) in enumerate(worked_out(answer, lessons)[1].items()):
+        machine = newest_result([found]).environment.machine
+        source = f'from course_utils import recorded\n\nrecorded("{name}", machine="{machine}")'
+        result = recorded(name, machine=machine)
         data = {"text/html": result._repr_html_(), "text/plain": repr(result)}
         shown = new_output("display_data", data)
         metadata = {"tags": ["stable"], "jupyter": {"source_hidden": True}}

@@ -275,8 +275,7 @@ def _bar(lessons: int) -> tqdm:
         monitor_interval = 0  # no watcher thread beside a measurement
 
     look = "{bar:20} {n_fmt} of {total_fmt} lessons, {elapsed}{postfix}"
-    quiet = None if sys.stderr.isatty() else True
-    return Bar(total=lessons, leave=False, dynamic_ncols=True, bar_format=look, disable=quiet)
+    return Bar(total=lessons, leave=False, dynamic_ncols=True, bar_format=look, disable=None)
 
 
 def _count(number: int, what: str) -> str:

@@ -195,8 +195,7 @@ def _whole(value: Any) -> bool:
 
 def _checked(value: Mapping[str, Any], name: str) -> SnapshotFile:
     if "traceEvents" in value:
-        trace = f"{name} is a trace of torch.profiler and no memory snapshot"
-        raise SnapshotError(f"{trace}: read it with {typed('trace')}")
+        raise SnapshotError(f"{name} is a trace of torch.profiler, no memory snapshot: read it with {typed('trace')}")
     segments, traces = value.get("segments"), value.get("device_traces", [])
     if not _rows(segments) or not isinstance(traces, list | tuple):
         raise SnapshotError(f"{name} has no list of segments, so it is no memory snapshot: {_RECORD}")

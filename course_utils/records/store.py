@@ -269,8 +269,7 @@ def _why_none(name: str, machine: str | None, root: Path) -> str:
         lessons = sorted({path.stem for path in root.glob("*/*.json")})
         return (
             f"there is no record of a lesson {lesson!r}{did_you_mean(lesson, lessons)}. "
-            f"Recorded lessons: {', '.join(lessons) or 'none'}. "
-            f"Run {typed(f'record {lesson} --reference')} to make one."
+            f"Recorded lessons: {', '.join(lessons) or 'none'}. Run {typed(f'record {lesson} --reference')}."
         )
     place = machine if machine in held else next(iter(held))
     return (

@@ -7,7 +7,7 @@ from authoring.claims import Claim, MachineJudgement
 from authoring.evidence import EvidenceError
 from authoring.lesson_files import LessonFileError
 from authoring.rendering import rendered
-from authoring.verdicts import RULED
+from authoring.verdicts import RULED, readers_word
 from course_utils.commands.report import Section
 from course_utils.records import store
 from course_utils.records.store import RecordError
@@ -36,5 +36,5 @@ def claims_section() -> list[Section]:
         problem = str(error)
     # What others published, or nobody knew, one's own record may well decide otherwise.
     parting = [claim.id for claim, machine in judged if claim.verdict in RULED and claim.verdict != machine.verdict]
-    html = rendered("claims_in_report.html", problem=problem, judged=judged, parting=parting)
+    html = rendered("claims_in_report.html", problem=problem, judged=judged, parting=parting, word=readers_word)
     return [Section("The claims, judged by your records", html)] if judged or problem else []

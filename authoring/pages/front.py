@@ -19,7 +19,7 @@ from authoring import evidence
 from authoring.claims import Judgement, PartJudgement
 from authoring.evidence import ShownNumber
 from authoring.pages.generated import BOOK, BookError, page
-from authoring.verdicts import WORDINGS
+from authoring.verdicts import readers_word, signed
 from course_utils.records import store
 from course_utils.records.kinds.comparison import Case
 from course_utils.records.paired import Verdict
@@ -100,7 +100,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        return f"{WORDINGS[self.judgement.verdict].sign} {self.judgement.verdict}"
+        return signed(self.judgement.verdict)
 
 
 @cache
@@ -179,7 +179,7 @@ def _captions(found: Sequence[Finding]) -> list[str]:
 
 def _alt(found: Sequence[Finding]) -> str:
     said = [
-        f"“{each.said}” {each.judgement.verdict.capitalize()}. {each.about}: "
+        f"“{each.said}” {readers_word(each.judgement.verdict)}. {each.about}: "
         + ", ".join(f"{bar.label} {bar.words}" for bar in each.bars)
         for each in found
     ]

@@ -12,6 +12,7 @@ from authoring.evidence import NotRecordedError
 from authoring.figures_in_text import lesson_minutes, shown_minutes
 from authoring.lesson_answers import AnswerText, answer_text
 from authoring.lesson_files import LessonFile
+from authoring.pages.evidence_pages import address_of
 from authoring.pages.front import front_text
 from authoring.pages.generated import BOOK, ROOT, fill, page
 from authoring.reference_pages import reference_pages
@@ -61,4 +62,5 @@ def readme(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> st
 def table_of_contents(lessons: Sequence[LessonFile]) -> str:
     """What ``_toc.yml`` has to contain: our own pages, and the lessons that are built."""
     parts = _by_part(lesson for lesson in lessons if lesson.built)
-    return page("_toc.yml", parts=parts, references=[path.stem for path in reference_pages(ROOT)])
+    evidence = [lesson for lesson in lessons if lesson.claims and address_of(lesson).startswith("evidence")]
+    return page("_toc.yml", parts=parts, evidence=evidence, references=[path.stem for path in reference_pages(ROOT)])

@@ -11,8 +11,8 @@ _Otherwise = Literal["documented otherwise", "published otherwise"]
 VerdictWord = Literal[RuledWord, "documented", "published", _Otherwise, "depends (published)", "open"]
 RULED: tuple[str, ...] = get_args(RuledWord)
 OTHERWISE = dict(zip(("documented", "published"), get_args(_Otherwise), strict=True))
-# The first of these that a part has is the claim's.
-_WEAKEST_FIRST = (
+# All of them, the weakest first: the first of these that a part has is the claim's.
+VERDICTS = (
     *("refuted", "outdated API", "depends", "depends (published)", *OTHERWISE.values()),
     *("open", "documented", "published", "confirmed"),
 )
@@ -52,4 +52,4 @@ def together(verdicts: Collection[str]) -> str:
     words = {*map(readers_word, verdicts)}
     if {"Holds", "No"} <= words:
         return "depends (published)" if are_by_others(verdicts) else "depends"
-    return next(verdict for verdict in _WEAKEST_FIRST if verdict in verdicts)
+    return next(verdict for verdict in VERDICTS if verdict in verdicts)

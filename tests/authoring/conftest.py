@@ -89,11 +89,12 @@ def _two_lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lesson["claims"] = yaml.safe_load(_CLAIM)
     path.write_text(yaml.dump(lesson, sort_keys=False), encoding="utf-8")
     shutil.copy(ROOT / "book/stored_outputs.json", folder / "book")
-    texts = {"README.md": _README, "book/front.yml": _FRONT, "book/claims.md": "", "book/_toc.yml": ""}
+    texts = {"README.md": _README, "book/front.yml": _FRONT, "book/_toc.yml": ""}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    done = run_in(folder, "-m", "authoring.pages.refresh")
-    assert done.returncode == 0, done.stderr
+    for program in ("authoring.renumber", "authoring.pages.refresh"):
+        done = run_in(folder, "-m", program)
+        assert done.returncode == 0, done.stderr
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import shutil
 from collections.abc import Callable
@@ -59,11 +60,10 @@ def test_each_expression_reads_experiments_that_a_notebook_has():
         assert {*part.experiments} | read <= known, name
 
 
-def test_an_answered_claim_has_its_condition_and_an_open_one_says_what_would_settle_it():
+def test_an_open_claim_says_what_would_settle_it():
     for claim in LEDGER.values():
         if not LESSONS[claim.lesson].built:
             assert claim.experiments == (), claim.id
-        assert claim.condition or claim.verdict == "open", claim.id
         for part in judge(claim).parts:
             assert (part.verdict == "open") == bool(part.waits_for), claim.id
 
@@ -317,7 +317,7 @@ def test_machines_that_disagree_make_it_depend_and_each_is_listed(tmp_path):
     made_up_records.write(tmp_path / "records", made_up_records.GPU, retries(20))
     made_up_records.write(tmp_path / "records", made_up_records.CPU_IN_DISGUISE, retries(0))
     judgement = judge(claim, tmp_path / "records")
-    assert (judgement.verdict, judgement.agree) == ("depends", False)
+    assert judgement.verdict == "depends"
     verdicts = {each.machine: each.verdict for each in judgement.machines}
     assert verdicts == {"some-gpu": "confirmed", "nvidia-h200": "refuted"}
     (fault,) = faults([judgement])
@@ -334,7 +334,7 @@ def test_a_record_that_is_too_unclear_leaves_the_word_to_the_others(tmp_path):
     assert judgement.parts[0].waits_for == "a clearer record of `caching_allocator/no_cap` on any machine"
     made_up_records.write(tmp_path / "records", made_up_records.CPU_IN_DISGUISE, retries(0))
     judgement = judge(claim, tmp_path / "records")
-    assert (judgement.verdict, judgement.agree) == ("refuted", True)
+    assert judgement.verdict == "refuted"
     assert faults([judgement]) == []
 
 
@@ -343,18 +343,38 @@ def test_a_claim_is_as_strong_as_its_weakest_part_and_asides_do_not_count(tmp_pa
         this = {"what": "this", "verdict": "confirmed", "rule": [{"confirmed": f"{RETRIES} == 0"}]}
         this["rule"].append({"refuted": "otherwise"})
         that = {"what": "that", "verdict": "open", "aside": aside, "waits_for": "somebody"}
-        (claim,) = ledger(tmp_path, CLAIM | {"verdict": "confirmed", "parts": [this, that]})
+        (claim,) = ledger(tmp_path, CLAIM | {"parts": [this, that]})
         return claim
 
     root = made_up_records.write(tmp_path / "records", made_up_records.GPU, retries(0))
     judgement = judge(claim_with(aside=True), root)
-    assert (judgement.verdict, faults([judgement])) == ("confirmed", [])
+    assert (judgement.verdict, judgement.claim.word, faults([judgement])) == ("confirmed", "Holds", [])
     judgement = judge(claim_with(aside=False), root)
-    assert (judgement.verdict, judgement.machines[0].verdict) == ("open", "open")
-    (fault,) = faults([judgement])
-    assert "states 'confirmed' for the whole, but from its parts follows 'open'" in fault
+    assert (judgement.verdict, judgement.claim.word, judgement.machines[0].verdict) == ("open", "Open", "open")
     root = made_up_records.write(tmp_path / "records", made_up_records.GPU, retries(1))
     assert judge(claim_with(aside=False), root).verdict == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("parts", "word", "is_by_others"),
+    [
+        (["confirmed", "refuted"], "Half", False),
+        (["documented", "refuted"], "Half", False),
+        (["documented", "documented otherwise"], "Half", True),
+        (["refuted", "depends", "documented otherwise"], "No", False),
+        (["outdated API"], "No", False),
+        (["published otherwise"], "No", True),
+        (["depends (published)", "open"], "Half", True),
+        (["depends (published)", "confirmed"], "Half", False),
+        (["documented", "published"], "Holds", True),
+        (["open"], "Open", False),
+    ],
+)
+def test_four_words_say_it_and_a_half_is_what_one_part_holds_of(parts, word, is_by_others):
+    claim = LEDGER["T9"]
+    several = tuple(dataclasses.replace(claim.parts[0], verdict=verdict) for verdict in parts)
+    claim = dataclasses.replace(claim, parts=several)
+    assert (claim.word, claim.is_by_others) == (word, is_by_others)
 
 
 def test_numbers_come_in_words_with_their_unit_and_code_that_changed_is_noticed(tmp_path):

@@ -41,7 +41,8 @@ BY_HAND = {
     *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "wrong_answers.py", "lesson.yml", "hints.yml")),
 }
 RENUMBERED = {f"notebooks/{name}.ipynb" for name in ("00_measuring", "01_profiler", "01_trial", "02_profiler", "trial")}
-MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json"}
+MADE = {"README.md", "book/_toc.yml", "book/stored_outputs.json", "book/claims.md"}
+MADE |= {"book/evidence/trial.md", "book/evidence/profiler.md"}
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -77,8 +78,9 @@ def test_a_lesson_is_added_in_the_middle_by_its_own_files_and_a_line_of_the_list
     assert "| It does, [**yes**](./course_utils/records/" in row
     assert 'file: notebooks/01_trial\n        title: "01 · A trial"' in after["book/_toc.yml"].decode()
     page = after["book/claims.md"].decode()
-    assert "### X1\n" in page.split("## Measure before you optimise")[1]
-    assert "**A trial is a lesson.**" in page
+    assert '| <a id="x1"></a>**A trial is a lesson.**' in page
+    assert "](evidence/trial.md#x1) |" in page
+    assert "### A trial is a lesson\n" in after["book/evidence/trial.md"].decode()
     assert "trial" in json.loads(after["book/stored_outputs.json"])
 
 
@@ -120,9 +122,9 @@ def test_a_notebook_without_a_file_and_a_file_of_another_form_are_errors(
     ("change", "message"),
     [
         (("  - profiler\n", ""), "profiler: put each lesson into course_utils/lessons/order.yml"),
-        (("  - profiler\n", "  - profiler\n  - profiler\n"), "line 6: profiler stands in the list twice"),
+        (("  - profiler\n", "  - profiler\n  - profiler\n"), "line 7: profiler stands in the list twice"),
         (("  - profiler\n", "  - profiler\n  - nowhere\n"), r"nowhere/lesson.yml cannot be read"),
-        (("  - profiler\n", "- profiler\n"), r"line 5: '- profiler' is no part \('Title:'\) and no lesson"),
+        (("  - profiler\n", "- profiler\n"), r"line 6: '- profiler' is no part \('Title:'\) and no lesson"),
     ],
 )
 def test_a_wrong_list_is_one_clear_error(change: tuple[str, str], message: str, tmp_path: Path):

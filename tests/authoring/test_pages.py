@@ -8,14 +8,13 @@ import re
 import pytest
 import yaml
 
-from authoring.claims import Judgement, MachineJudgement, PartJudgement, judge_all
+from authoring.claims import Judgement, judge_all
 from authoring.evidence import EvidenceError
 from authoring.lesson_answers import answer_of, answer_text
 from authoring.lesson_files import load_lessons
-from authoring.pages import claims_page, front, readme
-from authoring.pages.generated import BookError
+from authoring.pages import claims_page, evidence_pages, front, readme
+from authoring.pages.generated import BOOK, BookError
 from authoring.typed_numbers import typed_numbers
-from authoring.verdicts import WORDINGS
 from tests.figure_checks import problems_of_texts
 
 LESSONS = load_lessons()
@@ -26,43 +25,79 @@ def judgements() -> list[Judgement]:
     return judge_all(LESSONS)
 
 
-# The ledger's page
+# The ledger's page, and what it rests on
 
 
-def test_the_ledgers_page_tells_of_every_claim_all_that_is_known_of_it(judgements: list[Judgement]):
+def test_the_ledgers_page_is_short_and_has_a_row_for_each_claim(judgements: list[Judgement]):
     page = claims_page.claims_page(judgements, LESSONS)
-    entries = {entry.split("\n")[0]: entry for entry in page.split("\n### ")[1:]}
-    assert set(entries) == {judgement.claim.id for judgement in judgements}
-    for judgement in judgements:
-        claim, entry = judgement.claim, entries[judgement.claim.id]
-        shown = [claim.sentence, claim.condition, *claim.sources, *(code.strip() for _, code in claim.calls)]
-        for judged in judgement.parts:
-            shown += [f"{verdict}: {text}" for verdict, text in judged.part.steps]
-            shown += [f"{name} = {text}" for name, text in judged.part.let]
-            shown += [words for machine in judged.machines for _, words in machine.numbers]
-            shown += [machine.caption for machine in judged.machines] + [judged.waits_for or ""]
-        assert [text for text in shown if text.rstrip(".") not in entry] == []
-        assert entry.index(f"{WORDINGS[claim.word].sign} {claim.word}<") < entry.index(f"**{claim.claim}**")
+    # Whole words, as the page's source has them: a quarter of an hour at most.
+    assert len(page.split()) <= 4000
+    rows = [line for line in page.splitlines() if line.startswith('| <a id="')]
+    assert [re.match(r'\| <a id="(\w+)"', row)[1] for row in rows] == [each.claim.id.lower() for each in judgements]
+    for row, judgement in zip(rows, judgements, strict=True):
+        claim, cells = judgement.claim, re.split(r"(?<!\\)\|", row.strip("| "))
+        assert len(cells) == 4, row
+        assert f"**{claim.claim}**<br>{claim.sentence}" in cells[0]
+        assert f"{claim.word}</span>{'<br>by others' * claim.is_by_others}" in cells[1]
+        assert bool(cells[2].strip()) == bool(claim.number)
+        address = re.search(r"\[evidence\]\(([\w/]+\.md)#", cells[3])[1]
+        assert f'<a id="{claim.id.lower()}"></a>\n###' in (BOOK / address).read_text(encoding="utf-8")
 
 
-def judged_on_a_machine(judgements: list[Judgement]) -> tuple[Judgement, PartJudgement, MachineJudgement]:
-    return next(
-        (judgement, judged, judged.machines[0])
-        for judgement in judgements
-        for judged in judgement.parts
-        if judged.machines and not judged.part.aside
-    )
+def test_a_number_of_a_claim_is_worked_out_and_says_whose_it_is():
+    def number(text: str) -> str:
+        claim = next(claim for lesson in LESSONS for claim in lesson.claims)
+        return claims_page.number_of(dataclasses.replace(claim, number=text), LESSONS)
+
+    copy = 'recorded("pinned_memory/copy", "nvidia-h200").points[-1].comparison["pinned"].speedup'
+    row = "published['hf_gpt2_titan_rtx']['dp_s']"
+    assert re.fullmatch(r"up to \*\*[\d.]+ times\*\* as fast<br>\*H200\*", number(f"up to {{times({copy})}} as fast"))
+    assert number(f'{{f"{{{row}:.0f}} s"}}') == "**111 s**<br>*others: 2x TITAN RTX*"
+    assert number("never") == "never"
+    with pytest.raises(EvidenceError, match=r"lesson.yml, \w+, number: .*gives [\d.]+: write it with one of us"):
+        number(f"{{{copy}}}")
 
 
-def test_machines_that_disagree_are_listed_with_their_own_verdicts(judgements: list[Judgement]):
-    judgement, judged, machine = judged_on_a_machine(judgements)
-    first = dataclasses.replace(machine, verdict="confirmed")
-    second = dataclasses.replace(first, machine="another", caption="Another machine", verdict="refuted")
-    parts = (dataclasses.replace(judged, machines=(first, second), verdict="depends"),)
-    page = claims_page.claims_page([dataclasses.replace(judgement, parts=parts)], LESSONS)
-    assert "The recorded machines do not agree" in page
-    assert f"{claims_page.badge('refuted')} on [Another machine](../course_utils/records/another/" in page
-    assert f"{claims_page.badge('confirmed')} on [{first.caption}](" in page
+def test_the_evidence_has_all_that_a_verdict_rests_on(judgements: list[Judgement]):
+    pages = evidence_pages.evidence_pages(judgements, LESSONS)
+    assert {path.stem for path in pages} == {judgement.claim.lesson for judgement in judgements}
+    for path, page in pages.items():
+        entries = {entry.split('"')[0]: entry for entry in page.split('\n<a id="')[1:]}
+        for judgement in judgements:
+            claim = judgement.claim
+            if claim.lesson != path.stem:
+                continue
+            shown = [claim.sentence, claim.condition, *claim.sources, *(code.strip() for _, code in claim.calls)]
+            for judged in judgement.parts:
+                shown += [f"{verdict}: {text}" for verdict, text in judged.part.steps]
+                shown += [f"{name} = {text}" for name, text in judged.part.let]
+                shown += [words for machine in judged.machines for _, words in machine.numbers]
+                shown += [machine.caption for machine in judged.machines]
+                shown += [judged.part.holds, judged.waits_for or ""]
+                shown += [says.row.source.link for says in judged.part.published]
+            assert [text for text in shown if text.rstrip(".") not in entries[claim.id.lower()]] == []
+
+
+def test_evidence_stands_on_the_reference_page_that_has_a_place_for_it(judgements, tmp_path, monkeypatch):
+    monkeypatch.setattr(evidence_pages, "BOOK", tmp_path)
+    lesson = next(lesson for lesson in LESSONS if lesson.slug == "fsdp")
+    assert evidence_pages.address_of(lesson) == "evidence/fsdp.md"
+    own, reference = tmp_path / "evidence" / "fsdp.md", tmp_path / "reference" / "fsdp.md"
+    for path in (own, reference):
+        path.parent.mkdir()
+    own.touch()
+    reference.write_text("# FSDP\n\n## Errors\n\nA <!-- evidence --> in a line.\n", encoding="utf-8")
+    assert evidence_pages.address_of(lesson) == "evidence/fsdp.md"
+    for heading in ("", "## What it rests on\n\n"):
+        reference.write_text(f"# FSDP\n\nText.\n\n{heading}<!-- evidence -->\n\n## After\n", encoding="utf-8")
+        assert evidence_pages.address_of(lesson) == "reference/fsdp.md"
+        for _ in range(2):  # the second time, what is there is replaced
+            pages = evidence_pages.evidence_pages(judgements, [lesson])
+            reference.write_text(pages[reference], encoding="utf-8")
+        page = pages[reference]
+        assert page.count("\n## ") == 2
+        assert page.count('<a id="t17"></a>') == page.count("<!-- /generated -->") == 1
+        assert evidence_pages.obsolete_pages([*pages]) == [own]
 
 
 # The front

@@ -27,9 +27,7 @@ def untied_verdicts(texts: Iterable[Passage]) -> list[str]:
             shown = plain[sentence.start : sentence.end]
             is_line = passage.cell is not None and _VERDICT_LINE.match(sentence.text)
             if _CLAIM_ID.search(shown) and _VERDICT.search(shown) and not is_line:
-                faults.append(
-                    f'{passage.where}: "{sentence.text}": write the verdict as <!--= claim T8 -->No<!--/-->.'
-                )
+                faults.append(f'{passage.where}: "{sentence.text}": write the verdict as <!--= claim T8 -->No<!--/-->.')
     return faults
 
 

@@ -17,7 +17,8 @@ from authoring.pages.generated import BOOK, page
 from authoring.verdicts import signed
 
 _PLACE = re.compile(
-    r"(?P<heading>^##.*\n\s*)?(?:^<!-- evidence -->$|^<!-- generated: evidence -->\n.*?^<!-- /generated -->$)", re.M | re.S
+    r"(?P<heading>^##.*\n\s*)?(?:^<!-- evidence -->$|^<!-- generated: evidence -->\n.*?^<!-- /generated -->$)",
+    re.M | re.S,
 )
 
 

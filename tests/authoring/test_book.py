@@ -226,7 +226,13 @@ def notebooks(*slugs: str) -> tuple[str, ...]:
     return tuple(f"notebooks/{file_name(slug)}" for slug in slugs)
 
 
-OPENED = ("book/intro", "book/claims", "book/evidence/fsdp", "book/glossary", *notebooks("measuring", "memory_snapshots"))
+OPENED = (
+    "book/intro",
+    "book/claims",
+    "book/evidence/fsdp",
+    "book/glossary",
+    *notebooks("measuring", "memory_snapshots"),
+)
 GUESSED = notebooks("pinned_memory", "ddp")
 SLID = notebooks("pinned_memory", "torch_compile")
 

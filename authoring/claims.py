@@ -65,34 +65,9 @@ class Judgement:
     parts: tuple[PartJudgement, ...]
 
     @property
-    def counted(self) -> tuple[PartJudgement, ...]:
-        """The parts that the verdict on the claim rests on."""
-        return tuple(part for part in self.parts if not part.part.aside)
-
-    @property
     def verdict(self) -> str:
         """What follows from its parts; asides do not count."""
-        return together([part.verdict for part in self.counted])
-
-    @property
-    def machines(self) -> tuple[MachineJudgement, ...]:
-        """Each machine once, with its word on the whole claim (``open`` if it lacks a part) and all numbers."""
-        return tuple(map(self._on, dict.fromkeys(each.machine for part in self.counted for each in part.machines)))
-
-    def _on(self, machine: str) -> MachineJudgement:
-        judged, verdicts = [], set()
-        for part in self.counted:
-            here = [each for each in part.machines if each.machine == machine]
-            judged += here
-            # What needs no record, a call or a source, holds for every machine.
-            otherwise = "open" if part.part.experiments else part.verdict
-            verdicts |= {each.verdict for each in here} or {otherwise}
-        return dataclasses.replace(
-            judged[0],
-            verdict=together(verdicts),
-            numbers=tuple(number for each in judged for number in each.numbers),
-            notices=tuple(dict.fromkeys(notice for each in judged for notice in each.notices)),
-        )
+        return together([part.verdict for part in self.parts if not part.part.aside])
 
 
 def load_claims(lessons: Iterable[LessonFile] | None = None) -> list[Claim]:

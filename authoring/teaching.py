@@ -1,6 +1,7 @@
 """What an instructor wants to know: routes and their minutes, and notes on the five-minute path of each lesson.
 
-Routes and questions are in ``book/instructors.yml``. Everything else comes from records, from the lessons and from their checks.
+Routes and questions are in ``book/instructors.yml``. Everything else comes from records, lessons and
+their checks.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def are_by_others(verdicts: Collection[str]) -> bool:
 
 
 def together(verdicts: Collection[str]) -> str:
-    """What follows for a whole from the verdicts on its parts: the weakest, and a half where one holds and one does not."""
+    """What follows from the verdicts on parts: the weakest, and a half where one part holds and one does not."""
     words = {*map(readers_word, verdicts)}
     if {"Holds", "No"} <= words:
         return "depends (published)" if are_by_others(verdicts) else "depends"

@@ -12,7 +12,7 @@ from authoring.lesson_files import Claim
 from authoring.verdicts import VERDICTS
 from course_utils.records.lessons import Lesson
 
-_CLAIM_ID = re.compile(r"(?<![\w#/.-])[FLMST]\d{1,2}(?![\w.-]*\w)")
+_CLAIM_ID = re.compile(r"(?<![\w#/.-])[FLMST]\d{1,2}[a-z]?(?![\w.-]*\w)")
 _VERDICT_LINE = re.compile(r"(?:[-*] )?\*\*(?P<id>[A-Z]\d+) · (?P<claim>[^*]+): (?P<verdict>[^*:]+?)\.?\*\*")
 _VERDICT = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(VERDICTS, key=len, reverse=True)))})(?!\w)", re.I)
 

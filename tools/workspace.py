@@ -72,7 +72,7 @@ def copy_pages(book: Path, workspace: Path) -> None:
     lessons lead to the learner's copies, and those to files that the workspace lacks become plain text.
     """
     (workspace / "book").mkdir(parents=True, exist_ok=True)
-    copied = (path for pattern in ("*.md", "reference/*.md", "evidence/*.md", "images/*") for path in book.glob(pattern))
+    copied = (path for each in ("*.md", "reference/*.md", "evidence/*.md", "images/*") for path in book.glob(each))
     files = {path.relative_to(book).as_posix(): path for path in copied}
 
     for name, path in sorted(files.items()):

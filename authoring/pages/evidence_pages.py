@@ -16,10 +16,7 @@ from authoring.lesson_files import LessonFile
 from authoring.pages.generated import BOOK, page
 from authoring.verdicts import signed
 
-_PLACE = re.compile(
-    r"(?P<heading>^##.*\n\s*)?(?:^<!-- evidence -->$|^<!-- generated: evidence -->\n.*?^<!-- /generated -->$)",
-    re.M | re.S,
-)
+_PLACE = re.compile(r"^(?:<!-- evidence -->|<!-- generated: evidence -->\n.*?^<!-- /generated -->)$", re.M | re.S)
 
 
 def address_of(lesson: LessonFile) -> str:
@@ -38,21 +35,13 @@ def evidence_pages(judgements: Sequence[Judgement], lessons: Sequence[LessonFile
             continue
         path = BOOK / address_of(lesson)
         values = {"judgements": own, "signed": signed, "speaks_of": SPEAKS_OF, "rows_text": rows_text}
+        body = page("evidence_of_claims.md", **values)
         if path.parent.name == "evidence":
-            pages[path] = page("evidence.md", lesson=lesson, body=page("evidence_of_claims.md", **values))
+            pages[path] = page("evidence.md", lesson=lesson, body=body)
         else:
-            pages[path] = _put_into(path.read_text(encoding="utf-8"), page("evidence_of_claims.md", **values))
+            placed = f"<!-- generated: evidence -->\n\n{body}\n<!-- /generated -->"
+            pages[path] = _PLACE.sub(lambda _, placed=placed: placed, path.read_text(encoding="utf-8"), count=1)
     return pages
-
-
-def _put_into(text: str, evidence: str) -> str:
-    """A reference page with the evidence in its place, under a heading of its own unless the page has written one."""
-
-    def placed(match: re.Match[str]) -> str:
-        heading = match["heading"] or "## Evidence\n\n"
-        return f"{heading}<!-- generated: evidence -->\n\n{evidence}\n<!-- /generated -->"
-
-    return _PLACE.sub(placed, text, count=1)
 
 
 def obsolete_pages(expected: Sequence[Path]) -> list[Path]:

@@ -10,8 +10,8 @@ machine, which may be left out where one machine alone has recorded it. In the n
 (:mod:`authoring.expressions`), such as ``ms(recorded("pinned_memory/copy", "MACHINE")[4]["pinned"].median_s)``.
 
 ``claim T8`` gives a verdict of the claims ledger, such as "No" or "Half, by others", and ``time pinned_memory`` the
-minutes that a lesson takes. ``answer pinned_memory`` and ``published pinned_memory``, on a line of their own, give a lesson's answer, and what
-others published, as whole paragraphs.
+minutes that a lesson takes. ``answer pinned_memory`` and ``published pinned_memory``, on a line of their own, give a
+lesson's answer, and what others published, as whole paragraphs.
 
 ``make refresh`` fills in what stands between the comments, and a build of the book says what is out of date.
 """

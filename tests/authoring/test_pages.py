@@ -7,6 +7,7 @@ import re
 
 import pytest
 import yaml
+from mdit_py_plugins.anchors.index import slugify
 
 from authoring.claims import Judgement, judge_all
 from authoring.evidence import EvidenceError
@@ -207,3 +208,14 @@ def test_a_lesson_without_an_answer_is_an_error_that_names_it():
     lesson = dataclasses.replace(next(lesson for lesson in LESSONS if lesson.built), answer=None)
     with pytest.raises(EvidenceError, match=rf"{lesson.slug}/lesson.yml has no answer"):
         readme.lessons_table([lesson], ".")
+
+
+# The glossary
+
+
+def test_the_glossarys_index_leads_to_each_term_in_order():
+    page = (BOOK / "glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^### (.+)$", page, re.MULTILINE)
+    indexed = re.findall(r"\[([^\]]+)\]\(#([\w-]+)\)", page.partition("\n## ")[0])
+    assert indexed == [(term, slugify(term)) for term in sorted(terms, key=str.lower)]
+    assert page.count("<!--=") >= 12, "the words that live by a number have one"

@@ -19,7 +19,7 @@ def generated() -> dict[str, str]:
         (
             f"[{lesson.number:02d} · {lesson.title}](../notebooks/{lesson.path.name})"
             f'<br><a href="../{SLIDES}/{lesson.name}.html">slides</a>',
-            "<br>".join(plans()["questions"][lesson.slug]),
+            "<br>".join(f"{n}. {question}" for n, question in enumerate(plans()["questions"][lesson.slug], start=1)),
         )
         for lesson in find_lessons()
     ]

@@ -236,7 +236,7 @@ LINKS = (
 IN_VIEW = """([path, words]) => {
     const shown = window.jupyterapp.shell.currentWidget;
     if (shown?.context?.path !== path || !words) return shown?.context?.path === path;
-    const headings = [...shown.node.querySelectorAll('h1, h2, h3, tr')];
+    const headings = [...shown.node.querySelectorAll('h1, h2, h3, td strong')];
     const heading = headings.find(each => each.textContent.startsWith(words))?.getBoundingClientRect();
     const pane = shown.node.getBoundingClientRect();
     return heading?.height > 0 && heading.top >= pane.top - 1 && heading.bottom <= pane.bottom;

@@ -1,8 +1,8 @@
 """Bring everything up to date that is committed and follows from records: ``make refresh``.
 
 That is, in this order: the stored outputs of notebooks whose records have changed since (only these are run, see
-`stored_outputs`), the answers to predictions, figures in text, the ledger's page, README's generated parts, the
-table of contents, and pictures.
+`stored_outputs`), the answers to predictions, figures in text, the ledger's page, README's generated parts, the page
+*What to use when*, the table of contents, and a picture.
 ``--check`` changes nothing and names what is out of date.
 """
 
@@ -18,12 +18,11 @@ from authoring import figures_in_text, normal_form
 from authoring.claims import Judgement, judge_all
 from authoring.course_texts import text_files
 from authoring.lesson_files import LessonFile, load_lessons
-from authoring.pages import front
 from authoring.pages.build import PROBLEMS
 from authoring.pages.claims_page import PAGE, claims_page
 from authoring.pages.evidence_pages import evidence_pages, obsolete_pages
 from authoring.pages.generated import BOOK, ROOT, holds, write
-from authoring.pages.readme import README, TOC, readme, table_of_contents
+from authoring.pages.readme import README, TOC, USE_WHEN, readme, table_of_contents, use_when_page
 from authoring.pages.stored_outputs import STAMPS, stale_notebooks, stamp
 from course_utils.lessons.measuring.timer_trial import timer_quality
 
@@ -36,15 +35,10 @@ def expected_pages(lessons: Sequence[LessonFile], judgements: Sequence[Judgement
     return {
         PAGE: claims_page(judgements, lessons),
         **evidence_pages(judgements, lessons),
-        README: readme(lessons, judgements),
+        README: readme(lessons),
+        USE_WHEN: use_when_page(lessons),
         TOC: table_of_contents(lessons),
     }
-
-
-def expected_pictures(judgements: Sequence[Judgement]) -> dict[Path, bytes]:
-    """The committed pictures that follow from records."""
-    figures = {front.PICTURE: front.picture(judgements), TRIAL: timer_quality().plot()}
-    return {path: figure._repr_png_() for path, figure in figures.items()}
 
 
 def stale(lessons: Sequence[LessonFile]) -> list[str]:
@@ -54,8 +48,8 @@ def stale(lessons: Sequence[LessonFile]) -> list[str]:
     pages = expected_pages(lessons, judgements)
     out_of_date += [_shown(path) for path, text in pages.items() if not holds(path, text)]
     out_of_date += map(_shown, obsolete_pages([*pages]))
-    pictures = expected_pictures(judgements).items()
-    out_of_date += [_shown(path) for path, drawn in pictures if not _is_committed(path, drawn)]
+    if not _is_committed(TRIAL, _trial()):
+        out_of_date.append(_shown(TRIAL))
     return out_of_date + figures_in_text.check(text_files(ROOT))
 
 
@@ -77,9 +71,14 @@ def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
     for path in obsolete_pages([*pages]):
         path.unlink()
         changed.append(path)
-    pictures = expected_pictures(judgements).items()
-    changed += [path for path, drawn in pictures if not _is_committed(path, drawn) and write(path, drawn)]
+    drawn = _trial()
+    changed += [TRIAL] if not _is_committed(TRIAL, drawn) and write(TRIAL, drawn) else []
     return list(dict.fromkeys(map(_shown, changed))), faults
+
+
+def _trial() -> bytes:
+    """The picture on the page *How we measure*."""
+    return timer_quality().plot()._repr_png_()
 
 
 def _is_committed(path: Path, drawn: bytes) -> bool:

@@ -175,7 +175,7 @@ def test_a_link_that_does_not_hold_what_was_read_is_shown_as_such(source, words,
 
 
 def test_an_answer_carries_its_number_with_a_link_to_where_it_comes_from(lesson):
-    answer = {"says": "It takes {number} as long.", "skip": "Nobody.", "not_when": "It always helps."}
+    answer = {"says": "It takes {number} as long."}
     number = 'published["somebody_gpu"]["pageable_ms"] / published["somebody_gpu"]["pinned_ms"]'
     trial = lesson([ROW], answer={**answer, "number": number})
     text = answer_text(trial, [trial], "..")
@@ -186,7 +186,7 @@ def test_an_answer_carries_its_number_with_a_link_to_where_it_comes_from(lesson)
 def test_an_answer_from_a_record_links_the_record_and_names_its_machine(lesson):
     machine = next(store.reference_root().glob("*/measuring.json")).parent.name
     number = 'measuring/known_answers["two products"].ratio'
-    answer = {"says": "{number}.", "skip": "Nobody.", "not_when": "Never.", "number": number, "machine": machine}
+    answer = {"says": "{number}.", "number": number, "machine": machine}
     trial = lesson([], answer=answer)
     text = answer_text(trial, [trial], "..")
     path = text.sentence.partition("](")[2].rstrip(").")

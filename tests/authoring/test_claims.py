@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from authoring import calls, evidence
 from authoring.claims import faults, judge, judge_all, load_claims
 from authoring.evidence import EvidenceError
 from authoring.lesson_files import Claim, LessonFileError, Part, load_lessons, read_lesson
-from authoring.published import word_of
-from course_utils.records.kinds.curves import Curve, Curves
 from course_utils.records.lessons import experiments, find_lessons, needs
 from tests import made_up_records
 
@@ -158,76 +155,6 @@ def test_another_record_gives_another_verdict_and_the_message_names_the_sentence
     assert fault.startswith(f'{claim.id} · {claim.claim.rstrip(".")}: "{claim.sentence}"')
 
 
-# Rules about GPUs, on records that no GPU has made yet
-
-
-def steps(data_parallel: float, ddp: float) -> list[Any]:
-    times = {"one process": 1.0, "DataParallel": data_parallel, "DDP, 1 rank": 1.0, "DDP, 2 ranks": ddp}
-    return [made_up_records.ranks("ddp/data_parallel", "steps", times)]
-
-
-def kept_parts(factor: float) -> list[Any]:
-    """The table of memory, whose parts in bf16 are these shares of those in fp32."""
-    rows = []
-    for recipe, kept in (("fp32", 1.0), ("bf16", factor)):
-        parts = dict.fromkeys(("weights", "gradients", "optimizer", "activations"), 100 * kept)
-        total = {"casts": 0, "peak": 400 * kept}
-        rows += [{"recipe": f"{recipe}, batch {size}", **parts, **total} for size in (1, 32, 64)]
-    return [made_up_records.table("mixed_precision/memory", rows, {"casts": "bytes"})]
-
-
-def capped(reserved: dict[str, int]) -> list[Any]:
-    """The table of a training under a cap, with these peaks in MiB."""
-    reserved = reserved | {"default again": reserved["default"]}
-    same = {"steps done": 96, "other steps": 1.0}
-    rows = [{"setting": label, "peak reserved": mib * 2**20, **same} for label, mib in reserved.items()]
-    return [made_up_records.table("caching_allocator/gpu", rows, {"peak reserved": "bytes"})]
-
-
-def after_steps(*mib: float) -> list[Any]:
-    curve = Curve("default", tuple(range(1, len(mib) + 1)), mib)
-    return [Curves((curve,), "step", "reserved (MiB)", made_up_records.GPU, name="caching_allocator/gpu_reserved")]
-
-
-ON_A_GPU: list[tuple[str, list[Any], str]] = [
-    ("L5-0", steps(0.9, 0.6), "confirmed"),
-    ("L5-0", steps(0.6, 0.9), "refuted"),
-    ("T8-1", after_steps(300, 400, 400, 400), "confirmed"),
-    ("T10-1", capped({"default": 800, "expandable segments": 700}), "confirmed"),
-]
-
-
-@pytest.mark.parametrize(("name", "results", "expected"), ON_A_GPU, ids=lambda value: str(value)[:9])
-def test_a_rule_about_gpus_follows_a_gpus_record_and_no_cpus(name, results, expected, tmp_path, no_calls):
-    claim, part = PARTS[name]
-    needs_two = part.speaks_of == "two GPUs"
-    others = made_up_records.write(tmp_path, made_up_records.CPU_IN_DISGUISE, results)
-    if needs_two:
-        made_up_records.write(tmp_path, made_up_records.GPU, results)
-    judged = judge(claim, others).parts[index_of(name)]
-    assert judged.machines == ()
-    if part.published:  # what others measured answers meanwhile
-        assert judged.verdict == word_of(part.published)
-    else:
-        assert (judged.verdict, bool(judged.waits_for)) == ("open", True)
-
-    machine = made_up_records.TWO_GPUS if needs_two else made_up_records.GPU
-    judged = judge(claim, made_up_records.write(tmp_path, machine, results)).parts[index_of(name)]
-    assert judged.verdict == expected
-    assert [each.machine for each in judged.machines] == [machine.machine]
-
-
-def test_a_cpu_has_no_veto_against_the_gpus_that_a_claim_names(tmp_path):
-    claim = LEDGER["L6"]
-    assert (claim.speaks_of, claim.parts[0].speaks_of) == ("CUDA", "any")
-    root = made_up_records.committed("mixed_precision", tmp_path)
-    for recorded_on_a_gpu in root.glob("nvidia-*"):
-        shutil.rmtree(recorded_on_a_gpu)
-    assert judge(claim, root).parts[0].verdict == "refuted"
-    judged = judge(claim, made_up_records.write(root, made_up_records.GPU, kept_parts(0.5))).parts[0]
-    assert (judged.verdict, [each.machine for each in judged.machines]) == ("confirmed", ["some-gpu"])
-
-
 # Judging
 
 CLAIM: dict[str, Any] = {
@@ -255,6 +182,32 @@ def ledger(folder: Path, *entries: Any) -> list[Claim]:
 def retries(count: int, **more: Any) -> list[Any]:
     row = {"setting": "default", "retries": count, **more}
     return [made_up_records.table("caching_allocator/no_cap", [row], dict.fromkeys(more, "bytes"))]
+
+
+@pytest.mark.parametrize(
+    ("speaks_of", "others", "machine"),
+    [
+        ("CUDA", [made_up_records.CPU_IN_DISGUISE], made_up_records.GPU),
+        ("two GPUs", [made_up_records.CPU_IN_DISGUISE, made_up_records.GPU], made_up_records.TWO_GPUS),
+    ],
+)
+def test_a_rule_about_gpus_follows_a_gpus_record_and_no_cpus(speaks_of, others, machine, tmp_path):
+    (claim,) = ledger(tmp_path, CLAIM | RULE | {"speaks_of": speaks_of})
+    for other in others:
+        made_up_records.write(tmp_path / "records", other, retries(20))
+    (judged,) = judge(claim, tmp_path / "records").parts
+    assert (judged.verdict, judged.machines, bool(judged.waits_for)) == ("open", (), True)
+    (judged,) = judge(claim, made_up_records.write(tmp_path / "records", machine, retries(20))).parts
+    assert (judged.verdict, [each.machine for each in judged.machines]) == ("confirmed", [machine.machine])
+
+
+def test_a_cpu_has_no_veto_against_the_gpus_that_a_claim_names(tmp_path):
+    part = {"what": "it", "speaks_of": "any", "verdict": "confirmed", **RULE}
+    (claim,) = ledger(tmp_path, CLAIM | {"speaks_of": "CUDA", "parts": [part]})
+    root = made_up_records.write(tmp_path / "records", made_up_records.CPU, retries(0))
+    assert judge(claim, root).parts[0].verdict == "refuted"
+    judged = judge(claim, made_up_records.write(root, made_up_records.GPU, retries(20))).parts[0]
+    assert (judged.verdict, [each.machine for each in judged.machines]) == ("confirmed", ["some-gpu"])
 
 
 def test_machines_that_disagree_make_it_depend_and_each_is_listed(tmp_path):

@@ -13,6 +13,7 @@ from authoring.evidence import EvidenceError, Recorded
 from authoring.lesson_files import Answer, LessonFile, load_lessons
 from authoring.published import Row, RowSays
 from authoring.rendering import rendered
+from authoring.verdicts import readers_word
 from course_utils.records import store
 
 # What did the work behind a number, as README's legend has it; "P" is for what others published.
@@ -114,4 +115,5 @@ def rows_text(rows: Sequence[Row], says: Sequence[RowSays] = ()) -> str:
 
     ``says`` adds what rows mean for a claim, and why.
     """
-    return rendered("pages/published_rows.md", rows=rows, says={each.row.id: each for each in says}).strip()
+    meant = {each.row.id: each for each in says}
+    return rendered("pages/published_rows.md", rows=rows, says=meant, word=readers_word).strip()

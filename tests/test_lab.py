@@ -226,10 +226,11 @@ LINKS = (
     (OPENED, f"{DDP}.ipynb", f"{DDP}.ipynb", f"{DDP[:2]} · "),
     # The lesson behind this one has such a section, too.
     (f"{DDP}.ipynb", f"#{DDP[:2]}-in-your-own-program", f"{DDP}.ipynb", "In your own program"),
-    (OPENED, "book/claims.md#t17", "book/claims.md", "T17"),
+    (OPENED, "book/claims.md#t17", "book/claims.md", "Under FSDP, the optimizer"),
     (OPENED, "book/glossary.md#zero-stages", "book/glossary.md", "ZeRO stages"),
     (OPENED, "scripts/fsdp_train.py", "scripts/fsdp_train.py", ""),
-    ("book/claims.md", f"{OPENED}#{FSDP[:2]}-what-travels-and-when", OPENED, "What travels, and when"),
+    ("book/claims.md", "book/evidence/fsdp.md#t17", "book/evidence/fsdp.md", "Under FSDP, the optimizer"),
+    ("book/evidence/fsdp.md", OPENED, OPENED, ""),
     ("book/glossary.md", "book/how_we_measure.md#from-an-interval-to-a-verdict", "book/how_we_measure.md", "From an"),
     (f"{OWN}.ipynb", "book/own_program.md", "book/own_program.md", "Your own program"),
     # In a stored card.
@@ -238,7 +239,7 @@ LINKS = (
 IN_VIEW = """([path, words]) => {
     const shown = window.jupyterapp.shell.currentWidget;
     if (shown?.context?.path !== path || !words) return shown?.context?.path === path;
-    const headings = [...shown.node.querySelectorAll('h1, h2, h3')];
+    const headings = [...shown.node.querySelectorAll('h1, h2, h3, td strong')];
     const heading = headings.find(each => each.textContent.startsWith(words))?.getBoundingClientRect();
     const pane = shown.node.getBoundingClientRect();
     return heading?.height > 0 && heading.top >= pane.top - 1 && heading.bottom <= pane.bottom;

@@ -38,7 +38,7 @@ def none_ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 _LESSONS = ("measuring", "profiler")
 _RULE = 'measuring/training_step.points[0].comparison["all CPU threads"].verdict'
 _CLAIM = f"""
-  - id: X0
+  - id: S1
     claim: More threads are faster.
     kind: speed
     speaks_of: any

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -35,19 +34,20 @@ def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool =
     return scores.softmax(dim=-1) @ v
 
 
-def forward(lengths: Sequence[int]) -> Callable[[int], dict[str, Fresh]]:
-    """Cases of a sweep: a forward pass in each way that runs here at all these lengths."""
-    return attention.that_run(_of_length, lengths)
+def inputs(heads: int, length: int, head_size: int, batch: int = 1) -> torch.Tensor:  # q, k and v
+    return torch.randn(3, batch, heads, length, head_size, **HERE)
 
 
-def training(lengths: Sequence[int]) -> Callable[[int], dict[str, Fresh]]:
-    """Cases of a sweep: a causal forward pass and the gradients of q, k and v; without math."""
-    return attention.that_run(partial(_of_length, without="math", is_causal=True, backward=True), lengths)
+def forward(length: int) -> dict[str, Fresh]:
+    """A forward pass in each way that runs here."""
+    qkv = inputs(length=length, **SIZES)
+    return {name: way.case(*qkv) for name, way in _ways().items()}
 
 
-def _of_length(length: int, without: str = "", is_causal: bool = False, backward: bool = False) -> dict[str, Fresh]:
-    q, k, v = torch.randn(3, 1, SIZES["heads"], length, SIZES["head_size"], **HERE)
-    return {name: way.case(q, k, v, is_causal, backward) for name, way in _ways().items() if name != without}
+def training(length: int) -> dict[str, Fresh]:
+    """A causal forward pass and the gradients of q, k and v; without math."""
+    qkv = inputs(length=length, **SIZES)
+    return {name: way.case(*qkv, True, True) for name, way in _ways().items() if name != "math"}
 
 
 @cache
@@ -74,8 +74,8 @@ def errors() -> list[dict[str, Any]]:
 # in k and v already (pull request 191085, July 2026); in torch 2.13, whose row this is, flash and math alone do.
 def kernels() -> list[dict[str, str]]:
     """Rows for a table: twenty calls, the kernel that each runs here, and the one that an A100 would run."""
-    q, k, v = torch.randn(3, 2, 4, 128, 64, **HERE)
-    sdpa, wide = functional.scaled_dot_product_attention, torch.randn(2, 4, 128, 320, **HERE)
+    q, k, v = inputs(4, 128, 64, batch=2)
+    sdpa, wide = functional.scaled_dot_product_attention, inputs(4, 128, 320, batch=2)[0]
     mask, bias = ~later_keys(128), torch.zeros(128, 128, **HERE, requires_grad=True)
     few_k, few_v = k[:, :2], v[:, :2]
     moved = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]

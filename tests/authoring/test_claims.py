@@ -48,7 +48,7 @@ def index_of(name: str) -> int:
 
 def test_what_the_ledger_states_follows_from_records_and_calls():
     judgements = judge_all(LESSONS.values())
-    assert len(judgements) == len(LEDGER) == 52
+    assert len(judgements) == len(LEDGER) >= 52
     assert faults(judgements) == []
 
 
@@ -63,7 +63,7 @@ def test_an_answered_claim_has_its_condition_and_an_open_one_says_what_would_set
     for claim in LEDGER.values():
         if not LESSONS[claim.lesson].built:
             assert claim.experiments == (), claim.id
-        assert claim.condition or claim.verdict == "open", claim.id
+        assert claim.condition or claim.number or claim.verdict == "open", claim.id
         for part in judge(claim).parts:
             assert (part.verdict == "open") == bool(part.waits_for), claim.id
 

@@ -1,4 +1,4 @@
-"""What the lesson shows: time and memory side by side, where by hand's time goes, and the GPU's own time by kernel."""
+"""What the lesson shows: time beside memory, where by hand's time goes, and the GPU's own time by kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from course_utils.records.kinds.measurement import bytes_text
 from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.kinds.table import Table
 from course_utils.show.cards import Card
-from course_utils.show.formats import format_seconds, listed
+from course_utils.show.formats import format_seconds, listed, three_digits
 from course_utils.show.lanes import Span
 from course_utils.show.tables import Column, Grid
 from course_utils.show.timeline import Timeline, timeline
@@ -49,15 +49,16 @@ def own_s(case: Case) -> float:
 
 def by_length(forward: Sweep, training: Sweep) -> Card:
     """The GPU's own time of each kernel at each length; the whole call's where there is no GPU."""
-    points = [(f"forward, {point.value}", point.comparison) for point in forward]
-    points += [(f"training, {point.value}", point.comparison) for point in training]
+    points = [(f"forward {point.value}", point.comparison) for point in forward]
+    points += [(f"train {point.value}", point.comparison) for point in training]
     leads = {min(comparison, key=own_s).label for _, comparison in points}
-    whose = "GPU's own" if points[0][1].cases[0].queued_ahead_s else "CPU's"
-    where = "at each length" if len(leads) == 1 else "at some length each"
-    says = f"Of the {whose} time, {' or '.join(sorted(leads))} needs least {where}."
-    names = points[-1][1].labels  # training has no math
-    table = [Column(head, tuple(format_seconds(own_s(each[name])) for name in names)) for head, each in points]
-    return Card(says, table=Grid("", (Column("", names, numeric=False), *table)), **forward.stamp())
+    last, longest = points[-1]
+    whose = "GPU's own" if longest.cases[0].queued_ahead_s else "CPU's"
+    more = own_s(longest[longest.baseline]) / min(map(own_s, longest))
+    says = f"Of the {whose} time, {' or '.join(sorted(leads))} needs least; by hand, {more:.1f} times that ({last})."
+    names = longest.labels  # training has no math
+    table = [Column(head, tuple(three_digits(1e6 * own_s(each[name])) for name in names)) for head, each in points]
+    return Card(says, table=Grid("", (Column("µs", names, numeric=False), *table)), **forward.stamp())
 
 
 def floors(forward: Sweep, length: int = 4096, heads: int = 16, head_size: int = 128) -> Timeline:
@@ -70,12 +71,11 @@ def floors(forward: Sweep, length: int = 4096, heads: int = 16, head_size: int =
         if name == "by hand":
             spans.append(Span(products_s, products_s + moving_s, "scores", "scores to memory and back"))
         lanes[name] = [*spans, Span(spans[-1].end_s, own_s(forward[length][name]), "rest", "the rest")]
-    took = {name: own_s(forward[length][name]) for name in lanes}
-    says = (
-        f"Moving the scores takes attention by hand {format_seconds(moving_s)} at the least, "
-        f"{moving_s / took['cudnn']:.1f} times as long as cuDNN's whole kernel."
+    took = {name: format_seconds(own_s(forward[length][name])) for name in lanes}
+    says = f"Moving the scores takes at least {format_seconds(moving_s)}, cuDNN's whole kernel {took['cudnn']}."
+    alt = listed(f"{name} {time}" for name, time in took.items())
+    floor = (
+        f"products and scores: by the data sheet's {PEAK_FLOPS / 1e12:.0f} TFLOP/s and {PEAK_BYTES_S / 1e12:.1f} TB/s"
     )
-    alt = listed(f"{name} {format_seconds(each)}" for name, each in took.items())
-    floor = "products and scores: worked out from the data sheet's 989 TFLOP/s and 4.8 TB/s"
     colours = {"products": "green", "scores": "orange", "rest": "grey"}
     return timeline(says, {"": lanes}, colours, f"Forward over {length} positions: {alt}.", **forward.stamp(floor))

@@ -76,8 +76,6 @@ def floors(forward: Sweep, length: int = 4096, heads: int = 16, head_size: int =
         f"By the data sheet, moving the scores takes {format_seconds(moving_s)}; cuDNN's kernel took {took['cudnn']}."
     )
     alt = listed(f"{name} {time}" for name, time in took.items())
-    floor = (
-        f"products and scores: by the data sheet's {PEAK_FLOPS / 1e12:.0f} TFLOP/s and {PEAK_BYTES_S / 1e12:.1f} TB/s"
-    )
+    floor = f"products, scores: by the data sheet's {PEAK_FLOPS / 1e12:.0f} TFLOP/s and {PEAK_BYTES_S / 1e12:.1f} TB/s"
     colours = {"products": "green", "scores": "orange", "rest": "grey"}
     return timeline(says, {"": lanes}, colours, f"Forward over {length} positions: {alt}.", **forward.stamp(floor))

@@ -56,3 +56,15 @@ def test_the_lessons_module_is_causal_attention():
     layer, x = pasted["Attention"](64, 4), torch.randn(2, 12, 64)
     q, k, v = (each.unflatten(-1, (4, 16)).transpose(1, 2) for each in layer.qkv(x).chunk(3, dim=-1))
     assert_close(layer.out(reference(q, k, v, is_causal=True).float().transpose(1, 2).flatten(2)), layer(x))
+
+
+@pytest.mark.parametrize(
+    "call", ["sdpa(x, x, x, torch.ones(128, 128).half())", "sdpa(x[0], x[0], x[0])", "(x @ x.mT @ x)"]
+)
+def test_the_test_to_paste_raises_for_a_mask_for_math_and_for_attention_by_hand(call: str):
+    cells = read_notebook(find_lesson("flash_attention").path)["cells"]
+    source = next(cell["source"] for cell in cells if "standalone" in cell["metadata"].get("tags", ()))
+    changed = source.replace("F.scaled_dot_product_attention(x, x, x, is_causal=True)", call)
+    assert changed != source
+    with pytest.raises((AssertionError, RuntimeError), match=r"masks|No available kernel|0 calls"):
+        exec(changed, {"sdpa": sdpa})

@@ -20,6 +20,13 @@ HERE = {"device": torch.device(device_kind()), "dtype": torch.float16 if device_
 SIZES = {"heads": scaled(cpu=1, cuda=16), "head_size": scaled(cpu=64, cuda=128)}
 
 
+def heads_that_fit(length: int) -> int:
+    """One on a CPU; on a GPU sixteen, or fewer where its memory would not hold math's scores, 9.4 bytes for each."""
+    if scaled(cpu=True, cuda=False):
+        return 1
+    return min(16, torch.cuda.get_device_properties(0).total_memory // (15 * length**2))
+
+
 @cache
 def later_keys(length: int) -> torch.Tensor:
     """Which keys come after each query: what a causal mask hides."""

@@ -1,4 +1,4 @@
-"""What the lesson shows: time beside memory, where by hand's time goes, and the GPU's own time by kernel."""
+"""What the lesson shows: time beside memory, what storing the scores costs, and the GPU's own time by kernel."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from course_utils.show.lanes import Span
 from course_utils.show.tables import Column, Grid
 from course_utils.show.timeline import Timeline, timeline
 
-# NVIDIA's data sheet of the H200 SXM, 2024: 16-bit tensor cores without sparsity, and memory bandwidth.
-PEAK_FLOPS, PEAK_BYTES_S = 989e12, 4.8e12
+STORED = {"cudnn": "no scores in memory", "by hand": "scores in memory", "math": "scores in memory, in float32"}
 
 
 def with_memory(detours: Comparison) -> Card:
@@ -56,26 +55,20 @@ def by_length(forward: Sweep, training: Sweep) -> Card:
     whose = "GPU's own" if longest.cases[0].queued_ahead_s else "CPU's"
     more = own_s(longest[longest.baseline]) / min(map(own_s, longest))
     says = f"Of the {whose} time, {' or '.join(sorted(leads))} needs least; by hand, {more:.1f} times that ({last})."
-    names = longest.labels  # training has no math
+    names = [name for name in longest.labels if name != "flex"]  # training has no math
     table = [Column(head, tuple(three_digits(1e6 * own_s(each[name])) for name in names)) for head, each in points]
     return Card(says, table=Grid("", (Column("µs", names, numeric=False), *table)), **forward.stamp())
 
 
-def floors(forward: Sweep, length: int = 4096, heads: int = 16, head_size: int = 128) -> Timeline:
-    """Where a forward pass has to spend its time at the least, and what it took, to scale."""
-    products_s = 4 * heads * length**2 * head_size / PEAK_FLOPS
-    moving_s = 4 * 2 * heads * length**2 / PEAK_BYTES_S  # scores and weights, each written and read once, in 16 bits
-    lanes = {}
-    for name in ("by hand", "flash", "cudnn"):
-        spans = [Span(0.0, products_s, "products", "products")]
-        if name == "by hand":
-            spans.append(Span(products_s, products_s + moving_s, "scores", "scores to memory and back"))
-        lanes[name] = [*spans, Span(spans[-1].end_s, own_s(forward[length][name]), "rest", "the rest")]
-    took = {name: format_seconds(own_s(forward[length][name])) for name in lanes}
-    says = (
-        f"By the data sheet, moving the scores takes {format_seconds(moving_s)}; cuDNN's kernel took {took['cudnn']}."
-    )
-    alt = listed(f"{name} {time}" for name, time in took.items())
-    floor = f"products, scores: by the data sheet's {PEAK_FLOPS / 1e12:.0f} TFLOP/s and {PEAK_BYTES_S / 1e12:.1f} TB/s"
-    colours = {"products": "green", "scores": "orange", "rest": "grey"}
-    return timeline(says, {"": lanes}, colours, f"Forward over {length} positions: {alt}.", **forward.stamp(floor))
+def scores_stored(forward: Sweep, length: int = 4096) -> Timeline:
+    """What a forward pass takes that stores no scores, stores them in 16 bits, and in float32: to scale."""
+    took = {name: own_s(forward[length][name]) for name in STORED}
+    words, end = {name: f"{format_seconds(took[name])}: {STORED[name]}" for name in STORED}, took["math"]
+    lanes = {name: [Span(0.0, took[name], name), Span(took[name], end, "words", words[name])] for name in STORED}
+    lanes["math"] = [Span(0.0, end, "math", words["math"])]
+    scores, wide = took["by hand"] / took["cudnn"], end / took["by hand"]
+    says = f"Scores in memory: {scores:.1f} times cuDNN's time. In float32: another {wide:.1f} times."
+    alt = listed(f"{name} {format_seconds(took[name])} ({STORED[name]})" for name in STORED)
+    colours = {"cudnn": "green", "by hand": "orange", "math": "purple", "words": ""}
+    size = f"the GPU's own time, {length} positions, 16 heads of 128, not causal"
+    return timeline(says, {"": lanes}, colours, f"Forward over {length} positions: {alt}.", **forward.stamp(size))

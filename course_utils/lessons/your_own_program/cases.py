@@ -17,7 +17,7 @@ from course_utils.measure.diagnose import Diagnosis
 from course_utils.measure.machine import scaled
 from course_utils.measure.tabulate import tabulate
 from course_utils.records.kinds.table import Table
-from course_utils.show.formats import format_percent, format_seconds
+from course_utils.show.formats import format_percent, format_ratio, format_seconds
 
 FILES, ROWS, LENGTH = 64, 2, 32  # of the loader; of a file
 WAIT_S = 0.006  # for a file
@@ -46,13 +46,13 @@ def loader(workers: int = 0, wait_s: float = WAIT_S) -> DataLoader:
     return DataLoader(files, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
 
 
-def steps(anomaly: bool = True, fused: bool = False, read: bool = True, workers: int = 0) -> Callable[[], torch.Tensor]:
-    """Some steps of the lesson's program as a call: as planted, or with one thing or another mended."""
+def steps(mended: bool = False, fused: bool = False, read: bool = True, workers: int = 0) -> Callable[[], torch.Tensor]:
+    """Some steps of the lesson's program as a call: as planted, without what was planted outside of its lines, or with another change."""
     (model, optimizer), losses = build(fused), []
     batches = itertools.chain.from_iterable(itertools.repeat(loader(workers)))
 
     def call() -> torch.Tensor:
-        with torch.autograd.set_detect_anomaly(anomaly):
+        with torch.autograd.set_detect_anomaly(not mended):
             for batch in itertools.islice(batches, STEPS):
                 logits = model(batch[:, :-1]).flatten(0, 1)
                 loss = functional.cross_entropy(logits, batch[:, 1:].flatten())
@@ -88,7 +88,10 @@ def readings(several: Sequence[Diagnosis], name: str) -> Table:
 def three_mends(table: Table) -> str:
     """What the readings come to, in a sentence."""
     first, *_, last = (row["a step"] for row in table)
-    return f"{len(table.rows) - 1} mends: {format_seconds(first)} become {format_seconds(last)}."
+    return (
+        f"{len(table.rows) - 1} mends: {format_seconds(first)} become {format_seconds(last)}, "
+        f"{format_ratio(first / last)} times as fast."
+    )
 
 
 def encoder_step(row_by_row: bool) -> Callable[[], torch.Tensor]:

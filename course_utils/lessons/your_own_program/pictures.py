@@ -11,6 +11,7 @@ from course_utils.show.timeline import Span, Timeline, timeline
 
 STATES = "as it was", "anomaly mode off", "and 2 workers", "and AdamW fused"
 COLOURS = {"data": "ochre", "forward": "blue", "backward": "purple", "optimizer": "orange"}
+WORDS = {"data": "data", "forward": "forward", "backward": "back", "optimizer": "opt"}
 
 
 def where_the_time_goes(readings: Table) -> Timeline:
@@ -19,7 +20,9 @@ def where_the_time_goes(readings: Table) -> Timeline:
     for state, row in zip(STATES, readings, strict=True):
         ends = list(accumulate(row[part] for part in PARTS))
         begins = [0.0, *ends[:-1]]
-        lanes[state] = [Span(begin, end, part, part) for begin, end, part in zip(begins, ends, PARTS, strict=True)]
+        lanes[state] = [
+            Span(begin, end, part, WORDS[part]) for begin, end, part in zip(begins, ends, PARTS, strict=True)
+        ]
     first, second, *_ = readings
     waits = [f"{format_percent(row['data'] / row['a step'])}" for row in (first, second)]
     return timeline(

@@ -47,7 +47,7 @@ def loader(workers: int = 0, wait_s: float = WAIT_S) -> DataLoader:
 
 
 def steps(mended: bool = False, fused: bool = False, read: bool = True, workers: int = 0) -> Callable[[], torch.Tensor]:
-    """Some steps of the lesson's program as a call: as planted, without what was planted outside of its lines, or with another change."""
+    """Some steps of the lesson's program as a call: as planted, or with one change; `mended`: outside of its lines."""
     (model, optimizer), losses = build(fused), []
     batches = itertools.chain.from_iterable(itertools.repeat(loader(workers)))
 

@@ -16,25 +16,18 @@ WORDS = {"data": "data", "forward": "forward", "backward": "back", "optimizer": 
 
 def where_the_time_goes(readings: Table) -> Timeline:
     """A lane for each reading, from the table that `cases.readings` makes."""
-    lanes = {}
+    lanes, words = {}, []
     for state, row in zip(STATES, readings, strict=True):
         ends = list(accumulate(row[part] for part in PARTS))
-        begins = [0.0, *ends[:-1]]
-        lanes[state] = [
-            Span(begin, end, part, WORDS[part]) for begin, end, part in zip(begins, ends, PARTS, strict=True)
-        ]
+        lanes[state] = [Span(end - row[part], end, part, WORDS[part]) for part, end in zip(PARTS, ends, strict=True)]
+        words.append(f"{state}: " + ", ".join(f"{part} {format_seconds(row[part])}" for part in PARTS))
     first, second, *_ = readings
-    waits = [f"{format_percent(row['data'] / row['a step'])}" for row in (first, second)]
+    shares = [format_percent(row["data"] / row["a step"]) for row in (first, second)]
     return timeline(
-        f"The wait for data stays {format_seconds(second['data'])}: {waits[0]} of the first step, {waits[1]} of the "
+        f"The wait for data stays {format_seconds(second['data'])}: {shares[0]} of the first step, {shares[1]} of the "
         "second.",
         {"": lanes},
         COLOURS,
-        alt="One lane for each reading of the step, with its parts to scale: "
-        + "; ".join(
-            f"{state}: {', '.join(f'{part} {format_seconds(row[part])}' for part in PARTS)}"
-            for state, row in zip(STATES, readings, strict=True)
-        )
-        + ".",
+        alt=f"One lane for each reading of the step, with its parts to scale: {'; '.join(words)}.",
         **readings.stamp(),
     )

@@ -218,7 +218,7 @@ def test_only_the_learners_copy_changes(lesson: Notebook, workspace: Path, origi
 # A lesson that nobody has run
 
 DDP, FSDP = file_name("ddp"), file_name("fsdp")
-MEMORY, OWN = file_name("memory_snapshots"), file_name("your_own_program")
+LOADING, OWN = file_name("data_loading"), file_name("your_own_program")
 OPENED = f"{FSDP}.ipynb"
 LINKS = (
     # from here, this link, leads to this document, and there to a heading that begins so
@@ -234,7 +234,7 @@ LINKS = (
     ("book/glossary.md", "book/how_we_measure.md#from-an-interval-to-a-verdict", "book/how_we_measure.md", "From an"),
     (f"{OWN}.ipynb", "book/own_program.md", "book/own_program.md", "Your own program"),
     # In a stored card.
-    (f"{OWN}.ipynb", f"{MEMORY}.ipynb", f"{MEMORY}.ipynb", f"{MEMORY[:2]} · "),
+    (f"{OWN}.ipynb", f"{LOADING}.ipynb", f"{LOADING}.ipynb", f"{LOADING[:2]} · "),
 )
 IN_VIEW = """([path, words]) => {
     const shown = window.jupyterapp.shell.currentWidget;

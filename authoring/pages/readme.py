@@ -19,7 +19,7 @@ from course_utils.show.cards import Card
 README = ROOT / "README.md"
 TOC = BOOK / "_toc.yml"
 USE_WHEN = BOOK / "what_to_use_when.md"
-CARD = "your_own_program/step_card"
+CARD = "your_own_program/card"
 _FIRST_ROW = re.compile(r"^## In your own program\n(?:(?!## ).*\n)*?\|[ :|-]+\|\n\|(?P<cells>.+)\|$", re.M)
 _UNSHOWN = re.compile(rf"<!--.*?-->|{ANCHOR}", re.S)
 _LINK = re.compile(r"\[([^\[\]]*)\]\([^()\s]*\)")

@@ -249,7 +249,7 @@ def test_late_launches_are_no_reason_to_compile_where_stacks_make_them_late():
 @pytest.mark.parametrize("on", [True, False])
 def test_the_lessons_switch_is_named_in_a_real_trace(on: bool, tmp_path: Path):
     path = tmp_path / "trace.json"
-    call = cases.step(on, "cpu")
+    call = cases.steps(mended=not on)
     with profile(
         activities=[ProfilerActivity.CPU],
         schedule=schedule(wait=1, warmup=1, active=3, repeat=1),

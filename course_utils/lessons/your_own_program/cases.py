@@ -1,149 +1,155 @@
-"""What the lesson reads and measures: a step, a loop and a training, as planted and mended."""
+"""What the lesson reads and measures: a training in several states, what was said of it, and a loop over rows."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from course_utils.lessons.memory_snapshots import cases as snapshots
 from course_utils.lessons.your_own_program import planted
-from course_utils.materials.digits import load_digits_split
 from course_utils.materials.models import GPT, MLP
 from course_utils.materials.text import library_text
+from course_utils.measure.diagnose import Diagnosis
 from course_utils.measure.machine import scaled
-from course_utils.show.advice import Advice
-from course_utils.show.formats import format_percent
+from course_utils.measure.tabulate import tabulate
+from course_utils.records.kinds.table import Table
+from course_utils.show.formats import format_percent, format_ratio, format_seconds
 
-FILES = 6  # of the loop
-WAIT_S = 0.02  # for each of them
-STEPS = 8  # of the training whose memory is read
+FILES, ROWS, LENGTH = 64, 2, 32  # of the loader; of a file
+WAIT_S = 0.006  # for a file
+STEPS = 2  # of a call that is timed
+# What a picture tells apart in a step, and the phases of a diagnosis that belong to it.
+PARTS = {
+    "data": ("waiting for data",),
+    "forward": ("before the forward pass", "forward pass and loss"),
+    "backward": ("backward pass", "after the backward pass"),
+    "optimizer": ("optimizer", "after the optimizer"),
+}
+UNITS = dict.fromkeys(["a step", *PARTS], "s") | dict.fromkeys(["it saved", "fused AdamW"], "percent")
 
 
-# A step
-
-
-def build(device: str, fused: bool = False) -> tuple[GPT, torch.optim.Optimizer]:
+def build(fused: bool = False) -> tuple[GPT, torch.optim.Optimizer]:
     """A small GPT of bytes and AdamW, from the same start each time."""
     torch.manual_seed(0)
-    width, layers = scaled(cpu=64, cuda=256), scaled(cpu=2, cuda=6)
-    model = GPT(context=_length(), width=width, layers=layers).to(device)
+    model = GPT(context=LENGTH, width=64, layers=4)
     return model, torch.optim.AdamW(model.parameters(), fused=fused or None)
 
 
-def batch(device: str) -> planted.Batch:
-    """Pieces of Python's standard library, and the bytes that follow."""
-    rows = scaled(cpu=2, cuda=16)
-    pieces = library_text(2**16)[: rows * (_length() + 1)].long().view(rows, -1).to(device)
-    return pieces[:, :-1].contiguous(), pieces[:, 1:].flatten()
-
-
-def _length() -> int:
-    return scaled(cpu=32, cuda=128)
-
-
-def step(on: bool, device: str, *, fused: bool = False, read: bool = True) -> Callable[[], torch.Tensor]:
-    """The step as a call: with the debugging switch on or off, another kernel for AdamW, a loss that is read or not."""
-    (model, optimizer), (tokens, targets), losses = build(device, fused), batch(device), []
-
-    def call() -> torch.Tensor:
-        with torch.autograd.set_detect_anomaly(on):
-            loss = functional.cross_entropy(model(tokens).flatten(0, 1), targets)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        if read:
-            losses.append(loss.item())
-        return loss.detach()
-
-    return call
-
-
-# A loop
-
-
-def loader(wait_s: float = WAIT_S, workers: int = 0) -> DataLoader:
-    """Files of digits, each with so many rows; after a wait, or at once."""
-    rows, digits = scaled(cpu=256, cuda=4096), load_digits_split()
-    again = -(-FILES * rows // len(digits.train_images))
-    images = digits.train_images.flatten(1).repeat(again, 1)[: FILES * rows]
-    labels = digits.train_labels.repeat(again)[: FILES * rows]
-    files = planted.Files(images, labels, rows, wait_s)
+def loader(workers: int = 0, wait_s: float = WAIT_S) -> DataLoader:
+    """Pieces of Python's standard library; a file is a batch."""
+    pieces = library_text(2**16)[: FILES * ROWS * (LENGTH + 1)].long().view(FILES, ROWS, -1)
+    files = planted.Files(pieces, wait_s)
     return DataLoader(files, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
 
 
-def repeated(batches: Iterable[planted.Batch]) -> Iterator[planted.Batch]:
-    return itertools.chain.from_iterable(itertools.repeat(batches))
+def steps(mended: bool = False, fused: bool = False, read: bool = True, workers: int = 0) -> Callable[[], torch.Tensor]:
+    """Some steps of the lesson's program as a call: as planted, or with one change; `mended`: outside of its lines."""
+    (model, optimizer), losses = build(fused), []
+    batches = itertools.chain.from_iterable(itertools.repeat(loader(workers)))
 
-
-def train_step(device: str) -> Callable[[planted.Batch], torch.Tensor]:
-    torch.manual_seed(0)
-    width = scaled(cpu=1024, cuda=4096)
-    model = MLP((64, width, width, 10)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def call(given: planted.Batch) -> torch.Tensor:
-        images, labels = (part.to(device) for part in given)
-        loss = functional.cross_entropy(model(images), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    def call() -> torch.Tensor:
+        with torch.autograd.set_detect_anomaly(not mended):
+            for batch in itertools.islice(batches, STEPS):
+                logits = model(batch[:, :-1]).flatten(0, 1)
+                loss = functional.cross_entropy(logits, batch[:, 1:].flatten())
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if read:
+                    losses.append(loss.item())
         return loss.detach()
 
     return call
 
 
-def loop(device: str, workers: int) -> Callable[[], torch.Tensor]:
-    take, batches = train_step(device), loader(workers=workers)
+def readings(several: Sequence[Diagnosis], name: str) -> Table:
+    """A row for each diagnosis: its first entry, the step's time, what was said, and what was saved by the next one."""
+    rows = []
+    for number, (found, following) in enumerate(itertools.zip_longest(several, several[1:]), start=1):
+        plan = found.card().plan
+        first = plan[0] if plan else None
+        rows.append(
+            {
+                "its plan begins": f"{number}. {first.change if first else 'nothing stands out'}",
+                "a step": found.step_s,
+                "it said": f"{first.known} {format_percent(first.saves)}" if first else "",
+                "it saved": 1 - following.step_s / found.step_s if following else None,
+                "fused AdamW": next((each.saves for each in plan if "fused" in each.change), None),
+                **{part: sum(found.phases[phase] for phase in PARTS[part]) * found.step_s for part in PARTS},
+            }
+        )
+    return tabulate(rows, units=UNITS, name=name, worked_by="cpu", says=three_mends)
 
-    def call() -> torch.Tensor:
-        for given in batches:
-            loss = take(given)
+
+def three_mends(table: Table) -> str:
+    """What the readings come to, in a sentence."""
+    first, *_, last = (row["a step"] for row in table)
+    return (
+        f"{len(table.rows) - 1} mends: {format_seconds(first)} become {format_seconds(last)}, "
+        f"{format_ratio(first / last)} times as fast."
+    )
+
+
+def encoder_step(row_by_row: bool) -> Callable[[], torch.Tensor]:
+    """A training step of a small network whose first layer takes a batch row by row, or all of it."""
+    torch.manual_seed(0)
+    net = planted.Encoder(row_by_row)
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    x, labels = torch.randn(64, 64), torch.randint(10, (64,))
+
+    def step() -> torch.Tensor:
+        loss = functional.cross_entropy(net(x), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
         return loss
 
+    return step
+
+
+# On a GPU: the same loop, with causes that are common there
+
+
+def gpu_program(mended: int = 0) -> tuple[Callable[[Any], torch.Tensor], list[Any]]:
+    """A step and its batches, with none, one, two or all of TF32, batches in pinned memory and an unread loss."""
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high" if mended > 0 else "highest")
+    width = scaled(cpu=64, cuda=4096)
+    model = MLP((width, width, width, width, 10)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = [(torch.randn(width // 4, width), torch.randint(10, (width // 4,))) for _ in range(4)]
+    if mended > 1:
+        batches = [tuple(part.pin_memory() for part in batch) for batch in batches]
+    losses: list[Any] = []
+
+    def step(batch: Any) -> torch.Tensor:
+        x, labels = (part.to("cuda", non_blocking=True) for part in batch)
+        loss = functional.cross_entropy(model(x), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item() if mended < 3 else loss.detach())
+        return loss
+
+    return step, batches
+
+
+def gpu_steps(mended: int) -> Callable[[], torch.Tensor]:
+    """Eight steps on a GPU as a call."""
+    step, batches = gpu_program(mended)
+
+    def call() -> torch.Tensor:
+        for batch in 2 * batches:
+            loss = step(batch)
+        return loss.detach()
+
     return call
 
 
-# A training, and its memory
-
-
-def training(device: str, keep: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
-    """A training as a call: all is built inside, so that its memory has a stack."""
-
-    def call() -> list[torch.Tensor]:
-        data = snapshots.batches(device, STEPS, snapshots.sizes()[0])
-        return planted.train(*snapshots.build(device), data, keep)
-
-    return call
-
-
-def memory_row(name: str, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training reserved at most, and what was in use at its end, by its snapshot's own entries."""
-    sign = {"segment_alloc": 1, "segment_free": -1}
-    changes = [sign.get(entry["action"], 0) * entry["size"] for entry in snapshot["device_traces"][0]]
-    segments = [segment for segment in snapshot["segments"] if segment["device"] == 0]
-    before = sum(segment["total_size"] for segment in segments) - sum(changes)
-    held = sum(segment["allocated_size"] for segment in segments)
-    return {
-        "training": name,
-        "reserved at most": max(itertools.accumulate(changes, initial=before)),
-        "at its end": held,
-    }
-
-
-# What was said, and what came out
-
-
-def said_row(program: str, plan: Sequence[Advice], gained: float) -> dict[str, Any]:
-    """The first entry of a plan beside the share that mending gained."""
-    first = plan[0] if plan else None
-    return {
-        "program": program,
-        "said": f"{first.known} {format_percent(first.saves)}" if first and first.saves is not None else "no number",
-        "came out": gained,
-        "first entry": first.change if first else "none",
-    }
+def nearly(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two losses agree, though one comes from products in TF32."""
+    return torch.allclose(a, b, rtol=0.01)

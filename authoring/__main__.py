@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb = verbs.add_parser("demo", help=words, description=about)
     verb.add_argument("lesson", metavar="LESSON", help=_LESSON)
     verb.add_argument("--new", action="store_true", help="make the copy anew, also if you have edited it")
+    verb.add_argument("--time", action="store_true", help="open nothing: time its cells, for notes and slides")
     verb.set_defaults(run=_demo)
 
     words = "write the slides of lessons, as pages that need no network"
@@ -55,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _demo(options: argparse.Namespace, for_jupyterlab: Sequence[str]) -> int:
     lesson = find_lesson(options.lesson)
+    if options.time:
+        print(demo.time_demo(lesson))
+        return 0
     folder = notebooks_root().absolute().parent / "workspace" / "demo"
     path = folder / lesson.path.name
     if path.is_file() and not options.new and demo.is_edited(path):
@@ -75,8 +79,8 @@ def _slides(options: argparse.Namespace, _: Sequence[str]) -> int:
 
 
 def _report(options: argparse.Namespace, _: Sequence[str]) -> int:
-    path, unread = report.build(options.output, claims_section())
-    print(report.where(path))
+    where, unread = report.build(options.output, claims_section())
+    print(where)
     if unread:
         print(unread, file=sys.stderr)
     return 1 if unread else 0

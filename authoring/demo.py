@@ -24,6 +24,7 @@ from authoring.execution import KERNELSPEC, executed, seconds_of
 from authoring.lesson_answers import worked_out
 from authoring.lesson_files import load_lessons
 from authoring.room_text import NOT_FOR_A_ROOM, excerpt, opening, verdict_alone
+from course_utils.commands.recording import environment_here
 from course_utils.records.files import write_whole
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.notebook_files import dumped, read_notebook
@@ -33,7 +34,7 @@ from course_utils.show.page import dressed
 SET_UP = "set-up"
 """The tag of cells that run when the kernel of a demo starts."""
 TIMES = Path(__file__).resolve().parents[1] / "benchmarks" / "records" / "demo_seconds.json"
-"""What ``benchmarks/demo_seconds.py`` has timed."""
+"""What ``make demo ARGS="LESSON --time"`` has timed."""
 
 # The path has no room for the case in which the technique does not help: the lesson and the slides have it.
 _DROPPED = (*NOT_FOR_A_ROOM, "When it does not help", "Recap")
@@ -129,14 +130,17 @@ def _text_of(cells: Iterable[dict[str, Any]]) -> str:
 # How long it takes
 
 
-def time_demo(lesson: Lesson) -> dict[str, Any]:
-    """Run a five-minute path; gives seconds of its folded cells together, and of each other code cell by its id."""
+def time_demo(lesson: Lesson) -> str:
+    """Run a five-minute path, keep its seconds in `TIMES`, and return them in words."""
     with tempfile.TemporaryDirectory(prefix="course-demo-") as name:
         path = write_demo(lesson, Path(name))
         notebook = executed(read_notebook(path), path.parent)
     taken = {cell["id"]: seconds_of(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"}
     live = {identifier: round(taken.pop(identifier), 2) for identifier in live_cells(notebook)}
-    return {"set_up_s": round(sum(taken.values()), 2), "cells_s": live}
+    timed = {"set_up_s": round(sum(taken.values()), 2), "cells_s": live, "timed_on": environment_here().caption}
+    times = demo_times() | {lesson.slug: timed}
+    write_whole(TIMES, json.dumps(times, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    return f"{lesson.name}: set-up {timed['set_up_s']} s, cells {sum(live.values()):.1f} s"
 
 
 @cache

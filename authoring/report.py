@@ -8,7 +8,6 @@ from authoring.evidence import EvidenceError
 from authoring.lesson_files import LessonFileError, Part
 from authoring.rendering import rendered
 from authoring.verdicts import RULED, readers_word
-from course_utils.commands.report import Section
 from course_utils.records import store
 from course_utils.records.store import RecordError
 
@@ -28,7 +27,7 @@ def judged_here() -> list[tuple[Part, MachineJudgement]]:
     return judged
 
 
-def claims_section() -> list[Section]:
+def claims_section() -> str:
     judged, problem = [], ""
     try:
         judged = judged_here()
@@ -36,5 +35,6 @@ def claims_section() -> list[Section]:
         problem = str(error)
     # What others published, or nobody knew, one's own record may well decide otherwise.
     parting = [part for part, machine in judged if part.verdict in RULED and part.verdict != machine.verdict]
-    html = rendered("claims_in_report.html", problem=problem, judged=judged, parting=parting, word=readers_word)
-    return [Section("The claims, judged by your records", html)] if judged or problem else []
+    if not judged and not problem:
+        return ""
+    return rendered("claims_in_report.html", problem=problem, judged=judged, parting=parting, word=readers_word)

@@ -194,29 +194,20 @@ VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     ),
     "book": (_module("authoring.pages.build"), "build the book: book/_build/html/index.html"),
     "record": (record, 'run lessons and keep what they measured here; ARGS="pinned_memory" for one of them'),
-    "refresh": (
-        _module("authoring.pages.refresh"),
-        "bring README, the ledger's page and stored outputs up to date with the records",
-    ),
+    "refresh": (_module("authoring.pages.refresh"), "bring pages and stored outputs up to date with the records"),
     "check": (_course("check"), "what this machine can measure live, and how to get what is missing"),
     "report": (_module("authoring", "report"), "one page: your results beside the recorded machines"),
     "demo": (_module("authoring", "demo"), "open a lesson's five-minute path in large type: make demo ARGS=04"),
     "slides": (_module("authoring", "slides"), 'the slides of all lessons, in slides/; ARGS="04 09" for some of them'),
-    "compare": (_course("compare"), 'which verdicts changed; ARGS="A B": machines, folders, or COMMIT:MACHINE'),
+    "compare": (_course("compare"), 'which verdicts changed; ARGS="A B": machines, or folders of records'),
     "trace": (_course("trace"), 'where a step\'s time goes; ARGS=FILE of torch.profiler, or ARGS="BEFORE AFTER"'),
     "snapshot": (_course("snapshot"), "what holds a GPU's memory; ARGS=FILE of torch.cuda.memory._dump_snapshot"),
     "wheel": (wheel, "the whole course in one file, dist/*.whl, for a hosted GPU: book/hosted.md says how"),
     "lint": (lint, "style of code and notebooks; ARGS=--fix mends what can be mended"),
     "workspace": (workspace, "bring workspace/ up to date without opening JupyterLab"),
     "setup": (setup, "only make or update the environment in .venv"),
-    "counts": (
-        _module("tools.counts"),
-        "the lines of each room of the course, beside what it may have",
-    ),
-    "renumber": (
-        renumber,
-        "give the lessons the numbers that lessons/order.yml says, and mend what mentions them",
-    ),
+    "counts": (_module("tools.counts"), "the lines of each room of the course, beside what it may have"),
+    "renumber": (renumber, "give the lessons the numbers that lessons/order.yml says, and mend what mentions them"),
 }
 _VERBS_WITH_WORDS = "\n".join(f"  {verb:<12}{words}" for verb, (_, words) in VERBS.items())
 HELP = f"""\

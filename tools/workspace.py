@@ -12,7 +12,6 @@ from course_utils.records.files import write_whole
 
 MANIFEST = ".course.json"
 _LINK = re.compile(r"\[([^\[\]]*)\]\((?!https?:|#)([^()#\s]+)(?:#[^()\s]*)?\)")
-IGNORED = {"__pycache__", ".ipynb_checkpoints"}
 
 
 def refresh(originals: Path, workspace: Path) -> list[str]:
@@ -76,10 +75,9 @@ def copy_pages(book: Path, workspace: Path) -> None:
     files = {path.relative_to(book).as_posix(): path for path in copied if path.name != "intro.md"}
 
     for name, path in sorted(files.items()):
-        target, content = workspace / "book" / name, path.read_bytes()
-        if path.suffix == ".md":
-            text = re.sub(r"\]\(((?:\.\./)+)notebooks/", r"](\1", content.decode("utf-8"))
-            content = _LINK.sub(functools.partial(_kept, name, files, workspace), text).encode("utf-8")
+        target = workspace / "book" / name
+        text = re.sub(r"\]\(((?:\.\./)+)notebooks/", r"](\1", path.read_text(encoding="utf-8"))
+        content = _LINK.sub(functools.partial(_kept, name, files, workspace), text).encode("utf-8")
         if not target.exists() or target.read_bytes() != content:
             write_whole(target, content)
 
@@ -93,7 +91,7 @@ def _kept(name: str, files: Iterable[str], workspace: Path, link: re.Match[str])
 def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
-        if path.is_file() and not any(part in IGNORED or part.startswith(".") for part in parts):
+        if path.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in parts):
             yield path
 
 

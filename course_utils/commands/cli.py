@@ -19,7 +19,6 @@ from course_utils.show.suggestions import did_you_mean, typed
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from course_utils.commands.machine_check import MachineCheck
     from course_utils.commands.recording import Outcome
 
 FAILED = 1
@@ -172,11 +171,6 @@ def _check(options: argparse.Namespace) -> int:
     from course_utils.commands import machine_check
 
     check = machine_check.look()
-    _show_check(check)
-    return FAILED if check.broken else 0
-
-
-def _show_check(check: MachineCheck) -> None:
     for line in check.machine_lines():
         print(_wrapped(line[:12], line[12:], 12) if line.startswith(" ") else line)
     if check.lessons:
@@ -193,6 +187,7 @@ def _show_check(check: MachineCheck) -> None:
         about = ". ".join(filter(None, (facility.details, facility.advice)))
         print(_wrapped(f"  {facility.state:<7}  {facility.name:<{width}}  ", about, width + 13))
     print(f"\n{check.conclusion}")
+    return FAILED if check.broken else 0
 
 
 # course copy
@@ -331,10 +326,10 @@ def _report(options: argparse.Namespace) -> int:
     from course_utils.commands import report
 
     try:
-        path, unread = report.build(options.output)
+        where, unread = report.build(options.output)
     except report.ReportError as error:
         return _complain(str(error), FAILED)
-    print(report.where(path))
+    print(where)
     if unread:
         print(unread, file=sys.stderr)
     return FAILED if unread else 0

@@ -37,13 +37,6 @@ class ReportError(RuntimeError):
     """The report could not be written. The message says what to do."""
 
 
-class Section(NamedTuple):
-    """A part of the page that others contribute: a title in plain text, and the HTML that stands under it."""
-
-    title: str
-    html: str
-
-
 class MachineColumn(NamedTuple):
     """One machine's record of a lesson: ``yours``, ``recorded`` or of ``this machine``."""
 
@@ -63,11 +56,13 @@ class Shown(NamedTuple):
     worked_by: str  # who did the work, where that is not the machine as the page calls it
 
 
-def build(output: Path, extra: Sequence[Section] = ()) -> tuple[Path, str]:
-    """Write the report into a file, or as ``report.html`` into a folder; ``extra`` comes before the lessons.
+def build(output: Path, claims: str = "") -> tuple[str, str]:
+    """Write the report into a file, or as ``report.html`` into a folder.
+
+    ``claims`` is HTML that comes before the lessons: what one's own records say of the course's claims.
 
     Returns:
-        Where it is, and in words what is not on it because it could not be read; empty if everything is.
+        Where it is and how to open it, and what is not on it because it could not be read; empty if everything is.
 
     Raises:
         ReportError: if it cannot be written; an earlier page is untouched.
@@ -75,18 +70,14 @@ def build(output: Path, extra: Sequence[Section] = ()) -> tuple[Path, str]:
     path = output / "report.html" if output.is_dir() else output
     problems: list[str] = []
     try:
-        write_whole(path, render(extra=extra, problems=problems))
+        write_whole(path, render(claims=claims, problems=problems))
     except OSError as error:
         raise ReportError(f"cannot write {path}: {error.strerror}. Choose another place with --output.") from error
-    return path, "\n  ".join(["Not on the page, because it cannot be read:", *problems]) if problems else ""
+    where = f"{path.resolve()}\nOpen it in a browser: {path.resolve().as_uri()}"
+    return where, "\n  ".join(["Not on the page, because it cannot be read:", *problems]) if problems else ""
 
 
-def where(path: Path) -> str:
-    """Where a page is, and how to open it."""
-    return f"{path.resolve()}\nOpen it in a browser: {path.resolve().as_uri()}"
-
-
-def render(today: datetime.date | None = None, extra: Sequence[Section] = (), problems: list[str] | None = None) -> str:
+def render(today: datetime.date | None = None, claims: str = "", problems: list[str] | None = None) -> str:
     """The page as HTML: the same bytes for the same records and day. What cannot be shown goes to the problems, too."""
     import jinja2
 
@@ -106,7 +97,7 @@ def render(today: datetime.date | None = None, extra: Sequence[Section] = (), pr
         marks=MARKS,
         typed=lambda command: typed(command).strip("`"),
         sections=_sections(columns, problems),
-        extra=extra,
+        claims=claims,
         problems=problems,
         any_own=any(column.own for column in columns),
         today=(today or datetime.datetime.now(datetime.UTC).date()).isoformat(),

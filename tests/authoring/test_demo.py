@@ -84,7 +84,7 @@ def test_the_path_is_the_lessons_own_cells_and_ends_with_its_verdicts(lesson: Le
 @each_lesson
 def test_a_five_minute_path_takes_at_most_eight_and_has_been_timed(lesson: Lesson):
     assert 3 < demo_minutes(lesson) <= 8
-    advice = f"run `python -m benchmarks.demo_seconds {lesson.number:02d}` on a machine that does nothing else"
+    advice = f'run `make demo ARGS="{lesson.number:02d} --time"` on a machine that does nothing else'
     assert {*live_cells(demo_notebook(lesson))} == {*demo_times()[lesson.slug]["cells_s"]}, advice
 
 

@@ -122,7 +122,8 @@ def test_committed_records_beside_a_course_of_ones_own_weigh_at_most_125_kb_a_le
         store.save_lesson(record, store.reference_root())
         mine = dataclasses.replace(record.environment, machine="mine", device_name="Mine")
         store.save_lesson(dataclasses.replace(record, environment=mine), store.results_root())
-    path, unread = report.build(tmp_path)
+    path = tmp_path / "report.html"
+    _, unread = report.build(tmp_path)
     page = path.read_text(encoding="utf-8")
     assert unread == ""
     assert set(re.findall(r'<section aria-labelledby="(\w+)">', page)) >= set(committed)
@@ -181,7 +182,8 @@ def test_a_bad_record_is_named_and_the_rest_is_shown(both, other, mine, how, mes
     # The page may be read by somebody else: who made it hears of it as well.
     assert cli.main(["report", "--output", str(tmp_path)]) == 1
     printed = capsys.readouterr()
-    assert printed.out == f"{report.where(tmp_path / 'report.html')}\n"
+    path = tmp_path / "report.html"
+    assert printed.out == f"{path}\nOpen it in a browser: {path.as_uri()}\n"
     assert printed.err.startswith("Not on the page, because it cannot be read:\n")
     assert message in printed.err
 
@@ -240,7 +242,8 @@ def test_a_page_that_cannot_be_written_is_one_clear_line(both, capsys, tmp_path)
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_a_browser_shows_both_machines_and_asks_for_nothing(chromium, both, mine, tmp_path, width, scheme):
-    path, _ = report.build(tmp_path / "report.html")
+    path = tmp_path / "report.html"
+    report.build(path)
     page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     asked, errors = [], []
     page.on("request", lambda request: asked.append(request.url))
@@ -265,9 +268,6 @@ def test_a_browser_shows_both_machines_and_asks_for_nothing(chromium, both, mine
     page.close()
 
 
-# What others contribute
-
-
-def test_sections_of_others_come_before_the_lessons(both):
-    page = report.render(TODAY, [report.Section("Claims & more", "<p>of <b>mine</b></p>")])
-    assert page.index("<h2>Claims &amp; more</h2>\n<p>of <b>mine</b></p>") < page.index('id="alpha"')
+def test_claims_come_before_the_lessons(both):
+    page = report.render(TODAY, "<p>of <b>mine</b></p>")
+    assert page.index("by your records</h2>\n<p>of <b>mine</b></p>") < page.index('id="alpha"')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_utils.records.kinds.comparison import Comparison
 from course_utils.show.canvas import ResultFigure, grid, scale_axis, styled, titled_figure
-from course_utils.show.shapes import BLUE, INK, ORANGE
+from course_utils.show.colours import BLUE, GREY_22, ORANGE
 
 
 @styled
@@ -21,7 +21,7 @@ def memory_against_time(trade: Comparison) -> ResultFigure:
         panel.plot(elapsed, peak, "o", color=BLUE if "segment" in label else ORANGE, ms=8)
         last = elapsed > sum((min(times), max(times))) / 2
         offset, side = ((-8, 4), "right") if last else ((8, 4), "left")
-        panel.annotate(label, (elapsed, peak), offset, textcoords="offset points", ha=side, color=INK)
+        panel.annotate(label, (elapsed, peak), offset, textcoords="offset points", ha=side, color=GREY_22)
     scale_axis(panel, "x", [*times, 1], log=False)
     scale_axis(panel, "y", [*peaks, 0], log=False)
     panel.set(xlabel="times as long as keeping everything", ylabel="extra peak, MiB")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from course_utils.show.canvas import ResultFigure, grid, legend, scale_axis, styled, titled_figure
-from course_utils.show.shapes import BLUE, INK, NOTE, ORANGE
+from course_utils.show.colours import BLUE, GREY_22, GREY_55, ORANGE
 
 if TYPE_CHECKING:
     from course_utils.records.kinds.table import Table
@@ -35,8 +35,8 @@ def two_curves(target: Table) -> ResultFigure:
     panel.errorbar(
         sizes, needs, (below, above), fmt="o-", color=ORANGE, lw=2, ms=6, capsize=5, label="samples to the target"
     )
-    panel.plot(sizes, times, "D-", color=INK, lw=3, ms=7, label="time to the target")
-    panel.axhline(1, color=NOTE, lw=1, ls=":")
+    panel.plot(sizes, times, "D-", color=GREY_22, lw=3, ms=7, label="time to the target")
+    panel.axhline(1, color=GREY_55, lw=1, ls=":")
     scale_axis(panel, "x", sizes, log=True)
     ends = [need - gap for need, gap in zip(needs, below, strict=True)]
     ends += [need + gap for need, gap in zip(needs, above, strict=True)]

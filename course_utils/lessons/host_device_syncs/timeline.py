@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_utils.show.lanes import Span
+from course_utils.show.timeline import Span
 
 PREPARES, QUEUES, WAITS, KERNELS = "prepares the batch", "queues the step", "waits in .item()", "works on the step"
 

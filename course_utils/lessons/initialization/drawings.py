@@ -6,7 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from course_utils.show.canvas import ResultFigure, grid, legend, name_rows, styled, titled_figure
-from course_utils.show.shapes import BLUE, INK, ORANGE
+from course_utils.show.colours import BLUE, GREY_22, ORANGE
 
 if TYPE_CHECKING:
     from course_utils.records.kinds.table import Table
@@ -20,7 +20,7 @@ def seeds_to_target(runs: Table) -> ResultFigure:
     looks = {
         "one rate": (ORANGE, "o", -0.18),
         "own rate": (BLUE, "D", 0),
-        "own rate, warm-up": (INK, "s", 0.18),
+        "own rate, warm-up": (GREY_22, "s", 0.18),
     }
     starts = list(dict.fromkeys(label.split(", one rate")[0].split(", own rate")[0] for label in rows[0]))[1:]
     fig = titled_figure("The embeddings' size decides most of it; the rate takes back a part", 3.4, runs.caption)

@@ -7,11 +7,13 @@ from typing import Any
 
 from torch.autograd import DeviceType
 
-from course_utils.show.canvas import ResultFigure
-from course_utils.show.colours import AMBER, BLUE, GREY_DD, SKY
-from course_utils.show.lanes import Span, lanes_figure
+from course_utils.measure.machine import environment
+from course_utils.records.result import JUST_NOW
+from course_utils.show.formats import format_seconds
+from course_utils.show.timeline import Span, Timeline, timeline
 
-_COLOURS = {"label": GREY_DD, "operator": AMBER, "backward": SKY, "kernel": BLUE}
+_COLOURS = {"label": "grey", "operator": "blue", "backward": "purple", "kernel": "green"}
+_BACKWARD = "autograd::engine::evaluate_function: "
 _MOST_ROWS = 4
 
 
@@ -23,12 +25,9 @@ def lanes_of(profile: Any, first: str) -> dict[str, list[Span]]:
     Raises:
         ValueError: if no event has this label.
     """
-    events = profile.events()
-    within = next((e.time_range for e in events if _name(e) == first and e.device_type == DeviceType.CPU), None)
-    if within is None:
-        raise ValueError(f"No event of the profile is called {first!r}.")
+    within = _time_range(profile, first)
     lanes: dict[str, list[Span]] = defaultdict(list)
-    for event in events:
+    for event in profile.events():
         span = event.time_range
         on_gpu = event.device_type != DeviceType.CPU
         if span.start < within.start or (span.end > within.end and not on_gpu) or span.elapsed_us() <= 0:
@@ -37,15 +36,26 @@ def lanes_of(profile: Any, first: str) -> dict[str, list[Span]]:
             continue
         lane = f"stream {event.device_resource_id}" if on_gpu else f"thread {event.thread}"
         start_s, end_s = ((at - within.start) / 1e6 for at in (span.start, span.end))
-        lanes[lane].append(Span(start_s, end_s, _kind(event, on_gpu), _name(event).removeprefix("aten::")))
+        text = _name(event).removeprefix("aten::").removeprefix(_BACKWARD)
+        lanes[lane].append(Span(start_s, end_s, _kind(event, on_gpu), text))
     return dict(lanes)
 
 
-def lanes_figure_of(profile: Any, first: str, title: str = "") -> ResultFigure:
-    """The same as a figure, from the begin of ``first`` to its end."""
+def timeline_of(profile: Any, first: str, title: str = "") -> Timeline:
+    """The same to scale, from the begin of ``first``."""
     lanes = lanes_of(profile, first)
     words = ", ".join(f"{lane}: {len(spans)} spans" for lane, spans in lanes.items())
-    return lanes_figure(title, {"": lanes}, _COLOURS, f"Lanes of the events inside of {first}. {words}.")
+    says = f"{title or first}: {format_seconds(_time_range(profile, first).elapsed_us() / 1e6)} inside of the profile."
+    alt = f"Lanes of the events inside of {first}. {words}."
+    who = {"head": JUST_NOW, "provenance": environment().caption}
+    return timeline(says, {"": lanes}, _COLOURS, alt, legend=True, **who)
+
+
+def _time_range(profile: Any, first: str) -> Any:
+    for event in profile.events():
+        if _name(event) == first and event.device_type == DeviceType.CPU:
+            return event.time_range
+    raise ValueError(f"No event of the profile is called {first!r}.")
 
 
 def _name(event: Any) -> str:
@@ -65,4 +75,4 @@ def _kind(event: Any, on_gpu: bool) -> str:
         return "label"
     if on_gpu:
         return "kernel"
-    return "backward" if event.name.startswith("autograd::engine") else "operator"
+    return "backward" if event.name.startswith(_BACKWARD) else "operator"

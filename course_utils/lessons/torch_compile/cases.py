@@ -116,6 +116,7 @@ class Workloads:
         # Compiling the training step takes a CPU a quarter of a minute.
         self.names = "pointwise chain", *(["training step"] if device == "cuda" else []), "tiny function"
         self.device, self.first_calls = device, {}
+        self.units = {"first of all calls": "s", "first call, filled cache": "s"}  # of `break_even`
 
     def __call__(self, name: str) -> dict[str, Any]:
         """Eager and compiled; compiled is called once, timed, and forgotten but for the cache on disk."""

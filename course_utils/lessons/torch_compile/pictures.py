@@ -1,17 +1,11 @@
-"""What the lesson shows: what stops cost, and how far ahead a compiled training is after so many steps."""
+"""The lesson's picture: how far ahead a compiled training is after so many steps."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from course_utils.show.cards import Axis, Bar, Card, Row
-from course_utils.show.formats import format_seconds, plain_number
-
-
-def stops_cost(result: Any) -> str:
-    """The three ways in one sentence."""
-    times = [format_seconds(result[way].median_s) for way in ("eager", "compiled, with breaks", "read once")]
-    return "Not compiled: {}. Compiled, with ten stops: {}. Compiled, and read once: {}.".format(*times)
+from course_utils.show.formats import plain_number
 
 
 def ahead(case: Any, break_even: Any) -> Card:

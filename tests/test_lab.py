@@ -6,7 +6,6 @@ The first lesson unless ``COURSE_LAB_LESSON`` names another one; ``COURSE_SCREEN
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -25,7 +24,7 @@ from course_utils.lesson_order import file_name
 from course_utils.records.lessons import find_lesson, notebooks_root
 from course_utils.show.page import custom_css
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
-from tools.environment import OFFLINE, SAVES_NO_WIDGET, jupyter_variables, trust
+from tools.environment import KERNEL_START, SAVES_NO_WIDGET, jupyter_variables, trust, write_settings
 from tools.workspace import copy_pages
 
 LESSON = os.environ.get("COURSE_LAB_LESSON", "measuring")
@@ -54,11 +53,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(workspace: Path) -> Iterator[str]:
     """A JupyterLab of its own, with empty settings; gives its address."""
     home = workspace.parent
-    settings = home / "config" / "labconfig" / "default_setting_overrides.json"
-    settings.parent.mkdir(parents=True)
-    settings.write_text(json.dumps(OFFLINE), encoding="utf-8")
-    (home / "config" / "custom").mkdir()
-    (home / "config" / "custom" / "custom.css").write_text(custom_css(), encoding="utf-8")
+    write_settings(home, custom_css(), [KERNEL_START.read_text(encoding="utf-8")])
     trust(sys.executable, notebooks_root(), jupyter_variables(home))
     port = free_port()
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={workspace}"]
@@ -106,7 +101,7 @@ def test_the_prediction_is_compared_with_the_measurement(lesson: Notebook):
 def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     chromium: Any, lab: str, workspace: Path, originals: dict[str, str]
 ):
-    """Also where the kernel is busy while somebody types."""
+    """Also where the kernel is busy while somebody types, and after somebody began in the middle."""
     questions = {name: f"Which number is {name}?" for name in ("locked", "typed", "empty")}
     asks = [f"{name} = predict({question!r}, unit='sheep')\n{name}" for name, question in questions.items()]
     sources = ["from course_utils import predict\nimport time", *asks, "time.sleep(3)"]
@@ -116,6 +111,10 @@ def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     path.write_text(nbformat.writes(written), encoding="utf-8")
     notebook = Notebook(chromium, f"{lab}/lab/workspaces/own/tree/{path.name}?token={TOKEN}", 1000, 1000)
     run, page = partial(notebook.run, "notebook:run-cell-and-select-next"), notebook.page
+    page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 1; }")
+    run()  # too early
+    page.get_by_text("Run the lesson's first code cell first").wait_for(timeout=60_000)
+    page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 0; }")
     for _ in sources[:-1]:
         run()
     forms = {name: page.locator(".course-predict", has_text=question) for name, question in questions.items()}
@@ -136,6 +135,7 @@ def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     page.keyboard.type("3 sheep")
     page.keyboard.press("Enter")
     assert sentences.nth(2).inner_text() == "You said 3 sheep. It is 3 sheep: as you expected."
+    assert forms["empty"].first.locator("input").is_disabled(), "one answer, wherever it is given"
     assert notebook.errors() == []
     page.close()
     path.unlink()
@@ -153,7 +153,7 @@ def test_a_solution_shows_its_answer_once_it_has_run(lesson: Notebook):
     assert all(output.is_visible() for output in right)
 
 
-@pytest.mark.parametrize(("what", "selector"), [("table", "table"), ("figure", "img, svg[role=img], svg:has(path)")])
+@pytest.mark.parametrize(("what", "selector"), [("table", "table"), ("figure", "[role=img], img, svg:has(path)")])
 def test_a_figure_and_a_table_are_visible(lesson: Notebook, what: str, selector: str):
     shown = lesson.page.locator(".jp-OutputArea-output").locator(selector)
     assert shown.count(), f"no output holds a {what}"
@@ -164,24 +164,27 @@ def test_a_figure_and_a_table_are_visible(lesson: Notebook, what: str, selector:
     assert box["height"] > 20
 
 
-def test_a_slider_is_moved_without_a_mouse(lesson: Notebook):
+def test_a_slider_is_moved_without_a_mouse(chromium: Any, lab: str, workspace: Path):
     """JupyterLab leaves it the arrow keys: no other cell is chosen, and the sentence follows.
 
     Of a card it is the sentence that is read, and of the allocator the paragraph that tells the event.
     """
-    explorers = lesson.page.locator(".course-viewer:has([aria-live]):has(input[type=range])")
-    assert explorers.count() or LESSON != "measuring", "the lesson has no slider"
-    for explorer in explorers.all():
-        slider = explorer.locator("input[type=range]")
-        sentence = explorer.locator("[aria-live] .sentence, p[aria-live]")
-        slider.scroll_into_view_if_needed()
-        slider.focus()
-        seen = [sentence.inner_text()]
-        for _ in range(int(slider.get_attribute("max"))):
-            lesson.page.keyboard.press("ArrowRight")
-            seen.append(sentence.inner_text())
-        assert len(set(seen)) == len(seen)
-        assert (slider.get_attribute("aria-valuetext") or slider.input_value()) in seen[-1]
+    path = workspace / "slider.ipynb"
+    cell = new_code_cell("from course_utils import recorded\nrecorded('measuring/training_step').explore()")
+    path.write_text(nbformat.writes(new_notebook(cells=[cell], metadata={"kernelspec": KERNELSPEC})), encoding="utf-8")
+    notebook = Notebook(chromium, f"{lab}/lab/workspaces/slider/tree/{path.name}?token={TOKEN}", 1280, 800)
+    notebook.run("notebook:run-all-cells")
+    explorer = notebook.page.locator(".course-viewer:has([aria-live]):has(input[type=range])")
+    slider, sentence = explorer.locator("input[type=range]"), explorer.locator("[aria-live] .sentence, p[aria-live]")
+    slider.focus(timeout=60_000)
+    seen = [sentence.inner_text()]
+    for _ in range(int(slider.get_attribute("max"))):
+        notebook.page.keyboard.press("ArrowRight")
+        seen.append(sentence.inner_text())
+    assert len(set(seen)) == len(seen)
+    assert (slider.get_attribute("aria-valuetext") or slider.input_value()) in seen[-1]
+    notebook.page.close()
+    path.unlink()
 
 
 def test_every_output_fits_the_page(lesson: Notebook):
@@ -223,10 +226,11 @@ LINKS = (
     (OPENED, f"{DDP}.ipynb", f"{DDP}.ipynb", f"{DDP[:2]} · "),
     # The lesson behind this one has such a section, too.
     (f"{DDP}.ipynb", f"#{DDP[:2]}-in-your-own-program", f"{DDP}.ipynb", "In your own program"),
-    (OPENED, "book/claims.md#t17", "book/claims.md", "T17"),
+    (OPENED, "book/claims.md#t17", "book/claims.md", "Under FSDP, the optimizer"),
     (OPENED, "book/glossary.md#zero-stages", "book/glossary.md", "ZeRO stages"),
     (OPENED, "scripts/fsdp_train.py", "scripts/fsdp_train.py", ""),
-    ("book/claims.md", f"{OPENED}#{FSDP[:2]}-what-travels-and-when", OPENED, "What travels, and when"),
+    ("book/claims.md", "book/evidence/fsdp.md#t17", "book/evidence/fsdp.md", "Under FSDP, the optimizer"),
+    ("book/evidence/fsdp.md", OPENED, OPENED, ""),
     ("book/glossary.md", "book/how_we_measure.md#from-an-interval-to-a-verdict", "book/how_we_measure.md", "From an"),
     (f"{OWN}.ipynb", "book/own_program.md", "book/own_program.md", "Your own program"),
     # In a stored card.
@@ -235,7 +239,7 @@ LINKS = (
 IN_VIEW = """([path, words]) => {
     const shown = window.jupyterapp.shell.currentWidget;
     if (shown?.context?.path !== path || !words) return shown?.context?.path === path;
-    const headings = [...shown.node.querySelectorAll('h1, h2, h3')];
+    const headings = [...shown.node.querySelectorAll('h1, h2, h3, td strong')];
     const heading = headings.find(each => each.textContent.startsWith(words))?.getBoundingClientRect();
     const pane = shown.node.getBoundingClientRect();
     return heading?.height > 0 && heading.top >= pane.top - 1 && heading.bottom <= pane.bottom;

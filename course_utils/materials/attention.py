@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -94,29 +94,6 @@ def attention_backends(
     routes += [Backend("flex", _flex)] if compiled else []
     trial = (torch.device(device), dtype, head_size, heads, training)
     return {route.name: route for route in routes if _runs(route, *trial)}
-
-
-def that_run(
-    make_cases: Callable[[Any], Mapping[str, Fresh]], values: Sequence[Any]
-) -> Callable[[Any], dict[str, Fresh]]:
-    """Leave out of a sweep what does not run at each of its points: a warning says which, and why.
-
-    A backend that was right on a small input may refuse a longer one, or run out of memory. Each case is called once.
-    The result is for :func:`course_utils.sweep`. It gives the cases that ran everywhere, and always the baseline.
-    """
-    refused: dict[str, str] = {}
-    for value in values:
-        for name, case in list(make_cases(value).items())[1:]:
-            if name in refused:
-                continue
-            with Switches.kept():
-                try:
-                    case.build()()
-                except Exception as error:  # whatever this device has against the input
-                    refused[name] = f"{name} is left out, since at {value} it raises {type(error).__name__}: {error}"
-    for words in refused.values():
-        warnings.warn(words, stacklevel=2)
-    return lambda value: {name: case for name, case in make_cases(value).items() if name not in refused}
 
 
 def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False) -> torch.Tensor:

@@ -8,14 +8,12 @@ from torch.nn import functional
 
 from course_utils.materials import attention
 from course_utils.materials.attention import (
-    Backend,
     assert_close,
     attention_backends,
     error_of,
     kernel_of,
     reference,
     relative_error,
-    that_run,
 )
 from course_utils.measure.fresh import Switches
 
@@ -53,27 +51,6 @@ def test_a_route_that_raises_or_is_wrong_is_not_there(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(attention, "_flex", wrong)
     assert "flex" not in attention_backends("cpu", torch.float32, compiled=True)
-
-
-def test_what_does_not_run_at_one_point_is_left_out_of_the_sweep():
-    def refuses_long_inputs(q, k, v, is_causal):
-        if q.shape[2] > 20:
-            raise RuntimeError("too long")
-        return functional.scaled_dot_product_attention(q, k, v)
-
-    backends = attention_backends("cpu", torch.float32)
-    backends |= {"short alone": Backend("short alone", refuses_long_inputs)}
-
-    def cases(length):
-        tensors = inputs(1, 2, length, 8)
-        return {name: way.case(*tensors) for name, way in backends.items()}
-
-    before = Switches.now()
-    with pytest.warns(UserWarning, match="short alone is left out, since at 32 it raises RuntimeError: too long"):
-        kept = that_run(cases, [16, 32])
-    assert list(kept(16)) == list(kept(32)) == ["math", "flash"]
-    assert list(that_run(cases, [16])(16)) == ["math", "flash", "short alone"]
-    assert Switches.now() == before
 
 
 def test_flexattention_is_right_and_compiled_once_for_both_masks(monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,7 @@ from torch import nn
 
 from course_utils import recorded
 from course_utils.lessons.torch_compile import pictures
-from course_utils.lessons.torch_compile.cases import Llama, modes, near, pays_at, two_copies
+from course_utils.lessons.torch_compile.cases import Llama, copies, modes, near, pays_at
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ class Watched(nn.ModuleList):
 
 def test_a_copy_is_compiled_whole_although_the_loop_of_the_other_is_given_up():
     model, x, graphs = Watched(Layer() for _ in range(5)), torch.ones(3), []
-    stops, once = two_copies(model)
+    stops, once = copies(model, 2)
     torch.compile(stops, backend="eager")(x, True)
     compiled = torch.compile(once, backend=lambda graph, _: graphs.append(graph) or graph, fullgraph=True)
     assert compiled(x, False) == model(x, False) == [2] * 5
@@ -48,22 +48,29 @@ def test_a_copy_is_compiled_whole_although_the_loop_of_the_other_is_given_up():
 def test_a_workload_pays_at_a_call_only_if_it_is_shown_to_save():
     def case(verdict: str, ratio: float) -> Any:
         eager = {"eager": SimpleNamespace(median_s=0.01)}
-        return SimpleNamespace(comparison=eager, verdict=verdict, ratio=ratio)
+        interval = SimpleNamespace(ends=(ratio - 0.1, ratio + 0.1))
+        return SimpleNamespace(comparison=eager, verdict=verdict, ratio=ratio, interval=interval)
 
-    assert pays_at(1.0, case("FASTER", 0.5)) == 199
+    assert pays_at(1.0, case("FASTER", 0.5)) == {"pays at call": 199, "by the interval": "166 to 249"}
     for calls in (199, 198):
         assert (1.0 + (calls - 1) * 0.005 <= calls * 0.01) == (calls == 199)
-    assert pays_at(1.0, case("UNCLEAR", 0.9)) is None
+    assert set(pays_at(1.0, case("UNCLEAR", 0.9)).values()) == {None}
 
 
 def test_the_picture_crosses_zero_where_the_record_says_that_it_pays():
     break_even = recorded("torch_compile/break_even", machine="nvidia-h200")
     case = recorded("torch_compile/workloads", machine="nvidia-h200")["training step"]["compiled"]
     card = pictures.ahead(case, break_even)
-    assert re.search(r"step 2\D?380, .* at 175", card.words)
-    leads = [float(row.value.split()[0]) for row in card.rows]
-    assert leads == [-8.2, -4.8, 0, 5.6, -0.6, 0, 2.9, 13.2]
-    assert [row.words for row in card.rows[:4]] == ["behind", "behind", "even", "ahead"]
+    assert re.search(r"step 2\D?380 \(2\D?259 to 2\D?499\)", card.words)
+    assert [float(row.value.split()[0]) for row in card.rows] == [-8.2, -4.8, 0, 5.6]
+    assert [row.words for row in card.rows] == ["behind", "behind", "even", "ahead"]
+
+
+def test_the_parts_of_the_compiled_model_lie_end_to_end():
+    breaks = recorded("torch_compile/graph_breaks", machine="nvidia-h200")
+    once, reads, stops, eager = (row.bar for row in pictures.parts(breaks).rows)
+    assert (once.low, once.high, reads.high) == (0, reads.low, stops.low)
+    assert stops.high == breaks["compiled, with breaks"].median_s > eager.high == breaks["eager"].median_s
 
 
 def test_the_small_llama_is_one_graph_and_learns():

@@ -13,6 +13,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from course_utils import fresh, scaled
+from course_utils.show.formats import plain_number
 
 
 class RMSNorm(nn.Module):
@@ -116,7 +117,6 @@ class Workloads:
         # Compiling the training step takes a CPU a quarter of a minute.
         self.names = "pointwise chain", *(["training step"] if device == "cuda" else []), "tiny function"
         self.device, self.first_calls = device, {}
-        self.units = {"first of all calls": "s", "first call, filled cache": "s"}  # of `break_even`
 
     def __call__(self, name: str) -> dict[str, Any]:
         """Eager and compiled; compiled is called once, timed, and forgotten but for the cache on disk."""
@@ -134,26 +134,24 @@ class Workloads:
         begin = time.perf_counter()
         out = first()
         (out[0] if isinstance(out, tuple) else out.sum()).item()
-        self.first_calls[name] = time.perf_counter() - begin, counters["inductor"]["fxgraph_cache_hit"] > 0
+        elapsed_s, was_filled = time.perf_counter() - begin, counters["inductor"]["fxgraph_cache_hit"] > 0
+        self.first_calls[name] = {"workload": name, "first of all calls": elapsed_s, "cache was filled": was_filled}
         torch.compiler.reset()
         return cases
 
     def break_even(self, sweep: Any) -> list[dict[str, Any]]:
-        """From which call on you are not behind, with the first call as it came and with a filled cache."""
-        rows = []
-        for name, (first_s, was_filled) in self.first_calls.items():
-            case, row = sweep[name]["compiled"], {"workload": name, "cache was filled": was_filled}
-            row |= {"first of all calls": first_s, "pays at call": pays_at(first_s, case)}
-            first_s = case.measurement.first_call_s
-            rows.append(row | {"first call, filled cache": first_s, "then pays at call": pays_at(first_s, case)})
-        return rows
+        """From which call on you are not behind, with the first call as it came."""
+        first_calls = self.first_calls.values()
+        return [row | pays_at(row["first of all calls"], sweep[row["workload"]]["compiled"]) for row in first_calls]
 
 
-def pays_at(first_s: float, case: Any) -> int | None:
+def pays_at(first_s: float, case: Any) -> dict[str, Any]:
     """The extra time of the first call over what each later call saves; None if a call is not shown to save."""
     if case.verdict != "FASTER":
-        return None
-    return math.ceil((first_s / case.comparison["eager"].median_s - case.ratio) / (1 - case.ratio))
+        return {"pays at call": None, "by the interval": None}
+    first = first_s / case.comparison["eager"].median_s
+    at, early, late = (math.ceil((first - ratio) / (1 - ratio)) for ratio in (case.ratio, *case.interval.ends))
+    return {"pays at call": at, "by the interval": f"{plain_number(early)} to {plain_number(late)}"}
 
 
 def close(expected: Any, actual: Any) -> None:
@@ -166,11 +164,10 @@ def near(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> bool:
     return all((a - b).float().norm() < 0.05 * b.float().norm() for a, b in zip(actual, expected, strict=True))
 
 
-def two_copies(model: nn.ModuleList) -> list[nn.ModuleList]:
-    """The same layers twice, each with code of its own: Dynamo gives up on the loop of one alone."""
+def copies(model: nn.ModuleList, count: int) -> list[nn.ModuleList]:
+    """The same layers, each time with code of its own: Dynamo gives up on the loop of the one with stops alone."""
     kind, forward = type(model), type(model).forward
-    codes = forward.__code__.replace(), forward.__code__.replace()
-    own = (types.FunctionType(code, forward.__globals__, "forward") for code in codes)
+    own = (types.FunctionType(forward.__code__.replace(), forward.__globals__, "forward") for _ in range(count))
     return [type(kind.__name__, (kind,), {"forward": each})(model) for each in own]
 
 

@@ -1,9 +1,9 @@
-"""`torch_compile` on graphs in loops and past the limit, and its own cases; facts about torch are in its lesson.yml."""
+"""`torch_compile`: its cases and its picture; facts about torch are in its lesson.yml."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,99 +11,83 @@ import pytest
 import torch
 from torch import nn
 
-from course_utils.lessons.torch_compile.cases import Llama, counted, pays_at, with_own_code
-
-SETTINGS = {"factor": 1}
+from course_utils import recorded
+from course_utils.lessons.torch_compile import pictures
+from course_utils.lessons.torch_compile.cases import Llama, copies, modes, near, pays_at
 
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     torch.compiler.reset()
-    torch._logging.set_logs(dynamo=logging.ERROR)
-    # `flash_attention` raises the limit for the whole process, which other tests of this one may have done.
-    with torch._dynamo.config.patch(recompile_limit=8):
-        yield
-    torch._logging.set_logs()
+    yield
     torch.compiler.reset()
 
 
-class Counting:
-    """A backend that compiles nothing and keeps its graphs."""
-
-    def __init__(self) -> None:
-        self.graphs: list[torch.fx.GraphModule] = []
-
-    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        self.graphs.append(graph)
-        return graph.forward
+class Layer(nn.Module):
+    def forward(self, x: torch.Tensor, read_now: bool) -> Any:
+        return (x * 2).max().item() if read_now else (x * 2).max()
 
 
-def test_a_break_in_a_loop_spoils_the_code_object_and_no_other() -> None:
-    class Layer(nn.Module):
-        def forward(self, x: torch.Tensor, read_now: bool) -> Any:
-            return (x * 2).max().item() if read_now else (x * 2).max()
-
-    class Watched(nn.ModuleList):
-        def forward(self, x: torch.Tensor, read_now: bool) -> list[Any]:
-            peaks = []
-            for layer in self:
-                peaks.append(layer(x, read_now))
-            return peaks
-
-    layers, x = [Layer() for _ in range(5)], torch.ones(3)
-    after = counted(Watched(layers), [(x, True), (x, False)])
-    assert after["graphs run by the last call"] == 5
-    torch.compiler.reset()
-    counting = Counting()
-    torch.compile(Watched(layers), backend="eager")(x, True)
-    torch.compile(Watched(layers), backend=counting, fullgraph=True)(x, False)  # silent: the loop is skipped
-    torch.compile(with_own_code(Watched)(layers), backend=counting, fullgraph=True)(x, False)
-    torch.compiler.reset()  # the loop is no longer skipped
-    torch.compile(Watched(layers), backend=counting, fullgraph=True)(x, False)
-    assert [sum(node.target == "max" for node in graph.graph.nodes) for graph in counting.graphs] == [1, 5, 5]
+class Watched(nn.ModuleList):
+    def forward(self, x: torch.Tensor, read_now: bool) -> list[Any]:
+        peaks = []
+        for layer in self:
+            peaks.append(layer(x, read_now))
+        return peaks
 
 
-def test_what_a_skipped_function_calls_is_compiled_and_past_the_limit_it_is_not() -> None:
-    def calls(x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(x) + 1
-
-    def in_a_loop(x: torch.Tensor) -> torch.Tensor:
-        for _ in range(3):
-            x = calls(x)
-            torch._dynamo.graph_break()
-        return x
-
-    def recompiles(x: torch.Tensor) -> torch.Tensor:
-        return calls(x) * SETTINGS["factor"]
-
-    x = torch.ones(3)
-    assert counted(in_a_loop, [(x,)]) == {"graphs": 1, "graphs run by the last call": 3}
-    values = [*range(2, 14), 3]  # the last one has a graph, those past the limit have none
-    each = [((x,) for SETTINGS["factor"] in values[:count]) for count in (12, 13)]
-    assert [counted(recompiles, calls) for calls in each] == [
-        {"graphs": 8, "graphs run by the last call": 0},
-        {"graphs": 8, "graphs run by the last call": 1},
-    ]
+def test_a_copy_is_compiled_whole_although_the_loop_of_the_other_is_given_up():
+    model, x, graphs = Watched(Layer() for _ in range(5)), torch.ones(3), []
+    stops, once = copies(model, 2)
+    torch.compile(stops, backend="eager")(x, True)
+    compiled = torch.compile(once, backend=lambda graph, _: graphs.append(graph) or graph, fullgraph=True)
+    assert compiled(x, False) == model(x, False) == [2] * 5
+    assert [sum(node.target == "max" for node in graph.graph.nodes) for graph in graphs] == [5]
 
 
-def test_a_workload_pays_at_a_call_only_if_it_is_shown_to_save() -> None:
-    def case(verdict: str, ratio: float, low: float, high: float) -> Any:
+def test_a_workload_pays_at_a_call_only_if_it_is_shown_to_save():
+    def case(verdict: str, ratio: float) -> Any:
         eager = {"eager": SimpleNamespace(median_s=0.01)}
-        interval = SimpleNamespace(ends=(low, high))
+        interval = SimpleNamespace(ends=(ratio - 0.1, ratio + 0.1))
         return SimpleNamespace(comparison=eager, verdict=verdict, ratio=ratio, interval=interval)
 
-    assert pays_at(1.0, case("FASTER", 0.5, 0.4, 0.6)) == {"pays at call": 199, "by the interval": "166 to 249"}
+    assert pays_at(1.0, case("FASTER", 0.5)) == {"pays at call": 199, "by the interval": "166 to 249"}
     for calls in (199, 198):
         assert (1.0 + (calls - 1) * 0.005 <= calls * 0.01) == (calls == 199)
-    assert pays_at(1.0, case("UNCLEAR", 0.9, 0.7, 1.1)) == {"pays at call": None, "by the interval": None}
+    assert set(pays_at(1.0, case("UNCLEAR", 0.9)).values()) == {None}
 
 
-def test_the_small_llama_is_one_graph_and_learns() -> None:
+def test_the_picture_crosses_zero_where_the_record_says_that_it_pays():
+    break_even = recorded("torch_compile/break_even", machine="nvidia-h200")
+    case = recorded("torch_compile/workloads", machine="nvidia-h200")["training step"]["compiled"]
+    card = pictures.ahead(case, break_even)
+    assert re.search(r"step 2\D?380 \(2\D?259 to 2\D?499\)", card.words)
+    assert [float(row.value.split()[0]) for row in card.rows] == [-8.2, -4.8, 0, 5.6]
+    assert [row.words for row in card.rows] == ["behind", "behind", "even", "ahead"]
+
+
+def test_the_parts_of_the_compiled_model_lie_end_to_end():
+    breaks = recorded("torch_compile/graph_breaks", machine="nvidia-h200")
+    once, reads, stops, eager = (row.bar for row in pictures.parts(breaks).rows)
+    assert (once.low, once.high, reads.high) == (0, reads.low, stops.low)
+    assert stops.high == breaks["compiled, with breaks"].median_s > eager.high == breaks["eager"].median_s
+
+
+def test_the_small_llama_is_one_graph_and_learns():
     torch.manual_seed(0)
-    model, tokens = Llama(16, 8, layers=1, heads=2), torch.randint(256, (2, 8))
-    assert counted(model, [(tokens,)], fullgraph=True)["graphs"] == 1
+    model, tokens, graphs = Llama(16, 8, layers=1, heads=2), torch.randint(256, (2, 8)), []
+    torch.compile(model, backend=lambda graph, _: graphs.append(graph) or graph, fullgraph=True)(tokens)
+    assert len(graphs) == 1
     changed = tokens.clone()
     changed[:, -1] = (changed[:, -1] + 1) % 256
     torch.testing.assert_close(model(tokens)[:, :-1], model(changed)[:, :-1])  # a token sees earlier ones alone
     model(tokens).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_the_modes_share_a_step_and_their_check_finds_another_one():
+    cases = modes("cpu")
+    assert list(cases) == ["eager", "default", "reduce-overhead"]
+    first = cases["eager"].build()()
+    assert near(first, cases["eager"].build()())
+    assert not near(first, [1.2 * part for part in first])

@@ -1,59 +1,19 @@
-"""Cases of the lesson: a model as people write it today, its training step, and a program that starts afresh."""
+"""Cases of the lesson: a model as people write it today, its training step, and when compiling has paid."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
-from torch.nn import functional
 
 from course_utils import fresh, scaled
 from course_utils.show.formats import plain_number
-
-START = """
-import json, time
-import torch
-torch.set_num_threads(1)
-x, y = torch.randn(2, 2**20, device="cuda" if torch.cuda.is_available() else "cpu")
-moments = [time.perf_counter()]
-function = torch.compile(lambda x, y: torch.relu(x * 2 + y) * x)
-moments.append(time.perf_counter())
-for call in range(21):
-    function(x, y)[0].item()
-    moments.append(time.perf_counter())
-print(json.dumps(moments))
-"""
-STEPS = ("torch.compile()", "first call", "later call")
-
-
-def starts() -> list[dict[str, Any]]:
-    """Run a program that compiles a small function twice: with an empty cache folder, then with the filled one.
-
-    One thread, and the median of twenty later calls: on a busy machine, two threads that wait for each other, or a
-    single call, may take many times as long.
-    """
-    rows = []
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        variables = os.environ | {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": os.path.join(folder, "triton")}
-        for cache in ("empty", "filled"):
-            done = subprocess.run([sys.executable, "-c", START], stdout=subprocess.PIPE, check=True, env=variables)
-            at_once, first, *later = [b - a for a, b in itertools.pairwise(json.loads(done.stdout))]
-            times = at_once, first, statistics.median(later)
-            rows.append({"cache folder": cache, **dict(zip(STEPS, times, strict=True))})
-    return rows
 
 
 class RMSNorm(nn.Module):
@@ -69,7 +29,6 @@ class RMSNorm(nn.Module):
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn each pair of a head's numbers by an angle that grows with the token's place."""
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat((-second, first), -1) * sin
 
@@ -90,13 +49,15 @@ class LlamaBlock(nn.Module):
         batch, length, width = x.shape
         q, k, v = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.projection(attended.transpose(1, 2).reshape(batch, length, width))
         h = self.mlp_norm(x)
-        return x + self.down(functional.silu(self.gate(h)) * self.up(h))
+        return x + self.down(nn.functional.silu(self.gate(h)) * self.up(h))
 
 
 class Llama(nn.Module):
+    """Predicts the token after each token: logits ``[batch, length, 256]``."""
+
     def __init__(self, width: int, length: int, layers: int, heads: int) -> None:
         super().__init__()
         self.embedding, self.norm = nn.Embedding(256, width), RMSNorm(width)
@@ -108,26 +69,24 @@ class Llama(nn.Module):
         self.register_buffer("sin", angles.sin())
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Predict the token after each token: logits ``[batch, length, 256]``."""
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, self.cos, self.sin)
         return self.head(self.norm(x))
 
 
-def training_step(*, compiled: bool, device: str) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
-    """Forward, loss, backward and a fused AdamW. Model and loss are compiled; their backward comes along."""
+def training_step(*, mode: str | None, device: str, dtype: torch.dtype = torch.float32) -> Callable[[], Any]:
+    """Forward, loss, backward and a fused AdamW. With a mode, model, loss and their backward are compiled."""
     torch.manual_seed(0)
     length, width = scaled(cpu=64, cuda=512), scaled(cpu=64, cuda=1024)
-    model = Llama(width, length, layers=scaled(cpu=1, cuda=4), heads=scaled(cpu=4, cuda=16)).to(device)
+    model = Llama(width, length, layers=scaled(cpu=1, cuda=4), heads=scaled(cpu=4, cuda=16)).to(device, dtype)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     tokens = torch.randint(256, (scaled(cpu=32, cuda=8), length + 1), device=device)
 
     def loss_of(tokens: torch.Tensor) -> torch.Tensor:
-        logits = model(tokens[:, :-1])
-        return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        return nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
-    forward = torch.compile(loss_of) if compiled else loss_of
+    forward = torch.compile(loss_of, mode=mode) if mode else loss_of
 
     def step() -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
@@ -139,31 +98,34 @@ def training_step(*, compiled: bool, device: str) -> Callable[[], tuple[torch.Te
     return step
 
 
+def modes(device: str) -> dict[str, Any]:
+    """The step in bfloat16: eager, and in two modes. A CUDA graph writes over its outputs, so they are cloned."""
+
+    def cloning(mode: str | None) -> Callable[[], list[torch.Tensor]]:
+        step = training_step(mode=mode, device=device, dtype=torch.bfloat16)
+        return lambda: [part.clone() for part in step()]
+
+    return {mode or "eager": fresh(cloning, mode) for mode in (None, "default", "reduce-overhead")}
+
+
 class Workloads:
     """Makes the cases of each workload, and keeps how long the first of all compiled calls took."""
 
     def __init__(self, chain: Callable[..., torch.Tensor], device: str) -> None:
         x, y = torch.randn(2, scaled(cpu=1024, cuda=16384), 1024, device=device)
-        self.functions: dict[str, tuple[Any, ...]] = {
-            "pointwise chain": (chain, x, y),
-            "training step": (),  # each case makes a model and an optimizer of its own
-            "tiny function": (lambda x: x * 2, x[0, :8]),
-        }
-        self.device = device
-        self.first_calls: dict[str, tuple[float, bool]] = {}
+        self.functions = {"pointwise chain": (chain, x, y), "tiny function": (lambda x: x * 2, x[0, :8])}
+        # Compiling the training step takes a CPU a quarter of a minute.
+        self.names = "pointwise chain", *(["training step"] if device == "cuda" else []), "tiny function"
+        self.device, self.first_calls = device, {}
 
-    def least_bytes(self, name: str) -> int | None:
-        """Of the chain, whose limit is memory: each input read once, and the result written once."""
-        return 3 * self.functions[name][1].nbytes if name == "pointwise chain" else None
-
-    def __call__(self, name: str) -> dict[str, Callable[[], Any]]:
+    def __call__(self, name: str) -> dict[str, Any]:
         """Eager and compiled; compiled is called once, timed, and forgotten but for the cache on disk."""
         torch.compiler.reset()
         counters.clear()
         if name == "training step":
-            ways = {"eager": False, "compiled": True}
-            cases = {label: fresh(training_step, compiled=way, device=self.device) for label, way in ways.items()}
-            first = training_step(compiled=True, device=self.device)
+            ways = {"eager": None, "compiled": "default"}
+            cases = {label: fresh(training_step, mode=mode, device=self.device) for label, mode in ways.items()}
+            first = training_step(mode="default", device=self.device)
         else:
             function, *inputs = self.functions[name]
             compiled = torch.compile(function)
@@ -172,32 +134,24 @@ class Workloads:
         begin = time.perf_counter()
         out = first()
         (out[0] if isinstance(out, tuple) else out.sum()).item()
-        self.first_calls[name] = time.perf_counter() - begin, counters["inductor"]["fxgraph_cache_hit"] > 0
+        elapsed_s, was_filled = time.perf_counter() - begin, counters["inductor"]["fxgraph_cache_hit"] > 0
+        self.first_calls[name] = {"workload": name, "first of all calls": elapsed_s, "cache was filled": was_filled}
         torch.compiler.reset()
         return cases
 
     def break_even(self, sweep: Any) -> list[dict[str, Any]]:
-        """From which call on you are not behind, with the first call as it came and with a filled cache."""
-        rows = []
-        for name, (first_s, on_disk) in self.first_calls.items():
-            case = sweep[name]["compiled"]
-            filled_s = case.measurement.first_call_s
-            row = {"workload": name, "first of all calls": first_s, **pays_at(first_s, case)}
-            row |= {"cache was filled": on_disk, "first call, filled cache": filled_s}
-            rows.append(row | {f"then {key}": value for key, value in pays_at(filled_s, case).items()})
-        return rows
+        """From which call on you are not behind, with the first call as it came."""
+        first_calls = self.first_calls.values()
+        return [row | pays_at(row["first of all calls"], sweep[row["workload"]]["compiled"]) for row in first_calls]
 
 
 def pays_at(first_s: float, case: Any) -> dict[str, Any]:
     """The extra time of the first call over what each later call saves; None if a call is not shown to save."""
-
-    def at(ratio: float) -> int:
-        return math.ceil((first_s / case.comparison["eager"].median_s - ratio) / (1 - ratio))
-
     if case.verdict != "FASTER":
         return {"pays at call": None, "by the interval": None}
-    early, late = (plain_number(at(ratio)) for ratio in case.interval.ends)
-    return {"pays at call": at(case.ratio), "by the interval": f"{early} to {late}"}
+    first = first_s / case.comparison["eager"].median_s
+    at, early, late = (math.ceil((first - ratio) / (1 - ratio)) for ratio in (case.ratio, *case.interval.ends))
+    return {"pays at call": at, "by the interval": f"{plain_number(early)} to {plain_number(late)}"}
 
 
 def close(expected: Any, actual: Any) -> None:
@@ -205,63 +159,18 @@ def close(expected: Any, actual: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
 
 
-def counted(function: Callable[..., Any], calls: Any, **options: Any) -> dict[str, int]:
-    """Call a compiled function several times, through a backend that only counts the graphs that it is given."""
-    graphs, ran = [], []
-
-    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        graphs.append(graph)
-        return lambda *given: ran.append(graph) or graph.forward(*given)
-
-    torch.compiler.reset()
-    compiled = torch.compile(function, backend=backend, **options)
-    for arguments in calls:
-        ran.clear()
-        compiled(*arguments)
-    return {"graphs": len(graphs), "graphs run by the last call": len(ran)}
+def near(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> bool:
+    """Parity in bfloat16: the difference is small beside the whole."""
+    return all((a - b).float().norm() < 0.05 * b.float().norm() for a, b in zip(actual, expected, strict=True))
 
 
-def counted_each(parts: Sequence[nn.Module], whole: nn.Module, *inputs: Any) -> dict[str, int]:
-    """Compile each part of a model by itself, call the model, and count as :func:`counted` does."""
-    graphs, ran = [], []
-
-    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        graphs.append(graph)
-        return lambda *given: ran.append(graph) or graph.forward(*given)
-
-    torch.compiler.reset()
-    for part in parts:
-        part.compile(backend=backend)
-    whole(*inputs)
-    return {"graphs": len(graphs), "graphs run by the last call": len(ran)}
+def copies(model: nn.ModuleList, count: int) -> list[nn.ModuleList]:
+    """The same layers, each time with code of its own: Dynamo gives up on the loop of the one with stops alone."""
+    kind, forward = type(model), type(model).forward
+    own = (types.FunctionType(forward.__code__.replace(), forward.__globals__, "forward") for _ in range(count))
+    return [type(kind.__name__, (kind,), {"forward": each})(model) for each in own]
 
 
 def read(out: torch.Tensor, peaks: torch.Tensor) -> tuple[torch.Tensor, list[float]]:
+    """The peaks as numbers: one wait for the GPU."""
     return out, peaks.tolist()
-
-
-def with_own_code(kind: type[nn.Module]) -> type[nn.Module]:
-    """A subclass whose ``forward`` is the same code in another code object: a skip in one spares the other."""
-    forward = kind.forward
-    own = types.FunctionType(
-        forward.__code__.replace(), forward.__globals__, "forward", forward.__defaults__, forward.__closure__
-    )
-    return type(kind.__name__, (kind,), {"forward": own})
-
-
-def in_a_loop(x: torch.Tensor) -> torch.Tensor:
-    """A break in a loop of the compiled function itself."""
-    for _ in range(10):
-        x = torch.relu(x * 1.1 - x.max().item())
-    return x
-
-
-def graphs_of(watched: nn.Module) -> list[dict[str, Any]]:
-    x = torch.randn(8)
-    counts = {
-        "a break in each layer": counted(watched, [(x, True)]),
-        "the same, fullgraph=True": counted(watched, [(x, True)], fullgraph=True),
-        "a break in its own loop": counted(in_a_loop, [(x,)]),
-        "read once": counted(watched, [(x, False)]),
-    }
-    return [{"model": model, **count} for model, count in counts.items()]

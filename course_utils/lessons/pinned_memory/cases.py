@@ -92,6 +92,5 @@ def arrival_cases() -> dict[str, Callable[[], torch.Tensor]]:
     def arrive() -> torch.Tensor:  # as a batch from a worker does
         return torch.from_file(f"{folder.name}/batch", shared=True, size=floats)
 
-    read_before = arrive().copy_(torch.randn(floats))
-    kept = torch.ones(floats)  # written, so it has all its pages
+    read_before, kept = arrive().copy_(torch.randn(floats)), torch.ones(floats)  # written, so they have all pages
     return {"read before": lambda: kept.copy_(read_before), "just arrived": lambda: kept.copy_(arrive())}

@@ -15,20 +15,16 @@ _WAYS: tuple[Mapping[str | None, Callable[..., float]], ...] = (
     {
         None: lambda w, f, c, p, t: f + c + w,
         "transfer_twice": lambda w, f, c, p, t: f + c + t + w,
-        "overlaps": lambda w, f, c, p, t: max(f + c, w),
-        "touch_forgotten": lambda w, f, c, p, t: c + w,
     },
     {
         None: lambda w, f, c, p, t: max(f + p, t + w),
         "all_in_a_row": lambda w, f, c, p, t: f + p + t + w,
         "thread_forgotten": lambda w, f, c, p, t: t + w,
-        "touch_forgotten": lambda w, f, c, p, t: max(p, t + w),
     },
     {
         None: lambda w, f, c, p, t: max(f + p, t, w),
         "still_in_turn": lambda w, f, c, p, t: max(f + p, t + w),
         "thread_forgotten": lambda w, f, c, p, t: max(t, w),
-        "touch_forgotten": lambda w, f, c, p, t: max(p, t, w),
     },
 )
 

@@ -25,7 +25,6 @@ _COLOURS |= {"loader": "grey", "waits": ""}
 
 
 def seconds_a_step(loop: Sweep, products: int, way: str) -> float:
-    """The median time of one step."""
     case = loop[products][way].measurement
     return case.median_s / case.items
 
@@ -76,31 +75,28 @@ class Parts(NamedTuple):
 def lanes() -> Timeline:
     """Draw a step of both lengths, from the plain loader and with pin_memory=True, as long as the H200 recorded it."""
     loop, parts, panels = recorded("pinned_memory/training_loop", machine="nvidia-h200"), Parts.of_record(), {}
+    thread = parts.touch + parts.pin
     touch, copy, pin, transfer = zip(("first touch", "copy", "pin", "transfer"), parts, strict=True)
     for products, kind in STEPS.items():
         plain, pinned, *_, work = (seconds_a_step(loop, products, way) for way in WAYS)
-        rest, idle = plain - parts.touch - parts.copy - work, pinned - parts.transfer - work
+        left = pinned - thread if thread > parts.transfer + work else 0.0  # of the loader's thread, if all wait for it
         panels[f"{kind.capitalize()}, plain loader: {1e3 * plain:.2f} ms"] = {
-            "your thread": _row(("loader", rest), touch, copy, ("waits", work)),
+            "your thread": _row(("loader", plain - parts.touch - parts.copy - work), touch, copy, ("waits", work)),
             "GPU": _row(("waits", plain - work), ("work", work)),
         }
         panels[f"{kind.capitalize()}, pin_memory=True: {1e3 * pinned:.2f} ms"] = {
-            "loader's thread": _row(touch, pin, ("loader", max(0, min(rest, pinned - parts.touch - parts.pin)))),
-            "GPU": _row(transfer, ("work", work), ("waits", idle)),
+            "loader's thread": _row(touch, pin, ("loader", left)),
+            "GPU": _row(transfer, ("work", work), ("waits", pinned - parts.transfer - work)),
         }
-    short, long = (1e3 * seconds_a_step(loop, products, "stays on the GPU") for products in STEPS)
     says = (
-        f"The loader's thread needs {1e3 * (parts.touch + parts.pin):.1f} ms and more for a batch. "
-        f"Behind {long:.1f} ms of work you do not see it; behind {short:.1f} ms the GPU waits for it."
+        f"For a batch the loader's thread needs {1e3 * thread:.1f} ms and more: hidden behind the long step, "
+        "longer than the short one."
     )
-    alt = (
-        "One step each: in a short one the GPU waits most of the time, in a long one with pin_memory=True hardly ever."
-    )
+    alt = "In the short step the GPU waits most of the time, in the long one with pin_memory=True hardly ever."
     return timeline(says, panels, _COLOURS, alt, **loop.stamp("one step each, to scale"))
 
 
 def _row(*parts: tuple[str, float]) -> list[Span]:
-    """Spans one after the other."""
     ends = [sum(length for _, length in parts[:place]) for place in range(len(parts) + 1)]
     return [Span(ends[place], ends[place + 1], what, what) for place, (what, _) in enumerate(parts)]
 
@@ -115,12 +111,10 @@ def parts_card() -> Card:
             for way, sum_s in sums.items():
                 case, took_s = loop[products][way], seconds_a_step(loop, products, way)
                 (alone if way.startswith("pinned before") else missing).append(took_s - sum_s)
-                verdict = "" if case.is_baseline else verdict_words(case)
-                label = f"{STEPS[products]}{words}, {WAYS[way]}"
-                rows.append((label, f"{1e3 * sum_s:.2f} ms", f"{1e3 * took_s:.2f} ms", verdict))
-    heads = ("", False), ("parts", True), ("recorded", True), ("against plain", False)
-    cells = zip(*rows, strict=True)
-    columns = tuple(Column(head, column, numeric) for (head, numeric), column in zip(heads, cells, strict=True))
+                both = f"{1e3 * sum_s:.2f} ms", f"{1e3 * took_s:.2f} ms"
+                rows.append((f"{STEPS[products]}{words}, {WAYS[way]}", *both, verdict_words(case)))
+    labels, *cells = zip(*rows, strict=True)
+    columns = Column("", labels, numeric=False), *map(Column, ("parts", "recorded", "against plain"), cells)
     says = (
         f"Without a loader the parts add up, within {1e3 * max(map(abs, alone)):.2f} ms. With one, up to "
         f"{1e3 * max(missing):.2f} ms a step are missing: more than pinning wins or loses in a short step."

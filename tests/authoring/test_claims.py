@@ -48,7 +48,7 @@ def index_of(name: str) -> int:
 
 def test_what_the_ledger_states_follows_from_records_and_calls():
     judgements = judge_all(LESSONS.values())
-    assert len(judgements) == len(LEDGER) == 52
+    assert len(judgements) == len(LEDGER) == 53
     assert faults(judgements) == []
 
 
@@ -204,13 +204,6 @@ def test_another_record_gives_another_verdict_and_the_message_names_the_sentence
 # Rules about GPUs, on records that no GPU has made yet
 
 
-def copies(pinned: Callable[[int], float]) -> list[Any]:
-    def times(kib: int) -> dict[str, float]:
-        return {"pageable": kib * 1e-6, "pinned": kib * 1e-6 * pinned(kib)}
-
-    return [made_up_records.sweep("pinned_memory/copy", [4, 64, 1024, 16384, 262144], times)]
-
-
 def steps(data_parallel: float, ddp: float) -> list[Any]:
     times = {"one process": 1.0, "DataParallel": data_parallel, "DDP, 1 rank": 1.0, "DDP, 2 ranks": ddp}
     return [made_up_records.ranks("ddp/data_parallel", "steps", times)]
@@ -240,9 +233,6 @@ def after_steps(*mib: float) -> list[Any]:
 
 
 ON_A_GPU: list[tuple[str, list[Any], str]] = [
-    ("L2-0", copies(lambda kib: 0.5), "confirmed"),
-    ("L2-0", copies(lambda kib: 1.0), "refuted"),
-    ("L2-0", copies(lambda kib: 0.5 if kib > 2000 else 1.0), "depends"),
     ("L5-0", steps(0.9, 0.6), "confirmed"),
     ("L5-0", steps(0.6, 0.9), "refuted"),
     ("T8-1", after_steps(300, 400, 400, 400), "confirmed"),

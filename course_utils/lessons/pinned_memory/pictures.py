@@ -45,7 +45,9 @@ def point(loop: Sweep) -> str:
     for products, kind in STEPS.items():
         plain, pinned, _, before, _ = (f"{1e3 * seconds_a_step(loop, products, way):.2f}" for way in WAYS)
         verdict = verdict_words(loop[products]["pinned"])
-        said.append(f"{kind.capitalize()}: {plain} ms; pin_memory=True {pinned} ({verdict}); pinned before {before}.")
+        said.append(
+            f"{kind.capitalize()}: plain loader {plain} ms, pinning loader {pinned} ({verdict}), pinned before {before}."
+        )
     return " ".join(said)
 
 
@@ -116,7 +118,7 @@ def parts_card() -> Card:
     labels, *cells = zip(*rows, strict=True)
     columns = Column("", labels, numeric=False), *map(Column, ("parts", "recorded", "against plain"), cells)
     says = (
-        f"Without a loader the parts add up, within {1e3 * max(map(abs, alone)):.2f} ms. With one, up to "
+        f"Without a loader the parts add up, within {1e6 * max(map(abs, alone)):.0f} µs. With one, up to "
         f"{1e3 * max(missing):.2f} ms a step are missing: more than pinning wins or loses in a short step."
     )
     return Card(says, table=Grid("One step", columns), **loop.stamp("parts: added up"))

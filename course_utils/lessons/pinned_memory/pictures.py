@@ -45,9 +45,7 @@ def point(loop: Sweep) -> str:
     for products, kind in STEPS.items():
         plain, pinned, _, before, _ = (f"{1e3 * seconds_a_step(loop, products, way):.2f}" for way in WAYS)
         verdict = verdict_words(loop[products]["pinned"])
-        said.append(
-            f"{kind.capitalize()}: plain loader {plain} ms, pinning {pinned} ({verdict}), pinned before {before}."
-        )
+        said.append(f"{kind.capitalize()}: plain loader {plain} ms, pinning {pinned} ({verdict}), before {before}.")
     return " ".join(said)
 
 

@@ -195,9 +195,9 @@ class Batches:
 @pytest.mark.parametrize(
     ("ms", "says"),
     [
-        ({"0 workers": 1.0, "2 workers": 2.2}, "Nothing beats 0 workers: it still waits."),  # samples are cheap
-        ({"0 workers": 14.0, "2 workers": 5.7}, "Nothing beats 2 workers: it still waits."),
-        ({"0 workers": 0.0, "2 workers": 0.0}, "Nothing beats 0 workers: no wait shows."),
+        ({"0 workers": 1.0, "2 workers": 2.2}, "Nothing beats 0 workers: it still waits"),  # samples are cheap
+        ({"0 workers": 14.0, "2 workers": 5.7}, "Nothing beats 2 workers: it still waits"),
+        ({"0 workers": 0.0, "2 workers": 0.0}, "Nothing beats 0 workers: no wait shows"),
     ],
 )
 def test_the_cells_to_paste_advise_the_simplest_setting_that_nothing_beats(

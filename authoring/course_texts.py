@@ -16,7 +16,7 @@ from authoring.reference_pages import reference_pages
 from course_utils.records.notebook_files import read_notebook
 
 # Pages that follow from other files as a whole.
-GENERATED_PAGES = ("claims.md",)
+GENERATED_PAGES = ("claims.md", "what_to_use_when.md")
 BLANK = "\x00"
 _ROOT = Path(__file__).resolve().parent.parent
 

@@ -1,6 +1,6 @@
 """What a lesson answers, and what others published about its question, as Markdown.
 
-README, the book, the lessons, the slides and the guide for instructors all take these texts.
+README, the book, the lessons, the slides and the demos all take these texts.
 """
 
 from __future__ import annotations
@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from authoring import evidence
-from authoring.evidence import EvidenceError
-from authoring.lesson_files import LessonFile, load_lessons
+from authoring import evidence, expressions
+from authoring.evidence import EvidenceError, Recorded
+from authoring.lesson_files import Answer, LessonFile, load_lessons
 from authoring.published import Row, RowSays
 from authoring.rendering import rendered
 from course_utils.records import store
+
+# What did the work behind a number, as README's legend has it; "P" is for what others published.
+LETTERS = {"gpu": "H", "cpu": "C", "arithmetic": "S", "simulation": "S"}
 
 
 class AnswerText(NamedTuple):
     sentence: str  # with its number, a link to where the number comes from
     whose: str  # who measured it, on what and when: a sentence
+    letter: str  # the same, as one of `LETTERS`
     skip: str
     not_when: str
 
@@ -64,24 +68,33 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
     if answer is None:
         raise EvidenceError(f"{lesson.slug}/lesson.yml has no answer, which README begins with: write one.")
     try:
-        rows = published_values(lessons)
-        value = evidence.evaluate(answer.number, answer.machine, names={"published": rows})
+        value, experiments = _worked_out(answer, lessons)
         words = evidence.in_words(value, answer.unit)
-        if experiments := evidence.experiments_in(answer.number):
-            slug = experiments[0].partition("/")[0]
-            result = evidence.newest_result(evidence.recorded(experiments, answer.machine).values())
+        if experiments:
+            slug = next(iter(experiments)).partition("/")[0]
+            result = evidence.newest_result(experiments.values())
             link = root and f"{root}/course_utils/records/{result.environment.machine}/{slug}.json"
-            whose = f"Measured by us: {result.caption}."
+            whose, letter = f"Measured by us: {result.caption}.", LETTERS[result.worked_by]
             if not result.is_measured:
                 whose = f"{result.who.capitalize()} by us, with torch {result.environment.torch}."
         else:
             row = next(row for each in lessons for row in each.published if f'"{row.id}"' in answer.number)
             link, whose = row.source.link, f"Published by {row.source.who}: {row.device}, {row.date}."
+            letter = "P"
         sentence = answer.says.format(number=f"[**{words}**]({link})" if link else f"**{words}**")
-        return AnswerText(sentence, whose, answer.skip, answer.not_when)
+        return AnswerText(sentence, whose, letter, answer.skip, answer.not_when)
     except (EvidenceError, KeyError, StopIteration, store.RecordError) as error:
         problem = f"{lesson.slug}/lesson.yml, answer: {error or 'its number names no experiment and no published row'}"
         raise EvidenceError(problem) from error
+
+
+def _worked_out(answer: Answer, lessons: Sequence[LessonFile]) -> tuple[Any, dict[str, Recorded]]:
+    """The number of an answer, and the recorded experiments that it rests on."""
+    if expressions.is_plain(answer.number):
+        value, rests_on = expressions.evaluate(answer.number)
+        return value, {name: found for (name, _), found in rests_on.items()}
+    value = evidence.evaluate(answer.number, answer.machine, names={"published": published_values(lessons)})
+    return value, evidence.recorded(evidence.experiments_in(answer.number), answer.machine)
 
 
 def minute_text(lesson: LessonFile, lessons: Sequence[LessonFile]) -> str:

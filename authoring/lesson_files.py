@@ -104,14 +104,22 @@ class Claim(_Judged):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a lesson answers: one sentence with one number, who can skip it, and when the technique does not help."""
+    """What a lesson answers, with one number; lessons in the older form also say who can skip it, and when not."""
 
     says: str  # {number} stands for the number
     number: str
-    skip: str
-    not_when: str
+    skip: str = ""
+    not_when: str = ""
     machine: str | None = None
     unit: str | None = None
+
+
+@dataclass(frozen=True)
+class UseWhen:
+    """Which symptom leads to a lesson, and what to try first."""
+
+    symptom: str
+    try_: str
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,7 @@ class LessonFile:
     part: str
     question: str
     answer: Answer | None = None
+    use_when: UseWhen | None = None  # if the table in its notebook does not begin with it
     claims: tuple[Claim, ...] = ()
     published: tuple[Row, ...] = ()
     expect: Expected | None = None
@@ -175,6 +184,7 @@ _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 _CONVERTER.register_structure_hook(str, _text)
 _CONVERTER.register_structure_hook(float, _number)
 _CONVERTER.register_structure_hook(Code, lambda code, _: str(code))
+_CONVERTER.register_structure_hook(UseWhen, lambda entry, _: UseWhen(entry["symptom"], entry["try"]))
 
 
 def _in_words(error: BaseException, kind: type | None) -> str:

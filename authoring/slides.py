@@ -88,8 +88,9 @@ def _answer(lesson: Lesson) -> list[dict[str, Any]]:
     """What the lesson answers: not before the room has predicted and seen. What is said with it is for the speaker."""
     answer = answer_of(lesson.slug, "")
     shown = excerpt(f"## The answer\n\n{answer.sentence}\n\n*{answer.whose}*")
-    notes = f"**Who can skip this:** {answer.skip}\n\n**When it does not help:** {answer.not_when}"
-    return [_page(shown, "subslide"), _page(notes, "notes")]
+    said = {"Who can skip this": answer.skip, "When it does not help": answer.not_when}
+    notes = "\n\n".join(f"**{what}:** {text}" for what, text in said.items() if text)
+    return [_page(shown, "subslide"), *([_page(notes, "notes")] if notes else [])]
 
 
 def _start(cell: dict[str, Any]) -> str:

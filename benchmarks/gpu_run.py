@@ -68,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     output = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-    lessons = [find_lesson(name) for name in options.lessons or FIRST]
-    lessons += [] if options.lessons else [lesson for lesson in find_lessons() if lesson.slug not in FIRST]
+    everything = sorted(find_lessons(), key=lambda lesson: [*FIRST, lesson.slug].index(lesson.slug))
+    lessons = [find_lesson(name) for name in options.lessons] or everything
     failed = [*record(lessons, output, recording.environment_here(options.size)), *test(output)]
     print(f"Failed, with its reason in {output}: {', '.join(failed)}" if failed else f"All is in {output}.")
     return 1 if failed else 0

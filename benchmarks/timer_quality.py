@@ -3,19 +3,18 @@
 Identical code is the same function as baseline and as case: FASTER and SLOWER are false verdicts. Of twins, one does
 103, 105 or 200 units of work where the other does 100. The machine is idle, has one busy program, or is crowded.
 
-    python -m benchmarks.timer_quality [--trials 100]
+    python -m benchmarks.timer_quality
 
 Results go to ``benchmarks/results/<machine>/timer_quality.json`` after every trial, and a run that was stopped goes on.
-The book draws the newest record in ``course_utils/lessons/measuring/timer_trials``, where this file belongs as
-``<machine>.json``.
+The book's table is that of the file in ``benchmarks/records/timer_quality``.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import datetime
 import itertools
+import json
 import os
 import signal
 import statistics
@@ -30,7 +29,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.benchmark import Timer
 
-from course_utils.lessons.measuring.timer_trial import TimerQuality, Trial, load
 from course_utils.measure.compare import compare
 from course_utils.measure.machine import device_kind, environment
 from course_utils.measure.rounds import DEFAULT_BUDGET_S
@@ -68,6 +66,29 @@ class Question(NamedTuple):
     condition: str
     truth: float  # how much work the case does, relative to the baseline
     index: int
+
+
+class Trial(NamedTuple):
+    """One question put to one timer, and its answer: ``compare``'s verdict, or the Timer's by two rules."""
+
+    method: str
+    function: str
+    condition: str
+    truth: float
+    index: int
+    ratio: float
+    verdict: str  # of the Timer: a ratio further than 1% from 1 decides
+    cautious: str | None = None  # of the Timer: and the middle halves of the two samples do not overlap
+    low: float | None = None  # the interval that decided; None for a Timer, ``high`` also where it has no end
+    high: float | None = None
+    rounds: int | None = None
+    seconds: float | None = None
+    noticed: bool | None = None  # whether the result says that other programs were busy
+
+
+def load(path: Path) -> list[Trial]:
+    """All trials of a record."""
+    return [Trial(*row) for row in json.loads(path.read_text(encoding="utf-8"))["trials"]]
 
 
 def questions(trials: int) -> list[Question]:
@@ -150,9 +171,9 @@ def two_median_verdicts(baseline: Sequence[float], case: Sequence[float]) -> tup
     return Verdict.SAME, Verdict.SAME
 
 
-def run(path: Path, trials: int, budget_s: float = DEFAULT_BUDGET_S) -> TimerQuality:
+def run(path: Path, trials: int, budget_s: float = DEFAULT_BUDGET_S) -> None:
     """Put all questions that ``path`` does not hold yet, and write it after each."""
-    here, kept = environment(), list(load(path).trials) if path.exists() else []
+    here, kept = environment(), load(path) if path.exists() else []
     torch.set_num_threads(1)  # what Timer takes by default
     done = {Question(*trial[1:5]) for trial in kept if trial.method == "compare"}
     left = [question for question in questions(trials) if question not in done]
@@ -172,17 +193,7 @@ def run(path: Path, trials: int, budget_s: float = DEFAULT_BUDGET_S) -> TimerQua
             "complete": number == len(left),
         }
         write_json(path, record)
-    return load(path)
-
-
-def main() -> None:
-    """Run the trial from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=100, help="on identical code, for each function and condition")
-    path = RESULTS / environment().machine / "timer_quality.json"
-    run(path, parser.parse_args().trials)
-    print(path)
 
 
 if __name__ == "__main__":
-    main()
+    run(RESULTS / environment().machine / "timer_quality.json", trials=100)

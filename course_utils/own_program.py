@@ -116,8 +116,8 @@ def answer(lessons: str, *files: str) -> str:
     except (FileError, SnapshotError, TraceError) as error:
         sentence = str(error)
     except MemoryError:
-        sentence = "This file needs more memory than a page has. On the command line: course trace FILE, or "
-        sentence += "course snapshot FILE."
+        sentence = "This file needs more memory than a page has. On the command line: make trace ARGS=FILE, "
+        sentence += "or make snapshot ARGS=FILE."
     except Exception as error:
         names = " and ".join(Path(file).name for file in files)
         reason = error.strerror if isinstance(error, OSError) else str(error)

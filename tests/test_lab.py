@@ -153,7 +153,7 @@ def test_a_solution_shows_its_answer_once_it_has_run(lesson: Notebook):
     assert all(output.is_visible() for output in right)
 
 
-@pytest.mark.parametrize(("what", "selector"), [("table", "table"), ("figure", "img, svg[role=img], svg:has(path)")])
+@pytest.mark.parametrize(("what", "selector"), [("table", "table"), ("figure", "[role=img], img, svg:has(path)")])
 def test_a_figure_and_a_table_are_visible(lesson: Notebook, what: str, selector: str):
     shown = lesson.page.locator(".jp-OutputArea-output").locator(selector)
     assert shown.count(), f"no output holds a {what}"
@@ -164,24 +164,27 @@ def test_a_figure_and_a_table_are_visible(lesson: Notebook, what: str, selector:
     assert box["height"] > 20
 
 
-def test_a_slider_is_moved_without_a_mouse(lesson: Notebook):
+def test_a_slider_is_moved_without_a_mouse(chromium: Any, lab: str, workspace: Path):
     """JupyterLab leaves it the arrow keys: no other cell is chosen, and the sentence follows.
 
     Of a card it is the sentence that is read, and of the allocator the paragraph that tells the event.
     """
-    explorers = lesson.page.locator(".course-viewer:has([aria-live]):has(input[type=range])")
-    assert explorers.count() or LESSON != "measuring", "the lesson has no slider"
-    for explorer in explorers.all():
-        slider = explorer.locator("input[type=range]")
-        sentence = explorer.locator("[aria-live] .sentence, p[aria-live]")
-        slider.scroll_into_view_if_needed()
-        slider.focus()
-        seen = [sentence.inner_text()]
-        for _ in range(int(slider.get_attribute("max"))):
-            lesson.page.keyboard.press("ArrowRight")
-            seen.append(sentence.inner_text())
-        assert len(set(seen)) == len(seen)
-        assert (slider.get_attribute("aria-valuetext") or slider.input_value()) in seen[-1]
+    path = workspace / "slider.ipynb"
+    cell = new_code_cell("from course_utils import recorded\nrecorded('measuring/training_step').explore()")
+    path.write_text(nbformat.writes(new_notebook(cells=[cell], metadata={"kernelspec": KERNELSPEC})), encoding="utf-8")
+    notebook = Notebook(chromium, f"{lab}/lab/workspaces/slider/tree/{path.name}?token={TOKEN}", 1280, 800)
+    notebook.run("notebook:run-all-cells")
+    explorer = notebook.page.locator(".course-viewer:has([aria-live]):has(input[type=range])")
+    slider, sentence = explorer.locator("input[type=range]"), explorer.locator("[aria-live] .sentence, p[aria-live]")
+    slider.focus(timeout=60_000)
+    seen = [sentence.inner_text()]
+    for _ in range(int(slider.get_attribute("max"))):
+        notebook.page.keyboard.press("ArrowRight")
+        seen.append(sentence.inner_text())
+    assert len(set(seen)) == len(seen)
+    assert (slider.get_attribute("aria-valuetext") or slider.input_value()) in seen[-1]
+    notebook.page.close()
+    path.unlink()
 
 
 def test_every_output_fits_the_page(lesson: Notebook):

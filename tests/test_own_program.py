@@ -117,7 +117,7 @@ def test_no_failure_of_a_reader_reaches_the_page(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(own_program, "read_trace", fail)
     (tmp_path / "trace.json").write_bytes(TRACE)
     sentence = json.loads(answer("{}", str(tmp_path / "trace.json")))["sentence"]
-    assert ("course trace FILE" if isinstance(error, MemoryError) else "trace.json could not be read") in sentence
+    assert ("make trace ARGS=FILE" if isinstance(error, MemoryError) else "trace.json could not be read") in sentence
 
 
 def test_a_report_of_several_devices_shows_each(monkeypatch: pytest.MonkeyPatch):

@@ -68,12 +68,12 @@ def copy_pages(book: Path, workspace: Path) -> None:
     """Put the book's pages where the lessons' links find them in JupyterLab.
 
     A lesson links to ``../book/glossary.md``. Nothing lies above JupyterLab's root, which is the workspace, so it opens
-    ``book/glossary.md`` there. The pages are no work of the learner's: a changed copy is replaced. Their links to
-    lessons lead to the learner's copies, and those to files that the workspace lacks become plain text.
+    ``book/glossary.md`` there. A changed copy is replaced. Links to lessons lead to the learner's copies, those to what
+    the workspace lacks become plain text. The landing page is left out: its parts are in a built book alone.
     """
     (workspace / "book").mkdir(parents=True, exist_ok=True)
     copied = (path for pattern in ("*.md", "reference/*.md", "images/*") for path in book.glob(pattern))
-    files = {path.relative_to(book).as_posix(): path for path in copied}
+    files = {path.relative_to(book).as_posix(): path for path in copied if path.name != "intro.md"}
 
     for name, path in sorted(files.items()):
         target, content = workspace / "book" / name, path.read_bytes()

@@ -23,9 +23,8 @@ from authoring.evidence import EvidenceError
 from authoring.lesson_files import LessonFile, LessonFileError, load_lessons
 from authoring.pages import instructors, own_program
 from authoring.pages.claims_page import PAGE, claims_page, summary
-from authoring.pages.front import front_text
 from authoring.pages.generated import BOOK, ROOT, BookError, write
-from authoring.pages.readme import TOC, lessons_table, table_of_contents
+from authoring.pages.readme import TOC, for_the_book, table_of_contents
 from authoring.pages.stored_outputs import stale_notebooks
 from authoring.reference_pages import reference_pages
 from course_utils.records import store
@@ -57,10 +56,9 @@ def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> Non
         raise BookError(f"{', '.join(out_of_date)}: made from other records than there are now. Run `make refresh`")
 
 
-def generate(lessons: Sequence[LessonFile], judgements: Sequence[Judgement], reads_files: bool) -> None:
+def generate(judgements: Sequence[Judgement], reads_files: bool) -> None:
     """Write the generated pages that are not committed, and what other pages include."""
-    write(GENERATED / "findings.md", front_text(judgements, ".."))
-    write(GENERATED / "lessons.md", lessons_table(lessons, ".."))
+    write(GENERATED / "readme.md", for_the_book())
     write(GENERATED / "claims.md", summary(judgements))
     for name, text in {**instructors.generated(), **own_program.parts(reads_files)}.items():
         write(GENERATED / name, text)
@@ -79,7 +77,7 @@ def build(output: Path, fresh: bool = False) -> Path:
     except own_program.NoPyodideError as error:
         print(f'The page "Your own program" will read no files, and says so. {error}', file=sys.stderr)
         python = None
-    generate(lessons, judgements, reads_files=python is not None)
+    generate(judgements, reads_files=python is not None)
     if fresh or _is_outdated(html, lessons):
         shutil.rmtree(output / "_build", ignore_errors=True)
     render(output)

@@ -1,64 +1,84 @@
-"""README, and what tells of all lessons: their table with what each answers, and the book's table of contents."""
+"""The front of the course: README and the landing page, the page *What to use when*, and the table of contents."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-from authoring.claims import Judgement
-from authoring.evidence import NotRecordedError
-from authoring.figures_in_text import lesson_minutes, shown_minutes
-from authoring.lesson_answers import AnswerText, answer_text
-from authoring.lesson_files import LessonFile
-from authoring.pages.front import front_text
-from authoring.pages.generated import BOOK, ROOT, fill, page
+from authoring.course_texts import ANCHOR
+from authoring.lesson_answers import answer_text
+from authoring.lesson_files import LessonFile, UseWhen
+from authoring.pages.generated import BOOK, ROOT, BookError, fill, page
 from authoring.reference_pages import reference_pages
-from course_utils.records.lessons import find_lesson, needs
+from course_utils.records.notebook_files import read_notebook
+from course_utils.records.store import recorded
+from course_utils.show.cards import Card
 
 README = ROOT / "README.md"
 TOC = BOOK / "_toc.yml"
+USE_WHEN = BOOK / "what_to_use_when.md"
+CARD = "your_own_program/step_card"
+_FIRST_ROW = re.compile(r"^## In your own program\n(?:(?!## ).*\n)*?\|[ :|-]+\|\n\|(?P<cells>.+)\|$", re.M)
+_UNSHOWN = re.compile(rf"<!--.*?-->|{ANCHOR}", re.S)
+_LINK = re.compile(r"\[([^\[\]]*)\]\([^()\s]*\)")
 
 
-class LessonRow(NamedTuple):
-    lesson: LessonFile
-    answer: AnswerText
-    minutes: int | None  # None as long as no machine has recorded it
-    gpu: str  # whether it takes a GPU, in words
+def readme(lessons: Sequence[LessonFile]) -> str:
+    """README.md with its generated parts as they have to be."""
+    text = fill(README.read_text(encoding="utf-8"), "card", card_text())
+    return fill(text, "lessons", lessons_table(lessons))
 
 
-def lessons_table(lessons: Sequence[LessonFile], root: str) -> str:
-    """The table of lessons with their answers, and the planned ones below.
+def for_the_book() -> str:
+    """README as the landing page includes it, from a folder further down."""
+    return README.read_text(encoding="utf-8").replace("](./", "](../")
 
-    ``root`` is the way from the page to the root of the repository, such as ``..``.
+
+def lessons_table(lessons: Sequence[LessonFile]) -> str:
+    """A question and its answer for each lesson that is built, by the parts of the course."""
+    parts = [
+        (part, [(lesson, answer_text(lesson, lessons, ".")) for lesson in members])
+        for part, members in _by_part(lessons)
+    ]
+    return page("lessons.md", parts=parts)
+
+
+def card_text() -> str:
+    """What `diagnose` said of a recorded step, without its reasons and remarks."""
+    reading = recorded(CARD)
+    shown = Card("".join(part.text for part in reading.said), reading.rows[:3], reading.axis, reading.heads)
+    return page("card.md", card=shown, plan=reading.plan, where=reading.caption)
+
+
+def use_when_page(lessons: Iterable[LessonFile]) -> str:
+    """A symptom, and what to try, for each lesson that is built and says it."""
+    rows = [(lesson, use_when(lesson)) for lesson in lessons if lesson.built]
+    return page("what_to_use_when.md", rows=[(lesson, use) for lesson, use in rows if use])
+
+
+def use_when(lesson: LessonFile) -> UseWhen | None:
+    """What leads to a lesson: its lesson.yml says it, or the first row of the table *In your own program*.
+
+    Raises:
+        BookError: if a lesson in the newer form, which has a reference page, has neither.
     """
-    rows = [_row(lesson, lessons, root) for lesson in lessons if lesson.built]
-    planned = [lesson for lesson in lessons if not lesson.built]
-    return page("lessons.md", rows=rows, planned=planned, notebooks=f"{root}/notebooks")
-
-
-def _row(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) -> LessonRow:
-    found = find_lesson(lesson.slug)
-    needed = {need for tags in needs(found).values() for need in tags}
-    gpu = "two GPUs for a part" if "two-gpus" in needed else "a GPU for a part" if "cuda" in needed else "no GPU needed"
-    minutes = None
-    with contextlib.suppress(NotRecordedError):
-        minutes = shown_minutes(lesson_minutes(found))
-    return LessonRow(lesson, answer_text(lesson, lessons, root), minutes, gpu)
+    if lesson.use_when or lesson.slug not in {path.stem for path in reference_pages(ROOT)}:
+        return lesson.use_when
+    cells = read_notebook(lesson.notebook)["cells"]
+    text = "\n\n".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
+    row = _FIRST_ROW.search(_UNSHOWN.sub("", text))
+    if row is None:
+        raise BookError(f"{lesson.stem}.ipynb has no table under '## In your own program', nor lesson.yml a use_when")
+    symptom, try_ = (_LINK.sub(r"\1", cell).strip() for cell in row["cells"].split("|")[:2])
+    return UseWhen(symptom, try_)
 
 
 def _by_part(lessons: Iterable[LessonFile]) -> list[tuple[str, list[LessonFile]]]:
-    return [(part, list(members)) for part, members in itertools.groupby(lessons, key=lambda lesson: lesson.part)]
-
-
-def readme(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> str:
-    """README.md with its generated parts as they have to be."""
-    text = fill(README.read_text(encoding="utf-8"), "findings", front_text(judgements, "."))
-    return fill(text, "lessons", lessons_table(lessons, "."))
+    built = (lesson for lesson in lessons if lesson.built)
+    return [(part, list(members)) for part, members in itertools.groupby(built, key=lambda lesson: lesson.part)]
 
 
 def table_of_contents(lessons: Sequence[LessonFile]) -> str:
     """What ``_toc.yml`` has to contain: our own pages, and the lessons that are built."""
-    parts = _by_part(lesson for lesson in lessons if lesson.built)
-    return page("_toc.yml", parts=parts, references=[path.stem for path in reference_pages(ROOT)])
+    return page("_toc.yml", parts=_by_part(lessons), references=[path.stem for path in reference_pages(ROOT)])

@@ -1,15 +1,14 @@
 """Bring everything up to date that is committed and follows from records: ``make refresh``.
 
 That is, in this order: the stored outputs of notebooks whose records have changed since (only these are run, see
-`stored_outputs`), the answers to predictions, figures in text, the ledger's page, README's generated parts, the
-table of contents, and pictures.
+`stored_outputs`), the answers to predictions, figures in text, the ledger's page, README's generated parts, the page
+*What to use when*, and the table of contents.
 ``--check`` changes nothing and names what is out of date.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,31 +17,23 @@ from authoring import figures_in_text, normal_form
 from authoring.claims import Judgement, judge_all
 from authoring.course_texts import text_files
 from authoring.lesson_files import LessonFile, load_lessons
-from authoring.pages import front
 from authoring.pages.build import PROBLEMS
 from authoring.pages.claims_page import PAGE, claims_page
-from authoring.pages.generated import BOOK, ROOT, write
-from authoring.pages.readme import README, TOC, readme, table_of_contents
+from authoring.pages.generated import ROOT, write
+from authoring.pages.readme import README, TOC, USE_WHEN, readme, table_of_contents, use_when_page
 from authoring.pages.stored_outputs import STAMPS, stale_notebooks, stamp
-from course_utils.lessons.measuring.timer_trial import timer_quality
 
 CELL_TIMEOUT_S = 300
-TRIAL = BOOK / "images" / "timer_trial.png"
 
 
 def expected_pages(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> dict[Path, str]:
     """What the committed pages that follow from records have to contain."""
     return {
         PAGE: claims_page(judgements, lessons),
-        README: readme(lessons, judgements),
+        README: readme(lessons),
+        USE_WHEN: use_when_page(lessons),
         TOC: table_of_contents(lessons),
     }
-
-
-def expected_pictures(judgements: Sequence[Judgement]) -> dict[Path, bytes]:
-    """The committed pictures that follow from records."""
-    figures = {front.PICTURE: front.picture(judgements), TRIAL: timer_quality().plot()}
-    return {path: figure._repr_png_() for path, figure in figures.items()}
 
 
 def stale(lessons: Sequence[LessonFile]) -> list[str]:
@@ -51,8 +42,6 @@ def stale(lessons: Sequence[LessonFile]) -> list[str]:
     judgements = judge_all(lessons)
     pages = expected_pages(lessons, judgements).items()
     out_of_date += [_shown(path) for path, text in pages if path.read_text(encoding="utf-8") != text]
-    pictures = expected_pictures(judgements).items()
-    out_of_date += [_shown(path) for path, drawn in pictures if not _is_committed(path, drawn)]
     return out_of_date + figures_in_text.check(text_files(ROOT))
 
 
@@ -70,19 +59,7 @@ def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
         changed += filled
     judgements = judge_all(lessons)
     changed += [path for path, text in expected_pages(lessons, judgements).items() if write(path, text)]
-    pictures = expected_pictures(judgements).items()
-    changed += [path for path, drawn in pictures if not _is_committed(path, drawn) and write(path, drawn)]
     return list(dict.fromkeys(map(_shown, changed))), faults
-
-
-def _is_committed(path: Path, drawn: bytes) -> bool:
-    """Whether a picture shows this: its bytes may differ from one version of zlib to the next."""
-    from PIL import Image, ImageChops
-
-    if not path.is_file():
-        return False
-    now, committed = (Image.open(source).convert("RGB") for source in (io.BytesIO(drawn), path))
-    return now.size == committed.size and ImageChops.difference(now, committed).getbbox() is None
 
 
 def _shown(path: Path) -> str:

@@ -70,12 +70,12 @@ document.addEventListener("DOMContentLoaded", () => {
   // The browser itself refuses whatever this page would send or fetch.
   const policy = document.createElement("meta");
   policy.httpEquiv = "Content-Security-Policy";
-  policy.content = "connect-src data: blob:; form-action 'none'";
+  policy.content = "connect-src data: blob:; form-action 'self' file:";
   document.head.append(policy);
 
   const LESSONS = "../notebooks/{}.html";
   const MOST_BYTES = 500e6;
-  const COMMANDS = "course trace FILE, or course snapshot FILE";
+  const COMMANDS = "make trace ARGS=FILE, or make snapshot ARGS=FILE";
   place.innerHTML = `
     <div class="own-drop">
       <p class="own-call">Drop a trace or a snapshot here</p>

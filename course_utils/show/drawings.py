@@ -39,7 +39,7 @@ def drawing(name: str) -> Drawing:
     """Returns a lesson's drawing by its lesson and its name: the file ``lessons/<lesson>/<name>.svg``.
 
     Example:
-        >>> drawing("measuring/launch_timeline").alt.startswith("Two timelines")
+        >>> drawing("planning_a_cluster/two_nodes").alt.startswith("Two nodes")
         True
     """
     return Drawing((_LESSONS / f"{name}.svg").read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from authoring import calls
+from course_utils.lesson_order import file_name
 from course_utils.records import store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ def none_ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(calls, "_KEPT", tmp_path / "calls.json")
 
 
-# Two lessons that stand, the first with a claim of its own, on which README opens.
+# Two lessons that stand, the first with a claim of its own; README shows a record of a third.
 _LESSONS = ("measuring", "profiler")
 _RULE = 'measuring/training_step.points[0].comparison["all CPU threads"].verdict'
 _CLAIM = f"""
@@ -51,16 +52,8 @@ _CLAIM = f"""
     evidence:
       - {{label: all threads, show: '{_RULE.removesuffix(".verdict")}'}}
 """
-_FRONT = """
-findings:
-  - claim: X0
-    machine: nvidia-h200-140gib-19ee
-    said: More threads are faster.
-    about: Speed
-    shows: [{evidence: all threads, label: all threads}]
-"""
 _README = "# A course\n\n" + "".join(
-    f"<!-- generated: {name} -->\n<!-- /generated -->\n\n" for name in ("findings", "lessons")
+    f"<!-- generated: {name} -->\n<!-- /generated -->\n\n" for name in ("card", "lessons")
 )
 
 
@@ -70,7 +63,8 @@ def _two_lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
     others = {path.name for path in (ROOT / "course_utils/lessons").glob("*/") if path.name not in _LESSONS}
 
     def left_out(of: str, names: list[str]) -> set[str]:
-        records = {name for name in names if name.endswith(".json") and Path(name).stem not in _LESSONS}
+        kept = (*_LESSONS, "your_own_program")
+        records = {name for name in names if name.endswith(".json") and Path(name).stem not in kept}
         return (others if Path(of).name == "lessons" else records if "records" in Path(of).parts else set()) | {
             name for name in names if name == "__pycache__"
         }
@@ -79,9 +73,8 @@ def _two_lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=left_out)
     for name in ("book/images", "notebooks"):
         (folder / name).mkdir(parents=True)
-    for path in (ROOT / "notebooks").glob("*.ipynb"):
-        if path.stem.partition("_")[2] in _LESSONS:
-            shutil.copy(path, folder / "notebooks")
+    for number, slug in enumerate(_LESSONS):
+        shutil.copy(ROOT / f"notebooks/{file_name(slug)}.ipynb", folder / f"notebooks/{number:02d}_{slug}.ipynb")
     order = "Measure before you optimise:\n  - measuring\n  - profiler\nIn practice:\n"
     (folder / "course_utils/lessons/order.yml").write_text(order, encoding="utf-8")
     path = folder / "course_utils/lessons/measuring/lesson.yml"
@@ -89,7 +82,7 @@ def _two_lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lesson["claims"] = yaml.safe_load(_CLAIM)
     path.write_text(yaml.dump(lesson, sort_keys=False), encoding="utf-8")
     shutil.copy(ROOT / "book/stored_outputs.json", folder / "book")
-    texts = {"README.md": _README, "book/front.yml": _FRONT, "book/claims.md": "", "book/_toc.yml": ""}
+    texts = {"README.md": _README, "book/claims.md": "", "book/_toc.yml": "", "book/what_to_use_when.md": ""}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     done = run_in(folder, "-m", "authoring.pages.refresh")

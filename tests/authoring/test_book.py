@@ -42,7 +42,6 @@ def pages() -> list[str]:
 
 
 PAGES = pages()
-FINDINGS = yaml.safe_load((ROOT / "book/front.yml").read_text(encoding="utf-8"))["findings"]
 LESSONS = [page for page in PAGES if page.startswith("notebooks/")]
 
 
@@ -175,20 +174,20 @@ def test_every_internal_link_and_anchor_resolves(html: Path):
     assert checked > 100
 
 
-def test_the_first_page_opens_on_the_findings_and_carries_the_records_that_it_links(html: Path):
+def test_the_first_page_has_the_findings_the_drop_zone_the_doors_and_the_records_that_it_links(html: Path):
     page = parse(html / f"{PAGES[0]}.html")
-    picture = page.select_one("h1 ~ .findings img")
-    assert all(claim["said"] in picture["alt"] for claim in FINDINGS)
+    findings, lessons = page.select("article table")
+    assert len(findings.select("tr:has(td) a.download")) >= 3
+    assert len(lessons.select('a[href^="../notebooks/"]')) == len(LESSONS)
     linked = [html / "book" / unquote(link["href"]) for link in page.select("a.download")]
     records = {path.read_bytes() for path in reference_root().glob("*/*.json")}
-    assert len(linked) > len(FINDINGS)
     assert all(path.read_bytes() in records for path in linked)
+    assert page.select_one(".own-program[data-python]") or "make trace ARGS=FILE" in page.get_text()
+    assert len(page.select(".doors a")) == 3
     counted = page.select('a[href^="claims.html#verdict="]')
     words = [claim.word for claim in load_claims()]
     assert {link["href"].partition("=")[2] for link in counted} == {slugify(word) for word in words}
     assert sum(int(link.get_text().split()[-1]) for link in counted) == len(words)
-    order = [heading.get_text().strip("#") for heading in page.select("article h2")]
-    assert order.index("Find your question") < order.index("How to read a result") < order.index("Run it yourself")
 
 
 @pytest.mark.parametrize("name", LESSONS)
@@ -225,7 +224,8 @@ def notebooks(*slugs: str) -> tuple[str, ...]:
     return tuple(f"notebooks/{file_name(slug)}" for slug in slugs)
 
 
-OPENED = ("book/intro", "book/claims", "book/glossary", *notebooks("measuring", "memory_snapshots"))
+OPENED = tuple(f"book/{name}" for name in ("intro", "what_to_use_when", "claims", "glossary"))
+OPENED += notebooks("measuring", "memory_snapshots")
 GUESSED = notebooks("pinned_memory", "ddp")
 SLID = notebooks("pinned_memory", "torch_compile")
 
@@ -342,6 +342,14 @@ def test_a_slider_shows_recorded_values(visit: Callable[..., Visit], name: str):
         assert card.locator(".sentence").text_content() != sentence
         assert tab.page.evaluate("document.documentElement.scrollWidth") == 390
     tab.check()
+
+
+@pytest.mark.browser
+def test_what_to_use_when_is_one_screen_and_the_first_page_three(visit: Callable[..., Visit]):
+    tab = visit(width=1300)
+    for name, screens in (("book/what_to_use_when", 1), ("book/intro", 3.2)):
+        end = tab.open(name).locator("article").bounding_box()
+        assert end["y"] + end["height"] <= screens * 900, name
 
 
 @pytest.mark.browser

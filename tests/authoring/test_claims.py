@@ -139,7 +139,6 @@ def labels_in(expression: str) -> set[str]:
 
 # What would have to be in the committed records, and what would follow then: tables, sweeps, curves.
 OTHERWISE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "S1-1": (made_up_records.scale("measuring/training_step", "all CPU threads", 0.5), "confirmed"),
     "L3-0": (lambda data: no_read(data), "confirmed"),
     "F1-0": (
         made_up_records.set_cells("flatten_parameters/what_scatters_it", "scattered in forward 2", False),

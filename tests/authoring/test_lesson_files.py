@@ -20,8 +20,7 @@ answer:
   says: It does, {number}.
   number: 'measuring/known_answers.rounds > 0'
   machine: amd-epyc-2-cores
-  skip: Whoever adds no lesson.
-  not_when: It always helps.
+use_when: {symptom: A lesson is missing, try: add it}
 claims:
   - id: X1
     claim: A trial is a lesson.
@@ -41,7 +40,7 @@ BY_HAND = {
     *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "wrong_answers.py", "lesson.yml", "hints.yml")),
 }
 RENUMBERED = {f"notebooks/{name}.ipynb" for name in ("00_measuring", "01_profiler", "01_trial", "02_profiler", "trial")}
-MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json"}
+MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json", "book/what_to_use_when.md"}
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -71,10 +70,9 @@ def test_a_lesson_is_added_in_the_middle_by_its_own_files_and_a_line_of_the_list
     after = files_of(small_course)
     assert {name for name in after if before.get(name) != after[name]} <= BY_HAND | RENUMBERED | MADE, refreshed.stderr
     rows = after["README.md"].decode().splitlines()
-    row = next((line for line in rows if line.startswith("| 01 |")), refreshed.stderr)
-    assert "**Does a new lesson appear everywhere?**<br>[A trial" in row
-    assert "](./notebooks/01_trial.ipynb)" in row
-    assert "| It does, [**yes**](./course_utils/records/" in row
+    row = next((line for line in rows if line.startswith("| [01](./notebooks/01_trial.ipynb) |")), refreshed.stderr)
+    assert "| Does a new lesson appear everywhere? | It does, [**yes**](./course_utils/records/" in row
+    assert "| A lesson is missing | add it | [01 · A trial](" in after["book/what_to_use_when.md"].decode()
     assert 'file: notebooks/01_trial\n        title: "01 · A trial"' in after["book/_toc.yml"].decode()
     page = after["book/claims.md"].decode()
     assert "### X1\n" in page.split("## Measure before you optimise")[1]
@@ -120,9 +118,9 @@ def test_a_notebook_without_a_file_and_a_file_of_another_form_are_errors(
     ("change", "message"),
     [
         (("  - profiler\n", ""), "profiler: put each lesson into course_utils/lessons/order.yml"),
-        (("  - profiler\n", "  - profiler\n  - profiler\n"), "line 6: profiler stands in the list twice"),
+        (("  - profiler\n", "  - profiler\n  - profiler\n"), "line 7: profiler stands in the list twice"),
         (("  - profiler\n", "  - profiler\n  - nowhere\n"), r"nowhere/lesson.yml cannot be read"),
-        (("  - profiler\n", "- profiler\n"), r"line 5: '- profiler' is no part \('Title:'\) and no lesson"),
+        (("  - profiler\n", "- profiler\n"), r"line 6: '- profiler' is no part \('Title:'\) and no lesson"),
     ],
 )
 def test_a_wrong_list_is_one_clear_error(change: tuple[str, str], message: str, tmp_path: Path):

@@ -13,6 +13,8 @@ from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 from mdit_py_plugins.anchors.index import slugify
 
+from authoring.reference_pages import reference_pages
+from course_utils.lesson_order import file_name
 from course_utils.records.lessons import notebooks_root
 from course_utils.records.notebook_files import read_notebook
 from tools.workspace import copy_pages, refresh
@@ -74,6 +76,21 @@ def test_every_link_leads_to_a_file_and_a_heading(documents: dict[str, Beautiful
     assert not broken, "\n".join(broken)
     kinds = ((".md", True), (".ipynb", True), (".ipynb", False))
     assert min(checked[".ipynb", *kind] for kind in kinds) > 5
+
+
+def test_every_link_of_a_page_leads_to_a_file_on_github():
+    for page in (ROOT / "README.md", *(ROOT / "book").glob("*.md"), *reference_pages()):
+        links = [urlsplit(link["href"]) for link in BeautifulSoup(html(page), "html.parser")("a", href=True)]
+        gone = [link.path for link in links if not link.scheme and not (page.parent / link.path).exists()]
+        assert gone == [], page.name
+
+
+def test_every_reference_page_is_beside_the_lessons_in_jupyterlab(documents: dict[str, BeautifulSoup]):
+    for page in reference_pages():
+        name = f"book/reference/{page.name}"
+        lesson = f"{file_name(page.stem)}.ipynb"
+        assert any(link["href"] == f"../{name}" for link in documents[lesson]("a", href=True))
+        assert any(link["href"] == f"../../{lesson}" for link in documents[name]("a", href=True))
 
 
 def test_an_anchor_has_the_name_that_the_book_gives_its_heading():

@@ -77,8 +77,8 @@ def test_a_book_that_is_built_without_npm_names_the_commands(tmp_path: Path, mon
     with pytest.raises(own_program.NoPyodideError, match="npm"):
         own_program.python(tmp_path / "cache")
     reader = own_program.parts(can_run=False)["own_program_reader.md"]
-    assert "course trace FILE" in reader
-    assert "course snapshot FILE" in reader
+    assert "make trace ARGS=FILE" in reader
+    assert "make snapshot ARGS=FILE" in reader
     assert "<script" not in reader
 
 
@@ -285,7 +285,7 @@ def test_the_page_asked_nothing_of_a_network_and_raised_no_error(page: Page):
 def test_a_page_without_python_names_the_commands(built: Path, chromium: Any):
     tab = chromium.new_page()
     tab.goto((built / "book/without.html").as_uri())
-    assert "course trace FILE" in tab.locator("article").inner_text()
+    assert "make trace ARGS=FILE" in tab.locator("article").inner_text()
     assert tab.locator(".own-drop").count() == 0
     tab.close()
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
-import yaml
+from bs4 import BeautifulSoup
+from markdown_it import MarkdownIt
 
+from authoring import expressions
 from authoring.claims import Judgement, MachineJudgement, PartJudgement, judge_all
 from authoring.evidence import EvidenceError
-from authoring.lesson_answers import answer_of, answer_text
-from authoring.lesson_files import load_lessons
-from authoring.pages import claims_page, front, readme
+from authoring.lesson_answers import answer_text
+from authoring.lesson_files import LessonFile, UseWhen, load_lessons
+from authoring.pages import claims_page, readme
 from authoring.pages.generated import BookError
-from authoring.typed_numbers import typed_numbers
 from authoring.verdicts import WORDINGS
-from tests.figure_checks import problems_of_texts
+from course_utils.records.store import recorded
+from tests.made_up_notebooks import save, text
 
 LESSONS = load_lessons()
 
@@ -68,109 +71,87 @@ def test_machines_that_disagree_are_listed_with_their_own_verdicts(judgements: l
 # The front
 
 
-# In answers: sizes that say what was tried, and what follows from the size of a number. They are no measurement.
-INPUTS = (
-    *("100 times the work", "a copy of 256 MiB", "one of 4 KiB"),
-    *("16 bytes on every rank", "1.5 times DDP's bytes", "16 bytes a parameter and the activations"),
-)
-CHOSEN = [entry["claim"] for entry in yaml.safe_load(front.CHOSEN.read_text(encoding="utf-8"))["findings"]]
+def built() -> list[LessonFile]:
+    return [lesson for lesson in LESSONS if lesson.built]
 
 
-def links_of(text: str) -> list[tuple[str, str]]:
-    return re.findall(r"(?<!!)\[([^\[\]]*)\]\(([^()\s]+)\)", text)
+def shown(markdown: str) -> BeautifulSoup:
+    return BeautifulSoup(MarkdownIt().enable("table").render(markdown), "html.parser")
 
 
-def unlinked_numbers(text: str, *known: str) -> list[str]:
-    """The measurements of a text that stand outside of links; ``known`` are texts that may have some."""
-    for each in known:
-        text = text.replace(each, "")
-    # A table's row may cite its source once, so no row may look like one.
-    plain = re.sub(r"!?\[[^\[\]]*\]\([^()\s]+\)", "LINK", text).replace("|", "")
-    return [number for number, _ in typed_numbers(plain)]
+def test_the_table_asks_and_answers_in_the_order_of_the_course():
+    table = shown(readme.lessons_table(LESSONS))
+    rows = [row.select("td") for row in table.select("tr:has(a[href])")]
+    answers = [answer_text(lesson, LESSONS, ".") for lesson in built()]
+    assert [row[0].a["href"] for row in rows] == [f"./notebooks/{lesson.stem}.ipynb" for lesson in built()]
+    assert [row[1].get_text() for row in rows] == [shown(lesson.question).get_text().strip() for lesson in built()]
+    assert [row[2].get_text() for row in rows] == [shown(each.sentence).get_text().strip() for each in answers]
+    assert [row[3].get_text() for row in rows] == [each.letter for each in answers]
+    assert [part["id"] for part in table.select("td a[id]")] == [
+        part.lower().replace(" ", "-") for part in dict.fromkeys(lesson.part for lesson in built())
+    ]
 
 
-def is_there(link: str, rows: set[str]) -> bool:
-    """Whether a link leads to a file of the repository, or to the source of a published row."""
-    return link in rows or (front.BOOK / link.partition("#")[0]).is_file()
+@pytest.mark.parametrize("lesson", built(), ids=lambda lesson: lesson.slug)
+def test_an_answer_has_20_words_at_most_with_a_number_and_says_whose(lesson: LessonFile):
+    assert len(lesson.answer.says.split()) <= 20
+    answer = answer_text(lesson, LESSONS, ".")
+    (number,) = re.findall(r"\[\*\*(.+?)\*\*\]", answer.sentence)
+    assert 1 <= len(re.findall(r"\b\d[\d.,]*", number)) <= 2
+    whose = {"H": "NVIDIA H200", "C": "2 cores", "S": "by us, with torch", "P": "Published by"}
+    assert whose[answer.letter] in answer.whose
 
 
-def test_every_number_of_the_front_leads_to_its_record_or_source(judgements: list[Judgement]):
+def test_every_number_of_readme_leads_to_its_record_or_source():
     sources = {row.source.link for lesson in LESSONS for row in lesson.published}
-    findings = front.findings(judgements)
-    caption = re.sub(r"!\[.*?\]\(.*?\)", "", front.front_text(judgements, ".."))
-    table = readme.lessons_table(LESSONS, "..").partition("Planned")[0]
-    whose = [answer_of(lesson.slug, "..").whose for lesson in LESSONS if lesson.built]
-    assert unlinked_numbers(caption, *(finding.said for finding in findings)) == []
-    assert unlinked_numbers(table, *whose, *(lesson.question for lesson in LESSONS), *INPUTS) == []
-    links = [link for _, link in links_of(caption + table)]
-    assert [link for link in links if not is_there(link, sources)] == []
-    records = [link for text, link in links_of(caption) if re.search(r"\d", text)]
-    assert len(records) == sum(len(finding.bars) for finding in findings)
-    assert all("/records/" in link for link in records)
-    rows = [line for line in table.splitlines() if re.match(r"\| \d\d ", line)]
-    assert len(rows) == sum(lesson.built for lesson in LESSONS)
-    assert all(len(re.findall(r"\[\*\*[^*]+\*\*\]\(", row)) == 1 for row in rows), "an answer has one number"
+    text = readme.README.read_text(encoding="utf-8")
+    linked = [(link, link["href"]) for link in shown(text).select("a:has(strong)")]
+    records = [place for _, place in linked if place not in sources]
+    assert all((readme.ROOT / place).is_file() for place in records)
+    assert len(linked) > len(built())
+    for expression, place in re.findall(r"\*\*<!--= (.+?) -->.+?<!--/-->.*?\*\*\]\((.+?)\)", text):
+        (experiment,) = {name.partition("/")[0] for name in expressions.experiments_in(expression)}
+        assert place.endswith(f"/{experiment}.json")
 
 
-def test_a_number_without_a_link_is_seen():
-    assert unlinked_numbers("It takes [2 ms](a.json).") == []
-    assert unlinked_numbers("| It takes [2 ms](https://a.org), and 3 ms in 2026 |") == ["3 ms"]
-
-
-@pytest.mark.parametrize("identifier", CHOSEN)
-def test_a_finding_that_no_longer_surprises_stops_the_build(judgements: list[Judgement], identifier: str):
-    def confirmed(judgement: Judgement) -> Judgement:
-        if judgement.claim.id != identifier:
-            return judgement
-        return dataclasses.replace(
-            judgement, parts=tuple(dataclasses.replace(part, verdict="confirmed") for part in judgement.parts)
-        )
-
-    with pytest.raises(BookError, match=rf"front.yml, {identifier}: its verdict is now 'confirmed'"):
-        front.front_text([confirmed(judgement) for judgement in judgements], "..")
-    with pytest.raises(BookError, match=f"names {identifier}, and the ledger has no such claim"):
-        front.findings([judgement for judgement in judgements if judgement.claim.id != identifier])
-
-
-def test_the_picture_shows_each_finding_with_its_numbers_and_says_so(judgements: list[Judgement]):
-    figure = front.picture(judgements)
-    drawn = [text.get_text() for text in figure.axes[0].texts]
-    for finding in front.findings(judgements):
-        assert f"“{finding.said}”" in drawn
-        assert finding.verdict in drawn
-        for bar in finding.bars:
-            assert bar.short_words in drawn
-            assert bar.words in figure.alt
-        # The machine with its date; of what was worked out, there is neither.
-        assert all(part in figure.alt for part in re.split(r"(\d{4}-\d\d-\d\d)", finding.caption))
-    width, height = figure.get_size_inches()
-    assert width / height >= 1.7
-    # At 350 pixels, the width of a phone, rows keep letters of 9 pixels.
-    sizes = [text.get_fontsize() for text in figure.axes[0].texts if text.get_weight() == "bold"]
-    assert min(sizes) / 72 / width * 350 >= 9
-    assert problems_of_texts(figure) == []
-
-
-# The table of lessons
-
-
-def test_the_table_answers_built_lessons_and_lists_planned_ones_below():
-    table, _, planned = readme.lessons_table(LESSONS, ".").partition("Planned")
-    for lesson in LESSONS:
-        rows = [row for row in table.splitlines() if row.startswith(f"| {lesson.number:02d} ")]
-        assert len(rows) == lesson.built
-        assert (f"- {lesson.number:02d} {lesson.title}: *{lesson.question}*" in planned) != lesson.built
-        for row in rows:
-            assert lesson.question in row
-            assert f"(./notebooks/{lesson.stem}.ipynb)" in row
-            assert answer_text(lesson, LESSONS, ".").sentence in row
-            assert re.search(r"\d+ minutes\]", row)
-            assert re.search(r"(no|a|two) GPUs? (needed|for a part) \|", row)
-    assert len({lesson.question for lesson in LESSONS}) == len(LESSONS)
-    assert not re.search(r"\b[A-Z]\d{1,2}\b", table), "no ids of claims"
+def test_readme_is_short_and_shows_what_diagnose_said():
+    lines = readme.README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 120
+    assert {"make lab", "make test"} <= {line.partition("  ")[0] for line in lines}
+    reading = recorded(readme.CARD)
+    card = readme.card_text()
+    assert all(advice.saving in card for advice in reading.plan)
+    assert reading.caption in card
+    assert max(map(len, card.splitlines())) <= 98, "wider than GitHub's column"
 
 
 def test_a_lesson_without_an_answer_is_an_error_that_names_it():
-    lesson = dataclasses.replace(next(lesson for lesson in LESSONS if lesson.built), answer=None)
+    lesson = dataclasses.replace(built()[0], answer=None)
     with pytest.raises(EvidenceError, match=rf"{lesson.slug}/lesson.yml has no answer"):
-        readme.lessons_table([lesson], ".")
+        readme.lessons_table([lesson])
+
+
+# What to use when
+
+
+def test_every_lesson_has_a_symptom_and_what_to_try():
+    page = shown(readme.USE_WHEN.read_text(encoding="utf-8"))
+    rows = [row.select("td") for row in page.select("tr:has(td)")]
+    assert [row[2].a["href"] for row in rows] == [f"../notebooks/{lesson.stem}.ipynb" for lesson in built()]
+    assert all(cell.get_text().strip() for row in rows for cell in row)
+
+
+def test_a_lesson_in_the_newer_form_says_it_in_the_table_of_its_notebook(tmp_path: Path, monkeypatch):
+    lesson = dataclasses.replace(built()[0], use_when=None)
+    save(tmp_path / f"book/reference/{lesson.slug}.md")
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    monkeypatch.setattr(LessonFile, "notebook", tmp_path / "a.ipynb")
+    row = "| the *step* waits<!-- why --> | [more](06_data_loading.ipynb) workers |"
+    table = text(f"## In your own program\n\nIf:\n\n| if | then |\n| --- | :-: |\n{row}\n| b | c |")
+    save(lesson.notebook, text("# A\n\n| a | b |\n|-|-|\n| c | d |"), table)
+    assert readme.use_when(lesson) == UseWhen("the *step* waits", "more workers")
+    own = UseWhen("it is slow", "less")
+    assert readme.use_when(dataclasses.replace(lesson, use_when=own)) == own
+    save(lesson.notebook, text("## In your own program\n\nNo.\n\n## Exercise\n\n| a | b |\n|-|-|\n| c | d |"))
+    with pytest.raises(BookError, match="has no table under '## In your own program'"):
+        readme.use_when(lesson)

@@ -116,7 +116,7 @@ def test_the_build_stops_at_a_row_that_its_numbers_do_not_bear_out(monkeypatch):
         ({"source": {**SOURCE, "path": ""}}, "with the path of the file"),
         ({"source": {"address": "https://example.org/page"}}, "an address has a title"),
         ({"source": {**SOURCE, "repository": "us/pytorch-performance-course"}}, "a file of this course"),
-        ({"source": {**SOURCE, "path": "notebooks/04_pinned_memory.ipynb"}}, "a file of this course"),
+        ({"source": {**SOURCE, "path": "notebooks/05_pinned_memory.ipynb"}}, "a file of this course"),
         ({"values": {}}, "a row without values"),
         ({"values": {"pinned_ms": "two"}}, "'two' is no number"),
         ({"values": {"median": 2}}, "give the value another name"),
@@ -174,7 +174,7 @@ def test_a_link_that_does_not_hold_what_was_read_is_shown_as_such(source, words,
 
 
 def test_an_answer_carries_its_number_with_a_link_to_where_it_comes_from(lesson):
-    answer = {"says": "It takes {number} as long.", "skip": "Nobody.", "not_when": "It always helps."}
+    answer = {"says": "It takes {number} as long."}
     number = 'published["somebody_gpu"]["pageable_ms"] / published["somebody_gpu"]["pinned_ms"]'
     trial = lesson([ROW], answer={**answer, "number": number})
     text = answer_text(trial, [trial], "..")
@@ -185,7 +185,7 @@ def test_an_answer_carries_its_number_with_a_link_to_where_it_comes_from(lesson)
 def test_an_answer_from_a_record_links_the_record_and_names_its_machine(lesson):
     machine = next(store.reference_root().glob("*/measuring.json")).parent.name
     number = 'measuring/known_answers["two products"].ratio'
-    answer = {"says": "{number}.", "skip": "Nobody.", "not_when": "Never.", "number": number, "machine": machine}
+    answer = {"says": "{number}.", "number": number, "machine": machine}
     trial = lesson([], answer=answer)
     text = answer_text(trial, [trial], "..")
     path = text.sentence.partition("](")[2].rstrip(").")

@@ -20,14 +20,16 @@ def test_what_is_done_is_kept_what_fails_is_named_and_the_same_command_goes_on(
     (tests / "test_wrong.py").write_text("def test_it():\n    assert 1 == 2\n")
     monkeypatch.setattr(gpu_run, "TESTS", tests)
     sandbox.notebook("04_pinned_memory", SET_UP, comparing("pinned_memory/loops"))
-    sandbox.notebook("07_mixed_precision", "def inner():\n    return 1 / 0\n\ninner()")
+    sandbox.notebook("02_profiler", "def inner():\n    return 1 / 0\n\ninner()")
     arguments = ("--output", str(output), "--size", "smoke")
 
     assert gpu_run.main(arguments) == 1
-    assert f"Failed, with its reason in {output}: mixed_precision, test_wrong" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.index("pinned_memory: ") < printed.index("profiler: ")  # what lessons lead with comes first
+    assert f"Failed, with its reason in {output}: profiler, test_wrong" in printed
     (path,) = output.glob("records/*/[!.]*.json")
     assert store.load_lesson(path).result("pinned_memory/loops")["40000"].ratio > 1
-    assert "inner()" in (output / "mixed_precision.txt").read_text()
+    assert "inner()" in (output / "profiler.txt").read_text()
     assert "assert 1 == 2" in (output / "test_wrong.txt").read_text()
 
     kept = [file.read_bytes() for file in (path, output / "test_good.passed.txt")]

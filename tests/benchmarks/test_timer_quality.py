@@ -9,8 +9,6 @@ import psutil
 import pytest
 
 from benchmarks import timer_quality as benchmark
-from course_utils.lessons.measuring import timer_trial
-from tests.figure_checks import problems_of_texts
 from tests.sandbox import wait_for
 
 
@@ -24,7 +22,7 @@ def test_it_answers_every_question_and_goes_on_where_it_was_stopped(tmp_path: Pa
     monkeypatch.setattr(benchmark, "CONDITIONS", {"one busy program": (1, 0)})
     path, asked = tmp_path / "timer_quality.json", []
 
-    def stopped_at_the_fourth(question: benchmark.Question, budget_s: float) -> timer_trial.Trial:
+    def stopped_at_the_fourth(question: benchmark.Question, budget_s: float) -> benchmark.Trial:
         asked.append(question)
         if len(asked) == 4:
             raise KeyboardInterrupt
@@ -34,15 +32,14 @@ def test_it_answers_every_question_and_goes_on_where_it_was_stopped(tmp_path: Pa
     monkeypatch.setattr(benchmark, "by_compare", stopped_at_the_fourth)
     with pytest.raises(KeyboardInterrupt):
         benchmark.run(path, trials=2, budget_s=0.05)
-    kept = timer_trial.load(path)
-    assert not kept.complete
-    record = benchmark.run(path, trials=2, budget_s=0.05)
-    assert record.complete
-    assert record.trials[: len(kept.trials)] == kept.trials, "nothing lost, nothing measured twice"
-    compared = [benchmark.Question(*trial[1:5]) for trial in record.trials if trial.method == "compare"]
+    kept = benchmark.load(path)
+    benchmark.run(path, trials=2, budget_s=0.05)
+    trials = benchmark.load(path)
+    assert trials[: len(kept)] == kept, "nothing lost, nothing measured twice"
+    compared = [benchmark.Question(*trial[1:5]) for trial in trials if trial.method == "compare"]
     assert compared == benchmark.questions(2)
-    assert {trial.method for trial in record.trials} == {"compare", "timer"}
-    assert all(trial.ratio > 0 for trial in record.trials)
+    assert {trial.method for trial in trials} == {"compare", "timer"}
+    assert all(trial.ratio > 0 for trial in trials)
 
 
 def test_the_load_is_real_and_ends_when_the_block_fails():
@@ -90,34 +87,42 @@ def test_the_verdicts_of_two_medians(baseline, case, plain, cautious):
     assert benchmark.two_median_verdicts(baseline, case) == (plain, cautious)
 
 
+RECORD = benchmark.RESULTS.parent / "records/timer_quality/amd-epyc-2-cores-24gib-51f9.json"
+CONDITIONS = tuple(benchmark.CONDITIONS)
+
+
+def share(method: str, condition: str, truth: float, verdicts: set[str], rule: str = "verdict") -> tuple[int, int]:
+    """How many of the recorded trials ended in one of the verdicts, and how many there are."""
+    asked = method, condition, truth
+    trials = [each for each in benchmark.load(RECORD) if (each.method, each.condition, each.truth) == asked]
+    return sum(getattr(each, rule) in verdicts for each in trials), len(trials)
+
+
 def test_the_committed_trial_reaches_what_the_course_promises():
-    record = timer_trial.timer_quality()
-    assert record.complete
-    least = {"idle": (0.95, 0.95), "one busy program": (0.90, 0.70), "crowded": (0.90, 0.70)}
-    assert tuple(least) == record.conditions
+    least = dict(zip(CONDITIONS, ((0.95, 0.95), (0.90, 0.70), (0.90, 0.70)), strict=True))
     for condition, (found, same) in least.items():
-        false = record.false_verdicts("compare", condition)
-        assert false.trials >= 400
-        assert false.hits <= 1
-        for rate, wanted in (
-            (record.detection("compare", condition, 1.03), found),
-            (record.rate("compare", condition, 1.0, ["SAME"]), same),
-        ):
-            assert rate.hits >= wanted * rate.trials > 0
-    twice = [each for each in record.trials if each[:3:2] == ("compare", "idle") and each.truth == 2.0]
+        wrong, trials = share("compare", condition, 1.0, {"FASTER", "SLOWER"})
+        assert trials >= 400
+        assert wrong <= 1
+        for truth, verdict, wanted in ((1.03, "SLOWER", found), (1.0, "SAME", same)):
+            hits, trials = share("compare", condition, truth, {verdict})
+            assert hits >= wanted * trials > 0
+    twice = [each for each in benchmark.load(RECORD) if each[:3:2] == ("compare", "idle") and each.truth == 2.0]
     assert len(twice) >= 40
     assert all(1.98 <= trial.ratio <= 2.02 and trial.high <= 1.03 * trial.low for trial in twice)
     assert all(trial.seconds <= 1 for trial in twice)
 
 
-def test_the_figure_shows_every_trial_and_cuts_nothing_off():
-    record = timer_trial.timer_quality()
-    figure = record.plot()
-    upper = next(ax for ax in figure.axes if "truth" in ax.get_xlabel())
-    low, high = upper.get_xlim()
-    shown = [x for line in upper.lines if line.get_marker() not in ("None", None, "") for x in line.get_xdata()]
-    identical = [trial.ratio for trial in record.trials if trial.truth == 1.0]
-    assert sorted(shown) == pytest.approx(sorted(1 / ratio for ratio in identical))
-    assert all(low <= speed <= high for speed in shown)
-    assert problems_of_texts(figure) == []
-    assert record.environment.caption in figure.alt
+def test_the_books_table_is_the_records():
+    judges = {
+        "`compare`": ("compare", "verdict"),
+        "`Timer`": ("timer", "verdict"),
+        "`Timer`, carefully": ("timer", "cautious"),
+    }
+    asked = {"wrong about the same code": (1.0, {"FASTER", "SLOWER"}), "finds 3% more work": (1.03, {"SLOWER"})}
+    page = (benchmark.RESULTS.parents[1] / "book/how_we_measure.md").read_text(encoding="utf-8")
+    for words, (truth, verdicts) in asked.items():
+        for judge, (method, rule) in judges.items():
+            counts = [share(method, condition, truth, verdicts, rule) for condition in CONDITIONS]
+            row = " | ".join([f"{judge}, {words}", *(f"{hits} of {trials}" for hits, trials in counts)])
+            assert f"| {row} |" in page, row

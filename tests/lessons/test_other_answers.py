@@ -11,48 +11,10 @@ import torch
 from torch import nn
 from torch.distributions import Normal
 
-from course_utils.lessons.measuring.checks import check_dead_result, check_first_call, check_missing_wait
-from course_utils.lessons.measuring.wrong_answers import durations
+from course_utils.lessons.measuring.checks import check_timer
 from course_utils.lessons.mixed_precision.checks import check_scaled_step, check_state_bytes
 from course_utils.lessons.on_device_tensors.checks import check_add_noise, check_load_decoder
-
-# `measuring`
-
-
-def usual(middle: Any, warm_up: int = 20, calls: int = 50) -> Any:
-    def usual_seconds(fn, clock):
-        durations(fn, clock, warm_up)
-        return middle(durations(fn, clock, calls))
-
-    return usual_seconds
-
-
-def trimmed(seconds: list[float]) -> float:
-    return fmean(sorted(seconds)[len(seconds) // 4 : -len(seconds) // 4])
-
-
-def drops_the_first_ten(seconds: list[float]) -> float:
-    return median(seconds[10:])
-
-
-def median_of_a_hundred_seconds(fn: Any, clock: Any) -> float:
-    end, seconds = clock() + 100, []
-    while clock() < end:
-        seconds += durations(fn, clock, 1)
-    return median(seconds)
-
-
-def until_two_agree(fn: Any, clock: Any) -> float:
-    before, last = 0.0, durations(fn, clock, 1)[0]
-    while abs(last / (before or 1e-9) - 1) > 0.2:
-        before, last = last, durations(fn, clock, 1)[0]
-    return median(durations(fn, clock, 25))
-
-
-def prints_a_number(x: torch.Tensor, w: torch.Tensor) -> Any:
-    repr(((x @ w) @ w)[0, 0])
-    return x.shape
-
+from tests.lessons.wrong_answers.measuring import one_block, timer
 
 # `on_device_tensors`
 
@@ -127,14 +89,9 @@ def clip_values(parameters: Any, limit: float) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
-        (check_first_call, usual(median)),
-        (check_first_call, usual(median, warm_up=2)),
-        (check_first_call, usual(trimmed)),
-        (check_first_call, usual(drops_the_first_ten, warm_up=0)),
-        (check_first_call, until_two_agree),
-        (check_dead_result, lambda x, w: (x @ w @ w).sum()),
-        (check_dead_result, lambda x, w: {"a": x @ w @ w}),
-        (check_dead_result, lambda x, w: [(x @ w, [x @ (w @ w)])]),
+        (check_timer, timer(median, calls=200, warm_up=2)),
+        (check_timer, timer(lambda times: median(times[10:]), warm_up=0)),
+        (check_timer, timer(lambda times: fmean(sorted(times)[12:-12]))),
         (check_add_noise, lambda images, scale: images + torch.tensor(scale) * torch.randn_like(images)),
         (check_add_noise, lambda images, scale: torch.normal(images, torch.full_like(images, scale))),
         (check_add_noise, lambda images, scale: images + torch.empty_like(images).normal_() * scale),
@@ -151,18 +108,11 @@ def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
 @pytest.mark.parametrize(
     ("check", "answer", "hint", "words"),
     [
-        (check_missing_wait, lambda fn, synchronize, clock: 1.0, None, "One call takes 3.01 s"),
-        (check_first_call, usual(median, warm_up=0), "outvoted", ""),
-        (check_first_call, usual(median, warm_up=1), "outvoted", ""),
-        (check_first_call, usual(trimmed, warm_up=0), "outvoted", ""),
-        (check_first_call, median_of_a_hundred_seconds, "outvoted", ""),
-        (check_first_call, usual(min), "fastest", ""),
-        (check_first_call, usual(min, warm_up=0), "fastest", ""),
-        (check_first_call, usual(fmean), "mean", ""),
-        (check_dead_result, lambda x, w: (x @ w @ w)[0], "part_dead", ""),
-        (check_dead_result, lambda x, w: (x @ w @ w) * 0, "part_dead", ""),
-        (check_dead_result, lambda x, w: {"a": (x @ w @ w).shape}, "all_dead", ""),
-        (check_dead_result, prints_a_number, "reads_value", ""),
+        (check_timer, lambda fn, synchronize, clock: 1.01, None, "A usual call takes 3.01 s"),
+        (check_timer, timer(min), None, "your function says 0.91 s"),
+        (check_timer, timer(median, before=False, after=False), "no_wait", ""),
+        (check_timer, timer(median, calls=1, warm_up=5, before=False), "leftovers", ""),
+        (check_timer, one_block, "mean", ""),
         (check_add_noise, lambda images, scale: images + scale * torch.randn_like(images[:1]), None, "same noise in"),
         (check_add_noise, lambda images, scale: images * float("nan"), None, "not scale times normal noise"),
         (check_add_noise, lambda images, scale: Normal(images, scale).sample(), "copies_number", ""),

@@ -11,6 +11,7 @@ from authoring import demo, demo_lab, slides, teaching
 from authoring.evidence import EvidenceError
 from authoring.report import claims_section
 from course_utils.commands import report
+from course_utils.records.files import write_whole
 from course_utils.records.lessons import LessonError, find_lesson, find_lessons, notebooks_root
 from course_utils.records.store import RecordError
 
@@ -59,7 +60,10 @@ def _demo(options: argparse.Namespace, for_jupyterlab: Sequence[str]) -> int:
     if path.is_file() and not options.new and demo.is_edited(path):
         print(f"Kept as you edited it: {path.name}. {demo.ANEW.format(lesson.number)}")
     else:
-        demo.write_demo(lesson, folder, teaching.presenter_notes(lesson))
+        demo.write_demo(lesson, folder)
+    notes = path.with_suffix(".notes.md")
+    write_whole(notes, teaching.presenter_notes(lesson))
+    print(f"Your notes, for another screen than the room's: {notes}")
     return demo_lab.open_demo(path, [argument for argument in for_jupyterlab if argument != "--"])
 
 
@@ -72,7 +76,7 @@ def _slides(options: argparse.Namespace, _: Sequence[str]) -> int:
 
 def _report(options: argparse.Namespace, _: Sequence[str]) -> int:
     path, unread = report.build(options.output, claims_section())
-    print(path)
+    print(report.where(path))
     if unread:
         print(unread, file=sys.stderr)
     return 1 if unread else 0

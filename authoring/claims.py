@@ -22,7 +22,7 @@ from authoring.calls import outcomes_of
 from authoring.evidence import EvidenceError, NotRecordedError, Recorded
 from authoring.lesson_files import Claim, LessonFile, Part, load_lessons
 from authoring.published import RowSays, word_of
-from authoring.verdicts import RULED, weakest
+from authoring.verdicts import OTHERWISE, RULED, together
 from course_utils.records.kinds.environment import Environment
 
 SPEAKS_OF = {"any": "any machine", "CPU": "a CPU", "CUDA": "a CUDA GPU", "two GPUs": "two CUDA GPUs"}
@@ -65,39 +65,9 @@ class Judgement:
     parts: tuple[PartJudgement, ...]
 
     @property
-    def counted(self) -> tuple[PartJudgement, ...]:
-        """The parts that the verdict on the claim rests on."""
-        return tuple(part for part in self.parts if not part.part.aside)
-
-    @property
     def verdict(self) -> str:
-        """The claim holds only as far as its weakest part does; asides do not count."""
-        return weakest({part.verdict for part in self.counted})
-
-    @property
-    def machines(self) -> tuple[MachineJudgement, ...]:
-        """Each machine once, with its word on the whole claim (``open`` if it lacks a part) and all numbers."""
-        return tuple(map(self._on, dict.fromkeys(each.machine for part in self.counted for each in part.machines)))
-
-    def _on(self, machine: str) -> MachineJudgement:
-        judged, verdicts = [], set()
-        for part in self.counted:
-            here = [each for each in part.machines if each.machine == machine]
-            judged += here
-            # What needs no record, a call or a source, holds for every machine.
-            otherwise = "open" if part.part.experiments else part.verdict
-            verdicts |= {each.verdict for each in here} or {otherwise}
-        return dataclasses.replace(
-            judged[0],
-            verdict=weakest(verdicts),
-            numbers=tuple(number for each in judged for number in each.numbers),
-            notices=tuple(dict.fromkeys(notice for each in judged for notice in each.notices)),
-        )
-
-    @property
-    def agree(self) -> bool:
-        """Whether the machines that say anything say the same, part by part."""
-        return all(len({each.verdict for each in part.machines} - {"open"}) <= 1 for part in self.parts)
+        """What follows from its parts; asides do not count."""
+        return together([part.verdict for part in self.parts if not part.part.aside])
 
 
 def load_claims(lessons: Iterable[LessonFile] | None = None) -> list[Claim]:
@@ -125,8 +95,8 @@ def judge_all(lessons: Iterable[LessonFile] | None = None) -> list[Judgement]:
 
 
 def _judge_part(claim: Claim, part: Part, root: Path | None) -> PartJudgement:
-    if part.verdict == "documented":
-        return PartJudgement(part, part.word)
+    if part.verdict in ("documented", OTHERWISE["documented"]):
+        return PartJudgement(part, part.verdict)
     if part.holds:
         return _judge_by_condition(part, root)
     judged = _judge_by_rule(claim, part, root)
@@ -288,7 +258,7 @@ def _faults_of(judgement: Judgement) -> Iterator[str]:
                     f"that the published row {says.row.id!r} says {says.verdict!r} of {judged.part.what!r}, "
                     f"but its numbers do not bear out {says.condition!r}"
                 )
-        if judged.verdict != judged.part.word:
+        if judged.verdict != judged.part.verdict:
             which = "" if len(claim.parts) == 1 else f", of the part {judged.part.what!r},"
             reasons = [f"{each.machine} gives {each.verdict!r}" for each in judged.machines]
             reasons = reasons or [f"the call {name!r} {outcome}" for name, outcome in judged.outcomes.items()]
@@ -299,6 +269,4 @@ def _faults_of(judgement: Judgement) -> Iterator[str]:
                     f"{name} on {each.machine} is {words}" for each in judged.machines for name, words in each.numbers
                 ]
                 reasons = [f"holds: {judged.part.holds}", *read, *reasons[len(judged.machines) :]]
-            yield f"{judged.part.word!r}{which} but its rule gives {judged.verdict!r}: {'; '.join(reasons)}"
-    if judgement.verdict != claim.word and len(claim.parts) > 1:
-        yield f"{claim.word!r} for the whole, but from its parts follows {judgement.verdict!r}"
+            yield f"{judged.part.verdict!r}{which} but its rule gives {judged.verdict!r}: {'; '.join(reasons)}"

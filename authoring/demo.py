@@ -12,18 +12,22 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from authoring.evidence import newest_result
 from authoring.execution import KERNELSPEC, executed, seconds_of
+from authoring.lesson_answers import worked_out
+from authoring.lesson_files import load_lessons
 from authoring.room_text import NOT_FOR_A_ROOM, excerpt, opening, verdict_alone
 from course_utils.records.files import write_whole
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.notebook_files import dumped, read_notebook
+from course_utils.records.store import recorded
 from course_utils.show.page import dressed
 
 SET_UP = "set-up"
@@ -32,15 +36,14 @@ TIMES = Path(__file__).resolve().parents[1] / "benchmarks" / "records" / "demo_s
 """What ``benchmarks/demo_seconds.py`` has timed."""
 
 # The path has no room for the case in which the technique does not help: the lesson and the slides have it.
-_DROPPED = (*NOT_FOR_A_ROOM, "When it does not help")
+_DROPPED = (*NOT_FOR_A_ROOM, "When it does not help", "Recap")
 _AS_MADE = "course_demo"  # the notebook's metadata say what it was when it was made
 ANEW = '`make demo ARGS="{:02d} --new"` makes it anew.'
-_TITLE_ENDS = "**You will be able to"
 _FOLDED = {"source_hidden": True, "outputs_hidden": True}
 
 
-def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
-    """The five-minute path of a lesson as a notebook that runs alone; ``notes``, if any, come first and folded.
+def demo_notebook(lesson: Lesson) -> dict[str, Any]:
+    """The five-minute path of a lesson as a notebook that runs alone.
 
     Raises:
         LessonError: if no cell is tagged ``demo``.
@@ -48,9 +51,7 @@ def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
     cells = read_notebook(lesson.path)["cells"]
     if not any("demo" in tags_of(cell) for cell in cells):
         raise LessonError(f"{lesson.name} has no five-minute path: tag its cells demo (CONTRIBUTING.md says which).")
-    title = opening(excerpt(cells[0]["source"]), _TITLE_ENDS)
-    about = "> **Five minutes.** This is a copy: change what you like. " + ANEW.format(lesson.number)
-    path = [new_markdown_cell(f"{title}\n\n{about}", id="title")]
+    path = [new_markdown_cell(opening(excerpt(cells[0]["source"])), id="title")]
     for cell in cells[1:]:
         tags = [tag for tag in tags_of(cell) if tag in ("demo", SET_UP, "experiment", "stable")]
         if cell["cell_type"] == "code" and {"demo", SET_UP} & {*tags}:
@@ -58,14 +59,26 @@ def demo_notebook(lesson: Lesson, notes: str = "") -> dict[str, Any]:
             outputs = [_dressed(output) for output in cell["outputs"]]
             path.append(new_code_cell(cell["source"], id=cell["id"], metadata=metadata, outputs=outputs))
         elif "demo" in tags and (text := excerpt(cell["source"], _DROPPED)):
-            text = verdict_alone(text) if text.startswith("## Verdict") else text
+            if text.startswith("## Verdict"):
+                text = verdict_alone(text)
+                if not any("recorded(" in each["source"] for each in path):
+                    path += _recorded_answer(lesson)
             path.append(new_markdown_cell(text, id=cell["id"]))
-    if notes:
-        # The next heading of its level, the title, ends the fold.
-        collapsed = {"jp-MarkdownHeadingCollapsed": True}
-        heading = new_markdown_cell("# Notes for the instructor", id="notes-heading", metadata=collapsed)
-        path = [heading, new_markdown_cell(notes, id="notes"), *path]
     return new_notebook(cells=path, metadata={"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
+
+
+def _recorded_answer(lesson: Lesson) -> Iterator[dict[str, Any]]:
+    """What was recorded about the lesson's question, for a path that shows no record."""
+    lessons = load_lessons()
+    answer = next(each for each in lessons if each.slug == lesson.slug).answer
+    for number, (name, found) in enumerate(worked_out(answer, lessons)[1].items()):
+        machine = newest_result([found]).environment.machine
+        source = f'from course_utils import recorded\n\nrecorded("{name}", machine="{machine}")'
+        result = recorded(name, machine=machine)
+        data = {"text/html": result._repr_html_(), "text/plain": repr(result)}
+        shown = new_output("display_data", data)
+        metadata = {"tags": ["stable"], "jupyter": {"source_hidden": True}}
+        yield new_code_cell(source, id=f"recorded-{number}", metadata=metadata, outputs=[shown])
 
 
 def start_up(notebook: dict[str, Any]) -> list[str]:
@@ -89,10 +102,10 @@ def _dressed(output: dict[str, Any]) -> dict[str, Any]:
     return {**output, "data": {**data, "text/html": dressed(data["text/html"])}} if "text/html" in data else output
 
 
-def write_demo(lesson: Lesson, folder: Path, notes: str = "") -> Path:
+def write_demo(lesson: Lesson, folder: Path) -> Path:
     """Write the five-minute path of a lesson, and the programs that its cells start, and return the notebook."""
     path = folder / lesson.path.name
-    notebook = demo_notebook(lesson, notes)
+    notebook = demo_notebook(lesson)
     notebook["metadata"][_AS_MADE] = _text_of(notebook["cells"])
     write_whole(path, dumped(notebook))
     scripts = lesson.path.parent / "scripts"

@@ -13,7 +13,7 @@ from nbformat.sign import NotebookNotary
 
 from authoring.demo import start_up
 from course_utils.records.notebook_files import read_notebook
-from tools.environment import OFFLINE, jupyter_variables, open_jupyterlab
+from tools.environment import OFFLINE, jupyter_variables, open_jupyterlab, write_settings
 
 LARGE_TYPE = {"code-font-size": "20px", "content-font-size1": "22px", "ui-font-size1": "15px"}
 """Type sizes of the JupyterLab that shows a demo."""
@@ -22,7 +22,6 @@ _SETTINGS = {
     "@jupyterlab/notebook-extension:tracker": {
         **OFFLINE["@jupyterlab/notebook-extension:tracker"],
         "scrollPastEnd": True,
-        "codeCellConfig": {"lineNumbers": False, "lineWrap": True},  # a long line is read, not cut off
     },
 }
 _STYLE = Path(__file__).parent / "templates" / "demo.css"
@@ -42,19 +41,13 @@ def settings_of_its_own(path: Path) -> dict[str, str]:
     """Writes settings for a demo's JupyterLab beside the demo, and returns the environment variables that name them."""
     home = path.parent / ".jupyter" / path.stem
     shutil.rmtree(home, ignore_errors=True)  # of the last time
-    files = {
-        "config/labconfig/default_setting_overrides.json": json.dumps(_SETTINGS),
-        # The theme takes its type sizes only from what counts as the user's own choice.
-        "settings/@jupyterlab/apputils-extension/themes.jupyterlab-settings": json.dumps({"overrides": LARGE_TYPE}),
-        "config/custom/custom.css": _STYLE.read_text(encoding="utf-8"),
-    }
     # Every kernel runs them first: also after "Restart kernel", the live cell is ready. One that fails, since somebody
     # edited it, stops no other.
-    for number, source in enumerate(start_up(read_notebook(path))):
-        files[f"ipython/profile_default/startup/{number:02d}-demo.py"] = source
-    for name, text in files.items():
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text(text, encoding="utf-8")
+    write_settings(home, _STYLE.read_text(encoding="utf-8"), start_up(read_notebook(path)), _SETTINGS)
+    # The theme takes its type sizes only from what counts as the user's own choice.
+    themes = home / "settings" / "@jupyterlab" / "apputils-extension" / "themes.jupyterlab-settings"
+    themes.parent.mkdir(parents=True)
+    themes.write_text(json.dumps({"overrides": LARGE_TYPE}), encoding="utf-8")
     _trust(path, home / "data")
     return jupyter_variables(home)
 

@@ -35,7 +35,7 @@ from course_utils.records.paired import Interval, Verdict
 from course_utils.records.result import WORKED_BY, Result
 from course_utils.records.verdicts import WORDS
 from course_utils.show.formats import format_interval, value_text
-from course_utils.show.suggestions import did_you_mean
+from course_utils.show.suggestions import did_you_mean, typed
 
 
 class EvidenceError(ValueError):
@@ -287,7 +287,7 @@ def recorded(names: Iterable[str], machine: str | None, root: Path | None = None
             _check_exists(name)
         lessons = ", ".join(dict.fromkeys(name.partition("/")[0] for name in missing))
         raise NotRecordedError(
-            f"{', '.join(missing)}: not recorded on {machine}. Run `course record {lessons} --reference` there."
+            f"{', '.join(missing)}: not recorded on {machine}. Run {typed(f'record {lessons} --reference')} there."
         )
     return experiments_by_name
 

@@ -126,7 +126,11 @@ def figure(expression: str, root: Path | None = None) -> str:
     Raises:
         EvidenceError: also if it gives a number that nothing says how to write.
     """
-    value = evaluate(expression, root).value
+    return written(evaluate(expression, root).value, expression)
+
+
+def written(value: Any, expression: str) -> str:
+    """What an expression has given, as it stands in a text."""
     if isinstance(value, str | int):
         return value_text(value)
     functions = ", ".join(f"{name}(...)" for name in FORMATS)

@@ -9,9 +9,9 @@ The first comment says where the figure comes from: an expression over records (
 machine, which may be left out where one machine alone has recorded it. In the newer form it is plain Python
 (:mod:`authoring.expressions`), such as ``ms(recorded("pinned_memory/copy", "MACHINE")[4]["pinned"].median_s)``.
 
-``claim T8`` gives a verdict of the claims ledger, and ``time pinned_memory`` the minutes that a lesson takes.
-``answer pinned_memory`` and ``published pinned_memory``, on a line of their own, give a lesson's answer, and what
-others published, as whole paragraphs.
+``claim T8`` gives a verdict of the claims ledger, such as "No" or "Half, by others", and ``time pinned_memory`` the
+minutes that a lesson takes. ``answer pinned_memory`` and ``published pinned_memory``, on a line of their own, give a
+lesson's answer, and what others published, as whole paragraphs.
 
 ``make refresh`` fills in what stands between the comments, and a build of the book says what is out of date.
 """
@@ -31,6 +31,7 @@ from authoring.lesson_files import load_lessons
 from course_utils.records import store
 from course_utils.records.lessons import Lesson, LessonError, find_lesson
 from course_utils.records.notebook_files import dumped, read_notebook
+from course_utils.show.suggestions import typed
 
 WORDS_A_MINUTE = 150  # slower than a novel: code is read, too, and cells are run one by one
 NOT_RECORDED = "not recorded"
@@ -72,7 +73,9 @@ def shown_minutes(minutes: float) -> int:
 
 def _not_recorded(names: Sequence[str]) -> NotRecordedError:
     lessons = " ".join(dict.fromkeys(name.partition("/")[0] for name in names))
-    return NotRecordedError(f"no machine has recorded {', '.join(names)}. Run `course record {lessons} --reference`.")
+    return NotRecordedError(
+        f"no machine has recorded {', '.join(names)}. Run {typed(f'record {lessons} --reference')}."
+    )
 
 
 def _value(what: str, records: Path | None) -> str:
@@ -105,7 +108,7 @@ def _claim(identifier: str) -> str:
     claims = {claim.id: claim for claim in load_claims()}
     if identifier not in claims:
         raise EvidenceError(f"the ledger has no claim {identifier!r}; it has: {', '.join(claims)}.")
-    return claims[identifier].word
+    return claims[identifier].word + ", by others" * claims[identifier].is_by_others
 
 
 def figure(what: str, records: Path | None = None) -> str:

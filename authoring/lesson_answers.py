@@ -13,6 +13,7 @@ from authoring.evidence import EvidenceError, Recorded
 from authoring.lesson_files import Answer, LessonFile, load_lessons
 from authoring.published import Row, RowSays
 from authoring.rendering import rendered
+from authoring.verdicts import readers_word
 from course_utils.records import store
 
 # What did the work behind a number, as README's legend has it; "P" is for what others published.
@@ -68,7 +69,7 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
     if answer is None:
         raise EvidenceError(f"{lesson.slug}/lesson.yml has no answer, which README begins with: write one.")
     try:
-        value, experiments = _worked_out(answer, lessons)
+        value, experiments = worked_out(answer, lessons)
         words = evidence.in_words(value, answer.unit)
         if experiments:
             slug = next(iter(experiments)).partition("/")[0]
@@ -88,7 +89,7 @@ def answer_text(lesson: LessonFile, lessons: Sequence[LessonFile], root: str) ->
         raise EvidenceError(problem) from error
 
 
-def _worked_out(answer: Answer, lessons: Sequence[LessonFile]) -> tuple[Any, dict[str, Recorded]]:
+def worked_out(answer: Answer, lessons: Sequence[LessonFile]) -> tuple[Any, dict[str, Recorded]]:
     """The number of an answer, and the recorded experiments that it rests on."""
     if expressions.is_plain(answer.number):
         value, rests_on = expressions.evaluate(answer.number)
@@ -114,4 +115,5 @@ def rows_text(rows: Sequence[Row], says: Sequence[RowSays] = ()) -> str:
 
     ``says`` adds what rows mean for a claim, and why.
     """
-    return rendered("pages/published_rows.md", rows=rows, says={each.row.id: each for each in says}).strip()
+    meant = {each.row.id: each for each in says}
+    return rendered("pages/published_rows.md", rows=rows, says=meant, word=readers_word).strip()

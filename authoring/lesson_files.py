@@ -22,7 +22,7 @@ from authoring import evidence, expressions
 from authoring.calls import Code, Fact
 from authoring.evidence import ShownNumber
 from authoring.published import Row, RowSays
-from authoring.verdicts import OTHERWISE, RULED, RuledWord, VerdictWord
+from authoring.verdicts import OTHERWISE, RULED, RuledWord, VerdictWord, are_by_others, readers_word, together
 from course_utils import lesson_order
 from course_utils.lesson_order import OrderError
 from course_utils.records.lessons import notebooks_root
@@ -35,17 +35,10 @@ class LessonFileError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """What a claim and its parts have in common; ``word`` is the verdict as readers see it."""
+    """What a claim and its parts have in common."""
 
     kind: Literal["speed", "memory", "numerics", "API"]
     speaks_of: Literal["any", "CPU", "CUDA", "two GPUs"]
-    verdict: VerdictWord
-    contradicted: bool = False
-
-    @property
-    def word(self) -> str:
-        """The verdict as readers see it."""
-        return OTHERWISE[self.verdict] if self.contradicted else self.verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +46,7 @@ class Part(_Judged):
     """What is judged by one rule: a whole claim, or one of the things that it says."""
 
     what: str
+    verdict: VerdictWord
     why: str = ""
     let: tuple[tuple[str, str], ...] = ()
     steps: tuple[tuple[str, str], ...] = ()  # the rule as it is written, for people to read
@@ -74,7 +68,7 @@ class Part(_Judged):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(_Judged):
-    """One entry of the ledger. A claim that says one thing has one part."""
+    """One entry of the ledger. A claim that says one thing has one part; the verdict on several follows from theirs."""
 
     id: str
     claim: str
@@ -87,9 +81,19 @@ class Claim(_Judged):
     sources: tuple[str, ...] = ()
 
     @property
-    def evidence(self) -> tuple[ShownNumber, ...]:
-        """The numbers of all parts."""
-        return tuple(number for part in self.parts for number in part.evidence)
+    def verdict(self) -> str:
+        """What follows from the stated verdicts on its parts; asides do not count."""
+        return together([part.verdict for part in self.parts if not part.aside])
+
+    @property
+    def word(self) -> str:
+        """The verdict as readers see it: Holds, Half, No or Open."""
+        return readers_word(self.verdict)
+
+    @property
+    def is_by_others(self) -> bool:
+        """Whether documents and published rows alone decide it."""
+        return are_by_others([part.verdict for part in self.parts if not part.aside])
 
     @property
     def calls(self) -> tuple[tuple[str, str], ...]:
@@ -308,8 +312,8 @@ def _row_says(entry: dict[str, str], lesson: LessonFile) -> RowSays:
 # Claims
 
 _ROW_WORDS = ("confirmed", "refuted", "depends")
-_OF_BOTH = {"kind", "speaks_of", "verdict", "contradicted"}
-_OF_PARTS = {"why", "let", "rule", "holds", "evidence", "calls", "published", "waits_for"}
+_OF_BOTH = {"kind", "speaks_of"}
+_OF_PARTS = {"verdict", "contradicted", "why", "let", "rule", "holds", "evidence", "calls", "published", "waits_for"}
 
 
 def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
@@ -319,14 +323,14 @@ def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
         parts = [inherited | part for part in entry["parts"]]
     else:
         parts = [{key: entry[key] for key in (_OF_BOTH | _OF_PARTS) & entry.keys()} | {"what": entry.get("claim")}]
-        entry = {key: value for key, value in entry.items() if key not in _OF_PARTS}
-        if entry.get("verdict") == "open" and "rule" not in parts[0]:
+        if parts[0].get("verdict") == "open" and "rule" not in parts[0]:
             entry = {"sentence": f"Open: lesson {lesson.name} will judge it.", **entry}
     try:
         parts = [
-            {**_with_let(part), "published": [_row_says(each, lesson) for each in part.get("published", ())]}
+            {**_with_let(_judged(part)), "published": [_row_says(each, lesson) for each in part.get("published", ())]}
             for part in parts
         ]
+        entry = {key: value for key, value in entry.items() if key not in _OF_PARTS}
         more = {"lesson": lesson.slug, "lesson_title": lesson.name, "parts": parts}
         claim = _structured(Claim, entry | more, where)
         _check(claim)
@@ -335,6 +339,16 @@ def _claim(entry: dict[str, Any], lesson: LessonFile) -> Claim:
     except (AttributeError, TypeError, ValueError) as error:
         raise LessonFileError(f"{where}: {error}") from error
     return claim
+
+
+def _judged(part: dict[str, Any]) -> dict[str, Any]:
+    """A part with the verdict that follows where its source or the rows contradict it."""
+    part = dict(part)
+    if part.pop("contradicted", False):
+        if part.get("verdict") not in OTHERWISE:
+            raise ValueError(f"is {part.get('verdict')} and contradicted; that is for what is documented or published.")
+        part["verdict"] = OTHERWISE[part["verdict"]]
+    return part
 
 
 def _with_let(part: dict[str, Any]) -> dict[str, Any]:
@@ -357,12 +371,9 @@ def _with_let(part: dict[str, Any]) -> dict[str, Any]:
 
 def _check(claim: Claim) -> None:
     """Raise for what is wrong with a claim whose form is right."""
-    for part in (claim, *claim.parts):
-        if part.contradicted and part.verdict not in OTHERWISE:
-            raise ValueError(f"is {part.verdict} and contradicted; that is for what is documented or published.")
-        if part.verdict == "documented" and not claim.sources:
-            raise ValueError("is documented: name the sources, each with its version or date.")
     for part in claim.parts:
+        if part.verdict in ("documented", OTHERWISE["documented"]) and not claim.sources:
+            raise ValueError("is documented: name the sources, each with its version or date.")
         if part.holds and (part.rule or part.evidence or part.verdict not in RULED):
             raise ValueError(f"has holds:, so it has no let, rule or evidence, and is one of {', '.join(RULED)}.")
         if part.holds and len(claim.parts) > 1:

@@ -68,7 +68,7 @@ def normalised(notebook: dict[str, Any], file_name: str) -> tuple[dict[str, Any]
         tags &= set(TAGS)
         heading = ([heading, *_HEADING.findall(source)] if kind == "markdown" else [heading])[-1]
         folded = {"source_hidden": True} if "hide-cell" in tags else {}
-        if folded and heading.startswith("### Exercise"):
+        if folded and heading.lstrip("#").startswith(" Exercise"):
             folded["outputs_hidden"] = True
             source = source if source.startswith(f"{SOLUTION}\n") else f"{SOLUTION}\n{source}"
         clean: dict[str, Any] = {"cell_type": kind, "metadata": {}, "source": source}

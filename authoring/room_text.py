@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
 
 from authoring.course_texts import ANCHOR
 
-NOT_FOR_A_ROOM = ("Exercises", "Solutions", "Sources", "Next", "Next lesson")
+NOT_FOR_A_ROOM = ("Exercise", "Exercises", "Solutions", "Sources", "Next", "Next lesson")
 """Headings whose text is left out, with everything under them."""
 
 # Code is matched, too, so that an index and a call in it are not taken for a link.
 _CODE_OR_RELATIVE_LINK = re.compile(r"(`+[^`]+`+)|(?<!!)\[([^\[\]]*)\]\((?!https?:|mailto:)[^()\s]*\)")
 _ANSWER_OR_ANCHOR = re.compile(rf"<!--= answer \w+ -->.*?<!--/-->\s*|{ANCHOR}", re.DOTALL)
+_LEADS_ON = re.compile(r"^Next: \[|\]\(\.\./book/reference/")
 _MARKDOWN = MarkdownIt().enable("table")
 
 
@@ -37,12 +38,22 @@ def blocks(markdown: str) -> Iterator[TextBlock]:
             yield TextBlock(text, level, words, token.type == "fence")
 
 
+def headings_above(cells: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """The last heading above each cell, or in it, by the cell's id."""
+    found, heading = {}, ""
+    for cell in cells:
+        if cell["cell_type"] == "markdown":
+            heading = ([heading] + [block.heading for block in blocks(cell["source"]) if block.level])[-1]
+        found[cell["id"]] = heading
+    return found
+
+
 def _sorted(markdown: str, dropped: Collection[str]) -> Iterator[tuple[TextBlock, bool]]:
     """Each block, and whether it is left out."""
     dropping = 0  # the level of the heading that is being dropped
     for block in blocks(markdown):
         if block.level and (not dropping or block.level <= dropping):
-            dropping = block.level if block.heading in dropped else 0
+            dropping = block.level if block.heading.partition(" · ")[0] in dropped else 0
         yield block, bool(dropping)
 
 
@@ -57,7 +68,7 @@ def excerpt(markdown: str, dropped: Collection[str] = NOT_FOR_A_ROOM) -> str:
     return "\n\n".join(
         block.text if block.is_code else _CODE_OR_RELATIVE_LINK.sub(lambda match: match[1] or match[2], block.text)
         for block, is_left_out in _sorted(markdown, dropped)
-        if not is_left_out
+        if not (is_left_out or _LEADS_ON.search(block.text))
     )
 
 
@@ -79,6 +90,6 @@ def verdict_alone(markdown: str) -> str:
     return "\n\n".join([markdown.split("\n", 1)[0], *lines]) if lines else markdown
 
 
-def opening(markdown: str, up_to: str) -> str:
-    """The text before the first line that begins with ``up_to``."""
-    return re.split(rf"^{re.escape(up_to)}", markdown, maxsplit=1, flags=re.MULTILINE)[0].strip()
+def opening(markdown: str) -> str:
+    """The text of a lesson's first cell before what a reader needs, and will be able to do."""
+    return re.split(r"^\*\*You (?:need|will be able to)", markdown, maxsplit=1, flags=re.MULTILINE)[0].strip()

@@ -3,7 +3,7 @@
 A cell tagged ``slide`` or ``subslide`` makes a slide of each of its headings: the heading, a sentence or two, and
 the picture. The rest of the text is the speaker's notes. The picture is what the next stable cell shows: the
 one right after the text, or the record right under a live experiment; nothing is run. Without one, the code is shown.
-What is too tall gets smaller type, and then scrolls: ``slides.js``.
+What is too tall gets smaller: ``slides.js``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from authoring.lesson_answers import answer_of
 from authoring.normal_form import STARTS
 from authoring.predictions import asked, recorded_answers
 from authoring.rendering import linked_to_pages
-from authoring.room_text import TextBlock, blocks, ends_left_out, excerpt, opening
+from authoring.room_text import TextBlock, blocks, ends_left_out, excerpt, headings_above, opening
 from course_utils.records.lessons import Lesson, LessonError, notebooks_root
 from course_utils.records.notebook_files import read_notebook
 from course_utils.show.page import scripts, style
@@ -33,9 +33,8 @@ from course_utils.show.prediction import Prediction
 
 ASSETS = "assets"
 _TEMPLATES = Path(__file__).parent / "templates"
-_WORDS = 60  # beside a picture; the first block of a text is shown however long it is
+_WORDS, _WORDS_ALONE = 60, 100  # beside a picture or code, and without; the first block is shown however long it is
 _LINES = 12  # of short code; of a table or of printed text, so many fill a slide
-_TITLE_ENDS = "**You will be able to"
 _CODE = r"```.*?```|`[^`]*`"
 _CODE_OR_CITATION = re.compile(rf"({_CODE})|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])", re.DOTALL)
 
@@ -43,23 +42,32 @@ _CODE_OR_CITATION = re.compile(rf"({_CODE})|[ \n]*\[\d+(?:, ?\d+)*\](?![(\[:\w])
 def slides_notebook(lesson: Lesson) -> dict[str, Any]:
     """The slides of a lesson as a notebook, one cell for each part, with nbconvert's slide types."""
     parts: list[dict[str, Any]] = []
-    heading, prediction = "", None
+    heading, prediction, is_resolved = "", None, False
     cells = read_notebook(lesson.path)["cells"]
+    headings = headings_above(cells)
     for index, cell in enumerate(cells):
-        above, heading = heading, _last_heading(cell) or heading
-        if prediction and "## Verdict\n" in cell["source"]:
-            parts.append(_page(_recorded_answer(lesson, prediction), "slide"))
-            parts += _answer(lesson)
+        above, heading = heading, headings[cell["id"]]
+        begins = _start(cell)
         prediction = prediction or (asked(cell["source"]) if cell["cell_type"] == "code" else None)
-        if begins := _start(cell):
-            text = excerpt(cell["source"] if parts else opening(cell["source"], _TITLE_ENDS))
+        after = _shown_after(cells[index + 1 :]) if begins else []
+        if prediction and not is_resolved and any("recorded(" in each["source"] for each in after):
+            is_resolved = True
+            # A lesson that reveals what it asked has the answer in what it shows.
+            if not any(".reveal(" in each["source"] for each in after):
+                parts.append(_page(_recorded_answer(lesson, prediction), "slide"))
+        if prediction and "## Verdict\n" in cell["source"]:
+            if not is_resolved:
+                parts.append(_page(_recorded_answer(lesson, prediction), "slide"))
+            parts += _answer(lesson)
+        if begins:
+            text = excerpt(cell["source"] if parts else opening(cell["source"]))
             # Slides have no list of sources to cite.
             text = _CODE_OR_CITATION.sub(lambda match: match[1] or "", text)
             if parts and not text.startswith("#"):
                 text = f"## {above} <small>continued</small>\n\n{text}"
             on_slide = parts and not ends_left_out(cell["source"])
-            code = [*_code_after(cells[index + 1 :], heading)] if on_slide else []
-            for place, (shown, notes) in enumerate(_pages(text)):
+            code = [*_code_after(after, heading)] if on_slide else []
+            for place, (shown, notes) in enumerate(_pages(text, _WORDS if code else _WORDS_ALONE)):
                 parts.append(_page(shown, "subslide" if place else begins))
                 if notes:
                     parts.append(_page(notes, "notes"))
@@ -97,31 +105,39 @@ def _start(cell: dict[str, Any]) -> str:
     return next((tag for tag in cell["metadata"].get("tags", []) if tag in STARTS), "")
 
 
-def _last_heading(cell: dict[str, Any]) -> str:
-    if cell["cell_type"] != "markdown":
-        return ""
-    return next((block.heading for block in reversed([*blocks(cell["source"])]) if block.level), "")
-
-
 def _page(source: str, slide_type: str) -> dict[str, Any]:
     return new_markdown_cell(source, metadata={"slideshow": {"slide_type": slide_type}})
 
 
-def _code_after(cells: Sequence[dict[str, Any]], heading: str) -> Iterator[dict[str, Any]]:
-    """What the code cells right after a text put on its slide."""
+def _shown_after(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The code cells right after a text, without what is folded: the first stable one, or all."""
     code = [*takewhile(lambda cell: cell["cell_type"] == "code", cells)]
     code = [cell for cell in code if "hide-cell" not in cell["metadata"].get("tags", [])]
-    stable = [cell for cell in code if "stable" in cell["metadata"].get("tags", [])]
-    if stable:
-        for index, group in enumerate(_groups(stable[0]["outputs"])):
+    return [cell for cell in code if "stable" in cell["metadata"].get("tags", [])][:1] or code
+
+
+def _code_after(code: Sequence[dict[str, Any]], heading: str) -> Iterator[dict[str, Any]]:
+    """What the code cells right after a text put on its slide."""
+    if code and "stable" in code[0]["metadata"].get("tags", []):
+        outputs = [_revealed(output) for output in code[0]["outputs"]]
+        for index, group in enumerate(_groups(outputs)):
             if index:
                 yield _page(f"### {heading} <small>continued</small>", "subslide")
             metadata = {"slideshow": {"slide_type": "-"}, "tags": ["only-output"]}
-            yield new_code_cell(stable[0]["source"], metadata=metadata, outputs=group)
+            yield new_code_cell(code[0]["source"], metadata=metadata, outputs=group)
     elif code and (prediction := asked(code[0]["source"])):
         yield _page(f"> **Your prediction?** {prediction.question}", "-")
     elif code:
         yield new_code_cell(code[0]["source"], metadata={"slideshow": {"slide_type": "-"}})
+
+
+def _revealed(output: dict[str, Any]) -> dict[str, Any]:
+    """An output as a room sees it that has predicted: of a reveal, what is below the answer, or else the answer."""
+    html = output.get("data", {}).get("text/html", "")
+    if 'class="course-predict"' not in html:
+        return output
+    answer, _, below = html.partition("</summary>")[2].rpartition("</details>")[0].partition('<div class="below">')
+    return {**output, "data": {**output["data"], "text/html": below.rpartition("</div>")[0] or answer}}
 
 
 def _groups(outputs: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -144,7 +160,7 @@ def _lines_of(output: dict[str, Any]) -> int:
     return _LINES if is_picture else output.get("text", "").count("\n") + html.count("<tr")
 
 
-def _pages(markdown: str) -> Iterator[tuple[str, str]]:
+def _pages(markdown: str, most_words: int) -> Iterator[tuple[str, str]]:
     """What is shown of each heading with its text, and the notes on it. A heading right below another stays with it."""
     sections: list[list[TextBlock]] = [[]]
     for block in blocks(markdown):
@@ -155,7 +171,7 @@ def _pages(markdown: str) -> Iterator[tuple[str, str]]:
         shown: list[str] = []
         words = 0
         for block in section:
-            if words and words + len(block.text.split()) > _WORDS:
+            if words and words + len(block.text.split()) > most_words:
                 break
             shown.append(block.text)
             words += 0 if block.level else len(block.text.split())

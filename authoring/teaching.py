@@ -1,59 +1,55 @@
 """What an instructor wants to know: routes and their minutes, and notes on the five-minute path of each lesson.
 
-Routes are in ``book/instructors.yml``. Everything else comes from records, from the lessons and from their checks.
+Routes and questions are in ``book/instructors.yml``. Everything else comes from records, lessons and
+their checks.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from authoring.demo import demo_notebook, demo_times, live_cells
+from authoring.demo import ANEW, demo_notebook, demo_times, live_cells
 from authoring.figures_in_text import figure, reading_minutes
 from authoring.lesson_answers import answer_of
 from authoring.predictions import prediction_of, recorded_answers
 from authoring.rendering import rendered
+from authoring.room_text import headings_above
 from course_utils.lessons.answers import Exercise
 from course_utils.records.lessons import Lesson, find_lesson
+from course_utils.records.notebook_files import read_notebook
 from course_utils.records.store import package_root
 
 _PLANS = package_root().parent / "book" / "instructors.yml"
 _HALF_A_DAY = 300  # minutes; a longer day has lunch
 
 
-@dataclass(frozen=True)
-class Stop:
-    """One part of a route: a break or the like, or how a lesson is taught."""
+class Stop(NamedTuple):
+    """A lesson of a route: all of it, or its five-minute path."""
 
-    what: str
-    lesson: Lesson | None
+    lesson: Lesson
+    is_whole: bool
     minutes: int
 
 
-@dataclass(frozen=True)
-class Route:
-    """A way through the course: how long the room is free on each day, and the parts of each day with their breaks."""
+class Day(NamedTuple):
+    stops: tuple[Stop, ...]
+    minutes: int  # with discussions, breaks, lunch, welcome and wrap-up
+
+
+class Route(NamedTuple):
+    """A way through the course: how long the room is free on each day, and what goes first if that is too short."""
 
     name: str
     minutes: int
     about: str
-    days: tuple[tuple[Stop, ...], ...]
-
-    @property
-    def planned_minutes(self) -> tuple[int, ...]:
-        """Minutes of each day."""
-        return tuple(sum(stop.minutes for stop in day) for day in self.days)
-
-    @property
-    def spare_minutes(self) -> tuple[int, ...]:
-        """Minutes of each day for which nothing is planned."""
-        return tuple(self.minutes - minutes for minutes in self.planned_minutes)
+    first_to_go: Lesson
+    days: tuple[Day, ...]
 
 
 @cache
@@ -72,40 +68,26 @@ def demo_minutes(lesson: Lesson) -> float:
 
 def routes() -> list[Route]:
     """The routes, with the minutes that lessons and five-minute paths take now."""
-    return [Route(each["name"], each["minutes"], each["about"], tuple(_days(each))) for each in plans()["routes"]]
+    return [
+        Route(each["name"], each["minutes"], each["about"], find_lesson(each["first_to_go"]), tuple(_days(each)))
+        for each in plans()["routes"]
+    ]
 
 
-def _days(route: dict[str, Any]) -> Iterator[tuple[Stop, ...]]:
+def _days(route: dict[str, Any]) -> Iterator[Day]:
     plan = plans()["plan"]
-    discussion = route.get("discussion", plan["discussion"])
     for number, day in enumerate(route["days"], start=1):
-        stops = [Stop("Welcome", None, plan["welcome"])] if number == 1 else []
-        for lesson in sorted(map(find_lesson, [*day["lessons"], *day["demos"]])):
-            if lesson.slug in day["lessons"]:
-                # Of the minutes that the lesson itself states: reading, exercises and one run.
-                stated = int(figure(f"time {lesson.slug}").split()[0])
-                stops.append(Stop("with discussion", lesson, stated + discussion))
-            else:
-                stops.append(Stop("five-minute path", lesson, math.ceil(demo_minutes(lesson))))
-        if number == len(route["days"]):
-            stops.append(Stop("What will you measure in your own program?", None, plan["wrap_up"]))
-        yield tuple(_with_breaks(stops, plan, has_lunch=route["minutes"] > _HALF_A_DAY))
-
-
-def _with_breaks(stops: Sequence[Stop], plan: dict[str, int], has_lunch: bool) -> Iterator[Stop]:
-    """Breaks where the room would sit for too long. Lunch is the one that is nearest to the middle."""
-    sitting = passed = 0
-    before: dict[int, int] = {}  # the minutes before each stop that comes after a break
-    for index, stop in enumerate(stops):
-        if index and sitting + stop.minutes > plan["without_break"]:
-            before[index], sitting = passed, 0
-        sitting += stop.minutes
-        passed += stop.minutes
-    lunch = min(before, key=lambda index: abs(before[index] - passed / 2), default=None) if has_lunch else None
-    for index, stop in enumerate(stops):
-        if index in before:
-            yield Stop("Lunch", None, plan["lunch"]) if index == lunch else Stop("Break", None, plan["break"])
-        yield stop
+        stops = [
+            Stop(lesson, True, int(figure(f"time {lesson.slug}").split()[0]))
+            if lesson.slug in day["lessons"]
+            else Stop(lesson, False, math.ceil(demo_minutes(lesson)))
+            for lesson in sorted(map(find_lesson, [*day["lessons"], *day.get("demos", ())]))
+        ]
+        sitting = sum(stop.minutes + plan["discussion"] * stop.is_whole for stop in stops)
+        sitting += plan["welcome"] * (number == 1) + plan["wrap_up"] * (number == len(route["days"]))
+        breaks = math.ceil(sitting / plan["without_break"]) - 1
+        lunch = plan["lunch"] - plan["break"] if route["minutes"] > _HALF_A_DAY else 0
+        yield Day(tuple(stops), sitting + breaks * plan["break"] + lunch)
 
 
 def wrong_turns(lesson: Lesson) -> list[Exercise]:
@@ -122,7 +104,9 @@ def presenter_notes(lesson: Lesson) -> str:
         "presenter_notes.md",
         timed=timed,
         seconds=sum(timed["cells_s"].values()),
-        first_lines={cell["id"]: cell["source"].split("\n", 1)[0] for cell in demo_notebook(lesson)["cells"]},
+        lesson=lesson,
+        anew=ANEW.format(lesson.number),
+        headings=headings_above(read_notebook(lesson.path)["cells"]),
         expected=[(answer.words(prediction), answer.result) for answer in recorded_answers(lesson.slug)],
         # The path lies in workspace/demo/.
         answer=answer_of(lesson.slug, "../.."),

@@ -1,50 +1,55 @@
-"""The words for what comes out of a claim: their order, their signs and what they mean. They stand here alone."""
+"""The words for what comes out of a claim: what a rule gives, and the four words that readers see."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Collection
+from typing import Literal, get_args
 
 # What a rule may give. "documented" rests on a cited source, and "open" is what remains when no rule holds.
 RuledWord = Literal["confirmed", "depends", "refuted", "outdated API"]
-VerdictWord = Literal[RuledWord, "documented", "published", "depends (published)", "open"]
+_Otherwise = Literal["documented otherwise", "published otherwise"]
+VerdictWord = Literal[RuledWord, "documented", "published", _Otherwise, "depends (published)", "open"]
 RULED: tuple[str, ...] = get_args(RuledWord)
-# A bare "documented" beside a claim reads as approval, so what a source contradicts is shown in other words.
-OTHERWISE = {"documented": "documented otherwise", "published": "published otherwise"}
-# A claim of several parts holds only if all of them do: the first of these that a part has is the claim's.
-_WEAKEST_FIRST = (
+OTHERWISE = dict(zip(("documented", "published"), get_args(_Otherwise), strict=True))
+# All of them, the weakest first: the first of these that a part has is the claim's.
+VERDICTS = (
     *("refuted", "outdated API", "depends", "depends (published)", *OTHERWISE.values()),
     *("open", "documented", "published", "confirmed"),
 )
-
-
-class Wording(NamedTuple):
-    sign: str  # stands beside the word, so that nobody has to tell colours apart
-    meaning: str
-
-
-WORDINGS = {
-    "confirmed": Wording(
-        "✓",
-        "What was measured or run bears it out, most of it clearly, and none of it says otherwise.",
-    ),
-    "depends": Wording(
-        "◐",
-        "It holds under a condition, in some cases or on some machines: the entry says which.",
-    ),
-    "refuted": Wording("✗", "What was measured or run contradicts it."),
-    "outdated API": Wording("↻", "It was right for a call that has changed or gone."),
-    "documented": Wording("§", "It is not measured here: a cited source says so."),
-    "documented otherwise": Wording("§", "It is not measured here: a cited source says something else."),
-    "published": Wording("◇", "No record of ours decides it. Others measured it, and their numbers bear it out."),
-    "published otherwise": Wording("◇", "No record of ours decides it. Others measured it, and found the contrary."),
-    "depends (published)": Wording(
-        "◇",
-        "No record of ours decides it. Others measured it, and it depends, or they do not agree: the rows say on what.",
-    ),
-    "open": Wording("○", "Nobody is known to have measured it: the entry says what would settle it."),
+_READERS_WORDS = {
+    "Holds": ("confirmed", "documented", "published"),
+    "Half": ("depends", "depends (published)"),
+    "No": ("refuted", "outdated API", *OTHERWISE.values()),
+    "Open": ("open",),
 }
+SIGNS = {"Holds": "✓", "Half": "◐", "No": "✗", "Open": "○"}  # so that nobody has to tell colours apart
+_BY_OTHERS = {*OTHERWISE, *OTHERWISE.values(), "depends (published)"}
 
 
-def weakest(verdicts: set[str]) -> str:
-    """What follows for a whole from the verdicts on its parts."""
-    return next(verdict for verdict in _WEAKEST_FIRST if verdict in verdicts)
+def readers_word(verdict: str) -> str:
+    """The word that readers see for a verdict."""
+    return next(word for word, verdicts in _READERS_WORDS.items() if verdict in verdicts)
+
+
+def signed(verdict: str) -> str:
+    """That word with its sign.
+
+    Example:
+        >>> signed("outdated API")
+        '✗ No'
+    """
+    return f"{SIGNS[readers_word(verdict)]} {readers_word(verdict)}"
+
+
+def are_by_others(verdicts: Collection[str]) -> bool:
+    """Whether documents and published rows alone decide, of several parts all that are decided."""
+    decided = {*verdicts} - {"open"}
+    return bool(decided) and decided <= _BY_OTHERS
+
+
+def together(verdicts: Collection[str]) -> str:
+    """What follows from the verdicts on parts: the weakest, and a half where one part holds and one does not."""
+    words = {*map(readers_word, verdicts)}
+    if {"Holds", "No"} <= words:
+        return "depends (published)" if are_by_others(verdicts) else "depends"
+    return next(verdict for verdict in VERDICTS if verdict in verdicts)

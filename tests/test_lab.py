@@ -6,7 +6,6 @@ The first lesson unless ``COURSE_LAB_LESSON`` names another one; ``COURSE_SCREEN
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -25,7 +24,7 @@ from course_utils.lesson_order import file_name
 from course_utils.records.lessons import find_lesson, notebooks_root
 from course_utils.show.page import custom_css
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
-from tools.environment import OFFLINE, SAVES_NO_WIDGET, jupyter_variables, trust
+from tools.environment import KERNEL_START, SAVES_NO_WIDGET, jupyter_variables, trust, write_settings
 from tools.workspace import copy_pages
 
 LESSON = os.environ.get("COURSE_LAB_LESSON", "measuring")
@@ -54,11 +53,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(workspace: Path) -> Iterator[str]:
     """A JupyterLab of its own, with empty settings; gives its address."""
     home = workspace.parent
-    settings = home / "config" / "labconfig" / "default_setting_overrides.json"
-    settings.parent.mkdir(parents=True)
-    settings.write_text(json.dumps(OFFLINE), encoding="utf-8")
-    (home / "config" / "custom").mkdir()
-    (home / "config" / "custom" / "custom.css").write_text(custom_css(), encoding="utf-8")
+    write_settings(home, custom_css(), [KERNEL_START.read_text(encoding="utf-8")])
     trust(sys.executable, notebooks_root(), jupyter_variables(home))
     port = free_port()
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={workspace}"]
@@ -106,7 +101,7 @@ def test_the_prediction_is_compared_with_the_measurement(lesson: Notebook):
 def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     chromium: Any, lab: str, workspace: Path, originals: dict[str, str]
 ):
-    """Also where the kernel is busy while somebody types."""
+    """Also where the kernel is busy while somebody types, and after somebody began in the middle."""
     questions = {name: f"Which number is {name}?" for name in ("locked", "typed", "empty")}
     asks = [f"{name} = predict({question!r}, unit='sheep')\n{name}" for name, question in questions.items()]
     sources = ["from course_utils import predict\nimport time", *asks, "time.sleep(3)"]
@@ -116,6 +111,10 @@ def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     path.write_text(nbformat.writes(written), encoding="utf-8")
     notebook = Notebook(chromium, f"{lab}/lab/workspaces/own/tree/{path.name}?token={TOKEN}", 1000, 1000)
     run, page = partial(notebook.run, "notebook:run-cell-and-select-next"), notebook.page
+    page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 1; }")
+    run()  # too early
+    page.get_by_text("Run the lesson's first code cell first").wait_for(timeout=60_000)
+    page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 0; }")
     for _ in sources[:-1]:
         run()
     forms = {name: page.locator(".course-predict", has_text=question) for name, question in questions.items()}
@@ -136,6 +135,7 @@ def test_enter_locks_what_is_typed_counts_and_without_an_answer_it_is_folded(
     page.keyboard.type("3 sheep")
     page.keyboard.press("Enter")
     assert sentences.nth(2).inner_text() == "You said 3 sheep. It is 3 sheep: as you expected."
+    assert forms["empty"].first.locator("input").is_disabled(), "one answer, wherever it is given"
     assert notebook.errors() == []
     page.close()
     path.unlink()
@@ -226,10 +226,11 @@ LINKS = (
     (OPENED, f"{DDP}.ipynb", f"{DDP}.ipynb", f"{DDP[:2]} · "),
     # The lesson behind this one has such a section, too.
     (f"{DDP}.ipynb", f"#{DDP[:2]}-in-your-own-program", f"{DDP}.ipynb", "In your own program"),
-    (OPENED, "book/claims.md#t17", "book/claims.md", "T17"),
+    (OPENED, "book/claims.md#t17", "book/claims.md", "Under FSDP, the optimizer"),
     (OPENED, "book/glossary.md#zero-stages", "book/glossary.md", "ZeRO stages"),
     (OPENED, "scripts/fsdp_train.py", "scripts/fsdp_train.py", ""),
-    ("book/claims.md", f"{OPENED}#{FSDP[:2]}-what-travels-and-when", OPENED, "What travels, and when"),
+    ("book/claims.md", "book/evidence/fsdp.md#t17", "book/evidence/fsdp.md", "Under FSDP, the optimizer"),
+    ("book/evidence/fsdp.md", OPENED, OPENED, ""),
     ("book/glossary.md", "book/how_we_measure.md#from-an-interval-to-a-verdict", "book/how_we_measure.md", "From an"),
     (f"{OWN}.ipynb", "book/own_program.md", "book/own_program.md", "Your own program"),
     # In a stored card.
@@ -238,7 +239,7 @@ LINKS = (
 IN_VIEW = """([path, words]) => {
     const shown = window.jupyterapp.shell.currentWidget;
     if (shown?.context?.path !== path || !words) return shown?.context?.path === path;
-    const headings = [...shown.node.querySelectorAll('h1, h2, h3')];
+    const headings = [...shown.node.querySelectorAll('h1, h2, h3, td strong')];
     const heading = headings.find(each => each.textContent.startsWith(words))?.getBoundingClientRect();
     const pane = shown.node.getBoundingClientRect();
     return heading?.height > 0 && heading.top >= pane.top - 1 && heading.bottom <= pane.bottom;

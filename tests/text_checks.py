@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from authoring.course_texts import Passage, blank, passages, prose_only, sentences
 from authoring.figures_in_text import MARKER
 from authoring.lesson_files import Claim
-from authoring.verdicts import WORDINGS
+from authoring.verdicts import VERDICTS
 from course_utils.records.lessons import Lesson
 
-_CLAIM_ID = re.compile(r"(?<![\w#/.-])[FLMST]\d{1,2}(?![\w.-]*\w)")
+_CLAIM_ID = re.compile(r"(?<![\w#/.-])[FLMST]\d{1,2}[a-z]?(?![\w.-]*\w)")
 _VERDICT_LINE = re.compile(r"(?:[-*] )?\*\*(?P<id>[A-Z]\d+) · (?P<claim>[^*]+): (?P<verdict>[^*:]+?)\.?\*\*")
-_VERDICT = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(WORDINGS, key=len, reverse=True)))})(?!\w)", re.I)
+_VERDICT = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(VERDICTS, key=len, reverse=True)))})(?!\w)", re.I)
 
 
 def untied_verdicts(texts: Iterable[Passage]) -> list[str]:
@@ -27,33 +27,32 @@ def untied_verdicts(texts: Iterable[Passage]) -> list[str]:
             shown = plain[sentence.start : sentence.end]
             is_line = passage.cell is not None and _VERDICT_LINE.match(sentence.text)
             if _CLAIM_ID.search(shown) and _VERDICT.search(shown) and not is_line:
-                faults.append(
-                    f'{passage.where}: "{sentence.text}": write the verdict as <!--= claim T8 -->refuted<!--/-->.'
-                )
+                faults.append(f'{passage.where}: "{sentence.text}": write the verdict as <!--= claim T8 -->No<!--/-->.')
     return faults
 
 
 def verdict_faults(lesson: Lesson, claims: Sequence[Claim], judged: Mapping[str, str] | None = None) -> list[str]:
     """Where a lesson states another verdict on a claim than the ledger (or ``judged``, by the claim's id), or none.
 
-    A verdict stands in a line of the form ``**T8 · the claim in a few words: refuted.** More words.``
+    A marker gives it. A lesson in the older form has lines such as ``**T8 · in a few words: refuted.** More words.``
     """
     stated: dict[str, list[str]] = defaultdict(list)
-    for passage in passages(lesson.path):
-        _, _, verdicts = passage.text.partition("## Verdict")
+    texts = [passage.text for passage in passages(lesson.path)]
+    marked = {match[1] for text in texts for match in re.finditer(r"<!--= claim (\w+) -->", text)}
+    for text in texts:
+        _, _, verdicts = text.partition("## Verdict")
         for sentence in sentences(re.sub(r"<!--.*?-->", "", verdicts, flags=re.S)):
             if match := _VERDICT_LINE.match(sentence.text):
                 stated[match["id"]].append(match["verdict"])
     faults = [f"{lesson.path.name}: the ledger has no claim {each}" for each in stated.keys() - {c.id for c in claims}]
     for claim in claims:
-        verdict = (judged or {}).get(claim.id, claim.word)
-        # In several lines, a lesson gives the verdicts of the parts as well.
-        parts = [part.word for part in claim.parts if not part.aside] if len(stated[claim.id]) > 1 else []
+        verdict = (judged or {}).get(claim.id, claim.verdict)
+        known = {verdict, *(part.verdict for part in claim.parts if not part.aside)}
         words = {_stated_word(text) for text in stated[claim.id]}
-        if words != {verdict, *parts}:
+        if claim.id not in marked and not (words and words <= known):
             faults.append(
                 f"{lesson.path.name} states {sorted(map(str, words))} of {claim.id}, and the ledger has "
-                f"{sorted({verdict, *parts})}: write **{claim.id} · the claim in a few words: {verdict}.**"
+                f"{sorted(known)}: write <!--= claim {claim.id} -->{claim.word}<!--/-->"
             )
     return faults
 

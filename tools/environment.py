@@ -10,19 +10,24 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 # JupyterLab saves no widget, of which nothing is left when the notebook is opened again.
 SAVES_NO_WIDGET = "--ContentsManager.pre_save_hook=course_utils.show.saving.without_widgets"
 STAMP = "course-setup.json"
 INPUTS = ("requirements.txt", "constraints.txt", "pyproject.toml")
+KERNEL_START = Path(__file__).with_name("kernel_start.py")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # Settings of JupyterLab. The course works offline: no news, no look for updates, no list of extensions.
 OFFLINE = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/extensionmanager-extension:plugin": {"enabled": False},
-    # All cells are in the page. Where JupyterLab guesses how high those out of view are, a link within a lesson misses.
-    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
+    "@jupyterlab/notebook-extension:tracker": {
+        # All cells are in the page. Where JupyterLab guesses how high those out of view are, a link in a lesson misses.
+        "windowingMode": "none",
+        "codeCellConfig": {"lineNumbers": False, "lineWrap": True},  # a long line is read, not cut off
+    },
 }
 
 
@@ -52,6 +57,15 @@ def jupyter_variables(home: Path) -> dict[str, str]:
     dropped = {"PYTHONHOME", "JUPYTER_PATH", "JUPYTER_CONFIG_PATH", "JUPYTERLAB_DIR"}
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return kept | {name: str(folder) for name, folder in folders.items()} | {"JUPYTER_PREFER_ENV_PATH": "1"}
+
+
+def write_settings(home: Path, css: str, start_up: Sequence[str], settings: Mapping[str, dict] = OFFLINE) -> None:
+    """Write JupyterLab's settings and style, and what each of its kernels runs first, for `jupyter_variables`."""
+    files = {"config/labconfig/default_setting_overrides.json": json.dumps(settings), "config/custom/custom.css": css}
+    files |= {f"ipython/profile_default/startup/{n:02d}-course.py": source for n, source in enumerate(start_up)}
+    for name, text in files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text, encoding="utf-8")
 
 
 def trust(python: Path | str, notebooks: Path, settings: dict[str, str]) -> None:

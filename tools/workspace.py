@@ -72,7 +72,7 @@ def copy_pages(book: Path, workspace: Path) -> None:
     the workspace lacks become plain text. The landing page is left out: its parts are in a built book alone.
     """
     (workspace / "book").mkdir(parents=True, exist_ok=True)
-    copied = (path for pattern in ("*.md", "reference/*.md", "images/*") for path in book.glob(pattern))
+    copied = (path for each in ("*.md", "reference/*.md", "evidence/*.md") for path in book.glob(each))
     files = {path.relative_to(book).as_posix(): path for path in copied if path.name != "intro.md"}
 
     for name, path in sorted(files.items()):

@@ -23,10 +23,10 @@ from authoring.evidence import EvidenceError
 from authoring.lesson_files import LessonFile, LessonFileError, load_lessons
 from authoring.pages import instructors, own_program
 from authoring.pages.claims_page import PAGE, claims_page, summary
-from authoring.pages.generated import BOOK, ROOT, BookError, write
+from authoring.pages.evidence_pages import evidence_pages
+from authoring.pages.generated import BOOK, ROOT, BookError, holds, write
 from authoring.pages.readme import TOC, for_the_book, table_of_contents
 from authoring.pages.stored_outputs import stale_notebooks
-from authoring.reference_pages import reference_pages
 from course_utils.records import store
 from course_utils.records.lessons import LessonError, experiments, find_lessons, needs
 
@@ -50,8 +50,8 @@ def check(lessons: Sequence[LessonFile], judgements: Sequence[Judgement]) -> Non
     if faults := figures_in_text.check(text_files(ROOT)):
         raise BookError("\n  ".join(["figures in texts and the records part; run `make refresh`:", *faults]))
     out_of_date = [f"notebooks/{lesson.stem}.ipynb" for lesson in stale_notebooks(lessons)]
-    if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != claims_page(judgements, lessons):
-        out_of_date.append("book/claims.md")
+    pages = {PAGE: claims_page(judgements, lessons), **evidence_pages(judgements, lessons)}
+    out_of_date += [path.relative_to(ROOT).as_posix() for path, text in pages.items() if not holds(path, text)]
     if out_of_date:
         raise BookError(f"{', '.join(out_of_date)}: made from other records than there are now. Run `make refresh`")
 
@@ -94,9 +94,10 @@ def _is_outdated(html: Path, lessons: Sequence[LessonFile]) -> bool:
     built = {lesson.stem for lesson in lessons if lesson.built}
     if any(page.stem not in built for page in (html / "notebooks").glob("*.html")):
         return True
-    references = {path.stem for path in reference_pages(ROOT)}
-    if any(page.stem not in references for page in (html / "book" / "reference").glob("*.html")):
-        return True
+    for folder in ("reference", "evidence"):
+        written = {path.stem for path in (BOOK / folder).glob("*.md")}
+        if any(page.stem not in written for page in (html / "book" / folder).glob("*.html")):
+            return True
     assets = [path.name for path in (BOOK / "_static").iterdir() if path.suffix in (".css", ".js")]
     return html.exists() and any(filecmp.cmpfiles(BOOK / "_static", html / "_static", assets, shallow=False)[1:])
 

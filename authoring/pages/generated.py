@@ -20,11 +20,15 @@ class BookError(Exception):
 
 def write(path: Path, content: str | bytes) -> bool:
     """Write a file unless it holds just that: Sphinx renders what is newer again. Returns whether it changed."""
-    data = content.encode("utf-8") if isinstance(content, str) else content
-    if path.is_file() and path.read_bytes() == data:
+    if holds(path, content):
         return False
-    write_whole(path, data)
+    write_whole(path, content.encode("utf-8") if isinstance(content, str) else content)
     return True
+
+
+def holds(path: Path, content: str | bytes) -> bool:
+    """Whether a file is there, with this content."""
+    return path.is_file() and path.read_bytes() == (content.encode("utf-8") if isinstance(content, str) else content)
 
 
 def page(template: str, **values: Any) -> str:

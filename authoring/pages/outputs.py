@@ -52,9 +52,16 @@ def add_scripts(_: Sphinx, document: nodes.document) -> None:
 
 
 def use_names_of_headings(_: Sphinx, __: str, source: list[str]) -> None:
-    """Take the anchors from a text, and the numbers from its links to headings of lessons."""
-    text = re.sub(r'<a id=(\\?")[\w-]+\1></a>', "", source[0])
+    """Take the anchors from a text, but those of claims, and the numbers from its links to headings of lessons."""
+    text = re.sub(r'<a id=(\\?")(?![a-z]\d+[a-z]?\1)[\w-]+\1></a>', "", source[0])
     source[0] = re.sub(r"(\]\((?:[\w./]+\.ipynb)?#)\d\d-", r"\1", text)
+
+
+def name_claims(app: Sphinx, document: nodes.document) -> None:
+    """Let links lead to the anchors of claims, which stand in rows of a table: MyST knows headings alone."""
+    anchors = (re.fullmatch(r'<a id="([a-z]\d+[a-z]?)">', raw.astext()) for raw in document.findall(nodes.raw))
+    names = {anchor[1]: (0, anchor[1], anchor[1]) for anchor in anchors if anchor}
+    app.env.metadata[app.env.docname].setdefault("myst_slugs", {}).update(names)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -68,5 +75,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", use_names_of_headings)
     app.connect("doctree-read", describe_figures)
     app.connect("doctree-read", link_pages)
+    app.connect("doctree-read", name_claims)
     app.connect("doctree-read", add_scripts)
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

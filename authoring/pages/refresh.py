@@ -19,7 +19,8 @@ from authoring.course_texts import text_files
 from authoring.lesson_files import LessonFile, load_lessons
 from authoring.pages.build import PROBLEMS
 from authoring.pages.claims_page import PAGE, claims_page
-from authoring.pages.generated import ROOT, write
+from authoring.pages.evidence_pages import evidence_pages, obsolete_pages
+from authoring.pages.generated import ROOT, holds, write
 from authoring.pages.readme import README, TOC, USE_WHEN, readme, table_of_contents, use_when_page
 from authoring.pages.stored_outputs import STAMPS, stale_notebooks, stamp
 
@@ -30,6 +31,7 @@ def expected_pages(lessons: Sequence[LessonFile], judgements: Sequence[Judgement
     """What the committed pages that follow from records have to contain."""
     return {
         PAGE: claims_page(judgements, lessons),
+        **evidence_pages(judgements, lessons),
         README: readme(lessons),
         USE_WHEN: use_when_page(lessons),
         TOC: table_of_contents(lessons),
@@ -40,8 +42,9 @@ def stale(lessons: Sequence[LessonFile]) -> list[str]:
     """What is committed and out of date, in words; quick, since no notebook is run."""
     out_of_date = [f"the stored outputs of notebooks/{lesson.stem}.ipynb" for lesson in stale_notebooks(lessons)]
     judgements = judge_all(lessons)
-    pages = expected_pages(lessons, judgements).items()
-    out_of_date += [_shown(path) for path, text in pages if path.read_text(encoding="utf-8") != text]
+    pages = expected_pages(lessons, judgements)
+    out_of_date += [_shown(path) for path, text in pages.items() if not holds(path, text)]
+    out_of_date += map(_shown, obsolete_pages([*pages]))
     return out_of_date + figures_in_text.check(text_files(ROOT))
 
 
@@ -58,7 +61,11 @@ def refresh(lessons: Sequence[LessonFile]) -> tuple[list[str], list[str]]:
         filled, faults = figures_in_text.write(text_files(ROOT))
         changed += filled
     judgements = judge_all(lessons)
-    changed += [path for path, text in expected_pages(lessons, judgements).items() if write(path, text)]
+    pages = expected_pages(lessons, judgements)
+    changed += [path for path, text in pages.items() if write(path, text)]
+    for path in obsolete_pages([*pages]):
+        path.unlink()
+        changed.append(path)
     return list(dict.fromkeys(map(_shown, changed))), faults
 
 

@@ -1,22 +1,16 @@
 // The filter of the claims page. It needs no network and keeps its state in the address, so that a choice can be linked:
-// claims.html#verdict=refuted,open&topic=fit-more-into-memory&text=fsdp
+// claims.html#verdict=no,open&topic=Keep the device fed&text=pinned
 "use strict";
 
 document.addEventListener("DOMContentLoaded", () => {
   const place = document.getElementById("claims-filter");
   if (!place) return;
 
-  const plain = heading => heading.firstChild.textContent.trim();
-  const topics = [...document.querySelectorAll("section > section")].filter(part => part.querySelector(":scope > h2"));
-  const entries = topics.flatMap(topic => [...topic.querySelectorAll(":scope > section")].map(section => {
-    const badge = section.querySelector(":scope > p > .claim-verdict");
-    return {
-      section,
-      topic,
-      verdict: [...badge.classList].find(name => name !== "claim-verdict").replace("claim-", ""),
-      words: badge.textContent,
-      text: section.textContent.toLowerCase(),
-    };
+  const rows = [...document.querySelectorAll(".claims tbody tr")].map(row => ({
+    row,
+    verdict: row.querySelector(".claim-verdict").className.split("claim-").pop(),
+    topic: row.querySelector("span[title]").title,
+    text: row.textContent.toLowerCase(),
   }));
 
   const form = document.createElement("form");
@@ -24,43 +18,35 @@ document.addEventListener("DOMContentLoaded", () => {
   form.setAttribute("role", "search");
   form.setAttribute("aria-label", "Filter the claims");
   form.innerHTML = `
-    <div class="claims-filter-verdicts" role="group" aria-label="Verdict"></div>
-    <label>Topic <select><option value="">All topics</option></select></label>
-    <label>Text <input type="search" placeholder="pinned, FSDP, T8" autocomplete="off" spellcheck="false"></label>
-    <p><output></output> <button type="button" class="claims-filter-all">Show all</button></p>`;
-  const [group, select, input] = ["div", "select", "input"].map(kind => form.querySelector(kind));
-  const [output, all] = [form.querySelector("output"), form.querySelector(".claims-filter-all")];
-  const buttons = new Map();
-  for (const entry of entries) {
-    if (buttons.has(entry.verdict)) continue;
+    <div role="group" aria-label="Verdict"></div>
+    <select aria-label="Part of the course"><option value="">All parts</option></select>
+    <input type="search" aria-label="Text" placeholder="pinned, FSDP, cudaMalloc" autocomplete="off" spellcheck="false">
+    <output></output> <button type="button">Show all</button>`;
+  const [group, select, input, output] = ["div", "select", "input", "output"].map(kind => form.querySelector(kind));
+  const all = form.querySelector(":scope > button");
+  // The signs above the table become buttons.
+  const buttons = new Map([...place.querySelectorAll(".claim-verdict")].map(badge => {
     const button = document.createElement("button");
     button.type = "button";
-    button.className = `claim-verdict claim-${entry.verdict}`;
-    button.textContent = entry.words;
-    buttons.set(entry.verdict, button);
-  }
-  // In the order of the table above the filter.
-  for (const badge of document.querySelectorAll("table .claim-verdict")) {
-    const button = [...buttons.values()].find(one => one.className === badge.className);
-    if (button) group.append(button);
-  }
-  for (const topic of topics) select.append(new Option(plain(topic.querySelector("h2")), topic.id));
+    button.className = badge.className;
+    button.textContent = badge.textContent + badge.nextSibling.textContent.replace(" ·", "");
+    group.append(button);
+    return [badge.className.split("claim-").pop(), button];
+  }));
+  for (const topic of new Set(rows.map(each => each.topic))) select.append(new Option(topic));
   place.replaceWith(form);
 
   const chosen = () => [...buttons].filter(([, button]) => button.ariaPressed === "true").map(([verdict]) => verdict);
 
   function show() {
     const [verdicts, words] = [chosen(), input.value.toLowerCase().split(/\s+/).filter(Boolean)];
-    let count = 0;
-    for (const { section, topic, verdict, text } of entries) {
-      const fits = (!verdicts.length || verdicts.includes(verdict)) && (!select.value || topic.id === select.value)
-        && words.every(word => text.includes(word));
-      section.hidden = !fits;
-      count += fits;
+    for (const { row, verdict, topic, text } of rows) {
+      row.hidden = (verdicts.length && !verdicts.includes(verdict)) || (select.value && topic !== select.value)
+        || !words.every(word => text.includes(word));
     }
-    for (const topic of topics) topic.hidden = !entries.some(entry => entry.topic === topic && !entry.section.hidden);
-    output.textContent = `${count} of ${entries.length} claims`;
-    all.hidden = count === entries.length;
+    const count = rows.filter(each => !each.row.hidden).length;
+    output.textContent = `${count} of ${rows.length}`;
+    all.hidden = count === rows.length;
   }
 
   function remember() {
@@ -92,12 +78,12 @@ document.addEventListener("DOMContentLoaded", () => {
     });
   }
   for (const field of [select, input]) field.addEventListener("input", () => { show(); remember(); });
-  form.addEventListener("submit", event => event.preventDefault());
   all.addEventListener("click", () => {
     history.replaceState(null, "", "#");
     recall();
-    input.focus();
+    input.focus();  // the button is gone
   });
+  form.addEventListener("submit", event => event.preventDefault());
   window.addEventListener("hashchange", recall);
   recall();
 });

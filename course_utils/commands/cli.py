@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from course_utils.show.suggestions import did_you_mean
+from course_utils.show.suggestions import did_you_mean, typed
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -35,7 +35,8 @@ class _WrongUse(Exception):  # noqa: N818 - becomes a message, never a traceback
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _WrongUse(f"{message}. `{self.prog} --help` shows what there is.")
+        help_ = typed(f"{self.prog} --help".removeprefix("course "))
+        raise _WrongUse(f"{message}. {help_} shows what there is.")
 
 
 def _parser() -> tuple[_Parser, list[str]]:
@@ -274,8 +275,7 @@ def _bar(lessons: int) -> tqdm:
         monitor_interval = 0  # no watcher thread beside a measurement
 
     look = "{bar:20} {n_fmt} of {total_fmt} lessons, {elapsed}{postfix}"
-    quiet = None if sys.stderr.isatty() else True
-    return Bar(total=lessons, leave=False, dynamic_ncols=True, bar_format=look, disable=quiet)
+    return Bar(total=lessons, leave=False, dynamic_ncols=True, bar_format=look, disable=None)
 
 
 def _count(number: int, what: str) -> str:
@@ -297,7 +297,7 @@ def _show_outcomes(options: argparse.Namespace, outcomes: Sequence[Outcome], fol
     if len(failed) < len(outcomes):
         shown = folder.resolve()
         shown = shown.relative_to(Path.cwd()) if shown.is_relative_to(Path.cwd()) else folder
-        print(f"Records are in {shown}. `course report` puts them beside the other machines'.")
+        print(f"Records are in {shown}. {typed('report')} puts them beside the other machines'.")
 
 
 def _outcome_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -316,12 +316,12 @@ def _outcome_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _go_on_command(options: argparse.Namespace, left: Sequence[str]) -> str:
-    command = ["course", "record", *left]
+    command = ["record", *left]
     command += ["--reference"] if options.reference else []
     command += ["--allow-busy"] if options.allow_busy else []
     command += ["--size", options.size] if options.size else []
     command += ["--timeout", f"{options.timeout:g}"] if options.timeout != _TIMEOUT_S else []
-    return shlex.join(command)
+    return typed(shlex.join(command)).strip("`")
 
 
 # course report
@@ -334,7 +334,7 @@ def _report(options: argparse.Namespace) -> int:
         path, unread = report.build(options.output)
     except report.ReportError as error:
         return _complain(str(error), FAILED)
-    print(path)
+    print(report.where(path))
     if unread:
         print(unread, file=sys.stderr)
     return FAILED if unread else 0

@@ -26,7 +26,8 @@ from course_utils.records import lessons, store
 from course_utils.records.files import clone_root
 from course_utils.records.kinds.environment import Environment, titles
 from course_utils.records.lessons import Lesson
-from course_utils.show.formats import format_bytes
+from course_utils.show.formats import format_bytes, listed
+from course_utils.show.suggestions import typed
 
 MIN_FREE_BYTES = 2 * 2**30
 _PROBE = """
@@ -41,7 +42,7 @@ print(json.dumps({
 """
 _PACKAGES = {
     "ipykernel": "Notebooks run in it.",
-    "nbclient": "`course record` runs notebooks with it.",
+    "nbclient": f"{typed('record')} runs notebooks with it.",
 }
 
 
@@ -81,8 +82,8 @@ class MachineCheck:
         """All of it in one sentence."""
         if self.broken:
             return f"Lessons do not run here yet: mend {', '.join(self.broken)} first."
-        if any(facility.state == "missing" for facility in self.facilities):
-            return "Lessons run here. What is missing only limits what is measured live."
+        if missing := [facility.name for facility in self.facilities if facility.state == "missing"]:
+            return f"Lessons run here. What is missing only limits what is measured live: {listed(missing)}."
         return "Lessons run here, and nothing is missing."
 
     def machine_lines(self) -> Iterator[str]:

@@ -172,7 +172,7 @@ def _change(a: Fact, b: Fact) -> str:
 def changes_text(changes: Changes, width: int = 110) -> str:
     """What changed, what matters most first, and how much of it may be chance."""
     pairs = changes.pairs
-    lines = [f"A: {changes.a.words}", f"B: {changes.b.words}"]
+    lines = [f"A: {changes.a.words}", f"B: {changes.b.words}", "", *changes.remarks]
     for kind in (ANOTHER_VERDICT, MOVED):
         changed = [pair for pair in pairs if pair.change == kind]
         lines += ["", kind] if changed else []
@@ -183,15 +183,15 @@ def changes_text(changes: Changes, width: int = 110) -> str:
                 f"    A  {pair.a.words}",
                 f"    B  {pair.b.words}",
             ]
-    lines += ["", *changes.remarks]
     if pairs:
         counts = [f"{sum(pair.change == kind for pair in pairs)} {kind}" for kind in (ANOTHER_VERDICT, MOVED)]
         # Two intervals of one truth are only apart if one of them misses it, and each does in 1% of the cases.
         by_chance = 2 * (1 - paired.DECISION_CONFIDENCE) * len(pairs)
         lines += [
-            f"{len(pairs)} pair{'s' * (len(pairs) != 1)} of 99% intervals compared: {', '.join(counts)}. Had nothing "
-            f"changed, chance would take apart on average at most {by_chance:.2g} of them. Runs of one machine differ "
-            "by more: record it twice and compare those, before you make much of a small move."
+            "",
+            f"Had nothing changed, chance would take apart on average at most {by_chance:.2g} of the pairs. Runs of "
+            "one machine differ by more: record it twice and compare those, before you make much of a small move.",
+            f"{len(pairs)} pair{'s' * (len(pairs) != 1)} of 99% intervals compared: {', '.join(counts)}.",
         ]
     else:
         lines += ["There is nothing to compare."]

@@ -33,6 +33,7 @@ from course_utils.records.kinds.environment import Environment
 from course_utils.records.lessons import Lesson, LessonError
 from course_utils.records.store import Experiment, LessonRecord, RecordError
 from course_utils.records.verdicts import WORDS
+from course_utils.show.suggestions import typed
 
 if TYPE_CHECKING:
     from jupyter_client import AsyncKernelManager
@@ -77,7 +78,7 @@ def environment_here(size: str | None = None) -> Environment:
         ) from None
     if child.returncode != 0:
         last = (child.stderr.strip() or f"exit status {child.returncode}").splitlines()[-1]
-        raise RecordingError(f"this machine cannot be described: {last}. Run `course check`.")
+        raise RecordingError(f"this machine cannot be described: {last}. Run {typed('check')}.")
     return Environment.from_record(json.loads(child.stdout.splitlines()[-1]))
 
 

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tqdm import tqdm
+
 from course_utils.commands.recording import busy_experiments
 from course_utils.records import lessons, store
 from course_utils.records.files import write_whole
@@ -25,6 +27,7 @@ from course_utils.records.store import LessonRecord, RecordError
 from course_utils.show import tables
 from course_utils.show.cards import MARKS
 from course_utils.show.colours import SHEET
+from course_utils.show.suggestions import typed
 
 # The interval plots of one experiment share a scale that shows at least this much to either side of 1.
 _MIN_SCALE = math.log(1.1)
@@ -78,6 +81,11 @@ def build(output: Path, extra: Sequence[Section] = ()) -> tuple[Path, str]:
     return path, "\n  ".join(["Not on the page, because it cannot be read:", *problems]) if problems else ""
 
 
+def where(path: Path) -> str:
+    """Where a page is, and how to open it."""
+    return f"{path.resolve()}\nOpen it in a browser: {path.resolve().as_uri()}"
+
+
 def render(today: datetime.date | None = None, extra: Sequence[Section] = (), problems: list[str] | None = None) -> str:
     """The page as HTML: the same bytes for the same records and day. What cannot be shown goes to the problems, too."""
     import jinja2
@@ -96,6 +104,7 @@ def render(today: datetime.date | None = None, extra: Sequence[Section] = (), pr
         called=titles(column.record.environment for column in columns),
         machines=_machines(columns),
         marks=MARKS,
+        typed=lambda command: typed(command).strip("`"),
         sections=_sections(columns, problems),
         extra=extra,
         problems=problems,
@@ -135,7 +144,8 @@ def _sections(columns: Sequence[MachineColumn], problems: list[str]) -> list[dic
         except lessons.LessonError as error:
             problems.append(str(error))
     sections = []
-    for slug in [*known, *sorted({column.record.lesson for column in columns} - set(known))]:
+    unknown = sorted({column.record.lesson for column in columns} - set(known))
+    for slug in tqdm([*known, *unknown], "The report", leave=False, disable=None):
         lesson, own_columns = known.get(slug), [column for column in columns if column.record.lesson == slug]
         sections.append(
             {
@@ -191,7 +201,7 @@ def _shown(column: MachineColumn, name: str, with_figure: bool) -> Shown:
         machine, lesson = column.record.environment.machine, column.record.lesson
         raise RecordError(
             f"experiment {name!r} of {machine} cannot be shown ({error}): its data is damaged. "
-            f"Restore the file from git or run `course record {lesson}`."
+            f"Restore the file from git or run {typed(f'record {lesson}')}."
         ) from error
     who = "" if result.who == result.environment.title else result.who
     return Shown(column, cells, _notices(column.record, name, result), table, figure, who)

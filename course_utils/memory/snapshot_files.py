@@ -19,7 +19,7 @@ from typing import Any
 
 from course_utils.memory.snapshots import ACTIONS, MOST_DEVICE_BYTES
 from course_utils.show.formats import format_bytes, listed
-from course_utils.show.suggestions import file_in
+from course_utils.show.suggestions import file_in, typed
 
 MOST_FILE_BYTES = 160 * 2**20  # read, it takes four to eleven times as much: less than 2 GiB
 MOST_ENTRIES = 1_000_000
@@ -32,7 +32,7 @@ _RECORD = (
 _FOREIGN = (
     (b"\x89PNG", "a PNG image"),
     (b"PK\x03\x04", "a zip archive, such as a checkpoint of torch.save"),
-    (b"\x1f\x8b", "compressed with gzip: unpack it first (a trace of torch.profiler is for `course trace`)"),
+    (b"\x1f\x8b", f"compressed with gzip: unpack it first (a trace of torch.profiler is for {typed('trace')})"),
     (b"<", "a page in HTML or XML: bring the snapshot that the viewer was given"),
     (b"%PDF", "a PDF"),
     (b"SQLite", "a database, such as Nsight Systems writes"),
@@ -195,7 +195,7 @@ def _whole(value: Any) -> bool:
 
 def _checked(value: Mapping[str, Any], name: str) -> SnapshotFile:
     if "traceEvents" in value:
-        raise SnapshotError(f"{name} is a trace of torch.profiler and no memory snapshot: read it with `course trace`")
+        raise SnapshotError(f"{name} is a trace of torch.profiler, no memory snapshot: read it with {typed('trace')}")
     segments, traces = value.get("segments"), value.get("device_traces", [])
     if not _rows(segments) or not isinstance(traces, list | tuple):
         raise SnapshotError(f"{name} has no list of segments, so it is no memory snapshot: {_RECORD}")

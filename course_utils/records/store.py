@@ -24,7 +24,7 @@ from course_utils.records.lessons import experiments, find_lesson, needs
 from course_utils.records.notebook_files import NEEDS, LessonError
 from course_utils.records.result import checked_worked_by, compact, structured
 from course_utils.records.unrecorded import Several, Unrecorded
-from course_utils.show.suggestions import did_you_mean
+from course_utils.show.suggestions import did_you_mean, typed
 
 
 def _without_planned_rounds(data: Any) -> Any:
@@ -81,7 +81,7 @@ class LessonRecord:
         if name not in self.experiments:
             raise RecordError(
                 f"the record of lesson {self.lesson!r} on {self.environment.machine} has no experiment {name!r}; "
-                f"it has: {', '.join(self.experiments) or 'none'}. Run `course record {self.lesson}` to measure it."
+                f"it has: {', '.join(self.experiments) or 'none'}. Run {typed(f'record {self.lesson}')} to measure it."
             )
         experiment = self.experiments[name]
         try:
@@ -94,7 +94,7 @@ class LessonRecord:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordError(
                 f"experiment {name!r} recorded on {self.environment.machine} is damaged ({error}). "
-                f"Restore the file from git or run `course record {self.lesson}`."
+                f"Restore the file from git or run {typed(f'record {self.lesson}')}."
             ) from error
 
 
@@ -154,11 +154,11 @@ def save_lesson(record: LessonRecord, root: Path) -> Path:
 def load_lesson(path: Path) -> LessonRecord:
     """Read a lesson's record."""
     shown = f"{path.parent.name}/{path.name}"
-    advice = f"Restore it from git, or delete it and run `course record {path.stem}`."
+    advice = f"Restore it from git, or delete it and run {typed(f'record {path.stem}')}."
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise RecordError(f"there is no record {shown}. Run `course record {path.stem}` to make one.") from error
+        raise RecordError(f"there is no record {shown}. Run {typed(f'record {path.stem}')} to make one.") from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RecordError(f"the record {shown} cannot be read: {error}. {advice}") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
@@ -167,7 +167,7 @@ def load_lesson(path: Path) -> LessonRecord:
     if version > len(MIGRATIONS) + 1:
         raise RecordError(
             f"the record {shown} has schema version {version}, and this course reads up to {len(MIGRATIONS) + 1}. "
-            f"Update the course (git pull), or run `course record {path.stem}`."
+            f"Update the course (git pull), or run {typed(f'record {path.stem}')}."
         )
     try:
         for migrate in MIGRATIONS[version - 1 :]:
@@ -269,7 +269,7 @@ def _why_none(name: str, machine: str | None, root: Path) -> str:
         lessons = sorted({path.stem for path in root.glob("*/*.json")})
         return (
             f"there is no record of a lesson {lesson!r}{did_you_mean(lesson, lessons)}. "
-            f"Recorded lessons: {', '.join(lessons) or 'none'}. Run `course record {lesson} --reference` to make one."
+            f"Recorded lessons: {', '.join(lessons) or 'none'}. Run {typed(f'record {lesson} --reference')}."
         )
     place = machine if machine in held else next(iter(held))
     return (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from course_utils.show import tables
 from course_utils.show.advice import Advice
-from course_utils.show.formats import format_seconds
+from course_utils.show.formats import format_seconds, unbroken
 from course_utils.show.page import dressed
 from course_utils.show.tables import Grid, Sheet
 
@@ -246,8 +246,7 @@ def speed_axis(speeds: Iterable[float], practical: float | None = None, narrow: 
         fitting = [number for number in nice if math.log(number) <= room]
         # A tick beside the one at 1 needs room for its words.
         if fitting and math.log(max(fitting)) > (0.75 if narrow else 0.45) * (high - low):
-            number = f"{max(fitting):,.15g}".replace(",", "\u00a0")
-            ticks.append((max(fitting) ** sign, f"{number}× as {'fast' if sign > 0 else 'long'}"))
+            ticks.append((max(fitting) ** sign, f"{max(fitting):,.15g}× as {'fast' if sign > 0 else 'long'}"))
     band = (1 / (1 + practical), 1 + practical) if practical else None
     return Axis(math.exp(low), math.exp(high), tuple(sorted(ticks)), 1.0, band, log=True)
 
@@ -275,4 +274,5 @@ def _template() -> jinja2.Template:
 
     files = jinja2.FileSystemLoader(Path(__file__).parent)
     here = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    here.filters["unbroken"] = unbroken
     return here.get_template("card.html.j2", globals={"marks": MARKS})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 _SECONDS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 _DECIMAL = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
+_UNIT = re.compile(r"(?<=\d) (?=(?:[nµm]?s|[KMGTP]?i?B|[kMGTP]?FLOP)\b)")
 _BINARY = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB"))
 
 
@@ -93,7 +95,7 @@ def _ratio_decimals(ratio: float) -> int:
 
 
 def format_ratio(ratio: float) -> str:
-    """A ratio of two times, with enough digits to tell it from 1: ``1.004``, ``1.83``, ``12``, ``100 157``."""
+    """A ratio of two times, with enough digits to tell it from 1: ``1.004``, ``1.83``, ``12``, ``100,157``."""
     if not math.isfinite(ratio):
         return "–"
     return VALUE_FORMATS["count"](ratio) if ratio >= 1e4 else f"{ratio:.{_ratio_decimals(ratio)}f}"
@@ -148,7 +150,7 @@ VALUE_FORMATS: dict[str, Callable[[Any], str]] = {
     "relative": lambda value: "0" if value == 0 else f"{value:.1e}",
     "ratio": format_ratio,
     "percent": format_percent,
-    "count": lambda value: f"{value:,.0f}".replace(",", " "),
+    "count": "{:,.0f}".format,
 }
 
 
@@ -172,7 +174,12 @@ def is_number(value: Any) -> bool:
 
 def plain_number(value: float, _: Any = None) -> str:
     """A number for a tick or a sentence: no exponent, and thousands apart."""
-    return f"{value:,.0f}".replace(",", "\u00a0") if value >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def unbroken(text: str) -> str:
+    """Words in which no line ends between a number and its unit."""
+    return _UNIT.sub("\u00a0", text)
 
 
 def listed(words: Iterable[str]) -> str:

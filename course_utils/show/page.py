@@ -32,7 +32,7 @@ def custom_css() -> str:
         >>> ".course-card.course-card p" in custom_css()
         True
     """
-    return re.sub(rf"\.({'|'.join(_PARTS)})\b(?!-)", r".\1.\1", style())
+    return re.sub(rf"\.({'|'.join(_PARTS)})\b(?!-)", r".\1.\1", style(*_PARTS.values(), "jupyterlab"))
 
 
 def scripts(html: str) -> str:

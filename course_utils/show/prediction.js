@@ -38,50 +38,87 @@ function addForm(parent, content, hear) {
   const row = add(form, "div", { class: "field" });
   const message = add(form, "div", { role: "status" });
   let read;
+  let write;
   if (content.choices.length) {
     const name = `choice-${Math.random()}`;
     const inputs = content.choices.map((choice) => {
       const label = add(row, "label");
       const input = add(label, "input", { type: "radio", name, value: choice, required: "" });
       label.append(` ${choice}`);
-      input.checked = choice === content.answer;
       return input;
     });
     read = () => inputs.find((input) => input.checked)?.value ?? null;
+    write = (answer) => inputs.forEach((input) => (input.checked = input.value === answer));
   } else {
-    const input = add(row, "input", { inputmode: "decimal", autocomplete: "off", "aria-label": content.question });
-    input.value = content.answer ?? "";
+    const words = "Your prediction";
+    const label = add(row, "label", {}, `${words} `);
+    const input = add(label, "input", {
+      inputmode: "decimal",
+      autocomplete: "off",
+      "aria-label": `${words}: ${content.question}`,
+    });
     add(row, "span", {}, content.unit);
     read = () => {
       const number = parse(input.value);
       input.setCustomValidity(problem(number, content));
       return input.validity.valid ? number : null;
     };
-    read();
+    write = (answer) => (input.value = answer ?? "");
   }
-  const button = add(row, "button", { type: "submit" }, "Lock in my answer");
+  write(content.answer);
+  read();
+  const fields = [...row.querySelectorAll("input"), add(row, "button", {}, "Lock in my answer")];
+  const change = add(row, "button", { type: "button", class: "change", hidden: "" }, "Change it");
+  const setLocked = (isLocked) => {
+    for (const field of fields) field.disabled = isLocked;
+    fields.at(-1).hidden = isLocked;
+    change.hidden = !isLocked;
+  };
   const lock = (answer) => {
     // JupyterLab's notebook takes the keys again, so that Shift+Enter goes on to the next cell.
     if (form.contains(document.activeElement)) form.closest(".jp-Notebook")?.focus();
-    for (const field of row.querySelectorAll("input, button")) field.disabled = true;
-    button.textContent = "Locked";
+    write(answer);
+    setLocked(true);
     if (content.then) message.textContent = `You said ${inWords(answer, content)}. ${content.then}`;
   };
+  change.addEventListener("click", () => {
+    setLocked(false);
+    message.textContent = "";
+    fields.find((field) => field.type !== "radio" || field.checked).focus();
+    hear(read(), false);
+  });
   form.addEventListener("input", () => hear(read(), false));
   // In JupyterLab, Enter submits nothing by itself.
   form.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter") return;
+    if (event.key !== "Enter" || event.target === change) return;
     event.preventDefault();
     form.requestSubmit();
   });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const answer = read();
+    tellAll(content.question, read());
+  });
+  hearAll(form, content.question, (answer) => {
     lock(answer);
     hear(answer, true);
   });
   if (content.locked) lock(content.answer);
   return lock;
+}
+
+/** Whoever asks the same question on this page gets the answer: it is asked where one predicts, and where one measures. */
+const SAID = "course-prediction";
+
+function tellAll(question, answer) {
+  document.dispatchEvent(new CustomEvent(SAID, { detail: { question, answer } }));
+}
+
+function hearAll(node, question, hear) {
+  const listen = ({ detail }) => {
+    if (!node.isConnected) document.removeEventListener(SAID, listen);
+    else if (detail.question === question) hear(detail.answer);
+  };
+  document.addEventListener(SAID, listen);
 }
 
 function render({ model, el }) {
@@ -101,26 +138,52 @@ function drawGuess(card, answer, { bar: { log, start, slope }, endings }) {
   row.lastElementChild.textContent = inWords(answer, { endings });
 }
 
-/** In a page: the answer is folded until somebody guesses, or opens it. */
+/** Puts the guess into the card's sentence and rows. */
+function fillIn(card, answer, content) {
+  const sentence = card.querySelector(".sentence");
+  const isChoice = typeof answer === "string";
+  const [, end] = content.ends.find(([until]) => (isChoice ? until === answer : answer <= (until ?? Infinity)));
+  sentence.lastChild.textContent = sentence.lastChild.textContent.replace(/\.\s*$/, end);
+  const said = document.createElement("b");
+  said.textContent = inWords(answer, content);
+  sentence.prepend("You said ", said, ". ");
+  if (content.bar) drawGuess(card, answer, content);
+}
+
+/** In a page: the answer and what is below it are folded until somebody guesses, or opens it. */
 function drawStored(el) {
-  const data = el.querySelector("script");
+  const data = el.querySelector(":scope > script");
   data.remove();
   const content = JSON.parse(data.textContent);
-  const [question, fold] = [el.querySelector(".question"), el.querySelector("details")];
+  const [question, fold] = [el.querySelector(":scope > .question"), el.querySelector(":scope > details")];
+  const [, unanswered, ...below] = fold.children;
+  let card = unanswered;
   const place = document.createElement("div");
   question.replaceWith(place);
-  addForm(place, content, (answer, isLocked) => {
-    if (!isLocked) return;
-    const card = fold.querySelector(".course-card");
-    const sentence = card.querySelector(".sentence");
-    const isChoice = typeof answer === "string";
-    const [, end] = content.ends.find(([until]) => (isChoice ? until === answer : answer <= (until ?? Infinity)));
-    sentence.lastChild.textContent = sentence.lastChild.textContent.replace(/\.\s*$/, end);
-    const said = document.createElement("b");
-    said.textContent = inWords(answer, content);
-    sentence.prepend("You said ", said, ". ");
-    if (content.bar) drawGuess(card, answer, content);
-    fold.replaceWith(...fold.querySelectorAll(":scope > :not(summary)"));
+  const asked = [...document.querySelectorAll(".course-predict[id]")].find((each) => each.question === content.question);
+  if (asked) {
+    add(place, "a", { href: `#${asked.id}` }, "Guess first");
+    place.append(": the measurement is hidden until then.");
+    fold.firstElementChild.textContent = "Show it";
+  } else {
+    el.id = `prediction-${document.querySelectorAll(".course-predict[id]").length + 1}`;
+    el.question = content.question;
+    addForm(place, content, () => {});
+  }
+  hearAll(el, content.question, (answer) => {
+    // The answer stands where one was asked, and is not told again above what was measured.
+    const shown = asked && below.length ? [] : [unanswered.cloneNode(true)];
+    if (fold.isConnected) fold.replaceWith(...shown, ...below);
+    else shown.forEach((each) => card.replaceWith(each));
+    shown.forEach((each) => fillIn(each, answer, content));
+    [card] = shown;
+    if (asked) {
+      place.remove();
+    } else if (!el.closest(".jp-Notebook")) {
+      // Who guessed by keyboard goes on from the answer; in JupyterLab, from the notebook.
+      card.tabIndex = -1;
+      card.focus();
+    }
   });
 }
 

@@ -46,10 +46,10 @@ class Prediction:
     typed: float | str | None = field(default=None, repr=False)  # what stands in the form, if it is an answer
 
     def answer(self, value: float | str) -> Prediction:
-        """Lock in an answer from code, and return the prediction.
+        """Lock in an answer from code, in place of an earlier one, and return the prediction.
 
         Raises:
-            ValueError: if it is no number, out of range or not among the choices, or if another one is locked already.
+            ValueError: if it is no number, out of range or not among the choices.
         """
         if self.choices:
             if value not in self.choices:
@@ -60,8 +60,6 @@ class Prediction:
             raise ValueError(f"{value:g} is out of range. Give a number of at least {self.low:g}.")
         elif self.high is not None and value > self.high:
             raise ValueError(f"{value:g} is out of range. Give a number of at most {self.high:g}.")
-        if self.value not in (None, value):
-            raise ValueError(f"{self._locked} Restart the kernel to answer afresh.")
         self.value = value
         self._show()
         return self
@@ -114,7 +112,7 @@ class Prediction:
 
         content = json.dumps(self._content | answer.for_script | {"then": ""}, allow_nan=False, ensure_ascii=False)
         page = jinja2.Template(_PAGE.read_text(encoding="utf-8"), trim_blocks=True).render(
-            question=self.question, card=card.html() + _html(below), content=content.replace("<", "\\u003c")
+            question=self.question, card=card.html(), below=_html(below), content=content.replace("<", "\\u003c")
         )
         words = [repr(each) for each in (card, below) if each is not None]
         return StoredView("\n\n".join(["You have not predicted yet.", *words]), page)
@@ -144,7 +142,8 @@ class Prediction:
 
     def _hear(self, answer: float | str | None, locked: bool) -> None:
         self.typed = answer
-        if locked and self.value is None:
+        self.value = None  # who types has asked to change it
+        if locked:
             self.answer(answer)
         self._show()
 

@@ -1,8 +1,9 @@
-"""What somebody may have meant by a name that does not exist, or by a folder that is no file."""
+"""What to type instead: a name that exists, a file of a folder, a command as it was started."""
 
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +17,21 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(str(name), list(choices), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def typed(command: str) -> str:
+    """A command of the course as this person types it: ``make`` says in COURSE_TYPED how it was started.
+
+    Example:
+        >>> typed("record pinned_memory --force")
+        '`course record pinned_memory --force`'
+    """
+    verb, _, rest = command.partition(" ")
+    start = os.environ.get("COURSE_TYPED", "")
+    if start == "make":
+        quoted = f'"{rest}"' if " " in rest else rest
+        return f"`make {verb} ARGS={quoted}`" if rest else f"`make {verb}`"
+    return f"`{start or 'course'} {command}`"
 
 
 def file_in(folder: Path, what: str, endings: tuple[str, ...]) -> str:

@@ -120,7 +120,8 @@ def _table_html(table: Grid) -> list[str]:
     escape = html_module.escape
     lines = ["<table>", *([f"<caption>{escape(table.caption)}</caption>"] if table.caption else [])]
     if any(column.header for column in table.columns):
-        head = "".join(f'<th scope="col">{escape(column.header)}</th>' for column in table.columns)
+        heads = (escape(column.header) for column in table.columns)
+        head = "".join(f'<th scope="col">{words}</th>' if words else "<td></td>" for words in heads)
         lines.append(f"<thead><tr>{head}</tr></thead>")
     lines.append("<tbody>")
     for name, *cells in zip(*(column.cells for column in table.columns), strict=True):

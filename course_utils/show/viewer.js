@@ -50,7 +50,7 @@ function table(parent, caption, heads, rows) {
   const node = add(add(parent, "div", { class: "course-table" }), "table");
   add(node, "caption", {}, caption);
   const head = add(add(node, "thead"), "tr");
-  heads.forEach((text) => add(head, "th", { scope: "col" }, text));
+  heads.forEach((text) => (text ? add(head, "th", { scope: "col" }, text) : add(head, "td")));
   const body = add(node, "tbody");
   for (const [name, ...cells] of rows) {
     const row = add(body, "tr");

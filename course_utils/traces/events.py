@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from course_utils.show.suggestions import file_in
+from course_utils.show.suggestions import file_in, typed
 
 HOW = (
     "Record with torch.profiler: profile(activities=[CPU, CUDA], "
@@ -46,7 +46,7 @@ _MARKS = re.compile(
     r"ProfilerStep|Optimizer\.|enumerate\(DataLoader|(nccl|gloo|mpi|ucc|xccl|hccl):|c10d::|DistributedDataParallel"
 )
 _FOREIGN = {
-    b"\x80": "a pickle, such as a memory snapshot (`course snapshot` reads those)",
+    b"\x80": f"a pickle, such as a memory snapshot ({typed('snapshot')} reads those)",
     b"PK": "a zip archive (unpack it first, if a trace is in it) or a torch checkpoint",
     b"SQLite": "a database, such as an export of Nsight Systems",
     b"\x89PNG": "an image",

@@ -289,7 +289,7 @@ def _provenance(found: Reading) -> str:
     names = [d.get("name") for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
     gpu = next((name for name in names if isinstance(name, str)), "")
     count = sum(len(events) for events in trace.events.values())
-    parts = [trace.name, trace.rank, gpu, f"{count:,} events".replace(",", " ")]
+    parts = [trace.name, trace.rank, gpu, f"{count:,} events"]
     return ", ".join(filter(None, parts)) + ". " + found.parts[0].steps.basis + "."
 
 

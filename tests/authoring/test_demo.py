@@ -57,7 +57,7 @@ def test_each_measurement_finds_its_names_when_the_kernel_has_started(tmp_path: 
     missing = undefined_names(tmp_path, files).splitlines()
     # Of the live cells: a function that is set up may use what another cell of the path defines.
     missing = {name.partition("-")[0] for name, cell in live.items() for line in missing if f"{name}{cell}" in line}
-    assert missing == {"20_initialization"}, "the one of which book/instructors.md says so"
+    assert missing == {file_name("initialization")}, "the one of which book/instructors.md says so"
 
 
 @each_lesson
@@ -68,9 +68,13 @@ def test_the_path_is_the_lessons_own_cells_and_ends_with_its_verdicts(lesson: Le
     assert [cell["id"] for cell in own] == [name for name in sources if name in {cell["id"] for cell in own}]
     assert all(cell["source"] == sources[cell["id"]] for cell in own if cell["cell_type"] == "code")
     words = "\n".join(cell["source"] for cell in path["cells"] if cell["cell_type"] == "markdown")
-    assert not any(f"## {heading}" in words for heading in ("Exercises", "Solutions", "Sources"))
+    assert not any(f"## {heading}" in words for heading in ("Exercise", "Solutions", "Sources", "Recap"))
     assert "](0" not in words, "a link to another lesson would lead nowhere"
     end = path["cells"][-1]["source"]
+    shown = [cell["source"] for cell in path["cells"][:-1] if cell["cell_type"] == "code"]
+    assert any("recorded(" in source for source in shown), "the recorded answer stands before the verdict"
+    if end.startswith("## What people say"):
+        return
     claims = [claim.id for claim in load_claims() if claim.lesson == lesson.slug]
     assert end.startswith("## Verdict")
     assert set(re.findall(r"^\*\*(\w+) · ", end, re.MULTILINE)) == set(claims)
@@ -93,7 +97,7 @@ CELLS = [
     code("raise RuntimeError('too slow for a demo')"),
     code("radius = 2", "demo", "set-up"),
     code("print(round(math.pi * radius**2))", "demo", "experiment"),
-    text("## Verdict\n\nIt depends.\n\n## Solutions", "demo"),
+    text("## What people say\n\nIt depends.\n\n### Recap\n\nOnce more.", "demo"),
 ]
 
 
@@ -105,7 +109,7 @@ def test_what_is_set_up_runs_first_and_is_folded_unless_it_is_shown(tmp_path: Pa
     assert [name for name, cell in cells.items() if "jupyter" in cell["metadata"]] == ["c1"]
     assert live_cells(path) == ["c4", "c5"]
     assert cells["c2"]["source"] == "## The claim\n\nSee lesson 04 and [the docs](https://docs.org)."
-    assert cells["c6"]["source"] == "## Verdict\n\nIt depends."
+    assert cells["c6"]["source"] == "## What people say\n\nIt depends."
     assert "able to" not in cells["title"]["source"]
 
 
@@ -135,7 +139,8 @@ def test_the_demo_is_a_copy_that_stays_as_it_was_edited_until_a_new_one_is_asked
     assert opened == [(path, ["--no-browser", "--port=9999", "--Foo.bar=1"])]
     assert (path.parent / "scripts" / "ddp_train.py").is_file()
     notebook = read_notebook(path)
-    assert "Where people go wrong" in notebook["cells"][1]["source"]
+    assert "Where people go wrong" in path.with_suffix(".notes.md").read_text(encoding="utf-8")
+    assert "Where people go wrong" not in path.read_text(encoding="utf-8"), "the room sees it"
     notebook["cells"][-1]["metadata"]["run"] = "once"
     path.write_text(json.dumps(notebook))
     assert command.main(["demo", "pinned_memory"]) == 0
@@ -174,5 +179,5 @@ def test_jupyterlab_gets_settings_of_its_own(tmp_path: Path, monkeypatch: pytest
     home = Path(variables["IPYTHONDIR"]).parent
     assert home.is_relative_to(tmp_path)
     assert {Path(variables[name]).parent for name in variables if re.match(r"JUPYTER.*_DIR$", name)} == {home}
-    assert "import torch" in (home / "ipython/profile_default/startup/00-demo.py").read_text(encoding="utf-8")
+    assert "import torch" in (home / "ipython/profile_default/startup/00-course.py").read_text(encoding="utf-8")
     assert not left_over.exists(), "every demo begins with the same settings"

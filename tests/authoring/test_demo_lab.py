@@ -35,16 +35,16 @@ def opened(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield Notebook(chromium, f"{address}/?token={TOKEN}", width=1600, height=900)
 
 
-def test_one_document_opens_in_large_type_with_its_notes_folded(opened: Notebook):
+def test_one_document_opens_in_large_type_and_asks_in_the_largest(opened: Notebook):
     assert "/doc/tree/demo/" in opened.page.url
     sizes = opened.page.evaluate(
         "() => ['.jp-RenderedMarkdown p', '.cm-content'].map("
         "name => getComputedStyle(document.querySelector(name)).fontSize)"
     )
     assert sizes == [LARGE_TYPE["content-font-size1"], LARGE_TYPE["code-font-size"]]
-    assert "Notes for the instructor" in opened.cells()[0]["source"]
-    notes = opened.page.get_by_text("Where people go wrong", exact=False)
-    assert not notes.count() or not notes.first.is_visible()
+    question = opened.page.locator(".course-predict .question").first
+    question.wait_for(timeout=60_000)
+    assert question.evaluate("words => parseFloat(getComputedStyle(words).fontSize)") >= 1.5 * float(sizes[0][:-2])
     opened.picture(f"demo_{LESSON}")
 
 
@@ -66,7 +66,7 @@ def test_the_live_cells_run_with_nothing_run_before_them(opened: Notebook):
     shown = str(opened.cells()[last]["outputs"])
     assert re.search(r'class="words (faster|slower|same|unclear)"', shown), shown[:500]
     small = opened.page.evaluate(
-        "() => [...document.querySelectorAll('.jp-OutputArea-output td, .jp-OutputArea-output .widget-label')]"
+        "() => [...document.querySelectorAll('.jp-OutputArea-output tbody td, .jp-OutputArea-output .widget-label')]"
         ".map(part => parseFloat(getComputedStyle(part).fontSize)).filter(size => size < 20)"
     )
     assert small == [], "results and controls are read from the last row"

@@ -41,6 +41,7 @@ BY_HAND = {
 }
 RENUMBERED = {f"notebooks/{name}.ipynb" for name in ("00_measuring", "01_profiler", "01_trial", "02_profiler", "trial")}
 MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json", "book/what_to_use_when.md"}
+MADE |= {"book/evidence/trial.md", "book/evidence/profiler.md"}
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -75,8 +76,9 @@ def test_a_lesson_is_added_in_the_middle_by_its_own_files_and_a_line_of_the_list
     assert "| A lesson is missing | add it | [01 · A trial](" in after["book/what_to_use_when.md"].decode()
     assert 'file: notebooks/01_trial\n        title: "01 · A trial"' in after["book/_toc.yml"].decode()
     page = after["book/claims.md"].decode()
-    assert "### X1\n" in page.split("## Measure before you optimise")[1]
-    assert "**A trial is a lesson.**" in page
+    assert '| <a id="x1"></a>**A trial is a lesson.**' in page
+    assert "](evidence/trial.md#x1) |" in page
+    assert "### A trial is a lesson\n" in after["book/evidence/trial.md"].decode()
     assert "trial" in json.loads(after["book/stored_outputs.json"])
 
 

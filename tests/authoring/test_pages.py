@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
+from mdit_py_plugins.anchors.index import slugify
 
 from authoring import expressions
-from authoring.claims import Judgement, MachineJudgement, PartJudgement, judge_all
+from authoring.claims import Judgement, judge_all
 from authoring.evidence import EvidenceError
 from authoring.lesson_answers import answer_text
 from authoring.lesson_files import LessonFile, UseWhen, load_lessons
-from authoring.pages import claims_page, readme
-from authoring.pages.generated import BookError
-from authoring.verdicts import WORDINGS
+from authoring.pages import claims_page, evidence_pages, readme
+from authoring.pages.generated import BOOK, BookError
 from course_utils.records.store import recorded
 from tests.made_up_notebooks import save, text
 
@@ -29,43 +29,77 @@ def judgements() -> list[Judgement]:
     return judge_all(LESSONS)
 
 
-# The ledger's page
+# The ledger's page, and what it rests on
 
 
-def test_the_ledgers_page_tells_of_every_claim_all_that_is_known_of_it(judgements: list[Judgement]):
+def test_the_ledgers_page_is_short_and_has_a_row_for_each_claim(judgements: list[Judgement]):
     page = claims_page.claims_page(judgements, LESSONS)
-    entries = {entry.split("\n")[0]: entry for entry in page.split("\n### ")[1:]}
-    assert set(entries) == {judgement.claim.id for judgement in judgements}
-    for judgement in judgements:
-        claim, entry = judgement.claim, entries[judgement.claim.id]
-        shown = [claim.sentence, claim.condition, *claim.sources, *(code.strip() for _, code in claim.calls)]
-        for judged in judgement.parts:
-            shown += [f"{verdict}: {text}" for verdict, text in judged.part.steps]
-            shown += [f"{name} = {text}" for name, text in judged.part.let]
-            shown += [words for machine in judged.machines for _, words in machine.numbers]
-            shown += [machine.caption for machine in judged.machines] + [judged.waits_for or ""]
-        assert [text for text in shown if text.rstrip(".") not in entry] == []
-        assert entry.index(f"{WORDINGS[claim.word].sign} {claim.word}<") < entry.index(f"**{claim.claim}**")
+    assert len(page.split()) <= 4000
+    rows = [line for line in page.splitlines() if line.startswith('| <a id="')]
+    assert [re.match(r'\| <a id="(\w+)"', row)[1] for row in rows] == [each.claim.id.lower() for each in judgements]
+    for row, judgement in zip(rows, judgements, strict=True):
+        claim, cells = judgement.claim, re.split(r"(?<!\\)\|", row.strip("| "))
+        assert len(cells) == 4, row
+        assert f"**{claim.claim}**<br>{claim.sentence}" in cells[0]
+        assert f"{claim.word}</span>{'<br>by others' * claim.is_by_others}" in cells[1]
+        assert bool(cells[2].strip()) == bool(claim.number)
+        address = re.search(r"\[evidence\]\(([\w/]+\.md)#", cells[3])[1]
+        assert f'<a id="{claim.id.lower()}"></a>\n###' in (BOOK / address).read_text(encoding="utf-8")
 
 
-def judged_on_a_machine(judgements: list[Judgement]) -> tuple[Judgement, PartJudgement, MachineJudgement]:
-    return next(
-        (judgement, judged, judged.machines[0])
-        for judgement in judgements
-        for judged in judgement.parts
-        if judged.machines and not judged.part.aside
-    )
+def test_a_number_of_a_claim_is_worked_out_and_says_whose_it_is():
+    def number(text: str) -> str:
+        claim = next(claim for lesson in LESSONS for claim in lesson.claims)
+        return claims_page.number_of(dataclasses.replace(claim, number=text), LESSONS)
+
+    gain = 'recorded("batch_size/throughput", "nvidia-h200")["batch 64"].speedup'
+    row = "published['hf_gpt2_titan_rtx']['dp_s']"
+    assert re.fullmatch(r"up to \*\*[\d.]+ times\*\* as fast<br>\*H200\*", number(f"up to {{times({gain})}} as fast"))
+    assert number(f'{{f"{{{row}:.0f}} s"}}') == "**111 s**<br>*others: 2x TITAN RTX*"
+    assert number("never") == "never"
+    with pytest.raises(EvidenceError, match=r"lesson.yml, \w+, number: .*gives [\d.]+: write it with one of us"):
+        number(f"{{{gain}}}")
 
 
-def test_machines_that_disagree_are_listed_with_their_own_verdicts(judgements: list[Judgement]):
-    judgement, judged, machine = judged_on_a_machine(judgements)
-    first = dataclasses.replace(machine, verdict="confirmed")
-    second = dataclasses.replace(first, machine="another", caption="Another machine", verdict="refuted")
-    parts = (dataclasses.replace(judged, machines=(first, second), verdict="depends"),)
-    page = claims_page.claims_page([dataclasses.replace(judgement, parts=parts)], LESSONS)
-    assert "The recorded machines do not agree" in page
-    assert f"{claims_page.badge('refuted')} on [Another machine](../course_utils/records/another/" in page
-    assert f"{claims_page.badge('confirmed')} on [{first.caption}](" in page
+def test_the_evidence_has_all_that_a_verdict_rests_on(judgements: list[Judgement]):
+    pages = evidence_pages.evidence_pages(judgements, LESSONS)
+    assert {path.stem for path in pages} == {judgement.claim.lesson for judgement in judgements}
+    for path, page in pages.items():
+        entries = {entry.split('"')[0]: entry for entry in page.split('\n<a id="')[1:]}
+        for judgement in judgements:
+            claim = judgement.claim
+            if claim.lesson != path.stem:
+                continue
+            shown = [claim.sentence, claim.condition, *claim.sources, *(code.strip() for _, code in claim.calls)]
+            for judged in judgement.parts:
+                shown += [f"{verdict}: {text}" for verdict, text in judged.part.steps]
+                shown += [f"{name} = {text}" for name, text in judged.part.let]
+                shown += [words for machine in judged.machines for _, words in machine.numbers]
+                shown += [machine.caption for machine in judged.machines]
+                shown += [judged.part.holds, judged.waits_for or ""]
+                shown += [says.row.source.link for says in judged.part.published]
+            assert [text for text in shown if text.rstrip(".") not in entries[claim.id.lower()]] == []
+
+
+def test_evidence_stands_on_the_reference_page_that_has_a_place_for_it(judgements, tmp_path, monkeypatch):
+    monkeypatch.setattr(evidence_pages, "BOOK", tmp_path)
+    lesson = next(lesson for lesson in LESSONS if lesson.slug == "fsdp")
+    assert evidence_pages.address_of(lesson) == "evidence/fsdp.md"
+    own, reference = tmp_path / "evidence" / "fsdp.md", tmp_path / "reference" / "fsdp.md"
+    for path in (own, reference):
+        path.parent.mkdir()
+    own.touch()
+    reference.write_text("# FSDP\n\n## Errors\n\nA <!-- evidence --> in a line.\n", encoding="utf-8")
+    assert evidence_pages.address_of(lesson) == "evidence/fsdp.md"
+    reference.write_text("# FSDP\n\nText.\n\n<!-- evidence -->\n", encoding="utf-8")
+    assert evidence_pages.address_of(lesson) == "reference/fsdp.md"
+    for _ in range(2):  # the second time, what is there is replaced
+        pages = evidence_pages.evidence_pages(judgements, [lesson])
+        reference.write_text(pages[reference], encoding="utf-8")
+    page = pages[reference]
+    assert page.startswith("# FSDP\n\nText.\n\n<!-- generated: evidence -->\n\n## Evidence\n")
+    assert page.count('<a id="t17"></a>') == page.count("<!-- /generated -->") == 1
+    assert evidence_pages.obsolete_pages([*pages]) == [own]
 
 
 # The front
@@ -155,3 +189,14 @@ def test_a_lesson_in_the_newer_form_says_it_in_the_table_of_its_notebook(tmp_pat
     save(lesson.notebook, text("## In your own program\n\nNo.\n\n## Exercise\n\n| a | b |\n|-|-|\n| c | d |"))
     with pytest.raises(BookError, match="has no table under '## In your own program'"):
         readme.use_when(lesson)
+
+
+# The glossary
+
+
+def test_the_glossarys_index_leads_to_each_term_in_order():
+    page = (BOOK / "glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^### (.+)$", page, re.MULTILINE)
+    indexed = re.findall(r"\[([^\]]+)\]\(#([\w-]+)\)", page.partition("\n## ")[0])
+    assert indexed == [(term, slugify(term)) for term in sorted(terms, key=str.lower)]
+    assert page.count("<!--=") >= 12, "the words that live by a number have one"

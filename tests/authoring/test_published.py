@@ -14,6 +14,7 @@ from authoring.claims import faults, judge
 from authoring.lesson_answers import answer_text, rows_text
 from authoring.lesson_files import LessonFile, LessonFileError, load_lessons, read_lesson
 from authoring.published import paired, ratio
+from course_utils.lesson_order import file_name
 from course_utils.records import store
 from course_utils.records.lessons import find_lesson
 from tests import made_up_records
@@ -69,7 +70,7 @@ def test_rows_answer_where_no_record_of_ours_does(lesson, tmp_path):
     against = {**ROW, "id": "other", "values": {"pinned_ms": 6, "pageable_ms": 2}, "shows": []}
     says = {"row": "other", "refuted": "pinned_ms > pageable_ms"}
     (claim,) = lesson([against], CLAIM | {"published": [says], "contradicted": True}).claims
-    assert (judge(claim, tmp_path).verdict, claim.word) == ("published otherwise", "published otherwise")
+    assert (judge(claim, tmp_path).verdict, claim.word, claim.is_by_others) == ("published otherwise", "No", True)
     both = CLAIM | {"published": [*CLAIM["published"], says], "verdict": "depends (published)"}
     (claim,) = lesson([ROW, against], both).claims
     assert (judge(claim, tmp_path).verdict, faults([judge(claim, tmp_path)])) == ("depends (published)", [])
@@ -116,7 +117,7 @@ def test_the_build_stops_at_a_row_that_its_numbers_do_not_bear_out(monkeypatch):
         ({"source": {**SOURCE, "path": ""}}, "with the path of the file"),
         ({"source": {"address": "https://example.org/page"}}, "an address has a title"),
         ({"source": {**SOURCE, "repository": "us/pytorch-performance-course"}}, "a file of this course"),
-        ({"source": {**SOURCE, "path": "notebooks/05_pinned_memory.ipynb"}}, "a file of this course"),
+        ({"source": {**SOURCE, "path": f"notebooks/{file_name('pinned_memory')}.ipynb"}}, "a file of this course"),
         ({"values": {}}, "a row without values"),
         ({"values": {"pinned_ms": "two"}}, "'two' is no number"),
         ({"values": {"median": 2}}, "give the value another name"),
@@ -144,7 +145,7 @@ def test_a_row_shows_its_numbers_with_all_that_is_not_stated(lesson):
     assert "Not controlled: batch differs." in text
     assert "[somebody/measured, copy.md](https://github.com/somebody/measured/blob/0123abc/results/copy.md)" in text
     (claim,) = lesson([ROW], CLAIM).claims
-    assert "It says *confirmed*, because `pinned_ms < pageable_ms`." in rows_text(
+    assert "It says *Holds*, because `pinned_ms < pageable_ms`." in rows_text(
         [claim.parts[0].published[0].row], claim.parts[0].published
     )
     bare = rows_text(lesson([{key: value for key, value in ROW.items() if key != "shows"}]).published)

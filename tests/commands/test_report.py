@@ -7,7 +7,6 @@ import datetime
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -182,7 +181,7 @@ def test_a_bad_record_is_named_and_the_rest_is_shown(both, other, mine, how, mes
     # The page may be read by somebody else: who made it hears of it as well.
     assert cli.main(["report", "--output", str(tmp_path)]) == 1
     printed = capsys.readouterr()
-    assert printed.out == f"{tmp_path / 'report.html'}\n"
+    assert printed.out == f"{report.where(tmp_path / 'report.html')}\n"
     assert printed.err.startswith("Not on the page, because it cannot be read:\n")
     assert message in printed.err
 
@@ -219,7 +218,8 @@ def test_other_code_is_noticed(both):
 def test_the_command_writes_the_page_and_prints_its_path(both, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["report", "--output", "pages/mine.html"]) == 0
-    assert capsys.readouterr().out == f"{Path('pages/mine.html')}\n"
+    page = tmp_path / "pages/mine.html"
+    assert capsys.readouterr().out == f"{page}\nOpen it in a browser: {page.as_uri()}\n"
     assert (tmp_path / "pages/mine.html").read_text().startswith("<!DOCTYPE html>")
     assert [path.name for path in (tmp_path / "pages").iterdir()] == ["mine.html"]
     assert cli.main(["report", "--output", "pages"]) == 0

@@ -41,7 +41,7 @@ def test_a_sweep_is_summed_up_by_where_each_verdict_holds():
         ("KiB", (8, 2048, 2**20), "at 2 MiB"),
         ("buffer, bytes", (512, 1536, 4096), "at buffer 1.5 KiB"),
         ("prepare ms", (0, 0.5, 2), "at prepare 0.5 ms"),
-        ("elements", (10, 1000, 2000), "at 1\u00a0000 elements"),
+        ("elements", (10, 1000, 2000), "at 1,000 elements"),
         ("workload", ("chain", "norm", "step"), "for norm"),
     ],
 )

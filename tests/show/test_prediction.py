@@ -99,13 +99,12 @@ def test_what_is_no_answer_is_refused():
     assert guess.value is None
 
 
-def test_a_locked_answer_stays_when_the_cell_runs_again():
+def test_a_locked_answer_stays_when_the_cell_runs_again_until_another_is_given():
     predict("How many?").answer(3)
-    again = predict("How many?").answer(3)
-    with pytest.raises(ValueError, match="Locked: you said 3× as fast"):
-        again.answer(4)
+    again = predict("How many?")
     assert predict("How many?", unit="ms").value is None
     assert repr(again) == "Prediction: How many? Locked: you said 3× as fast."
+    assert again.answer(4).reveal(4).words.startswith("You said 4×")
 
 
 def tell(guess: Any, answer: float | str | None, locked: bool) -> None:
@@ -113,7 +112,7 @@ def tell(guess: Any, answer: float | str | None, locked: bool) -> None:
     guess.form._handle_custom_msg({"answer": answer, "locked": locked}, [])
 
 
-def test_what_stands_in_the_form_counts_and_what_is_locked_stays():
+def test_what_stands_in_the_form_counts_and_what_is_locked_can_be_changed():
     typed = predict("How many?")
     tell(typed, 2.5, False)
     assert predict("How many?").form.content["answer"] == 2.5  # where the cell runs again, it stands there again
@@ -125,8 +124,10 @@ def test_what_stands_in_the_form_counts_and_what_is_locked_stays():
     assert "You said" not in repr(emptied.reveal(5))
     locked = predict("And now?")
     tell(locked, 3, True)
+    tell(locked, 3, False)  # who opens it to change it
+    assert "You said" not in repr(predict("And now?"))
     tell(locked, 4, True)
-    assert locked.value == 3
+    assert locked.value == 4
 
 
 def test_without_an_answer_the_reveal_is_folded_and_nothing_waits_for_one():
@@ -161,14 +162,16 @@ PAGE: dict[str, tuple[Any, ...]] = {
 @pytest.mark.browser
 def test_a_page_tells_a_reader_what_python_tells_a_learner(chromium: Any, tmp_path):
     file = tmp_path / "page.html"
-    parts = [f"<div id={name}>{ask().reveal(actual)._repr_html_()}</div>" for name, (ask, actual, *_) in PAGE.items()]
+    shown = {name: ask().reveal(actual) for name, (ask, actual, *_) in PAGE.items()}
+    shown["below"] = PAGE["number"][0]().reveal(PINNED, below=RESULTS["two"])
+    parts = [f"<div id={name}>{part._repr_html_()}</div>" for name, part in shown.items()]
     file.write_text(f"<!doctype html><meta charset=utf-8>{''.join(parts)}", encoding="utf-8")
     page = chromium.new_page(viewport={"width": 390, "height": 800})
     page.goto(file.as_uri())
     for name, (ask, actual, typed, guess, refused) in PAGE.items():
         form, sentence = page.locator(f"#{name}"), page.locator(f"#{name} .sentence")
         if isinstance(guess, str):
-            form.locator("button").click()  # nothing is chosen yet
+            form.get_by_text("Lock in").click()  # nothing is chosen yet
             form.get_by_label(typed).check()
             assert not sentence.is_visible()
             form.get_by_label(typed).press("Enter")
@@ -179,10 +182,20 @@ def test_a_page_tells_a_reader_what_python_tells_a_learner(chromium: Any, tmp_pa
                 form.locator("input").press("Enter")
         prediction_module._asked.clear()
         expected = ask().answer(guess).reveal(actual)
-        assert sentence.inner_text() == expected.words
+        assert sentence.inner_text().replace("\xa0", " ") == expected.words
         assert form.locator("tbody rect").count() == len(expected.rows)
-        values = [text.replace("\xa0", " ") for text in form.locator("td.value").all_inner_texts()]
+        values = [text.replace("\xa0", " ") for text in form.locator("tbody td.value").all_inner_texts()]
         assert values == [row.value for row in expected.rows]
+    # Asked once: the same guess has opened the measurement further down, and can be changed.
+    below, first = page.locator("#below"), page.locator("#number")
+    assert below.get_by_text(RESULTS["two"].card().words).is_visible()
+    assert below.locator("input").count() == below.locator(".sentence", has_text="You said").count() == 0
+    first.get_by_text("Change it").click()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type("7")
+    page.keyboard.press("Enter")
+    assert first.locator(".sentence").inner_text().startswith("You said 7×")
+    assert first.locator(".course-card").evaluate("card => card === document.activeElement")
     wide = "nodes => nodes.filter(node => node.getBoundingClientRect().right > 390).length"
-    assert page.locator("*").evaluate_all(wide) == 0
+    assert page.locator("*:not(details *)").evaluate_all(wide) == 0
     page.close()

@@ -1,7 +1,8 @@
-// Starts reveal.js, and makes the type of a slide smaller until nothing of it is cut off.
+// Starts reveal.js, and makes a slide smaller until nothing of it is cut off.
 (() => {
   const SMALLEST_PX = 18;
   const SMALLEST_FIGURE_PX = 240;
+  const SMALLEST_PERCENT = 40;
 
   const tooLarge = (slide) =>
     slide.scrollHeight > slide.clientHeight + 1 ||
@@ -14,13 +15,18 @@
     const figures = [...slide.querySelectorAll(".jp-OutputArea img")];
     if (!figures.length) return;
     figures.forEach((figure) => (figure.style.height = "0"));
-    const bottom = slide.lastElementChild.getBoundingClientRect().bottom - slide.getBoundingClientRect().top;
-    const left = slide.clientHeight - bottom / Reveal.getScale() - 8;
+    const scale = Reveal.getScale() * (slide.firstElementChild.style.zoom || 1);
+    const bottom = slide.firstElementChild.getBoundingClientRect().bottom - slide.getBoundingClientRect().top;
+    const left = (slide.clientHeight - bottom / Reveal.getScale() - 8) * (Reveal.getScale() / scale);
     figures.forEach((figure) => (figure.style.height = `${Math.max(left / figures.length, SMALLEST_FIGURE_PX)}px`));
   };
 
+  // Smaller type first; then all of it smaller, pictures and tables too.
   const fit = (slide) => {
     if (!slide || slide.dataset.fitted) return;
+    const whole = document.createElement("div");
+    whole.append(...slide.childNodes);
+    slide.append(whole);
     fill(slide);
     let size = parseFloat(getComputedStyle(slide).fontSize);
     while (tooLarge(slide) && size > SMALLEST_PX) {
@@ -28,8 +34,12 @@
       slide.style.fontSize = `${size}px`;
       fill(slide);
     }
-    slide.classList.toggle("fits", !tooLarge(slide));
     slide.dataset.fitted = size;
+    for (let percent = 95; tooLarge(slide) && percent >= SMALLEST_PERCENT; percent -= 5) {
+      whole.style.zoom = percent / 100;
+      fill(slide);
+    }
+    slide.classList.toggle("fits", !tooLarge(slide));
   };
 
   Reveal.initialize({

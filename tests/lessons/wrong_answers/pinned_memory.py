@@ -2,9 +2,9 @@
 
 WRONG = {
     "check_step_times": {
-        "transfer_twice": lambda w, f, c, p, t: (f + c + t + w, max(f + p, t + w), max(f + p, t, w)),
-        "all_in_a_row": lambda w, f, c, p, t: (f + c + w, f + p + t + w, max(f + p, t, w)),
-        "thread_forgotten": lambda w, f, c, p, t: (f + c + w, t + w, max(t, w)),
-        "still_in_turn": lambda w, f, c, p, t: (f + c + w, max(f + p, t + w), max(f + p, t + w)),
+        "transfer_twice": lambda w, c, p, t: (c + t + w, max(p, t + w), p - c),
+        "all_in_a_row": lambda w, c, p, t: (c + w, p + t + w, p - c),
+        "thread_forgotten": lambda w, c, p, t: (c + w, t + w, p - c),
+        "copy_forgotten": lambda w, c, p, t: (c + w, max(p, t + w), p),
     },
 }

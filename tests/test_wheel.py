@@ -103,7 +103,7 @@ def test_a_lesson_is_recorded_compared_and_reported(course: Course, target: Path
     assert compare.stdout.startswith("A: ")
     assert course("report", COURSE_REFERENCE_ROOT=str(tmp_path / "few")).returncode == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "pinned_memory/staging" in page
+    assert "pinned_memory/arrived_batch" in page
     assert f"this machine, {made.environment.size} sizes" in page
 
 

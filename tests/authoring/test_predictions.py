@@ -15,7 +15,7 @@ from course_utils.records.notebook_files import read_notebook
 from course_utils.show.prediction import Prediction
 from tests.made_up_records import EPYC, edit_record
 
-STAGING = find_lesson("pinned_memory")
+RECORDED = find_lesson("flatten_parameters")
 
 
 def question_cell(lesson: Lesson) -> str:
@@ -23,7 +23,7 @@ def question_cell(lesson: Lesson) -> str:
     return next(source for source in sources if asked(source))
 
 
-def shown(lesson: Lesson = STAGING) -> str:
+def shown(lesson: Lesson = RECORDED) -> str:
     """What a page shows of the prediction, as text."""
     outputs = stored_outputs(question_cell(lesson), lesson.path.name)
     return outputs[0]["data"]["text/plain"] if outputs else ""
@@ -64,11 +64,11 @@ def test_the_book_reveals_what_the_notebook_reveals():
 
 def test_without_a_record_nothing_is_shown(records: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(records))
-    path, other = (records / machine / "pinned_memory.json" for machine in (EPYC, "another"))
-    for recorded_elsewhere in set(records.glob("*/pinned_memory.json")) - {path}:
+    path, other = (records / machine / "flatten_parameters.json" for machine in (EPYC, "another"))
+    for recorded_elsewhere in set(records.glob("*/flatten_parameters.json")) - {path}:
         recorded_elsewhere.unlink()
     assert "code has changed" not in shown()
-    edit_record(path, lambda experiments: experiments["pinned_memory/staging"].update(code_hash="other"))
+    edit_record(path, lambda experiments: experiments["flatten_parameters/what_scatters_it"].update(code_hash="other"))
     assert "Recorded: " in shown()
     assert "the experiment's code has changed since" in " ".join(shown().split())
     # A newer one of another machine comes first, as long as it holds what is asked.
@@ -77,7 +77,7 @@ def test_without_a_record_nothing_is_shown(records: Path, monkeypatch: pytest.Mo
     other.parent.mkdir()
     other.write_text(json.dumps(newer), encoding="utf-8")
     assert "Another CPU" in shown()
-    edit_record(other, lambda experiments: experiments.pop("pinned_memory/staging"))
+    edit_record(other, lambda experiments: experiments.pop("flatten_parameters/what_scatters_it"))
     assert "EPYC" in shown()
-    edit_record(path, lambda experiments: experiments.pop("pinned_memory/staging"))
+    edit_record(path, lambda experiments: experiments.pop("flatten_parameters/what_scatters_it"))
     assert shown() == ""

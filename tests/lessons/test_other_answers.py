@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from statistics import fmean, median
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch.distributions import Normal
 from course_utils.lessons.measuring.checks import check_timer
 from course_utils.lessons.mixed_precision.checks import check_scaled_step, check_state_bytes
 from course_utils.lessons.on_device_tensors.checks import check_add_noise, check_load_decoder
-from course_utils.lessons.pinned_memory.checks import check_collect
 from tests.lessons.wrong_answers.measuring import one_block, timer
 
 # `on_device_tensors`
@@ -50,40 +48,6 @@ def builds_under_a_default(make_model: Any, checkpoint: Any, device: Any) -> Any
 
 def changes_a_weight(*args: Any) -> Any:
     return fills_empty_memory(*args, change=lambda checkpoint: checkpoint["mixing.bias"].zero_())
-
-
-# `pinned_memory`
-
-
-def collect_with_an_event(outputs: Any, gpu: Any) -> Any:
-    joined = torch.cat(outputs).to(device="cpu", non_blocking=True)
-    done = gpu.Event()
-    done.record()
-    done.synchronize()
-    return [each.tolist() for each in joined.split([len(output) for output in outputs])]
-
-
-def collect_with_a_mark(outputs: Any, gpu: Any) -> Any:
-    arriving = [output.to("cpu", non_blocking=True) for output in outputs]
-    gpu.current_stream().record_event().synchronize()
-    return [each.tolist() for each in arriving]
-
-
-def joined_on_the_gpu(outputs: Any, gpu: Any) -> Any:
-    values = iter(torch.cat(outputs).tolist())
-    return [list(itertools.islice(values, len(output))) for output in outputs]
-
-
-def joined_too_early(outputs: Any, gpu: Any) -> Any:
-    joined = torch.cat([output.to("cpu", non_blocking=True) for output in outputs])
-    gpu.synchronize()
-    return [each.tolist() for each in joined.split([len(output) for output in outputs])]
-
-
-def left_as_tensors(outputs: Any, gpu: Any) -> Any:
-    arriving = [output.to("cpu", non_blocking=True) for output in outputs]
-    gpu.synchronize()
-    return [list(each) for each in arriving]
 
 
 # `mixed_precision`
@@ -134,9 +98,6 @@ def clip_values(parameters: Any, limit: float) -> torch.Tensor:
         (check_add_noise, lambda images, scale: images + torch.empty_like(images).normal_() * scale),
         (check_add_noise, lambda images, scale: images + torch.tensor(scale).item() * torch.randn_like(images)),
         (check_load_decoder, assigns),
-        (check_collect, collect_with_an_event),
-        (check_collect, collect_with_a_mark),
-        (check_collect, joined_on_the_gpu),
         *((check_state_bytes, state_bytes(kind)) for kind in (int, float, torch.tensor)),
     ],
 )
@@ -166,9 +127,6 @@ def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
         (check_scaled_step, step(unscale=0, by_hand=True), None, "exactly once"),
         (check_scaled_step, step(clip=clip_values), None, "exactly once"),
         (check_scaled_step, lambda *args: None, None, "did you forget `return`?"),
-        (check_collect, joined_too_early, "reads_early", ""),
-        (check_collect, lambda outputs, gpu: [each.tolist() for each in outputs], "waits_each_time", ""),
-        (check_collect, left_as_tensors, None, "still a tensor"),
     ],
 )
 def test_what_else_is_wrong_gets_its_words(check: Any, answer: Any, hint: str | None, words: str) -> None:

@@ -75,10 +75,8 @@ def errors() -> list[dict[str, Any]]:
     return list(found.values())
 
 
-# What stands before each call is what SDPA runs for it on an A100, in 16 bits unless the call says otherwise: read in
-# aten/src/ATen/native/transformers/cuda/sdp_utils.cpp at 001f694a (can_use_flash_attention,
-# can_use_mem_efficient_attention); the order flash, efficient, math is Context.h's. There, efficient takes fewer heads
-# in k and v already (pull request 191085, July 2026); in torch 2.13, whose row this is, flash and math alone do.
+# Before each call: what an A100 runs, in 16 bits unless it says otherwise, by torch 2.13's source (cuda/sdp_utils.cpp).
+# After 2.13, efficient takes fewer heads in k and v as well (pull request 191085, July 2026).
 def kernels() -> list[dict[str, str]]:
     """Rows for a table: twenty calls, the kernel that each runs here, and the one that an A100 would run."""
     q, k, v = inputs(4, 128, 64, batch=2)

@@ -1,11 +1,11 @@
-"""What the lesson shows: time beside memory, what storing the scores costs, and the GPU's own time by kernel."""
+"""What the lesson shows: time beside memory, who stores the scores, the kernel of each call, and time by length."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
+from operator import attrgetter
 
-from course_utils.records.kinds.comparison import Case, Comparison
+from course_utils.records.kinds.comparison import Comparison
 from course_utils.records.kinds.measurement import bytes_text
 from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.kinds.table import Table
@@ -15,7 +15,15 @@ from course_utils.show.lanes import Span
 from course_utils.show.tables import Column, Grid
 from course_utils.show.timeline import Timeline, timeline
 
-STORED = {"cudnn": "no scores in memory", "by hand": "scores in memory", "math": "scores in memory, in float32"}
+_SCORES = {"by hand": "stores the scores", "math": "stores the scores in float32"}
+# Calls that people meet; then those that no fast kernel takes, and what to write instead.
+_MET = ("is_causal=True", "boolean mask", "fewer heads in k and v", "fewer heads, and a mask", "one query, many keys")
+_INSTEAD = {
+    "three dimensions": "q[None], then [0] of the result",
+    "last dimension not contiguous": ".contiguous()",
+    "k and v of batch 1": ".expand(len(q), -1, -1, -1)",
+    "float64": "float32, or 16 bits",
+}
 
 
 def with_memory(detours: Comparison) -> Card:
@@ -26,49 +34,43 @@ def with_memory(detours: Comparison) -> Card:
     return replace(card, rows=rows, second="extra memory")
 
 
-def dearest(detours: Comparison, label: str) -> str:
-    """What a card says of the dearest of some calls: its time and its memory against the first."""
-    case, first = detours[label], next(iter(detours))
-    memory = case.measurement.peak_allocated_bytes / first.measurement.peak_allocated_bytes
-    return f"One missing dimension: {case.ratio:.0f} times as long, with {memory:.0f} times the memory."
-
-
-def who_served(fallbacks: Table) -> str:
-    """How many of the calls each kernel served, and which were left to math."""
-    counts = Counter(row["kernel"] for row in fallbacks)
-    served = listed(f"{count} ran {kernel}" for kernel, count in counts.most_common())
-    slow = listed(row["call"] for row in fallbacks if row["kernel"] == "math")
-    return f"Of {len(fallbacks.rows)} calls, {served}: {slow}."
-
-
-def own_s(case: Case) -> float:
-    """What a call takes of the GPU alone; on a CPU, the whole call."""
-    return case.measurement.queued_ahead_s or case.median_s
+def by_call(fallbacks: Table) -> Card:
+    """The kernel of the calls that people meet, and of those that need a change, with it; all others folded."""
+    rows = [fallbacks[call] for call in (*_MET, "float32", "dropout", *_INSTEAD)]
+    fixes = (_INSTEAD.get(row["call"], "") if row["kernel"] == "math" else "" for row in rows)
+    columns = [Column(head, tuple(row[head] for row in rows), numeric=False) for head in ("call", "kernel")]
+    table = Grid("", (*columns, Column("write instead", tuple(fixes), numeric=False)))
+    slow = sum(row["kernel"] == "math" for row in fallbacks)
+    says = f"{slow} of {len(fallbacks.rows)} kinds of call ran math, without a warning."
+    return replace(fallbacks.card(), sentence=says, table=table, notes=("All of them are under All numbers.",))
 
 
 def by_length(forward: Sweep, training: Sweep) -> Card:
-    """The GPU's own time of each kernel at each length; the whole call's where there is no GPU."""
-    points = [(f"forward {point.value}", point.comparison) for point in forward]
-    points += [(f"train {point.value}", point.comparison) for point in training]
-    leads = {min(comparison, key=own_s).label for _, comparison in points}
-    last, longest = points[-1]
-    whose = "GPU's own" if longest.cases[0].queued_ahead_s else "CPU's"
-    more = own_s(longest[longest.baseline]) / min(map(own_s, longest))
-    says = f"Of the {whose} time, {' or '.join(sorted(leads))} needs least; by hand, {more:.1f} times that ({last})."
-    names = [name for name in longest.labels if name != "flex"]  # training has no math
-    table = [Column(head, tuple(three_digits(1e6 * own_s(each[name])) for name in names)) for head, each in points]
-    return Card(says, table=Grid("", (Column("µs", names, numeric=False), *table)), **forward.stamp())
+    """The GPU's own time of each kernel at each length; the whole call's where that is not known."""
+    sweeps = ("forward", forward), ("train", training)
+    points = [(f"{what} {point.value}", point.comparison) for what, sweep in sweeps for point in sweep]
+    names = [name for name in points[-1][1].labels if name != "flex"]  # training has no math
+    alone = all(each[name].measurement.queued_ahead_s for _, each in points for name in names)
+    took = attrgetter("measurement.queued_ahead_s" if alone else "median_s")
+    more = listed(f"{took(each['by hand']) / min(took(each[name]) for name in names):.1f}" for _, each in points)
+    says = f"By hand takes {more} times the fastest kernel's time, column by column."
+    table = [Column(head, tuple(three_digits(1e6 * took(each[name])) for name in names)) for head, each in points]
+    stamp = forward.stamp("the GPU's own time" if alone else "whole calls")
+    return Card(says, table=Grid("", (Column("µs", tuple(names), numeric=False), *table)), **stamp)
 
 
-def scores_stored(forward: Sweep, length: int = 4096) -> Timeline:
-    """What a forward pass takes that stores no scores, stores them in 16 bits, and in float32: to scale."""
-    took = {name: own_s(forward[length][name]) for name in STORED}
-    words, end = {name: f"{format_seconds(took[name])}: {STORED[name]}" for name in STORED}, took["math"]
-    lanes = {name: [Span(0.0, took[name], name), Span(took[name], end, "words", words[name])] for name in STORED}
-    lanes["math"] = [Span(0.0, end, "math", words["math"])]
-    scores, wide = took["by hand"] / took["cudnn"], end / took["by hand"]
-    says = f"Scores in memory: {scores:.1f} times cuDNN's time. In float32: another {wide:.1f} times."
-    alt = listed(f"{name} {format_seconds(took[name])} ({STORED[name]})" for name in STORED)
-    colours = {"cudnn": "green", "by hand": "orange", "math": "purple", "words": ""}
+def by_storage(forward: Sweep, length: int = 4096) -> Timeline:
+    """What a forward pass takes of the GPU by kernels that store no scores, and by those that do: to scale."""
+    names = ("cudnn", "flash", "efficient", *_SCORES)
+    took = {name: forward[length][name].measurement.queued_ahead_s for name in names}
+    words = {name: f"{format_seconds(took[name])} ({_SCORES.get(name, 'stores no scores')})" for name in names}
+    end, lanes = took["math"], {}
+    for name in names:
+        bar = Span(0.0, took[name], "stored" if name in _SCORES else "not stored", words[name])
+        lanes[name] = [bar, Span(took[name], end, "words", words[name])]
+    more = took["efficient"] / took["cudnn"]
+    says = f"No scores stored, yet efficient takes {more:.1f} times cudnn's time: kernels differ in more than storage."
+    alt = listed(f"{name} {words[name]}" for name in names)
+    colours = {"not stored": "green", "stored": "orange", "words": ""}
     size = f"the GPU's own time, {length} positions, 16 heads of 128, not causal"
     return timeline(says, {"": lanes}, colours, f"Forward over {length} positions: {alt}.", **forward.stamp(size))

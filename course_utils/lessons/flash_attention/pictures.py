@@ -11,9 +11,8 @@ from course_utils.records.kinds.sweep import Sweep
 from course_utils.records.kinds.table import Table
 from course_utils.show.cards import Card
 from course_utils.show.formats import format_seconds, listed, three_digits
-from course_utils.show.lanes import Span
 from course_utils.show.tables import Column, Grid
-from course_utils.show.timeline import Timeline, timeline
+from course_utils.show.timeline import Span, Timeline, timeline
 
 _SCORES = {"by hand": "stores the scores", "math": "stores the scores in float32"}
 # Calls that people meet; then those that no fast kernel takes, and what to write instead.
@@ -42,7 +41,8 @@ def by_call(fallbacks: Table) -> Card:
     table = Grid("", (*columns, Column("write instead", tuple(fixes), numeric=False)))
     slow = sum(row["kernel"] == "math" for row in fallbacks)
     says = f"{slow} of {len(fallbacks.rows)} kinds of call ran math, without a warning."
-    return replace(fallbacks.card(), sentence=says, table=table, notes=("All of them are under All numbers.",))
+    more = f"The other {len(fallbacks.rows) - len(rows)} ran a fast kernel: they are under All numbers."
+    return replace(fallbacks.card(), sentence=says, table=table, notes=(more,))
 
 
 def by_length(forward: Sweep, training: Sweep) -> Card:

@@ -14,8 +14,10 @@ class _Gpu:
     LAUNCH_S = 0.01
     USUAL_S = (1.0, 1.02, 0.9, 1.0, 0.95, 1.05, 1.0)  # no two calls in a row take equally long
 
-    def __init__(self, work: float = 1.0, leftover_s: float = 0.0, first_s: float = 0.0, spike_s: float = 0.0) -> None:
-        self.work, self.leftover_s, self.first_s, self.spike_s = work, leftover_s, first_s, spike_s
+    def __init__(
+        self, work: float = 1.0, leftover_s: float = 0.0, first_s: float = 0.0, spike_s: float = 0.0, spiked: int = 7
+    ) -> None:
+        self.work, self.leftover_s, self.first_s, self.spike_s, self.spiked = work, leftover_s, first_s, spike_s, spiked
         self.now_s, self.calls, self.seen = 100.0, 0, math.inf
         self.busy_until_s = self.now_s + leftover_s
 
@@ -28,7 +30,7 @@ class _Gpu:
 
     def call(self) -> None:
         seconds = self.work * self.USUAL_S[self.calls % 7]
-        seconds += self.first_s if self.calls < 2 else self.spike_s if self.calls % 8 == 7 else 0.0
+        seconds += self.first_s if self.calls < 2 else self.spike_s if self.calls % 8 == self.spiked else 0.0
         self.calls += 1
         self.now_s += self.LAUNCH_S
         self.busy_until_s = max(self.busy_until_s, self.now_s) + seconds
@@ -38,7 +40,11 @@ class _Gpu:
 
 
 # What each mistake cannot bear: others on the GPU between calls, calls that compile, a neighbour now and then.
-_TROUBLES = {"leftovers": {"leftover_s": 50.0}, "first_calls": {"first_s": 40.0}, "mean": {"spike_s": 6.0}}
+_TROUBLES = (
+    ("leftovers", {"leftover_s": 50.0}),
+    ("first_calls", {"first_s": 40.0}),
+    *(("mean", {"spike_s": 6.0, "spiked": spiked}) for spiked in range(8)),
+)
 
 
 @exercise
@@ -47,7 +53,7 @@ def check_timer(answer: Any) -> str | None:
     quiet = _said(answer)
     if math.isclose(quiet, _Gpu.LAUNCH_S, rel_tol=0.1):
         return "no_wait"
-    for hint, trouble in _TROUBLES.items():
+    for hint, trouble in _TROUBLES:
         if not math.isclose(_said(answer, **trouble), quiet, rel_tol=0.05):
             return hint
     # Two lengths of work: a number that was typed in is not measured.

@@ -10,7 +10,7 @@ from course_utils.show.timeline import Span, Timeline, timeline
 
 _PARTS = 2  # in which a GPU's work is drawn: a record holds its sum, and a phone has room for two
 _COLOURS = {"GPU": "green", "CPU": "blue", "Python": "ochre", "waits": "grey"}
-_PUT_TOGETHER = f"a step's kernels are drawn as {_PARTS}"
+_PUT_TOGETHER = f"a step's many kernels: {_PARTS} bars"
 _GPU, _ALL, _ONE = "the GPU", "all CPU threads", "one CPU thread"
 
 

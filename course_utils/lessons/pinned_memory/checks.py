@@ -10,7 +10,7 @@ from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, liste
 
 # Work, copy, pin and transfer in ms; the longest is the work, the thread, the copy.
 _STEPS = ((100, 2, 3, 0.5), (1, 3, 6, 0.7), (10, 4, 9, 3.5), (2, 9, 11, 8))
-# What people write for each of the three numbers; None is what is right.
+# What people write for both numbers; None is what is right.
 _NUMBERS: tuple[Mapping[str | None, Callable[..., float]], ...] = (
     {
         None: lambda w, c, p, t: c + w,
@@ -21,10 +21,6 @@ _NUMBERS: tuple[Mapping[str | None, Callable[..., float]], ...] = (
         "all_in_a_row": lambda w, c, p, t: p + t + w,
         "thread_forgotten": lambda w, c, p, t: t + w,
     },
-    {
-        None: lambda w, c, p, t: p - c,
-        "copy_forgotten": lambda w, c, p, t: p,
-    },
 )
 
 
@@ -34,7 +30,7 @@ def check_step_times(answer: Any) -> str | None:
     for step in _STEPS:
         numbers = listed(ask(answer, *step))
         if len(numbers) != len(_NUMBERS):
-            raise NotRight(f"Return three numbers: two steps and the border; you return {len(numbers)}.")
+            raise NotRight(f"Return two numbers, one for each loader; you return {len(numbers)}.")
         given.append([number(each, "A number of ms") for each in numbers])
     for place, ways in enumerate(_NUMBERS):
         key = recognise([numbers[place] for numbers in given], ways, _STEPS)
@@ -42,7 +38,7 @@ def check_step_times(answer: Any) -> str | None:
             pairs = [(numbers[place], ways[None](*step), step) for numbers, step in zip(given, _STEPS, strict=True)]
             said, right, step = next(each for each in pairs if not math.isclose(*each[:2], rel_tol=1e-6))
             raise NotRight(
-                f"The {('first', 'second', 'third')[place]} number: of work, copy, pin and transfer of "
+                f"The {('first', 'second')[place]} number: of work, copy, pin and transfer of "
                 f"{', '.join(map(str, step))} ms you make {said:.4g} ms; {right:.4g} is right. "
                 "What comes one after the other, and what runs beside it?"
             )

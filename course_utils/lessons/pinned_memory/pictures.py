@@ -10,7 +10,7 @@ from course_utils.records.kinds.sweep import Sweep, SweepPoint
 from course_utils.records.verdicts import verdict_words
 from course_utils.show.timeline import Span, Timeline, timeline
 
-STEPS = {1: "short step", 8: "long step"}
+STEPS = {8: "long step", 1: "short step"}
 WAYS = {
     "pageable": "plain loader",
     "pinned": "pinning loader",
@@ -30,7 +30,7 @@ def seconds_a_step(loop: Sweep, products: int, way: str) -> float:
 def in_words(loop: Sweep, *ways: str) -> Sweep:
     """A loop in the lesson's words, with these of its ways; the record behind it, too."""
     shown, points = loop.showing([way for way in WAYS if WAYS[way] in (ways or WAYS.values())], per="step"), []
-    for each in shown:
+    for each in sorted(shown, key=lambda each: [*STEPS].index(each.value)):
         cases = tuple(replace(case, label=WAYS[case.label]) for case in each.comparison.cases)
         points.append(SweepPoint(STEPS[each.value], replace(each.comparison, cases=cases, whole=None)))
     behind = loop.behind and in_words(loop.behind, *ways)

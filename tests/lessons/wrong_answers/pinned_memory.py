@@ -2,9 +2,8 @@
 
 WRONG = {
     "check_step_times": {
-        "transfer_twice": lambda w, c, p, t: (c + t + w, max(p, t + w), p - c),
-        "all_in_a_row": lambda w, c, p, t: (c + w, p + t + w, p - c),
-        "thread_forgotten": lambda w, c, p, t: (c + w, t + w, p - c),
-        "copy_forgotten": lambda w, c, p, t: (c + w, max(p, t + w), p),
+        "transfer_twice": lambda w, c, p, t: (c + t + w, max(p, t + w)),
+        "all_in_a_row": lambda w, c, p, t: (c + w, p + t + w),
+        "thread_forgotten": lambda w, c, p, t: (c + w, t + w),
     },
 }

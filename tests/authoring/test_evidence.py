@@ -44,7 +44,7 @@ def test_what_is_no_expression_is_refused(text: str, message: str):
         ('caching_allocator/cap["nobody"]', "no row 'nobody'.*default"),
         ("1 / (2 - 2)", "division"),
         ('quantity(1, "stones")', "no unit 'stones'"),
-        ("torch_compile/mpl", "did you mean 'torch_compile/mlp'"),
+        ("torch_compile/workload", "did you mean 'torch_compile/workloads'"),
         ("torch_compil/mlp", "no lesson 'torch_compil'"),
     ],
 )
@@ -60,14 +60,15 @@ def test_an_error_says_what_there_is(text: str, message: str):
 
 
 def test_a_record_that_is_deleted_or_damaged_is_told_apart(records: Path):
-    assert evaluate("torch_compile/mlp.rounds", COMPILER, records) >= 8
+    text = "torch_compile/graph_breaks.rounds"
+    assert evaluate(text, COMPILER, records) >= 8
     (records / COMPILER / "torch_compile.json").write_text("{", encoding="utf-8")
     with pytest.raises(EvidenceError, match=r"torch_compile.json cannot be read") as error:
-        evaluate("torch_compile/mlp.rounds", COMPILER, records)
+        evaluate(text, COMPILER, records)
     assert not isinstance(error.value, NotRecordedError)
     (records / COMPILER / "torch_compile.json").unlink()
-    with pytest.raises(NotRecordedError, match=r"torch_compile/mlp: not recorded on .*course record torch_compile"):
-        evaluate("torch_compile/mlp.rounds", COMPILER, records)
+    with pytest.raises(NotRecordedError, match=r"torch_compile/graph_breaks: not recorded on .*record torch_compile"):
+        evaluate(text, COMPILER, records)
 
 
 def test_changed_code_gives_the_value_with_a_notice(records: Path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -57,13 +56,14 @@ def test_a_workload_pays_at_a_call_only_if_it_is_shown_to_save():
     assert set(pays_at(1.0, case("UNCLEAR", 0.9)).values()) == {None}
 
 
-def test_the_picture_crosses_zero_where_the_record_says_that_it_pays():
-    break_even = recorded("torch_compile/break_even", machine="nvidia-h200")
+def test_the_picture_says_when_a_training_is_even_by_what_came_before_it():
+    start, pays = (recorded(f"torch_compile/{name}", machine="nvidia-h200") for name in ("start", "break_even"))
     case = recorded("torch_compile/workloads", machine="nvidia-h200")["training step"]["compiled"]
-    card = pictures.ahead(case, break_even)
-    assert re.search(r"step 2\D?380 \(2\D?259 to 2\D?499\)", card.words)
-    assert [float(row.value.split()[0]) for row in card.rows] == [-8.2, -4.8, 0, 5.6]
-    assert [row.words for row in card.rows] == ["behind", "behind", "even", "ahead"]
+    rows = pictures.even(case, pays).rows
+    saved_s = case.comparison["eager"].median_s - case.median_s
+    first_s = start["empty"]["torch.compile()"] + pays["training step"]["first of all calls"]
+    assert rows[0].bar.high == pytest.approx(first_s / saved_s, rel=0.01)
+    assert [row.bar.high for row in rows[1:]] == [pays["training step"]["pays at call"], 175]
 
 
 def test_the_parts_of_the_compiled_model_lie_end_to_end():

@@ -111,8 +111,11 @@ def test_the_wait_for_files_is_the_first_entry_of_a_trace_and_its_bound(tmp_path
 
 def test_a_loop_over_rows_is_seen_in_the_calls() -> None:
     net = planted.Encoder(row_by_row=True)
-    counted = _pasted("calls_in_a_step")(net, lambda: net(torch.ones(5, 64)))
-    assert counted == [("layer", 5), ("head", 1), ("", 1)]
+    count = _pasted("calls_in_a_step")
+    assert count(net, lambda: net(torch.ones(5, 64))) == [("layer", 5), ("head", 1), ("", 1)]
+    with pytest.raises(RuntimeError):
+        count(net, lambda: net(torch.ones(5, 63)))
+    assert not any(module._forward_hooks for module in net.modules())
 
 
 # The programs

@@ -21,7 +21,6 @@ from course_utils.show.formats import format_percent, format_ratio, format_secon
 
 FILES, ROWS, LENGTH = 64, 2, 32  # of the loader; of a file
 WAIT_S = 0.006  # for a file
-STEPS = 2  # of a call that is timed
 # What a picture tells apart in a step, and the phases of a diagnosis that belong to it.
 PARTS = {
     "data": ("waiting for data",),
@@ -47,20 +46,20 @@ def loader(workers: int = 0, wait_s: float = WAIT_S) -> DataLoader:
 
 
 def steps(mended: bool = False, fused: bool = False, read: bool = True, workers: int = 0) -> Callable[[], torch.Tensor]:
-    """Some steps of the lesson's program as a call: as planted, or with one change; `mended`: outside of its lines."""
+    """A step of the lesson's program as a call: as planted, or with one change; `mended`: outside of its lines."""
     (model, optimizer), losses = build(fused), []
     batches = itertools.chain.from_iterable(itertools.repeat(loader(workers)))
 
     def call() -> torch.Tensor:
         with torch.autograd.set_detect_anomaly(not mended):
-            for batch in itertools.islice(batches, STEPS):
-                logits = model(batch[:, :-1]).flatten(0, 1)
-                loss = functional.cross_entropy(logits, batch[:, 1:].flatten())
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                if read:
-                    losses.append(loss.item())
+            batch = next(batches)
+            logits = model(batch[:, :-1]).flatten(0, 1)
+            loss = functional.cross_entropy(logits, batch[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if read:
+                losses.append(loss.item())
         return loss.detach()
 
     return call

@@ -7,16 +7,16 @@ from typing import Any
 
 from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, number, recognise
 
-# Seconds of a batch: its loading and its computing; and workers.
-_LOOPS = ((0.016, 0.02, 1), (0.06, 0.02, 2), (0.09, 0.01, 3), (0.03, 0.02, 3))
-_SHARES: Mapping[str | None, Callable[[float, float, int], float]] = {
-    None: lambda load, compute, workers: 1 - max(compute, load / workers) / (load + compute),
-    "bound": lambda load, compute, workers: load / (load + compute),
-    "no_overlap": lambda load, compute, workers: 1 - (compute + load / workers) / (load + compute),
-    "one_worker": lambda load, compute, workers: 1 - max(compute, load) / (load + compute),
-    "seconds": lambda load, compute, workers: load + compute - max(compute, load / workers),
-    "percent": lambda load, compute, workers: 100 - 100 * max(compute, load / workers) / (load + compute),
-    "what_is_left": lambda load, compute, workers: max(compute, load / workers) / (load + compute),
+# Seconds of a batch: its loading and its computing; workers; and the seconds that handing it over takes.
+_LOOPS = ((0.016, 0.02, 1, 0.002), (0.06, 0.02, 2, 0.004), (0.09, 0.01, 3, 0.002), (0.03, 0.02, 3, 0.005))
+_SHARES: Mapping[str | None, Callable[[float, float, int, float], float]] = {
+    None: lambda load, compute, workers, handing: 1 - max(compute + handing, load / workers) / (load + compute),
+    "bound": lambda load, compute, workers, handing: load / (load + compute),
+    "free_handing": lambda load, compute, workers, handing: 1 - max(compute, load / workers) / (load + compute),
+    "one_worker": lambda load, compute, workers, handing: 1 - max(compute + handing, load) / (load + compute),
+    "seconds": lambda load, compute, workers, handing: load + compute - max(compute + handing, load / workers),
+    "percent": lambda *loop: 100 * _SHARES[None](*loop),
+    "what_is_left": lambda *loop: 1 - _SHARES[None](*loop),
 }
 
 
@@ -27,9 +27,9 @@ def check_saved_share(answer: Any) -> str | None:
     key = recognise(given, _SHARES, _LOOPS)
     if key != UNKNOWN:
         return key
-    load, compute, workers = _LOOPS[1]
-    right = _SHARES[None](load, compute, workers)
+    load, compute, workers, handing = _LOOPS[1]
+    right = _SHARES[None](*_LOOPS[1])
     raise NotRight(
-        f"With {load} s to load, {compute} s to compute and {workers} workers you return {given[1]:.3g}, and "
-        f"{right:.3g} is saved. How long is a step then, if loading and computing run side by side?"
+        f"With {load} s to load, {compute} s to compute, {workers} workers and {handing} s to hand a batch over you "
+        f"return {given[1]:.3g}, and {right:.3g} is saved. How long is a step, if both run side by side?"
     )

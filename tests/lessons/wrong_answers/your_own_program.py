@@ -2,11 +2,11 @@
 
 WRONG = {
     "check_saved_share": {
-        "bound": lambda load, compute, workers: load / (load + compute),
-        "no_overlap": lambda load, compute, workers: 1 - (compute + load / workers) / (load + compute),
-        "one_worker": lambda load, compute, workers: 1 - max(compute, load) / (load + compute),
-        "seconds": lambda load, compute, workers: load + compute - max(compute, load / workers),
-        "percent": lambda load, compute, workers: 100 * (1 - max(compute, load / workers) / (load + compute)),
-        "what_is_left": lambda load, compute, workers: max(compute, load / workers) / (load + compute),
+        "bound": lambda load, compute, workers, handing: load / (load + compute),
+        "free_handing": lambda load, compute, workers, handing: 1 - max(compute, load / workers) / (load + compute),
+        "one_worker": lambda load, compute, workers, handing: 1 - max(compute + handing, load) / (load + compute),
+        "seconds": lambda load, compute, workers, handing: load + compute - max(compute + handing, load / workers),
+        "percent": lambda load, compute, n, handing: 100 - 100 * max(compute + handing, load / n) / (load + compute),
+        "what_is_left": lambda load, compute, n, handing: max(compute + handing, load / n) / (load + compute),
     },
 }

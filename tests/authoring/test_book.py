@@ -73,11 +73,12 @@ def test_an_outdated_table_of_contents_stops_the_build(
 def test_a_damaged_record_stops_the_build_with_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    (tmp_path / "some-machine").mkdir()
-    (tmp_path / "some-machine/measuring.json").write_text('{"schema_version": 1, "lesson"')
-    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path))
+    shutil.copytree(reference_root(), tmp_path / "records", ignore=shutil.ignore_patterns("*.py", "kinds"))
+    (damaged,) = tmp_path.glob("records/nvidia-h200*/measuring.json")
+    damaged.write_text('{"schema_version": 1, "lesson"')
+    monkeypatch.setenv("COURSE_REFERENCE_ROOT", str(tmp_path / "records"))
     assert build.main(["--output", str(tmp_path)]) == 1
-    assert "some-machine/measuring.json" in capsys.readouterr().err
+    assert f"{damaged.parent.name}/measuring.json" in capsys.readouterr().err
 
 
 def test_a_broken_link_fails_the_build_and_the_next_one_reads_all_pages_again(
@@ -228,7 +229,7 @@ def notebooks(*slugs: str) -> tuple[str, ...]:
 OPENED = tuple(f"book/{name}" for name in ("intro", "what_to_use_when", "claims", "evidence/fsdp", "glossary"))
 OPENED += notebooks("measuring", "memory_snapshots")
 GUESSED = notebooks("pinned_memory", "ddp")
-SLID = notebooks("pinned_memory", "torch_compile")
+SLID = notebooks("host_device_syncs", "mixed_precision")
 
 
 class Visit:

@@ -17,7 +17,7 @@ from course_utils.records.lessons import notebooks_root
 from tests.jupyterlab import ARGUMENTS, START_S, TOKEN, Notebook, free_port, running
 
 ROOT = Path(__file__).resolve().parents[2]
-LESSON = os.environ.get("COURSE_DEMO_LESSON", "pinned_memory")
+LESSON = os.environ.get("COURSE_DEMO_LESSON", "flash_attention")
 RUN_S = 300  # on a machine that is busy with other tests
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(START_S + RUN_S + 60)]

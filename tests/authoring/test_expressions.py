@@ -48,7 +48,7 @@ def test_a_figure_is_written_as_it_says(expression, words, root):
         ),
         ('recorded("pinned_memory/copy", "nowhere")', EvidenceError, "no machine 'nowhere'"),
         ('recorded("pinned_memory/copi", "some-gpu")', EvidenceError, "no experiment 'pinned_memory/copi'"),
-        ('recorded("pinned_memory/staging", "some-gpu")', NotRecordedError, "Run `course record pinned_memory"),
+        ('recorded("pinned_memory/arrived_batch", "some-gpu")', NotRecordedError, "Run `course record pinned_memory"),
     ],
 )
 def test_one_that_cannot_be_worked_out_says_what_to_do(expression, error, message, root):

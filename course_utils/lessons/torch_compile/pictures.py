@@ -32,6 +32,5 @@ def even(case: Any, break_even: Any) -> Card:
         at = pays_at(wait_s, case)["pays at call"]
         rows += (Row(name, "", format_seconds(wait_s), bar=Bar(0.0, at), second=plain_number(at)),)
     says = f"With the import you are even at step {rows[0].second}; with the cache filled, at step {rows[1].second}."
-    stamp = break_even.stamp("worked out from records; other programs were compiled before the Llama")
-    axis = amount_axis([rows[0].bar.high], plain_number)
+    axis, stamp = amount_axis([rows[0].bar.high], plain_number), break_even.stamp("worked out; compiled last of three")
     return Card(says, rows, axis, ("", "you wait"), second="even at step", **stamp)

@@ -32,9 +32,9 @@ def check_one_graph(answer: Any) -> str | None:
     weight = torch.randn(8, 5, generator=rng)
     small, large = (torch.randn(4, 8, generator=rng) * size for size in (0.1, 50.0))
     right = [_is_right(answer, x, weight) for x in (small, large)]
-    if right != [True, True]:
-        if any(right):
-            return "always"
+    if any(right) and not all(right):
+        return "always"
+    if not any(right):
         raise NotRight("The probabilities or the largest score are not what they were before, for any input.")
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # the hints say it
@@ -42,10 +42,9 @@ def check_one_graph(answer: Any) -> str | None:
         torch.compiler.reset()
         explained = torch._dynamo.explain(answer)(small, weight)
         reasons = " ".join(reason.reason for reason in explained.break_reasons)
-        if "item" in reasons:
-            return "item"
-        if "generic_jump" in reasons or "branching" in reasons:
-            return "branch"
+        for word, hint in (("item", "item"), ("generic_jump", "branch"), ("branching", "branch")):
+            if word in reasons:
+                return hint
         if not explained.graph_count:
             return "not_traced"
         torch.compiler.reset()  # and what `explain` does not see: what ends a graph before its first operation

@@ -229,7 +229,7 @@ def notebooks(*slugs: str) -> tuple[str, ...]:
 OPENED = tuple(f"book/{name}" for name in ("intro", "what_to_use_when", "claims", "evidence/fsdp", "glossary"))
 OPENED += notebooks("measuring", "memory_snapshots")
 GUESSED = notebooks("pinned_memory", "ddp")
-SLID = notebooks("host_device_syncs", "mixed_precision")
+SLID = notebooks("host_device_syncs")
 
 
 class Visit:

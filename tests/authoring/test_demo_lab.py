@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +63,7 @@ def test_the_live_cells_run_with_nothing_run_before_them(opened: Notebook):
     assert opened.errors() == []
     opened.page.wait_for_timeout(500)
     shown = str(opened.cells()[last]["outputs"])
-    assert re.search(r'class="words (faster|slower|same|unclear)"', shown), shown[:500]
+    assert "You, just now" in shown, shown[:500]
     small = opened.page.evaluate(
         "() => [...document.querySelectorAll('.jp-OutputArea-output tbody td, .jp-OutputArea-output .widget-label')]"
         ".map(part => parseFloat(getComputedStyle(part).fontSize)).filter(size => size < 20)"

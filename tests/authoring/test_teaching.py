@@ -39,7 +39,7 @@ def test_the_notes_say_how_long_it_takes_what_to_expect_and_where_people_go_wron
     notes = presenter_notes(lesson)
     assert all(answer.words(prediction) in notes for answer in answers)
     assert all(hint in notes for exercise in wrong_turns(lesson) for hint in exercise.hints.values())
-    assert re.search(r"\*\*Time\*\* on .+: .* s in all", notes)
+    assert re.search(r"\*\*Time\*\* on .+: .* m?s in all", notes)
 
 
 def test_the_guide_includes_the_routes_and_three_questions_for_every_lesson():

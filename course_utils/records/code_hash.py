@@ -29,7 +29,7 @@ def code_hash(lesson: Lesson, name: str) -> str:
 
     Example:
         >>> from course_utils.records.lessons import find_lesson
-        >>> len(code_hash(find_lesson("pinned_memory"), "pinned_memory/staging"))
+        >>> len(code_hash(find_lesson("pinned_memory"), "pinned_memory/copy"))
         16
     """
     cell = measuring_cell(lesson, name)

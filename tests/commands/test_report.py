@@ -127,7 +127,7 @@ def test_committed_records_beside_a_course_of_ones_own_weigh_at_most_125_kb_a_le
     page = path.read_text(encoding="utf-8")
     assert unread == ""
     assert set(re.findall(r'<section aria-labelledby="(\w+)">', page)) >= set(committed)
-    assert page.count("<details><summary>All numbers of Mine") >= 5 * len(committed)
+    assert page.count("<details><summary>All numbers of Mine") >= 4 * len(committed)
     assert path.stat().st_size <= 125_000 * len(committed)
 
 

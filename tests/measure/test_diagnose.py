@@ -888,11 +888,11 @@ def said(count=1, low=0.95, more=(), **known):
 
 def test_what_is_said_where_nothing_is_advised():
     assert "one change was tried, and none makes it clearly shorter" in said(noise=1.02)
-    assert said(noise=1.02).endswith("A trace tells what is inside: lesson 01.")
+    assert "A trace tells what is inside: lesson " in said(noise=1.02)
     left = said(noise=1.02, notes=["torch.compile was not tried: that takes a budget_s of 15 or more."])
     assert "one change was tried, torch.compile was not, and none makes it clearly shorter" in left
     largest = said(noise=1.02, phases={"backward pass": 0.4, "optimizer": 0.5})
-    assert largest.endswith("The largest part is optimizer (50%), and a trace tells what is inside: lesson 01.")
+    assert "The largest part is optimizer (50%), and a trace tells what is inside: lesson " in largest
     assert "Nothing stands out, and no change was tried. A trace tells what is inside" in said(count=0)
 
 

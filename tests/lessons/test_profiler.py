@@ -1,4 +1,4 @@
-"""`profiler`: its measurements, lanes and checks; facts about torch are in its lesson.yml."""
+"""`profiler`: its table and lanes, its sources of batches, its clock, its pictures, and its cell to paste."""
 
 from __future__ import annotations
 
@@ -8,161 +8,146 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 from torch.profiler import profile, record_function, schedule
+from torch.utils.data import DataLoader, TensorDataset
 
-from course_utils.lessons.profiler import cases
-from course_utils.lessons.profiler.checks import check_bottlenecks, check_gpu_idle, check_self_time
-from course_utils.lessons.profiler.profiled import lanes_of, timeline_of
-from course_utils.records.lessons import find_lessons
+from course_utils.lessons.profiler import cases, pictures
+from course_utils.lessons.profiler.checks import check_gaps
+from course_utils.measure.tabulate import tabulate
+from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
 
-STEP = cases.training_step(8, layers=1, rows=2)
+IMAGES, LABELS = cases.digits()
+LOADER = DataLoader(TensorDataset(IMAGES[:640], LABELS[:640]), batch_size=64, shuffle=True)
+
+
+def slices():
+    for index in torch.randperm(640).split(64):
+        yield IMAGES[index], LABELS[index]
+
+
+def profiled(batches) -> profile:
+    model, optimizer = cases.network("cpu")
+    with profile(schedule=schedule(wait=1, warmup=1, active=5, repeat=1)) as trace:
+        for x, y in batches:
+            with record_function("forward"):
+                loss = cross_entropy(model(x), y)
+            with record_function("backward"):
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            trace.step()
+    return trace
 
 
 @pytest.fixture(scope="module")
-def trace() -> profile:
-    with profile(schedule=schedule(wait=1, warmup=1, active=2, repeat=1)) as recorded:
-        for _ in range(5):
-            with record_function("part"):
-                STEP()
-            recorded.step()
-    return recorded
+def traces() -> tuple[profile, profile]:
+    return profiled(LOADER), profiled(slices())
 
 
-# The measurements
+def test_the_lines_of_a_step_are_its_whole_and_the_longest_comes_first(traces):
+    *lines, rest = cases.by_line(traces[0])
+    assert {row["line"] for row in lines} == set(cases._LINES.values()) - {"a step"}
+    assert [row["a step"] for row in lines] == sorted((row["a step"] for row in lines), reverse=True)
+    assert rest["line"] == "the rest"
+    assert rest["a step"] > 0
+    assert sum(row["of it"] for row in (*lines, rest)) == pytest.approx(1)
+    assert pictures.slowest(tabulate([*lines, rest], units={"a step": "s", "of it": "percent"}))
+
+
+def test_the_lanes_show_64_images_fetched_one_by_one_and_at_once(traces):
+    spans = cases.lanes(*traces)
+    by_loop = {loop: [span for span in spans if span["loop"] == loop] for loop in ("DataLoader", "slices")}
+    texts = {loop: [span["text"] for span in spans] for loop, spans in by_loop.items()}
+    assert "128 × select" in texts["DataLoader"]
+    assert "2 × index" in texts["slices"]
+    assert "for x, y in loader" not in texts["slices"]
+    assert all(0 <= span["begins"] < span["ends"] for span in spans)
+    table = tabulate(spans)
+    assert len(pictures.before_and_after(table).spans) == len(spans)
+
+
+def test_all_sources_of_batches_see_each_image_once_and_learn_alike():
+    losses, seen = [], []
+    for name, case in cases.epochs("cpu", LOADER, slices).items():
+        torch.manual_seed(0)
+        losses.append(case.build()())
+        seen.append(torch.cat([y for _, y in case.args[0]()]).bincount().tolist())
+        assert name in ("DataLoader", "whole batches", "slices")
+    assert losses[0] == losses[1], "the same random numbers give the same batches"
+    cases.same_loss(losses[0], losses[2])
+    assert seen[0] == seen[1] == seen[2]
+    with pytest.raises(AssertionError):
+        cases.same_loss(losses[0], 1.2 * losses[0])
 
 
 def test_each_option_is_on_where_the_clock_runs():
-    seen = []
-    for label, options in cases.OPTIONS.items():
-        case = cases.Profiled(lambda: seen.append(torch.autograd.profiler._is_profiler_enabled), options)
-        cases.InsideProfile().sample(case, 1, "warm")
-        assert seen[-1] is (options is not None), label
+    enabled = []
+    for label, case in cases.with_and_without("cpu", LOADER).items():
+        step = case.build()
+
+        def call(step=step):
+            enabled.append(torch.autograd.profiler._is_profiler_enabled)
+            return step()
+
+        call.options = step.options
+        assert cases.InsideProfile().sample(call, 2, "warm").elapsed_s > 0
+        assert set(enabled) == {label != "no profiler"}, label
+        enabled.clear()
 
 
-def test_a_table_of_a_profile_has_the_most_self_time_first(trace: profile):
-    rows = cases.table_rows(trace, most=5)
-    assert [row["self CPU"] for row in rows] == sorted((row["self CPU"] for row in rows), reverse=True)
-    assert all(0 < row["self CPU"] <= row["CPU total"] for row in rows)
+def test_each_gap_of_the_published_trace_lies_under_nccl_and_the_exercise_is_as_its_text_says():
+    def spans(timeline, lane, what):
+        return [span for span in timeline.panels[""][lane] if span.what.startswith(what)]
+
+    h100, made_up = pictures.another_stream(), pictures.four_gaps()
+    for gap in (gaps := spans(h100, "stream 7", "gap")):
+        nccl = [min(n.end_s, gap.end_s) - max(n.start_s, gap.start_s) for n in spans(h100, "stream 23", "NCCL")]
+        assert sum(max(0, each) for each in nccl) > 0.9 * (gap.end_s - gap.start_s)
+        assert any(0 < gap.end_s - n.end_s < 5e-6 for n in spans(h100, "stream 23", "NCCL"))
+    assert len(gaps) == 4
+    cells = read_notebook(find_lesson("profiler").path)["cells"]
+    (text,) = (cell["source"] for cell in cells if cell["source"].startswith("## Exercise"))
+    assert "start at 3.2, 9, 16 and 20.2 ms." in text
+    assert "launched at 3.19, 8.99, 13.8 and 20.19." in text
+    ends = [gap.end_s for gap in spans(made_up, "stream 7", "gap")]
+    late = [end - at < 2e-5 for end, at in zip(ends, (3.19e-3, 8.99e-3, 13.8e-3, 20.19e-3), strict=True)]
+    assert ends == pytest.approx([3.2e-3, 9e-3, 16e-3, 20.2e-3])
+    assert late == [True, True, False, True], "only the third kernel lay in the queue"
 
 
 def pasted(name: str) -> dict:
     """The functions of the lesson's cell to paste that defines ``name``."""
-    (lesson,) = (each for each in find_lessons() if each.slug == "profiler")
-    sources = [cell["source"] for cell in read_notebook(lesson.path)["cells"] if f"def {name}(" in cell["source"]]
+    cells = read_notebook(find_lesson("profiler").path)["cells"]
+    (source,) = (cell["source"] for cell in cells if f"def {name}(" in cell["source"])
     scope: dict = {}
-    exec("".join(sources), scope)
+    exec(source.rpartition("\nprint(")[0], scope)
     return scope
 
 
-def event(cat: str, name: str, ts: float, dur: float) -> dict:
-    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": 1, "args": {}}
-
-
-def test_the_busy_share_to_paste_counts_overlaps_once_and_sets_communication_apart(tmp_path: Path):
-    times = [("gemm", 0, 40), ("ncclDevKernel_AllReduce", 30, 30), ("gemm", 80, 20), ("relu", 85, 5)]
+def test_the_busy_share_to_paste_is_that_of_each_stream_and_not_of_the_cpu(tmp_path: Path):
+    times = [("gemm", 7, 0, 40), ("ncclDevKernel_AllReduce", 23, 30, 50), ("gemm", 7, 80, 20)]
     some = [
-        {"ph": "X", "cat": cat, "name": name, "ts": at, "dur": dur, "tid": 1, "args": {}}
-        for cat, name, at, dur in [*(("kernel", *each) for each in times), ("cpu_op", "aten::mm", 0, 500)]
+        {"ph": "X", "cat": cat, "name": name, "ts": at, "dur": dur, "tid": stream, "args": {}}
+        for cat, name, stream, at, dur in [*(("kernel", *each) for each in times), ("cpu_op", "aten::mm", 1, 0, 500)]
     ]
     for name, opened, events in (("some.json.gz", gzip.open, some), ("some.json", open, some), ("none.json", open, [])):
         with opened(tmp_path / name, "wt") as file:
             json.dump({"traceEvents": events}, file)
-    busy = pasted("gpu_busy")["gpu_busy"]
-    for some in (tmp_path / "some.json.gz", tmp_path / "some.json"):
-        assert (busy(some), busy(some, "nccl")) == (0.8, 0.6)
-    assert busy(tmp_path / "none.json") == 0.0
-
-
-def test_a_trace_grows_with_what_is_recorded_and_numpy_is_in_no_operator():
-    rows = {row["options"]: row for row in cases.trace_sizes(STEP)}
-    assert rows["with stacks"]["events"] > rows["profiler"]["events"] == rows["with shapes"]["events"] > 0
-    assert rows["profiler"]["bytes"] < rows["with shapes"]["bytes"] < rows["all four"]["bytes"]
-    shares = {row["the step is"]: row["in no operator"] for row in cases.unnamed_shares(seconds=0.005)}
-    assert shares["PyTorch"] < 0.5 < 0.95 < min(shares["NumPy"], shares["time.sleep"])
-
-
-# Lanes
-
-
-def test_the_lanes_of_a_profile_lie_inside_its_step(trace: profile):
-    lanes = lanes_of(trace, "ProfilerStep#3")
-    (spans,) = lanes.values()
-    step = next(span for span in spans if span.text == "ProfilerStep#3")
-    assert step.start_s == 0
-    assert {"part", "linear"} <= {span.text for span in spans}
-    assert {"label", "operator", "backward"} == {span.what for span in spans}
-    assert all(0 <= span.start_s <= span.end_s <= step.end_s for span in spans)
-    assert ">ProfilerStep#3</div>" in timeline_of(trace, "ProfilerStep#3", "A step").html()
-    with pytest.raises(ValueError, match="No event of the profile is called 'ProfilerStep#9'"):
-        lanes_of(trace, "ProfilerStep#9")
-
-
-# Right answers of another form
-
-
-def self_time_by_microseconds(events):
-    """Each microsecond belongs to the call that began last of those that are open."""
-    times = {name: 0 for name, _, _ in events}
-    for at in range(max(end for _, _, end in events)):
-        names = [name for name, start, end in events if start <= at < end]
-        if names:
-            times[names[-1]] += 1
-    return times
-
-
-def idle_by_microseconds(kernels, start, end):
-    return sum(not any(a <= at < b for a, b in kernels) for at in range(start, end))
-
-
-def test_right_answers_of_another_form():
-    assert check_self_time(self_time_by_microseconds).outcome == "right"
-    assert check_gpu_idle(idle_by_microseconds).outcome == "right"
-    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    assert check_bottlenecks(("clip_gradients", loader, "print")).outcome == "right"
-
-
-def both_of_a_span_lose_it(events):
-    """What the lesson's first solution did: of two calls with the same span, each lies inside the other."""
-    inside = {i: [j for j, (_, a, b) in enumerate(events) if j != i and events[i][1] <= a and b <= events[i][2]]
-              for i in range(len(events))}  # fmt: skip
-    times = {}
-    for i, (name, start, end) in enumerate(events):
-        own = [j for j in inside[i] if not any(j in inside[k] for k in inside[i])]
-        times[name] = times.get(name, 0) + end - start - sum(events[j][2] - events[j][1] for j in own)
-    return times
-
-
-def starts_are_not_clipped(kernels, start, end):
-    idle, until = 0, start
-    for first, last in sorted(kernels):
-        idle += max(0, first - until)
-        until = max(until, last)
-    return idle + max(0, end - until)
+    busy = pasted("busy")["busy"]
+    assert busy(str(tmp_path / "some.json.gz")) == busy(str(tmp_path / "some.json")) == {7: "60%", 23: "50%"}
+    assert busy(str(tmp_path / "none.json")) == {}
 
 
 @pytest.mark.parametrize(
-    ("check", "answer", "hint"),
+    ("answer", "words"),
     [
-        (check_self_time, both_of_a_span_lose_it, "same_span"),
-        (check_gpu_idle, starts_are_not_clipped, "not_clipped"),
-        (check_bottlenecks, ["cudaStreamSynchronize", "print", "clip_gradients"], "before_the_gap"),
+        ("data", "One text is no list"),
+        (["data"], "There are four gaps, and you name 1"),
+        (["data", "a wait", "Python", "Python"], "'a wait' is none of the four"),
+        (["data", "data", "another stream", "Python"], "Gap 2 does not wait for: data"),
     ],
 )
-def test_wrong_answers_that_once_passed(check, answer, hint: str):
-    assert check(answer).hint == hint
-
-
-@pytest.mark.parametrize(
-    ("check", "answer", "words"),
-    [
-        (check_self_time, lambda events: [], "A dictionary is asked for"),
-        (check_self_time, lambda events: {}, "has no 'step'"),
-        (check_gpu_idle, lambda kernels, start, end: 0, "the GPU idles"),
-        (check_bottlenecks, ["the loader"], "'the loader' is not in the list"),
-        (check_bottlenecks, ["print"], "2 of the three are missing"),
-        (check_bottlenecks, "print", "One text is no list"),
-    ],
-)
-def test_wrong_answers_that_have_no_hint(check, answer, words: str):
-    assert words in check(answer).words
+def test_wrong_answers_that_have_no_hint(answer, words: str):
+    assert words in check_gaps(answer).words

@@ -1,4 +1,4 @@
-"""What `on_device_tensors` says about a GPU: which devices mix, what waits, and what random numbers and ties do."""
+"""What `on_device_tensors` says about a GPU: which devices mix, and what waits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,23 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from course_utils import recorded
+from course_utils.lessons.on_device_tensors.cases import LINES, MASKS, outcome, waits
+
+FREE = ("gpu[0].fill_(5)", "gpu[:1] = 5", "m[0] = 5", "gpu[cpu > 0]", "gpu[:2] = torch.tensor(0.0)")
+FREE += ("gpu * torch.tensor(2.0)", "torch.full((), 2.0, device='cuda')", "torch.where(gpu > 0, gpu, 0.0)")
+FREE += (
+    "gpu[gpu > 0] = 5",
+    "torch.where(gpu > 0, loss, gpu)",
+    "gpu.index_fill_(0, there, 5.0)",
+    "torch.randn_like(gpu)",
+)
+WAITING = ("gpu[index]", "gpu[[0, 3]]", "gpu[:2] = cpu[:2]", "gpu.copy_(cpu)", "cpu[:2] = gpu[:2]", "cpu.to('cuda')")
+WAITING += ("torch.tensor([1.0], device='cuda')", "gpu.new_tensor([1.0])", "gpu[index] = torch.tensor(5.0)")
+WAITING += ("torch.where(gpu > 0, gpu, torch.tensor(0.0))", "gpu[gpu > 0]", "gpu[gpu > 0] = loss")
+WAITING += ("gpu.masked_fill(gpu > 0, loss)", "torch.arange(loss, device='cuda')", "gpu[0] = torch.tensor(0.0)")
+eight = recorded("on_device_tensors/mixtures")
 
 
 def _outcomes() -> dict[str, str]:
@@ -60,20 +77,44 @@ def _waiting_is_an_error() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def test_what_is_made_there_does_not_wait_and_what_is_moved_does() -> None:
-    gpu, scalar, index = torch.ones(4, device="cuda"), torch.tensor(2.0), torch.tensor([0, 3])
+@pytest.mark.parametrize("line", [*LINES])
+def test_the_lesson_s_lines_do_what_its_card_says(line: str) -> None:
+    assert outcome(line) == eight[line]["outcome"]
+
+
+@pytest.mark.parametrize("line", [*MASKS])
+def test_a_mask_waits_unless_it_is_sent(line: str) -> None:
+    assert outcome(line) == ("free" if "send" in line else "waits")
+
+
+@pytest.mark.parametrize("line", FREE)
+def test_what_the_reference_page_calls_free_does_not_wait(line: str) -> None:
+    assert not waits(line)
+
+
+@pytest.mark.parametrize("line", WAITING)
+def test_what_the_reference_page_says_waits_waits(line: str) -> None:
+    assert waits(line)
+
+
+@pytest.mark.parametrize("line", ["gpu[there] = cpu[:2]", "gpu[index] = cpu[:2]"])
+def test_chosen_positions_take_no_values_of_the_cpu_that_have_dimensions(line: str) -> None:
+    assert outcome(line) == "raises"
+
+
+def test_a_pinned_copy_does_not_wait() -> None:
     pinned = torch.ones(4, pin_memory=True)
     with _waiting_is_an_error():
-        torch.rand(4, device="cuda")
-        torch.arange(4, device="cuda")
-        torch.randn_like(gpu)
-        gpu * scalar
         pinned.to("cuda", non_blocking=True)
-        for waiting in (
-            lambda: torch.rand(4).to("cuda"),
-            lambda: torch.arange(4).cuda(),
-            lambda: gpu[index],
-            lambda: gpu.__setitem__(slice(2), torch.ones(2)),
-        ):
-            with pytest.raises(RuntimeError, match="synchroniz"):
-                waiting()
+
+
+def test_a_number_for_one_element_waits_until_torch_2_15() -> None:
+    gpu = torch.ones(4, device="cuda")
+    waits = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
+    with _waiting_is_an_error(), pytest.raises(RuntimeError, match="synchroniz") if waits else contextlib.nullcontext():
+        gpu[0] = 5
+
+
+def test_the_real_gpu_stacks_no_number_of_the_cpu() -> None:
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.stack([torch.ones(4, device="cuda").sum(), torch.tensor(2.0)])

@@ -1,4 +1,4 @@
-"""`host_device_syncs`: its timeline against formulas and the played GPU, its mode for waits, its late value."""
+"""`host_device_syncs`: its mode for waits, its two trainings, its late value, answers of another form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import inspect
 import math
 import re
-import warnings
+import statistics
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_utils.lessons.host_device_syncs.checks import check_clip, check_step_s
-from course_utils.lessons.host_device_syncs.timeline import KERNELS, simulate_loop
+from course_utils.lessons.host_device_syncs import cases
+from course_utils.lessons.host_device_syncs.checks import check_clip
 from course_utils.records.lessons import find_lesson
 from course_utils.records.notebook_files import read_notebook
-from tests.played_cuda.scripted import ScriptedCuda
 
 NOTEBOOK = find_lesson("host_device_syncs").path
 SOURCES = [cell["source"] for cell in read_notebook(NOTEBOOK)["cells"]]
+
+
+def block(words: str) -> str:
+    """The block of code on the reference page that holds these words."""
+    page = (Path(__file__).parents[2] / "book/reference/host_device_syncs.md").read_text("utf-8")
+    return next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if words in code)
 
 
 def defined(source: str) -> dict[str, Any]:
@@ -31,64 +37,20 @@ def defined(source: str) -> dict[str, Any]:
     return names
 
 
-# The timeline
-
-
-@pytest.mark.parametrize(("prepare_s", "gpu_s"), [(1e-3, 4e-3), (4e-3, 1e-3), (2e-3, 2e-3), (0.0, 3e-3)])
-@pytest.mark.parametrize("read_every", [1, 5, 20])
-def test_a_step_takes_the_longer_part_and_its_share_of_the_shorter_one(prepare_s: float, gpu_s: float, read_every: int):
-    step_s = simulate_loop(20, prepare_s, gpu_s, read_every).step_s
-    assert math.isclose(step_s, max(prepare_s, gpu_s) + min(prepare_s, gpu_s) / read_every)
-
-
-@pytest.mark.parametrize("read_every", [1, 3, 12])
-@pytest.mark.parametrize(("prepare_s", "gpu_s", "kernels"), [(1e-3, 4e-3, 10), (2e-3, 5e-5, 7), (0.0, 2e-5, 40)])
-def test_the_timeline_is_that_of_the_played_gpu(prepare_s: float, gpu_s: float, kernels: int, read_every: int):
-    gpu, steps = ScriptedCuda(), 12
-    begun_s = gpu.host_s
-    for step in range(1, steps + 1):
-        gpu.host(prepare_s)
-        for _ in range(kernels):
-            gpu.kernel(gpu_s / kernels)
-        if step % read_every == 0:
-            gpu.synchronize()
-    costs = {"launch_s": gpu.launch_s, "latency_s": gpu.latency_s, "read_s": gpu.synchronize_s}
-    timeline = simulate_loop(steps, prepare_s, gpu_s, read_every, kernels=kernels, **costs)
-    assert math.isclose(timeline.step_s * steps, gpu.host_s - begun_s, rel_tol=1e-9)
-
-
-def test_the_fold_beside_the_record_is_worked_out():
-    def step_s(prepare_s: float, read_every: int) -> float:
-        return simulate_loop(10, prepare_s, 8e-3, read_every).step_s
-
-    shorter = [1 - step_s(prepare_s, 10) / step_s(prepare_s, 1) for prepare_s in (0, 2e-3, 8e-3, 16e-3)]
-    words = "{:.0%}, {:.0%}, {:.0%} and {:.0%} shorter, for 0, 2, 8 and 16 ms".format(*shorter)
-    assert words in "\n".join(SOURCES)
-
-
-def test_what_a_read_costs_is_at_most_the_gap_after_it():
-    for kernels in (1, 10, 100):
-        costs = {"kernels": kernels, "launch_s": 1e-5, "latency_s": 3e-6}
-        read, free = (simulate_loop(100, 1e-3, 4e-3, every, **costs) for every in (1, 100))
-        first = [span for span in read.gpu if span.what == KERNELS][::kernels]
-        last = read.gpu[kernels - 1 :: kernels]
-        gap_s = max(begin.start_s - end.end_s for begin, end in zip(first[1:], last, strict=False))
-        assert 0 < read.step_s - free.step_s <= gap_s + 1e-9
-
-
 # The mode that names the lines
 
 
 @pytest.fixture
 def mode() -> dict[str, Any]:
-    """The cell to paste."""
-    return defined(next(source for source in SOURCES if "class Waits(" in source))
+    """The two cells to paste."""
+    at = next(at for at, source in enumerate(SOURCES) if "class Waits(" in source)
+    return defined("\n\n".join(SOURCES[at - 1 : at + 1]))
 
 
 def lines_of(mode: dict[str, Any], run: Any) -> list[str]:
     with mode["Waits"]():
         run()
-    return [line for _, line in mode["waiting"]]
+    return [line for _, line in mode["waits"]]
 
 
 def test_the_mode_names_the_line_of_each_wait_and_no_other(mode: dict[str, Any]):
@@ -98,6 +60,10 @@ def test_the_mode_names_the_line_of_each_wait_and_no_other(mode: dict[str, Any])
 
     def run():
         (x * weight).sum().backward()
+        weight[n].sum().backward()
+        x[x > 0] = 1.0
+        chosen = weight[x > 0]  # waits
+        chosen.sum().backward()  # waits
         nn.utils.clip_grad_norm_([weight], 1.0)
         optimizer.step()
         x.sum().item()  # waits
@@ -162,7 +128,7 @@ def test_a_selection_takes_all_and_arguments_are_valid(mode: dict[str, Any], aft
     x = torch.ones(15, device="meta")
     with contextlib.suppress(RuntimeError):
         lines_of(mode, lambda: after(x))
-    assert len(mode["waiting"]) == count
+    assert len(mode["waits"]) == count
 
 
 @pytest.mark.parametrize(
@@ -179,7 +145,40 @@ def test_a_guard_passes_only_after_all(mode: dict[str, Any], guard: Any, passes:
     x = torch.ones(4, device="meta")
     with mode["Waits"]():
         assert bool(guard(x)) == passes
-    assert len(mode["waiting"]) == 1
+    assert len(mode["waits"]) == 1
+
+
+def test_a_wait_in_a_frame_of_the_standard_library_is_told_of_your_line(mode: dict[str, Any]):
+    numbers = torch.ones(3, device="meta")
+
+    def run():
+        statistics.fmean(numbers)  # yours
+
+    assert {line.strip() for line in lines_of(mode, run)} == {"statistics.fmean(numbers)  # yours"}
+
+
+def test_both_trainings_leave_the_same_weights():
+    names = {"F": F, "math": math, "torch": torch}
+    weights = []
+    for name in ("usual", "mended"):
+        exec(next(source for source in SOURCES if source.startswith(f"def {name}(")), names)
+        model, *rest = cases.new_run("cpu")
+        names[name](model, *rest)
+        weights.append(model[-1].weight)
+    torch.testing.assert_close(*weights)
+
+
+def test_the_mended_training_shows_the_mean_of_its_last_ten_losses_and_stops_at_nan():
+    names, shown = {"F": F, "math": math}, []
+    exec(next(source for source in SOURCES if source.startswith("def mended(")), names)
+    model, optimizer, batches, _ = cases.new_run("cpu")
+    bar = SimpleNamespace(set_postfix=lambda loss: shown.append(loss))
+    names["mended"](model, optimizer, iter(batches * 3), bar)
+    assert len(shown) == 3
+    assert shown[2] < shown[1] < shown[0] < 3  # a mean since the start, divided by ten, would grow
+    model[0].weight.data[0] = float("nan")
+    with pytest.raises(AssertionError):
+        names["mended"](model, optimizer, iter(batches), bar)
 
 
 # Answers of another form
@@ -222,37 +221,11 @@ def test_what_clips_in_no_way_is_told_so(answer: Any, words: str):
     assert re.search(words, feedback.words)
 
 
-def test_the_time_of_a_step_in_other_words():
-    assert check_step_s(lambda p, g, n: ((n - 1) * max(p, g) + p + g) / n).outcome == "right"
-    assert "side by side" in check_step_s(lambda p, g, n: 2 * max(p, g)).words
-
-
 # What else is there to paste
 
 
-def test_warnings_are_named_by_the_line_of_the_program(monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    modes = []
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 2)
-    print_waits = defined(next(source for source in SOURCES if "def print_waits(" in source))["print_waits"]
-
-    def step():
-        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)  # here
-        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)  # here
-        warnings.warn("something else", stacklevel=1)
-        raise KeyError
-
-    with pytest.raises(KeyError), pytest.warns(UserWarning, match="something else") as others:
-        print_waits(step)
-    line = r".*test_host_device_syncs\.py:\d+ warnings\.warn\(.*# here\n"
-    assert re.fullmatch(line * 2, capsys.readouterr().out)
-    assert len(others) == 1
-    assert modes == ["warn", 2]  # it was the user's
-
-
 def test_a_late_value_comes_one_call_later():
-    (code,) = re.findall(r"```python\n(class LateValue.*?)```", "\n".join(SOURCES), re.DOTALL)
-    late, value = defined("import torch\n\n\n" + code)["LateValue"](), torch.tensor(1.0, requires_grad=True)
+    late, value = defined(block("LateValue"))["LateValue"](), torch.tensor(1.0, requires_grad=True)
     given = []
     for number in (3.0, 2.0, 1.0):
         given.append(late(value * number))
@@ -281,10 +254,10 @@ def test_an_annotation_is_no_kernel_and_copies_count(monkeypatch: pytest.MonkeyP
         event(0, 1000),
         event(500, 1500),
     ]
-    cell = next(source for source in SOURCES if "torch.profiler import" in source)
+    cell = "import torch\n" + block("torch.profiler import")
     monkeypatch.setattr(torch.profiler.profile, "events", lambda self: events)
     defined(cell)
-    assert "1.5 ms, 38%," in capsys.readouterr().out
+    assert "1.5 ms of 4.0 ms" in capsys.readouterr().out
     events.clear()
     defined(cell)
     assert "no GPU" in capsys.readouterr().out

@@ -1,41 +1,13 @@
-"""Checks of the lesson. The second runs the answer on ``meta``, where whatever needs a value raises an error."""
+"""The check of the exercise: it runs the answer on ``meta``, where whatever needs a value raises an error."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, number, recognise
-
-# (seconds to prepare, seconds of the GPU, steps from one read to the next)
-_LOOPS = ((0.001, 0.004, 5), (0.004, 0.001, 5), (0.003, 0.003, 10), (0.002, 0.005, 1))
-_WAYS: Mapping[str | None, Callable[[float, float, int], float]] = {
-    None: lambda p, g, n: max(p, g) + min(p, g) / n,
-    "every_step": lambda p, g, n: p + g,
-    "never": lambda p, g, n: max(p, g),
-    "gpu_free": lambda p, g, n: p + g / n,
-    "whole_wait": lambda p, g, n: max(p, g) + g / n,
-    "all_shared": lambda p, g, n: (p + g) / n,
-}
-
-
-@exercise
-def check_step_s(answer: Any) -> str | None:
-    given = [number(ask(answer, *loop), "A number of seconds") for loop in _LOOPS]
-    key = recognise(given, _WAYS, _LOOPS)
-    if key == UNKNOWN:
-        right = [_WAYS[None](*loop) for loop in _LOOPS]
-        wrong = next(at for at, value in enumerate(given) if not math.isclose(value, right[at], rel_tol=1e-6))
-        prepare_s, gpu_s, read_every = _LOOPS[wrong]
-        raise NotRight(
-            f"With {prepare_s} s to prepare, {gpu_s} s of the GPU and a read every {read_every} steps you return "
-            f"{given[wrong]:.4g} s; {right[wrong]:.4g} s is right. What runs side by side between two reads?"
-        )
-    return key
+from course_utils.lessons.answers import NotRight, ask, exercise
 
 
 class _Copies(TorchFunctionMode):
@@ -71,9 +43,7 @@ def check_clip(answer: Any) -> str | None:
         return "copies"
     # Both columns and both rows are too long by themselves, so that a norm of each shows.
     long = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
-    clipped, kept, still = (
-        _tensor(ask(answer, gradient.clone(), 1.0), gradient) for gradient in (long, long / 10, 0 * long)
-    )
+    clipped, kept, still = (_tensor(ask(answer, each.clone(), 1.0), each) for each in (long, long / 10, 0 * long))
     if still.isnan().any():
         return "zero"
     if torch.equal(clipped, long):

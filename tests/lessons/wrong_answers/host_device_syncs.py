@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of the lesson: one for each hint."""
+"""Wrong answers to the exercise of `host_device_syncs`: one for each hint."""
 
 import torch
 
@@ -17,13 +17,6 @@ def divides_zero_by_zero(gradient, max_norm):
 
 
 WRONG = {
-    "check_step_s": {
-        "every_step": lambda prepare_s, gpu_s, read_every: prepare_s + gpu_s,
-        "never": lambda prepare_s, gpu_s, read_every: max(prepare_s, gpu_s),
-        "gpu_free": lambda prepare_s, gpu_s, read_every: prepare_s + gpu_s / read_every,
-        "whole_wait": lambda prepare_s, gpu_s, read_every: max(prepare_s, gpu_s) + gpu_s / read_every,
-        "all_shared": lambda prepare_s, gpu_s, read_every: (prepare_s + gpu_s) / read_every,
-    },
     "check_clip": {
         "copies": copies,
         "mixes": mixes,

@@ -1,0 +1,46 @@
+"""The lesson's pictures: steps as lanes, to scale, and what a step calls."""
+
+from __future__ import annotations
+
+from course_utils import recorded
+from course_utils.records.kinds.measurement import Measurement
+from course_utils.records.kinds.table import Table
+from course_utils.show.formats import format_seconds
+from course_utils.show.timeline import Span, Timeline, timeline
+
+_GPU = "nvidia-h200"
+_PARTS = 3  # in which a GPU's work is drawn: a record holds its sum
+_COLOURS = {"Python": "blue", "GPU": "green", "waits": ""}
+
+
+def step_of(step: str, precision: str) -> Measurement:
+    """A GPT's step, as the H200 recorded it for the lesson on mixed precision."""
+    return recorded("mixed_precision/baseline", machine=_GPU)[step][precision].measurement
+
+
+def lanes(*steps: tuple[str, str]) -> Timeline:
+    """Python and the GPU in some steps; the first two are those that are compared."""
+    cases, panels = {each: step_of(*each) for each in steps}, {}
+    for (step, precision), case in cases.items():
+        queues_s, own_s, whole_s = case.enqueue_median_s, case.queued_ahead_s, case.median_s
+        python, gpu = [Span(0.0, queues_s, "Python", f"queues for {format_seconds(queues_s)}")], []
+        if queues_s < 0.95 * whole_s:
+            python.append(Span(queues_s, whole_s, "waits", "waits"))
+        parts = 1 if own_s > 0.95 * whole_s else _PARTS
+        for number in range(parts):  # what Python queues comes before what the GPU does
+            end_s = whole_s * (number + 1) / parts
+            gpu.append(Span(end_s - min(own_s, whole_s) / parts, end_s, "GPU", "works"))
+        title = f"{step.capitalize()}, {precision}: {format_seconds(whole_s)}"
+        panels[title] = {"Python": python, f"GPU, {format_seconds(own_s)}": gpu}
+    new, old = [*cases.values()][:2]
+    says = f"bf16 makes the GPU's work {old.queued_ahead_s / new.queued_ahead_s:.3g} times as fast, "
+    says += f"and the step {old.median_s / new.median_s:.3g} times. Now Python is the slower one."
+    alt = "TF32: the GPU works throughout. bf16: Python queues throughout, and the GPU has gaps."
+    stamp = recorded("mixed_precision/baseline", machine=_GPU).stamp(f"medians; a step's many kernels: {_PARTS} bars")
+    return timeline(says, panels, _COLOURS, alt, **stamp)
+
+
+def how_many(calls: Table) -> str:
+    """What a step calls, and what autocast adds."""
+    plain, bf16 = calls["fp32, TF32"], calls["bf16"]
+    return f"A step makes {plain['calls']} calls, under autocast {bf16['calls']}: {bf16['casts']} of them casts."

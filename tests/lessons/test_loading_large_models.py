@@ -1,0 +1,195 @@
+"""What `loading_large_models` hands out for pasting, on models of several kinds, and what it asks the system."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from course_utils.lessons.loading_large_models import cases
+from course_utils.lessons.loading_large_models.checks import Decoder
+from course_utils.lessons.loading_large_models.fresh_process import staged
+from course_utils.materials.models import GPT, Llama
+from course_utils.records.lessons import find_lesson
+from course_utils.records.notebook_files import read_notebook
+
+MIB = 2**20
+linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+
+
+class Truncated(nn.Module):
+    """Draws by trunc_normal_, holds running statistics, and keeps a tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(4, 4))
+        nn.init.trunc_normal_(self.weight)
+        self.norm, self.scale = nn.BatchNorm1d(4), torch.arange(4.0)
+
+
+MODELS = {
+    "llama": lambda: Llama(width=32, layers=1),
+    "tied": lambda: GPT(width=32, layers=1),
+    "lstm": lambda: nn.LSTM(4, 4),
+    "attention": lambda: nn.TransformerEncoderLayer(8, 2),
+    "statistics": Truncated,
+}
+
+
+@pytest.fixture(scope="module")
+def pasted() -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for cell in read_notebook(find_lesson("loading_large_models").path)["cells"]:
+        if "standalone" in cell["metadata"].get("tags", []):
+            exec("".join(cell["source"]), names)
+    return names
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_any_model_is_loaded_whole(pasted: dict[str, Any], tmp_path: Path, capsys: Any, make: Any):
+    saved = make()
+    torch.save(saved.state_dict(), tmp_path / "model.pt")
+    model = pasted["load_large"](make, tmp_path / "model.pt")
+    for kind in ("named_parameters", "named_buffers"):
+        loaded, expected = dict(getattr(model, kind)()), dict(getattr(saved, kind)())
+        assert loaded.keys() == expected.keys()
+        assert all(torch.equal(value, expected[name]) for name, value in loaded.items())
+    assert nn.Linear(64, 64).weight.any()  # weights are drawn again
+    with pasted["no_drawing"]():
+        fresh = make()
+    pasted["check_loaded"](model, fresh, torch.load(tmp_path / "model.pt"))
+    pasted["check_loaded"](model.bfloat16(), fresh.bfloat16(), torch.load(tmp_path / "model.pt"))
+    assert not capsys.readouterr().out
+
+
+def test_a_weight_too_few_is_an_error(pasted: dict[str, Any], tmp_path: Path):
+    torch.save({}, tmp_path / "model.pt")
+    with pytest.raises(RuntimeError, match="Missing key"):
+        pasted["load_large"](lambda: nn.Linear(2, 2), tmp_path / "model.pt")
+
+
+def test_what_is_wrong_is_named(pasted: dict[str, Any], capsys: Any):
+    state, fresh = Decoder().state_dict(), Decoder()
+    with torch.device("meta"):
+        assigned, never_loaded, emptied = Decoder(), Decoder(), Decoder()
+    assigned.load_state_dict(dict(state), assign=True)  # a dictionary of its own: this one remembers `assign`
+    emptied.to_empty(device="cpu")
+    emptied.tie_weights()
+    emptied.turns.fill_(float("nan"))
+    emptied.load_state_dict(state)
+    lacks = {name: value for name, value in state.items() if name != "norm.weight"}
+
+    def said(model: nn.Module, saved: dict[str, Any] = state) -> set[str]:
+        pasted["check_loaded"](model, fresh, saved)
+        return set(capsys.readouterr().out.splitlines())
+
+    gone = "on meta, or not in the file"
+    assert said(assigned) == {f"turns: {gone}", "tied weights: no longer tied"}
+    assert said(emptied) == {"turns: other numbers"}
+    emptied.reset_buffers()
+    assert not said(emptied)
+    emptied.turns *= 1 + 1e-4
+    assert said(emptied) == {"turns: other numbers"}
+    emptied.reset_buffers()
+    assert said(emptied, lacks) == {f"norm.weight: {gone}"}
+    assert {f"turns: {gone}", f"head.weight: {gone}"} < said(never_loaded)
+    assert {"head.weight: other numbers"} < said(Decoder())
+    emptied.norm.bfloat16()
+    assert said(emptied) == {"norm.weight: torch.bfloat16"}
+
+
+def test_nothing_is_drawn_as_in_the_lesson(pasted: dict[str, Any]):
+    for context in (pasted["no_drawing"], cases.no_drawing):
+        before = torch.get_rng_state()
+        with context():
+            MODELS["llama"](), Truncated(), MODELS["attention"]()
+            assert torch.equal(nn.init.ones_(torch.empty(4)), torch.ones(4))  # what is not random is done
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def fill(done: Any) -> tuple[Any, float]:
+    ones = torch.ones(32 * MIB, dtype=torch.uint8)
+    ones.clone()
+    done("filled")
+    return ones, 1.0
+
+
+def mapped(path: Path, done: Any) -> tuple[Any, float]:
+    ones = torch.load(path, mmap=True)
+    return ones, float(ones.max())
+
+
+def imported_for_meta(done: Any) -> tuple[None, float]:
+    return None, float("torch._dynamo" in sys.modules)
+
+
+def fail(done: Any) -> tuple[None, float]:
+    return None, 1 / 0
+
+
+@linux
+def test_a_process_pays_for_its_imports_itself():
+    with torch.device("meta"):
+        nn.Embedding(2, 2)
+    assert "torch._dynamo" in sys.modules
+    assert staged(imported_for_meta)["answer"] == 0
+
+
+@linux
+def test_memory_of_its_own_and_of_a_file(tmp_path: Path):
+    run = staged(fill)
+    assert run["own memory"] == pytest.approx(64 * MIB, rel=0.1)
+    assert run["filled"] > 0
+    torch.save(torch.ones(32 * MIB, dtype=torch.uint8), tmp_path / "ones.pt")
+    run = staged(partial(mapped, tmp_path / "ones.pt"))
+    assert run["own memory"] < 4 * MIB
+    assert 32 * MIB <= run["file in use"] < 64 * MIB  # with pages of code
+
+
+@linux
+def test_a_call_that_fails_says_why():
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: division by zero"):
+        staged(fail)
+
+
+@linux
+def test_a_file_leaves_the_cache_and_comes_back(tmp_path: Path):
+    with cases.checkpoint() as path:
+        dropped, kept = cases.keep_or_drop(path, keep=False), cases.keep_or_drop(path, keep=True)
+    assert kept is not False
+    assert dropped in (False, None) or kept is None
+    assert not path.parent.exists()
+
+
+def test_a_full_disk_is_told_before_anything_is_written(monkeypatch: pytest.MonkeyPatch):
+    full = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr(cases.shutil, "disk_usage", lambda folder: full)
+    with pytest.raises(RuntimeError, match=r"needs 0\.0\d GiB.*set TMPDIR"), cases.checkpoint():
+        raise AssertionError("unreachable")
+
+
+@linux
+@pytest.mark.parametrize(
+    ("line", "ended"),
+    [
+        ("torch.save(model.state_dict(), path)", -7),
+        ("os.unlink(path); assert torch.equal(model.weight, saved.weight)", 0),
+        ("torch.save({}, path + '2'); os.replace(path + '2', path); assert torch.equal(model.weight, saved.weight)", 0),
+    ],
+)
+def test_what_may_happen_to_a_mapped_file(tmp_path: Path, line: str, ended: int):
+    code = f"""
+import os, torch
+path, saved = {str(tmp_path / "model.pt")!r}, torch.nn.Linear(2048, 2048)
+torch.save(saved.state_dict(), path)
+with torch.device("meta"):
+    model = torch.nn.Linear(2048, 2048)
+model.load_state_dict(torch.load(path, mmap=True), assign=True)
+{line}"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == ended

@@ -1,9 +1,11 @@
-"""What the lesson trains: a small convolutional network on scanned digits, in batches of several sizes."""
+"""What the lesson trains: a small network on digits, to a target in several batch sizes; a GPT until memory ends."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,20 +13,21 @@ from torch import nn
 from torch.nn import functional
 
 from course_utils.materials.digits import Digits, load_digits_split
+from course_utils.materials.models import GPT
+from course_utils.measure.cases import CaseError
+from course_utils.measure.compare import measure
 from course_utils.measure.fresh import Fresh, fresh
-from course_utils.measure.machine import course_size
-from course_utils.records.kinds.comparison import Comparison
-from course_utils.records.paired import median_interval
-from course_utils.show.progress import progress
+from course_utils.measure.machine import course_size, scaled
 
 # Each size is four times the one before, and the largest is most of the training digits.
 BATCHES = (16, 64, 256, 1024)
-GRID = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
-TUNING_SEEDS = (100, 101, 102)
-# What `best_rate` chose for each size, with seeds that the experiment does not use.
-RATES = {16: 0.04, 64: 0.08, 256: 0.08, 1024: 0.08}
-# For AdamW the best of 0.0025, 0.005, 0.01 and 0.02, in the mean of the first four of seeds from 100 on.
+MOMENTUM = partial(torch.optim.SGD, momentum=0.9)
+# Of rates that double, 0.02 to 0.32 and for AdamW 0.005 to 0.04, that with the fewest steps in the median of seeds 100
+# to 123, which no result shows.
+RATES = {16: 0.04, 64: 0.08, 256: 0.16, 1024: 0.08}
 ADAMW_RATES = {64: 0.01, 1024: 0.02}
+# What becomes of batch 16's rate at batch 1,024, by the rules that people use.
+RULES = {"kept": 0.04, "tuned": 0.08, "times the square root": 0.32, "times the batch": 2.56}
 
 
 def digits_on(device: torch.device | str) -> Digits:
@@ -60,28 +63,53 @@ def train_step(
     return loss.detach()
 
 
-def batches_of(digits: Digits, batch: int, most: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """Yield batches, shuffled anew in each epoch, each with the samples so far; what is left of an epoch is dropped.
-
-    Raises:
-        ValueError: if there are fewer digits than a batch has.
-    """
+def batches_of(digits: Digits, batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield batches without end, shuffled anew in each epoch; what is left of an epoch is dropped."""
     there = len(digits.train_labels)
-    if not 1 <= batch <= there:
-        raise ValueError(f"a batch has 1 to {there:,} samples, as many as there are to train on; got {batch!r}")
-    seen = 0
-    while seen < most:
+    while True:
         for places in torch.randperm(there).split(batch)[: there // batch]:
-            seen += batch
-            yield seen, digits.train_images[places], digits.train_labels[places]
-            if seen >= most:
-                return
+            yield digits.train_images[places], digits.train_labels[places]
 
 
-@torch.no_grad()
-def loss_on_test(model: nn.Module, digits: Digits) -> float:
-    """The mean cross-entropy of the test digits, in nats."""
-    return functional.cross_entropy(model(digits.test_images), digits.test_labels).item()
+def steps_to_target(
+    digits: Digits, batch: int, rate: float, seed: int, *, most: int = 400, target: float = 0.2, rule: Any = MOMENTUM
+) -> int | None:
+    """Steps until the test loss in nats is below the target: looked at every 128 samples, or each step."""
+    torch.manual_seed(seed)
+    model = convnet().to(digits.train_images.device)
+    optimizer = rule(model.parameters(), lr=rate)
+    for step, (inputs, targets) in zip(range(1, most + 1), batches_of(digits, batch), strict=False):
+        train_step(model, optimizer, inputs, targets)
+        if step * batch % 128 == 0:
+            with torch.no_grad():
+                if functional.cross_entropy(model(digits.test_images), digits.test_labels) < target:
+                    return step
+    return None
+
+
+def samples_needed(digits: Digits, seeds: int) -> list[dict[str, Any]]:
+    """Train with so many seeds in batches of each size, at its rate: a row for each size, the largest first."""
+    runs = [(batch, "", RATES[batch], MOMENTUM) for batch in reversed(BATCHES)]
+    runs += [(batch, ", AdamW", ADAMW_RATES[batch], torch.optim.AdamW) for batch in (1024, 64)]
+    return [
+        _row("batch", f"batch {n:,}{more}", digits, n, rate, range(seeds), rule=rule) for n, more, rate, rule in runs
+    ]
+
+
+def rules_of_thumb(digits: Digits, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Train in batches of 1,024 with the rate that each rule makes of batch 16's, for 40 steps at most."""
+    rows = [_row("rate", rule, digits, 1024, rate, seeds, most=40) for rule, rate in RULES.items()]
+    return [{key: row[key] for key in row if key != "samples"} for row in rows]
+
+
+def _row(what: str, name: str, digits: Digits, batch: int, rate: float, seeds: Sequence[int], **how: Any) -> dict:
+    if course_size() == "test":
+        seeds, how = seeds[:1], how | {"target": 2.0, "most": 24}
+    runs = [steps_to_target(digits, batch, rate, seed, **how) for seed in seeds]
+    middle, reached = statistics.median(run or math.inf for run in runs), sum(run is not None for run in runs)
+    each = ", ".join("none" if run is None else str(run) for run in runs)
+    counted = {"steps": middle, "samples": middle * batch, "learning rate": rate}
+    return {what: name, **counted, "runs that got there": f"{reached} of {len(runs)}", "steps of each seed": each}
 
 
 def steps_of_sizes(digits: Digits, samples: int) -> dict[str, Fresh]:
@@ -104,69 +132,39 @@ def steps_of_sizes(digits: Digits, samples: int) -> dict[str, Fresh]:
     return {f"batch {batch}": fresh(steps_of, batch) for batch in BATCHES}
 
 
-ToTarget = Callable[..., int | None]
+def gpt_steps(batch: int) -> Callable[[], None]:
+    """A training step in bfloat16 of a small GPT on so many sequences, on the GPU."""
+    model = GPT(256, *scaled(cpu=(64, 32, 1), cuda=(1024, 768, 12)), heads=scaled(cpu=4, cuda=12)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    tokens = torch.randint(256, (batch, model.context), device="cuda")
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = functional.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
 
 
-def best_rate(samples_to_target: ToTarget, batch: int, grid: Sequence[float] = GRID) -> float:
-    """The learning rate whose slowest run over the tuning seeds needs the fewest samples; of equals, by the median.
-
-    A run ends at 150 steps or 6,000 samples, whichever is later; a rate counts if all its runs reach the target.
-
-    Raises:
-        ValueError: if no rate does.
-    """
-    most = max(6_000, 150 * batch)
-    needs = {rate: [samples_to_target(batch, rate, seed, most=most) for seed in TUNING_SEEDS] for rate in grid}
-    reached = {rate: (max(runs), statistics.median(runs)) for rate, runs in needs.items() if None not in runs}
-    if not reached:
-        raise ValueError(f"no rate of {list(grid)} reaches the target in batches of {batch}")
-    return min(reached, key=reached.__getitem__)
-
-
-def runs_to_target(samples_to_target: ToTarget, seeds: int) -> list[dict[str, Any]]:
-    """Train with so many seeds in batches of each size, at its rate: a row for each seed, a column for each size.
-
-    The last columns are of AdamW, in batches of 64 and of 1,024.
-    """
-    rows = []
-    seeds = 1 if course_size() == "test" else seeds
-    with progress("training to the target", expected_s=2.5 * seeds) as bar:
-        for seed in range(seeds):
-            runs = {f"batch {batch}": samples_to_target(batch, RATES[batch], seed) for batch in BATCHES}
-            for batch, rate in ADAMW_RATES.items():
-                runs[f"batch {batch}, AdamW"] = samples_to_target(batch, rate, seed, rule=torch.optim.AdamW)
-            rows.append({"seed": str(seed), **runs})
-            bar.advance(2.5)
+def gpt_until_full() -> list[dict[str, Any]]:
+    """That step in batches of 1, 2, 4 and so on until memory ends: its tokens a second, its peak, and a forecast."""
+    length, peaks, rows = scaled(cpu=64, cuda=1024), [], []
+    for batch in (2**n for n in range(scaled(cpu=3, cuda=16))):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        forecast = 3 * peaks[-1] - 2 * peaks[-2] if len(peaks) > 1 else None  # a line through the two sizes before
+        try:
+            timed = measure(fresh(gpt_steps, batch), budget_s=0.5, memory=False)
+        except CaseError as error:
+            if not isinstance(error.__cause__, torch.OutOfMemoryError):
+                raise
+            timed = None
+        peaks.append(torch.cuda.max_memory_allocated())
+        took = {"tokens/s": timed and batch * length / timed.median_s, "peak memory": timed and peaks[-1]}
+        own = {"a step": timed and timed.median_s, "GPU's own work": timed and timed.queued_ahead_s}
+        rows.append({"batch": batch, **took, "forecast": forecast, **own})
+        if timed is None:
+            break
     return rows
-
-
-def summary(rows: Iterable[Mapping[str, Any]], throughput: Comparison) -> list[dict[str, Any]]:
-    """For each size the seconds to the target, the median of the samples with its 95% interval, and the steps.
-
-    Samples a second are those of the smallest batch, times the paired ratio that the comparison shows.
-
-    Raises:
-        RuntimeError: if a run did not reach the target.
-    """
-    found, rows = [], list(rows)
-    slowest_per_s = throughput.parameters["samples"] / throughput[throughput.baseline].median_s
-    for batch in BATCHES:
-        label = f"batch {batch}"
-        runs = [row[label] for row in rows]
-        if None in runs:
-            raise RuntimeError(f"with {label} {runs.count(None)} of {len(runs)} runs did not reach the target")
-        interval = median_interval(runs, 0.95)
-        gain = 1.0 if label == throughput.baseline else throughput[label].speedup  # the baseline's is its control's
-        samples, samples_per_s = statistics.median(runs), slowest_per_s * gain
-        found.append(
-            {
-                "in steps of": label,
-                "time to the target": samples / samples_per_s,
-                "samples to the target": samples,
-                "samples/s": samples_per_s,
-                "steps": samples / batch,
-                "low": interval.low,
-                "high": interval.high,
-            }
-        )
-    return found

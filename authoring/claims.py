@@ -38,6 +38,7 @@ class MachineJudgement:
     is_measured: bool = True  # or worked out, or simulated there
     numbers: tuple[tuple[str, str], ...] = ()  # labels and words
     notices: tuple[str, ...] = ()  # what a reader must know, such as code that has changed since
+    lesson: str = ""  # whose record it is, if not the claim's own
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,8 @@ def _judge_condition(
     numbers = expressions.numbers_of(part.holds, root, **names)
     shown = tuple((f"`{label}`", words) for label, where, words in numbers if where == machine)
     said = evidence.newest_result(read.values())
-    return MachineJudgement(machine, said.caption, verdict, said.is_measured, shown, _changed(read, machine))
+    lesson = said.name.partition("/")[0]
+    return MachineJudgement(machine, said.caption, verdict, said.is_measured, shown, _changed(read, machine), lesson)
 
 
 def judged_by(part: Part, machine: str, root: Path) -> MachineJudgement | None:

@@ -131,16 +131,3 @@ def set_cells(name: str, column: str, value: Any) -> Callable[[dict[str, Any]], 
             row[columns.index(column)] = value(dict(zip(columns, row, strict=True))) if callable(value) else value
 
     return edit
-
-
-def scale(name: str, label: str, factor: float) -> Callable[[dict[str, Any]], None]:
-    """Make a case take a multiple of the baseline's time in every round, at each point of a sweep."""
-
-    def edit(data: dict[str, Any]) -> None:
-        for point in data[name]["points"]:
-            cases = {case["label"]: case for case in point["comparison"]["cases"]}
-            base = next(iter(cases.values()))["elapsed_s"]
-            cases[label]["elapsed_s"] = base | {"times": [factor * each for each in base["times"]]}
-            point["comparison"]["control"]["elapsed_s"] = dict(base)
-
-    return edit

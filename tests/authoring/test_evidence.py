@@ -133,8 +133,8 @@ def test_in_words_has_the_words_of_the_house():
 
 
 def test_what_a_cpu_did_beside_a_gpu_is_not_said_to_be_the_gpus():
-    """`host_device_syncs` times a queue on the CPU and then a loop on the GPU; one record holds both."""
-    queue, loop = (f"host_device_syncs/{name}" for name in ("reading", "on_gpu"))
-    for names, name in [((queue,), "Intel"), ((loop,), "NVIDIA"), ((queue, loop), "NVIDIA")]:
+    """`pinned_memory` times a read on the CPU and copies on the GPU; one record holds both."""
+    read, copy = (f"pinned_memory/{name}" for name in ("arrived_batch", "copy"))
+    for names, name in [((read,), "Intel"), ((copy,), "NVIDIA"), ((read, copy), "NVIDIA")]:
         recorded = evidence.recorded(names, "nvidia-h200").values()
         assert evidence.newest_result(recorded).caption.startswith(name)

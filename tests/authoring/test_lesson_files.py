@@ -37,7 +37,7 @@ claims:
 BY_HAND = {
     "course_utils/lessons/order.yml",
     "notebooks/trial.ipynb",
-    *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "wrong_answers.py", "lesson.yml", "hints.yml")),
+    *(f"course_utils/lessons/trial/{name}" for name in ("checks.py", "lesson.yml", "hints.yml")),
 }
 RENUMBERED = {f"notebooks/{name}.ipynb" for name in ("00_measuring", "01_profiler", "01_trial", "02_profiler", "trial")}
 MADE = {"README.md", "book/_toc.yml", "book/claims.md", "book/stored_outputs.json", "book/what_to_use_when.md"}
@@ -54,7 +54,7 @@ def test_a_lesson_is_added_in_the_middle_by_its_own_files_and_a_line_of_the_list
     before = files_of(small_course)
     folder = small_course / "course_utils/lessons/trial"
     folder.mkdir()
-    for name in ("checks.py", "wrong_answers.py", "hints.yml"):
+    for name in ("checks.py", "hints.yml"):
         shutil.copy(small_course / "course_utils/lessons/profiler" / name, folder)
     (folder / "lesson.yml").write_text(LESSON, encoding="utf-8")
     notebook = read_notebook(small_course / "notebooks/01_profiler.ipynb")

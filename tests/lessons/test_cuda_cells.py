@@ -98,7 +98,8 @@ WRONG = {
     "torch.ones(3, device='cuda').pin_memory()": "only dense CPU tensors can be pinned",
     "torch.cuda.Event().elapsed_time(torch.cuda.Event())": "enable_timing",
     "torch.empty(9 * 2**30, dtype=torch.uint8, device='cuda')": "CUDA out of memory",
-    "private_memory.resident_bytes(lambda: torch.cuda.get_device_properties(0))": "in forked subprocess",
+    "with torch.cuda.graph(torch.cuda.CUDAGraph()): x.sum().item()": "not permitted when stream is capturing",
+    "fresh_process.staged(lambda done: (torch.cuda.get_device_properties(0), 0))": "in forked subprocess",
 }
 RIGHT = [
     "x = torch.ones(3, pin_memory=True).to('cuda', non_blocking=True); assert x.is_cuda and x.sum().item() == 3",
@@ -106,9 +107,11 @@ RIGHT = [
     "torch.cuda.current_stream().synchronize(); assert (y.cpu() == 2).all() and not y.cpu().is_cuda",
     "before = torch.cuda.memory_allocated(); z = torch.empty(2**20, device='cuda')",
     "assert torch.cuda.memory_allocated() - before == 2**22",
+    "graph = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(graph): z = x + 1",
+    "x.zero_(); graph.replay(); assert z.sum().item() == 3",
     "with torch.autocast('cuda', torch.half): assert (torch.ones(2, 2, device='cuda') @ y[:2]).dtype == torch.half",
 ]
-FORKS = "from course_utils.lessons.on_device_tensors import private_memory"
+FORKS = "from course_utils.lessons.loading_large_models import fresh_process"
 
 
 @pytest.fixture(scope="module")

@@ -2,53 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from statistics import fmean, median
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Normal
 
 from course_utils.lessons.measuring.checks import check_timer
 from course_utils.lessons.mixed_precision.checks import check_scaled_step, check_state_bytes
-from course_utils.lessons.on_device_tensors.checks import check_add_noise, check_load_decoder
+from course_utils.lessons.on_device_tensors.checks import check_mix
 from tests.lessons.wrong_answers.measuring import one_block, timer
-
-# `on_device_tensors`
-
-
-def built_on_meta(make_model: Any) -> Any:
-    with torch.device("meta"):
-        return make_model()
-
-
-def assigns(make_model: Any, checkpoint: Any, device: Any) -> Any:
-    model = built_on_meta(make_model)
-    model.load_state_dict(copy.deepcopy(checkpoint), assign=True)
-    model.tie_weights()
-    model.reset_buffers()
-    return model.to(device)
-
-
-def fills_empty_memory(make_model: Any, checkpoint: Any, device: Any, change: Any = lambda checkpoint: None) -> Any:
-    model = built_on_meta(make_model).to_empty(device=device)
-    change(checkpoint)
-    model.load_state_dict(checkpoint, strict=False)
-    model.tie_weights()
-    model.reset_buffers()
-    return model
-
-
-def builds_under_a_default(make_model: Any, checkpoint: Any, device: Any) -> Any:
-    torch.set_default_device("meta")
-    return fills_empty_memory(make_model, checkpoint, device)
-
-
-def changes_a_weight(*args: Any) -> Any:
-    return fills_empty_memory(*args, change=lambda checkpoint: checkpoint["mixing.bias"].zero_())
-
+from tests.lessons.wrong_answers.on_device_tensors import mixing
 
 # `mixed_precision`
 
@@ -93,11 +58,12 @@ def clip_values(parameters: Any, limit: float) -> torch.Tensor:
         (check_timer, timer(lambda times: median(times[10:]), warm_up=0)),
         (check_timer, timer(lambda times: fmean(sorted(times)[12:-12]))),
         (check_timer, timer(median, twice=True)),
-        (check_add_noise, lambda images, scale: images + torch.tensor(scale) * torch.randn_like(images)),
-        (check_add_noise, lambda images, scale: torch.normal(images, torch.full_like(images, scale))),
-        (check_add_noise, lambda images, scale: images + torch.empty_like(images).normal_() * scale),
-        (check_add_noise, lambda images, scale: images + torch.tensor(scale).item() * torch.randn_like(images)),
-        (check_load_decoder, assigns),
+        (check_mix, mixing(first=lambda kept: kept[:1].fill_(1))),
+        (check_mix, mixing(first=lambda kept: kept.__setitem__(slice(1), 1))),
+        (check_mix, mixing(first=lambda kept: kept.__setitem__(slice(1), torch.tensor(1.0)))),
+        (check_mix, mixing(weights=lambda n, share, device: torch.ones(n, device=device) * torch.tensor(share))),
+        (check_mix, mixing(first=lambda kept: kept.__setitem__(torch.arange(len(kept), device=kept.device) == 0, 1))),
+        (check_mix, lambda images, share: torch.cat([images[:1], (images * share + images.flip(0) * (1 - share))[1:]])),
         *((check_state_bytes, state_bytes(kind)) for kind in (int, float, torch.tensor)),
     ],
 )
@@ -114,11 +80,14 @@ def test_other_right_answers_are_right(check: Any, answer: Any) -> None:
         (check_timer, timer(median, before=False, after=False), "no_wait", ""),
         (check_timer, timer(median, calls=1, warm_up=5, before=False), "leftovers", ""),
         (check_timer, one_block, "mean", ""),
-        (check_add_noise, lambda images, scale: images + scale * torch.randn_like(images[:1]), None, "same noise in"),
-        (check_add_noise, lambda images, scale: images * float("nan"), None, "not scale times normal noise"),
-        (check_add_noise, lambda images, scale: Normal(images, scale).sample(), "copies_number", ""),
-        (check_load_decoder, builds_under_a_default, None, "another default device"),
-        (check_load_decoder, changes_a_weight, None, "mixing.bias has other values"),
+        (check_mix, lambda images, share: share * images, None, "not those that"),
+        (check_mix, mixing(order=lambda n, device: list(range(n))[::-1]), "index", ""),
+        (check_mix, mixing(first=lambda kept: kept.__setitem__(0, torch.tensor(1.0))), "sets_element", ""),
+        (check_mix, mixing(first=lambda kept: kept.__setitem__(kept[:1].long() * 0, 1.0)), "sets_element", ""),
+        (check_mix, mixing(first=lambda kept: kept.__setitem__(slice(1), torch.ones(1))), "moved", ""),
+        (check_mix, mixing(first=lambda kept: kept.copy_(torch.ones(len(kept)))), "moved", ""),
+        (check_mix, mixing(weights=lambda n, share, device: torch.full((n,), share).pin_memory()), "moved", ""),
+        (check_mix, lambda images, share: images[images > 0], None, ""),
         (check_scaled_step, step(returns=False), None, "return the norm before clipping"),
         (check_scaled_step, step(returns=False, update=False), "no_update", ""),
         (check_scaled_step, step(backward=False), None, "nobody calls backward()"),
@@ -136,12 +105,17 @@ def test_what_else_is_wrong_gets_its_words(check: Any, answer: Any, hint: str | 
     assert words in feedback.words
 
 
+def mixed_under_a_default(images: Any, share: Any) -> Any:
+    torch.set_default_device("meta")
+    return mixing()(images, share)
+
+
 def test_a_default_device_is_put_back_and_disturbs_no_check() -> None:
-    assert check_load_decoder(builds_under_a_default).outcome == "not yet"
+    assert "another default device" in check_mix(mixed_under_a_default).words
     assert torch.get_default_device() == torch.device("cpu")
     torch.set_default_device("meta")
     try:
-        assert check_load_decoder(assigns).outcome == "right"
+        assert check_mix(mixing()).outcome == "right"
         assert torch.get_default_device() == torch.device("meta")
     finally:
         torch.set_default_device(None)

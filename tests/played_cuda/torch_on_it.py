@@ -4,7 +4,9 @@ Every name and signature that a lesson uses is so torch's own. Tensors are real 
 are marked: that is how they know that they are on the GPU, mix with others only as a GPU lets them, and count in its
 allocator. Times follow from bytes. Autocast is the CPU's, with CUDA's list of what stays in float32.
 
-Not played: CUDA graphs, a second GPU, NCCL, Triton and Inductor (compiled code runs as it is written), the limits of
+A CUDA graph does its operations once more, on the same tensors.
+
+Not played: a second GPU, NCCL, Triton and Inductor (compiled code runs as it is written), the limits of
 single kernels, and the order of streams: work is done at once, so that no race is seen. Other processes see no GPU. The
 gradient of a CPU tensor that a backward pass reaches through ``.to("cuda")`` says that it is on the GPU.
 """
@@ -92,13 +94,55 @@ class _Stream:
         torch.cuda.set_stream(self._before)
 
     def is_capturing(self) -> bool:
-        return False
+        return PLAYED.graph is not None
 
     def query(self) -> bool:
         return PLAYED.busy_until_s <= PLAYED.host_s
 
     def synchronize(self) -> None:
         PLAYED.synchronize("cudaStreamSynchronize")
+
+
+class _Graph:
+    """What ``torch.cuda.CUDAGraph`` derives from. On a GPU capturing computes nothing, so here it is undone."""
+
+    def __new__(cls, keep_graph: bool = False) -> _Graph:
+        graph = object.__new__(cls)
+        graph.operations, graph.before = [], {}
+        return graph
+
+    def capture_begin(self, *, pool: Any = None, capture_error_mode: str = "global") -> None:
+        PLAYED.graph = self
+
+    def capture_end(self) -> None:
+        PLAYED.graph = None
+        with torch.no_grad():
+            for tensor, content in self.before.values():
+                tensor.copy_(content)
+        self.before.clear()
+
+    def capture(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Do an operation, and keep it; first a copy of what it changes."""
+        given = tensors_in((*args, *kwargs.values()))
+        for tensor in given if func._schema.is_mutable else ():
+            self.before.setdefault(id(storage_of(tensor)), (tensor, tensor.clone()))
+        result = func(*args, **kwargs)
+        own = [storage_of(tensor) for tensor in given]
+        new = [each for each in tensors_in((result,)) if not any(storage_of(each) is storage for storage in own)]
+        self.operations.append((func, args, kwargs, new if not func._schema.is_mutable else []))
+        return result
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for func, args, kwargs, results in self.operations:
+                for held, result in zip(results, tensors_in((func(*args, **kwargs),)), strict=bool(results)):
+                    held.copy_(result)
+
+    def reset(self) -> None:
+        self.operations.clear()
+
+    def pool(self) -> tuple[int, int]:
+        return (0, 1)
 
 
 def _checked(stream: Any) -> None:
@@ -183,6 +227,7 @@ class PlayedCuda(ScriptedCuda):
     def __init__(self) -> None:
         super().__init__()
         self.installed = False
+        self.graph: _Graph | None = None  # that is being captured
         self.kernels = 0
         self.below = False  # while an operation runs, its own Python code finds everything in main memory
         # Whether the running call makes its tensors on the GPU: whatever it was given, and where it was given none.
@@ -223,7 +268,8 @@ class PlayedCuda(ScriptedCuda):
                 vars(storage_of(tensor) or self).pop("digests", None)
         self.below = True
         try:
-            result = self._computed(func, args, kwargs)
+            compute = self.graph.capture if self.graph else self._computed
+            result = compute(func, args, kwargs)
         finally:
             self.below = False
         placed = placing if placing is not None else some if given else self.target
@@ -285,6 +331,8 @@ class PlayedCuda(ScriptedCuda):
 
     def waits(self, name: str = "cudaStreamSynchronize") -> None:
         """Python waits for the GPU; what `torch.cuda.set_sync_debug_mode` says of that."""
+        if self.graph:
+            raise torch.AcceleratorError("CUDA error: operation not permitted when stream is capturing")
         if torch.autograd.profiler._is_profiler_enabled:
             self.profiled.append((name, self.host_s, max(self.busy_until_s - self.host_s, 0), False))
         super().synchronize()
@@ -704,7 +752,9 @@ def install() -> None:
     parent = os.getpid()
     _put(torch.cuda, _is_in_bad_fork=lambda: os.getpid() != parent)  # CUDA does not work in a forked child
     torch._C._scatter = lambda tensor, devices, sizes, dim, streams: (tensor.cuda(devices[0]),)  # one GPU gets it all
-    _put(torch.cuda.graphs, _cuda_isCurrentStreamCapturing=lambda: False)
+    capturing = {"_cuda_isCurrentStreamCapturing": lambda: PLAYED.graph is not None}
+    _put(torch.cuda.graphs, _graph_pool_handle=lambda: (0, 1), **capturing)
+    torch._C._host_emptyCache = lambda: None
     _put(torch.version, cuda="13.0")
     _put(torch.backends.cudnn, version=lambda: 91900)
     _put(torch._C, _has_cuda=True, _has_cudnn=True)
@@ -725,6 +775,7 @@ def install() -> None:
     }
     _put(torch._C, **{f"_accelerator_{name}": value for name, value in accelerator.items()})
     torch.cuda.Event.__bases__, torch.cuda.Stream.__bases__ = (_Event,), (_Stream,)
+    torch.cuda.CUDAGraph.__bases__ = (_Graph,)
     for owner, played in ((torch.Tensor, _Tensor), (torch.UntypedStorage, _Storage)):
         _put(owner, **{name: value for name, value in vars(played).items() if name not in vars(type("", (), {}))})
     _put(torch, Generator=_Generator)

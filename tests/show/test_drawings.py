@@ -43,7 +43,6 @@ def test_a_picture_stands_in_a_page_as_an_image_that_holds_everything():
 @pytest.mark.parametrize(
     ("lesson", "function", "experiment"),
     [
-        ("batch_size", "two_curves", "target"),
         ("activation_checkpointing", "memory_against_time", "trade"),
         ("initialization", "seeds_to_target", "seeds"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -108,6 +109,9 @@ def trains() -> None:
         (lambda: torch.as_tensor(there()), ""),
         (lambda: there()[torch.tensor([0, 3])], "__getitem__ in:"),
         (lambda: there()[[0, 3]], "__getitem__ in:"),
+        (lambda: there()[None][:, [0, 3]], "__getitem__ in:"),
+        (lambda: there()[np.array([0, 3])], "__getitem__ in:"),
+        (lambda: torch.asarray([2.0], device="meta"), "asarray in:"),
         (lambda: there().__setitem__(0, 5), "__setitem__ in:"),
         (lambda: there().__setitem__(0, torch.tensor(0.0)), "__setitem__ in:"),
         (lambda: there().__setitem__(slice(2), torch.zeros(2)), "__setitem__ in:"),

@@ -8,10 +8,9 @@ from typing import Any
 
 from course_utils.lessons.answers import UNKNOWN, NotRight, ask, exercise, number, recognise
 
-# Load, step, price, cores: three workers, too few cores, one, none twice, one as there is one core, two.
-_LOADERS = (
-    *((30, 10, 1, 16), (90, 10, 2, 4), (6, 10, 1, 8), (0.2, 1, 1.5, 8), (4, 30, 12, 8), (10, 1, 5, 1), (15, 10, 1, 8)),
-)
+# Load, step, price and cores: three workers, too few cores, one, none; none, one as there is one core, two.
+_LOADERS = ((30, 10, 1, 16), (90, 10, 2, 4), (6, 10, 1, 8), (0.2, 1, 1.5, 8))
+_LOADERS += ((4, 30, 12, 8), (10, 1, 5, 1), (15, 10, 1, 8))
 
 
 def _enough(load: float, step: float, cores: float) -> float:

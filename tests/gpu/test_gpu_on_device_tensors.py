@@ -13,9 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from course_utils import recorded
 from course_utils.lessons.on_device_tensors.cases import LINES, MASKS, outcome, waits
 
-FREE = ("gpu[0].fill_(5)", "torch.randn_like(gpu)", "gpu[:1] = 5", "m[0] = 5", "gpu[cpu > 0]", "gpu[:2] = torch.tensor(0.0)")
+FREE = ("gpu[0].fill_(5)", "gpu[:1] = 5", "m[0] = 5", "gpu[cpu > 0]", "gpu[:2] = torch.tensor(0.0)")
 FREE += ("gpu * torch.tensor(2.0)", "torch.full((), 2.0, device='cuda')", "torch.where(gpu > 0, gpu, 0.0)")
 FREE += ("gpu[gpu > 0] = 5", "torch.where(gpu > 0, loss, gpu)", "gpu.index_fill_(0, there, 5.0)")
+FREE += ("torch.randn_like(gpu)",)
 WAITING = ("gpu[index]", "gpu[[0, 3]]", "gpu[:2] = cpu[:2]", "gpu.copy_(cpu)", "cpu[:2] = gpu[:2]", "cpu.to('cuda')")
 WAITING += ("torch.tensor([1.0], device='cuda')", "gpu.new_tensor([1.0])", "gpu[index] = torch.tensor(5.0)")
 WAITING += ("torch.where(gpu > 0, gpu, torch.tensor(0.0))", "gpu[gpu > 0]", "gpu[gpu > 0] = loss")

@@ -7,6 +7,7 @@ traceback; if it dies or takes too long, Python's ``faulthandler`` keeps where i
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import os
 import runpy
@@ -16,6 +17,8 @@ from pathlib import Path
 
 FOLDER_VARIABLE = "COURSE_RANKS_FOLDER"
 DEADLINE_VARIABLE = "COURSE_RANKS_DEADLINE"
+# Where torchelastic's ``record`` writes it, and torchrun reads it.
+_TRACEBACK_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
 
 def report_file(folder: Path, rank: int) -> Path:
@@ -58,9 +61,15 @@ def main() -> None:
 
     # What is registered first runs last: after the program's own threads and its own exit functions.
     atexit.register(_leave)
+    # torchrun ends the others when one rank dies, and raises on a traceback that one of them was still writing.
+    traceback_file = Path(os.environ[_TRACEBACK_VARIABLE])
+    unfinished = traceback_file.with_suffix(".unfinished")
+    os.environ[_TRACEBACK_VARIABLE] = str(unfinished)
     try:
         record(_run_program)()
     except Exception:
+        with contextlib.suppress(FileNotFoundError):
+            unfinished.replace(traceback_file)
         # The notebook shows the traceback; in the log it would stand there a second time.
         _leave(1)
     except BaseException:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TextIO
 
 from course_utils.ranks.programs import report
 
@@ -66,6 +67,21 @@ def die_in_rank_1(sign: signal.Signals = signal.SIGSEGV) -> None:
 def be_killed_in_rank_1() -> None:
     """As by the system, when memory is short."""
     die_in_rank_1(signal.SIGKILL)
+
+
+def be_killed_in_mid_traceback() -> None:
+    """As by torchrun, which ends the others when one has died."""
+    from torch.distributed.elastic.multiprocessing.errors import error_handler
+
+    def write_half(_: object, file: TextIO) -> None:
+        file.write("{")
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if RANK == 1:
+        error_handler.json.dump = write_half
+        raise RuntimeError("the shapes do not fit")
+    wait_for_others()
 
 
 def close_everything() -> None:

@@ -150,6 +150,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str, int | None, list[str]]] = {
         1,
         ["rank 1 of 2 died: ended by SIGKILL, often for want of memory\nThe last that rank 1 printed:\nready"],
     ),
+    "be_killed_in_mid_traceback": ({}, "died", 1, ["rank 1 of 2 died: ended by SIGKILL"]),
     "close_everything": (
         {"timeout_s": 15},
         "timed out",
@@ -176,7 +177,7 @@ def test_a_failed_rank_is_named_and_nothing_is_left(what: str, tmp_path: Path, m
         with pytest.raises(RankError) as caught:
             misbehave(tmp_path / "pids", what, timeout_s=90)
     error = caught.value
-    assert (error.reason, error.rank) == (reason, rank)
+    assert (error.reason, error.rank) == (reason, rank), str(error)
     for phrase in words:
         assert phrase in str(error)
     assert ("in die_in_rank_1" in error.traceback) == (what == "die_in_rank_1")
